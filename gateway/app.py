@@ -23,7 +23,8 @@ from fairlane.gateway.admin import routes as admin
 from fairlane.gateway.admin.openai import routes as openai_admin
 from fairlane.gateway.admin.router import AdminParts, admin_keys_only, mount
 from fairlane.gateway.answers.chunks import Rhythm
-from fairlane.gateway.api import completions
+from fairlane.gateway.api import batches, completions, files
+from fairlane.gateway.api.files import FileParts
 from fairlane.gateway.api.generate import Bounds, Generate, Parts
 from fairlane.gateway.api.health import Health
 from fairlane.gateway.api.models import ListModels, ShowLimits, ShowModel
@@ -60,6 +61,11 @@ class FastPath:
 def create_app(resources: Resources) -> Starlette:
     """What is served on the tenants' port; its lifespan opens and closes the gateway's parts."""
     events = _generation(resources)
+    kinds: Mapping[str, Kind[Any]] = {
+        completions.CHAT_PATH: completions.CHAT,
+        completions.COMPLETION_PATH: completions.COMPLETION,
+    }
+    endpoints = {path: Generate(kind, events) for path, kind in kinds.items()}
 
     def tenant(method: str, path: str, endpoint: ASGIApp) -> Route:
         wrapped = TenantMiddleware(
@@ -76,18 +82,17 @@ def create_app(resources: Resources) -> Starlette:
 
     def once(path: str, kind: Kind[Any]) -> ASGIApp:
         bounds, prompts = events.bounds, kind.most_prompts
-        endpoint = Generate(kind, events)
-        return Idempotent(endpoint, path, resources.runs, bounds, resources.telemetry, most_prompts=prompts)
+        return Idempotent(endpoints[path], path, resources.runs, bounds, resources.telemetry, most_prompts=prompts)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        async with resources.running():
+        async with resources.running(), resources.batch_runner.running(endpoints):
             yield
 
     return _application(
         [
-            tenant("POST", completions.CHAT_PATH, once(completions.CHAT_PATH, completions.CHAT)),
-            tenant("POST", completions.COMPLETION_PATH, once(completions.COMPLETION_PATH, completions.COMPLETION)),
+            *[tenant("POST", path, once(path, kind)) for path, kind in kinds.items()],
+            *[tenant(*each) for each in _batches(resources, events.bounds, frozenset(endpoints))],
             tenant("GET", "/v1/models", ListModels(resources.fleet_cache)),
             tenant("GET", "/v1/models/{model:path}", ShowModel(resources.fleet_cache)),
             tenant("GET", "/v1/limits", ShowLimits(resources.quotas, resources.fleet.waiting)),
@@ -96,6 +101,40 @@ def create_app(resources: Resources) -> Starlette:
         ],
         lifespan,
     )
+
+
+def _batches(resources: Resources, bounds: Bounds, endpoints: frozenset[str]) -> list[tuple[str, str, ASGIApp]]:
+    """Files and batches: method, path and endpoint of each call."""
+    section, records = resources.settings.gateway.files, resources.batches
+    parts = FileParts(
+        records=resources.files,
+        batches=records,
+        storage=resources.storage,
+        drafts=resources.drafts,
+        max_bytes=int(section.max_bytes),
+        timeout_s=section.upload_timeout_s,
+        uploads_at_once=section.uploads_at_once,
+    )
+    create = batches.CreateBatch(
+        records,
+        resources.files,
+        resources.storage,
+        resources.batch_runner,
+        resources.fleet_cache,
+        bounds,
+        endpoints,
+    )
+    return [
+        ("POST", files.PATH, files.UploadFile(parts)),
+        ("GET", files.PATH, files.ListFiles(parts)),
+        ("GET", f"{files.PATH}/{{file}}", files.ShowFile(parts)),
+        ("DELETE", f"{files.PATH}/{{file}}", files.DeleteFile(parts)),
+        ("GET", f"{files.PATH}/{{file}}/content", files.FileContent(parts)),
+        ("POST", batches.PATH, create),
+        ("GET", batches.PATH, batches.ListBatches(records)),
+        ("GET", f"{batches.PATH}/{{batch}}", batches.ShowBatch(records)),
+        ("POST", f"{batches.PATH}/{{batch}}/cancel", batches.CancelBatch(records)),
+    ]
 
 
 def metrics_app(resources: Resources) -> Starlette:

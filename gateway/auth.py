@@ -41,6 +41,8 @@ class Caller:
     """What every run of this request has in common; None: it has no idempotency key."""
     runs: tuple[str, ...] = ()
     """Its earlier runs, by the ids of their reservations, the newest first."""
+    batch_due_ms: float | None = None
+    """Where it is a line of a batch: when that batch's window ends, from now."""
 
     @property
     def root(self) -> str:
@@ -120,13 +122,18 @@ def check(caller: Caller, scope: Scope) -> None:
 
     Raises ApiError: `address_not_allowed`, `endpoint_not_allowed`, `tenant_suspended`.
     """
-    scopes = caller.identity.key.scopes
-    if not scopes.allows_address((scope.get("client") or ("",))[0]):
+    if not caller.identity.key.scopes.allows_address((scope.get("client") or ("",))[0]):
         raise ApiError("This key may not be used from this address.", "address_not_allowed")
-    if scopes.endpoints is not None and not any(path in scopes.endpoints for path in _covering(scope["path"])):
+    if not may_ask(caller, scope["path"]):
         raise ApiError("This key may not be used for this path.", "endpoint_not_allowed")
     if caller.identity.tenant.state == "suspended":
         raise ApiError("This tenant is suspended.", "tenant_suspended")
+
+
+def may_ask(caller: Caller, path: str) -> bool:
+    """Whether the caller's key may be used for a path."""
+    endpoints = caller.identity.key.scopes.endpoints
+    return endpoints is None or any(each in endpoints for each in _covering(path))
 
 
 def _covering(path: str) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import msgspec
 
+from fairlane.gateway.batches.storage import storage
 from fairlane.gateway.http.ports import PortName
 from fairlane.gateway.http.protocol import HttpLimits
 from fairlane.gateway.requests.guarded_quotas import Mode
@@ -30,6 +31,33 @@ FLAGS = ("host", "port", "redis_url", "data_dir", "log_level")
 """Shared settings that have a flag of their own."""
 MEMBER_FLAG = "--member"
 """Not for operators: what one of several processes is, as JSON."""
+
+
+class FilesSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Tenants' files and batches: `FAIRLANE_GATEWAY__FILES__…`."""
+
+    url: str = ""
+    """Where files stand: `file:///<folder>`, or a bucket (`s3://…`); empty: `files` in the data directory."""
+    max_bytes: ByteSize = ByteSize(200 * 2**20)
+    """Of one file: 413 above it."""
+    tenant_files: Count = 1_000
+    """That one tenant may have, outputs among them."""
+    tenant_bytes: ByteSize = ByteSize(10 * 2**30)
+    """Of all files of one tenant."""
+    upload_timeout_s: Seconds = 900.0
+    """From the headers to the end of a file: 408 after it."""
+    uploads_at_once: Count = 4
+    """Of one tenant, on this process: 429 `concurrency_limit_exceeded` above it."""
+    batches: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 16
+    """That this process runs at a time; 0: it leaves them to others."""
+    tenant_batches: Count = 100
+    """Of one tenant that have not ended: 429 `rate_limit_exceeded` above it."""
+    lines: Count = 256
+    """Of all batches on this process that are under way."""
+    batch_lines: Count = 128
+    """The same of one batch."""
+    batch_lease_s: Annotated[float, msgspec.Meta(ge=1, le=600)] = 15.0
+    """A gateway that was silent for so long has lost its batches to another."""
 
 
 class GatewaySection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -94,6 +122,7 @@ class GatewaySection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Share of requests without a caller's trace that are traced, where traces go anywhere."""
     max_tenant_labels: Annotated[int, msgspec.Meta(ge=0, le=100_000)] = 0
     """Tenants that metrics name, the others together as `other`; 0: metrics tell no tenant from another."""
+    files: FilesSection = FilesSection()
     processes: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
     """Gateways behind the one port, each with all of the limits above."""
 
@@ -114,6 +143,16 @@ class GatewaySettings(SharedSettings, frozen=True, kw_only=True, forbid_unknown_
     def quota_store_url(self) -> str:
         """Where the budgets are. Raises SettingsError as `store_url`."""
         return self.quota_redis_url or self.store_url
+
+    @property
+    def files_folder(self) -> Path:
+        """Of this machine's own: files that are not finished yet, and all of them unless a URL says where."""
+        return Path(self.data_dir).absolute() / "files"
+
+    @property
+    def files_url(self) -> str:
+        """Where tenants' files stand."""
+        return self.gateway.files.url or self.files_folder.as_uri()
 
     @property
     def http_limits(self) -> HttpLimits:
@@ -180,6 +219,10 @@ def read(line: CommandLine, environ: Mapping[str, str]) -> GatewaySettings:
             urls.check(url)
         except ValueError as error:
             raise SettingsError(f"setting {name}: {error}") from None
+    try:
+        storage(settings.files_url)
+    except ValueError as error:
+        raise SettingsError(f"setting gateway.files.url: {error}") from None
     for limit in settings.gateway.quota_fallbacks.keys() - set(LIMIT_NAMES):
         raise SettingsError(f"setting gateway.quota_fallbacks.{limit}: no such limit")
     return settings

@@ -12,6 +12,10 @@ import redis.asyncio
 from opentelemetry.sdk.trace import SpanProcessor
 
 from fairlane.gateway.auth import Authenticator
+from fairlane.gateway.batches.batch_records import BatchRecords
+from fairlane.gateway.batches.files import FileLimits, FileRecords
+from fairlane.gateway.batches.runner import BatchRunner, BatchSettings
+from fairlane.gateway.batches.storage import PARTIAL, Drafts, storage
 from fairlane.gateway.config import GatewaySettings, Member
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.fleet import Depths, FleetCache, StoredFleet
@@ -186,6 +190,30 @@ class Resources:
             lease_s=section.reservation_lease_s,
             max_answer_bytes=section.idempotency_answer_bytes,
         )
+        kept = section.files
+        self.storage, self.drafts = storage(settings.files_url), Drafts(settings.files_folder / PARTIAL)
+        self.files = FileRecords(patient, FileLimits(most_files=kept.tenant_files, most_bytes=int(kept.tenant_bytes)))
+        self.batches = BatchRecords(patient, most_open=kept.tenant_batches)
+        self.batch_runner = BatchRunner(
+            self.gateway_id,
+            BatchSettings(
+                lease_s=kept.batch_lease_s,
+                most_batches=kept.batches,
+                most_lines=kept.lines,
+                most_batch_lines=kept.batch_lines,
+                max_answer_bytes=int(section.idempotency_answer_bytes),
+            ),
+            records=self.batches,
+            files=self.files,
+            storage=self.storage,
+            drafts=self.drafts,
+            tenants=self.tenants,
+            keys=self.keys,
+            earlier=self.runs.records,
+            fleet_cache=self.fleet_cache,
+            telemetry=self.telemetry,
+            is_stopping=lambda: self._draining,
+        )
         self.malformed = Malformed()
         """Requests on all ports."""
         self.crowd = self.new_crowd()
@@ -297,6 +325,7 @@ class Resources:
         self.telemetry.connections.set_function(lambda: self.crowd.count)
         self.telemetry.connections_cut.read = lambda: self.crowd.gave_way + self.crowd.turned_away
         self.telemetry.malformed.read = lambda: self.malformed.count
+        self.telemetry.batches_open.set_function(lambda: self.batch_runner.open_count)
         self.telemetry.reaped.read = lambda: self.reaper.reaped
         self.telemetry.wasted_tokens.read = lambda: self.dispatcher.wasted_tokens
 

@@ -157,6 +157,10 @@ class IdempotencyRecords:
             status=int(status), headers=msgspec.json.decode(headers, type=tuple[tuple[str, str], ...]), body=body
         )
 
+    async def runs_of(self, root: str, once: str) -> tuple[str, ...]:
+        """Earlier runs of what is known by the name of its `Once` alone, by their reservations, the newest first."""
+        return tuple(await self._database.call("ZREVRANGE", f"{keyspace.of_root(root)}runs:{once}", 0, -1))
+
     async def renew(self, name: Name, owner: str) -> bool:
         """Keep it for another lease; False where it is the owner's no more."""
         return bool(await self._run("idem_renew", name, owner, self._lease_ms))

@@ -55,12 +55,15 @@ RULES: tuple[LimitRule, ...] = (  # the same table stands in lua/rules.lua
     LimitRule("max_prompt_tokens", "request", ("prompt",), "exceeds"),
     LimitRule("max_output_tokens", "request", ("ceiling",), "exceeds"),
 )
-LIMIT_NAMES: tuple[str, ...] = tuple(rule.name for rule in RULES)
+BATCH_LIMIT = "enqueued_batch_tokens"
+"""What a tenant's, and a key's, batches may still come to together. Whoever takes a batch on looks at it, and no other
+request does: the scripts do not know it."""
+LIMIT_NAMES: tuple[str, ...] = (*(rule.name for rule in RULES), BATCH_LIMIT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The limits of one tenant or key; None: none. The last two are of each prompt and of each choice."""
+    """The limits of one tenant or key; None: none. `max_…` is of each prompt, of each choice."""
 
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
@@ -72,6 +75,7 @@ class Limits:
     queued_requests: int | None = None
     max_prompt_tokens: int | None = None
     max_output_tokens: int | None = None
+    enqueued_batch_tokens: int | None = None
 
     @classmethod
     def parse(cls, document: object) -> "Limits":
@@ -128,8 +132,9 @@ class LimitsBy:
             limits = Limits.parse(stated.get("limits"))
         except LimitsError as error:
             raise FieldError(f"{name}.{error.field}", error.rule) from None
-        if limits.queued_requests is not None:
-            raise FieldError(f"{name}.limits.queued_requests", "counts for a tenant as a whole")
+        for whole in ("queued_requests", BATCH_LIMIT):
+            if getattr(limits, whole) is not None:
+                raise FieldError(f"{name}.limits.{whole}", "counts for a tenant as a whole")
         return cls(
             model="" if model is None else field_checks.text(model, f"{name}.model"),
             lane="" if lane is None else field_checks.one_of(lane, f"{name}.lane", lanes),

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from fairlane.quotas.limits import LIMIT_NAMES, RULES, LimitRule, Limits, LimitStatus, Scope, limit_status
+from fairlane.quotas.limits import RULES, LimitRule, Limits, LimitStatus, Scope, limit_status
 from fairlane.quotas.windows import Slicing
 
 ACTIVE, SUSPENDED, DELETED, REVOKED = 1, 2, 3, 4
@@ -123,6 +123,6 @@ _PLACES = {rule.name: _places(rule) for rule in RULES}
 
 
 def _card(state: int, number: int, limits: Limits, shadow: Collection[str]) -> bytes:
-    mask = sum(1 << place for place, name in enumerate(LIMIT_NAMES) if name in shadow)
-    figures = (getattr(limits, name) for name in LIMIT_NAMES)
+    mask = sum(1 << place for place, rule in enumerate(RULES) if rule.name in shadow)
+    figures = (getattr(limits, rule.name) for rule in RULES)
     return _CARD.pack(state, number, mask, *(-1 if figure is None else figure for figure in figures))

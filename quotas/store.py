@@ -123,6 +123,9 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """Output tokens per choice to hold at a time, `extend` asks for the next; None: all at once."""
     once: Once | None = None
     """None: it has no idempotency key."""
+    is_batch: bool = False
+    """It is a line of a batch: it counts for days and months, and against what one request may be, but neither for a
+    minute nor among the running requests, which are there for people."""
     resumption: Resumption | None = None
     """What it goes on from: it holds only what is new."""
 

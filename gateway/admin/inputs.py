@@ -31,6 +31,7 @@ LimitName = Literal[
     "queued_requests",
     "max_prompt_tokens",
     "max_output_tokens",
+    "enqueued_batch_tokens",
 ]
 
 
@@ -55,6 +56,10 @@ class LimitsBody(_Input):
     queued_requests: Figure | None = None
     max_prompt_tokens: Figure | None = None
     max_output_tokens: Figure | None = None
+    enqueued_batch_tokens: Annotated[
+        Figure | None,
+        Field(description="About what the lines of open batches still come to, prompts and output, at most"),
+    ] = None
 
 
 class LimitsByBody(_Input):

@@ -211,7 +211,7 @@ async def read_body(
             raise invalid("content-encoding", "`content-encoding` is not supported: send the body as it is.")
         if name == b"content-length":
             declared = declared or value
-    length = _length(declared, max_bytes)
+    length = declared_length(declared, max_bytes)
     if arrived is not None and len(arrived) > max_bytes:
         raise request_too_large(max_bytes)
     if hold is not None:
@@ -225,7 +225,7 @@ async def read_body(
         raise request_timeout(timeout_s) from None
 
 
-def _length(declared: bytes, max_bytes: int) -> int:
+def declared_length(declared: bytes, max_bytes: int) -> int:
     """Bytes that a body is said to have; 0 where it says nothing. Raises ApiError for too many."""
     if not declared.isdigit():
         return 0

@@ -101,6 +101,13 @@ class BodyHold:
             self._grow(max(self._come_bytes, declared_bytes))
         self.check()
 
+    def pass_on(self, count: int) -> None:
+        """So many bytes that have come were handed on, and are held no more."""
+        self._come_bytes -= count
+        less = min(count, self.held_bytes)
+        self.held_bytes -= less
+        self._budget.add(self._tenant, -less)
+
     def check(self) -> None:
         """Raise the refusal, if there is one; once, after which the body is over."""
         if self.refusal is not None:

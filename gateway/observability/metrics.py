@@ -182,6 +182,10 @@ class Telemetry:
         self.unreported = self._level("unreported", "Requests admitted without the store, and not charged there yet")
         self.settlements_in_hand = self._level("settlements_in_hand", "Settlements that wait for a worker or the store")
         self.reaped = self._total("reaped", "Lapsed reservations settled here")
+        self.batches_open = self._level("batches_open", "Batches that this gateway runs")
+        self.batch_lines = self._counter(
+            "batch_lines", "Lines of batches by how they ended: completed, failed or expired", "outcome"
+        )
         self.wasted_tokens = self._total("wasted_tokens", "Tokens published here that nobody is charged")
 
     def _whose(self, tenant: str) -> tuple[str, ...]:

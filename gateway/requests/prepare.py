@@ -176,6 +176,8 @@ class Preparer:
     ) -> Plan:
         """Let the request in. Nothing is awaited here: no other request comes between its assessment and its entry."""
         service_level, tenant = agree(request, headers, caller.identity, self._lanes), caller.identity.tenant
+        if caller.batch_due_ms is not None:
+            service_level = service_level.due_in(caller.batch_due_ms)
         elapsed_ms = (asyncio.get_running_loop().time() - arrived_s) * 1e3
         with self._telemetry.span("admit"):
             asked = [

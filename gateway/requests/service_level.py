@@ -44,14 +44,20 @@ class ServiceLevel(msgspec.Struct, frozen=True, kw_only=True):
     """To the first token; stated and hard."""
     max_wait_ms: float
     """In the queue: the lane's, unless a deadline is stated; or the caller's own patience."""
+    batch_due_ms: float | None = None
+    """Where it is a line of a batch: what is left of that batch's window. It orders, and never refuses."""
     tells_progress: bool = False
     """A stream says in comments what it waits for. Not every client skips a comment, so only where it was asked for."""
 
     @property
     def ttft_ms(self) -> float:
-        """When the first token is due: as stated, else the lane's target."""
+        """When the first token is due: as stated, else the lane's target, or a batch's."""
         stated = [ms for ms in (self.hard_ttft_ms, self.deadline_ms) if ms is not None]
-        return min(stated, default=self.lane.ttft_ms)
+        return min(stated, default=self.lane.ttft_ms if self.batch_due_ms is None else self.batch_due_ms)
+
+    def due_in(self, batch_due_ms: float) -> "ServiceLevel":
+        """The same for a line of a batch whose window ends then: so long it may wait, too."""
+        return msgspec.structs.replace(self, batch_due_ms=batch_due_ms, max_wait_ms=batch_due_ms)
 
 
 def agree(
@@ -99,6 +105,11 @@ def _asks_progress(given: Mapping[str, str]) -> bool:
     if value not in ("0", "1"):
         raise invalid(PROGRESS_HEADER, f"`{PROGRESS_HEADER}` must be 1 or 0.")
     return value == "1"
+
+
+def may_use_lane(identity: Identity, lane: LaneName) -> bool:
+    """Both tenant and key must allow it."""
+    return lane in _allowed(identity.tenant.lanes, identity.key.scopes.lanes)
 
 
 def _lane(request: GenerationRequest, header: str | None, identity: Identity) -> LaneName:

@@ -91,6 +91,7 @@ class Submitter:
             n=asked[0].choices,
             explicit_max=asked[0].max_tokens_stated,
             once=caller.once,
+            is_batch=caller.batch_due_ms is not None,
             quantum=self._quantum if caller.identity.tenant.reserve == "progressive" else None,
         )
         request = LiveRequest(ask, caller.identity.tenant.created_at)
@@ -195,7 +196,7 @@ class Submitter:
             work_ms=answer.work_ms,
             token_ms=answer.token_ms,
             exact=tenant.is_exact,
-            follows=number > 0,
+            follows=number > 0 or caller.batch_due_ms is not None,
             prompt_print="" if caller.once is None else _print_of(prompt),
             traceparent=traceparent(),
         )

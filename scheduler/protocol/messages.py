@@ -107,7 +107,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     exact: bool = False
     """Never recompute while the worker lives: swap, or leave it running."""
     follows: bool = False
-    """It is not the first job of its request: the request waits as long as the first does, and counts once."""
+    """It does not count against `queued_requests`: it is not the first job of its request, which waits as long as the
+    first does and counts once; or it is a line of a batch, which has limits of its own."""
     prompt_print: str = ""
     """What tells its prompt from others, where a later run of the same request may go on from its tokens."""
     traceparent: str = ""

@@ -1,0 +1,203 @@
+"""`/v1/batches`: many requests in one file, answered within a window on the throughput lane."""
+
+import asyncio
+import time
+
+from starlette.types import Receive, Scope, Send
+
+from fairlane.gateway.api.files import own_file, page
+from fairlane.gateway.api.generate import Bounds
+from fairlane.gateway.auth import Caller, may_ask
+from fairlane.gateway.batches import files
+from fairlane.gateway.batches.batch import OPEN, Batch, new_id
+from fairlane.gateway.batches.batch_records import BatchRecords, Full, Known
+from fairlane.gateway.batches.files import FileRecords, StoredFile
+from fairlane.gateway.batches.lines import LineIndex
+from fairlane.gateway.batches.runner import BatchRunner
+from fairlane.gateway.batches.storage import NotStored, Storage, read_all
+from fairlane.gateway.errors import ApiError, LimitBlock, invalid, limit_denied, not_found
+from fairlane.gateway.fleet import FleetCache
+from fairlane.gateway.http import body_budget, response
+from fairlane.gateway.http.body import read_body
+from fairlane.gateway.http.sse import send_json
+from fairlane.gateway.openai.batches import LONGEST_WINDOW_H, BatchBody, BatchesQuery, read_query
+from fairlane.gateway.openai.wire import checked
+from fairlane.gateway.requests.service_level import may_use_lane
+from fairlane.quotas.limits import BATCH_LIMIT
+from fairlane.scheduler.protocol.lanes import LaneName
+
+PATH = "/v1/batches"
+MAX_BODY_BYTES = 64 * 1024
+
+
+class CreateBatch:
+    """`POST /v1/batches`."""
+
+    def __init__(
+        self,
+        records: BatchRecords,
+        file_records: FileRecords,
+        storage: Storage,
+        runner: BatchRunner,
+        fleet_cache: FleetCache,
+        bounds: Bounds,
+        endpoints: frozenset[str],
+    ) -> None:
+        """`endpoints`: paths that lines may ask."""
+        self._records = records
+        self._files = file_records
+        self._storage = storage
+        self._runner = runner
+        self._fleet_cache = fleet_cache
+        self._bounds = bounds
+        self._endpoints = endpoints
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One ASGI call. Raises ApiError."""
+        caller: Caller = scope["state"]["caller"]
+        asked = await self._read(scope, receive, caller)
+        self._check(asked, caller)
+        found = await self._input(asked, caller)
+        now_s = int(time.time())
+        batch = Batch(
+            id=new_id(),
+            tenant=caller.tenant_id,
+            key_id=caller.key_id,
+            endpoint=asked.endpoint,
+            input_file_id=found.id,
+            completion_window=asked.completion_window,
+            created_at=now_s,
+            expires_at=now_s + int(asked.completion_window[:-1]) * 3_600,
+            output_expires_s=(
+                files.DEFAULT_EXPIRY_S if asked.output_expires_after is None else asked.output_expires_after.seconds
+            ),
+            metadata=asked.metadata,
+            total=found.lines,
+        )
+        await self._take_on(caller, batch)
+        self._runner.wake()
+        await send_json(send, batch.shown(), [])
+
+    async def _read(self, scope: Scope, receive: Receive, caller: Caller) -> BatchBody:
+        hold = scope["state"][body_budget.STATE]
+        try:
+            body = await read_body(
+                receive,
+                scope["headers"],
+                max_bytes=MAX_BODY_BYTES,
+                timeout_s=self._bounds.body_timeout_s,
+                arrived=scope["state"][response.STATE].take_body(),
+                hold=hold,
+                tenant=caller.tenant_id,
+            )
+        finally:
+            hold.release()
+        return checked(BatchBody, {}, body)
+
+    def _check(self, asked: BatchBody, caller: Caller) -> None:
+        if asked.endpoint not in self._endpoints:
+            raise invalid("endpoint", f"`endpoint` must be one of {', '.join(sorted(self._endpoints))}.")
+        if int(asked.completion_window[:-1]) > LONGEST_WINDOW_H:
+            raise invalid("completion_window", f"`completion_window` must be at most {LONGEST_WINDOW_H}h.")
+        if not may_ask(caller, asked.endpoint):
+            raise ApiError("This key may not be used for this path.", "endpoint_not_allowed", "endpoint")
+        if not may_use_lane(caller.identity, LaneName.THROUGHPUT):
+            raise ApiError(f"This key may not use the lane {LaneName.THROUGHPUT}.", "lane_not_allowed")
+
+    async def _input(self, asked: BatchBody, caller: Caller) -> StoredFile:
+        try:
+            found = await own_file(self._files, caller, asked.input_file_id)
+        except ApiError:
+            raise invalid("input_file_id", "`input_file_id` is not the id of a file.") from None
+        if found.purpose != files.PURPOSE:
+            raise invalid("input_file_id", f"The file is not of purpose `{files.PURPOSE}`.")
+        return found
+
+    async def _take_on(self, caller: Caller, batch: Batch) -> None:
+        tenant, key = caller.identity.tenant, caller.identity.key
+        limits = {
+            "tenant": None if BATCH_LIMIT in tenant.shadow else tenant.limits.enqueued_batch_tokens,
+            "key": key.limits.enqueued_batch_tokens,
+        }
+        tokens = await self._tokens(batch)
+        for scope, limit in limits.items():
+            if limit is not None and tokens > limit:
+                block = LimitBlock(BATCH_LIMIT, scope, limit, 0, 0, tokens, None)
+                raise limit_denied("exceeds", block, None, "input_file_id")
+        full = await self._records.create(
+            caller.root, batch, tokens, tenant_limit=limits["tenant"], key_limit=limits["key"]
+        )
+        if full is not None:
+            raise self._denied(full, limits, tokens)
+
+    async def _tokens(self, batch: Batch) -> int:
+        """About how many its lines come to, at most."""
+        try:
+            index = LineIndex(await read_all(self._storage, files.index(batch.input_file_id)))
+        except NotStored:
+            raise invalid("input_file_id", "`input_file_id` is not the id of a file.") from None
+        unstated = self._fleet_cache.longest_context() or 0
+        return await asyncio.to_thread(lambda: sum(entry.tokens(unstated) for entry in index))
+
+    def _denied(self, full: Full, limits: dict[str, int | None], tokens: int) -> ApiError:
+        if full.limit == "open":
+            block = LimitBlock("open_batches", "tenant", self._records.most_open, full.used, 0, 1, None)
+            return limit_denied("rate", block, None)
+        limit = limits[full.limit]
+        block = LimitBlock(BATCH_LIMIT, full.limit, limit or 0, full.used, 0, tokens, None)
+        return limit_denied("rate", block, None)
+
+
+class ListBatches:
+    """`GET /v1/batches`."""
+
+    def __init__(self, records: BatchRecords) -> None:
+        self._records = records
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One ASGI call. Raises ApiError."""
+        caller: Caller = scope["state"]["caller"]
+        query = read_query(BatchesQuery, scope["query_string"])
+        found = await self._records.listed(caller.root, caller.tenant_id, after=query.after, limit=query.limit + 1)
+        if found is None:
+            raise invalid("after", "`after` is not the id of a batch.")
+        await send_json(send, page([each.shown() for each in found], query.limit), [])
+
+
+class ShowBatch:
+    """`GET /v1/batches/{id}`."""
+
+    def __init__(self, records: BatchRecords) -> None:
+        self._records = records
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One ASGI call. Raises ApiError."""
+        found = await _own(self._records, scope["state"]["caller"], scope["path_params"]["batch"])
+        await send_json(send, found.shown(), [])
+
+
+class CancelBatch:
+    """`POST /v1/batches/{id}/cancel`."""
+
+    def __init__(self, records: BatchRecords) -> None:
+        self._records = records
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One ASGI call. Raises ApiError."""
+        caller: Caller = scope["state"]["caller"]
+        found = await _own(self._records, caller, scope["path_params"]["batch"])
+        status = found.batch.status
+        if status in OPEN and status != "finalizing":
+            await self._records.cancel(caller.root, found.batch.id)
+            found = await _own(self._records, caller, found.batch.id)
+        elif status != "cancelled" and found.batch.ends_as != "cancelled":
+            raise invalid(None, f"The batch is {status}: it cannot be cancelled any more.")
+        await send_json(send, found.shown(), [])
+
+
+async def _own(records: BatchRecords, caller: Caller, batch_id: str) -> Known:
+    """A batch of the caller's tenant. Raises ApiError `not_found`, for another tenant's as well."""
+    found = await records.get(caller.root, caller.tenant_id, batch_id)
+    if found is None:
+        raise not_found("batch")
+    return found

@@ -1,0 +1,293 @@
+"""`/v1/files`: what batches read and write. A file goes to disk as it comes, and from disk as it is taken.
+
+A file's name is told back and nothing else: no path is made of it.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope, Send
+
+from fairlane.gateway.auth import Caller
+from fairlane.gateway.batches import files
+from fairlane.gateway.batches.batch_records import BatchRecords
+from fairlane.gateway.batches.files import FileRecords, StoredFile
+from fairlane.gateway.batches.lines import LineIndex, LineScanner
+from fairlane.gateway.batches.storage import Drafts, NotStored, Storage
+from fairlane.gateway.errors import ApiError, LimitBlock, invalid, not_found
+from fairlane.gateway.http import body_budget, response
+from fairlane.gateway.http.disconnect import STATE
+from fairlane.gateway.http.multipart import FILE, Form, read_form
+from fairlane.gateway.http.sse import ClientConnection, send_json
+from fairlane.gateway.openai.batches import LONGEST_EXPIRY_S, SHORTEST_EXPIRY_S, FilesQuery, read_query
+from fairlane.store.errors import STORE_ERRORS
+
+PATH = "/v1/files"
+LONGEST_NAME = 255
+WRITE_BYTES = 256 * 1024
+"""That are written at a time."""
+_ANCHOR, _SECONDS = "expires_after[anchor]", "expires_after[seconds]"
+_FIELDS = ("purpose", _ANCHOR, _SECONDS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileParts:
+    """What every endpoint of files uses."""
+
+    records: FileRecords
+    batches: BatchRecords
+    storage: Storage
+    drafts: Drafts
+    max_bytes: int
+    """Of one file."""
+    timeout_s: float
+    """From its headers to its end."""
+    uploads_at_once: int
+    """Of one tenant, here."""
+
+
+class UploadFile:
+    """`POST /v1/files`."""
+
+    def __init__(self, parts: FileParts) -> None:
+        self._parts = parts
+        self._uploading: Counter[str] = Counter()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One ASGI call. Raises ApiError."""
+        caller: Caller = scope["state"]["caller"]
+        file_id, parts = files.new_id(), self._parts
+        with self._turn(caller.tenant_id):
+            await parts.records.open(caller.root, caller.tenant_id, file_id)
+            try:
+                kept = await self._kept(scope, receive, caller, file_id)
+                await parts.records.keep(caller.root, caller.tenant_id, kept)
+            except (ApiError, ClientDisconnect, *STORE_ERRORS):
+                with suppress(*STORE_ERRORS):  # then it is swept
+                    await drop(parts, caller.root, file_id)
+                raise
+        await send_json(send, kept.shown(), [])
+
+    async def _kept(self, scope: Scope, receive: Receive, caller: Caller, file_id: str) -> StoredFile:
+        """The file in the storage, as it will be known."""
+        parts = self._parts
+        draft = await asyncio.to_thread(_Draft, parts.drafts.new())
+        try:
+            form = await read_form(
+                receive,
+                scope["headers"],
+                draft.write,
+                max_file_bytes=parts.max_bytes,
+                timeout_s=parts.timeout_s,
+                hold=scope["state"][body_budget.STATE],
+                tenant=caller.tenant_id,
+                arrived=scope["state"][response.STATE].take_body(),
+            )
+            expires_after_s = _expires_after_s(form)
+            found = await asyncio.to_thread(draft.finish)
+            indexed = parts.drafts.new()
+            await asyncio.to_thread(indexed.write_bytes, found.packed)
+            await parts.storage.put(files.index(file_id), indexed)
+            await parts.storage.put(files.contents(file_id), draft.path)
+        finally:
+            draft.discard()
+        now_s = int(time.time())
+        return StoredFile(
+            id=file_id,
+            bytes=form.file_bytes,
+            created_at=now_s,
+            expires_at=now_s + expires_after_s,
+            filename=_name(form),
+            purpose="batch",
+            lines=len(found),
+            readable=draft.scanner.readable,
+        )
+
+    @contextmanager
+    def _turn(self, tenant: str) -> Iterator[None]:
+        """Uploads of one tenant at a time are few: each has a thread and a connection."""
+        most = self._parts.uploads_at_once
+        if self._uploading[tenant] >= most:
+            block = LimitBlock("uploads", "tenant", most, self._uploading[tenant], 0, 1, None)
+            message = f"This tenant sends {most} files here at the same time already."
+            raise ApiError(message, "concurrency_limit_exceeded", limit=block, retry_after_s=1.0)
+        self._uploading[tenant] += 1
+        try:
+            yield
+        finally:
+            self._uploading[tenant] -= 1
+            if not self._uploading[tenant]:
+                del self._uploading[tenant]
+
+
+class ListFiles:
+    """`GET /v1/files`."""
+
+    def __init__(self, parts: FileParts) -> None:
+        self._records = parts.records
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One ASGI call. Raises ApiError."""
+        caller: Caller = scope["state"]["caller"]
+        query = read_query(FilesQuery, scope["query_string"])
+        found = await self._records.listed(
+            caller.root,
+            caller.tenant_id,
+            after=query.after,
+            limit=files.MOST_LISTED + 1,
+            newest_first=query.order == "desc",
+        )
+        if found is None:
+            raise invalid("after", "`after` is not the id of a file.")
+        chosen = [each for each in found if query.purpose in (None, each.purpose)]
+        await send_json(send, page([each.shown() for each in chosen], query.limit), [])
+
+
+class ShowFile:
+    """`GET /v1/files/{id}`."""
+
+    def __init__(self, parts: FileParts) -> None:
+        self._records = parts.records
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One ASGI call. Raises ApiError."""
+        found = await own_file(self._records, scope["state"]["caller"], scope["path_params"]["file"])
+        await send_json(send, found.shown(), [])
+
+
+class DeleteFile:
+    """`DELETE /v1/files/{id}`. A file that an open batch reads stays."""
+
+    def __init__(self, parts: FileParts) -> None:
+        self._parts = parts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One ASGI call. Raises ApiError."""
+        caller: Caller = scope["state"]["caller"]
+        found = await own_file(self._parts.records, caller, scope["path_params"]["file"])
+        if found.id in await self._parts.batches.inputs_in_use(caller.root, caller.tenant_id):
+            raise invalid(FILE, "A batch that has not ended reads this file: cancel it first.")
+        await drop(self._parts, caller.root, found.id)
+        await send_json(send, {"id": found.id, "object": "file", "deleted": True}, [])
+
+
+class FileContent:
+    """`GET /v1/files/{id}/content`."""
+
+    def __init__(self, parts: FileParts) -> None:
+        self._parts = parts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One ASGI call. Raises ApiError as long as the answer has not begun."""
+        found = await own_file(self._parts.records, scope["state"]["caller"], scope["path_params"]["file"])
+        headers = [
+            (b"content-type", b"application/octet-stream"),
+            (b"content-length", b"%d" % found.bytes),
+            (b"x-content-type-options", b"nosniff"),
+        ]
+        started = False
+        with ClientConnection(scope["state"][STATE]):
+            try:
+                async for part in self._parts.storage.read(files.contents(found.id)):
+                    if not started:
+                        await send({"type": "http.response.start", "status": 200, "headers": headers})
+                        started = True
+                    await send({"type": "http.response.body", "body": part, "more_body": True})
+            except NotStored:
+                raise not_found("file") from None
+            if not started:
+                await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await send({"type": "http.response.body", "body": b""})
+
+
+async def own_file(records: FileRecords, caller: Caller, file_id: str) -> StoredFile:
+    """A file of the caller's tenant. Raises ApiError `not_found`, for another tenant's as well."""
+    found = await records.get(caller.root, caller.tenant_id, file_id)
+    if found is None:
+        raise not_found("file")
+    return found
+
+
+async def drop(parts: FileParts, root: str, file_id: str) -> None:
+    """Forget a file: its contents first, so that what is left of a half-done deletion is still found and swept."""
+    await parts.storage.delete(files.contents(file_id))
+    await parts.storage.delete(files.index(file_id))
+    await parts.records.drop(root, file_id)
+
+
+def page(shown: list[dict[str, object]], limit: int) -> dict[str, object]:
+    """A list as OpenAI's API has it, of what was found from its beginning on."""
+    data = shown[:limit]
+    return {
+        "object": "list",
+        "data": data,
+        "first_id": data[0]["id"] if data else None,
+        "last_id": data[-1]["id"] if data else None,
+        "has_more": len(shown) > limit,
+    }
+
+
+class _Draft:
+    """A file on its way to disk: written in threads, and looked through as it comes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.scanner = LineScanner()
+        self._file: IO[bytes] = path.open("wb")
+        self._unwritten = bytearray()
+
+    async def write(self, data: bytes) -> None:
+        """The next bytes."""
+        self._unwritten += data
+        if len(self._unwritten) >= WRITE_BYTES:
+            ready, self._unwritten = bytes(self._unwritten), bytearray()
+            await asyncio.to_thread(self._write, ready)
+
+    def finish(self) -> LineIndex:
+        """All of it is on disk; its lines."""
+        self._write(bytes(self._unwritten))
+        self._file.close()
+        return self.scanner.finish()
+
+    def discard(self) -> None:
+        """Leave nothing behind of what was not put into the storage."""
+        self._file.close()
+        self.path.unlink(missing_ok=True)
+
+    def _write(self, data: bytes) -> None:
+        self._file.write(data)
+        self.scanner.feed(data)
+
+
+def _expires_after_s(form: Form) -> int:
+    """Seconds until the file is forgotten. Raises ApiError for a form that cannot be served."""
+    fields: Mapping[str, str] = form.fields
+    for name in fields:
+        if name not in _FIELDS:
+            raise invalid(name[:64], "The form has a field that this API does not know.")
+    if fields.get("purpose") != files.PURPOSE:
+        raise invalid("purpose", f"`purpose` must be `{files.PURPOSE}`: files of other purposes are not kept here.")
+    if form.file_name is None:
+        raise invalid(FILE, f"`{FILE}` is required.")
+    if _ANCHOR not in fields and _SECONDS not in fields:
+        return files.DEFAULT_EXPIRY_S
+    if fields.get(_ANCHOR) != "created_at":
+        raise invalid(_ANCHOR, f"`{_ANCHOR}` must be created_at.")
+    seconds = fields.get(_SECONDS, "")
+    is_whole = seconds.isascii() and seconds.isdigit() and len(seconds) <= 9
+    if not is_whole or not SHORTEST_EXPIRY_S <= int(seconds) <= LONGEST_EXPIRY_S:
+        rule = f"must be a whole number from {SHORTEST_EXPIRY_S} to {LONGEST_EXPIRY_S}."
+        raise invalid(_SECONDS, f"`{_SECONDS}` {rule}")
+    return int(seconds)
+
+
+def _name(form: Form) -> str:
+    """What the client calls the file, as it is told back: what cannot be printed is left out."""
+    return "".join(character for character in form.file_name or "" if character.isprintable())[:LONGEST_NAME]

@@ -1,0 +1,176 @@
+"""Batches in Redis: made and cancelled by whoever asks, run by one gateway at a time under a lease."""
+
+import re
+import time
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+from redis.asyncio import Redis
+
+from fairlane.gateway.batches import keys, scripts
+from fairlane.gateway.batches.batch import OPEN, Batch, Progress
+from fairlane.gateway.batches.files import StoredFile
+
+_ID = re.compile(r"batch_[0-9a-f]{24}")
+KEPT_S = 30 * 86_400
+"""How long an ended batch is known."""
+MOST_ROOTS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Full:
+    """Why a batch was not taken on."""
+
+    limit: Literal["tenant", "key", "open"]
+    used: int
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A batch as it is shown: its owner may not have heard yet that it is to end."""
+
+    batch: Batch
+    cancelling_ms: int | None
+
+    def shown(self) -> dict[str, object]:
+        return self.batch.shown(self.cancelling_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A batch that this owner runs from now on."""
+
+    root: str
+    epoch: int
+    batch: Batch
+    progress: Progress | None
+    """None: nobody has begun."""
+    is_cancelling: bool
+
+
+class BatchRecords:
+    """Every call may raise StoreUnavailable, and may be repeated."""
+
+    def __init__(self, client: Redis, *, most_open: int) -> None:
+        """`most_open`: batches of one tenant that have not ended."""
+        self._client = client
+        self.most_open = most_open
+
+    async def create(
+        self, root: str, batch: Batch, tokens: int, *, tenant_limit: int | None, key_limit: int | None
+    ) -> Full | None:
+        """Take a batch on, or say what is in its way. `tokens`: of its lines; the limits: of tokens enqueued."""
+        limits = [-1 if limit is None else limit for limit in (tenant_limit, key_limit)]
+        now_ms = round(time.time() * 1e3)
+        doc = msgspec.json.encode(batch)
+        await self._enlist(root, now_ms)  # also before: a root that is not listed would never be looked at
+        how, *used = await self._run(
+            "batch_create",
+            root,
+            batch.id,
+            batch.tenant,
+            batch.key_id,
+            doc,
+            now_ms,
+            max(1, tokens),
+            *limits,
+            self.most_open,
+        )
+        if how != b"ok":
+            return Full(how.decode(), used[0])
+        await self._enlist(root, now_ms)
+        return None
+
+    async def get(self, root: str, tenant: str, batch_id: str) -> Known | None:
+        """A tenant's own batch; None where it is not there or another's."""
+        if _ID.fullmatch(batch_id) is None:
+            return None
+        place = f"{keys.of_root(root)}batch:{batch_id}"
+        owner, doc, cancelling = await scripts.call(self._client, "HMGET", place, "tenant", "doc", "cancelling")
+        if owner is None or owner.decode() != tenant:
+            return None
+        return _known(doc, cancelling)
+
+    async def listed(self, root: str, tenant: str, *, after: str, limit: int) -> list[Known] | None:
+        """At most so many, the newest first; None where the one to begin after is not known."""
+        found = await self._run("documents", root, tenant, "batch", after, limit, 1)
+        return None if found is None else [_known(*each) for each in zip(found[::2], found[1::2], strict=True)]
+
+    async def cancel(self, root: str, batch_id: str) -> int | None:
+        """Ask for its end; since when that was asked, ms; None where it has ended."""
+        asked: int | None = await self._run("batch_cancel", root, batch_id)
+        return asked
+
+    async def enqueued(self, root: str, level: str) -> dict[str, int]:
+        """Tokens of a tenant's or key's open batches that have not ended, by batch."""
+        found = await scripts.call(self._client, "HGETALL", f"{keys.of_root(root)}enqueued:{level}")
+        pairs = found.items() if isinstance(found, dict) else zip(found[::2], found[1::2], strict=True)
+        return {batch.decode(): int(tokens) for batch, tokens in pairs}
+
+    async def inputs_in_use(self, root: str, tenant: str) -> set[str]:
+        """Files that a tenant's open batches read."""
+        found = [await self.get(root, tenant, batch) for batch in await self.enqueued(root, f"tenant:{tenant}")]
+        return {each.batch.input_file_id for each in found if each is not None and each.batch.status in OPEN}
+
+    async def roots(self) -> list[str]:
+        """Those that may have open batches."""
+        return scripts.texts(await scripts.call(self._client, "ZRANGE", keys.OPEN_ROOTS, 0, MOST_ROOTS - 1))
+
+    async def take(self, root: str, owner: str, lease_ms: int) -> Taken | None:
+        """Own a batch that nobody runs. A root without open batches is looked at no more."""
+        found = await self._run("batch_take", root, owner, lease_ms)
+        if len(found) == 1:
+            if not found[0]:
+                await self._unlist(root)
+            return None
+        _, epoch, _, _, doc, progress, cancelling = found
+        return Taken(
+            root=root,
+            epoch=epoch,
+            batch=msgspec.json.decode(doc, type=Batch),
+            progress=None if progress is None else msgspec.msgpack.decode(progress, type=Progress),
+            is_cancelling=cancelling is not None,
+        )
+
+    async def renew(self, taken: Taken, owner: str, lease_ms: int) -> tuple[bool, bool]:
+        """Keep it for another lease, or give it back (0): whether it is the owner's still, and is to be cancelled."""
+        held, *cancelling = await self._run("batch_renew", taken.root, taken.batch.id, owner, taken.epoch, lease_ms)
+        return bool(held), bool(cancelling and cancelling[0])
+
+    async def save(self, taken: Taken, owner: str, batch: Batch, progress: Progress, tokens: int) -> bool:
+        """Note how far it is; False where it is the owner's no more. `tokens`: of lines that have not ended."""
+        doc, packed = msgspec.json.encode(batch), msgspec.msgpack.encode(progress)
+        return bool(await self._run("batch_save", taken.root, batch.id, owner, taken.epoch, doc, packed, tokens))
+
+    async def finish(self, taken: Taken, owner: str, batch: Batch, made: list[StoredFile]) -> bool:
+        """It has ended, and these are its files; False where it is the owner's no more."""
+        now_ms = round(time.time() * 1e3)
+        await scripts.call(self._client, "ZADD", keys.FILE_ROOTS, now_ms, taken.root)
+        doc, ends_ms = msgspec.json.encode(batch), now_ms + KEPT_S * 1_000
+        of_files = [
+            part for each in made for part in (each.id, msgspec.json.encode(each), each.bytes, each.expires_at * 1_000)
+        ]
+        done = await self._run(
+            "batch_finish", taken.root, batch.id, owner, taken.epoch, doc, ends_ms, now_ms, *of_files
+        )
+        return bool(done)
+
+    async def drop(self, root: str, batch_id: str) -> None:
+        """Forget an ended batch."""
+        await self._run("batch_drop", root, batch_id)
+
+    async def _enlist(self, root: str, now_ms: int) -> None:
+        await scripts.call(self._client, "ZADD", keys.OPEN_ROOTS, now_ms, root)
+
+    async def _unlist(self, root: str) -> None:
+        await scripts.call(self._client, "ZREM", keys.OPEN_ROOTS, root)
+        if await scripts.call(self._client, "ZCARD", f"{keys.of_root(root)}open"):  # one came in between
+            await self._enlist(root, round(time.time() * 1e3))
+
+    async def _run(self, name: str, root: str, *args: bytes | str | float) -> scripts.Reply:
+        return await scripts.run(self._client, name, keys.of_root(root), *args)
+
+
+def _known(doc: bytes, cancelling: bytes | None) -> Known:
+    return Known(msgspec.json.decode(doc, type=Batch), None if cancelling is None else int(cancelling))

@@ -1,0 +1,175 @@
+"""Files of tenants: what is known of each, in Redis; contents by their ids in the storage.
+
+    open ──keep──> kept ──drop──> gone      what is not kept within PENDING_S, or expires, is swept
+
+Whatever a process that dies leaves behind, its file is in `expiring`: metadata comes before contents, and goes after.
+"""
+
+import re
+import secrets
+import time
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+from redis.asyncio import Redis
+
+from fairlane.gateway.batches import keys, scripts
+from fairlane.gateway.errors import ApiError, LimitBlock
+
+PURPOSE = "batch"
+"""Of what tenants send."""
+DAY_S = 86_400
+DEFAULT_EXPIRY_S = 30 * DAY_S
+SHORTEST_EXPIRY_S, LONGEST_EXPIRY_S = 3_600, 30 * DAY_S
+PENDING_S = 6 * 3_600
+MOST_LISTED = 10_000
+_ID = re.compile(r"file-[0-9a-f]{24}")
+
+
+class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
+    """One file that was kept."""
+
+    id: str
+    bytes: int
+    created_at: int
+    """Epoch seconds, as all times here."""
+    expires_at: int
+    filename: str
+    purpose: Literal["batch", "batch_output"]
+    lines: int = 0
+    """That are not blank."""
+    readable: int = 0
+    """Of these, those that are JSON objects."""
+
+    def shown(self) -> dict[str, object]:
+        """As OpenAI's API has it."""
+        return {
+            "id": self.id,
+            "object": "file",
+            "bytes": self.bytes,
+            "created_at": self.created_at,
+            "expires_at": self.expires_at,
+            "filename": self.filename,
+            "purpose": self.purpose,
+            "status": "processed",
+            "status_details": None,
+        }
+
+
+def new_id() -> str:
+    """Of a file; nothing in it comes from a caller."""
+    return f"file-{secrets.token_hex(12)}"
+
+
+def is_id(text: str) -> bool:
+    """Whether it can be one of a file."""
+    return _ID.fullmatch(text) is not None
+
+
+def contents(file_id: str) -> str:
+    """Where a file's bytes stand in the storage."""
+    return f"files/{file_id}"
+
+
+def index(file_id: str) -> str:
+    """Where its lines are listed."""
+    return f"files/{file_id}.index"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileLimits:
+    """What one tenant may keep."""
+
+    most_files: int
+    most_bytes: int
+
+
+class FileRecords:
+    """What is known of files. Every call may raise StoreUnavailable."""
+
+    def __init__(self, client: Redis, limits: FileLimits) -> None:
+        self._client = client
+        self._limits = limits
+
+    async def open(self, root: str, tenant: str, file_id: str) -> None:
+        """Make room for a file that is about to come. Raises ApiError where the tenant has too much already."""
+        now_ms = round(time.time() * 1e3)
+        await scripts.call(self._client, "ZADD", keys.FILE_ROOTS, now_ms, root)
+        most = self._limits.most_files, self._limits.most_bytes
+        ends_ms = now_ms + PENDING_S * 1_000
+        how, *rest = await self._run("file_open", root, tenant, file_id, now_ms, ends_ms, *most)
+        if how != b"ok":
+            raise self._full(how, rest[0], 1)
+
+    async def keep(self, root: str, tenant: str, kept: StoredFile) -> None:
+        """It has come. Raises ApiError where it is too much, or took too long."""
+        doc = msgspec.json.encode(kept)
+        ends_ms, most = kept.expires_at * 1_000, self._limits.most_bytes
+        how, *rest = await self._run("file_keep", root, tenant, kept.id, doc, kept.bytes, ends_ms, most)
+        if how == b"gone":
+            raise ApiError("The file took too long to come.", "request_timeout")
+        if how != b"ok":
+            raise self._full(how, rest[0], kept.bytes)
+
+    async def get(self, root: str, tenant: str, file_id: str) -> StoredFile | None:
+        """A tenant's own file; None where it is not there, another's, or has expired."""
+        if not is_id(file_id):
+            return None
+        place = f"{keys.of_root(root)}file:{file_id}"
+        owner, doc = await scripts.call(self._client, "HMGET", place, "tenant", "doc")
+        if owner is None or doc is None or owner.decode() != tenant:
+            return None
+        return _unexpired(msgspec.json.decode(doc, type=StoredFile))
+
+    async def listed(
+        self, root: str, tenant: str, *, after: str, limit: int, newest_first: bool
+    ) -> list[StoredFile] | None:
+        """At most so many in their order; None where the one to begin after is not known."""
+        order = int(newest_first)
+        found = await self._run("documents", root, tenant, "file", after, limit, order)
+        if found is None:
+            return None
+        kept = [_unexpired(msgspec.json.decode(doc, type=StoredFile)) for doc in found[::2] if doc is not None]
+        return [each for each in kept if each is not None]
+
+    async def drop(self, root: str, file_id: str) -> bool:
+        """Forget a file whose contents are gone; False where it is not known."""
+        return bool(await self._run("file_drop", root, file_id))
+
+    async def roots(self) -> list[str]:
+        """Those that may have something which expires."""
+        return scripts.texts(await scripts.call(self._client, "ZRANGE", keys.FILE_ROOTS, 0, -1))
+
+    async def unlist_if_empty(self, root: str) -> None:
+        """Look at a root no more that has nothing which expires."""
+        expiring = f"{keys.of_root(root)}expiring"
+        if await scripts.call(self._client, "ZCARD", expiring):
+            return
+        await scripts.call(self._client, "ZREM", keys.FILE_ROOTS, root)
+        if await scripts.call(self._client, "ZCARD", expiring):  # one came in between
+            await scripts.call(self._client, "ZADD", keys.FILE_ROOTS, round(time.time() * 1e3), root)
+
+    async def expired(self, root: str, limit: int) -> list[str]:
+        """Files and batches of a root that are to be forgotten now."""
+        now_ms = round(time.time() * 1e3)
+        expiring = f"{keys.of_root(root)}expiring"
+        found = await scripts.call(self._client, "ZRANGEBYSCORE", expiring, "-inf", now_ms, "LIMIT", 0, limit)
+        return scripts.texts(found)
+
+    async def _run(self, name: str, root: str, *args: bytes | str | float) -> scripts.Reply:
+        return await scripts.run(self._client, name, keys.of_root(root), *args)
+
+    def _full(self, how: bytes, used: int, requested: int) -> ApiError:
+        if how == b"files":
+            block = LimitBlock("files", "tenant", self._limits.most_files, used, 0, requested, None)
+            message = f"This tenant has {used} files, and may have {self._limits.most_files}: delete some first."
+        else:
+            block = LimitBlock("file_bytes", "tenant", self._limits.most_bytes, used, 0, requested, None)
+            most = self._limits.most_bytes
+            message = f"This tenant's files are {used} bytes, and may be {most} together: delete some first."
+        return ApiError(message, "request_exceeds_limit", "file", block)
+
+
+def _unexpired(kept: StoredFile) -> StoredFile | None:
+    return kept if kept.expires_at > time.time() else None

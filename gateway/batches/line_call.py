@@ -1,0 +1,93 @@
+"""One line as a request: through the endpoint that a client's request goes through, in this process.
+
+So a line is checked, admitted, reserved, queued and settled by the same code; what differs stands in its `Caller`: it
+is a batch's, due when the window ends, and all its runs are charged as one.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from starlette.types import ASGIApp, Message
+
+from fairlane.gateway.auth import Caller
+from fairlane.gateway.batches.lines import MAX_LINE_BYTES
+from fairlane.gateway.errors import ApiError
+from fairlane.gateway.http import body_budget, disconnect, response
+from fairlane.gateway.http.body_budget import BodyBudget, BodyHold
+from fairlane.gateway.http.disconnect import Disconnect
+from fairlane.gateway.middleware.idempotent_run import Recording, Spoken
+from fairlane.gateway.middleware.tenant import Journal
+from fairlane.gateway.observability.metrics import Telemetry
+from fairlane.gateway.requests.service_level import LANE_HEADER
+from fairlane.scheduler.protocol.lanes import LaneName
+
+_HEADERS = [(b"content-type", b"application/json"), (LANE_HEADER.encode(), LaneName.THROUGHPUT.value.encode())]
+
+
+class AnswerTooLarge(Exception):
+    """It was served and charged, and is longer than is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What an endpoint said."""
+
+    status: int
+    body: bytes
+
+    def __repr__(self) -> str:
+        return f"Answer({self.status}, {len(self.body)} bytes)"
+
+
+class LineCalls:
+    """Runs lines."""
+
+    def __init__(
+        self, endpoints: Mapping[str, ASGIApp], telemetry: Telemetry, *, max_answer_bytes: int, at_once: int
+    ) -> None:
+        """`endpoints`: by path, as they stand inside their tenant middleware. `at_once`: lines that may run."""
+        self._endpoints = endpoints
+        self._telemetry = telemetry
+        self._max_answer_bytes = max_answer_bytes
+        room = at_once * 2 * MAX_LINE_BYTES
+        self._bodies = BodyBudget(most_bytes=room, most_tenant_bytes=room)
+
+    async def run(self, path: str, body: bytes, caller: Caller, request_id: str, leave: Disconnect) -> Answer:
+        """The answer to one line. `leave`: ends it, as a client does that goes.
+
+        Raises ApiError, STORE_ERRORS, AnswerTooLarge; ClientDisconnect once it was told to end.
+        """
+        recording = Recording(self._max_answer_bytes)
+        journal = Journal(asyncio.get_running_loop().time(), path, request_id, caller.tenant_id)
+        hold = BodyHold(self._bodies)
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": path,
+            "headers": _HEADERS,
+            "state": {
+                "caller": caller,
+                "journal": journal,
+                disconnect.STATE: leave,
+                response.STATE: Spoken(body, recording),
+                body_budget.STATE: hold,
+            },
+        }
+        try:
+            with self._telemetry.request_span(f"BATCH {path}", _HEADERS):
+                await self._endpoints[path](scope, _nothing_more, recording.send)
+        except ApiError as error:
+            journal.code = error.code
+            raise
+        finally:
+            hold.release()
+            self._telemetry.requests.add(path, LaneName.THROUGHPUT.value, journal.code)
+        if recording.body is None:
+            raise AnswerTooLarge
+        return Answer(recording.status, recording.body)
+
+
+async def _nothing_more() -> Message:
+    """`receive` of a request whose body was read."""
+    return {"type": "http.disconnect"}

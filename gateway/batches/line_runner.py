@@ -1,0 +1,207 @@
+"""The lines of one batch that are under way: each a task, a bounded number at a time.
+
+A line that is refused for what passes waits for its turn again, and those that have not begun wait with it.
+"""
+
+import asyncio
+import heapq
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from starlette.requests import ClientDisconnect
+
+from fairlane.gateway.auth import Caller
+from fairlane.gateway.batches import results
+from fairlane.gateway.batches.batch import Batch
+from fairlane.gateway.batches.batch_records import BatchRecords
+from fairlane.gateway.batches.files import FileRecords
+from fairlane.gateway.batches.line_call import AnswerTooLarge, LineCalls
+from fairlane.gateway.batches.lines import BatchLine
+from fairlane.gateway.batches.results import LineEnd
+from fairlane.gateway.batches.storage import Drafts, Storage
+from fairlane.gateway.errors import ApiError, internal_error, invalid_api_key
+from fairlane.gateway.http.disconnect import Disconnect
+from fairlane.gateway.middleware.request_id import log_fault
+from fairlane.quotas.api_keys import Identity
+from fairlane.quotas.store import Once
+from fairlane.store.errors import STORE_ERRORS
+
+log = logging.getLogger(__name__)
+
+RETRY_S, LONGEST_RETRY_S = 1.0, 30.0
+"""When a refused line comes again, where the refusal does not say, and at the latest."""
+MOST_FAULTS = 3
+"""Times that a line may meet a fault of ours."""
+MOST_ENDED = 256
+"""Lines that have ended and nobody has asked for."""
+LANDING_S = 10.0
+"""How long lines that are under way may take when the batch ends."""
+_PASSING = frozenset({429, 503, 504})
+"""Statuses that say nothing against a line itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchParts:
+    """What every batch here uses."""
+
+    owner: str
+    lease_s: float
+    records: BatchRecords
+    files: FileRecords
+    storage: Storage
+    drafts: Drafts
+    calls: LineCalls
+    identity: Callable[[Batch], Awaitable[Identity | None]]
+    """Whose batch it is; None: the tenant or key is no more."""
+    earlier_runs: Callable[[str, str], Awaitable[tuple[str, ...]]]
+    """(root, line name) → reservations of a line's earlier runs, the newest first."""
+    is_stopping: Callable[[], bool]
+    """This gateway takes on nothing any more."""
+    share: Callable[[], int]
+    """Lines that one batch may have under way now."""
+    unstated_tokens: Callable[[], int]
+    """Output tokens of a choice whose line does not say how many."""
+    counted: Callable[[str], None]
+    """Told how each line ended: completed, failed or expired."""
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    """A line that is under way, or is to come again."""
+
+    place: int
+    line: BatchLine
+    tries: int = 0
+    faults: int = 0
+    leave: Disconnect = field(default_factory=lambda: Disconnect(lambda: None))
+
+
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    """How a line's run ended that has to come again."""
+
+    after_s: float
+    is_fault: bool = False
+
+
+class LineRunner:
+    """For one batch and one owner."""
+
+    def __init__(self, batch: Batch, root: str, parts: BatchParts, *, may_have_run: bool) -> None:
+        """`may_have_run`: another owner may have begun any line."""
+        self._batch = batch
+        self._root = root
+        self._parts = parts
+        self._may_have_run = may_have_run
+        self._running: dict[asyncio.Task[LineEnd | _Refused], _Run] = {}
+        self._again: list[tuple[float, int, _Run]] = []
+        """A heap: when, on the event loop's clock, and the place."""
+        self._ended: list[LineEnd] = []
+        self._held_until_s = 0.0
+
+    @property
+    def is_busy(self) -> bool:
+        """A line is under way, or waits for its turn."""
+        return bool(self._running or self._again or self._ended)
+
+    @property
+    def may_begin(self) -> bool:
+        """There is room for one more line."""
+        if len(self._ended) >= MOST_ENDED or self._held_until_s > asyncio.get_running_loop().time():
+            return False
+        return len(self._running) + len(self._again) < self._parts.share()
+
+    def begin(self, place: int, line: BatchLine) -> None:
+        """Run a line; one that cannot be run has ended."""
+        if line.refusal is not None:
+            self._ended.append(results.refused(self._batch, place, line.custom_id, line.refusal))
+        else:
+            self._start(_Run(place, line))
+
+    async def step(self, within_s: float) -> list[LineEnd]:
+        """Lines that have ended, once there are any or the time is over."""
+        now_s = asyncio.get_running_loop().time()
+        while self._again and self._again[0][0] <= now_s and len(self._running) < self._parts.share():
+            self._start(heapq.heappop(self._again)[2])
+        if not self._ended:
+            await self._wait(min([within_s, *(max(0.001, at_s - now_s) for at_s, _, _ in self._again[:1])]))
+        ended, self._ended = self._ended, []
+        return ended
+
+    async def end(self) -> list[LineEnd]:
+        """Begin nothing any more: what is under way may end within LANDING_S."""
+        until_s = asyncio.get_running_loop().time() + LANDING_S
+        while self._running and (left_s := until_s - asyncio.get_running_loop().time()) > 0:
+            await self._wait(left_s)
+        await self.abandon()
+        ended, self._ended = self._ended, []
+        return ended
+
+    async def abandon(self) -> None:
+        """End what is under way, as if its client had left: another owner goes on from what it has published."""
+        for run in self._running.values():
+            run.leave.left()
+        if self._running:
+            await self._wait(LANDING_S, all_of_them=True)
+        for task in self._running:
+            task.cancel()
+        self._again = []
+
+    def _start(self, run: _Run) -> None:
+        self._running[asyncio.create_task(self._run(run), name="batch line")] = run
+
+    async def _wait(self, within_s: float, *, all_of_them: bool = False) -> None:
+        if not self._running:
+            await asyncio.sleep(within_s)
+            return
+        when = asyncio.ALL_COMPLETED if all_of_them else asyncio.FIRST_COMPLETED
+        done, _ = await asyncio.wait(self._running, timeout=within_s, return_when=when)
+        for task in done:
+            self._take(self._running.pop(task), task.result())
+
+    def _take(self, run: _Run, ended: LineEnd | _Refused) -> None:
+        if isinstance(ended, LineEnd):
+            self._ended.append(ended)
+            return
+        run.tries += 1
+        run.faults += ended.is_fault
+        if run.faults >= MOST_FAULTS:
+            self._ended.append(results.refused(self._batch, run.place, run.line.custom_id, internal_error()))
+            return
+        at_s = asyncio.get_running_loop().time() + ended.after_s
+        self._held_until_s = max(self._held_until_s, at_s)
+        heapq.heappush(self._again, (at_s, run.place, run))
+
+    async def _run(self, run: _Run) -> LineEnd | _Refused:
+        """One try."""
+        batch, line, name = self._batch, run.line, results.request_id(self._batch, run.place)
+        try:
+            answer = await self._parts.calls.run(batch.endpoint, line.body, await self._caller(run), name, run.leave)
+            return results.answered(batch, run.place, line.custom_id, answer.status, answer.body)
+        except ApiError as error:
+            if error.status in _PASSING or error.code == "tenant_suspended":
+                return _Refused(min(LONGEST_RETRY_S, error.retry_after_s or RETRY_S))
+            if error.status >= 500:
+                return _Refused(RETRY_S, is_fault=True)
+            return results.refused(batch, run.place, line.custom_id, error)
+        except AnswerTooLarge:
+            message = "The line was served and charged, and its answer is longer than is kept."
+            return results.failed(batch, run.place, line.custom_id, "answer_too_large", message)
+        except (*STORE_ERRORS, ClientDisconnect):
+            return _Refused(RETRY_S)
+        except Exception as error:  # noqa: BLE001 - a fault of ours in one line must not end its batch
+            log_fault(name, error)
+            return _Refused(RETRY_S, is_fault=True)
+
+    async def _caller(self, run: _Run) -> Caller:
+        """Who asks. Raises ApiError, STORE_ERRORS."""
+        batch = self._batch
+        identity = await self._parts.identity(batch)
+        if identity is None:
+            raise invalid_api_key()
+        once = Once(batch.line_name(run.place), batch.once_until_ms)
+        runs = await self._parts.earlier_runs(self._root, once.name) if self._may_have_run or run.tries else ()
+        due_ms = max(1.0, (batch.expires_at - time.time()) * 1e3)
+        return Caller(identity, once=once, runs=runs, batch_due_ms=due_ms)

@@ -1,0 +1,213 @@
+"""The lines of a batch's file: where each stands, found while the file comes in, and what one asks for.
+
+A file is JSON lines as OpenAI has them: UTF-8, each line `{"custom_id", "method": "POST", "url", "body"}`. A byte order
+mark, CRLF, blank lines and a missing last newline are taken as they are. A line is looked at when the file comes
+(`LineScanner`: where it is, about how many tokens it asks for) and again when it runs (`read_line`: what is wrong with
+it).
+
+Tokens are estimated, not counted: a token for BYTES_PER_TOKEN bytes of the line's body. Only `enqueued_batch_tokens`
+rests on that; what a line is charged is counted when it runs, as of any request.
+"""
+
+import hashlib
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import msgspec
+
+from fairlane.gateway.errors import ApiError, invalid
+
+MAX_LINES = 50_000
+MAX_LINE_BYTES = 2**20
+MAX_CUSTOM_ID = 512
+"""Characters."""
+BYTES_PER_TOKEN = 4
+DUPLICATE, TOO_LONG = 1, 2
+"""Flags of a line: an earlier one has its custom_id; it is longer than MAX_LINE_BYTES."""
+_BOM = b"\xef\xbb\xbf"
+_ENTRY = struct.Struct("<QIIIIHH")
+_MOST = 2**32 - 1
+_MOST_CHOICES = 2**16 - 1
+
+
+class _Envelope(msgspec.Struct):
+    custom_id: object = None
+    method: object = None
+    url: object = None
+    body: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _Asked(msgspec.Struct):
+    """What of a body says how much it may bring forth."""
+
+    max_tokens: object = None
+    max_completion_tokens: object = None
+    max_output_tokens: object = None
+    n: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class LineEntry:
+    """Where one line stands, and about what it asks for."""
+
+    start: int
+    """Its first byte."""
+    length: int
+    """In bytes, without its end."""
+    number: int
+    """Counted from 1, blank lines too."""
+    prompt_tokens: int
+    output_tokens: int
+    """That it states, of all its choices; 0: it does not say."""
+    choices: int
+    flags: int
+
+    def tokens(self, unstated: int) -> int:
+        """Prompt and output together. `unstated`: output tokens of a choice whose line does not say."""
+        return self.prompt_tokens + (self.output_tokens or unstated * self.choices)
+
+
+class LineIndex:
+    """All lines of a file, packed."""
+
+    def __init__(self, packed: bytes) -> None:
+        self.packed = packed
+
+    def __len__(self) -> int:
+        return len(self.packed) // _ENTRY.size
+
+    def __getitem__(self, place: int) -> LineEntry:
+        """The line at a place, counted from 0, blank lines left out."""
+        return LineEntry(*_ENTRY.unpack_from(self.packed, place * _ENTRY.size))
+
+    def __iter__(self) -> Iterator[LineEntry]:
+        return (LineEntry(*fields) for fields in _ENTRY.iter_unpack(self.packed))
+
+
+class LineScanner:
+    """Finds the lines of a file that comes in parts. Holds one line at most."""
+
+    def __init__(self) -> None:
+        self._packed = bytearray()
+        self._seen: set[bytes] = set()
+        self._line = bytearray()
+        self._length = 0
+        """Of the line that is coming, also where it is too long to be kept."""
+        self._start = 0
+        self._number = 1
+        self.readable = 0
+        """Lines that are JSON objects."""
+
+    def feed(self, data: bytes) -> None:
+        """The next bytes. Raises ApiError where there are too many lines."""
+        start = 0
+        while (end := data.find(b"\n", start)) >= 0:
+            self._take(data[start:end])
+            self._end_line()
+            self._start += self._length + 1
+            self._number += 1
+            self._length, start = 0, end + 1
+            if self._number > 2 * MAX_LINES:
+                raise _too_many_lines()
+        self._take(data[start:])
+
+    def finish(self) -> LineIndex:
+        """The file has come. Raises ApiError as `feed`."""
+        self._end_line()
+        return LineIndex(bytes(self._packed))
+
+    def _take(self, part: bytes) -> None:
+        self._length += len(part)
+        if self._length <= MAX_LINE_BYTES:
+            self._line += part
+
+    def _end_line(self) -> None:
+        line, self._line = bytes(self._line), bytearray()
+        start, length = self._start, self._length
+        if self._number == 1 and line.startswith(_BOM):
+            line, start, length = line[len(_BOM) :], start + len(_BOM), length - len(_BOM)
+        if length > MAX_LINE_BYTES:
+            self._add(LineEntry(start, min(length, _MOST), self._number, 0, 0, 0, TOO_LONG))
+        elif line.strip():
+            self._add(self._looked_at(line, start))
+
+    def _looked_at(self, line: bytes, start: int) -> LineEntry:
+        nothing = LineEntry(start, len(line), self._number, 0, 0, 0, 0)
+        try:
+            envelope = msgspec.json.decode(line, type=_Envelope)
+            self.readable += 1
+            asked = msgspec.json.decode(envelope.body, type=_Asked) if bytes(envelope.body) else _Asked()
+        except (msgspec.MsgspecError, RecursionError, ValueError):
+            return nothing
+        flags = 0
+        if isinstance(envelope.custom_id, str):
+            mark = hashlib.blake2b(envelope.custom_id.encode("utf-8", "replace"), digest_size=12).digest()
+            flags = DUPLICATE if mark in self._seen else 0
+            self._seen.add(mark)
+        choices = max(1, min(_whole(asked.n), _MOST_CHOICES))
+        stated = max(_whole(asked.max_tokens), _whole(asked.max_completion_tokens), _whole(asked.max_output_tokens))
+        prompt = -(-len(bytes(envelope.body)) // BYTES_PER_TOKEN)
+        return LineEntry(start, len(line), self._number, prompt, min(stated * choices, _MOST), choices, flags)
+
+    def _add(self, entry: LineEntry) -> None:
+        if len(self._packed) >= MAX_LINES * _ENTRY.size:
+            raise _too_many_lines()
+        self._packed += _ENTRY.pack(
+            entry.start,
+            entry.length,
+            entry.number,
+            entry.prompt_tokens,
+            entry.output_tokens,
+            entry.choices,
+            entry.flags,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLine:
+    """One line that can be run, or not."""
+
+    custom_id: str | None
+    body: bytes = b""
+    refusal: ApiError | None = None
+    """Why it can not."""
+
+    def __repr__(self) -> str:
+        return f"BatchLine({len(self.body)} bytes)"
+
+
+def read_line(raw: bytes, entry: LineEntry, endpoint: str) -> BatchLine:
+    """What a line asks for. `raw`: its bytes, or nothing of one that is too long; `endpoint`: the batch's."""
+    if entry.flags & TOO_LONG:
+        too_long = ApiError(f"The line is longer than {MAX_LINE_BYTES} bytes.", "request_too_large")
+        return BatchLine(None, refusal=too_long)
+    try:
+        envelope = msgspec.json.decode(raw, type=_Envelope)
+    except (msgspec.MsgspecError, RecursionError, ValueError):
+        return BatchLine(None, refusal=invalid(None, "The line is not a valid JSON object."))
+    custom_id = envelope.custom_id
+    if not isinstance(custom_id, str) or not 0 < len(custom_id) <= MAX_CUSTOM_ID:
+        rule = f"`custom_id` must be a string of 1 to {MAX_CUSTOM_ID} characters."
+        return BatchLine(None, refusal=invalid("custom_id", rule))
+    return BatchLine(custom_id, bytes(envelope.body), _refusal(envelope, entry, endpoint))
+
+
+def _refusal(envelope: _Envelope, entry: LineEntry, endpoint: str) -> ApiError | None:
+    if entry.flags & DUPLICATE:
+        return invalid("custom_id", "An earlier line of the file has the same `custom_id`.")
+    if envelope.method != "POST":
+        return invalid("method", "`method` must be POST.")
+    if envelope.url != endpoint:
+        return invalid("url", f"`url` must be the batch's endpoint, {endpoint}.")
+    if not bytes(envelope.body).lstrip().startswith(b"{"):
+        return invalid("body", "`body` must be an object.")
+    return None
+
+
+def _whole(value: object) -> int:
+    return value if type(value) is int and 0 < value < _MOST else 0
+
+
+def _too_many_lines() -> ApiError:
+    return invalid("file", f"The file has more than {MAX_LINES} lines.")

@@ -1,0 +1,135 @@
+-- Batches: who runs one, how far it is. An owner has it under a lease, and each taking has a number, its epoch: who was
+-- taken for dead and is not finds its epoch over, and changes nothing any more.
+
+-- name: ownership
+-- Stands before what an owner calls. ARGV: 1 batch, 2 owner, 3 epoch.
+local batch, record = ARGV[1], KEYS[1] .. 'batch:' .. ARGV[1]
+local function is_owner()
+  local held = redis.call('HMGET', record, 'owner', 'epoch')
+  return held[1] == ARGV[2] and held[2] == ARGV[3]
+end
+
+-- What is left of a batch counts against its tenant and key.
+local function enqueue(tenant, key, tokens)
+  for _, level in ipairs({'tenant:' .. tenant, 'key:' .. key}) do
+    if tonumber(tokens) > 0 then
+      redis.call('HSET', KEYS[1] .. 'enqueued:' .. level, batch, tokens)
+    else
+      redis.call('HDEL', KEYS[1] .. 'enqueued:' .. level, batch)
+    end
+  end
+end
+
+-- name: batch_create
+-- Notes a new batch that nobody runs yet. Called by BatchRecords.
+-- KEYS[1]  prefix of all keys of the root, with its hash tag
+-- ARGV     1 batch, 2 tenant, 3 key, 4 doc, 5 when it was made, ms, 6 its tokens, 7 the tenant's limit of enqueued
+--          tokens or -1, 8 the key's, 9 most open batches of a tenant
+-- Returns  {'ok'}, or having written nothing: {'tenant', tokens enqueued}, {'key', tokens enqueued}, {'open', batches}
+local function enqueued(level)
+  local sum = 0
+  for _, tokens in ipairs(redis.call('HVALS', KEYS[1] .. 'enqueued:' .. level)) do sum = sum + tokens end
+  return sum
+end
+local tenant, key = ARGV[2], ARGV[3]
+if redis.call('EXISTS', KEYS[1] .. 'batch:' .. ARGV[1]) == 1 then return {'ok'} end
+local open = redis.call('HLEN', KEYS[1] .. 'enqueued:tenant:' .. tenant)
+if open >= tonumber(ARGV[9]) then return {'open', open} end
+for place, level in ipairs({'tenant', 'key'}) do
+  local limit, sum = tonumber(ARGV[6 + place]), enqueued(level .. ':' .. ARGV[1 + place])
+  if limit >= 0 and sum + ARGV[6] > limit then return {level, sum} end
+end
+redis.call('HSET', KEYS[1] .. 'batch:' .. ARGV[1], 'tenant', tenant, 'key', key, 'doc', ARGV[4], 'epoch', 0, 'owner', '')
+redis.call('ZADD', KEYS[1] .. 'batches:' .. tenant, ARGV[5], ARGV[1])
+redis.call('ZADD', KEYS[1] .. 'open', 0, ARGV[1])
+for _, level in ipairs({'tenant:' .. tenant, 'key:' .. key}) do
+  redis.call('HSET', KEYS[1] .. 'enqueued:' .. level, ARGV[1], ARGV[6])
+end
+return {'ok'}
+
+-- name: batch_take
+-- Makes the caller the owner of a batch that nobody runs, or whose owner's lease has run out. Called by BatchRecords.
+-- KEYS[1]  prefix of all keys of the root, with its hash tag
+-- ARGV     1 owner, 2 lease ms
+-- Returns  {batch, epoch, tenant, key, doc, progress or false, cancelling or false}, or {open batches} where none is free
+local now, open = now_ms(), KEYS[1] .. 'open'
+local batch = redis.call('ZRANGEBYSCORE', open, '-inf', now, 'LIMIT', 0, 1)[1]
+if not batch then
+  local last = redis.call('ZREVRANGE', open, 0, 0, 'WITHSCORES')
+  if last[2] and tonumber(last[2]) > now + 10 * ARGV[2] then redis.call('ZADD', open, now + ARGV[2], last[1]) end
+  return {redis.call('ZCARD', open)}
+end
+local record = KEYS[1] .. 'batch:' .. batch
+local epoch = redis.call('HINCRBY', record, 'epoch', 1)
+redis.call('HSET', record, 'owner', ARGV[1])
+redis.call('ZADD', open, now + ARGV[2], batch)
+local found = redis.call('HMGET', record, 'tenant', 'key', 'doc', 'progress', 'cancelling')
+return {batch, epoch, found[1], found[2], found[3], found[4], found[5]}
+
+-- name: batch_renew
+-- Extends an owner's lease. Called by BatchRecords.
+-- KEYS[1]  prefix of all keys of the root, with its hash tag
+-- ARGV     1 batch, 2 owner, 3 epoch, 4 lease ms; 0 gives it back
+-- Returns  {1, since when it is to be cancelled, ms, or ''}, {0} where it is the owner's no more
+if not is_owner() then return {0} end
+local lease = tonumber(ARGV[4])
+redis.call('ZADD', KEYS[1] .. 'open', 'XX', lease > 0 and now_ms() + lease or 0, batch)
+if lease == 0 then redis.call('HSET', record, 'owner', '') end
+return {1, redis.call('HGET', record, 'cancelling') or ''}
+
+-- name: batch_save
+-- Notes how far a batch is. Called by BatchRecords, by its owner.
+-- KEYS[1]  prefix of all keys of the root, with its hash tag
+-- ARGV     1 batch, 2 owner, 3 epoch, 4 doc, 5 progress, 6 tokens of its lines that have not ended
+-- Returns  1, or 0 where it is the owner's no more
+if not is_owner() then return 0 end
+redis.call('HSET', record, 'doc', ARGV[4], 'progress', ARGV[5])
+local whose = redis.call('HMGET', record, 'tenant', 'key')
+enqueue(whose[1], whose[2], math.max(1, tonumber(ARGV[6]))) -- it stays among the open ones to its end
+return 1
+
+-- name: batch_finish
+-- The batch has ended, and its files are whole. Called by BatchRecords, by its owner.
+-- KEYS[1]  prefix of all keys of the root, with its hash tag
+-- ARGV     1 batch, 2 owner, 3 epoch, 4 doc, 5 when to forget it, ms, 6 now, ms, then for each of its files: id, doc,
+--          bytes, when to forget it, ms
+-- Returns  1, or 0 where it is the owner's no more
+if not is_owner() then return 0 end
+local whose = redis.call('HMGET', record, 'tenant', 'key')
+for at = 7, #ARGV, 4 do
+  local file = KEYS[1] .. 'file:' .. ARGV[at]
+  if redis.call('EXISTS', file) == 0 then
+    redis.call('HSET', file, 'tenant', whose[1], 'doc', ARGV[at + 1], 'bytes', ARGV[at + 2])
+    redis.call('ZADD', KEYS[1] .. 'files:' .. whose[1], ARGV[6], ARGV[at])
+    redis.call('INCRBY', KEYS[1] .. 'bytes:' .. whose[1], ARGV[at + 2])
+    redis.call('ZADD', KEYS[1] .. 'expiring', ARGV[at + 3], ARGV[at])
+  end
+end
+redis.call('HSET', record, 'doc', ARGV[4], 'owner', '')
+redis.call('HDEL', record, 'progress', 'cancelling')
+redis.call('ZREM', KEYS[1] .. 'open', batch)
+enqueue(whose[1], whose[2], 0)
+redis.call('ZADD', KEYS[1] .. 'expiring', ARGV[5], batch)
+return 1
+
+-- name: batch_cancel
+-- Asks a batch's owner to end it. Called by BatchRecords.
+-- KEYS[1]  prefix of all keys of the root, with its hash tag
+-- ARGV     1 batch
+-- Returns  since when it is to be cancelled, ms; false where it has ended
+if not redis.call('ZSCORE', KEYS[1] .. 'open', ARGV[1]) then return false end
+redis.call('HSETNX', KEYS[1] .. 'batch:' .. ARGV[1], 'cancelling', now_ms())
+return tonumber(redis.call('HGET', KEYS[1] .. 'batch:' .. ARGV[1], 'cancelling'))
+
+-- name: batch_drop
+-- Forgets an ended batch. Called by BatchRecords.
+-- KEYS[1]  prefix of all keys of the root, with its hash tag
+-- ARGV     1 batch
+-- Returns  1, or 0 where it is not known
+local record = KEYS[1] .. 'batch:' .. ARGV[1]
+redis.call('ZREM', KEYS[1] .. 'expiring', ARGV[1])
+local tenant = redis.call('HGET', record, 'tenant')
+if not tenant then return 0 end
+redis.call('ZREM', KEYS[1] .. 'batches:' .. tenant, ARGV[1])
+redis.call('DEL', record)
+return 1

@@ -1,0 +1,332 @@
+"""One batch while this gateway runs it: its lines, a bounded number at a time, then its files.
+
+Lines go in the file's order; one that is refused for what passes (429, 503, the store is away) comes again when it may,
+until the window ends, and holds back those behind it meanwhile. Ends are kept in segments: first the segment, then the
+store's word that it counts. What was under way when this process died runs again under the same name, goes on from what
+it had published, and is charged once.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing
+from typing import TypeVar
+
+import msgspec
+
+from fairlane.gateway.batches import files, results
+from fairlane.gateway.batches.batch import Batch, BatchFault, Ending, Progress
+from fairlane.gateway.batches.batch_records import Taken
+from fairlane.gateway.batches.files import StoredFile
+from fairlane.gateway.batches.line_runner import BatchParts, LineRunner
+from fairlane.gateway.batches.lines import TOO_LONG, BatchLine, LineIndex, read_line
+from fairlane.gateway.batches.results import ERRORS, OUTPUT, LineEnd, OutputFiles, Segments
+from fairlane.gateway.batches.storage import NotStored, Storage, read_all
+from fairlane.store.errors import STORE_ERRORS
+
+log = logging.getLogger(__name__)
+
+SEGMENT_LINES, SEGMENT_BYTES, SEGMENT_S = 256, 4 * 2**20, 1.0
+"""A segment is written when it has so many lines or bytes, or its first line has waited so long."""
+READ_AHEAD_BYTES, MOST_AHEAD = 2**20, 1_000
+"""Of the input, bytes and lines that are read at a time."""
+RETRY_S = 1.0
+"""When what the store or the storage has refused is tried again."""
+MOST_TOLD = 20
+"""Lines of an unreadable file that are told."""
+
+
+_INPUT_GONE = BatchFault("input_file_not_found", "The input file is no more.", param="input_file_id")
+T = TypeVar("T")
+
+
+class LeaseLost(Exception):
+    """Another gateway runs the batch."""
+
+
+class OpenBatch:
+    """A batch that was taken. `run` ends it, or hands it back."""
+
+    def __init__(self, taken: Taken, parts: BatchParts) -> None:
+        self._taken = taken
+        self._parts = parts
+        self._batch = taken.batch
+        self._progress = taken.progress
+        self._segments = Segments(taken.batch.id, parts.storage, parts.drafts)
+        self._index = LineIndex(b"")
+        self._is_cancelling = taken.is_cancelling
+        self._is_lost = False
+        self._tokens = 0
+        """Of lines that have not ended."""
+
+    async def run(self) -> None:
+        """Until the batch has ended, or somebody else is to go on with it."""
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - a coroutine always runs in one
+        renewing = asyncio.create_task(self._renew(task), name="batch lease")
+        try:
+            await self._advance()
+        except LeaseLost:
+            log.warning("batch %s is run by another gateway now", self._batch.id)
+        except asyncio.CancelledError:
+            if not self._is_lost:
+                raise
+            log.warning("batch %s is run by another gateway now", self._batch.id)
+        finally:
+            renewing.cancel()
+            await asyncio.gather(renewing, return_exceptions=True)
+
+    async def _advance(self) -> None:
+        """From wherever it stands to its end."""
+        faults = await self._faults() if self._batch.status == "validating" else ()
+        if faults or not await self._load():
+            await self._fail(faults or [_INPUT_GONE])
+            return
+        if self._batch.status == "validating":
+            await self._save(status="in_progress", in_progress_at=_now_s())
+        if self._batch.status == "in_progress":
+            ending = await self._run_lines()
+            if ending is None:  # another gateway goes on
+                await self._give_back()
+                return
+            cancelling_at = _now_s() if ending == "cancelled" else None
+            await self._save(status="finalizing", finalizing_at=_now_s(), ends_as=ending, cancelling_at=cancelling_at)
+        await self._finalize()
+
+    async def _renew(self, task: "asyncio.Task[None]") -> None:
+        """Until cancelled. Where another has the batch, its task here ends."""
+        while True:
+            await asyncio.sleep(self._parts.lease_s / 3)
+            try:
+                held, is_cancelling = await self._parts.records.renew(
+                    self._taken, self._parts.owner, round(self._parts.lease_s * 1e3)
+                )
+            except STORE_ERRORS:
+                continue  # whoever takes it over meanwhile is found at the next step
+            if not held:
+                self._is_lost = True
+                task.cancel()
+                return
+            self._is_cancelling = self._is_cancelling or is_cancelling
+
+    async def _give_back(self) -> None:
+        try:
+            await self._parts.records.renew(self._taken, self._parts.owner, 0)
+        except STORE_ERRORS:
+            log.info("batch %s is free when its lease has run out", self._batch.id)
+
+    # Reading the file.
+
+    async def _faults(self) -> Sequence[BatchFault]:
+        """Why the file can not be read at all, if so."""
+        batch, parts = self._batch, self._parts
+        found = await _persist(lambda: parts.files.get(self._taken.root, batch.tenant, batch.input_file_id))
+        if found is None:
+            return [_INPUT_GONE]
+        if not found.lines:
+            return [BatchFault("empty_file", "The input file has no line.", param="input_file_id")]
+        if found.readable:
+            return []
+        index = await _read_index(parts.storage, batch)
+        lines = () if index is None else (index[place] for place in range(min(len(index), MOST_TOLD)))
+        message = "This line is not a valid JSON object."
+        return [BatchFault("invalid_json_line", message, line=entry.number) for entry in lines]
+
+    async def _load(self) -> bool:
+        """Where the lines stand, and how far they are; False where the file is gone."""
+        index = await _read_index(self._parts.storage, self._batch)
+        if index is None:
+            return False
+        self._index = index
+        if self._progress is None:
+            self._progress = Progress.of(len(index))
+        unstated = self._parts.unstated_tokens()
+        self._tokens = sum(index[place].tokens(unstated) for place in self._undone())
+        self._batch = msgspec.structs.replace(self._batch, total=len(index))
+        return True
+
+    def _undone(self) -> Iterator[int]:
+        return (place for place in range(len(self._index)) if not self._known_progress.is_done(place))
+
+    async def _lines(self) -> AsyncGenerator[tuple[int, BatchLine]]:
+        """Those that have not ended, in their order, read some at a time."""
+        ahead, start, slab = list[int](), 0, b""
+        undone = list(self._undone())
+        for number, place in enumerate(undone):
+            entry = self._index[place]
+            if not ahead or place > ahead[-1]:
+                ahead = _stretch(self._index, undone, number)
+                last = self._index[ahead[-1]]
+                start, end = entry.start, last.start + (0 if last.flags & TOO_LONG else last.length)
+                name = files.contents(self._batch.input_file_id)
+                slab = await read_all(self._parts.storage, name, start, end) if end > start else b""
+            raw = slab[entry.start - start : entry.start - start + entry.length]
+            yield place, read_line(raw, entry, self._batch.endpoint)
+
+    # Running the lines.
+
+    async def _run_lines(self) -> Ending | None:
+        """How the batch ends, once no line is under way; None where another gateway is to go on with it."""
+        runner = LineRunner(self._batch, self._taken.root, self._parts, may_have_run=self._taken.epoch > 1)
+        try:
+            async with aclosing(self._lines()) as lines:
+                return await self._drive(runner, lines)
+        except NotStored:  # the input went: what has not run never will
+            await self._keep(await runner.end())
+            return "expired"
+        finally:
+            await runner.abandon()
+
+    async def _drive(self, runner: "LineRunner", lines: AsyncGenerator[tuple[int, BatchLine]]) -> Ending | None:
+        unwritten, since_s, exhausted = list[LineEnd](), 0.0, False
+        while not self._is_over():
+            while not exhausted and runner.may_begin and not self._is_over():
+                following = await anext(lines, None)
+                exhausted = following is None
+                if following is not None:
+                    runner.begin(*following)
+            if exhausted and not runner.is_busy:
+                break
+            ended = await runner.step(min(SEGMENT_S, max(0.0, self._batch.expires_at - time.time())))
+            since_s = since_s if unwritten else time.monotonic()
+            unwritten += ended
+            size = sum(len(end.record) for end in unwritten)
+            if unwritten and (
+                len(unwritten) >= SEGMENT_LINES or size >= SEGMENT_BYTES or time.monotonic() - since_s >= SEGMENT_S
+            ):
+                await self._keep(unwritten)
+                unwritten = []
+        ends = await runner.end()
+        await self._keep([*unwritten, *ends])
+        if not any(True for _ in self._undone()):
+            return "cancelled" if self._is_cancelling else "completed"
+        if self._is_cancelling:
+            return "cancelled"
+        return "expired" if time.time() >= self._batch.expires_at else None
+
+    def _is_over(self) -> bool:
+        """No line is begun any more."""
+        return self._is_cancelling or self._parts.is_stopping() or time.time() >= self._batch.expires_at
+
+    async def _keep(self, ends: Sequence[LineEnd]) -> None:
+        """Keep how lines ended: from then on they have. Raises LeaseLost."""
+        if not ends:
+            return
+        progress, epoch = self._known_progress, self._taken.epoch
+        number = progress.segments.get(epoch, 0)
+        await _persist(lambda: self._segments.write(epoch, number, ends))
+        unstated = self._parts.unstated_tokens()
+        for end in ends:
+            progress.mark(end.place)
+            self._tokens -= self._index[end.place].tokens(unstated)
+            self._parts.counted("failed" if end.is_error else "completed")
+        progress.segments[epoch] = number + 1
+        failed = sum(end.is_error for end in ends)
+        batch = self._batch
+        await self._save(
+            completed=batch.completed + len(ends) - failed,
+            failed=batch.failed + failed,
+            prompt_tokens=batch.prompt_tokens + sum(end.usage.prompt_tokens for end in ends),
+            cached_tokens=batch.cached_tokens + sum(end.usage.cached_tokens for end in ends),
+            output_tokens=batch.output_tokens + sum(end.usage.output_tokens for end in ends),
+        )
+
+    # The end.
+
+    async def _finalize(self) -> None:
+        """Put the files together, and end. What this repeats after a crash gives the same files again."""
+        made = OutputFiles(self._batch, self._parts.storage, self._parts.drafts)
+        expired = 0
+        try:
+            async for lines in self._segments.records(self._known_progress):
+                await made.add(lines)
+            if self._batch.ends_as == "expired":
+                expired = await self._expire(made)
+            kept = await made.put()
+        finally:
+            made.discard()
+        ending, now_s = self._batch.ends_as, _now_s()
+        batch = msgspec.structs.replace(
+            self._batch,
+            status=ending or "completed",
+            failed=self._batch.failed + expired,
+            output_file_id=kept[OUTPUT].id if OUTPUT in kept else None,
+            error_file_id=kept[ERRORS].id if ERRORS in kept else None,
+        )
+        await self._finish(msgspec.structs.replace(batch, **{f"{ending}_at": now_s}), list(kept.values()))
+        await self._segments.delete()
+
+    async def _expire(self, made: OutputFiles) -> int:
+        """Tell of each line that has not run that it does not."""
+        message, count = "The batch's completion window ended before this line was run.", 0
+        try:
+            async for place, line in self._lines():
+                end = results.failed(self._batch, place, line.custom_id, results.EXPIRED, message)
+                await made.add(ERRORS + end.record + b"\n")
+                self._parts.counted("expired")
+                count += 1
+        except NotStored:
+            log.warning("batch %s has lost its input file", self._batch.id)
+        return count
+
+    async def _fail(self, faults: Sequence[BatchFault]) -> None:
+        log.info("batch %s failed: %s", self._batch.id, faults[0].code)
+        batch = msgspec.structs.replace(self._batch, status="failed", failed_at=_now_s(), faults=tuple(faults))
+        await self._finish(batch, [])
+
+    async def _finish(self, batch: Batch, made: list[StoredFile]) -> None:
+        parts = self._parts
+        if not await _persist(lambda: parts.records.finish(self._taken, parts.owner, batch, made)):
+            raise LeaseLost
+        self._batch = batch
+        log.info("batch %s %s: %d completed, %d failed", batch.id, batch.status, batch.completed, batch.failed)
+
+    async def _save(self, **changes: object) -> None:
+        """Note how far it is. Raises LeaseLost."""
+        parts, batch = self._parts, msgspec.structs.replace(self._batch, **changes)
+        progress = self._progress or Progress.of(0)
+        if not await _persist(lambda: parts.records.save(self._taken, parts.owner, batch, progress, self._tokens)):
+            raise LeaseLost
+        self._batch = batch
+
+    @property
+    def _known_progress(self) -> Progress:
+        assert self._progress is not None  # noqa: S101 - `_load` comes first
+        return self._progress
+
+
+async def _read_index(storage: Storage, batch: Batch) -> LineIndex | None:
+    """Of a batch's input; None where that is no more."""
+    try:
+        return LineIndex(await _persist(lambda: read_all(storage, files.index(batch.input_file_id))))
+    except NotStored:
+        return None
+
+
+def _stretch(index: LineIndex, undone: Sequence[int], number: int) -> list[int]:
+    """Places of lines to read in one go, from the one at `undone[number]` on."""
+    first = index[undone[number]]
+    found = [undone[number]]
+    if first.flags & TOO_LONG:
+        return found
+    for place in undone[number + 1 : number + MOST_AHEAD]:
+        entry = index[place]
+        if entry.flags & TOO_LONG or entry.start + entry.length - first.start > READ_AHEAD_BYTES:
+            break
+        found.append(place)
+    return found
+
+
+async def _persist(call: Callable[[], Awaitable[T]]) -> T:
+    """Repeat what may be repeated until store and storage answer, or this is cancelled."""
+    while True:
+        try:
+            return await call()
+        except (*STORE_ERRORS, OSError) as error:
+            log.debug("a batch waits for the store (%s)", type(error).__name__)
+            await asyncio.sleep(RETRY_S)
+
+
+def _now_s() -> int:
+    return int(time.time())

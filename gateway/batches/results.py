@@ -1,0 +1,221 @@
+"""Answers of a batch's lines: kept in segments while it runs, put together into its two files at its end.
+
+A segment is an object of the storage, named by its owner's epoch and a number, and counts once the store says how many
+that epoch has: what an owner wrote that was taken for dead counts for nothing. So a line is answered once, whoever died
+when. Each line of a segment is a letter, `o` for the output file or `e` for the error file, and the record.
+"""
+
+import asyncio
+import hashlib
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from fairlane.gateway.batches import files
+from fairlane.gateway.batches.batch import Batch, Progress
+from fairlane.gateway.batches.files import StoredFile
+from fairlane.gateway.batches.storage import Drafts, Storage
+from fairlane.gateway.errors import ApiError, error_body
+
+OUTPUT, ERRORS = b"o", b"e"
+EXPIRED = "batch_expired"
+_WRITE_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineUsage:
+    """Tokens that one line was charged."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineEnd:
+    """How one line ended."""
+
+    place: int
+    record: bytes
+    """As its file has it, without the line's end."""
+    is_error: bool
+    usage: LineUsage = LineUsage()
+
+    def __repr__(self) -> str:
+        return f"LineEnd({self.place}, {len(self.record)} bytes)"
+
+
+class _Response(msgspec.Struct):
+    status_code: int
+    request_id: str
+    body: msgspec.Raw
+
+
+class _Fault(msgspec.Struct):
+    code: str
+    message: str
+
+
+class _Record(msgspec.Struct):
+    id: str
+    custom_id: str | None
+    response: _Response | None
+    error: _Fault | None
+
+
+class _Details(msgspec.Struct):
+    cached_tokens: int | None = 0
+
+
+class _Usage(msgspec.Struct):
+    """What answers of all endpoints say of their tokens."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    prompt_tokens_details: _Details | None = None
+    input_tokens_details: _Details | None = None
+
+
+class _Answer(msgspec.Struct):
+    usage: _Usage | None = None
+
+
+def request_id(batch: Batch, place: int) -> str:
+    """Of one line: the same in each of its runs."""
+    return f"batch_req_{batch.id.removeprefix('batch_')}_{place}"
+
+
+def answered(batch: Batch, place: int, custom_id: str | None, status: int, body: bytes) -> LineEnd:
+    """A line that has an answer."""
+    name = request_id(batch, place)
+    record = _Record(name, custom_id, _Response(status, name, msgspec.Raw(body)), None)
+    usage = msgspec.json.decode(body, type=_Answer).usage or _Usage()
+    details = usage.prompt_tokens_details or usage.input_tokens_details or _Details()
+    return LineEnd(
+        place=place,
+        record=msgspec.json.encode(record),
+        is_error=False,
+        usage=LineUsage(
+            prompt_tokens=usage.prompt_tokens or usage.input_tokens,
+            cached_tokens=details.cached_tokens or 0,
+            output_tokens=usage.completion_tokens or usage.output_tokens,
+        ),
+    )
+
+
+def refused(batch: Batch, place: int, custom_id: str | None, error: ApiError) -> LineEnd:
+    """A line that was refused, as a plain request would have been."""
+    name = request_id(batch, place)
+    body = msgspec.Raw(msgspec.json.encode(error_body(error)))
+    record = _Record(name, custom_id, _Response(error.status, name, body), None)
+    return LineEnd(place=place, record=msgspec.json.encode(record), is_error=True)
+
+
+def failed(batch: Batch, place: int, custom_id: str | None, code: str, message: str) -> LineEnd:
+    """A line that has no answer."""
+    record = _Record(request_id(batch, place), custom_id, None, _Fault(code, message))
+    return LineEnd(place=place, record=msgspec.json.encode(record), is_error=True)
+
+
+class Segments:
+    """A batch's answers while it runs."""
+
+    def __init__(self, batch_id: str, storage: Storage, drafts: Drafts) -> None:
+        self._folder = f"batches/{batch_id}"
+        self._storage = storage
+        self._drafts = drafts
+
+    async def write(self, epoch: int, number: int, ends: Sequence[LineEnd]) -> None:
+        """One more segment, whole. Raises OSError."""
+        draft = self._drafts.new()
+        packed = b"".join([(ERRORS if end.is_error else OUTPUT) + end.record + b"\n" for end in ends])
+        await asyncio.to_thread(draft.write_bytes, packed)
+        await self._storage.put(self._name(epoch, number), draft)
+
+    async def records(self, progress: Progress) -> AsyncIterator[bytes]:
+        """Parts of the segments that count, each of whole lines. Raises NotStored."""
+        for epoch, count in sorted(progress.segments.items()):
+            for number in range(count):
+                rest = b""
+                async for part in self._storage.read(self._name(epoch, number)):
+                    whole, end, rest = (rest + part).rpartition(b"\n")
+                    yield whole + end
+                yield rest
+
+    async def delete(self) -> None:
+        """Forget all of them."""
+        await self._storage.delete(self._folder)
+
+    def _name(self, epoch: int, number: int) -> str:
+        return f"{self._folder}/{epoch}-{number}"
+
+
+class OutputFiles:
+    """The two files of a batch that ends: drafts, then whole under ids that every try gives them."""
+
+    def __init__(self, batch: Batch, storage: Storage, drafts: Drafts) -> None:
+        self._batch = batch
+        self._storage = storage
+        self._drafts = {kind: _Draft(drafts.new()) for kind in (OUTPUT, ERRORS)}
+
+    async def add(self, lines: bytes) -> None:
+        """Lines of a segment."""
+        for line in lines.splitlines(keepends=True):
+            self._drafts[line[:1]].add(line[1:])
+        for draft in self._drafts.values():
+            if len(draft.unwritten) >= _WRITE_BYTES:
+                await asyncio.to_thread(draft.flush)
+
+    async def put(self) -> dict[bytes, StoredFile]:
+        """Put them into the storage, those that hold something."""
+        made: dict[bytes, StoredFile] = {}
+        now_s = int(time.time())
+        for kind, draft in self._drafts.items():
+            await asyncio.to_thread(draft.flush)
+            if draft.bytes:
+                file_id = output_id(self._batch.id, kind)
+                await self._storage.put(files.contents(file_id), draft.path)
+                made[kind] = StoredFile(
+                    id=file_id,
+                    bytes=draft.bytes,
+                    created_at=now_s,
+                    expires_at=now_s + self._batch.output_expires_s,
+                    filename=f"{self._batch.id}_{'output' if kind == OUTPUT else 'error'}.jsonl",
+                    purpose="batch_output",
+                )
+        return made
+
+    def discard(self) -> None:
+        """Leave nothing behind of what was not put."""
+        for draft in self._drafts.values():
+            draft.path.unlink(missing_ok=True)
+
+
+def output_id(batch_id: str, kind: bytes) -> str:
+    """The id of one of a batch's files."""
+    return f"file-{hashlib.sha256(kind + batch_id.encode()).hexdigest()[:24]}"
+
+
+class _Draft:
+    """A file that grows."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.unwritten = bytearray()
+        self.bytes = 0
+
+    def add(self, line: bytes) -> None:
+        self.unwritten += line
+        self.bytes += len(line)
+
+    def flush(self) -> None:
+        file: IO[bytes]
+        with self.path.open("ab") as file:
+            file.write(self.unwritten)
+        self.unwritten = bytearray()

@@ -1,0 +1,213 @@
+"""Which batches this gateway runs: it takes those that nobody has, under a lease, and hands them back at its end.
+
+Any gateway takes over the batches of one that has died, once their leases have run out. Here files that expire are
+swept too, and what processes that are no more have left on disk.
+"""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+
+import msgspec
+from starlette.types import ASGIApp
+
+from fairlane.gateway.batches import files
+from fairlane.gateway.batches.batch import Batch
+from fairlane.gateway.batches.batch_records import BatchRecords, Taken
+from fairlane.gateway.batches.files import FileRecords
+from fairlane.gateway.batches.line_call import LineCalls
+from fairlane.gateway.batches.line_runner import BatchParts
+from fairlane.gateway.batches.open_batch import OpenBatch
+from fairlane.gateway.batches.storage import Drafts, Storage
+from fairlane.gateway.fleet import FleetCache
+from fairlane.gateway.observability.metrics import Telemetry
+from fairlane.quotas.api_keys import Identity, KeyStore
+from fairlane.quotas.idempotency import IdempotencyRecords
+from fairlane.quotas.tenants import TenantStore
+from fairlane.store.errors import STORE_ERRORS
+from fairlane.store.retry import every
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 1.0
+SWEEP_EVERY_S = 600.0
+SWEPT_AT_ONCE = 100
+TRUSTED_S = 1.0
+"""How long a tenant and its key are taken as they were."""
+CLOSE_S = 15.0
+"""How long batches may take to be handed back."""
+
+
+class BatchSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What bounds the batches of one gateway."""
+
+    lease_s: float
+    most_batches: int
+    most_lines: int
+    """Of all batches, that are under way."""
+    most_batch_lines: int
+    """Of one batch."""
+    max_answer_bytes: int
+
+
+class BatchRunner:
+    """Runs batches while `running` lasts."""
+
+    def __init__(
+        self,
+        owner: str,
+        settings: BatchSettings,
+        *,
+        records: BatchRecords,
+        files: FileRecords,
+        storage: Storage,
+        drafts: Drafts,
+        tenants: TenantStore,
+        keys: KeyStore,
+        earlier: IdempotencyRecords,
+        fleet_cache: FleetCache,
+        telemetry: Telemetry,
+        is_stopping: Callable[[], bool],
+    ) -> None:
+        """`owner`: this process's own name, new with each start."""
+        self._owner = owner
+        self._settings = settings
+        self._records = records
+        self._files = files
+        self._storage = storage
+        self._drafts = drafts
+        self._tenants, self._keys = tenants, keys
+        self._earlier = earlier
+        self._fleet_cache = fleet_cache
+        self._telemetry = telemetry
+        self._is_stopping = is_stopping
+        self._open: dict[asyncio.Task[None], str] = {}
+        """Each with its batch's id."""
+        self._news = asyncio.Event()
+        self._identities: dict[tuple[str, str], tuple[float, Identity | None]] = {}
+
+    @property
+    def open_count(self) -> int:
+        """Batches that this gateway runs."""
+        return len(self._open)
+
+    def wake(self) -> None:
+        """There is a new batch."""
+        self._news.set()
+
+    @asynccontextmanager
+    async def running(self, endpoints: Mapping[str, ASGIApp]) -> AsyncIterator[None]:
+        """Until the block ends; then batches are handed back. `endpoints`: by path, inside their tenant middleware."""
+        calls = LineCalls(
+            endpoints,
+            self._telemetry,
+            max_answer_bytes=self._settings.max_answer_bytes,
+            at_once=self._settings.most_lines,
+        )
+        parts = self._parts(calls)
+        tasks = [
+            asyncio.create_task(self._look_on(parts), name="batches"),
+            asyncio.create_task(every(SWEEP_EVERY_S, "sweeping files", self.sweep), name="file sweep"),
+        ]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._close()
+
+    async def sweep(self) -> None:
+        """Forget what has expired. Raises StoreUnavailable."""
+        await asyncio.to_thread(self._drafts.sweep)
+        for root in await self._files.roots():
+            expired = await self._files.expired(root, SWEPT_AT_ONCE)
+            for name in expired:
+                if files.is_id(name):
+                    await self._storage.delete(files.contents(name))
+                    await self._storage.delete(files.index(name))
+                    await self._files.drop(root, name)
+                else:
+                    await self._storage.delete(f"batches/{name}")
+                    await self._records.drop(root, name)
+            if not expired:
+                await self._files.unlist_if_empty(root)
+
+    async def _look_on(self, parts: BatchParts) -> None:
+        while True:
+            try:
+                await self._look(parts)
+            except STORE_ERRORS as error:
+                log.debug("looking for batches waits for the store (%s)", type(error).__name__)
+            except Exception:  # a defect in one round must not end all batches
+                log.exception("looking for batches failed")
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_EVERY_S):
+                    await self._news.wait()
+            self._news.clear()
+
+    async def _look(self, parts: BatchParts) -> None:
+        """Take on what nobody runs, a batch of each root at a time. Raises StoreUnavailable."""
+        if self._is_stopping() or len(self._open) >= self._settings.most_batches:
+            return
+        roots = await self._records.roots()
+        random.shuffle(roots)  # gateways that look at the same time begin with different ones
+        for root in roots:
+            if self._is_stopping() or len(self._open) >= self._settings.most_batches:
+                return
+            taken = await self._records.take(root, self._owner, round(self._settings.lease_s * 1e3))
+            if taken is not None:
+                self._begin(taken, parts)
+
+    def _begin(self, taken: Taken, parts: BatchParts) -> None:
+        log.info("batch %s is run here (epoch %d)", taken.batch.id, taken.epoch)
+        task = asyncio.create_task(OpenBatch(taken, parts).run(), name=f"batch {taken.batch.id}")
+        self._open[task] = taken.batch.id
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        batch_id = self._open.pop(task)
+        if not task.cancelled() and (fault := task.exception()) is not None:
+            log.error("batch %s cannot go on here (%s)", batch_id, type(fault).__name__, exc_info=fault)
+        self._news.set()  # there is room for another
+
+    async def _close(self) -> None:
+        if self._open:
+            await asyncio.wait(list(self._open), timeout=CLOSE_S)
+        for task in self._open:
+            task.cancel()
+        await asyncio.gather(*self._open, return_exceptions=True)
+
+    def _parts(self, calls: LineCalls) -> BatchParts:
+        settings = self._settings
+        return BatchParts(
+            owner=self._owner,
+            lease_s=settings.lease_s,
+            records=self._records,
+            files=self._files,
+            storage=self._storage,
+            drafts=self._drafts,
+            calls=calls,
+            identity=self._identity,
+            earlier_runs=self._earlier.runs_of,
+            is_stopping=self._is_stopping,
+            share=lambda: max(1, min(settings.most_batch_lines, settings.most_lines // max(1, len(self._open)))),
+            unstated_tokens=lambda: self._fleet_cache.longest_context() or 0,
+            counted=self._telemetry.batch_lines.add,
+        )
+
+    async def _identity(self, batch: Batch) -> Identity | None:
+        """Whose batch it is, as of the last TRUSTED_S. Raises StoreUnavailable."""
+        who, now_s = (batch.tenant, batch.key_id), time.monotonic()
+        seen_s, known = self._identities.get(who, (0.0, None))
+        if known is None or now_s - seen_s > TRUSTED_S:
+            tenant = await self._tenants.get(batch.tenant)
+            key = None if tenant is None else await self._keys.get(tenant, batch.key_id)
+            known = None if tenant is None or key is None else Identity(tenant, key)
+            if len(self._identities) > 2 * self._settings.most_batches:
+                self._identities.clear()
+            self._identities[who] = now_s, known
+        return known

@@ -1,0 +1,182 @@
+"""Where the contents of files stand: a folder on disk, or a bucket of an object store, by the URL in `files.url`.
+
+An object appears whole or not at all. What is still being written stands in a folder of its own on this machine, which
+is swept: a process that died in the middle leaves nothing behind for long.
+"""
+
+import asyncio
+import os
+import secrets
+import shutil
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Protocol
+from urllib.parse import unquote, urlsplit
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore as Bucket
+
+READ_BYTES = 256 * 1024
+"""How much of an object is read at a time."""
+PARTIAL = ".partial"
+FORGOTTEN_S = 6 * 3_600.0
+"""What nobody has written to for so long is nobody's any more."""
+
+
+class NotStored(Exception):
+    """There is no such object."""
+
+
+class Storage(Protocol):
+    """Objects by name: path segments of ASCII letters, digits, `-`, `_` and `.`, made by us and never by a caller."""
+
+    async def put(self, name: str, source: Path) -> None:
+        """Keep a finished draft under a name, in place of what stood there; the draft is gone."""
+
+    def read(self, name: str, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
+        """The bytes from `start` to before `end`, in parts of about READ_BYTES. Raises NotStored."""
+
+    async def delete(self, name: str) -> None:
+        """Forget it, and all below it where it is a folder; nothing happens where there is none."""
+
+
+class Drafts:
+    """Files on this machine that are not finished yet. Blocking: call it in a thread."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def new(self) -> Path:
+        """A path of its own for a new draft."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        return self._folder / secrets.token_hex(16)
+
+    def sweep(self) -> None:
+        """Remove what processes that are no more have left."""
+        with suppress(FileNotFoundError):
+            for entry in os.scandir(self._folder):
+                with suppress(FileNotFoundError):
+                    if entry.stat().st_mtime < time.time() - FORGOTTEN_S:
+                        Path(entry.path).unlink()
+
+
+class FolderStorage:
+    """A folder on disk, which all gateways must share."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    async def put(self, name: str, source: Path) -> None:
+        await asyncio.to_thread(self._put, self._folder / name, source)
+
+    async def read(self, name: str, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
+        file = await asyncio.to_thread(_opened, self._folder / name, start)
+        try:
+            left = None if end is None else end - start
+            while left is None or left > 0:
+                part = await asyncio.to_thread(file.read, READ_BYTES if left is None else min(left, READ_BYTES))
+                if not part:
+                    return
+                left = None if left is None else left - len(part)
+                yield part
+        finally:
+            file.close()
+
+    async def delete(self, name: str) -> None:
+        await asyncio.to_thread(_removed, self._folder / name)
+
+    @staticmethod
+    def _put(target: Path, source: Path) -> None:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.replace(source, target)
+        except OSError:  # the drafts are on another file system
+            beside = target.with_name(f"{target.name}.{secrets.token_hex(4)}")
+            shutil.copyfile(source, beside)
+            os.replace(beside, target)
+            source.unlink()
+
+
+class BucketStorage:
+    """A bucket of an object store, through obstore."""
+
+    def __init__(self, bucket: "Bucket") -> None:
+        self._bucket = bucket
+
+    async def put(self, name: str, source: Path) -> None:
+        with _translated(name):
+            await self._bucket.put_async(name, source)
+        await asyncio.to_thread(source.unlink)
+
+    async def read(self, name: str, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
+        with _translated(name):
+            if end is not None:
+                yield bytes(await self._bucket.get_range_async(name, start=start, end=end))
+                return
+            found = await self._bucket.get_async(name, options={"range": {"offset": start}} if start else None)
+            async for part in found.stream(min_chunk_size=READ_BYTES):
+                yield bytes(part)
+
+    async def delete(self, name: str) -> None:
+        with suppress(NotStored), _translated(name):
+            async for entries in self._bucket.list(f"{name}/"):
+                await self._bucket.delete_async([entry["path"] for entry in entries])
+            await self._bucket.delete_async(name)
+
+
+def storage(url: str) -> Storage:
+    """What a URL names: `file:///…` a folder, else a bucket as obstore reads it (`s3://…`, `gs://…`, `az://…`).
+
+    Raises ValueError for a URL that names neither, or a bucket where obstore is not installed.
+    """
+    parts = urlsplit(url)
+    if parts.scheme == "file":
+        if parts.netloc or not parts.path.startswith("/"):
+            raise ValueError("must be file:///<absolute folder>")
+        return FolderStorage(Path(unquote(parts.path)))
+    if not parts.scheme:
+        raise ValueError("must be a URL: file:///…, s3://…")
+    try:
+        from obstore.store import from_url  # only where files stand in a bucket
+    except ImportError:
+        raise ValueError("needs obstore: install fairlane[objects]") from None
+    try:
+        return BucketStorage(from_url(url))
+    except Exception as error:  # noqa: BLE001 - obstore has many, and none that they share but this
+        raise ValueError(f"names no object store ({type(error).__name__})") from None
+
+
+async def read_all(kept: Storage, name: str, start: int = 0, end: int | None = None) -> bytes:
+    """The same in one piece: of what is known to be small. Raises NotStored."""
+    return b"".join([part async for part in kept.read(name, start, end)])
+
+
+@contextmanager
+def _translated(name: str) -> Iterator[None]:
+    """A bucket's errors as those of any storage: NotStored, OSError."""
+    from obstore.exceptions import BaseError  # as in `storage`
+
+    try:
+        yield
+    except FileNotFoundError:
+        raise NotStored(name) from None
+    except BaseError as error:
+        raise OSError(f"the object store fails ({type(error).__name__})") from error
+
+
+def _opened(path: Path, start: int) -> IO[bytes]:
+    try:
+        file = path.open("rb")
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+        raise NotStored(path.name) from None
+    file.seek(start)
+    return file
+
+
+def _removed(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

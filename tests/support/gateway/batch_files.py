@@ -1,0 +1,63 @@
+"""Files of batches for tests, and what came of them."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+from openai.types import Batch
+
+from tests.support.gateway.served import COMPLETIONS, Served, settings
+
+PROMPT = {"model": "tiny", "prompt": [5, 6, 7], "max_tokens": 4, "temperature": 0}
+ENDED = {"completed", "failed", "expired", "cancelled"}
+
+
+def folder_settings(url: str, folder: Path, *, section: dict[str, Any] | None = None, **shared: Any) -> Any:
+    """Settings of a gateway that keeps its files in a folder of the test."""
+    return settings(url, section=section, data_dir=str(folder), **shared)
+
+
+def line(custom_id: object, *, url: str = COMPLETIONS, method: str = "POST", **body: Any) -> bytes:
+    """One line of a file; `body`: in place of the usual one's fields."""
+    asked = {"custom_id": custom_id, "method": method, "url": url, "body": {**PROMPT, **body}}
+    return json.dumps(asked).encode()
+
+
+def lines(count: int, **body: Any) -> bytes:
+    """A file of so many lines, `line-0` first."""
+    return b"".join(line(f"line-{number}", **body) + b"\n" for number in range(count))
+
+
+async def upload(
+    served: Served, content: bytes, *, tenant: str = "acme", name: str = "in.jsonl", **fields: str
+) -> httpx.Response:
+    """Send a file past the SDK."""
+    async with served.http as client:
+        return await client.post(
+            "/v1/files",
+            headers={"authorization": f"Bearer {served.keys[tenant]}"},
+            data={"purpose": "batch", **fields},
+            files={"file": (name, content)},
+        )
+
+
+async def begun(client: openai.AsyncOpenAI, content: bytes, *, endpoint: Any = COMPLETIONS, **asked: Any) -> Batch:
+    """A batch of a file's lines."""
+    kept = await client.files.create(file=("in.jsonl", content), purpose="batch")
+    return await client.batches.create(
+        input_file_id=kept.id, endpoint=endpoint, **{"completion_window": "24h", **asked}
+    )
+
+
+async def results(client: openai.AsyncOpenAI, file_id: str | None) -> dict[str | None, dict[str, Any]]:
+    """A batch's output or error file by custom id; each stands there once."""
+    if file_id is None:
+        return {}
+    found = [json.loads(each) for each in (await client.files.content(file_id)).text.splitlines()]
+    by_id = {each["custom_id"]: each for each in found}
+    named: Sequence[dict[str, Any]] = [each for each in found if each["custom_id"] is not None]
+    assert len(named) == len({each["custom_id"] for each in named})
+    return by_id
