@@ -95,7 +95,7 @@ def create_app(resources: Resources) -> Starlette:
             *[tenant(*each) for each in _batches(resources, events.bounds, frozenset(endpoints))],
             tenant("GET", "/v1/models", ListModels(resources.fleet_cache)),
             tenant("GET", "/v1/models/{model:path}", ShowModel(resources.fleet_cache)),
-            tenant("GET", "/v1/limits", ShowLimits(resources.quotas, resources.fleet.waiting)),
+            tenant("GET", "/v1/limits", ShowLimits(resources.quotas, resources.fleet.waiting, resources.batches)),
             *_told(resources),
             *([] if resources.settings.admin_port else _operators(resources)),
         ],
@@ -214,6 +214,7 @@ def _admin(resources: Resources) -> AdminParts:
         audit=resources.audit,
         fleet=resources.fleet,
         lanes=resources.lanes,
+        batches=resources.batches,
         open_requests=resources.open_requests,
         changed=resources.authenticator.forget,
     )

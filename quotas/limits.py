@@ -55,6 +55,8 @@ RULES: tuple[LimitRule, ...] = (  # the same table stands in lua/rules.lua
     LimitRule("max_prompt_tokens", "request", ("prompt",), "exceeds"),
     LimitRule("max_output_tokens", "request", ("ceiling",), "exceeds"),
 )
+CALENDAR: tuple[WindowName, ...] = ("day", "month")
+"""Windows for which lines of batches count, too."""
 BATCH_LIMIT = "enqueued_batch_tokens"
 """What a tenant's, and a key's, batches may still come to together. Whoever takes a batch on looks at it, and no other
 request does: the scripts do not know it."""
@@ -235,6 +237,8 @@ class Level:
     windows: Mapping[WindowName, Window]
     held: Totals
     """Tokens reserved and not yet charged."""
+    held_by_batches: Totals = dataclasses.field(default_factory=Totals)
+    """The same of lines of batches, which count for days and months alone."""
     paused: Sequence[Place] = ()
     """Reservations that wait for this level's minute to have room, the one that has waited longest first."""
 
@@ -252,7 +256,14 @@ class Level:
 
     def reserved(self, rule: LimitRule) -> int:
         """What running requests may still be charged."""
-        return 0 if rule.window == "request" else self.held.count(rule.counts)
+        held = 0 if rule.window == "request" else self.held.count(rule.counts)
+        return held + (self.held_by_batches.count(rule.counts) if rule.window in CALENDAR else 0)
+
+    def for_batch(self) -> "Level":
+        """The level as a line of a batch meets it: its minute and its running requests are there for people."""
+        met = {rule.name for rule in RULES if rule.window in (*CALENDAR, "request")}
+        limits = Limits(**{name: figure for name, figure in self.limits.as_dict().items() if name in met})
+        return dataclasses.replace(self, limits=limits, paused=())
 
     def status(self, rule: LimitRule, figure: int, now_ms: int) -> LimitStatus:
         used, reserved = self.used(rule), self.reserved(rule)

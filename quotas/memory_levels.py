@@ -45,6 +45,13 @@ class Figures:
     minute: Minute
     live: Totals = field(default_factory=Totals)
     """Running requests, and the tokens they hold."""
+    batch: Totals = field(default_factory=Totals)
+    """The same of lines of batches."""
+
+    def held_by(self, ask: Ask) -> Totals:
+        """Where what a request holds is counted."""
+        return self.batch if ask.is_batch else self.live
+
     spent: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     """Tokens charged by day and by month, under their ISO names."""
     paused: dict[str, int] = field(default_factory=dict)
@@ -176,8 +183,9 @@ class MemoryOrganisation:
         """Hold what it asks for against all its levels."""
         for level in reservation.levels:
             figures = self.figures(level)
-            reservation.slice = figures.minute.add(now_ms, Totals(requests=1))
-            figures.live.add(Totals(1, reservation.demand.input, reservation.demand.output))
+            if not reservation.ask.is_batch:
+                reservation.slice = figures.minute.add(now_ms, Totals(requests=1))
+            figures.held_by(reservation.ask).add(Totals(1, reservation.demand.input, reservation.demand.output))
         self.reservations[reservation.ask.reservation_id] = reservation
 
     def level_ids(self, tenant_id: str, key_id: str, model: str = "", lane: str = "") -> list[LevelId]:
@@ -196,6 +204,11 @@ class MemoryOrganisation:
 
     def levels(self, ids: Sequence[LevelId], now_ms: int) -> list[Level]:
         return [self._level(level, now_ms) for level in ids]
+
+    def levels_met(self, ask: Ask, ids: Sequence[LevelId], now_ms: int) -> list[Level]:
+        """The levels that a request must fit, as it meets them."""
+        levels = self.levels_with_paused(ids, now_ms)
+        return [level.for_batch() for level in levels] if ask.is_batch else levels
 
     def levels_with_paused(self, ids: Sequence[LevelId], now_ms: int) -> list[Level]:
         """As they stand, each with those who wait for its minute to have room."""
@@ -236,4 +249,5 @@ class MemoryOrganisation:
                 "live": FixedWindow(Totals(requests=figures.live.requests), None),
             },
             held=Totals(input=figures.live.input, output=figures.live.output),
+            held_by_batches=Totals(input=figures.batch.input, output=figures.batch.output),
         )

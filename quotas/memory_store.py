@@ -5,13 +5,13 @@ It holds tenants and keys only as far as `reserve` looks at them: see `put_tenan
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
 from fairlane.quotas import keyspace, limits, sizing
 from fairlane.quotas.limits import Demand, Limits, LimitStatus
-from fairlane.quotas.memory_levels import HeldReservation, LevelId, MemoryKey, MemoryOrganisation, MemoryTenant
+from fairlane.quotas.memory_levels import HeldReservation, MemoryKey, MemoryOrganisation, MemoryTenant
 from fairlane.quotas.store import (
     DEFAULT_LEASE_MS,
     MAX_LEASE_MS,
@@ -79,7 +79,7 @@ class MemoryQuotaStore:
             return _reservation(org, known, now_ms)
         ids = org.level_ids(ask.tenant, ask.key_id, ask.model, ask.lane)
         org.check_access(ask, ids, now_ms)
-        levels = org.levels_with_paused(ids, now_ms)
+        levels = org.levels_met(ask, ids, now_ms)
         most = ask.max_output_tokens
         paid, start = org.paid_ahead(ask, now_ms), ask.start
         demand = Demand(
@@ -119,7 +119,7 @@ class MemoryQuotaStore:
             output,
             now_ms,
         )
-        levels = org.levels_with_paused(reservation.levels, now_ms)
+        levels = org.levels_met(reservation.ask, reservation.levels, now_ms)
         whole = sizing.portion(levels, need.quantum, need.unit) * need.unit
         most = sizing.largest(levels, need.most, choices=need.unit, ended=need.ended)
         is_barred = org.barred_tenant(reservation.levels) is not None
@@ -138,7 +138,7 @@ class MemoryQuotaStore:
             reservation.since_ms, reservation.served = now_ms, 0
         for level_id, level in zip(reservation.levels, levels, strict=True):
             figures = org.figures(level_id)
-            figures.live.output += found.tokens
+            figures.held_by(reservation.ask).output += found.tokens
             if is_stuck and any(level is each for each in found.binding) and reservation.since_ms is not None:
                 figures.paused[reservation_id] = reservation.since_ms
             elif is_stuck or is_over:
@@ -173,9 +173,9 @@ class MemoryQuotaStore:
         is_refund = charge.is_refund and not charged
         for level in reservation.levels:
             figures = org.figures(level)
-            figures.live.add(Totals(-1, -held.input, -held.output))
+            figures.held_by(reservation.ask).add(Totals(-1, -held.input, -held.output))
             figures.paused.pop(reservation_id, None)
-            if is_refund:
+            if is_refund and not reservation.ask.is_batch:
                 figures.minute.uncount(now_ms, reservation.slice)
         if not is_refund:
             prompt = max(charge.prompt_tokens, reservation.charged_input)
@@ -183,7 +183,7 @@ class MemoryQuotaStore:
             due = org.unpaid(
                 reservation, prompt - reservation.charged_input, output - reservation.charged_output, now_ms
             )
-            _book(org, reservation.levels, due, now_ms)
+            _book(org, reservation, due, now_ms)
             prompt, output = prompt - reservation.credited.input, output - reservation.credited.output
             cached = min(charge.cached_tokens, prompt)
             owed = msgspec.structs.replace(charge, prompt_tokens=prompt, cached_tokens=cached, output_tokens=output)
@@ -252,16 +252,17 @@ def _charge(
 ) -> None:
     """From reserved to used."""
     for level in reservation.levels:
-        org.figures(level).live.add(Totals(0, -input_tokens, -output_tokens))
-    _book(org, reservation.levels, org.unpaid(reservation, input_tokens, output_tokens, now_ms), now_ms)
+        org.figures(level).held_by(reservation.ask).add(Totals(0, -input_tokens, -output_tokens))
+    _book(org, reservation, org.unpaid(reservation, input_tokens, output_tokens, now_ms), now_ms)
     reservation.charged_input += input_tokens
     reservation.charged_output += output_tokens
 
 
-def _book(org: MemoryOrganisation, ids: Sequence[LevelId], tokens: Totals, now_ms: int) -> None:
-    for level in ids:
+def _book(org: MemoryOrganisation, reservation: HeldReservation, tokens: Totals, now_ms: int) -> None:
+    for level in reservation.levels:
         figures, calendar = org.figures(level), org.calendar(level.tenant, now_ms)
-        figures.minute.add(now_ms, tokens)
+        if not reservation.ask.is_batch:
+            figures.minute.add(now_ms, tokens)
         for name in (calendar.today.isoformat(), calendar.month):
             figures.spent[name] += tokens.input + tokens.output
 

@@ -20,7 +20,11 @@ STATES = {"active": ACTIVE, "suspended": SUSPENDED, "deleted": DELETED, "revoked
 FIGURES = struct.Struct("<21d")
 HELD, AT, MINUTE, DAY_SUM, MONTH_SUM, DAY_ENDS, MONTH_ENDS = 0, 3, 7, 13, 14, 17, 18
 """Places among the figures; what is held and the minute have three: requests, prompt and output tokens."""
-_NOTHING = FIGURES.size // 8
+_BATCH = struct.Struct("<3d")
+_SLICE_BYTES = 32
+_BATCH_AT = FIGURES.size // 8
+"""Place of what lines of batches hold, stored only where it is something: requests, prompt and output tokens."""
+_NOTHING = _BATCH_AT + 3
 """Place of a zero behind the figures, for what a rule does not count."""
 _CARD = struct.Struct("<13d")
 _LIMITED = struct.Struct("<11d")
@@ -35,7 +39,7 @@ class _Places(NamedTuple):
     """Where the figures stand that a rule looks at; what it uses and holds is the sum of two each."""
 
     used: tuple[int, int]
-    reserved: tuple[int, int]
+    reserved: tuple[int, int, int, int]
     ends: int | None
     """When its window does, where the calendar says so."""
 
@@ -77,16 +81,23 @@ def statuses(reply: Sequence[bytes], now_ms: int, slicing: Slicing) -> tuple[Lim
     found: list[LimitStatus] = []
     for number in range(0, len(reply), 3):
         scope: Scope = reply[number].decode()  # type: ignore[assignment] # the scripts know no others
-        figures = (*FIGURES.unpack_from(reply[number + 2]), 0.0)
+        figures = _figures(reply[number + 2])
         limits = _limits_of(reply[number + 1][_LIMITED_FROM : _CARD.size])
         found += [_status(limit, scope, figures, now_ms, slicing) for limit in limits]
     return tuple(found)
 
 
+def _figures(stored: bytes) -> tuple[float, ...]:
+    batch = (0.0, 0.0, 0.0)
+    if (len(stored) - FIGURES.size) % _SLICE_BYTES:
+        batch = _BATCH.unpack_from(stored, FIGURES.size)
+    return (*FIGURES.unpack_from(stored), *batch, 0.0)
+
+
 def _status(limit: _Limit, scope: Scope, figures: tuple[float, ...], now_ms: int, slicing: Slicing) -> LimitStatus:
     rule, places, limited_to, shadow = limit
     used = figures[places.used[0]] + figures[places.used[1]]
-    reserved = figures[places.reserved[0]] + figures[places.reserved[1]]
+    reserved = sum([figures[place] for place in places.reserved])
     ends_ms: int | None = None
     if rule.window == "minute":
         full_ms = slicing.left_ms(int(figures[AT])) if used else now_ms
@@ -109,10 +120,11 @@ def _limits_of(limited: bytes) -> tuple[_Limit, ...]:
 
 def _places(rule: LimitRule) -> _Places:
     if rule.window == "request":
-        return _Places(_two(), _two(), None)
+        return _Places(_two(), (*_two(), *_two()), None)
     used = [MINUTE + _FIELDS[name] for name in rule.counts] if rule.window == "minute" else [_SUMS[rule.window]]
     reserved = [HELD + _FIELDS[name] for name in rule.counts if name != "requests"]
-    return _Places(_two(*used), _two(*reserved), _ENDS.get(rule.window))
+    of_batches = [_BATCH_AT + _FIELDS[name] for name in rule.counts] if rule.window in _ENDS else []
+    return _Places(_two(*used), (*_two(*reserved), *_two(*of_batches)), _ENDS.get(rule.window))
 
 
 def _two(first: int = _NOTHING, second: int = _NOTHING) -> tuple[int, int]:

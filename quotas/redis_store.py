@@ -68,6 +68,7 @@ class RedisQuotaStore:
             ask.start.ended,
             ask.start.going,
             ask.start.longest,
+            int(ask.is_batch),
         )
         if kind == b"denied":
             raise self._denied(*rest)
@@ -138,6 +139,7 @@ class RedisQuotaStore:
             len(ask.prompts),
             self._lease_ms,
             *_once(ask),
+            int(ask.is_batch),
         )
         return bool(noted)
 

@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route, Router
 
 from fairlane.gateway import errors
+from fairlane.gateway.batches.batch_records import BatchRecords
 from fairlane.gateway.errors import ApiError, Code, invalid, not_found
 from fairlane.gateway.fleet import Door
 from fairlane.gateway.http import body_budget
@@ -121,6 +122,7 @@ class AdminParts:
     audit: Audit
     fleet: Fleet
     lanes: Mapping[LaneName, Lane]
+    batches: BatchRecords
     open_requests: AllOpenRequests
     """What this gateway has let in."""
     changed: Callable[[], None]

@@ -160,6 +160,7 @@ async def _quota(call: Call, tenant: Tenant) -> Document:
     standing = await call.parts.budgets.statuses(tenant.root, tenant.id)
     call.tag(router.of_version(tenant.version))
     statuses = [status for status in standing if status.scope == "tenant"]
+    statuses += await call.parts.batches.standing(tenant, None)
     return rate_limits.as_json(await rate_limits.with_queue(statuses, tenant.id, call.parts.fleet.waiting))
 
 

@@ -5,6 +5,7 @@ from typing import Any
 from starlette.types import Receive, Scope, Send
 
 from fairlane.gateway.auth import Caller
+from fairlane.gateway.batches.batch_records import BatchRecords
 from fairlane.gateway.fleet import FleetCache, ServedModel
 from fairlane.gateway.http.sse import send_json
 from fairlane.gateway.openai import rate_limits
@@ -45,16 +46,18 @@ class ShowModel:
 class ShowLimits:
     """The calling key's own quota object, as it stands now."""
 
-    def __init__(self, quotas: QuotaStore, waiting: Waiting) -> None:
+    def __init__(self, quotas: QuotaStore, waiting: Waiting, batches: BatchRecords) -> None:
         self._quotas = quotas
         self._waiting = waiting
+        self._batches = batches
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One ASGI call, inside its tenant middleware. Raises StoreUnavailable."""
         caller: Caller = scope["state"]["caller"]
         statuses = await self._quotas.statuses(caller.root, caller.tenant_id, caller.key_id)
         caller.statuses = await rate_limits.with_queue(statuses, caller.tenant_id, self._waiting)
-        await send_json(send, rate_limits.as_json(caller.statuses), [])
+        of_batches = await self._batches.standing(caller.identity.tenant, caller.identity.key)
+        await send_json(send, rate_limits.as_json([*caller.statuses, *of_batches]), [])
 
 
 def _shown(model: ServedModel) -> dict[str, Any]:

@@ -11,6 +11,10 @@ from redis.asyncio import Redis
 from fairlane.gateway.batches import keys, scripts
 from fairlane.gateway.batches.batch import OPEN, Batch, Progress
 from fairlane.gateway.batches.files import StoredFile
+from fairlane.quotas import keyspace
+from fairlane.quotas.api_keys import ApiKey
+from fairlane.quotas.limits import BATCH_LIMIT, Limits, LimitStatus, Scope, limit_status
+from fairlane.quotas.tenants import Tenant
 
 _ID = re.compile(r"batch_[0-9a-f]{24}")
 KEPT_S = 30 * 86_400
@@ -107,6 +111,22 @@ class BatchRecords:
         found = await scripts.call(self._client, "HGETALL", f"{keys.of_root(root)}enqueued:{level}")
         pairs = found.items() if isinstance(found, dict) else zip(found[::2], found[1::2], strict=True)
         return {batch.decode(): int(tokens) for batch, tokens in pairs}
+
+    async def standing(self, tenant: Tenant, key: ApiKey | None) -> list[LimitStatus]:
+        """Limits of enqueued tokens as they stand, of a tenant and its key."""
+        found = list[LimitStatus]()
+        shadow = BATCH_LIMIT in tenant.shadow
+        levels: list[tuple[Scope, str, Limits, bool]] = [
+            ("tenant", keyspace.tenant_level(tenant.id), tenant.limits, shadow)
+        ]
+        if key is not None:
+            levels.append(("key", keyspace.key_level(key.id), key.limits, False))
+        for scope, level, limits, is_shadow in levels:
+            limit = limits.enqueued_batch_tokens
+            if limit is not None:
+                held = sum((await self.enqueued(tenant.root, level)).values())
+                found.append(limit_status(BATCH_LIMIT, scope, limit, 0, held, None, 0, shadow=is_shadow))
+        return found
 
     async def inputs_in_use(self, root: str, tenant: str) -> set[str]:
         """Files that a tenant's open batches read."""

@@ -8,7 +8,7 @@
 --          8 prompts, 9 output tokens per choice, 10 choices of all prompts, 11 '1' where the caller stated 9,
 --          12 quantum per choice or 0 to hold all at once, 13 lease ms, 14 name of its idempotency key's request, or '',
 --          15 until when that is known, ms; what it goes on from: 16 output tokens, 17 those of choices that are over,
---          18 choices that go on, 19 tokens of the longest of these
+--          18 choices that go on, 19 tokens of the longest of these, 20 '1' where it is a line of a batch
 -- Returns  {'granted', output tokens per choice held, the most per choice, numbers of the rules refused in shadow, now ms,
 --          how the levels stand}, or having written nothing: {'denied', number of the rule, requested, retry ms or -1,
 --          1 where it can never fit, now ms, how the level stands}, {'access', reason}, {'settled'}
@@ -27,6 +27,7 @@ if #others > 0 then open_levels(prefix, others, now, levels) end
 local reason = barred(levels, tenant, now)
 if reason then return {'access', reason} end
 
+if ARGV[20] == '1' then for_batch(levels) end
 find_paused(prefix, levels, now)
 local input, begun, going, longest = tonumber(ARGV[6]), tonumber(ARGV[16]), tonumber(ARGV[18]), tonumber(ARGV[19])
 local in_paid, out_paid = 0, 0
@@ -43,13 +44,13 @@ if denied then
 end
 
 for _, level in ipairs(levels) do
-  minute_add(level, 1, 0, 0)
+  count_request(level)
   hold(level, 1, ask.input, ask.output)
 end
 local granted = ask.start + ask.choice
 write_levels(prefix, levels, reservation_key, struct.pack(RESERVATION, input, out_paid + ask.output, in_paid, out_paid, granted,
   ask.ceiling, ARGV[8], levels[1].current, 0, 0, 0, 0, tenant, key, ARGV[4], ARGV[5], shadowed, named, in_paid, out_paid,
-  ARGV[14], ARGV[15]))
+  ARGV[14], ARGV[15], ARGV[20]))
 note_run(prefix, ARGV[14], tonumber(ARGV[15]), reservation_id, now)
 redis.call('ZADD', prefix .. 'leases', now + ARGV[13], reservation_id)
 return tell({'granted', granted, ask.ceiling, shadowed, now}, levels)
@@ -161,7 +162,7 @@ end
 for _, level in ipairs(levels) do
   hold(level, -1, -held_input(reservation), -held_output(reservation))
   if refund then
-    minute_uncount(level, reservation[F_SLICE])
+    if not level.is_batch then minute_uncount(level, reservation[F_SLICE]) end
   else
     charge(level, in_due, out_due)
   end
@@ -181,7 +182,7 @@ return tell({1, now}, levels)
 -- Called by RedisQuotaStore.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 reservation, 2 tenant, 3 key or '', 4 model, 5 lane, 6 prompts, 7 lease ms, 8 name of its idempotency
---          key's request, or '', 9 until when that is known, ms
+--          key's request, or '', 9 until when that is known, ms, 10 '1' where it is a line of a batch
 -- Returns  1; 0 having written nothing where the reservation is known, reserved or settled, or its tenant has gone
 local prefix, reservation_id, tenant, key = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 local reservation_key, now = prefix .. 'reservation:' .. reservation_id, now_ms()
@@ -191,12 +192,13 @@ if not levels[1].is_known or levels[1].state == DELETED then return 0 end
 
 local others, named = others_of(levels[1], tenant, ARGV[4], ARGV[5])
 if #others > 0 then open_levels(prefix, others, now, levels) end
+if ARGV[10] == '1' then for_batch(levels) end
 for _, level in ipairs(levels) do
-  minute_add(level, 1, 0, 0)
+  count_request(level)
   hold(level, 1, 0, 0)
 end
 write_levels(prefix, levels, reservation_key, struct.pack(RESERVATION, 0, 0, 0, 0, 0, 0, ARGV[6], levels[1].current, 0, 0, 0, 0,
-  tenant, key, ARGV[4], ARGV[5], '', named, 0, 0, ARGV[8], ARGV[9]))
+  tenant, key, ARGV[4], ARGV[5], '', named, 0, 0, ARGV[8], ARGV[9], ARGV[10]))
 note_run(prefix, ARGV[8], tonumber(ARGV[9]), reservation_id, now)
 redis.call('ZADD', prefix .. 'leases', now + ARGV[7], reservation_id)
 return 1

@@ -155,6 +155,7 @@ class StoreMachine(RuleBasedStateMachine):
         max_output_tokens=st.sampled_from([1, 2, 20, 100]),
         n=st.sampled_from([1, 1, 3]),
         explicit_max=st.booleans(),
+        is_batch=st.sampled_from([False, False, True]),
         once=st.sampled_from(["", "", "k1:order:one", "k1:order:two"]),
         until_ms=st.sampled_from([DAY_MS, DAY_MS, 2 * DAY_MS]),
         begun=st.lists(st.sampled_from([0, 1, 8, 20]), max_size=3),
@@ -198,10 +199,13 @@ class StoreMachine(RuleBasedStateMachine):
         self.last_settled_ms[reservation_id] = self.now_ms
 
     @rule(
-        reservation_id=st.sampled_from(RESERVATIONS), tenant=st.sampled_from(list(ROOTS)), key_id=st.sampled_from(KEYS)
+        reservation_id=st.sampled_from(RESERVATIONS),
+        tenant=st.sampled_from(list(ROOTS)),
+        key_id=st.sampled_from(KEYS),
+        is_batch=st.booleans(),
     )
-    def book(self, reservation_id: str, tenant: str, key_id: str) -> None:
-        self.both("book", ask(self.living(reservation_id), root=ROOTS[tenant], tenant=tenant, key_id=key_id))
+    def book(self, reservation_id: str, tenant: str, **changes: Any) -> None:
+        self.both("book", ask(self.living(reservation_id), root=ROOTS[tenant], tenant=tenant, **changes))
 
     @rule(tenant=st.sampled_from(TENANTS), reservations=st.lists(st.sampled_from(RESERVATIONS), max_size=4))
     def renew(self, tenant: str, reservations: list[str]) -> None:

@@ -46,9 +46,8 @@ local function open_level(prefix, place, card, key, stored)
   local of = parse(known)
   local level = {scope = place[1], id = place[2], prefix = prefix, key = key, is_known = card, card = known,
     limits = of.limits, rules = of.rules, shadow = of.shadow, state = of.state, number = of.number,
-    is_paced = of.is_paced, older = '', now = 0, current = 0, figures = {struct.unpack(FIGURES, stored or NO_FIGURES)}}
-  level.figures[ZERO] = 0
-  if stored and #stored > FIGURES_BYTES then level.older = string.sub(stored, FIGURES_BYTES + 1) end
+    is_paced = of.is_paced, is_limited = of.rules[1] ~= nil, now = 0, current = 0}
+  level.figures, level.older = unpack_figures(stored)
   return level
 end
 
@@ -90,6 +89,18 @@ local function others_of(tenant, id, model, lane)
   end
   for _, parent in ipairs(named[2]) do places[#places + 1] = {'parent', 'tenant:' .. parent, parent} end
   return places, #places > 0 and cjson.encode(places) or ''
+end
+
+-- The levels as a line of a batch meets them: their minutes and running requests are there for people, so it is neither
+-- refused for these nor counted in them.
+local function for_batch(levels)
+  for _, level in ipairs(levels) do
+    local rules = {}
+    for _, rule in ipairs(level.rules) do
+      if rule.of_batches then rules[#rules + 1] = rule end
+    end
+    level.rules, level.is_paced, level.is_batch = rules, false, true
+  end
 end
 
 -- Whether a tenant and its key may be used.

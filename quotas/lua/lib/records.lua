@@ -18,10 +18,30 @@ local OLDEST, FIRST, LAST = 11, 12, 13 -- slices: the oldest that counts; from w
 local DAY_SUM, MONTH_SUM, DAY = 14, 15, 16 -- tokens charged; which day: 20261121
 local DAY_BEGINS, DAY_ENDS, MONTH_ENDS, ZONE = 17, 18, 19, 20
 local PAUSED = 21 -- 1 where reservations may wait here
-local ZERO = 22 -- always 0; not stored
+local BATCH = 21 -- before what lines of batches hold, beside that: stored only where it is not nothing
+local ZERO = 25 -- always 0; not stored
 local FIGURES, FIGURES_BYTES = '<ddddddddddddddddddddd', 168
+local BATCH_FIGURES, BATCH_BYTES = '<ddd', 24
 local NO_FIGURES = ZEROS .. ZEROS .. ZEROS .. ZEROS .. ZEROS .. ZEROS .. ZEROS
 local SLICE_FORMAT, SLICE_BYTES = '<dddd', 32 -- {number, requests, input, output}: older slices, after the figures
+
+-- A level's figures, and what stands behind them: its older slices, packed.
+local function unpack_figures(stored)
+  local figures = {struct.unpack(FIGURES, stored or NO_FIGURES)}
+  local from, batch = FIGURES_BYTES, ZEROS
+  if stored and (#stored - FIGURES_BYTES) % SLICE_BYTES ~= 0 then
+    from, batch = FIGURES_BYTES + BATCH_BYTES, string.sub(stored, FIGURES_BYTES + 1, FIGURES_BYTES + BATCH_BYTES)
+  end
+  figures[BATCH + 1], figures[BATCH + 2], figures[BATCH + 3] = struct.unpack(BATCH_FIGURES, batch)
+  figures[ZERO] = 0
+  return figures, stored and string.sub(stored, from + 1) or ''
+end
+
+local function pack_figures(figures)
+  local packed = struct.pack(FIGURES, unpack(figures, 1, PAUSED))
+  if figures[BATCH + 1] == 0 then return packed end
+  return packed .. struct.pack(BATCH_FIGURES, unpack(figures, BATCH + 1, BATCH + 3))
+end
 
 -- What each limit counts, and in which window (RULES of
 -- limits.py).
@@ -47,6 +67,7 @@ local STAND = {
   request = {},
 }
 local PROMISED = {input = HELD + 2, output = HELD + 3}
+local IN_CALENDAR = {day = true, month = true} -- windows for which lines of batches count, too
 
 for number = 1, #RULES do
   local rule = RULES[number]
@@ -56,11 +77,17 @@ for number = 1, #RULES do
   rule.is_paced = rule.window == 'minute' and rule.last == 'output' -- running requests pause at this limit
   rule.used_one, rule.used_two = used[one] or ZERO, used[two or ''] or ZERO
   rule.held_one, rule.held_two = held[one] or ZERO, held[two or ''] or ZERO
+  rule.batch_one = IN_CALENDAR[rule.window] and BATCH + 2 or ZERO
+  rule.batch_two = IN_CALENDAR[rule.window] and BATCH + 3 or ZERO
+  rule.of_batches = IN_CALENDAR[rule.window] or rule.window == 'request' -- it refuses lines of batches, too
 end
 
 local function used(level, rule) return level.figures[rule.used_one] + level.figures[rule.used_two] end
 
-local function reserved(level, rule) return level.figures[rule.held_one] + level.figures[rule.held_two] end
+local function reserved(level, rule)
+  local figures = level.figures
+  return figures[rule.held_one] + figures[rule.held_two] + figures[rule.batch_one] + figures[rule.batch_two]
+end
 
 -- What a rule counts of an ask.
 local function amount_of(ask, rule)
@@ -71,16 +98,16 @@ end
 -- A reservation's record, one packed value; `settled` once it is over.
 -- Numbers: tokens reserved from first to last (those per choice times choices), of these what was charged, …; texts: …,
 -- the numbers of the rules refused in shadow, and the places beyond tenant and key as JSON, or ''; last, of what was
--- charged, tokens that an earlier run under its idempotency key had paid for, the name of that key's request, or '', and
--- until when that is known, ms.
+-- charged, tokens that an earlier run under its idempotency key had paid for, the name of that key's request, or '',
+-- until when that is known, ms, and 1 where it is a line of a batch.
 local SETTLED = 'settled'
-local RESERVATION, RESERVATION_FIELDS = '<ddddddddddddssssssddsd', 22
+local RESERVATION, RESERVATION_FIELDS = '<ddddddddddddssssssddsdd', 23
 -- Behind a record of an older gateway; behind others it is not read.
-local NO_CREDIT = '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0'
+local NO_CREDIT = '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0'
 local F_INPUT, F_OUTPUT, F_CHARGED_INPUT, F_CHARGED_OUTPUT, F_CHOICE, F_CEILING = 1, 2, 3, 4, 5, 6
 local F_PROMPTS, F_SLICE, F_IS_PAUSED, F_SINCE, F_SERVED, F_ASKED = 7, 8, 9, 10, 11, 12
 local F_TENANT, F_KEY, F_MODEL, F_LANE, F_SHADOWED, F_OTHERS = 13, 14, 15, 16, 17, 18
-local F_CREDIT_INPUT, F_CREDIT_OUTPUT, F_ONCE, F_ONCE_UNTIL = 19, 20, 21, 22
+local F_CREDIT_INPUT, F_CREDIT_OUTPUT, F_ONCE, F_ONCE_UNTIL, F_IS_BATCH = 19, 20, 21, 22, 23
 
 local function unpack_reservation(record) return {struct.unpack(RESERVATION, record .. NO_CREDIT)} end
 

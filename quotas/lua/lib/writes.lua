@@ -37,8 +37,9 @@ local function write_levels(prefix, levels, reservation_key, record)
   local values, size = {reservation_key, record, false, false, false, false}, 2
   for _, level in ipairs(levels) do
     if level.figures[HELD + 1] < 1 then clear(level.figures, HELD) end
+    if level.figures[BATCH + 1] < 1 then clear(level.figures, BATCH) end
     if level.is_rebuilt or level.left or level.closing or #level.older > MOST_BESIDE then write_beside(prefix, level) end
-    level.packed = struct.pack(FIGURES, unpack(level.figures, 1, PAUSED)) .. level.older
+    level.packed = pack_figures(level.figures) .. level.older
     values[size + 1], values[size + 2] = level.key, level.packed
     size = size + 2
   end
@@ -54,9 +55,9 @@ end
 local function tell(reply, levels)
   local size = #reply
   for _, level in ipairs(levels) do
-    if level.rules[1] then
+    if level.is_limited then
       reply[size + 1], reply[size + 2] = level.scope, level.card
-      reply[size + 3] = level.packed or struct.pack(FIGURES, unpack(level.figures, 1, PAUSED))
+      reply[size + 3] = level.packed or pack_figures(level.figures)
       size = size + 3
     end
   end
@@ -67,11 +68,20 @@ end
 
 local function levels_of(prefix, reservation, now)
   local levels = open_levels(prefix, places_of(reservation[F_TENANT], reservation[F_KEY]), now, {})
-  return reservation[F_OTHERS] == '' and levels or open_levels(prefix, cjson.decode(reservation[F_OTHERS]), now, levels)
+  if reservation[F_OTHERS] ~= '' then open_levels(prefix, cjson.decode(reservation[F_OTHERS]), now, levels) end
+  if reservation[F_IS_BATCH] == 1 then for_batch(levels) end
+  return levels
 end
 
 -- Adds to what a level's reservations hold.
-local function hold(level, requests, input, output) add_to(level.figures, HELD, requests, input, output) end
+local function hold(level, requests, input, output)
+  add_to(level.figures, level.is_batch and BATCH or HELD, requests, input, output)
+end
+
+-- Counts a new request.
+local function count_request(level)
+  if not level.is_batch then minute_add(level, 1, 0, 0) end
+end
 
 -- What runs under an idempotency key have paid for: input, output, until when that is known.
 local KEPT_MORE_MS = 60000 -- beyond that time a clock may step back
@@ -110,6 +120,6 @@ end
 
 local function charge(level, input, output)
   local figures = level.figures
-  minute_add(level, 0, input, output)
+  if not level.is_batch then minute_add(level, 0, input, output) end
   figures[DAY_SUM], figures[MONTH_SUM] = figures[DAY_SUM] + input + output, figures[MONTH_SUM] + input + output
 end

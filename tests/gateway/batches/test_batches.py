@@ -8,8 +8,8 @@ import openai
 import pytest
 from openai.types import Batch
 
-from tests.support.gateway.batch_files import ENDED, begun, folder_settings, line, lines, results
-from tests.support.gateway.served import CHAT, WAIT_S, Served, serving
+from tests.support.gateway.batch_files import ENDED, begun, folder_settings, lines, results
+from tests.support.gateway.served import WAIT_S, Served, serving
 
 pytestmark = pytest.mark.anyio
 

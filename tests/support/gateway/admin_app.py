@@ -16,6 +16,7 @@ from fairlane.gateway import errors
 from fairlane.gateway.admin import routes as admin
 from fairlane.gateway.admin.openai import routes as openai_admin
 from fairlane.gateway.admin.router import AdminParts, mount
+from fairlane.gateway.batches.batch_records import BatchRecords
 from fairlane.gateway.console import routes as console_routes
 from fairlane.gateway.fleet import Door
 from fairlane.gateway.openapi import document as openapi
@@ -164,6 +165,7 @@ def parts(redis: Redis, fleet: HandFleet, open_requests: AllOpenRequests) -> Adm
         audit=Audit(redis),
         fleet=fleet,
         lanes=DEFAULT_LANES,
+        batches=BatchRecords(redis, most_open=100),
         open_requests=open_requests,
         changed=lambda: None,
     )
