@@ -5,7 +5,7 @@ import time
 
 from starlette.types import Receive, Scope, Send
 
-from fairlane.gateway.api.files import own_file, page
+from fairlane.gateway.api.files import own_file, page, translated
 from fairlane.gateway.api.generate import Bounds
 from fairlane.gateway.auth import Caller, may_ask
 from fairlane.gateway.batches import files
@@ -133,7 +133,8 @@ class CreateBatch:
     async def _tokens(self, batch: Batch) -> int:
         """About how many its lines come to, at most."""
         try:
-            index = LineIndex(await read_all(self._storage, files.index(batch.input_file_id)))
+            with translated():
+                index = LineIndex(await read_all(self._storage, files.index(batch.input_file_id)))
         except NotStored:
             raise invalid("input_file_id", "`input_file_id` is not the id of a file.") from None
         unstated = self._fleet_cache.longest_context() or 0

@@ -67,7 +67,8 @@ class UploadFile:
         with self._turn(caller.tenant_id):
             await parts.records.open(caller.root, caller.tenant_id, file_id)
             try:
-                kept = await self._kept(scope, receive, caller, file_id)
+                with translated():
+                    kept = await self._kept(scope, receive, caller, file_id)
                 await parts.records.keep(caller.root, caller.tenant_id, kept)
             except (ApiError, ClientDisconnect, *STORE_ERRORS):
                 with suppress(*STORE_ERRORS):  # then it is swept
@@ -97,7 +98,7 @@ class UploadFile:
             await parts.storage.put(files.index(file_id), indexed)
             await parts.storage.put(files.contents(file_id), draft.path)
         finally:
-            draft.discard()
+            await asyncio.to_thread(draft.discard)
         now_s = int(time.time())
         return StoredFile(
             id=file_id,
@@ -174,7 +175,8 @@ class DeleteFile:
         found = await own_file(self._parts.records, caller, scope["path_params"]["file"])
         if found.id in await self._parts.batches.inputs_in_use(caller.root, caller.tenant_id):
             raise invalid(FILE, "A batch that has not ended reads this file: cancel it first.")
-        await drop(self._parts, caller.root, found.id)
+        with translated():
+            await drop(self._parts, caller.root, found.id)
         await send_json(send, {"id": found.id, "object": "file", "deleted": True}, [])
 
 
@@ -193,7 +195,7 @@ class FileContent:
             (b"x-content-type-options", b"nosniff"),
         ]
         started = False
-        with ClientConnection(scope["state"][STATE]):
+        with translated(), ClientConnection(scope["state"][STATE]):
             try:
                 async for part in self._parts.storage.read(files.contents(found.id)):
                     if not started:
@@ -213,6 +215,15 @@ async def own_file(records: FileRecords, caller: Caller, file_id: str) -> Stored
     if found is None:
         raise not_found("file")
     return found
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """What the disk or bucket refuses, as an answer: `unavailable`."""
+    try:
+        yield
+    except OSError as error:
+        raise ApiError("Files cannot be kept or read here now.", "unavailable", retry_after_s=5.0) from error
 
 
 async def drop(parts: FileParts, root: str, file_id: str) -> None:

@@ -1,6 +1,6 @@
 """Files and batches on the wire: bodies and queries field by field, as they are checked and as OpenAPI shows them."""
 
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal, NotRequired, TypeVar
 from urllib.parse import parse_qsl
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -83,17 +83,24 @@ def read_query(kind: type[Q], query: bytes) -> Q:
     return checked_fields(kind, {}, fields)
 
 
-class UploadForm(TypedDict):
-    """The body of `POST /v1/files`, as multipart/form-data."""
-
-    file: Annotated[
-        str,
-        Field(
-            description="JSON lines: `{custom_id, method, url, body}` each",
-            json_schema_extra={"contentMediaType": "application/octet-stream"},
-        ),
-    ]
-    purpose: Literal["batch"]
+UploadForm = TypedDict(
+    "UploadForm",
+    {
+        "file": Annotated[
+            str,
+            Field(
+                description="JSON lines, each `{custom_id, method, url, body}`",
+                json_schema_extra={"format": "binary", "contentMediaType": "application/octet-stream"},
+            ),
+        ],
+        "purpose": Literal["batch"],
+        "expires_after[anchor]": NotRequired[Literal["created_at"]],
+        "expires_after[seconds]": NotRequired[
+            Annotated[int, Field(ge=SHORTEST_EXPIRY_S, le=LONGEST_EXPIRY_S, description="Absent: thirty days")]
+        ],
+    },
+)
+UploadForm.__doc__ = "The body of `POST /v1/files`, as multipart/form-data."
 
 
 class FileObject(TypedDict):

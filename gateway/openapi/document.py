@@ -26,6 +26,8 @@ from fairlane.gateway.admin.views import QuotaView
 from fairlane.gateway.errors import TABLE, Code
 from fairlane.gateway.openai.neutral import NEUTRAL_CHAT, NEUTRAL_COMPLETION, Neutral
 from fairlane.gateway.openai.wire import ChatBody, CompletionBody
+from fairlane.gateway.openai import batches as openai_batches
+from fairlane.gateway.openai.batches import UploadForm
 from fairlane.gateway.openapi import schemas as openapi_schemas
 
 Json = dict[str, Any]
@@ -64,6 +66,7 @@ def _only(values: tuple[object, ...]) -> Json:
 
 Who = Literal["tenant", "admin", "anyone"]
 JSON, STREAM, TEXT, HTML = "application/json", "text/event-stream", "text/plain", "text/html"
+FORM, BYTES = "multipart/form-data", "application/octet-stream"
 REF = "#/components/schemas/{model}"
 
 _ANY_TENANT: tuple[Code, ...] = (
@@ -118,7 +121,8 @@ class Documented:
     summary: str
     who: Who
     query: type[BaseModel] | None = None
-    body: type[BaseModel] | None = None
+    body: type[Any] | None = None
+    """A model, or a TypedDict that is sent as a form."""
     neutral: Neutral = field(default_factory=dict)
     status: int = 200
     answers: Mapping[str, Any]
@@ -181,6 +185,110 @@ TENANT_API: tuple[Documented, ...] = (
         codes=_ANY_TENANT,
     ),
 )
+_FILES: tuple[Code, ...] = (*_ANY_TENANT, "invalid_request_error", "not_found")
+BATCH_API: tuple[Documented, ...] = (
+    Documented(
+        method="POST",
+        path="/v1/files",
+        name="upload_file",
+        summary="Keep a file of requests for a batch",
+        who="tenant",
+        body=UploadForm,
+        answers={JSON: openai_batches.FileObject},
+        codes=(
+            *_ANY_TENANT,
+            *_ANY_BODY,
+            "invalid_request_error",
+            "request_exceeds_limit",
+            "concurrency_limit_exceeded",
+            "unavailable",
+        ),
+    ),
+    Documented(
+        method="GET",
+        path="/v1/files",
+        name="list_files",
+        summary="List the tenant's files",
+        who="tenant",
+        query=openai_batches.FilesQuery,
+        answers={JSON: openai_batches.FileList},
+        codes=(*_ANY_TENANT, "invalid_request_error"),
+    ),
+    Documented(
+        method="GET",
+        path="/v1/files/{file}",
+        name="get_file",
+        summary="Show a file",
+        who="tenant",
+        answers={JSON: openai_batches.FileObject},
+        codes=(*_ANY_TENANT, "not_found"),
+    ),
+    Documented(
+        method="DELETE",
+        path="/v1/files/{file}",
+        name="delete_file",
+        summary="Delete a file that no open batch reads",
+        who="tenant",
+        answers={JSON: openai_batches.FileDeleted},
+        codes=(*_FILES, "unavailable"),
+    ),
+    Documented(
+        method="GET",
+        path="/v1/files/{file}/content",
+        name="get_file_content",
+        summary="Fetch a file's bytes",
+        who="tenant",
+        answers={BYTES: str},
+        codes=(*_ANY_TENANT, "not_found", "unavailable"),
+    ),
+    Documented(
+        method="POST",
+        path="/v1/batches",
+        name="create_batch",
+        summary="Answer every line of a file within a window, on the throughput lane",
+        who="tenant",
+        body=openai_batches.BatchBody,
+        answers={JSON: openai_batches.BatchObject},
+        codes=(
+            *_ANY_TENANT,
+            *_ANY_BODY,
+            "invalid_request_error",
+            "request_exceeds_limit",
+            "lane_not_allowed",
+            "rate_limit_exceeded",
+            "concurrency_limit_exceeded",
+            "unavailable",
+        ),
+    ),
+    Documented(
+        method="GET",
+        path="/v1/batches",
+        name="list_batches",
+        summary="List the tenant's batches, the newest first",
+        who="tenant",
+        query=openai_batches.BatchesQuery,
+        answers={JSON: openai_batches.BatchList},
+        codes=(*_ANY_TENANT, "invalid_request_error"),
+    ),
+    Documented(
+        method="GET",
+        path="/v1/batches/{batch}",
+        name="get_batch",
+        summary="Show a batch and how far it is",
+        who="tenant",
+        answers={JSON: openai_batches.BatchObject},
+        codes=(*_ANY_TENANT, "not_found"),
+    ),
+    Documented(
+        method="POST",
+        path="/v1/batches/{batch}/cancel",
+        name="cancel_batch",
+        summary="End a batch: lines that were answered stay in its output file",
+        who="tenant",
+        answers={JSON: openai_batches.BatchObject},
+        codes=_FILES,
+    ),
+)
 _UNREADY: tuple[Code, ...] = ("no_worker", "quota_store_unavailable", "shutting_down")
 METRICS = Documented(
     method="GET",
@@ -207,7 +315,7 @@ def operations() -> list[Documented]:
     """Every operation, the admin API's among them."""
     of_admin = [(admin.PREFIX, admin.OPERATIONS), (openai_admin.PREFIX, openai_admin.OPERATIONS)]
     documented = [_documented(prefix, operation) for prefix, rows in of_admin for operation in rows]
-    return [*TENANT_API, *documented, METRICS, *OPEN_CALLS]
+    return [*TENANT_API, *BATCH_API, *documented, METRICS, *OPEN_CALLS]
 
 
 def route() -> Route:
@@ -290,7 +398,8 @@ def _operation(row: Documented, named: Mapping[Any, Json]) -> Json:
     asked = openapi_schemas.asked(of_a_model=of_a_model, if_match=row.if_match)
     shown["parameters"] = [*parameters(row.path, row.query), *asked]
     if row.body is not None:
-        shown["requestBody"] = {"required": True, "content": {JSON: {"schema": named[row.body]}}}
+        kind = FORM if row.body is UploadForm else JSON
+        shown["requestBody"] = {"required": True, "content": {kind: {"schema": named[row.body]}}}
     content = {kind: {"schema": named.get(shape, {"type": "string"})} for kind, shape in row.answers.items()}
     told = openapi_schemas.told(row.who, of_a_model=of_a_model, tagged=row.tagged)
     done = {"description": "Done", "headers": told, "content": content}

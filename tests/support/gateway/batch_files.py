@@ -9,15 +9,17 @@ import httpx
 import openai
 from openai.types import Batch
 
+from fairlane.gateway.config import FilesSection, GatewaySettings
 from tests.support.gateway.served import COMPLETIONS, Served, settings
 
 PROMPT = {"model": "tiny", "prompt": [5, 6, 7], "max_tokens": 4, "temperature": 0}
 ENDED = {"completed", "failed", "expired", "cancelled"}
 
 
-def folder_settings(url: str, folder: Path, *, section: dict[str, Any] | None = None, **shared: Any) -> Any:
-    """Settings of a gateway that keeps its files in a folder of the test."""
-    return settings(url, section=section, data_dir=str(folder), **shared)
+def folder_settings(url: str, folder: Path, *, files: dict[str, Any] | None = None, **section: Any) -> GatewaySettings:
+    """Settings of a gateway that keeps its files in a folder of the test. `files`: bounds of files and batches."""
+    known = {"batch_lease_s": 1.0, **(files or {})}
+    return settings(url, section={"files": FilesSection(**known), **section}, data_dir=str(folder))
 
 
 def line(custom_id: object, *, url: str = COMPLETIONS, method: str = "POST", **body: Any) -> bytes:

@@ -1,0 +1,216 @@
+"""Files by the official SDK and past it: kept as they come, bounded, and nobody else's."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import openai
+import pytest
+
+from fairlane.gateway.batches.lines import MAX_LINES
+from tests.support.gateway.batch_files import folder_settings, lines, upload
+from tests.support.gateway.served import WAIT_S, Served, error_of, gateway, until
+
+pytestmark = pytest.mark.anyio
+
+MOST_BYTES = 128 * 1024
+
+
+@pytest.fixture
+async def served(valkey_url: str, tmp_path: Path) -> AsyncIterator[Served]:
+    bounds = {"max_bytes": MOST_BYTES, "tenant_files": 5, "tenant_bytes": 3 * MOST_BYTES, "batches": 0}
+    async with gateway(folder_settings(valkey_url, tmp_path, files=bounds)) as opened:
+        await opened.tenant()
+        await opened.tenant("other")
+        yield opened
+
+
+def left(folder: Path) -> list[str]:
+    """What stands on disk."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+async def test_the_sdk_keeps_lists_reads_and_deletes(served: Served, tmp_path: Path) -> None:
+    content = lines(5)
+    async with served.sdk() as client:
+        kept = await client.files.create(file=("q.jsonl", content), purpose="batch")
+        same = await client.files.retrieve(kept.id)
+        listed = [each.id async for each in client.files.list(purpose="batch")]
+        told = await client.files.content(kept.id)
+        gone = await client.files.delete(kept.id)
+        with pytest.raises(openai.NotFoundError):
+            await client.files.retrieve(kept.id)
+
+    assert (kept.object, kept.filename, kept.bytes, kept.purpose) == ("file", "q.jsonl", len(content), "batch")
+    assert kept.expires_at == kept.created_at + 30 * 86_400
+    assert (same, listed, told.content, gone.deleted) == (kept, [kept.id], content, True)
+    assert left(tmp_path) == []
+
+
+async def test_lists_come_in_pages_and_either_order(served: Served) -> None:
+    async with served.sdk() as client:
+        made = [(await client.files.create(file=(f"{n}", b"{}\n"), purpose="batch")).id for n in range(4)]
+        oldest = [each.id async for each in client.files.list(limit=3, order="asc")]
+        newest = await client.files.list(limit=3)
+        rest = await client.files.list(limit=3, after=newest.data[-1].id)
+
+    assert (oldest, [each.id for each in newest.data], newest.has_more) == (made, made[:0:-1], True)
+    assert ([each.id for each in rest.data], rest.has_more) == ([made[0]], False)
+
+
+async def test_a_file_expires_when_its_sender_says(served: Served) -> None:
+    async with served.sdk() as client:
+        kept = await client.files.create(
+            file=b"{}\n", purpose="batch", expires_after={"anchor": "created_at", "seconds": 3_600}
+        )
+    assert kept.expires_at == kept.created_at + 3_600
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"purpose": "fine-tune"}, "purpose"),
+        ({"purpose": ""}, "purpose"),
+        ({"colour": "red"}, "colour"),
+        ({"expires_after[anchor]": "now", "expires_after[seconds]": "3600"}, "expires_after[anchor]"),
+        ({"expires_after[anchor]": "created_at", "expires_after[seconds]": "10"}, "expires_after[seconds]"),
+        ({"expires_after[anchor]": "created_at", "expires_after[seconds]": "²"}, "expires_after[seconds]"),
+    ],
+)
+async def test_what_cannot_be_kept_is_refused_by_name(
+    served: Served, fields: dict[str, str], param: str, tmp_path: Path
+) -> None:
+    refused = await upload(served, b"{}\n", **fields)
+    assert (*error_of(refused), refused.json()["error"]["param"]) == (400, "invalid_request_error", param)
+    assert left(tmp_path) == []
+
+
+async def test_another_tenants_file_is_not_there(served: Served) -> None:
+    async with served.sdk() as mine, served.sdk("other") as others:
+        kept = await mine.files.create(file=lines(1), purpose="batch")
+        assert (await others.files.list()).data == []
+        for call in (others.files.retrieve, others.files.content, others.files.delete):
+            with pytest.raises(openai.NotFoundError):
+                await call(kept.id)
+        with pytest.raises(openai.BadRequestError, match="input_file_id"):
+            await others.batches.create(input_file_id=kept.id, endpoint="/v1/completions", completion_window="24h")
+
+
+@pytest.mark.parametrize("name", ["../../../etc/passwd", "/etc/passwd", "..\\up", "a\x00b", "é" * 400])
+async def test_a_files_name_is_told_back_and_makes_no_path(served: Served, name: str, tmp_path: Path) -> None:
+    before = set(tmp_path.parent.iterdir())
+    kept = (await upload(served, b"{}\n", name=name)).json()
+    assert set(tmp_path.parent.iterdir()) == before
+    assert left(tmp_path) == [f"files/files/{kept['id']}", f"files/files/{kept['id']}.index"]
+
+
+@pytest.mark.parametrize("file_id", ["..", "%2e%2e%2fetc", "file-", "file-" + "0" * 24, "x" * 2_000, "file-%0a"])
+async def test_ids_that_are_none_are_not_found(served: Served, file_id: str) -> None:
+    for path in (f"/v1/files/{file_id}", f"/v1/files/{file_id}/content", f"/v1/batches/{file_id}"):
+        assert (await served.get(path)).status_code in (400, 404)
+
+
+async def test_a_file_over_the_limit_is_refused_before_it_has_come(served: Served, tmp_path: Path) -> None:
+    head = (
+        "POST /v1/files HTTP/1.1\r\nhost: here\r\n"
+        f"authorization: Bearer {served.keys['acme']}\r\n"
+        "content-type: multipart/form-data; boundary=b\r\n"
+    )
+    address = served.server.servers[0].sockets[0].getsockname()[:2]
+    for framing in (f"content-length: {201 * 2**20}\r\n\r\n", "transfer-encoding: chunked\r\n\r\n"):
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write((head + framing).encode())
+        if "chunked" in framing:
+            part = b'--b\r\ncontent-disposition: form-data; name="file"; filename="f"\r\n\r\n' + b"x" * (2 * MOST_BYTES)
+            writer.write(b"%x\r\n%b\r\n" % (len(part), part))
+        async with asyncio.timeout(WAIT_S):
+            status = await reader.readline()
+        writer.close()
+        assert b"413" in status
+    await until(lambda: left(tmp_path) == [])
+
+
+async def test_a_client_that_leaves_in_the_middle_leaves_nothing(served: Served, tmp_path: Path) -> None:
+    address = served.server.servers[0].sockets[0].getsockname()[:2]
+    _, writer = await asyncio.open_connection(*address)
+    writer.write(
+        b"POST /v1/files HTTP/1.1\r\nhost: here\r\ncontent-length: 60000\r\n"
+        b"authorization: Bearer " + served.keys["acme"].encode() + b"\r\n"
+        b"content-type: multipart/form-data; boundary=b\r\n\r\n"
+        b'--b\r\ncontent-disposition: form-data; name="file"; filename="f"\r\n\r\n{}\n'
+    )
+    await until(lambda: len(left(tmp_path)) == 1)
+    writer.close()
+    await until(lambda: left(tmp_path) == [])
+    async with asyncio.timeout(WAIT_S):
+        while await served.store.keys("fl:batches:{acme}:file:*"):
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"--b", b"--b\r\n\r\n", b"--c\r\n\r\n--c--", b'--b\r\ncontent-disposition: form-data; name="file"\r\n\r\n{}']
+    + [b'--b\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n' * 20 + b"--b--"],
+)
+async def test_a_broken_form_is_a_400(served: Served, body: bytes) -> None:
+    async with served.http as client:
+        answer = await client.post(
+            "/v1/files",
+            content=body,
+            headers={
+                "authorization": f"Bearer {served.keys['acme']}",
+                "content-type": "multipart/form-data; boundary=b",
+            },
+        )
+    assert answer.status_code == 400
+
+
+async def test_a_tenant_keeps_so_many_files_and_bytes(served: Served, tmp_path: Path) -> None:
+    answers = [await upload(served, b" " * (MOST_BYTES - 10)) for _ in range(4)]
+    assert [answer.status_code for answer in answers] == [200, 200, 200, 400]
+    assert error_of(answers[3])[1] == "request_exceeds_limit"
+    assert answers[3].json()["error"]["limit"]["name"] == "file_bytes"
+
+    async with served.sdk() as client:
+        await client.files.delete(answers[0].json()["id"])
+    many = [await upload(served, b"{}") for _ in range(4)]
+    assert [answer.status_code for answer in many] == [200, 200, 200, 400]
+    assert many[3].json()["error"]["limit"]["name"] == "files"
+    assert len(left(tmp_path)) == 2 * 5
+
+
+async def test_more_lines_than_a_batch_may_have_are_refused(served: Served, tmp_path: Path) -> None:
+    assert (await upload(served, b"1\n" * MAX_LINES)).status_code == 200
+    for content in (b"1\n" * (MAX_LINES + 1), b"\n" * 2 * MAX_LINES + b"\n"):
+        refused = await upload(served, content)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "file")
+    assert len(left(tmp_path)) == 2
+
+
+async def test_what_has_expired_is_swept(served: Served, tmp_path: Path) -> None:
+    async with served.sdk() as client:
+        kept = await client.files.create(file=lines(1), purpose="batch")
+    await served.store.zadd("fl:batches:{acme}:expiring", {kept.id: 1})
+    old = tmp_path / "files" / ".partial" / "left-behind"
+    old.write_bytes(b"half")
+    os.utime(old, (1, 1))
+
+    await served.resources.batch_runner.sweep()
+
+    assert left(tmp_path) == []
+    assert not await served.store.exists("fl:batches:{acme}:files:acme", "fl:batches:{acme}:bytes:acme")
+
+
+async def test_a_file_may_be_larger_than_what_bodies_may_hold(valkey_url: str, tmp_path: Path) -> None:
+    bounds = folder_settings(valkey_url, tmp_path, tenant_body_bytes=2**20, body_bytes=2**20)
+    async with gateway(bounds) as served:
+        await served.tenant()
+        content = lines(30_000)
+        assert len(content) > 3 * 2**20
+
+        kept = await upload(served, content)
+
+        assert kept.status_code == 200, kept.text
+        assert kept.json()["bytes"] == len(content)
+        assert served.resources.bodies.held_bytes == 0
