@@ -47,6 +47,10 @@ class _Asked(msgspec.Struct):
     n: object = None
 
 
+class _Streamed(msgspec.Struct):
+    stream: object = None
+
+
 @dataclass(frozen=True, slots=True)
 class LineEntry:
     """Where one line stands, and about what it asks for."""
@@ -200,9 +204,19 @@ def _refusal(envelope: _Envelope, entry: LineEntry, endpoint: str) -> ApiError |
         return invalid("method", "`method` must be POST.")
     if envelope.url != endpoint:
         return invalid("url", f"`url` must be the batch's endpoint, {endpoint}.")
-    if not bytes(envelope.body).lstrip().startswith(b"{"):
+    body = bytes(envelope.body)
+    if not body.lstrip().startswith(b"{"):
         return invalid("body", "`body` must be an object.")
+    if b'"stream"' in body and _streams(body):
+        return invalid("stream", "`stream` must be false: a batch's answers are whole.")
     return None
+
+
+def _streams(body: bytes) -> bool:
+    try:
+        return msgspec.json.decode(body, type=_Streamed).stream is True
+    except (msgspec.MsgspecError, RecursionError, ValueError):
+        return False  # whoever reads the body says what is wrong with it
 
 
 def _whole(value: object) -> int:

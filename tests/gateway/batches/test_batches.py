@@ -1,47 +1,300 @@
 """Batches by the official SDK, from a file to its answers."""
 
 import asyncio
+import json
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import openai
 import pytest
 from openai.types import Batch
 
-from tests.support.gateway.batch_files import ENDED, begun, folder_settings, lines, results
-from tests.support.gateway.served import WAIT_S, Served, serving
+from fairlane.gateway.batches import batch as batches
+from fairlane.gateway.batches import line_runner
+from fairlane.gateway.batches.lines import MAX_LINE_BYTES
+from tests.support.gateway.batch_files import (
+    answered,
+    begun,
+    charged_as_told,
+    ended,
+    folder_settings,
+    line,
+    lines,
+    results,
+)
+from tests.support.gateway.served import CHAT, COMPLETIONS, Served, serving, until
 
 pytestmark = pytest.mark.anyio
+
+WINDOW_S = 2
 
 
 @pytest.fixture
 async def served(valkey_url: str, tmp_path: Path) -> AsyncIterator[Served]:
     async with serving(folder_settings(valkey_url, tmp_path)) as opened:
-        await opened.tenant()
         yield opened
 
 
-async def ended(client: openai.AsyncOpenAI, batch: Batch) -> Batch:
-    """The batch once it has."""
-    async with asyncio.timeout(WAIT_S):
-        while batch.status not in ENDED:
-            await asyncio.sleep(0.02)
-            batch = await client.batches.retrieve(batch.id)
-    return batch
+async def counts(batch: Batch) -> tuple[int, int, int]:
+    """Total, completed, failed."""
+    assert batch.request_counts is not None
+    return batch.request_counts.total, batch.request_counts.completed, batch.request_counts.failed
 
 
-async def test_every_line_is_answered_once_and_charged_once(served: Served) -> None:
+async def test_every_line_is_answered_once_and_charged_once(served: Served, tmp_path: Path) -> None:
+    await served.tenant()
     async with served.sdk() as client:
         batch = await ended(client, await begun(client, lines(40), metadata={"of": "us"}))
         found = await results(client, batch.output_file_id)
 
     assert (batch.status, batch.error_file_id, batch.metadata) == ("completed", None, {"of": "us"})
-    assert batch.request_counts is not None
-    assert batch.request_counts.to_dict() == {"total": 40, "completed": 40, "failed": 0}
+    assert await counts(batch) == (40, 40, 0)
     assert set(found) == {f"line-{number}" for number in range(40)}
-    usages = [each["response"]["body"]["usage"] for each in found.values()]
-    assert sorted(await served.ledger()) == sorted(
-        ("finished", usage["prompt_tokens"], usage["completion_tokens"]) for usage in usages
+    times = (batch.created_at, batch.in_progress_at, batch.finalizing_at, batch.completed_at)
+    assert list(times) == sorted(time_s for time_s in times if time_s is not None)
+    await charged_as_told(served, batch, found)
+    assert await asyncio.to_thread(lambda: list(tmp_path.rglob("batches/*"))) == []
+
+
+async def test_chat_lines_are_answered_as_a_request_is(served: Served) -> None:
+    await served.tenant()
+    asked = {"model": "tiny", "messages": [{"role": "user", "content": "Where?"}], "max_tokens": 40}
+    content = json.dumps({"custom_id": "a", "method": "POST", "url": CHAT, "body": asked}).encode()
+    async with served.sdk() as client:
+        batch = await ended(client, await begun(client, content, endpoint=CHAT))
+        found = await results(client, batch.output_file_id)
+        alone = await client.chat.completions.create(**asked)  # type: ignore[call-overload]
+
+    answer = found["a"]["response"]
+    assert (answer["status_code"], found["a"]["error"]) == (200, None)
+    assert answer["body"]["choices"] == [each.to_dict() for each in alone.choices]
+
+
+async def test_a_bad_line_fails_alone_with_its_400(served: Served) -> None:
+    await served.tenant()
+    bad = {
+        "no-model": line("no-model", model="nothing"),
+        "no-tokens": line("no-tokens", max_tokens=-1),
+        "too-long": line("too-long", max_tokens=10**6),
+        "stream": line("stream", stream=True),
+        "elsewhere": line("elsewhere", url=CHAT),
+        "twice": line("line-0"),
+        None: b"{not json",
+    }
+    huge = b'{"custom_id": "huge", "body": "' + b"x" * MAX_LINE_BYTES + b'"}'
+    content = b"\xef\xbb\xbf" + lines(3) + b"\r\n".join([*bad.values(), b"", huge, b" ", line("last")])
+    async with served.sdk() as client:
+        batch = await ended(client, await begun(client, content))
+        found = await results(client, batch.output_file_id)
+        errors = (await client.files.content(batch.error_file_id or "")).text.splitlines()
+        with pytest.raises(openai.BadRequestError) as refused:
+            await client.completions.create(model="tiny", prompt=[5, 6, 7], max_tokens=-1)
+
+    assert (batch.status, await counts(batch)) == ("completed", (12, 4, 8))
+    assert set(found) == {"line-0", "line-1", "line-2", "last"}
+    failed = [json.loads(each) for each in errors]
+    assert {each["custom_id"] for each in failed} == {*bad, "line-0"} - {"twice"}
+    told = {each["custom_id"]: each["response"] for each in failed}
+    assert told["no-tokens"]["body"] == {"error": refused.value.body}
+    assert told["no-model"]["status_code"] == 404
+    assert told["stream"]["body"]["error"]["param"] == "stream"
+    assert told["elsewhere"]["body"]["error"]["param"] == "url"
+    assert sorted(each["response"]["status_code"] for each in failed if each["custom_id"] is None) == [400, 413]
+    await charged_as_told(served, batch, found)
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [(b"", "empty_file"), (b"\n \r\n\n", "empty_file"), (b"%PDF-1.7\n\x00\x01\n", "invalid_json_line")],
+)
+async def test_a_file_that_cannot_be_read_at_all_fails_its_batch(served: Served, content: bytes, code: str) -> None:
+    await served.tenant()
+    async with served.sdk() as client:
+        batch = await ended(client, await begun(client, content))
+
+    assert (batch.status, batch.output_file_id, batch.error_file_id) == ("failed", None, None)
+    assert batch.errors is not None
+    assert {error.code for error in batch.errors.data or ()} == {code}
+
+
+async def test_a_cancelled_batch_keeps_what_was_answered(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line_runner, "LANDING_S", 0.2)
+    await served.tenant()
+    worker = served.worker
+    async with served.sdk() as client:
+        content = lines(2) + lines(6, max_tokens=8, ignore_eos=True).replace(b"line-", b"slow-")
+        worker.limit = 4
+        batch = await begun(client, content)
+        await until(lambda: len(worker.seen) == 8)
+        await answered(client, batch, 2)
+        assert (await client.batches.cancel(batch.id)).status == "cancelling"
+        batch = await ended(client, batch)
+        found = await results(client, batch.output_file_id)
+        again = await client.batches.cancel(batch.id)
+
+    assert (batch.status, set(found)) == ("cancelled", {"line-0", "line-1"})
+    assert batch.cancelled_at is not None
+    assert again.status == "cancelled"
+    await served.landed()
+    assert (await served.limits()) == {}
+
+
+async def test_what_has_not_run_in_the_window_expires(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line_runner, "LANDING_S", 0.1)
+    await served.tenant()
+    served.worker.limit = 4
+    content = lines(2) + lines(3, max_tokens=8, ignore_eos=True).replace(b"line-", b"slow-")
+    async with served.sdk() as client:
+        batch = await ended(client, await short(served, client, content))
+        found = await results(client, batch.output_file_id)
+        errors = await results(client, batch.error_file_id)
+
+    assert (batch.status, await counts(batch)) == ("expired", (5, 2, 3))
+    assert set(found) == {"line-0", "line-1"}
+    assert {each["error"]["code"] for each in errors.values()} == {"batch_expired"}
+    assert set(errors) == {"slow-0", "slow-1", "slow-2"}
+    assert all(each["response"] is None for each in errors.values())
+
+
+async def short(served: Served, client: openai.AsyncOpenAI, content: bytes) -> Batch:
+    """A batch whose window ends in some seconds, as the API allows none."""
+    kept = await client.files.create(file=content, purpose="batch")
+    now_s = int(time.time())
+    key_id = next(iter(served.keys.values())).split("-")[1]
+    asked = batches.Batch(
+        id=batches.new_id(),
+        tenant="acme",
+        key_id=key_id,
+        endpoint=COMPLETIONS,
+        input_file_id=kept.id,
+        completion_window="1h",
+        created_at=now_s,
+        expires_at=now_s + WINDOW_S,
+        output_expires_s=3_600,
     )
-    assert batch.usage is not None
-    assert batch.usage.total_tokens == sum(usage["total_tokens"] for usage in usages)
+    assert await served.resources.batches.create("acme", asked, 1, tenant_limit=None, key_limit=None) is None
+    return await client.batches.retrieve(asked.id)
+
+
+async def test_a_batch_uses_none_of_what_is_there_for_people(served: Served) -> None:
+    limits = {"requests_per_minute": 2, "tokens_per_minute": 30, "concurrent_requests": 1, "queued_requests": 1}
+    await served.tenant(limits={**limits, "tokens_per_day": 10_000})
+    async with served.sdk() as client:
+        batch = await ended(client, await begun(client, lines(30)))
+        found = await results(client, batch.output_file_id)
+        await client.completions.create(model="tiny", prompt=[5, 6, 7], max_tokens=4)
+        standing = await served.limits()
+
+    assert await counts(batch) == (30, 30, 0)
+    assert standing["requests_per_minute"].used == 1
+    tokens = sum(each["response"]["body"]["usage"]["total_tokens"] for each in found.values())
+    assert standing["tokens_per_day"].used == tokens + standing["tokens_per_minute"].used
+
+
+async def test_lines_that_a_full_day_refuses_wait_for_room(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line_runner, "LONGEST_RETRY_S", 0.1)
+    await served.tenant(limits={"tokens_per_day": 7})
+    async with served.sdk() as client:
+        batch = await begun(client, lines(3))
+        await answered(client, batch, 1)
+        await served.resources.tenants.update("acme", {"limits": {"tokens_per_day": 1_000}})
+        batch = await ended(client, batch)
+
+    assert (batch.status, await counts(batch)) == ("completed", (3, 3, 0))
+
+
+async def test_batches_are_listed_newest_first_and_none_of_others(served: Served) -> None:
+    await served.tenant()
+    await served.tenant("other")
+    async with served.sdk() as client, served.sdk("other") as others:
+        made = [(await begun(client, lines(1))).id for _ in range(3)]
+        first = await client.batches.list(limit=2)
+        rest = await client.batches.list(limit=2, after=first.data[-1].id)
+        assert ([each.id for each in first.data], first.has_more) == (made[:0:-1], True)
+        assert ([each.id for each in rest.data], rest.has_more) == ([made[0]], False)
+        assert (await others.batches.list()).data == []
+        for call in (others.batches.retrieve, others.batches.cancel):
+            with pytest.raises(openai.NotFoundError):
+                await call(made[0])
+
+
+async def test_an_input_stays_while_its_batch_is_open(served: Served) -> None:
+    await served.tenant()
+    served.worker.taking = False
+    async with served.sdk() as client:
+        batch = await begun(client, lines(1))
+        with pytest.raises(openai.BadRequestError, match="cancel it first"):
+            await client.files.delete(batch.input_file_id)
+        served.worker.taking = True
+        batch = await ended(client, batch)
+        assert (await client.files.delete(batch.input_file_id)).deleted
+
+
+async def test_metrics_tell_of_batches(served: Served) -> None:
+    await served.tenant()
+    async with served.sdk() as client:
+        await ended(client, await begun(client, lines(2) + b"{}"))
+    told = await served.metrics()
+    assert 'fairlane_gateway_batch_lines_total{outcome="completed"} 2.0' in told
+    assert 'fairlane_gateway_batch_lines_total{outcome="failed"} 1.0' in told
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"endpoint": "/v1/files"}, "endpoint"),
+    ({"completion_window": "24"}, "completion_window"),
+    ({"completion_window": "999h"}, "completion_window"),
+    ({"input_file_id": "file-none"}, "input_file_id"),
+    ({"metadata": {"a": 1}}, "metadata.a"),
+    ({"metadata": {str(number): "" for number in range(17)}}, "metadata"),
+    ({"output_expires_after": {"anchor": "created_at", "seconds": 1}}, "output_expires_after.seconds"),
+    ({"colour": "red"}, "colour"),
+]
+
+
+@pytest.mark.parametrize(("changes", "param"), REFUSED)
+async def test_what_no_batch_can_be_is_refused_by_name(served: Served, changes: dict[str, Any], param: str) -> None:
+    await served.tenant()
+    async with served.sdk() as client:
+        kept = await client.files.create(file=lines(1), purpose="batch")
+    asked = {"input_file_id": kept.id, "endpoint": COMPLETIONS, "completion_window": "24h", **changes}
+    refused = await served.post("/v1/batches", asked)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+
+
+async def test_what_batches_may_come_to_has_a_limit(served: Served) -> None:
+    await served.tenant(limits={"enqueued_batch_tokens": 2_000})
+    served.worker.taking = False
+    async with served.sdk() as client:
+        batch = await begun(client, lines(20, max_tokens=40))
+        with pytest.raises(openai.RateLimitError) as refused:
+            await begun(client, lines(20, max_tokens=40))
+        with pytest.raises(openai.BadRequestError):
+            await begun(client, lines(100, max_tokens=40))
+        standing = (await served.get("/v1/limits")).json()["limits"]["enqueued_batch_tokens"]
+        served.worker.taking = True
+        await ended(client, batch)
+        freed = (await served.get("/v1/limits")).json()["limits"]["enqueued_batch_tokens"]
+        await begun(client, lines(20, max_tokens=40))
+
+    error: Any = refused.value.body
+    assert (error["code"], error["limit"]["name"]) == ("rate_limit_exceeded", "enqueued_batch_tokens")
+    assert error["limit"]["used"] == standing["reserved"]
+    assert 1_000 < standing["reserved"] <= 2_000
+    assert freed["reserved"] == 0
+    async with served.http as client_:
+        quota = await client_.get(
+            "/admin/v1/tenants/acme/quota", headers={"authorization": "Bearer the-admin-key-of-these-tests-0123456789"}
+        )
+    assert quota.json()["limits"]["enqueued_batch_tokens"]["limit"] == 2_000
+
+
+async def test_a_key_that_may_not_ask_may_not_in_a_batch(served: Served) -> None:
+    await served.tenant(scopes={"endpoints": ["/v1/files", "/v1/batches"]})
+    await served.tenant("fast", lanes=["latency"], default_lane="latency")
+    for tenant, code in (("acme", "endpoint_not_allowed"), ("fast", "lane_not_allowed")):
+        async with served.sdk(tenant) as client:
+            with pytest.raises(openai.PermissionDeniedError) as refused:
+                await begun(client, lines(1))
+        assert refused.value.code == code

@@ -144,14 +144,20 @@ async def test_a_client_that_leaves_in_the_middle_leaves_nothing(served: Served,
     writer.close()
     await until(lambda: left(tmp_path) == [])
     async with asyncio.timeout(WAIT_S):
-        while await served.store.keys("fl:batches:{acme}:file:*"):
+        while await served.store.keys("fl:batches:{acme}:file:*"):  # noqa: ASYNC110 - the store tells nobody
             await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"--b", b"--b\r\n\r\n", b"--c\r\n\r\n--c--", b'--b\r\ncontent-disposition: form-data; name="file"\r\n\r\n{}']
-    + [b'--b\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n' * 20 + b"--b--"],
+    [
+        b"",
+        b"--b",
+        b"--b\r\n\r\n",
+        b"--c\r\n\r\n--c--",
+        b'--b\r\ncontent-disposition: form-data; name="file"\r\n\r\n{}',
+        b'--b\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n' * 20 + b"--b--",
+    ],
 )
 async def test_a_broken_form_is_a_400(served: Served, body: bytes) -> None:
     async with served.http as client:

@@ -16,7 +16,8 @@ from fairlane.gateway.batches.lines import (
     LineScanner,
     read_line,
 )
-from tests.support.gateway.batch_files import COMPLETIONS, line
+from tests.support.gateway.batch_files import line
+from tests.support.gateway.served import COMPLETIONS
 
 
 def scanned(content: bytes, part: int = 2**16) -> LineIndex:

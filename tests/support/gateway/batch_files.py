@@ -1,5 +1,6 @@
 """Files of batches for tests, and what came of them."""
 
+import asyncio
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ import openai
 from openai.types import Batch
 
 from fairlane.gateway.config import FilesSection, GatewaySettings
-from tests.support.gateway.served import COMPLETIONS, Served, settings
+from tests.support.gateway.served import COMPLETIONS, WAIT_S, Served, settings
 
 PROMPT = {"model": "tiny", "prompt": [5, 6, 7], "max_tokens": 4, "temperature": 0}
 ENDED = {"completed", "failed", "expired", "cancelled"}
@@ -63,3 +64,29 @@ async def results(client: openai.AsyncOpenAI, file_id: str | None) -> dict[str |
     named: Sequence[dict[str, Any]] = [each for each in found if each["custom_id"] is not None]
     assert len(named) == len({each["custom_id"] for each in named})
     return by_id
+
+
+async def ended(client: openai.AsyncOpenAI, batch: Batch, within_s: float = WAIT_S) -> Batch:
+    """The batch once it has."""
+    async with asyncio.timeout(within_s):
+        while batch.status not in ENDED:
+            await asyncio.sleep(0.02)
+            batch = await client.batches.retrieve(batch.id)
+    return batch
+
+
+async def charged_as_told(served: Served, batch: Batch, found: dict[str | None, dict[str, Any]]) -> None:
+    """The ledger has what the answers say, once each."""
+    usages = [each["response"]["body"]["usage"] for each in found.values()]
+    assert await served.ledger() == sorted(
+        ("finished", usage["prompt_tokens"], usage["completion_tokens"]) for usage in usages
+    )
+    assert batch.usage is not None
+    assert batch.usage.total_tokens == sum(usage["total_tokens"] for usage in usages)
+
+
+async def answered(client: openai.AsyncOpenAI, batch: Batch, count: int) -> None:
+    """Wait until so many lines have been."""
+    async with asyncio.timeout(WAIT_S):
+        while (counts := (await client.batches.retrieve(batch.id)).request_counts) is None or counts.completed < count:
+            await asyncio.sleep(0.02)
