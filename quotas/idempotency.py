@@ -18,7 +18,7 @@ import hashlib
 import hmac
 import secrets
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import msgspec
@@ -160,6 +160,10 @@ class IdempotencyRecords:
     async def runs_of(self, root: str, once: str) -> tuple[str, ...]:
         """Earlier runs of what is known by the name of its `Once` alone, by their reservations, the newest first."""
         return tuple(await self._database.call("ZREVRANGE", f"{keyspace.of_root(root)}runs:{once}", 0, -1))
+
+    async def over(self, root: str, onces: Sequence[str]) -> None:
+        """Nobody sends these again: what their runs have in common need not be known for long."""
+        await self._database.run("idem_over", keyspace.of_root(root), *onces)
 
     async def renew(self, name: Name, owner: str) -> bool:
         """Keep it for another lease; False where it is the owner's no more."""

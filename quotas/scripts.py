@@ -37,6 +37,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "idem_renew": ("clock", "idempotency", "idem_renew"),
     "idem_finish": ("idempotency", "idem_finish"),
     "idem_release": ("idempotency", "idem_release"),
+    "idem_over": ("idem_over",),
     "usage_roll": ("records", "usage_roll"),
 }
 """Each script: the parts that stand before it, and its own."""

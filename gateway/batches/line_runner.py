@@ -7,7 +7,7 @@ import asyncio
 import heapq
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from starlette.requests import ClientDisconnect
@@ -57,6 +57,8 @@ class BatchParts:
     """Whose batch it is; None: the tenant or key is no more."""
     earlier_runs: Callable[[str, str], Awaitable[tuple[str, ...]]]
     """(root, line name) → reservations of a line's earlier runs, the newest first."""
+    over: Callable[[str, Sequence[str]], Awaitable[None]]
+    """(root, line names): these run no more."""
     is_stopping: Callable[[], bool]
     """This gateway takes on nothing any more."""
     share: Callable[[], int]

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import TypeVar
 
 import msgspec
@@ -231,6 +231,8 @@ class OpenBatch:
             cached_tokens=batch.cached_tokens + sum(end.usage.cached_tokens for end in ends),
             output_tokens=batch.output_tokens + sum(end.usage.output_tokens for end in ends),
         )
+        with suppress(*STORE_ERRORS):  # then the store forgets them with the batch
+            await self._parts.over(self._taken.root, [batch.line_name(end.place) for end in ends])
 
     # The end.
 

@@ -193,6 +193,7 @@ class BatchRunner:
             calls=calls,
             identity=self._identity,
             earlier_runs=self._earlier.runs_of,
+            over=self._earlier.over,
             is_stopping=self._is_stopping,
             share=lambda: max(1, min(settings.most_batch_lines, settings.most_lines // max(1, len(self._open)))),
             unstated_tokens=lambda: self._fleet_cache.longest_context() or 0,

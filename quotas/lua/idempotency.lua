@@ -113,3 +113,16 @@ local found = redis.call('HMGET', record_of(ARGV[2]), 'owner', 'status')
 if found[1] ~= ARGV[3] or found[2] then return 0 end
 drop(ARGV[2])
 return 1
+
+-- name: idem_over
+-- What runs have in common of requests that nobody sends again is known for a while only: one of them may still be on its
+-- way to be settled. Called by IdempotencyRecords, for lines of batches.
+-- KEYS[1]  prefix of all keys of the root, with its hash tag
+-- ARGV     names of what their runs share
+-- Returns  0
+local SETTLING_MS = 600000
+for _, once in ipairs(ARGV) do
+  redis.call('DEL', KEYS[1] .. 'runs:' .. once)
+  redis.call('PEXPIRE', KEYS[1] .. 'paid:' .. once, SETTLING_MS)
+end
+return 0

@@ -55,6 +55,7 @@ async def test_every_line_is_answered_once_and_charged_once(served: Served, tmp_
     times = (batch.created_at, batch.in_progress_at, batch.finalizing_at, batch.completed_at)
     assert list(times) == sorted(time_s for time_s in times if time_s is not None)
     await charged_as_told(served, batch, found)
+    assert not await served.store.keys("*runs:batch_*")
     assert await asyncio.to_thread(lambda: list(tmp_path.rglob("batches/*"))) == []
 
 

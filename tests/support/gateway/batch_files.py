@@ -88,5 +88,6 @@ async def charged_as_told(served: Served, batch: Batch, found: dict[str | None, 
 async def answered(client: openai.AsyncOpenAI, batch: Batch, count: int) -> None:
     """Wait until so many lines have been."""
     async with asyncio.timeout(WAIT_S):
-        while (counts := (await client.batches.retrieve(batch.id)).request_counts) is None or counts.completed < count:
+        while batch.request_counts is None or batch.request_counts.completed < count:
             await asyncio.sleep(0.02)
+            batch = await client.batches.retrieve(batch.id)

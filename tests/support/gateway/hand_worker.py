@@ -56,6 +56,8 @@ class HandWorker:
     lanes: dict[LaneName, Lane] = field(default_factory=lambda: dict(DEFAULT_LANES))
     step_weights: tuple[float, ...] = ()
     single_stream_ms: float = 0.0
+    step_s: float = 0.0
+    """How long a step takes, beside what it does."""
     fails: str = ""
     """With this reason each job ends as failed, before its first token."""
     leases: dict[str, Lease] = field(default_factory=dict)
@@ -123,6 +125,8 @@ class HandWorker:
                 await self._take()
             for lease in list(self.leases.values()):
                 await self._step(lease)
+            if self.step_s:
+                await asyncio.sleep(self.step_s)
 
     def _patience_ms(self) -> int:
         return IDLE_MS if all(self._is_held(lease) for lease in self.leases.values()) else 0

@@ -53,6 +53,10 @@ class World:
 
     directory: Path
     chooser: random.Random
+    settings: dict[str, str] = field(default_factory=dict)
+    """Of its gateways, by `FAIRLANE_*` name without the prefix."""
+    step_s: float = 0.0
+    """How long a step of its workers takes, beside what it does."""
     store: EmbeddedStore = field(init=False)
     gateways: list[Process] = field(default_factory=list)
     urls: list[str] = field(default_factory=list)
@@ -72,10 +76,12 @@ class World:
                 "FAIRLANE_GATEWAY__RESERVATION_LEASE_S": "2",
                 "FAIRLANE_GATEWAY__QUANTUM_TOKENS": "16",
                 "FAIRLANE_GATEWAY__STORE_TIMEOUT_S": "1",
+                **{f"FAIRLANE_{name}": value for name, value in self.settings.items()},
             }
             self.urls.append(f"http://127.0.0.1:{port}")
             self.gateways.append(Process(["-m", "fairlane.gateway"], environ, self.directory / f"gateway{number}.log"))
-            command = ["-m", "tests.support.system.script_worker", self.store.url, str(round(LEASE_S * 1e3))]
+            figures = str(round(LEASE_S * 1e3)), "256", str(self.step_s)
+            command = ["-m", "tests.support.system.script_worker", self.store.url, *figures]
             self.workers.append(Process(command, environ, self.directory / f"worker{number}.log"))
 
     def __enter__(self) -> "World":
