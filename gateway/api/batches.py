@@ -136,7 +136,8 @@ class CreateBatch:
             with translated():
                 index = LineIndex(await read_all(self._storage, files.index(batch.input_file_id)))
         except NotStored:
-            raise invalid("input_file_id", "`input_file_id` is not the id of a file.") from None
+            message = "The file's contents are not in this gateway's storage."
+            raise ApiError(message, "unavailable", retry_after_s=5.0) from None
         unstated = self._fleet_cache.longest_context() or 0
         return await asyncio.to_thread(lambda: sum(entry.tokens(unstated) for entry in index))
 

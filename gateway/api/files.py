@@ -203,7 +203,8 @@ class FileContent:
                         started = True
                     await send({"type": "http.response.body", "body": part, "more_body": True})
             except NotStored:
-                raise not_found("file") from None
+                message = "The file's contents are not in this gateway's storage."
+                raise ApiError(message, "unavailable", retry_after_s=5.0) from None
             if not started:
                 await send({"type": "http.response.start", "status": 200, "headers": headers})
             await send({"type": "http.response.body", "body": b""})

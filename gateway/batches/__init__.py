@@ -9,6 +9,7 @@
     results.py                  answers: segments while it runs, two files at its end
     keys.py, scripts.py         Redis keys and scripts (`lua/`)
 
-`api/files.py` and `api/batches.py` call in, and the application, which gives the runner its endpoints. It decides
-nothing about budgets or queues: a line goes through `requests/` as a client's request does. Never imports `api/`.
+The endpoints of files and batches in `gateway.api` call in, and the application, which gives the runner its endpoints.
+It decides nothing about budgets or queues: a line goes through `gateway.requests` as a client's request does. Never
+imports `gateway.api`.
 """

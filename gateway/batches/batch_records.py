@@ -2,6 +2,7 @@
 
 import re
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -137,9 +138,9 @@ class BatchRecords:
         """Those that may have open batches."""
         return scripts.texts(await scripts.call(self._client, "ZRANGE", keys.OPEN_ROOTS, 0, MOST_ROOTS - 1))
 
-    async def take(self, root: str, owner: str, lease_ms: int) -> Taken | None:
-        """Own a batch that nobody runs. A root without open batches is looked at no more."""
-        found = await self._run("batch_take", root, owner, lease_ms)
+    async def take(self, root: str, owner: str, lease_ms: int, *, but: Iterable[str] = ()) -> Taken | None:
+        """Own a batch that nobody runs, but none of those. A root without open batches is looked at no more."""
+        found = await self._run("batch_take", root, owner, lease_ms, *but)
         if len(found) == 1:
             if not found[0]:
                 await self._unlist(root)

@@ -67,6 +67,8 @@ class BatchParts:
     """Output tokens of a choice whose line does not say how many."""
     counted: Callable[[str], None]
     """Told how each line ended: completed, failed or expired."""
+    ended: Callable[[str], None]
+    """Told how each batch ended, by its status."""
 
 
 @dataclass(slots=True, eq=False)

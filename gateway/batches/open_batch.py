@@ -57,6 +57,8 @@ class OpenBatch:
         self._index = LineIndex(b"")
         self._is_cancelling = taken.is_cancelling
         self._is_lost = False
+        self.is_elsewhere = False
+        """Its file is not in this gateway's storage."""
         self._tokens = 0
         """Of lines that have not ended."""
 
@@ -79,9 +81,14 @@ class OpenBatch:
 
     async def _advance(self) -> None:
         """From wherever it stands to its end."""
-        faults = await self._faults() if self._batch.status == "validating" else ()
-        if faults or not await self._load():
-            await self._fail(faults or [_INPUT_GONE])
+        faults = await self._faults()
+        if not faults and not await self._load():
+            if time.time() < self._batch.expires_at:
+                await self._leave()
+                return
+            faults = [_INPUT_GONE]
+        if faults and self._batch.status in ("validating", "in_progress"):
+            await self._fail(faults)
             return
         if self._batch.status == "validating":
             await self._save(status="in_progress", in_progress_at=_now_s())
@@ -110,6 +117,16 @@ class OpenBatch:
                 return
             self._is_cancelling = self._is_cancelling or is_cancelling
 
+    async def _leave(self) -> None:
+        """The file is there, and not in this gateway's storage: leave its batch to one that has it."""
+        log.warning(
+            "batch %s cannot run here: its file is not in this gateway's storage; "
+            "gateways need one place for files (gateway.files.url)",
+            self._batch.id,
+        )
+        self.is_elsewhere = True
+        await self._give_back()
+
     async def _give_back(self) -> None:
         try:
             await self._parts.records.renew(self._taken, self._parts.owner, 0)
@@ -119,8 +136,10 @@ class OpenBatch:
     # Reading the file.
 
     async def _faults(self) -> Sequence[BatchFault]:
-        """Why the file can not be read at all, if so."""
+        """Why the file can not be read at all, if so. Once lines have run it can."""
         batch, parts = self._batch, self._parts
+        if batch.status != "validating":
+            return []
         found = await _persist(lambda: parts.files.get(self._taken.root, batch.tenant, batch.input_file_id))
         if found is None:
             return [_INPUT_GONE]
@@ -134,7 +153,7 @@ class OpenBatch:
         return [BatchFault("invalid_json_line", message, line=entry.number) for entry in lines]
 
     async def _load(self) -> bool:
-        """Where the lines stand, and how far they are; False where the file is gone."""
+        """Where the lines stand, and how far they are; False where this gateway's storage does not have them."""
         index = await _read_index(self._parts.storage, self._batch)
         if index is None:
             return False
@@ -282,6 +301,7 @@ class OpenBatch:
         if not await _persist(lambda: parts.records.finish(self._taken, parts.owner, batch, made)):
             raise LeaseLost
         self._batch = batch
+        parts.ended(batch.status)
         log.info("batch %s %s: %d completed, %d failed", batch.id, batch.status, batch.completed, batch.failed)
 
     async def _save(self, **changes: object) -> None:

@@ -150,7 +150,7 @@ class Segments:
 
     async def delete(self) -> None:
         """Forget all of them."""
-        await self._storage.delete(self._folder)
+        await self._storage.delete_folder(self._folder)
 
     def _name(self, epoch: int, number: int) -> str:
         return f"{self._folder}/{epoch}-{number}"

@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 LOOK_EVERY_S = 1.0
 SWEEP_EVERY_S = 600.0
 SWEPT_AT_ONCE = 100
+ELSEWHERE_S = 60.0
+"""How long a batch is left to others whose file this gateway does not have."""
 TRUSTED_S = 1.0
 """How long a tenant and its key are taken as they were."""
 CLOSE_S = 15.0
@@ -84,8 +86,9 @@ class BatchRunner:
         self._fleet_cache = fleet_cache
         self._telemetry = telemetry
         self._is_stopping = is_stopping
-        self._open: dict[asyncio.Task[None], str] = {}
-        """Each with its batch's id."""
+        self._open: set[asyncio.Task[None]] = set()
+        self._elsewhere: dict[str, float] = {}
+        """Batches whose files are not in this gateway's storage, and until when they are left to others."""
         self._news = asyncio.Event()
         self._identities: dict[tuple[str, str], tuple[float, Identity | None]] = {}
 
@@ -93,6 +96,11 @@ class BatchRunner:
     def open_count(self) -> int:
         """Batches that this gateway runs."""
         return len(self._open)
+
+    @property
+    def left_to_others(self) -> list[str]:
+        """Batches whose files are not in this gateway's storage."""
+        return list(self._elsewhere)
 
     def wake(self) -> None:
         """There is a new batch."""
@@ -131,7 +139,7 @@ class BatchRunner:
                     await self._storage.delete(files.index(name))
                     await self._files.drop(root, name)
                 else:
-                    await self._storage.delete(f"batches/{name}")
+                    await self._storage.delete_folder(f"batches/{name}")
                     await self._records.drop(root, name)
             if not expired:
                 await self._files.unlist_if_empty(root)
@@ -153,23 +161,29 @@ class BatchRunner:
         """Take on what nobody runs, a batch of each root at a time. Raises StoreUnavailable."""
         if self._is_stopping() or len(self._open) >= self._settings.most_batches:
             return
+        now_s = time.monotonic()
+        self._elsewhere = {batch: until_s for batch, until_s in self._elsewhere.items() if until_s > now_s}
         roots = await self._records.roots()
         random.shuffle(roots)  # gateways that look at the same time begin with different ones
         for root in roots:
             if self._is_stopping() or len(self._open) >= self._settings.most_batches:
                 return
-            taken = await self._records.take(root, self._owner, round(self._settings.lease_s * 1e3))
+            lease_ms = round(self._settings.lease_s * 1e3)
+            taken = await self._records.take(root, self._owner, lease_ms, but=self._elsewhere)
             if taken is not None:
                 self._begin(taken, parts)
 
     def _begin(self, taken: Taken, parts: BatchParts) -> None:
         log.info("batch %s is run here (epoch %d)", taken.batch.id, taken.epoch)
-        task = asyncio.create_task(OpenBatch(taken, parts).run(), name=f"batch {taken.batch.id}")
-        self._open[task] = taken.batch.id
-        task.add_done_callback(self._ended)
+        batch = OpenBatch(taken, parts)
+        task = asyncio.create_task(batch.run(), name=f"batch {taken.batch.id}")
+        self._open.add(task)
+        task.add_done_callback(lambda done: self._ended(taken.batch.id, batch, done))
 
-    def _ended(self, task: "asyncio.Task[None]") -> None:
-        batch_id = self._open.pop(task)
+    def _ended(self, batch_id: str, batch: OpenBatch, task: "asyncio.Task[None]") -> None:
+        self._open.discard(task)
+        if batch.is_elsewhere:
+            self._elsewhere[batch_id] = time.monotonic() + ELSEWHERE_S
         if not task.cancelled() and (fault := task.exception()) is not None:
             log.error("batch %s cannot go on here (%s)", batch_id, type(fault).__name__, exc_info=fault)
         self._news.set()  # there is room for another
@@ -198,6 +212,7 @@ class BatchRunner:
             share=lambda: max(1, min(settings.most_batch_lines, settings.most_lines // max(1, len(self._open)))),
             unstated_tokens=lambda: self._fleet_cache.longest_context() or 0,
             counted=self._telemetry.batch_lines.add,
+            ended=self._telemetry.batches.add,
         )
 
     async def _identity(self, batch: Batch) -> Identity | None:

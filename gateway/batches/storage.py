@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING, Protocol
 from urllib.parse import unquote, urlsplit
 
 if TYPE_CHECKING:
+    from obstore import GetOptions
     from obstore.store import ObjectStore as Bucket
 
 READ_BYTES = 256 * 1024
@@ -39,7 +40,10 @@ class Storage(Protocol):
         """The bytes from `start` to before `end`, in parts of about READ_BYTES. Raises NotStored."""
 
     async def delete(self, name: str) -> None:
-        """Forget it, and all below it where it is a folder; nothing happens where there is none."""
+        """Forget an object; nothing happens where there is none."""
+
+    async def delete_folder(self, name: str) -> None:
+        """Forget all below a name; nothing happens where there is nothing."""
 
 
 class Drafts:
@@ -50,7 +54,7 @@ class Drafts:
 
     def new(self) -> Path:
         """A path of its own for a new draft."""
-        self._folder.mkdir(parents=True, exist_ok=True)
+        _make(self._folder)
         return self._folder / secrets.token_hex(16)
 
     def sweep(self) -> None:
@@ -85,11 +89,14 @@ class FolderStorage:
             file.close()
 
     async def delete(self, name: str) -> None:
-        await asyncio.to_thread(_removed, self._folder / name)
+        await asyncio.to_thread((self._folder / name).unlink, missing_ok=True)
+
+    async def delete_folder(self, name: str) -> None:
+        await asyncio.to_thread(shutil.rmtree, self._folder / name, ignore_errors=True)
 
     @staticmethod
     def _put(target: Path, source: Path) -> None:
-        target.parent.mkdir(parents=True, exist_ok=True)
+        _make(target.parent)
         try:
             os.replace(source, target)
         except OSError:  # the drafts are on another file system
@@ -100,30 +107,39 @@ class FolderStorage:
 
 
 class BucketStorage:
-    """A bucket of an object store, through obstore."""
+    """A bucket of an object store, through obstore: its blocking calls, in threads, since what it calls back from
+    threads of its own may meet an interpreter that is ending."""
 
     def __init__(self, bucket: "Bucket") -> None:
         self._bucket = bucket
 
     async def put(self, name: str, source: Path) -> None:
         with _translated(name):
-            await self._bucket.put_async(name, source)
+            await asyncio.to_thread(self._bucket.put, name, source)
         await asyncio.to_thread(source.unlink)
 
     async def read(self, name: str, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
         with _translated(name):
             if end is not None:
-                yield bytes(await self._bucket.get_range_async(name, start=start, end=end))
+                yield bytes(await asyncio.to_thread(self._bucket.get_range, name, start=start, end=end))
                 return
-            found = await self._bucket.get_async(name, options={"range": {"offset": start}} if start else None)
-            async for part in found.stream(min_chunk_size=READ_BYTES):
+            options: GetOptions = {"range": {"offset": start}} if start else {}
+            found = await asyncio.to_thread(self._bucket.get, name, options=options)
+            parts = iter(found.stream(min_chunk_size=READ_BYTES))
+            while (part := await asyncio.to_thread(next, parts, None)) is not None:
                 yield bytes(part)
 
     async def delete(self, name: str) -> None:
         with suppress(NotStored), _translated(name):
-            async for entries in self._bucket.list(f"{name}/"):
-                await self._bucket.delete_async([entry["path"] for entry in entries])
-            await self._bucket.delete_async(name)
+            await asyncio.to_thread(self._bucket.delete, name)
+
+    async def delete_folder(self, name: str) -> None:
+        with suppress(NotStored), _translated(name):
+            await asyncio.to_thread(self._delete_below, f"{name}/")
+
+    def _delete_below(self, prefix: str) -> None:
+        for entries in self._bucket.list(prefix):
+            self._bucket.delete([entry["path"] for entry in entries])
 
 
 def storage(url: str) -> Storage:
@@ -166,6 +182,13 @@ def _translated(name: str) -> Iterator[None]:
         raise OSError(f"the object store fails ({type(error).__name__})") from error
 
 
+def _make(folder: Path) -> None:
+    """The folder, and those above it that are missing, are nobody else's to look into."""
+    for each in reversed((folder, *folder.parents)):
+        with suppress(FileExistsError):
+            each.mkdir(mode=0o700)
+
+
 def _opened(path: Path, start: int) -> IO[bytes]:
     try:
         file = path.open("rb")
@@ -173,10 +196,3 @@ def _opened(path: Path, start: int) -> IO[bytes]:
         raise NotStored(path.name) from None
     file.seek(start)
     return file
-
-
-def _removed(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)

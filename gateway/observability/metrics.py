@@ -183,6 +183,9 @@ class Telemetry:
         self.settlements_in_hand = self._level("settlements_in_hand", "Settlements that wait for a worker or the store")
         self.reaped = self._total("reaped", "Lapsed reservations settled here")
         self.batches_open = self._level("batches_open", "Batches that this gateway runs")
+        self.batches = self._counter(
+            "batches", "Batches that ended here: completed, failed, expired or cancelled", "status"
+        )
         self.batch_lines = self._counter(
             "batch_lines", "Lines of batches by how they ended: completed, failed or expired", "outcome"
         )

@@ -50,10 +50,17 @@ return {'ok'}
 -- name: batch_take
 -- Makes the caller the owner of a batch that nobody runs, or whose owner's lease has run out. Called by BatchRecords.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
--- ARGV     1 owner, 2 lease ms
+-- ARGV     1 owner, 2 lease ms, then batches that it can not run
 -- Returns  {batch, epoch, tenant, key, doc, progress or false, cancelling or false}, or {open batches} where none is free
-local now, open = now_ms(), KEYS[1] .. 'open'
-local batch = redis.call('ZRANGEBYSCORE', open, '-inf', now, 'LIMIT', 0, 1)[1]
+local now, open, others = now_ms(), KEYS[1] .. 'open', {}
+for at = 3, #ARGV do others[ARGV[at]] = true end
+local batch
+for _, free in ipairs(redis.call('ZRANGEBYSCORE', open, '-inf', now, 'LIMIT', 0, #ARGV - 1)) do
+  if not others[free] then
+    batch = free
+    break
+  end
+end
 if not batch then
   local last = redis.call('ZREVRANGE', open, 0, 0, 'WITHSCORES')
   if last[2] and tonumber(last[2]) > now + 10 * ARGV[2] then redis.call('ZADD', open, now + ARGV[2], last[1]) end

@@ -1,4 +1,4 @@
-"""A worker process without a model: `python -m tests.support.system.script_worker REDIS_URL LEASE_MS [BLOCKS [STEP_S]]`."""
+"""A worker process without a model: `python -m tests.support.system.script_worker URL LEASE_MS [BLOCKS [STEP_S]]`."""
 
 import asyncio
 import secrets
