@@ -28,6 +28,8 @@ from fairlane.scheduler.protocol.lanes import LaneName
 
 PATH = "/v1/batches"
 MAX_BODY_BYTES = 64 * 1024
+AGAIN_S = 60.0
+"""When a batch that does not fit may be tried again: nobody knows when others end."""
 
 
 class CreateBatch:
@@ -144,10 +146,10 @@ class CreateBatch:
     def _denied(self, full: Full, limits: dict[str, int | None], tokens: int) -> ApiError:
         if full.limit == "open":
             block = LimitBlock("open_batches", "tenant", self._records.most_open, full.used, 0, 1, None)
-            return limit_denied("rate", block, None)
+            return limit_denied("rate", block, AGAIN_S)
         limit = limits[full.limit]
         block = LimitBlock(BATCH_LIMIT, full.limit, limit or 0, full.used, 0, tokens, None)
-        return limit_denied("rate", block, None)
+        return limit_denied("rate", block, AGAIN_S)
 
 
 class ListBatches:

@@ -33,6 +33,8 @@ READ_AHEAD_BYTES, MOST_AHEAD = 2**20, 1_000
 """Of the input, bytes and lines that are read at a time."""
 RETRY_S = 1.0
 """When what the store or the storage has refused is tried again."""
+TURN_LINES = 64
+"""That are read without a pause."""
 MOST_TOLD = 20
 """Lines of an unreadable file that are told."""
 
@@ -160,10 +162,13 @@ class OpenBatch:
         self._index = index
         if self._progress is None:
             self._progress = Progress.of(len(index))
-        unstated = self._parts.unstated_tokens()
-        self._tokens = sum(index[place].tokens(unstated) for place in self._undone())
+        self._tokens = await asyncio.to_thread(self._tokens_left, self._parts.unstated_tokens())
         self._batch = msgspec.structs.replace(self._batch, total=len(index))
         return True
+
+    def _tokens_left(self, unstated: int) -> int:
+        """Of lines that have not ended."""
+        return sum(self._index[place].tokens(unstated) for place in self._undone())
 
     def _undone(self) -> Iterator[int]:
         return (place for place in range(len(self._index)) if not self._known_progress.is_done(place))
@@ -171,8 +176,10 @@ class OpenBatch:
     async def _lines(self) -> AsyncGenerator[tuple[int, BatchLine]]:
         """Those that have not ended, in their order, read some at a time."""
         ahead, start, slab = list[int](), 0, b""
-        undone = list(self._undone())
+        undone = await asyncio.to_thread(lambda: list(self._undone()))
         for number, place in enumerate(undone):
+            if number % TURN_LINES == 0:
+                await asyncio.sleep(0)  # others have their turn, also where no line takes any time
             entry = self._index[place]
             if not ahead or place > ahead[-1]:
                 ahead = _stretch(self._index, undone, number)

@@ -24,10 +24,10 @@ from fairlane.gateway.admin.openai import routes as openai_admin
 from fairlane.gateway.admin.router import Operation
 from fairlane.gateway.admin.views import QuotaView
 from fairlane.gateway.errors import TABLE, Code
-from fairlane.gateway.openai.neutral import NEUTRAL_CHAT, NEUTRAL_COMPLETION, Neutral
-from fairlane.gateway.openai.wire import ChatBody, CompletionBody
 from fairlane.gateway.openai import batches as openai_batches
 from fairlane.gateway.openai.batches import UploadForm
+from fairlane.gateway.openai.neutral import NEUTRAL_CHAT, NEUTRAL_COMPLETION, Neutral
+from fairlane.gateway.openai.wire import ChatBody, CompletionBody
 from fairlane.gateway.openapi import schemas as openapi_schemas
 
 Json = dict[str, Any]

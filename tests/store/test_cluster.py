@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 from redis.crc import key_slot
@@ -22,6 +23,7 @@ from fairlane.store.connections import Connections, connections
 from fairlane.store.errors import STORE_ERRORS, StoreUnavailable
 from fairlane.store.retry import StoreLink
 from tests.conftest import redis_binary
+from tests.support.gateway.batch_files import begun, charged_as_told, ended, folder_settings, lines, results
 from tests.support.gateway.served import (
     ADMIN_KEY,
     ASKED,
@@ -199,6 +201,17 @@ def move_back(masters: Masters, slot: int, source: int, target: int) -> None:
     masters.begin_move(slot, source, target)
     masters.move_keys(slot, source, target)
     masters.end_move(slot, source, target)
+
+
+async def test_a_batch_runs_on_a_cluster(masters: Masters, tmp_path: Path) -> None:
+    async with serving(folder_settings(masters.url, tmp_path)) as served:
+        await served.tenant()
+        async with served.sdk() as client:
+            batch = await ended(client, await begun(client, lines(10)))
+            found = await results(client, batch.output_file_id)
+            await client.files.delete(batch.input_file_id)
+        await charged_as_told(served, batch, found)
+    assert (batch.status, len(found)) == ("completed", 10)
 
 
 async def test_requests_of_tenants_on_all_nodes_are_served(masters: Masters) -> None:

@@ -57,7 +57,7 @@ async def test_a_deadline_that_is_no_time_is_refused(served: Served, value: str)
     ("method", "path", "status", "code"),
     [
         ("GET", "/v1/nothing", 404, "not_found"),
-        ("POST", "/v1/batches", 404, "not_found"),
+        ("POST", "/v1/nothing", 404, "not_found"),
         ("GET", "/nothing", 404, "not_found"),
         ("GET", CHAT, 405, "method_not_allowed"),
         ("POST", CHAT + "/", 404, "not_found"),
