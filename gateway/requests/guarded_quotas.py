@@ -20,7 +20,7 @@ from typing import Literal
 
 from fairlane.gateway.auth import KeyLookup
 from fairlane.quotas.api_keys import ApiKey, Identity
-from fairlane.quotas.limits import RULES, Limits, LimitsBy, LimitStatus, Scope
+from fairlane.quotas.limits import BATCH_LIMIT, RULES, Limits, LimitsBy, LimitStatus, Scope
 from fairlane.quotas.memory_levels import MemoryKey, MemoryTenant
 from fairlane.quotas.memory_store import MemoryQuotaStore
 from fairlane.quotas.redis_store import RedisQuotaStore
@@ -35,7 +35,7 @@ Mode = Literal["fail_closed", "fail_open", "local_share"]
 ModelLane = tuple[str, str]
 """As `limits_by` names them; empty: any."""
 LOOK_EVERY_S = 30.0
-_WINDOWS = {rule.name: rule.window for rule in RULES}
+_WINDOWS = {rule.name: rule.window for rule in RULES} | {BATCH_LIMIT: "request"}  # no request meets that one
 _LONG = ("day", "month")
 
 

@@ -41,6 +41,7 @@ def test_the_names_are_those_of_the_contract() -> None:
         "queued_requests",
         "max_prompt_tokens",
         "max_output_tokens",
+        "enqueued_batch_tokens",
     )
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairlane.quotas.limits import LIMIT_NAMES, Limits
+from fairlane.quotas.limits import LIMIT_NAMES, RULES, Limits
 from fairlane.quotas.store import AlreadySettled, Charge, Denied
 from tests.support.quotas.house import House, ask, charge, one, refused
 
@@ -278,7 +278,8 @@ async def test_statuses_come_in_the_order_of_the_names_tenant_first(house: House
 
     found = await house.store.statuses("acme", "acme", "k1")
 
-    expected = [("tenant", name) for name in LIMIT_NAMES] + [("key", name) for name in LIMIT_NAMES]
+    known = [rule.name for rule in RULES]
+    expected = [("tenant", name) for name in known] + [("key", name) for name in known]
     assert [(status.scope, status.name) for status in found] == expected
     assert all(status.limit == status.remaining == 7 for status in found)
 

@@ -74,7 +74,7 @@ def told(answer: httpx.Response) -> Refusal:
 
 
 def test_no_limit_is_left_out() -> None:
-    assert {*AFTER, *WHILE, BATCH_LIMIT} == set(LIMIT_NAMES)  # of batches alone: tests/gateway/batches/test_refusals.py
+    assert {*AFTER, *WHILE, BATCH_LIMIT} == set(LIMIT_NAMES)  # of batches alone: tests/gateway/batches
 
 
 @pytest.mark.parametrize("level", LEVELS)
