@@ -98,6 +98,7 @@ class UploadFile:
             await parts.storage.put(files.index(file_id), indexed)
             await parts.storage.put(files.contents(file_id), draft.path)
         finally:
+            scope["state"]["journal"].body_bytes = draft.bytes  # what was read for nothing counts against its key
             await asyncio.to_thread(draft.discard)
         now_s = int(time.time())
         return StoredFile(
@@ -252,12 +253,14 @@ class _Draft:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.scanner = LineScanner()
+        self.bytes = 0
         self._file: IO[bytes] = path.open("wb")
         self._unwritten = bytearray()
 
     async def write(self, data: bytes) -> None:
         """The next bytes."""
         self._unwritten += data
+        self.bytes += len(data)
         if len(self._unwritten) >= WRITE_BYTES:
             ready, self._unwritten = bytes(self._unwritten), bytearray()
             await asyncio.to_thread(self._write, ready)
