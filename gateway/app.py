@@ -133,7 +133,7 @@ def _batches(resources: Resources, bounds: Bounds, endpoints: frozenset[str]) ->
         ("POST", batches.PATH, create),
         ("GET", batches.PATH, batches.ListBatches(records)),
         ("GET", f"{batches.PATH}/{{batch}}", batches.ShowBatch(records)),
-        ("POST", f"{batches.PATH}/{{batch}}/cancel", batches.CancelBatch(records)),
+        ("POST", f"{batches.PATH}/{{batch}}/cancel", batches.CancelBatch(records, resources.batch_runner)),
     ]
 
 

@@ -10,7 +10,7 @@ from fairlane.gateway.api.generate import Bounds
 from fairlane.gateway.auth import Caller, may_ask
 from fairlane.gateway.batches import files
 from fairlane.gateway.batches.batch import OPEN, Batch, new_id
-from fairlane.gateway.batches.batch_records import BatchRecords, Full, Known
+from fairlane.gateway.batches.batch_records import BatchesFull, BatchRecords, KnownBatch
 from fairlane.gateway.batches.files import FileRecords, StoredFile
 from fairlane.gateway.batches.lines import LineIndex
 from fairlane.gateway.batches.runner import BatchRunner
@@ -143,7 +143,7 @@ class CreateBatch:
         unstated = self._fleet_cache.longest_context() or 0
         return await asyncio.to_thread(lambda: sum(entry.tokens(unstated) for entry in index))
 
-    def _denied(self, full: Full, limits: dict[str, int | None], tokens: int) -> ApiError:
+    def _denied(self, full: BatchesFull, limits: dict[str, int | None], tokens: int) -> ApiError:
         if full.limit == "open":
             block = LimitBlock("open_batches", "tenant", self._records.most_open, full.used, 0, 1, None)
             return limit_denied("rate", block, AGAIN_S)
@@ -183,8 +183,9 @@ class ShowBatch:
 class CancelBatch:
     """`POST /v1/batches/{id}/cancel`."""
 
-    def __init__(self, records: BatchRecords) -> None:
+    def __init__(self, records: BatchRecords, runner: BatchRunner) -> None:
         self._records = records
+        self._runner = runner
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One ASGI call. Raises ApiError."""
@@ -193,13 +194,14 @@ class CancelBatch:
         status = found.batch.status
         if status in OPEN and status != "finalizing":
             await self._records.cancel(caller.root, found.batch.id)
+            self._runner.cancelled(found.batch.id)
             found = await _own(self._records, caller, found.batch.id)
         elif status != "cancelled" and found.batch.ends_as != "cancelled":
             raise invalid(None, f"The batch is {status}: it cannot be cancelled any more.")
         await send_json(send, found.shown(), [])
 
 
-async def _own(records: BatchRecords, caller: Caller, batch_id: str) -> Known:
+async def _own(records: BatchRecords, caller: Caller, batch_id: str) -> KnownBatch:
     """A batch of the caller's tenant. Raises ApiError `not_found`, for another tenant's as well."""
     found = await records.get(caller.root, caller.tenant_id, batch_id)
     if found is None:

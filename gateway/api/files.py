@@ -79,7 +79,7 @@ class UploadFile:
     async def _kept(self, scope: Scope, receive: Receive, caller: Caller, file_id: str) -> StoredFile:
         """The file in the storage, as it will be known."""
         parts = self._parts
-        draft = await asyncio.to_thread(_Draft, parts.drafts.new())
+        draft = await asyncio.to_thread(_Upload, parts.drafts.new())
         try:
             form = await read_form(
                 receive,
@@ -247,7 +247,7 @@ def page(shown: list[dict[str, object]], limit: int) -> dict[str, object]:
     }
 
 
-class _Draft:
+class _Upload:
     """A file on its way to disk: written in threads, and looked through as it comes."""
 
     def __init__(self, path: Path) -> None:

@@ -24,7 +24,7 @@ MOST_ROOTS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Full:
+class BatchesFull:
     """Why a batch was not taken on."""
 
     limit: Literal["tenant", "key", "open"]
@@ -32,7 +32,7 @@ class Full:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownBatch:
     """A batch as it is shown: its owner may not have heard yet that it is to end."""
 
     batch: Batch
@@ -43,7 +43,7 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class TakenBatch:
     """A batch that this owner runs from now on."""
 
     root: str
@@ -64,7 +64,7 @@ class BatchRecords:
 
     async def create(
         self, root: str, batch: Batch, tokens: int, *, tenant_limit: int | None, key_limit: int | None
-    ) -> Full | None:
+    ) -> BatchesFull | None:
         """Take a batch on, or say what is in its way. `tokens`: of its lines; the limits: of tokens enqueued."""
         limits = [-1 if limit is None else limit for limit in (tenant_limit, key_limit)]
         now_ms = round(time.time() * 1e3)
@@ -83,11 +83,11 @@ class BatchRecords:
             self.most_open,
         )
         if how != b"ok":
-            return Full(how.decode(), used[0])
+            return BatchesFull(how.decode(), used[0])
         await self._enlist(root, now_ms)
         return None
 
-    async def get(self, root: str, tenant: str, batch_id: str) -> Known | None:
+    async def get(self, root: str, tenant: str, batch_id: str) -> KnownBatch | None:
         """A tenant's own batch; None where it is not there or another's."""
         if _ID.fullmatch(batch_id) is None:
             return None
@@ -97,7 +97,7 @@ class BatchRecords:
             return None
         return _known(doc, cancelling)
 
-    async def listed(self, root: str, tenant: str, *, after: str, limit: int) -> list[Known] | None:
+    async def listed(self, root: str, tenant: str, *, after: str, limit: int) -> list[KnownBatch] | None:
         """At most so many, the newest first; None where the one to begin after is not known."""
         found = await self._run("documents", root, tenant, "batch", after, limit, 1)
         return None if found is None else [_known(*each) for each in zip(found[::2], found[1::2], strict=True)]
@@ -138,7 +138,7 @@ class BatchRecords:
         """Those that may have open batches."""
         return scripts.texts(await scripts.call(self._client, "ZRANGE", keys.OPEN_ROOTS, 0, MOST_ROOTS - 1))
 
-    async def take(self, root: str, owner: str, lease_ms: int, *, but: Iterable[str] = ()) -> Taken | None:
+    async def take(self, root: str, owner: str, lease_ms: int, *, but: Iterable[str] = ()) -> TakenBatch | None:
         """Own a batch that nobody runs, but none of those. A root without open batches is looked at no more."""
         found = await self._run("batch_take", root, owner, lease_ms, *but)
         if len(found) == 1:
@@ -146,7 +146,7 @@ class BatchRecords:
                 await self._unlist(root)
             return None
         _, epoch, _, _, doc, progress, cancelling = found
-        return Taken(
+        return TakenBatch(
             root=root,
             epoch=epoch,
             batch=msgspec.json.decode(doc, type=Batch),
@@ -154,17 +154,17 @@ class BatchRecords:
             is_cancelling=cancelling is not None,
         )
 
-    async def renew(self, taken: Taken, owner: str, lease_ms: int) -> tuple[bool, bool]:
+    async def renew(self, taken: TakenBatch, owner: str, lease_ms: int) -> tuple[bool, bool]:
         """Keep it for another lease, or give it back (0): whether it is the owner's still, and is to be cancelled."""
         held, *cancelling = await self._run("batch_renew", taken.root, taken.batch.id, owner, taken.epoch, lease_ms)
         return bool(held), bool(cancelling and cancelling[0])
 
-    async def save(self, taken: Taken, owner: str, batch: Batch, progress: Progress, tokens: int) -> bool:
+    async def save(self, taken: TakenBatch, owner: str, batch: Batch, progress: Progress, tokens: int) -> bool:
         """Note how far it is; False where it is the owner's no more. `tokens`: of lines that have not ended."""
         doc, packed = msgspec.json.encode(batch), msgspec.msgpack.encode(progress)
         return bool(await self._run("batch_save", taken.root, batch.id, owner, taken.epoch, doc, packed, tokens))
 
-    async def finish(self, taken: Taken, owner: str, batch: Batch, made: list[StoredFile]) -> bool:
+    async def finish(self, taken: TakenBatch, owner: str, batch: Batch, made: list[StoredFile]) -> bool:
         """It has ended, and these are its files; False where it is the owner's no more."""
         now_ms = round(time.time() * 1e3)
         await scripts.call(self._client, "ZADD", keys.FILE_ROOTS, now_ms, taken.root)
@@ -193,5 +193,5 @@ class BatchRecords:
         return await scripts.run(self._client, name, keys.of_root(root), *args)
 
 
-def _known(doc: bytes, cancelling: bytes | None) -> Known:
-    return Known(msgspec.json.decode(doc, type=Batch), None if cancelling is None else int(cancelling))
+def _known(doc: bytes, cancelling: bytes | None) -> KnownBatch:
+    return KnownBatch(msgspec.json.decode(doc, type=Batch), None if cancelling is None else int(cancelling))

@@ -30,14 +30,14 @@ class AnswerTooLarge(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class LineAnswer:
     """What an endpoint said."""
 
     status: int
     body: bytes
 
     def __repr__(self) -> str:
-        return f"Answer({self.status}, {len(self.body)} bytes)"
+        return f"LineAnswer({self.status}, {len(self.body)} bytes)"
 
 
 class LineCalls:
@@ -53,7 +53,7 @@ class LineCalls:
         room = at_once * 2 * MAX_LINE_BYTES
         self._bodies = BodyBudget(most_bytes=room, most_tenant_bytes=room)
 
-    async def run(self, path: str, body: bytes, caller: Caller, request_id: str, leave: Disconnect) -> Answer:
+    async def run(self, path: str, body: bytes, caller: Caller, request_id: str, leave: Disconnect) -> LineAnswer:
         """The answer to one line. `leave`: ends it, as a client does that goes.
 
         Raises ApiError, STORE_ERRORS, AnswerTooLarge; ClientDisconnect once it was told to end.
@@ -85,7 +85,7 @@ class LineCalls:
             self._telemetry.requests.add(path, LaneName.THROUGHPUT.value, journal.code)
         if recording.body is None:
             raise AnswerTooLarge
-        return Answer(recording.status, recording.body)
+        return LineAnswer(recording.status, recording.body)
 
 
 async def _nothing_more() -> Message:

@@ -38,7 +38,7 @@ class _Envelope(msgspec.Struct):
     body: msgspec.Raw = msgspec.Raw(b"")
 
 
-class _Asked(msgspec.Struct):
+class _Sizes(msgspec.Struct):
     """What of a body says how much it may bring forth."""
 
     max_tokens: object = None
@@ -141,7 +141,7 @@ class LineScanner:
         try:
             envelope = msgspec.json.decode(line, type=_Envelope)
             self.readable += 1
-            asked = msgspec.json.decode(envelope.body, type=_Asked) if bytes(envelope.body) else _Asked()
+            asked = msgspec.json.decode(envelope.body, type=_Sizes) if bytes(envelope.body) else _Sizes()
         except (msgspec.MsgspecError, RecursionError, ValueError):
             return nothing
         flags = 0

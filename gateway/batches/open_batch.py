@@ -17,7 +17,7 @@ import msgspec
 
 from fairlane.gateway.batches import files, results
 from fairlane.gateway.batches.batch import Batch, BatchFault, Ending, Progress
-from fairlane.gateway.batches.batch_records import Taken
+from fairlane.gateway.batches.batch_records import TakenBatch
 from fairlane.gateway.batches.files import StoredFile
 from fairlane.gateway.batches.line_runner import BatchParts, LineRunner
 from fairlane.gateway.batches.lines import TOO_LONG, BatchLine, LineIndex, read_line
@@ -50,15 +50,17 @@ class LeaseLost(Exception):
 class OpenBatch:
     """A batch that was taken. `run` ends it, or hands it back."""
 
-    def __init__(self, taken: Taken, parts: BatchParts) -> None:
+    def __init__(self, taken: TakenBatch, parts: BatchParts) -> None:
         self._taken = taken
         self._parts = parts
         self._batch = taken.batch
         self._progress = taken.progress
         self._segments = Segments(taken.batch.id, parts.storage, parts.drafts)
         self._index = LineIndex(b"")
-        self._is_cancelling = taken.is_cancelling
+        self.is_cancelling = taken.is_cancelling
+        """It was asked to end."""
         self._is_lost = False
+        self.id = taken.batch.id
         self.is_elsewhere = False
         """Its file is not in this gateway's storage."""
         self._tokens = 0
@@ -117,7 +119,7 @@ class OpenBatch:
                 self._is_lost = True
                 task.cancel()
                 return
-            self._is_cancelling = self._is_cancelling or is_cancelling
+            self.is_cancelling = self.is_cancelling or is_cancelling
 
     async def _leave(self) -> None:
         """The file is there, and not in this gateway's storage: leave its batch to one that has it."""
@@ -226,14 +228,14 @@ class OpenBatch:
         ends = await runner.end()
         await self._keep([*unwritten, *ends])
         if not any(True for _ in self._undone()):
-            return "cancelled" if self._is_cancelling else "completed"
-        if self._is_cancelling:
+            return "cancelled" if self.is_cancelling else "completed"
+        if self.is_cancelling:
             return "cancelled"
         return "expired" if time.time() >= self._batch.expires_at else None
 
     def _is_over(self) -> bool:
         """No line is begun any more."""
-        return self._is_cancelling or self._parts.is_stopping() or time.time() >= self._batch.expires_at
+        return self.is_cancelling or self._parts.is_stopping() or time.time() >= self._batch.expires_at
 
     async def _keep(self, ends: Sequence[LineEnd]) -> None:
         """Keep how lines ended: from then on they have. Raises LeaseLost."""

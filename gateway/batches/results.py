@@ -71,7 +71,7 @@ class _Details(msgspec.Struct):
     cached_tokens: int | None = 0
 
 
-class _Usage(msgspec.Struct):
+class _ToldUsage(msgspec.Struct):
     """What answers of all endpoints say of their tokens."""
 
     prompt_tokens: int = 0
@@ -82,8 +82,8 @@ class _Usage(msgspec.Struct):
     input_tokens_details: _Details | None = None
 
 
-class _Answer(msgspec.Struct):
-    usage: _Usage | None = None
+class _Answered(msgspec.Struct):
+    usage: _ToldUsage | None = None
 
 
 def request_id(batch: Batch, place: int) -> str:
@@ -95,7 +95,7 @@ def answered(batch: Batch, place: int, custom_id: str | None, status: int, body:
     """A line that has an answer."""
     name = request_id(batch, place)
     record = _Record(name, custom_id, _Response(status, name, msgspec.Raw(body)), None)
-    usage = msgspec.json.decode(body, type=_Answer).usage or _Usage()
+    usage = msgspec.json.decode(body, type=_Answered).usage or _ToldUsage()
     details = usage.prompt_tokens_details or usage.input_tokens_details or _Details()
     return LineEnd(
         place=place,
@@ -162,7 +162,7 @@ class OutputFiles:
     def __init__(self, batch: Batch, storage: Storage, drafts: Drafts) -> None:
         self._batch = batch
         self._storage = storage
-        self._drafts = {kind: _Draft(drafts.new()) for kind in (OUTPUT, ERRORS)}
+        self._drafts = {kind: _Growing(drafts.new()) for kind in (OUTPUT, ERRORS)}
 
     async def add(self, lines: bytes) -> None:
         """Lines of a segment."""
@@ -202,7 +202,7 @@ def output_id(batch_id: str, kind: bytes) -> str:
     return f"file-{hashlib.sha256(kind + batch_id.encode()).hexdigest()[:24]}"
 
 
-class _Draft:
+class _Growing:
     """A file that grows."""
 
     def __init__(self, path: Path) -> None:

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 
 from fairlane.gateway.batches import files
 from fairlane.gateway.batches.batch import Batch
-from fairlane.gateway.batches.batch_records import BatchRecords, Taken
+from fairlane.gateway.batches.batch_records import BatchRecords, TakenBatch
 from fairlane.gateway.batches.files import FileRecords
 from fairlane.gateway.batches.line_call import LineCalls
 from fairlane.gateway.batches.line_runner import BatchParts
@@ -86,7 +86,7 @@ class BatchRunner:
         self._fleet_cache = fleet_cache
         self._telemetry = telemetry
         self._is_stopping = is_stopping
-        self._open: set[asyncio.Task[None]] = set()
+        self._open: dict[asyncio.Task[None], OpenBatch] = {}
         self._elsewhere: dict[str, float] = {}
         """Batches whose files are not in this gateway's storage, and until when they are left to others."""
         self._news = asyncio.Event()
@@ -101,6 +101,12 @@ class BatchRunner:
     def left_to_others(self) -> list[str]:
         """Batches whose files are not in this gateway's storage."""
         return list(self._elsewhere)
+
+    def cancelled(self, batch_id: str) -> None:
+        """A batch is to end; where another gateway runs it, that one hears of it with its lease."""
+        for batch in self._open.values():
+            if batch.id == batch_id:
+                batch.is_cancelling = True
 
     def wake(self) -> None:
         """There is a new batch."""
@@ -173,19 +179,19 @@ class BatchRunner:
             if taken is not None:
                 self._begin(taken, parts)
 
-    def _begin(self, taken: Taken, parts: BatchParts) -> None:
+    def _begin(self, taken: TakenBatch, parts: BatchParts) -> None:
         log.info("batch %s is run here (epoch %d)", taken.batch.id, taken.epoch)
         batch = OpenBatch(taken, parts)
         task = asyncio.create_task(batch.run(), name=f"batch {taken.batch.id}")
-        self._open.add(task)
-        task.add_done_callback(lambda done: self._ended(taken.batch.id, batch, done))
+        self._open[task] = batch
+        task.add_done_callback(self._ended)
 
-    def _ended(self, batch_id: str, batch: OpenBatch, task: "asyncio.Task[None]") -> None:
-        self._open.discard(task)
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        batch = self._open.pop(task)
         if batch.is_elsewhere:
-            self._elsewhere[batch_id] = time.monotonic() + ELSEWHERE_S
+            self._elsewhere[batch.id] = time.monotonic() + ELSEWHERE_S
         if not task.cancelled() and (fault := task.exception()) is not None:
-            log.error("batch %s cannot go on here (%s)", batch_id, type(fault).__name__, exc_info=fault)
+            log.error("batch %s cannot go on here (%s)", batch.id, type(fault).__name__, exc_info=fault)
         self._news.set()  # there is room for another
 
     async def _close(self) -> None:

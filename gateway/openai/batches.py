@@ -17,18 +17,18 @@ MAX_METADATA_KEY, MAX_METADATA_VALUE = 64, 512
 MOST_FILES_LISTED, MOST_BATCHES_LISTED = 10_000, 100
 
 
-class _Input(BaseModel):
+class _BatchInput(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
-class ExpiresAfter(_Input):
+class ExpiresAfter(_BatchInput):
     """When a file is forgotten."""
 
     anchor: Annotated[Literal["created_at"], Field(description="From when on the seconds count")]
     seconds: Annotated[int, Field(ge=SHORTEST_EXPIRY_S, le=LONGEST_EXPIRY_S, description="From an hour to thirty days")]
 
 
-class BatchBody(_Input):
+class BatchBody(_BatchInput):
     """The body of `POST /v1/batches`."""
 
     input_file_id: Annotated[str, Field(max_length=64, description="A file of purpose `batch`")]
@@ -50,11 +50,11 @@ class BatchBody(_Input):
     ] = None
 
 
-class _Query(BaseModel):
+class _ListQuery(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
-class FilesQuery(_Query):
+class FilesQuery(_ListQuery):
     """Which files to list."""
 
     after: Annotated[str, Field(max_length=64, description="The last id of the page before")] = ""
@@ -63,14 +63,14 @@ class FilesQuery(_Query):
     purpose: Annotated[Literal["batch", "batch_output"] | None, Field(description="Absent: any")] = None
 
 
-class BatchesQuery(_Query):
+class BatchesQuery(_ListQuery):
     """Which batches to list, the newest first."""
 
     after: Annotated[str, Field(max_length=64, description="The last id of the page before")] = ""
     limit: Annotated[int, Field(ge=1, le=MOST_BATCHES_LISTED)] = 20
 
 
-Q = TypeVar("Q", bound=_Query)
+Q = TypeVar("Q", bound=_ListQuery)
 
 
 def read_query(kind: type[Q], query: bytes) -> Q:

@@ -59,6 +59,8 @@ def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path: Path) -
         ({**STORE, "FAIRLANE_GATEWAY__QUOTA_FALLBACK": "open"}, "setting gateway.quota_fallback: "),
         ({**STORE, f"{FALLBACKS}TOKENS_PER_DAY": "shut"}, "setting gateway.quota_fallbacks"),
         ({**STORE, f"{FALLBACKS}TOKENS": "fail_open"}, "setting gateway.quota_fallbacks.tokens: no such limit"),
+        ({**STORE, "FAIRLANE_GATEWAY__FILES__URL": "/var/files"}, "setting gateway.files.url: must be a URL"),
+        ({**STORE, "FAIRLANE_GATEWAY__FILES__LINES": "0"}, "setting gateway.files.lines: "),
         ({**STORE, "FAIRLANE_PORT": "70000"}, "setting port: "),
         ({**STORE, "FAIRLANE_GATEWAY__GRACE_S": "-1"}, "setting gateway.grace_s: "),
         ({**STORE, "FAIRLANE_GATEWAY__RESERVATION_LEASE_S": "0.1"}, "setting gateway.reservation_lease_s: "),
