@@ -118,8 +118,8 @@ class Progress(msgspec.Struct, kw_only=True):
 
     done: bytearray
     """A bit for each line, by its place."""
-    segments: dict[int, int] = {}
-    """By epoch: how many segments of answers its owner has put into the storage (results.py)."""
+    segments: dict[str, int] = {}
+    """By run: how many segments of answers its owner has put into the storage (results.py)."""
 
     @classmethod
     def of(cls, lines: int) -> "Progress":

@@ -81,6 +81,8 @@ class BatchRecords:
             max(1, tokens),
             *limits,
             self.most_open,
+            batch.input_file_id,
+            batch.once_until_ms,
         )
         if how != b"ok":
             return BatchesFull(how.decode(), used[0])

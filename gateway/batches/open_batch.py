@@ -8,6 +8,7 @@ it had published, and is charged once.
 
 import asyncio
 import logging
+import secrets
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, suppress
@@ -55,6 +56,8 @@ class OpenBatch:
         self._parts = parts
         self._batch = taken.batch
         self._progress = taken.progress
+        self._run = f"{taken.epoch}-{secrets.token_hex(4)}"
+        """Of this owner alone, also where the store has lost that it gave out the epoch before."""
         self._segments = Segments(taken.batch.id, parts.storage, parts.drafts)
         self._index = LineIndex(b"")
         self.is_cancelling = taken.is_cancelling
@@ -241,15 +244,15 @@ class OpenBatch:
         """Keep how lines ended: from then on they have. Raises LeaseLost."""
         if not ends:
             return
-        progress, epoch = self._known_progress, self._taken.epoch
-        number = progress.segments.get(epoch, 0)
-        await _persist(lambda: self._segments.write(epoch, number, ends))
+        progress = self._known_progress
+        number = progress.segments.get(self._run, 0)
+        await _persist(lambda: self._segments.write(self._run, number, ends))
         unstated = self._parts.unstated_tokens()
         for end in ends:
             progress.mark(end.place)
             self._tokens -= self._index[end.place].tokens(unstated)
             self._parts.counted("failed" if end.is_error else "completed")
-        progress.segments[epoch] = number + 1
+        progress.segments[self._run] = number + 1
         failed = sum(end.is_error for end in ends)
         batch = self._batch
         await self._save(

@@ -1,7 +1,7 @@
 """Answers of a batch's lines: kept in segments while it runs, put together into its two files at its end.
 
-A segment is an object of the storage, named by its owner's epoch and a number, and counts once the store says how many
-that epoch has: what an owner wrote that was taken for dead counts for nothing. So a line is answered once, whoever died
+A segment is an object of the storage, named by its owner's run and a number, and counts once the store says how many
+that run has: what an owner wrote that was taken for dead counts for nothing. So a line is answered once, whoever died
 when. Each line of a segment is a letter, `o` for the output file or `e` for the error file, and the record.
 """
 
@@ -131,19 +131,19 @@ class Segments:
         self._storage = storage
         self._drafts = drafts
 
-    async def write(self, epoch: int, number: int, ends: Sequence[LineEnd]) -> None:
+    async def write(self, run: str, number: int, ends: Sequence[LineEnd]) -> None:
         """One more segment, whole. Raises OSError."""
         draft = self._drafts.new()
         packed = b"".join([(ERRORS if end.is_error else OUTPUT) + end.record + b"\n" for end in ends])
         await asyncio.to_thread(draft.write_bytes, packed)
-        await self._storage.put(self._name(epoch, number), draft)
+        await self._storage.put(self._name(run, number), draft)
 
     async def records(self, progress: Progress) -> AsyncIterator[bytes]:
         """Parts of the segments that count, each of whole lines. Raises NotStored."""
-        for epoch, count in sorted(progress.segments.items()):
+        for run, count in sorted(progress.segments.items()):
             for number in range(count):
                 rest = b""
-                async for part in self._storage.read(self._name(epoch, number)):
+                async for part in self._storage.read(self._name(run, number)):
                     whole, end, rest = (rest + part).rpartition(b"\n")
                     yield whole + end
                 yield rest
@@ -152,8 +152,8 @@ class Segments:
         """Forget all of them."""
         await self._storage.delete_folder(self._folder)
 
-    def _name(self, epoch: int, number: int) -> str:
-        return f"{self._folder}/{epoch}-{number}"
+    def _name(self, run: str, number: int) -> str:
+        return f"{self._folder}/{run}-{number}"
 
 
 class OutputFiles:

@@ -24,7 +24,7 @@ end
 -- Notes a new batch that nobody runs yet. Called by BatchRecords.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 batch, 2 tenant, 3 key, 4 doc, 5 when it was made, ms, 6 its tokens, 7 the tenant's limit of enqueued
---          tokens or -1, 8 the key's, 9 most open batches of a tenant
+--          tokens or -1, 8 the key's, 9 most open batches of a tenant, 10 its input file, 11 until when that stays, ms
 -- Returns  {'ok'}, or having written nothing: {'tenant', tokens enqueued}, {'key', tokens enqueued}, {'open', batches}
 local function enqueued(level)
   local sum = 0
@@ -42,6 +42,7 @@ end
 redis.call('HSET', KEYS[1] .. 'batch:' .. ARGV[1], 'tenant', tenant, 'key', key, 'doc', ARGV[4], 'epoch', 0, 'owner', '')
 redis.call('ZADD', KEYS[1] .. 'batches:' .. tenant, ARGV[5], ARGV[1])
 redis.call('ZADD', KEYS[1] .. 'open', 0, ARGV[1])
+redis.call('ZADD', KEYS[1] .. 'expiring', 'XX', 'GT', ARGV[11], ARGV[10])
 for _, level in ipairs({'tenant:' .. tenant, 'key:' .. key}) do
   redis.call('HSET', KEYS[1] .. 'enqueued:' .. level, ARGV[1], ARGV[6])
 end
@@ -101,6 +102,9 @@ return 1
 -- ARGV     1 batch, 2 owner, 3 epoch, 4 doc, 5 when to forget it, ms, 6 now, ms, then for each of its files: id, doc,
 --          bytes, when to forget it, ms
 -- Returns  1, or 0 where it is the owner's no more
+if not redis.call('ZSCORE', KEYS[1] .. 'open', batch) and redis.call('HGET', record, 'epoch') == ARGV[3] then
+  return 1 -- it was said before
+end
 if not is_owner() then return 0 end
 local whose = redis.call('HMGET', record, 'tenant', 'key')
 for at = 7, #ARGV, 4 do

@@ -233,6 +233,21 @@ async def test_an_input_stays_while_its_batch_is_open(served: Served) -> None:
         assert (await client.files.delete(batch.input_file_id)).deleted
 
 
+async def test_an_input_that_expires_stays_until_its_batch_has_ended(served: Served) -> None:
+    await served.tenant()
+    served.worker.taking = False
+    async with served.sdk() as client:
+        kept = await client.files.create(
+            file=lines(1), purpose="batch", expires_after={"anchor": "created_at", "seconds": 3_600}
+        )
+    asked = {"input_file_id": kept.id, "endpoint": COMPLETIONS, "completion_window": "48h"}
+    batch = (await served.post("/v1/batches", asked)).json()
+
+    stays_until_ms = await served.store.zscore("fl:batches:{acme}:expiring", kept.id)
+    assert stays_until_ms is not None
+    assert stays_until_ms > batch["expires_at"] * 1e3 > time.time() * 1e3 + 47 * 3_600_000
+
+
 async def test_metrics_tell_of_batches(served: Served) -> None:
     await served.tenant()
     async with served.sdk() as client:
