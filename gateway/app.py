@@ -6,8 +6,9 @@ Each middleware of the application and the router itself wrap every message of a
 message for each token.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 from typing import Any
 
 from starlette.applications import Starlette
@@ -15,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute, Match, Mount, Route
 from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
 
 from fairlane.gateway import errors
@@ -180,9 +181,23 @@ def _admin(resources: Resources) -> AdminParts:
     )
 
 
-async def _routing_error(_: Request, error: Exception) -> Response:
+async def _routing_error(request: Request, error: Exception) -> Response:
     """What the router refuses: an unknown path, a method that a path does not take."""
     assert isinstance(error, HTTPException)  # noqa: S101 - it is registered for these alone
     response = errors.response(errors.of_http_exception(error))
-    response.headers.update(error.headers or {})
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        asked = {"type": "http", "method": request.method, "path": request.url.path, "root_path": ""}
+        response.headers["allow"] = ", ".join(sorted(_methods(request.app.routes, asked)))
     return response
+
+
+def _methods(routes: Iterable[BaseRoute], scope: Scope) -> set[str]:
+    """All that are served at a scope's path; the router itself tells those of one route."""
+    found: set[str] = set()
+    for route in routes:
+        match, inner = route.matches(scope)
+        if isinstance(route, Mount) and match is not Match.NONE:
+            found |= _methods(route.routes, {**scope, **inner})
+        elif isinstance(route, Route) and match is not Match.NONE:
+            found |= route.methods or set()
+    return found

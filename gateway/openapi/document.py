@@ -1,7 +1,5 @@
 """`GET /openapi.json`: the whole HTTP surface as one OpenAPI 3.1 document, made from the models that check requests,
 the shapes that answers have, and two tables of operations: the admin API's own, and the one below.
-
-Fields of requests in the OpenAPI document: parameters, and body fields that are accepted at neutral values only.
 """
 
 import functools
@@ -27,39 +25,39 @@ from fairlane.gateway.errors import TABLE, Code
 from fairlane.gateway.openai.neutral import NEUTRAL_CHAT, NEUTRAL_COMPLETION, Neutral
 from fairlane.gateway.openai.wire import ChatBody, CompletionBody
 from fairlane.gateway.openapi import schemas as openapi_schemas
+from fairlane.gateway.openapi.refine import query_schema, refined, with_neutral_fields
+from fairlane.quotas.tenants import TENANT_ID
 
 Json = dict[str, Any]
 _PATH_FIELD = re.compile(r"{(\w+)}")
+_PATH_SCHEMAS: dict[str, Json] = {"tenant": {"pattern": TENANT_ID.pattern, "maxLength": 63}}
 
 
 def parameters(path: str, query: type[BaseModel] | None) -> list[Json]:
     """What stands in the path and behind the question mark."""
     found: list[Json] = [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "schema": {"type": "string", "minLength": 1, **_PATH_SCHEMAS.get(name, {})},
+            "description": f"Id of the {name.replace('_', ' ')}",
+        }
         for name in _PATH_FIELD.findall(path)
     ]
     if query is not None:
         schema = query.model_json_schema()
         required = schema.get("required", [])
         found += [
-            {"name": name, "in": "query", "required": name in required, "schema": field}
-            for name, field in schema.get("properties", {}).items()
+            _query_parameter(name, query_schema(told), required=name in required)
+            for name, told in schema.get("properties", {}).items()
         ]
     return found
 
 
-def with_neutral_fields(schemas: Json, neutral: Mapping[type[BaseModel], Neutral]) -> Json:
-    """The schemas with those fields that a body may name, as long as they ask for nothing."""
-    extended = dict(schemas)
-    for body, known in neutral.items():
-        schema = extended[body.__name__]
-        fields = {name: _only(values) for name, values in sorted(known.items())}
-        extended[body.__name__] = {**schema, "properties": {**schema["properties"], **fields}}
-    return extended
-
-
-def _only(values: tuple[object, ...]) -> Json:
-    return {"enum": [None, *values], "description": "Not supported yet: accepted at these values only."}
+def _query_parameter(name: str, schema: Json, *, required: bool) -> Json:
+    described = {"description": schema.pop("description")} if "description" in schema else {}
+    return {"name": name, "in": "query", "required": required, "schema": schema, **described}
 
 
 Who = Literal["tenant", "admin", "anyone"]
@@ -78,6 +76,8 @@ _OPERATOR: tuple[Code, ...] = ("invalid_api_key", "rate_limit_exceeded", "quota_
 _ANY_ADMIN: tuple[Code, ...] = ("invalid_request_error", *_OPERATOR)
 _BY_SESSION: tuple[Code, ...] = ("origin_not_allowed",)
 """Of what changes something."""
+_ANY_REQUEST: tuple[Code, ...] = ("invalid_request_error", "method_not_allowed", "headers_too_large")
+"""What HTTP itself can have wrong, before anybody looks at who sends it."""
 _ANY_BODY: tuple[Code, ...] = ("request_timeout", "request_too_large", "overloaded_memory")
 _GENERATION: tuple[Code, ...] = (
     *_ANY_TENANT,
@@ -122,7 +122,7 @@ class Documented:
     neutral: Neutral = field(default_factory=dict)
     status: int = 200
     answers: Mapping[str, Any]
-    """Media type → type of the answer."""
+    """Media type → type of the answer; of a stream: of what each event holds."""
     codes: tuple[Code, ...] = ()
     tagged: bool = False
     """Answers with an `ETag`."""
@@ -139,7 +139,7 @@ TENANT_API: tuple[Documented, ...] = (
         who="tenant",
         body=ChatBody,
         neutral=NEUTRAL_CHAT,
-        answers={JSON: openapi_schemas.ChatCompletion, STREAM: str},
+        answers={JSON: openapi_schemas.ChatCompletion, STREAM: openapi_schemas.ChatCompletionChunk},
         codes=_GENERATION,
     ),
     Documented(
@@ -150,7 +150,7 @@ TENANT_API: tuple[Documented, ...] = (
         who="tenant",
         body=CompletionBody,
         neutral=NEUTRAL_COMPLETION,
-        answers={JSON: openapi_schemas.Completion, STREAM: str},
+        answers={JSON: openapi_schemas.Completion, STREAM: openapi_schemas.CompletionChunk},
         codes=_GENERATION,
     ),
     Documented(
@@ -281,7 +281,8 @@ def _schemas(rows: Iterable[Documented]) -> tuple[Json, dict[Any, Json]]:
     ]
     places, defined = TypeAdapter.json_schemas(wanted, ref_template=REF)
     named = {shape: schema for (shape, _), schema in places.items()}
-    return with_neutral_fields(defined["$defs"], {row.body: row.neutral for row in rows if row.body}), named
+    neutral = {row.body: row.neutral for row in rows if row.body}
+    return refined(with_neutral_fields(defined["$defs"], neutral)), named
 
 
 def _operation(row: Documented, named: Mapping[Any, Json]) -> Json:
@@ -291,7 +292,7 @@ def _operation(row: Documented, named: Mapping[Any, Json]) -> Json:
     shown["parameters"] = [*parameters(row.path, row.query), *asked]
     if row.body is not None:
         shown["requestBody"] = {"required": True, "content": {JSON: {"schema": named[row.body]}}}
-    content = {kind: {"schema": named.get(shape, {"type": "string"})} for kind, shape in row.answers.items()}
+    content = {kind: {"schema": _answer_schema(kind, shape, named)} for kind, shape in row.answers.items()}
     told = openapi_schemas.told(row.who, of_a_model=of_a_model, tagged=row.tagged)
     done = {"description": "Done", "headers": told, "content": content}
     shown["responses"] = {str(row.status): done, **_refusals(row, named)}
@@ -299,10 +300,23 @@ def _operation(row: Documented, named: Mapping[Any, Json]) -> Json:
     return shown
 
 
+def _answer_schema(kind: str, shape: Any, named: Mapping[Any, Json]) -> Json:  # noqa: ANN401 - any type
+    """What a body holds; of a stream: its events, one after the other, as OpenAPI has it for sequential media."""
+    schema = named.get(shape, {"type": "string"})
+    if kind != STREAM:
+        return schema
+    inside = (
+        {} if shape is str else {"contentMediaType": JSON, "contentSchema": {"anyOf": [schema, {"const": "[DONE]"}]}}
+    )
+    data = {"type": "string", "description": "The event as JSON; `[DONE]` ends a whole stream", **inside}
+    name = {"type": "string", "description": "The event's name, where it has one"}
+    return {"type": "array", "items": {"type": "object", "properties": {"data": data, "event": name}}}
+
+
 def _refusals(row: Documented, named: Mapping[Any, Json]) -> Json:
     """One answer per status, which says its codes."""
     by_status: dict[int, list[Code]] = defaultdict(list)
-    for code in row.codes:
+    for code in dict.fromkeys((*_ANY_REQUEST, *row.codes)):
         by_status[TABLE[code].status].append(code)
     content = {JSON: {"schema": named[openapi_schemas.Error]}}
     return {

@@ -8,7 +8,7 @@ from typing import Any, Literal, NotRequired
 
 from typing_extensions import TypedDict  # pydantic reads its own kind only, before Python 3.12
 
-from fairlane.gateway.admin.router import IF_MATCH
+from fairlane.gateway.admin.router import IF_MATCH, LONGEST_TAGS, TAGS
 from fairlane.gateway.admin.views import LimitBlockView
 from fairlane.gateway.errors import TABLE, Code, Retry
 from fairlane.gateway.middleware.idempotency import REPLAYED_HEADER
@@ -97,8 +97,38 @@ class ChatChoice(TypedDict):
     finish_reason: FinishReason
 
 
+class ChatDelta(TypedDict, total=False):
+    """What a chunk adds to a message."""
+
+    role: Literal["assistant"]
+    content: str | None
+    refusal: None
+
+
+class ChatChunkChoice(TypedDict):
+    """What a chunk adds to a chat choice."""
+
+    index: int
+    delta: ChatDelta
+    logprobs: ChatLogprobs | None
+    finish_reason: FinishReason | None
+
+
+class ChatCompletionChunk(TypedDict):
+    """One event of a streamed chat completion; with `stream_options.include_usage` the last one has no choice."""
+
+    id: str
+    object: Literal["chat.completion.chunk"]
+    created: int
+    model: str
+    service_tier: Tier
+    choices: list[ChatChunkChoice]
+    usage: NotRequired[Usage | None]
+    fairlane: NotRequired[Limited]
+
+
 class ChatCompletion(TypedDict):
-    """A chat completion; a stream's events are `chat.completion.chunk` objects with a `delta` for the message."""
+    """A chat completion."""
 
     id: str
     object: Literal["chat.completion"]
@@ -119,8 +149,30 @@ class CompletionChoice(TypedDict):
     finish_reason: FinishReason
 
 
+class CompletionChunkChoice(TypedDict):
+    """What a chunk adds to a choice of a plain completion."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: FinishReason | None
+
+
+class CompletionChunk(TypedDict):
+    """One event of a streamed completion; with `stream_options.include_usage` the last one has no choice."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    service_tier: Tier
+    choices: list[CompletionChunkChoice]
+    usage: NotRequired[Usage | None]
+    fairlane: NotRequired[Limited]
+
+
 class Completion(TypedDict):
-    """A plain completion; a stream's events have the same shape."""
+    """A plain completion."""
 
     id: str
     object: Literal["text_completion"]
@@ -140,6 +192,7 @@ class ModelObject(TypedDict):
     created: int
     owned_by: str
     context_length: int
+    max_model_len: int
 
 
 class ModelList(TypedDict):
@@ -207,7 +260,8 @@ _OF_STORES = {
     )
 }
 _TAGGED = {"etag": (_TEXT, "The version that is shown; of a quota: of its tenant")}
-_IF_MATCH = {IF_MATCH: (_TEXT, "Change it only where its `ETag` is one of these, or `*`; else 412")}
+_TAGS: Json = {"type": "string", "pattern": rf"^([*]|{TAGS.pattern})$", "maxLength": LONGEST_TAGS}
+_IF_MATCH = {IF_MATCH: (_TAGS, "Change it only where its `ETag` is one of these, or `*`; else 412")}
 _WHEN = {
     "retry-after": (_WHOLE, "Seconds until this request would fit"),
     "retry-after-ms": (_WHOLE, "The same in milliseconds"),

@@ -60,20 +60,22 @@ class _Query(BaseModel):
 class ListQuery(_Query):
     """Which part of a list."""
 
-    limit: Annotated[int, Field(ge=1, le=LARGEST_PAGE)] = PAGE
+    limit: Annotated[int, Field(ge=1, le=LARGEST_PAGE, description="Items of one page at most")] = PAGE
     after: Annotated[Text | None, Field(description="`last_id` of the page before")] = None
 
 
 class ProjectsQuery(ListQuery):
     """Which projects."""
 
-    include_archived: bool = False
+    include_archived: Annotated[bool, Field(description="Suspended tenants too")] = False
 
 
 class KeysQuery(ListQuery):
     """Which keys."""
 
-    owner_project_access: Literal["active", "inactive", "any"] = "any"
+    owner_project_access: Annotated[
+        Literal["active", "inactive", "any"], Field(description="Keys of tenants that are served, suspended, or both")
+    ] = "any"
 
 
 class CompletionsQuery(_Query):
@@ -81,11 +83,13 @@ class CompletionsQuery(_Query):
 
     start_time: Annotated[int, Field(ge=0, lt=10**11, description="Unix seconds; its day is included")]
     end_time: Annotated[int | None, Field(ge=0, lt=10**11, description="Unix seconds, excluded; absent: now")] = None
-    bucket_width: Literal["1d"] = "1d"
-    group_by: list[Literal["project_id", "api_key_id", "model", "service_tier"]] = []
-    project_ids: list[Text] = []
-    api_key_ids: list[Text] = []
-    models: list[Text] = []
+    bucket_width: Annotated[Literal["1d"], Field(description="Always a day")] = "1d"
+    group_by: Annotated[
+        list[Literal["project_id", "api_key_id", "model", "service_tier"]], Field(description="By what to sum")
+    ] = []
+    project_ids: Annotated[list[Text], Field(description="Of these tenants; none: of all")] = []
+    api_key_ids: Annotated[list[Text], Field(description="Of these keys; none: of all")] = []
+    models: Annotated[list[Text], Field(description="Of these models; none: of all")] = []
     limit: Annotated[int, Field(ge=1, le=MOST_BUCKETS, description="Days in one page")] = BUCKETS
     page: Annotated[Text | None, Field(description="`next_page` of the page before")] = None
 

@@ -94,6 +94,22 @@ async def test_every_schema_is_valid_json_schema() -> None:
         assert component.get("description"), name
 
 
+async def test_every_property_has_a_type_and_words() -> None:
+    for name, component in DOCUMENT["components"]["schemas"].items():
+        for field, told in component.get("properties", {}).items():
+            assert told.get("description"), f"{name}.{field}"
+            assert "default" not in told, f"{name}.{field}: TypeScript's generators take it for required"
+    for node in nodes(DOCUMENT["components"]["schemas"]):
+        assert "type" in node or not isinstance(node.get("enum"), list), node
+    for _, _, operation in operations():
+        assert all(parameter["description"] for parameter in operation["parameters"])
+
+
+async def test_what_http_can_have_wrong_is_said_of_every_call() -> None:
+    for path, _, operation in operations():
+        assert {"400", "405", "431"} <= operation["responses"].keys(), path
+
+
 async def test_every_operation_is_whole() -> None:
     names = [operation["operationId"] for _, _, operation in operations()]
     security = DOCUMENT["components"]["securitySchemes"]
