@@ -24,10 +24,11 @@ from fairlane.gateway.admin import routes as admin
 from fairlane.gateway.admin.openai import routes as openai_admin
 from fairlane.gateway.admin.router import AdminParts, admin_keys_only, mount
 from fairlane.gateway.answers.chunks import Rhythm
-from fairlane.gateway.api import completions
+from fairlane.gateway.api import completions, tokenize
 from fairlane.gateway.api.generate import Bounds, Generate, Parts
 from fairlane.gateway.api.health import Health
 from fairlane.gateway.api.models import ListModels, ShowLimits, ShowModel
+from fairlane.gateway.api.tokenize import AnswerText, TextAnswers
 from fairlane.gateway.console import routes as console_routes
 from fairlane.gateway.middleware.idempotency import Idempotent
 from fairlane.gateway.middleware.request_id import FaultMiddleware, RequestIdMiddleware
@@ -61,6 +62,7 @@ class FastPath:
 def create_app(resources: Resources) -> Starlette:
     """What is served on the tenants' port; its lifespan opens and closes the gateway's parts."""
     events = _generation(resources)
+    texts = TextAnswers(resources.fleet_cache, resources.body_room)
 
     def tenant(method: str, path: str, endpoint: ASGIApp) -> Route:
         wrapped = TenantMiddleware(
@@ -91,6 +93,14 @@ def create_app(resources: Resources) -> Starlette:
             tenant("POST", completions.COMPLETION_PATH, once(completions.COMPLETION_PATH, completions.COMPLETION)),
             tenant("GET", "/v1/models", ListModels(resources.fleet_cache)),
             tenant("GET", "/v1/models/{model:path}", ShowModel(resources.fleet_cache)),
+            *[
+                tenant("POST", path, AnswerText(answer, events.bounds.room, events.bounds.body_timeout_s))
+                for path, answer in (
+                    (tokenize.TOKENIZE_PATH, texts.tokenize),
+                    (tokenize.DETOKENIZE_PATH, texts.detokenize),
+                    (tokenize.EMBEDDINGS_PATH, texts.embeddings),
+                )
+            ],
             tenant("GET", "/v1/limits", ShowLimits(resources.quotas, resources.fleet.waiting)),
             *_told(resources),
             *([] if resources.settings.admin_port else _operators(resources)),

@@ -8,7 +8,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
-from typing import Any, Literal
+from types import UnionType
+from typing import Any, Literal, get_args
 
 import msgspec
 from pydantic import BaseModel, TypeAdapter
@@ -21,9 +22,11 @@ from fairlane.gateway.admin.inputs import Nothing
 from fairlane.gateway.admin.openai import routes as openai_admin
 from fairlane.gateway.admin.router import Operation
 from fairlane.gateway.admin.views import QuotaView
+from fairlane.gateway.api import tokenize
+from fairlane.gateway.api.tokenize import DetokenizeBody, EmbeddingsBody, TokenizeChatBody, TokenizeTextBody
 from fairlane.gateway.errors import TABLE, Code
 from fairlane.gateway.openai.neutral import NEUTRAL_CHAT, NEUTRAL_COMPLETION, Neutral
-from fairlane.gateway.openai.wire import ChatBody, CompletionBody
+from fairlane.gateway.openai.wire import ChatBody, CompletionBody, GenerationBody
 from fairlane.gateway.openapi import schemas as openapi_schemas
 from fairlane.gateway.openapi.refine import query_schema, refined, with_neutral_fields
 from fairlane.quotas.tenants import TENANT_ID
@@ -102,6 +105,16 @@ _GENERATION: tuple[Code, ...] = (
 )
 
 
+_OF_A_CARD: tuple[Code, ...] = (
+    *_ANY_TENANT,
+    *_ANY_BODY,
+    "context_length_exceeded",
+    "concurrency_limit_exceeded",
+    "rate_limit_exceeded",
+    "model_not_allowed",
+    "model_not_found",
+    "internal_error",
+)
 _SECURITY: Json = {
     "tenant": {"type": "http", "scheme": "bearer", "description": "An API key: fl-<public id>-<secret>"},
     "admin": {"type": "http", "scheme": "bearer", "description": "The operators' admin key"},
@@ -118,11 +131,11 @@ class Documented:
     summary: str
     who: Who
     query: type[BaseModel] | None = None
-    body: type[BaseModel] | None = None
+    body: type[BaseModel] | UnionType | None = None
     neutral: Neutral = field(default_factory=dict)
     status: int = 200
     answers: Mapping[str, Any]
-    """Media type → type of the answer; of a stream: of what each event holds."""
+    """Media type → type of the answer; of a stream: of what each event holds. Empty: it is always refused."""
     codes: tuple[Code, ...] = ()
     tagged: bool = False
     """Answers with an `ETag`."""
@@ -172,6 +185,37 @@ TENANT_API: tuple[Documented, ...] = (
         codes=(*_ANY_TENANT, "model_not_found"),
     ),
     Documented(
+        method="POST",
+        path=tokenize.TOKENIZE_PATH,
+        name="tokenize",
+        summary="Count the tokens of a text or a conversation; nothing is charged",
+        who="tenant",
+        body=TokenizeTextBody | TokenizeChatBody,
+        neutral=NEUTRAL_CHAT,
+        answers={JSON: openapi_schemas.TokenCount},
+        codes=_OF_A_CARD,
+    ),
+    Documented(
+        method="POST",
+        path=tokenize.DETOKENIZE_PATH,
+        name="detokenize",
+        summary="Say what tokens stand for; nothing is charged",
+        who="tenant",
+        body=DetokenizeBody,
+        answers={JSON: openapi_schemas.DetokenizedText},
+        codes=_OF_A_CARD,
+    ),
+    Documented(
+        method="POST",
+        path=tokenize.EMBEDDINGS_PATH,
+        name="create_embeddings",
+        summary="Refused with the reason: no model that is served makes embeddings",
+        who="tenant",
+        body=EmbeddingsBody,
+        answers={},
+        codes=_OF_A_CARD,
+    ),
+    Documented(
         method="GET",
         path="/v1/limits",
         name="get_limits",
@@ -180,6 +224,14 @@ TENANT_API: tuple[Documented, ...] = (
         answers={JSON: QuotaView},
         codes=_ANY_TENANT,
     ),
+)
+VERSION = Documented(
+    method="GET",
+    path="/version",
+    name="get_version",
+    summary="Say which release answers",
+    who="anyone",
+    answers={JSON: openapi_schemas.VersionView},
 )
 _UNREADY: tuple[Code, ...] = ("no_worker", "quota_store_unavailable", "shutting_down")
 METRICS = Documented(
@@ -196,6 +248,7 @@ OPEN_CALLS: tuple[Documented, ...] = tuple(
     for path, name, summary, kind, codes in (
         ("/healthz", "is_alive", "Say that the process lives", TEXT, ()),
         ("/health", "is_healthy", "The same", TEXT, ()),
+        ("/ping", "ping", "The same", TEXT, ()),
         ("/readyz", "is_ready", "Say whether a request would be served, and what is missing", TEXT, _UNREADY),
         ("/openapi.json", "get_openapi", "This document", JSON, ()),
         ("/", "open_console", "The operators' console", HTML, ()),
@@ -207,7 +260,7 @@ def operations() -> list[Documented]:
     """Every operation, the admin API's among them."""
     of_admin = [(admin.PREFIX, admin.OPERATIONS), (openai_admin.PREFIX, openai_admin.OPERATIONS)]
     documented = [_documented(prefix, operation) for prefix, rows in of_admin for operation in rows]
-    return [*TENANT_API, *documented, METRICS, *OPEN_CALLS]
+    return [*TENANT_API, *documented, METRICS, VERSION, *OPEN_CALLS]
 
 
 def route() -> Route:
@@ -274,15 +327,20 @@ def _documented(prefix: str, operation: Operation[Any]) -> Documented:
 def _schemas(rows: Iterable[Documented]) -> tuple[Json, dict[Any, Json]]:
     """All components, and where each type stands among them."""
     shapes = [shape for row in rows for shape in row.answers.values() if shape is not str]
-    bodies = [row.body for row in rows if row.body is not None]
+    bodies: list[Any] = [row.body for row in rows if row.body is not None]
     wanted: list[tuple[Any, Literal["validation", "serialization"], TypeAdapter[Any]]] = [
         *((shape, "serialization", TypeAdapter(shape)) for shape in dict.fromkeys([*shapes, openapi_schemas.Error])),
         *((body, "validation", TypeAdapter(body)) for body in dict.fromkeys(bodies)),
     ]
     places, defined = TypeAdapter.json_schemas(wanted, ref_template=REF)
     named = {shape: schema for (shape, _), schema in places.items()}
-    neutral = {row.body: row.neutral for row in rows if row.body}
+    neutral = {body: row.neutral for row in rows for body in get_args(row.body) or (row.body,) if _generates(body)}
     return refined(with_neutral_fields(defined["$defs"], neutral)), named
+
+
+def _generates(body: object) -> bool:
+    """Whether a body has fields for what is not served yet."""
+    return isinstance(body, type) and issubclass(body, GenerationBody)
 
 
 def _operation(row: Documented, named: Mapping[Any, Json]) -> Json:
@@ -295,7 +353,7 @@ def _operation(row: Documented, named: Mapping[Any, Json]) -> Json:
     content = {kind: {"schema": _answer_schema(kind, shape, named)} for kind, shape in row.answers.items()}
     told = openapi_schemas.told(row.who, of_a_model=of_a_model, tagged=row.tagged)
     done = {"description": "Done", "headers": told, "content": content}
-    shown["responses"] = {str(row.status): done, **_refusals(row, named)}
+    shown["responses"] = {**({str(row.status): done} if row.answers else {}), **_refusals(row, named)}
     shown["security"] = [] if row.who == "anyone" else [{row.who: []}]
     return shown
 

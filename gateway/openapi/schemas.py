@@ -13,7 +13,7 @@ from fairlane.gateway.admin.views import LimitBlockView
 from fairlane.gateway.errors import TABLE, Code, Retry
 from fairlane.gateway.middleware.idempotency import REPLAYED_HEADER
 from fairlane.gateway.middleware.idempotent_run import HEADER as IDEMPOTENCY_HEADER
-from fairlane.gateway.middleware.tenant import DEGRADED_HEADER
+from fairlane.gateway.middleware.tenant import DEGRADED_HEADER, PROCESSING_HEADER
 from fairlane.gateway.openai.wire import MAX_DEADLINE_MS
 from fairlane.gateway.requests.service_level import (
     CLASS_HEADER,
@@ -202,6 +202,27 @@ class ModelList(TypedDict):
     data: list[ModelObject]
 
 
+class TokenCount(TypedDict):
+    """What a prompt comes to."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: NotRequired[list[str]]
+
+
+class DetokenizedText(TypedDict):
+    """What tokens stand for."""
+
+    prompt: str
+
+
+class VersionView(TypedDict):
+    """Which release answers."""
+
+    version: str
+
+
 class ErrorBody(TypedDict):
     """What went wrong: the code for programs, the message for people, the field or limit that is the cause."""
 
@@ -254,10 +275,11 @@ _OF_LIMITS = {
     )
 }
 _OF_STORES = {
+    PROCESSING_HEADER.decode(): (_WHOLE, "Milliseconds from the request's arrival to this header"),
     DEGRADED_HEADER.decode(): (
         _TEXT,
         "Stores that are away, with commas: `quota-store`, `queue-store`; absent: none is",
-    )
+    ),
 }
 _TAGGED = {"etag": (_TEXT, "The version that is shown; of a quota: of its tenant")}
 _TAGS: Json = {"type": "string", "pattern": rf"^([*]|{TAGS.pattern})$", "maxLength": LONGEST_TAGS}

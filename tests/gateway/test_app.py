@@ -3,7 +3,9 @@
 import asyncio
 import json
 import socket
+import time
 from collections.abc import AsyncIterator
+from importlib import metadata
 from typing import Any
 
 import httpx
@@ -43,7 +45,9 @@ async def served(valkey_url: str) -> AsyncIterator[Served]:
 async def test_the_sdk_lists_and_shows_models(served: Served) -> None:
     async with served.sdk() as client:
         assert [model.id async for model in client.models.list()] == ["tiny"]
-        assert (await client.models.retrieve("tiny")).id == "tiny"
+        shown = await client.models.retrieve("tiny")
+        assert (shown.id, shown.owned_by) == ("tiny", "fairlane")
+        assert abs(shown.created - time.time()) < 3_600
         with pytest.raises(openai.NotFoundError) as missing:
             await client.models.retrieve("org/other")
     assert missing.value.code == "model_not_found"
@@ -66,8 +70,21 @@ async def test_a_405_lists_all_methods_of_its_path(served: Served) -> None:
 
 async def test_health_is_told_without_a_key(served: Served) -> None:
     async with served.http as client:
-        for path in ("/health", "/healthz", "/readyz"):
+        for path in ("/health", "/healthz", "/ping", "/readyz"):
             assert (await client.get(path)).status_code == 200
+        assert (await client.get("/version")).json() == {"version": metadata.version("fairlane")}
+
+
+async def test_every_answer_to_a_tenant_says_how_long_it_took(served: Served) -> None:
+    answers = [
+        await served.post(CHAT, ASKED),
+        await served.post(CHAT, {**ASKED, "stream": True}),
+        await served.post(CHAT, b"{"),
+        await served.get("/v1/models"),
+    ]
+
+    assert [answer.status_code for answer in answers] == [200, 200, 400, 200]
+    assert all(answer.headers["openai-processing-ms"].isdigit() for answer in answers)
 
 
 async def test_refusals_have_the_words_that_clients_look_for(served: Served) -> None:
