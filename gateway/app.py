@@ -14,6 +14,7 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Mount, Route
@@ -34,8 +35,12 @@ from fairlane.gateway.middleware.idempotency import Idempotent
 from fairlane.gateway.middleware.request_id import FaultMiddleware, RequestIdMiddleware
 from fairlane.gateway.middleware.tenant import DegradedMiddleware, TenantMiddleware
 from fairlane.gateway.openapi import document as openapi
+from fairlane.gateway.openapi import schemas as openapi_schemas
 from fairlane.gateway.requests.prepare import Kind
 from fairlane.gateway.runtime import Resources
+
+PREFLIGHT_S = 600
+"""So long a browser remembers what it may send."""
 
 
 class FastPath:
@@ -154,6 +159,23 @@ def with_fast_path(app: Starlette) -> ASGIApp:
     paths = (completions.CHAT_PATH, completions.COMPLETION_PATH)
     found = [route for route in app.routes if isinstance(route, Route) and route.path in paths]
     return FastPath(app, {("POST", route.path): route.app for route in found})
+
+
+def with_cors(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
+    """The application as browsers let web pages of these origins call it; itself where there are none.
+
+    Pages send keys in a header of their own: a browser's cookies are never let through.
+    """
+    if not origins:
+        return app
+    return CORSMiddleware(
+        app,
+        allow_origins=list(origins),
+        allow_methods=["*"],
+        allow_headers=["*"],
+        expose_headers=list(openapi_schemas.components()),
+        max_age=PREFLIGHT_S,
+    )
 
 
 def _generation(resources: Resources) -> Parts:
