@@ -35,6 +35,7 @@ from fairlane.gateway.middleware.idempotency import Idempotent
 from fairlane.gateway.middleware.request_id import FaultMiddleware, RequestIdMiddleware
 from fairlane.gateway.middleware.tenant import DegradedMiddleware, TenantMiddleware
 from fairlane.gateway.openapi import document as openapi
+from fairlane.gateway.openapi import page as openapi_page
 from fairlane.gateway.openapi import schemas as openapi_schemas
 from fairlane.gateway.requests.prepare import Kind
 from fairlane.gateway.runtime import Resources
@@ -140,7 +141,8 @@ def _told(resources: Resources) -> list[Route]:
     """Health to anyone, metrics to operators, and the document of all paths."""
     health = _health(resources)
     guarded = admin_keys_only(resources.admin_keys, health.metrics)
-    return [*health.routes(), Route("/metrics", guarded, methods=["GET"]), openapi.route()]
+    documents = [openapi.route(), *openapi_page.routes()]
+    return [*health.routes(), Route("/metrics", guarded, methods=["GET"]), *documents]
 
 
 def _operators(resources: Resources) -> list[BaseRoute]:

@@ -115,6 +115,11 @@ _OF_A_CARD: tuple[Code, ...] = (
     "model_not_found",
     "internal_error",
 )
+_TAGS: Mapping[Who, str] = {
+    "tenant": "What applications call, each with a key of its tenant",
+    "admin": "What operators call, with the admin key",
+    "anyone": "What anyone may ask",
+}
 _SECURITY: Json = {
     "tenant": {"type": "http", "scheme": "bearer", "description": "An API key: fl-<public id>-<secret>"},
     "admin": {"type": "http", "scheme": "bearer", "description": "The operators' admin key"},
@@ -251,6 +256,7 @@ OPEN_CALLS: tuple[Documented, ...] = tuple(
         ("/ping", "ping", "The same", TEXT, ()),
         ("/readyz", "is_ready", "Say whether a request would be served, and what is missing", TEXT, _UNREADY),
         ("/openapi.json", "get_openapi", "This document", JSON, ()),
+        ("/docs", "open_docs", "This document as a page", HTML, ()),
         ("/", "open_console", "The operators' console", HTML, ()),
     )
 )
@@ -293,6 +299,7 @@ def document() -> Json:
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],
+        "tags": [{"name": name, "description": said} for name, said in _TAGS.items()],
         "paths": dict(paths),
         "components": {
             "schemas": schemas,
