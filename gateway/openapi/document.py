@@ -28,6 +28,7 @@ from fairlane.gateway.errors import TABLE, Code
 from fairlane.gateway.openai.neutral import NEUTRAL_CHAT, NEUTRAL_COMPLETION, Neutral
 from fairlane.gateway.openai.wire import ChatBody, CompletionBody, GenerationBody
 from fairlane.gateway.openapi import schemas as openapi_schemas
+from fairlane.gateway.openapi.examples import ANSWERS, BODIES, ERROR
 from fairlane.gateway.openapi.refine import query_schema, refined, with_neutral_fields
 from fairlane.quotas.tenants import TENANT_ID
 
@@ -342,7 +343,9 @@ def _schemas(rows: Iterable[Documented]) -> tuple[Json, dict[Any, Json]]:
     places, defined = TypeAdapter.json_schemas(wanted, ref_template=REF)
     named = {shape: schema for (shape, _), schema in places.items()}
     neutral = {body: row.neutral for row in rows for body in get_args(row.body) or (row.body,) if _generates(body)}
-    return refined(with_neutral_fields(defined["$defs"], neutral)), named
+    schemas = refined(with_neutral_fields(defined["$defs"], neutral))
+    schemas[openapi_schemas.Error.__name__]["examples"] = [ERROR]
+    return schemas, named
 
 
 def _generates(body: object) -> bool:
@@ -356,13 +359,22 @@ def _operation(row: Documented, named: Mapping[Any, Json]) -> Json:
     asked = openapi_schemas.asked(of_a_model=of_a_model, if_match=row.if_match)
     shown["parameters"] = [*parameters(row.path, row.query), *asked]
     if row.body is not None:
-        shown["requestBody"] = {"required": True, "content": {JSON: {"schema": named[row.body]}}}
+        shown["requestBody"] = {
+            "required": True,
+            "content": {JSON: {"schema": named[row.body], **_example(BODIES, row)}},
+        }
     content = {kind: {"schema": _answer_schema(kind, shape, named)} for kind, shape in row.answers.items()}
+    if JSON in content:
+        content[JSON] |= _example(ANSWERS, row)
     told = openapi_schemas.told(row.who, of_a_model=of_a_model, tagged=row.tagged)
     done = {"description": "Done", "headers": told, "content": content}
     shown["responses"] = {**({str(row.status): done} if row.answers else {}), **_refusals(row, named)}
     shown["security"] = [] if row.who == "anyone" else [{row.who: []}]
     return shown
+
+
+def _example(known: Mapping[str, Mapping[str, Any]], row: Documented) -> Json:
+    return {"example": known[row.name]} if row.name in known else {}
 
 
 def _answer_schema(kind: str, shape: Any, named: Mapping[Any, Json]) -> Json:  # noqa: ANN401 - any type

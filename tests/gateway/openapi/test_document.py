@@ -16,6 +16,7 @@ from fairlane.gateway.config import GatewaySettings
 from fairlane.gateway.errors import TABLE
 from fairlane.gateway.openai.neutral import NEUTRAL_CHAT
 from fairlane.gateway.openapi import document as openapi
+from fairlane.gateway.openapi.examples import ANSWERS, BODIES
 from fairlane.gateway.runtime import Resources
 from fairlane.quotas.limits import LIMIT_NAMES
 from tests.support.gateway.admin_app import AdminBench
@@ -103,6 +104,24 @@ async def test_every_property_has_a_type_and_words() -> None:
         assert "type" in node or not isinstance(node.get("enum"), list), node
     for _, _, operation in operations():
         assert all(parameter["description"] for parameter in operation["parameters"])
+
+
+async def test_every_body_has_an_example_and_every_example_is_valid() -> None:
+    for path, method, operation in operations():
+        contents = [operation.get("requestBody", {}).get("content", {})]
+        if contents[0].get("application/json", {}).get("schema") not in (
+            None,
+            {"$ref": "#/components/schemas/Nothing"},
+        ):
+            assert "example" in contents[0]["application/json"], f"{method} {path}"
+        contents += [told.get("content", {}) for told in operation["responses"].values()]
+        for content in contents:
+            for shown in content.values():
+                if "example" in shown:
+                    whole = {"components": DOCUMENT["components"], **shown["schema"]}
+                    Draft202012Validator(whole).validate(shown["example"])
+    schema("Error").validate(DOCUMENT["components"]["schemas"]["Error"]["examples"][0])
+    assert {*BODIES, *ANSWERS} <= {operation["operationId"] for _, _, operation in operations()}
 
 
 async def test_what_http_can_have_wrong_is_said_of_every_call() -> None:
