@@ -27,8 +27,9 @@ def shown(**schema: str | float) -> FieldInfo:
 
 PRINTABLE = r"^[^\x00-\x1f\x7f-\x9f]*$"
 """As far as a pattern can say it: other characters that do not print are refused too."""
-_DATE = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
-_TIME = "[0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]{1,6})?)?(Z|[+-][0-9]{2}:[0-9]{2})"
+_DATE = "[1-9][0-9]{3}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
+_HOUR = "([01][0-9]|2[0-3]):[0-5][0-9]"
+_TIME = f"{_HOUR}(:[0-5][0-9]([.][0-9]{{1,6}})?)?(Z|[+-]{_HOUR})"
 RFC_3339 = f"^{_DATE}T{_TIME}$"
 MOMENT = f"^({_DATE}(T{_TIME})?|[1-9][0-9]{{0,10}}([.][0-9]+)?)$"
 """A date, RFC 3339 with a zone, or Unix seconds."""
@@ -36,6 +37,8 @@ _GROUP = "(lane|model|key|day)"
 GROUPS = f"^({_GROUP}(,{_GROUP}){{0,3}})?$"
 
 Text = Annotated[str, Field(max_length=LONGEST_TEXT), shown(pattern=PRINTABLE)]
+Word = Annotated[str, Field(max_length=LONGEST_TEXT)]
+"""What is looked for and never kept."""
 TenantId = Annotated[str, Field(max_length=LONGEST_TEXT), shown(pattern=TENANT_ID.pattern, maxLength=63)]
 Moment = Annotated[str, Field(max_length=LONGEST_TEXT), shown(pattern=MOMENT)]
 EpochS = Annotated[float, Field(allow_inf_nan=False), shown(exclusiveMinimum=0, exclusiveMaximum=1e11)]
@@ -192,7 +195,7 @@ class PageQuery(_Query):
     """Which part of a list."""
 
     limit: Annotated[int, Field(ge=1, le=LARGEST_PAGE, description="Items of one page at most")] = PAGE
-    after: Annotated[Text | None, Field(description="`last_id` of the page before")] = None
+    after: Annotated[Word | None, Field(description="`last_id` of the page before")] = None
 
 
 class UsageQuery(_Query):
@@ -203,7 +206,7 @@ class UsageQuery(_Query):
     ] = None
     last: Annotated[Moment | None, Field(alias="to", description="The same, included; absent: today")] = None
     group_by: Annotated[
-        Text, Field(description="Of lane, model, key and day, each once, with commas between"), shown(pattern=GROUPS)
+        Word, Field(description="Of lane, model, key and day, each once, with commas between"), shown(pattern=GROUPS)
     ] = ""
 
 

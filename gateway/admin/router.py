@@ -36,7 +36,7 @@ from fairlane.scheduler.queue.types import LaneDepth
 from fairlane.store.errors import STORE_ERRORS, StoreUnavailable
 
 IF_MATCH = "if-match"
-_TAG = r'(?:W/)?"[\x21\x23-\x7e]*"'
+_TAG = r'(?:W/)?"[!#-~]*"'
 TAGS = re.compile(rf"{_TAG}(?:[ \t]*,[ \t]*{_TAG})*")
 LONGEST_TAGS = 1_000
 

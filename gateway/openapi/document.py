@@ -231,6 +231,14 @@ TENANT_API: tuple[Documented, ...] = (
         codes=_ANY_TENANT,
     ),
 )
+OPENAPI = Documented(
+    method="GET",
+    path="/openapi.json",
+    name="get_openapi",
+    summary="This document",
+    who="anyone",
+    answers={JSON: Json},
+)
 VERSION = Documented(
     method="GET",
     path="/version",
@@ -256,7 +264,6 @@ OPEN_CALLS: tuple[Documented, ...] = tuple(
         ("/health", "is_healthy", "The same", TEXT, ()),
         ("/ping", "ping", "The same", TEXT, ()),
         ("/readyz", "is_ready", "Say whether a request would be served, and what is missing", TEXT, _UNREADY),
-        ("/openapi.json", "get_openapi", "This document", JSON, ()),
         ("/docs", "open_docs", "This document as a page", HTML, ()),
         ("/", "open_console", "The operators' console", HTML, ()),
     )
@@ -267,7 +274,7 @@ def operations() -> list[Documented]:
     """Every operation, the admin API's among them."""
     of_admin = [(admin.PREFIX, admin.OPERATIONS), (openai_admin.PREFIX, openai_admin.OPERATIONS)]
     documented = [_documented(prefix, operation) for prefix, rows in of_admin for operation in rows]
-    return [*TENANT_API, *documented, METRICS, VERSION, *OPEN_CALLS]
+    return [*TENANT_API, *documented, METRICS, OPENAPI, VERSION, *OPEN_CALLS]
 
 
 def route() -> Route:

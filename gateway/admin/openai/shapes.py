@@ -5,7 +5,7 @@ from typing import Annotated, Generic, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict  # pydantic reads its own kind only, before Python 3.12
 
-from fairlane.gateway.admin.inputs import Figure, Text
+from fairlane.gateway.admin.inputs import Figure, Text, Word
 
 T = TypeVar("T")
 
@@ -61,7 +61,7 @@ class ListQuery(_Query):
     """Which part of a list."""
 
     limit: Annotated[int, Field(ge=1, le=LARGEST_PAGE, description="Items of one page at most")] = PAGE
-    after: Annotated[Text | None, Field(description="`last_id` of the page before")] = None
+    after: Annotated[Word | None, Field(description="`last_id` of the page before")] = None
 
 
 class ProjectsQuery(ListQuery):
@@ -87,11 +87,11 @@ class CompletionsQuery(_Query):
     group_by: Annotated[
         list[Literal["project_id", "api_key_id", "model", "service_tier"]], Field(description="By what to sum")
     ] = []
-    project_ids: Annotated[list[Text], Field(description="Of these tenants; none: of all")] = []
-    api_key_ids: Annotated[list[Text], Field(description="Of these keys; none: of all")] = []
-    models: Annotated[list[Text], Field(description="Of these models; none: of all")] = []
+    project_ids: Annotated[list[Word], Field(description="Of these tenants; none: of all")] = []
+    api_key_ids: Annotated[list[Word], Field(description="Of these keys; none: of all")] = []
+    models: Annotated[list[Word], Field(description="Of these models; none: of all")] = []
     limit: Annotated[int, Field(ge=1, le=MOST_BUCKETS, description="Days in one page")] = BUCKETS
-    page: Annotated[Text | None, Field(description="`next_page` of the page before")] = None
+    page: Annotated[Word | None, Field(description="`next_page` of the page before")] = None
 
 
 class Listed(TypedDict, Generic[T]):

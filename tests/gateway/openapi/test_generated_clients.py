@@ -1,6 +1,6 @@
 """Clients that others' generators make of the document compile, and chat with a gateway.
 
-`make test` puts the generators into `.venv/clients`; where they are not, the tests say so.
+`make test` puts the generators into `.venv/tools`; where they are not, the tests say so.
 """
 
 import asyncio
@@ -20,9 +20,9 @@ from tests.support.gateway.served import ASKED, SAID, serving, settings
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
-CLIENTS = Path(sys.prefix) / "clients"
-PYTHON_GENERATOR = CLIENTS / "bin" / "openapi-python-client"
-TOOLS = CLIENTS / "node_modules"
+INSTALLED = Path(sys.prefix) / "tools"
+PYTHON_GENERATOR = INSTALLED / "bin" / "openapi-python-client"
+MODULES = INSTALLED / "node_modules"
 TYPESCRIPT = ("--strict", "--target", "es2022", "--module", "nodenext", "--moduleResolution", "nodenext")
 NAME = "fairlane_client"
 WITHIN_S = 240.0
@@ -30,7 +30,7 @@ WITHIN_S = 240.0
 
 async def run(*command: str | Path, folder: Path) -> str:
     """What a program says that has to succeed."""
-    environment = {"PATH": f"{CLIENTS / 'bin'}:/usr/local/bin:/usr/bin:/bin", "HOME": str(folder)}
+    environment = {"PATH": f"{INSTALLED / 'bin'}:/usr/local/bin:/usr/bin:/bin", "HOME": str(folder)}
     program = await asyncio.create_subprocess_exec(
         *command, cwd=folder, env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
@@ -45,7 +45,7 @@ def modules(client: ModuleType) -> list[ModuleType]:
     return [importlib.import_module(found.name) for found in pkgutil.walk_packages(client.__path__, f"{NAME}.")]
 
 
-@pytest.mark.skipif(not PYTHON_GENERATOR.exists(), reason="openapi-python-client is not in .venv/clients")
+@pytest.mark.skipif(not PYTHON_GENERATOR.exists(), reason="openapi-python-client is not in .venv/tools")
 async def test_a_generated_python_client_chats(
     valkey_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,15 +72,15 @@ async def test_a_generated_python_client_chats(
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
-@pytest.mark.skipif(not (TOOLS / "openapi-fetch").exists(), reason="openapi-typescript is not in .venv/clients")
+@pytest.mark.skipif(not (MODULES / "openapi-fetch").exists(), reason="openapi-typescript is not in .venv/tools")
 async def test_a_generated_typescript_client_chats(valkey_url: str, tmp_path: Path) -> None:
     (tmp_path / "openapi.json").write_text(json.dumps(document()))
     (tmp_path / "package.json").write_text('{"type": "module"}')
-    (tmp_path / "node_modules").symlink_to(TOOLS)
+    (tmp_path / "node_modules").symlink_to(MODULES)
     shutil.copy(Path(__file__).parent / "chat.ts", tmp_path)
 
-    await run(TOOLS / ".bin" / "openapi-typescript", "openapi.json", "--output", "schema.d.ts", folder=tmp_path)
-    await run(TOOLS / ".bin" / "tsc", *TYPESCRIPT, "chat.ts", folder=tmp_path)
+    await run(MODULES / ".bin" / "openapi-typescript", "openapi.json", "--output", "schema.d.ts", folder=tmp_path)
+    await run(MODULES / ".bin" / "tsc", *TYPESCRIPT, "chat.ts", folder=tmp_path)
     async with serving(settings(valkey_url)) as served:
         key = await served.tenant()
         said = await run("node", "chat.js", served.url, key, folder=tmp_path)
