@@ -367,7 +367,7 @@ def _operation(row: Documented, named: Mapping[Any, Json]) -> Json:
     shown["parameters"] = [*parameters(row.path, row.query), *asked]
     if row.body is not None:
         shown["requestBody"] = {
-            "required": True,
+            "required": _must_be_sent(row.body),
             "content": {JSON: {"schema": named[row.body], **_example(BODIES, row)}},
         }
     content = {kind: {"schema": _answer_schema(kind, shape, named)} for kind, shape in row.answers.items()}
@@ -378,6 +378,12 @@ def _operation(row: Documented, named: Mapping[Any, Json]) -> Json:
     shown["responses"] = {**({str(row.status): done} if row.answers else {}), **_refusals(row, named)}
     shown["security"] = [] if row.who == "anyone" else [{row.who: []}]
     return shown
+
+
+def _must_be_sent(body: type[BaseModel] | UnionType) -> bool:
+    """Whether a call without a body is refused: an empty object is what it stands for."""
+    kinds = get_args(body) or (body,)
+    return all(any(field.is_required() for field in kind.model_fields.values()) for kind in kinds)
 
 
 def _example(known: Mapping[str, Mapping[str, Any]], row: Documented) -> Json:
