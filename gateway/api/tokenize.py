@@ -23,8 +23,10 @@ from fairlane.gateway.http.body_budget import BodyRoom
 from fairlane.gateway.http.response import Channel
 from fairlane.gateway.http.sse import send_json
 from fairlane.gateway.middleware.tenant import Journal
+from fairlane.gateway.openai.fields import Hint, Text
+from fairlane.gateway.openai.neutral import NEUTRAL_CHAT
 from fairlane.gateway.openai.requests import parse_chat
-from fairlane.gateway.openai.wire import NEUTRAL_CHAT, ChatBody, Count, Hint, Prompts, Text, checked, checked_fields
+from fairlane.gateway.openai.wire import ChatBody, Count, Prompts, checked, checked_fields
 from fairlane.gateway.requests.admission import too_long
 from fairlane.gateway.requests.prepare import HUGE_AT_ONCE, allowed_model
 from fairlane.gateway.text.tokenizer import PromptTooLong, TextModel

@@ -8,6 +8,9 @@ from typing import Any
 
 _MODEL = "SmolLM2-135M-Instruct"
 _CONVERSATION = [{"role": "user", "content": "What is the capital of France?"}]
+_DETAILS = dict.fromkeys(
+    ("reasoning_tokens", "audio_tokens", "accepted_prediction_tokens", "rejected_prediction_tokens"), 0
+)
 _LIMITS = {"requests_per_minute": 60, "tokens_per_day": 1_000_000}
 
 BODIES: Mapping[str, Mapping[str, Any]] = {
@@ -36,6 +39,7 @@ ANSWERS: Mapping[str, Mapping[str, Any]] = {
         "created": 1_800_000_000,
         "model": _MODEL,
         "service_tier": "default",
+        "system_fingerprint": "fp_2f1c09ab5d",
         "choices": [
             {
                 "index": 0,
@@ -48,7 +52,8 @@ ANSWERS: Mapping[str, Mapping[str, Any]] = {
             "prompt_tokens": 37,
             "completion_tokens": 8,
             "total_tokens": 45,
-            "prompt_tokens_details": {"cached_tokens": 0},
+            "prompt_tokens_details": {"cached_tokens": 0, "audio_tokens": 0},
+            "completion_tokens_details": _DETAILS,
         },
     },
     "create_completion": {
@@ -57,12 +62,14 @@ ANSWERS: Mapping[str, Mapping[str, Any]] = {
         "created": 1_800_000_000,
         "model": _MODEL,
         "service_tier": "default",
+        "system_fingerprint": "fp_2f1c09ab5d",
         "choices": [{"index": 0, "text": " Paris.", "logprobs": None, "finish_reason": "stop"}],
         "usage": {
             "prompt_tokens": 5,
             "completion_tokens": 3,
             "total_tokens": 8,
-            "prompt_tokens_details": {"cached_tokens": 0},
+            "prompt_tokens_details": {"cached_tokens": 0, "audio_tokens": 0},
+            "completion_tokens_details": _DETAILS,
         },
     },
     "list_models": {

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from fairlane.gateway.openai.wire import Neutral
+from fairlane.gateway.openai.neutral import Neutral
 from fairlane.gateway.openapi.descriptions import PROPERTIES
 
 Json = dict[str, Any]

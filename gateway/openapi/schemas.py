@@ -26,6 +26,7 @@ from fairlane.gateway.requests.service_level import (
 from fairlane.scheduler.protocol.lanes import LaneName
 
 FinishReason = Literal["stop", "length"]
+ChatFinishReason = Literal["stop", "length", "tool_calls"]
 Tier = Literal["priority", "flex", "default"]
 
 
@@ -33,6 +34,16 @@ class CachedTokens(TypedDict):
     """What a cache held of the prompt."""
 
     cached_tokens: int
+    audio_tokens: int
+
+
+class CompletionTokens(TypedDict):
+    """OpenAI's parts of the output, which nothing tells apart here: always 0."""
+
+    reasoning_tokens: int
+    audio_tokens: int
+    accepted_prediction_tokens: int
+    rejected_prediction_tokens: int
 
 
 class Usage(TypedDict):
@@ -42,6 +53,7 @@ class Usage(TypedDict):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: CachedTokens
+    completion_tokens_details: CompletionTokens
 
 
 class Limited(TypedDict):
@@ -80,12 +92,45 @@ class CompletionLogprobs(TypedDict):
     text_offset: list[int]
 
 
+class CalledFunction(TypedDict):
+    """The function that a call names."""
+
+    name: str
+    arguments: str
+
+
+class CallView(TypedDict):
+    """A call of a tool."""
+
+    id: str
+    type: Literal["function"]
+    function: CalledFunction
+
+
+class CalledFunctionDelta(TypedDict):
+    """A part of a call's function: its name comes first, its arguments bit by bit."""
+
+    name: NotRequired[str]
+    arguments: str
+
+
+class CallDelta(TypedDict):
+    """A part of a call."""
+
+    index: int
+    id: NotRequired[str]
+    type: NotRequired[Literal["function"]]
+    function: CalledFunctionDelta
+
+
 class AssistantMessage(TypedDict):
     """What the model says."""
 
     role: Literal["assistant"]
-    content: str
+    content: str | None
     refusal: None
+    reasoning_content: NotRequired[str]
+    tool_calls: NotRequired[list[CallView]]
 
 
 class ChatChoice(TypedDict):
@@ -94,7 +139,7 @@ class ChatChoice(TypedDict):
     index: int
     message: AssistantMessage
     logprobs: ChatLogprobs | None
-    finish_reason: FinishReason
+    finish_reason: ChatFinishReason
 
 
 class ChatDelta(TypedDict, total=False):
@@ -103,6 +148,8 @@ class ChatDelta(TypedDict, total=False):
     role: Literal["assistant"]
     content: str | None
     refusal: None
+    reasoning_content: str
+    tool_calls: list[CallDelta]
 
 
 class ChatChunkChoice(TypedDict):
@@ -111,7 +158,7 @@ class ChatChunkChoice(TypedDict):
     index: int
     delta: ChatDelta
     logprobs: ChatLogprobs | None
-    finish_reason: FinishReason | None
+    finish_reason: ChatFinishReason | None
 
 
 class ChatCompletionChunk(TypedDict):
@@ -122,6 +169,7 @@ class ChatCompletionChunk(TypedDict):
     created: int
     model: str
     service_tier: Tier
+    system_fingerprint: str
     choices: list[ChatChunkChoice]
     usage: NotRequired[Usage | None]
     fairlane: NotRequired[Limited]
@@ -135,6 +183,7 @@ class ChatCompletion(TypedDict):
     created: int
     model: str
     service_tier: Tier
+    system_fingerprint: str
     choices: list[ChatChoice]
     usage: Usage
     fairlane: NotRequired[Limited]
@@ -166,6 +215,7 @@ class CompletionChunk(TypedDict):
     created: int
     model: str
     service_tier: Tier
+    system_fingerprint: str
     choices: list[CompletionChunkChoice]
     usage: NotRequired[Usage | None]
     fairlane: NotRequired[Limited]
@@ -179,6 +229,7 @@ class Completion(TypedDict):
     created: int
     model: str
     service_tier: Tier
+    system_fingerprint: str
     choices: list[CompletionChoice]
     usage: Usage
     fairlane: NotRequired[Limited]
