@@ -4,7 +4,6 @@ Nothing is queued and nothing is charged. Bodies are bounded as a chat's are, an
 """
 
 import asyncio
-import json
 import time
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
@@ -25,11 +24,11 @@ from fairlane.gateway.http.sse import send_json
 from fairlane.gateway.middleware.tenant import Journal
 from fairlane.gateway.openai.fields import Hint, Text
 from fairlane.gateway.openai.neutral import NEUTRAL_CHAT
-from fairlane.gateway.openai.requests import parse_chat
+from fairlane.gateway.openai.requests import read_chat
 from fairlane.gateway.openai.wire import ChatBody, Count, Prompts, checked, checked_fields
 from fairlane.gateway.requests.admission import too_long
 from fairlane.gateway.requests.prepare import HUGE_AT_ONCE, allowed_model
-from fairlane.gateway.text.tokenizer import PromptTooLong, TextModel
+from fairlane.gateway.text.tokenizer import PromptTooLong
 
 TOKENIZE_PATH, DETOKENIZE_PATH, EMBEDDINGS_PATH = "/tokenize", "/detokenize", "/v1/embeddings"
 
@@ -67,10 +66,6 @@ class TokenizeChatBody(ChatBody):
     add_generation_prompt: Literal[True] | None = None
     add_special_tokens: Literal[False] | None = None
     return_token_strs: bool | None = None
-
-
-_OF_CHAT = ("add_generation_prompt", "add_special_tokens", "return_token_strs")
-"""What it adds to a chat's body."""
 
 
 class DetokenizeBody(_Body):
@@ -113,7 +108,7 @@ class TextAnswers:
             if isinstance(asked, TokenizeTextBody):
                 ids = model.text.encode(asked.prompt, marked=asked.add_special_tokens is not False)
             else:
-                ids = _chat_ids(model.text, fields)
+                [ids] = CHAT.prompts(model.text, read_chat(asked))
         except PromptTooLong as long:
             param = "messages" if "messages" in fields else "prompt"
             raise too_long(long.least_tokens, None, model, prompt_param=param) from None
@@ -137,12 +132,6 @@ class TextAnswers:
 
     def _read(self, body: bytes) -> dict[str, Any]:
         return read_object(body, token_ids=self._room.most_token_ids(1))
-
-
-def _chat_ids(text: TextModel, fields: Mapping[str, Any]) -> Tokens:
-    chat = {name: value for name, value in fields.items() if name not in _OF_CHAT}
-    [ids] = CHAT.prompts(text, parse_chat(json.dumps(chat).encode()))
-    return ids
 
 
 def _check_ids(model: ServedModel, ids: Tokens) -> None:

@@ -51,6 +51,15 @@ async def test_a_conversation_counts_as_a_chat_charges_it(served: Served) -> Non
     }
 
 
+async def test_tools_count_too(served: Served) -> None:
+    tools = [{"type": "function", "function": {"name": "look", "parameters": {"enum": list(range(50))}}}]
+    plain, offered = ASKED, {**ASKED, "tools": tools, "metadata": {"pad": "x" * 500}}
+    long = [*ASKED["messages"], {"role": "user", "content": "\u00e9" * 20_000}]
+
+    assert (await told(served, TOKENIZE, offered))["count"] >= (await told(served, TOKENIZE, plain))["count"]
+    assert error_of(await served.post(TOKENIZE, {**offered, "messages": long})) == (400, "context_length_exceeded")
+
+
 async def test_a_text_comes_back(served: Served) -> None:
     counted = await told(served, TOKENIZE, {"prompt": TEXT, "add_special_tokens": False, "return_token_strs": True})
 
