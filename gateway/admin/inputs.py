@@ -183,7 +183,7 @@ class ExplainBody(_Input):
     prompt_tokens: Annotated[int, Field(ge=0, le=LARGEST_ASK)]
     max_output_tokens: Annotated[int, Field(ge=1, le=LARGEST_ASK)]
     lane: Lane
-    model: Annotated[Text | None, Field(description="null or absent: any that the tenant may use")] = None
+    model: Annotated[Word | None, Field(description="null or absent: any that the tenant may use")] = None
     deadline_ms: Annotated[Real, Field(gt=0, le=MAX_DEADLINE_MS)] | None = None
 
 

@@ -22,7 +22,7 @@ from fairlane.gateway.http.body_budget import BodyRoom
 from fairlane.gateway.http.response import Channel
 from fairlane.gateway.http.sse import send_json
 from fairlane.gateway.middleware.tenant import Journal
-from fairlane.gateway.openai.fields import Hint, Text
+from fairlane.gateway.openai.fields import Hint, Off, On, Text
 from fairlane.gateway.openai.neutral import NEUTRAL_CHAT
 from fairlane.gateway.openai.requests import read_chat
 from fairlane.gateway.openai.wire import ChatBody, Count, Prompts, checked, checked_fields
@@ -63,8 +63,8 @@ class TokenizeTextBody(_Body):
 class TokenizeChatBody(ChatBody):
     """The body of `POST /tokenize` for a conversation, as a chat reads it; all fields of a chat are taken."""
 
-    add_generation_prompt: Literal[True] | None = None
-    add_special_tokens: Literal[False] | None = None
+    add_generation_prompt: On | None = None
+    add_special_tokens: Off | None = None
     return_token_strs: bool | None = None
 
 

@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict  # pydantic reads its own kind only, before Python 3.12
 
 from fairlane.gateway.admin.inputs import Figure, Text, Word
+from fairlane.gateway.openai.fields import Off
 
 T = TypeVar("T")
 
@@ -50,7 +51,7 @@ class ServiceAccountBody(_Body):
 
     name: Annotated[Text, Field(min_length=1)]
     expires_in_seconds: Annotated[int | None, Field(ge=1, le=10**10)] = None
-    create_service_account_only: Literal[False] | None = None
+    create_service_account_only: Off | None = None
 
 
 class _Query(BaseModel):
