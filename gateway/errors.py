@@ -228,13 +228,15 @@ def context_length(
     """Prompt and output together do not fit the model's context. `prompt_tokens`: how many, or what is known of it;
     `param`: what the caller should shorten."""
     asked = f"{prompt_tokens} in the prompt" + ("" if max_tokens is None else f", {max_tokens} in the completion")
-    message = f"The model's context holds {context_length} tokens, and this request asks for more: {asked}."
+    message = (
+        f"This model's maximum context length is {context_length} tokens, and this request asks for more: {asked}."
+    )
     return ApiError(message, "context_length_exceeded", param)
 
 
 def invalid_api_key() -> ApiError:
-    """No key, or none that works; why is not told."""
-    return ApiError("No valid API key was given: send `Authorization: Bearer <key>`.", "invalid_api_key")
+    """No key, or none that works; why is not told. Clients tell it from other refusals by OpenAI's own first words."""
+    return ApiError("Incorrect API key provided: send `Authorization: Bearer <key>`.", "invalid_api_key")
 
 
 def model_not_found() -> ApiError:

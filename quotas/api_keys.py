@@ -25,7 +25,7 @@ from fairlane.quotas.scripts import Database, Redis, Reply
 from fairlane.quotas.store import QuotaError
 from fairlane.quotas.tenants import LANES, PAGE, Tenant, VersionConflict, decode_tenant
 
-_ENDPOINT = re.compile(r"/v1(/[^/]+)*")
+ENDPOINT = re.compile(r"^(/v1(/[^/]+)*|/tokenize|/detokenize)$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class Scopes:
         for name, listed in stated.items():
             if listed is not None:
                 parsed[name] = field_checks.texts(listed, f"scopes.{name}", LANES if name == "lanes" else ())
-        if not all(map(_ENDPOINT.fullmatch, parsed.get("endpoints", ()))):
+        if not all(map(ENDPOINT.fullmatch, parsed.get("endpoints", ()))):
             raise FieldError("scopes.endpoints", "must be paths such as /v1/chat/completions")
         try:
             networks = [str(ipaddress.ip_network(cidr)) for cidr in parsed.get("cidrs", ())]

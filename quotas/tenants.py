@@ -67,6 +67,7 @@ class TenantIds:
 
 
 LANES = ("latency", "throughput")
+LEAST_WEIGHT, MOST_WEIGHT = 0.001, 1000.0
 
 
 def _timezone(value: object) -> str:
@@ -81,7 +82,7 @@ def _timezone(value: object) -> str:
 PARSERS: dict[str, Callable[[object, Limits], object]] = {
     "name": lambda value, _: field_checks.text(value, "name"),
     "timezone": lambda value, _: _timezone(value),
-    "weight": lambda value, _: field_checks.number(value, "weight", 0.001, 1000.0),
+    "weight": lambda value, _: field_checks.number(value, "weight", LEAST_WEIGHT, MOST_WEIGHT),
     "default_lane": lambda value, _: LANES[0] if value is None else field_checks.one_of(value, "default_lane", LANES),
     "lanes": lambda value, _: field_checks.texts(value, "lanes", LANES),
     "models": lambda value, _: None if value is None else field_checks.texts(value, "models"),
@@ -96,7 +97,7 @@ PARSERS: dict[str, Callable[[object, Limits], object]] = {
 
 
 PAGE = 100
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+TENANT_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")
 _TRIES = 20
 DEEPEST = 4
 """Tenants in one line, from the organisation at the top."""
@@ -203,7 +204,7 @@ class TenantStore:
         """A new tenant from its `id` and what else is stated. Raises FieldError, TenantExists."""
         stated = field_checks.document(document, "", PARSERS.keys() | {"id", "parent"})
         tenant_id = stated.pop("id", None)
-        if not isinstance(tenant_id, str) or not _ID.fullmatch(tenant_id):
+        if not isinstance(tenant_id, str) or not TENANT_ID.fullmatch(tenant_id):
             raise FieldError("id", "must be 1 to 63 letters, digits, dots, dashes or underscores, not led by a sign")
         now_ms = await self._database.now_ms()
         parent = await self._parent(stated.pop("parent", None))
@@ -341,7 +342,7 @@ class TenantStore:
 
     async def root(self, tenant_id: str) -> str | None:
         """Root of a tenant, of a deleted one too: where its ledger stands. None where there never was one."""
-        return await self._ids.root(tenant_id) if _ID.fullmatch(tenant_id) else None
+        return await self._ids.root(tenant_id) if TENANT_ID.fullmatch(tenant_id) else None
 
     async def _read(self, tenant_id: str, root: str) -> Tenant | None:
         record = keyspace.of_root(root) + keyspace.tenant_level(tenant_id)

@@ -6,20 +6,48 @@ Rules that need more than the field itself (zones, networks, a default lane amon
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic.fields import FieldInfo
 
 from fairlane.gateway.openai.wire import MAX_DEADLINE_MS
+from fairlane.quotas.api_keys import ENDPOINT, LONGEST_OVERLAP_S
 from fairlane.quotas.field_checks import LONGEST_LIST, LONGEST_TEXT
 from fairlane.quotas.limits import LARGEST, LARGEST_LIMITS_BY
 from fairlane.quotas.store import LARGEST_ASK
+from fairlane.quotas.tenants import LEAST_WEIGHT, MOST_WEIGHT, TENANT_ID
 
 PAGE = 100
 LARGEST_PAGE = 1_000
 
-Text = Annotated[str, Field(max_length=LONGEST_TEXT)]
+
+def shown(**schema: str | float) -> FieldInfo:
+    """What the document says of a field, beside what is checked here: a rule of `quotas`, which names its own."""
+    found: FieldInfo = Field(json_schema_extra=dict(schema))
+    return found
+
+
+PRINTABLE = r"^[^\x00-\x1f\x7f-\x9f]*$"
+"""As far as a pattern can say it: other characters that do not print are refused too."""
+_DATE = "[1-9][0-9]{3}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
+_HOUR = "([01][0-9]|2[0-3]):[0-5][0-9]"
+_TIME = f"{_HOUR}(:[0-5][0-9]([.][0-9]{{1,6}})?)?(Z|[+-]{_HOUR})"
+RFC_3339 = f"^{_DATE}T{_TIME}$"
+MOMENT = f"^({_DATE}(T{_TIME})?|[0-9]{{1,11}}([.][0-9]*)?|[.][0-9]+)$"
+"""A date, RFC 3339 with a zone, or Unix seconds."""
+_GROUP = "(lane|model|key|day)"
+GROUPS = f"^({_GROUP}(,{_GROUP}){{0,3}})?$"
+
+Text = Annotated[str, Field(max_length=LONGEST_TEXT), shown(pattern=PRINTABLE)]
+Word = Annotated[str, Field(max_length=LONGEST_TEXT)]
+"""What is looked for and never kept."""
+TenantId = Annotated[str, Field(max_length=LONGEST_TEXT), shown(pattern=TENANT_ID.pattern, maxLength=63)]
+Moment = Annotated[str, Field(max_length=LONGEST_TEXT), shown(pattern=MOMENT)]
+EpochS = Annotated[float, Field(allow_inf_nan=False), shown(exclusiveMinimum=0, exclusiveMaximum=1e11)]
+Expiry = EpochS | Annotated[str, Field(max_length=LONGEST_TEXT), shown(pattern=RFC_3339)]
 Texts = Annotated[list[Text], Field(max_length=LONGEST_LIST)]
 Lane = Literal["latency", "throughput"]
 Figure = Annotated[int, Field(ge=0, le=LARGEST)]
 Real = Annotated[float, Field(allow_inf_nan=False)]
+Weight = Annotated[Real, shown(minimum=LEAST_WEIGHT, maximum=MOST_WEIGHT)]
 LimitName = Literal[
     "requests_per_minute",
     "tokens_per_minute",
@@ -65,20 +93,22 @@ class LimitsBody(_Input):
 class LimitsByBody(_Input):
     """Limits of a tenant's work with one model, in one lane, or with both."""
 
+    model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": ["model"]}, {"required": ["lane"]}]})
+
     model: Annotated[Text | None, Field(min_length=1, description="null or absent: any")] = None
     lane: Annotated[Lane | None, Field(description="null or absent: any; one of the two must be named")] = None
     limits: LimitsBody
 
 
 class QuotaBody(_Input):
-    """Limits under `limits`, or their names themselves."""
+    """Limits under `limits`. Their names themselves are taken too, where at least one is named."""
 
     limits: LimitsBody
 
     @model_validator(mode="before")
     @classmethod
     def _wrap(cls, given: object) -> object:
-        return {"limits": given} if isinstance(given, dict) and "limits" not in given else given
+        return {"limits": given} if isinstance(given, dict) and given and "limits" not in given else given
 
 
 class TenantChange(_Input):
@@ -86,10 +116,10 @@ class TenantChange(_Input):
 
     name: Text | None = None
     parent: Annotated[
-        Text | None, Field(description="The tenant above, whose limits its work must fit too; never changes")
+        TenantId | None, Field(description="The tenant above, whose limits its work must fit too; never changes")
     ] = None
     timezone: Annotated[Text | None, Field(description="IANA name, such as Europe/Berlin")] = None
-    weight: Annotated[Real | None, Field(description="Share of the work against other tenants")] = None
+    weight: Annotated[Weight | None, Field(description="Share of the work against other tenants")] = None
     default_lane: Lane | None = None
     lanes: Annotated[list[Lane], Field(min_length=1)] | None = None
     models: Annotated[Texts | None, Field(description="Names it may use; null: all")] = None
@@ -109,7 +139,7 @@ class TenantChange(_Input):
 class TenantBody(TenantChange):
     """A new tenant."""
 
-    id: Text
+    id: TenantId
 
 
 class ScopesBody(_Input):
@@ -118,7 +148,8 @@ class ScopesBody(_Input):
     models: Texts | None = None
     lanes: list[Lane] | None = None
     endpoints: Annotated[
-        Texts | None, Field(description="Paths such as /v1/chat/completions, each with all below it")
+        list[Annotated[Text, shown(pattern=ENDPOINT.pattern)]] | None,
+        Field(max_length=LONGEST_LIST, description="Paths such as /v1/chat/completions, each with all below it"),
     ] = None
     cidrs: Annotated[Texts | None, Field(description="Networks such as 10.0.0.0/8")] = None
 
@@ -127,7 +158,7 @@ class KeyBody(_Input):
     """A new key."""
 
     name: Text
-    expires_at: Annotated[Real | Text | None, Field(description="Unix seconds, or RFC 3339 with a zone")] = None
+    expires_at: Annotated[Expiry | None, Field(description="Unix seconds, or RFC 3339 with a zone; null: never")] = None
     limits: LimitsBody | None = None
     scopes: ScopesBody | None = None
 
@@ -136,7 +167,7 @@ class KeyChange(_Input):
     """What can be changed of a key; null is the default, limits are merged, scopes are replaced whole."""
 
     name: Text | None = None
-    expires_at: Annotated[Real | Text | None, Field(description="Unix seconds, or RFC 3339; null: never")] = None
+    expires_at: Annotated[Expiry | None, Field(description="Unix seconds, or RFC 3339 with a zone; null: never")] = None
     limits: LimitsBody | None = None
     scopes: ScopesBody | None = None
 
@@ -144,7 +175,11 @@ class KeyChange(_Input):
 class RotateBody(_Input):
     """How the old key ends."""
 
-    overlap_s: Annotated[Real, Field(description="How long the old key goes on working, in seconds")] = 0.0
+    overlap_s: Annotated[
+        Real,
+        Field(description="How long the old key goes on working, in seconds; absent: not at all"),
+        shown(minimum=0, maximum=LONGEST_OVERLAP_S),
+    ] = 0.0
 
 
 class ExplainBody(_Input):
@@ -153,7 +188,7 @@ class ExplainBody(_Input):
     prompt_tokens: Annotated[int, Field(ge=0, le=LARGEST_ASK)]
     max_output_tokens: Annotated[int, Field(ge=1, le=LARGEST_ASK)]
     lane: Lane
-    model: Annotated[Text | None, Field(description="null or absent: any that the tenant may use")] = None
+    model: Annotated[Word | None, Field(description="null or absent: any that the tenant may use")] = None
     deadline_ms: Annotated[Real, Field(gt=0, le=MAX_DEADLINE_MS)] | None = None
 
 
@@ -164,28 +199,31 @@ class _Query(BaseModel):
 class PageQuery(_Query):
     """Which part of a list."""
 
-    limit: Annotated[int, Field(ge=1, le=LARGEST_PAGE)] = PAGE
-    after: Annotated[Text | None, Field(description="`last_id` of the page before")] = None
+    limit: Annotated[int, Field(ge=1, le=LARGEST_PAGE, description="Items of one page at most")] = PAGE
+    after: Annotated[Word | None, Field(description="`last_id` of the page before")] = None
 
 
 class UsageQuery(_Query):
     """Which days of the ledger, in the tenant's zone, and by what to sum."""
 
     first: Annotated[
-        Text | None, Field(alias="from", description="Date, RFC 3339 or Unix seconds; absent: 30 days before `to`")
+        Moment | None, Field(alias="from", description="Date, RFC 3339 or Unix seconds; absent: 30 days before `to`")
     ] = None
-    last: Annotated[Text | None, Field(alias="to", description="The same, included; absent: today")] = None
-    group_by: Annotated[Text, Field(description="Of lane, model, key and day, with commas between")] = ""
+    last: Annotated[Moment | None, Field(alias="to", description="The same, included; absent: today")] = None
+    group_by: Annotated[
+        Word, Field(description="Of lane, model, key and day, each once, with commas between"), shown(pattern=GROUPS)
+    ] = ""
 
 
 class LedgerQuery(_Query):
     """Which entries of the ledger, and how they are written."""
 
     first: Annotated[
-        Text | None, Field(alias="from", description="Date in the tenant's zone, RFC 3339 or Unix seconds; absent: all")
+        Moment | None,
+        Field(alias="from", description="Date in the tenant's zone, RFC 3339 or Unix seconds; absent: all"),
     ] = None
-    last: Annotated[Text | None, Field(alias="to", description="The same, included; absent: now")] = None
-    format: Literal["csv", "jsonl"] = "jsonl"
+    last: Annotated[Moment | None, Field(alias="to", description="The same, included; absent: now")] = None
+    format: Annotated[Literal["csv", "jsonl"], Field(description="One line for each entry, either way")] = "jsonl"
 
 
 class AuditQuery(PageQuery):

@@ -37,9 +37,9 @@ from fairlane.scheduler.queue.types import LaneDepth
 from fairlane.store.errors import STORE_ERRORS, StoreUnavailable
 
 IF_MATCH = "if-match"
-_TAG = r'(?:W/)?"[\x21\x23-\x7e]*"'
-_TAGS = re.compile(rf"{_TAG}(?:[ \t]*,[ \t]*{_TAG})*")
-_LONGEST = 1_000
+_TAG = r'(?:W/)?"[!#-~]*"'
+TAGS = re.compile(rf"{_TAG}(?:[ \t]*,[ \t]*{_TAG})*")
+LONGEST_TAGS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def if_match(headers: Iterable[tuple[bytes, bytes]]) -> IfMatch:
     if not given or given == ["*"]:
         return IfMatch()
     text = ", ".join(given)
-    if len(text) > _LONGEST or not _TAGS.fullmatch(text):
+    if len(text) > LONGEST_TAGS or not TAGS.fullmatch(text):
         raise invalid(IF_MATCH, '`If-Match` must be `*`, or tags as `ETag` gave them: "7".')
     return IfMatch(frozenset(re.findall(_TAG, text)))
 

@@ -1,10 +1,11 @@
-"""`/healthz`, `/readyz` and `/metrics`: for probes, balancers and Prometheus."""
+"""`/healthz`, `/readyz`, `/version` and `/metrics`: for probes, balancers and Prometheus."""
 
 from collections.abc import Callable
+from importlib import metadata
 
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from fairlane.gateway import errors
@@ -12,6 +13,8 @@ from fairlane.gateway.errors import ApiError
 from fairlane.gateway.fleet import FleetCache
 from fairlane.gateway.observability.metrics import ProcessMetrics
 from fairlane.store.circuit_breaker import Availability
+
+VERSION = metadata.version("fairlane")
 
 
 class Health:
@@ -34,12 +37,17 @@ class Health:
 
     def routes(self) -> list[Route]:
         """What anyone may ask."""
-        paths = (("/healthz", self.alive), ("/health", self.alive), ("/readyz", self.ready))
+        alive = ((path, self.alive) for path in ("/healthz", "/health", "/ping"))
+        paths = (*alive, ("/readyz", self.ready), ("/version", self.version))
         return [Route(path, told, methods=["GET"]) for path, told in paths]
 
     async def alive(self, _: Request) -> Response:
         """The process lives; nothing else is looked at."""
         return PlainTextResponse("ok\n")
+
+    async def version(self, _: Request) -> Response:
+        """Which release answers, as vLLM says it."""
+        return JSONResponse({"version": VERSION})
 
     async def ready(self, _: Request) -> Response:
         """200 only where a request would be served now; else an error that says what is missing."""

@@ -67,4 +67,5 @@ def _shown(model: ServedModel) -> dict[str, Any]:
         "created": model.text.card.created_s,
         "owned_by": OWNER,
         "context_length": model.context_length,
+        "max_model_len": model.context_length,
     }

@@ -1,7 +1,5 @@
 """The operators' console at `/`: a handful of static files under a strict content policy, and who is signed in."""
 
-import hashlib
-from collections.abc import Awaitable, Callable
 from importlib import resources
 
 from starlette.requests import Request
@@ -11,6 +9,7 @@ from starlette.routing import Route
 from fairlane.gateway import errors
 from fairlane.gateway.admin.router import AdminParts, refusal_of, with_key
 from fairlane.gateway.errors import ApiError
+from fairlane.gateway.http.static import file_route
 from fairlane.gateway.operators import check_origin, cookie, session_of
 from fairlane.store.errors import STORE_ERRORS
 
@@ -20,30 +19,12 @@ FILES = {
     "/console/style.css": ("style.css", "text/css"),
     "/console/icon.svg": ("icon.svg", "image/svg+xml"),
 }
-POLICY = {
-    "default-src": "'none'",
-    "script-src": "'self'",
-    "style-src": "'self'",
-    "img-src": "'self'",
-    "connect-src": "'self'",
-    "base-uri": "'none'",
-    "form-action": "'none'",
-    "frame-ancestors": "'none'",
-}
-"""Nothing inline, nothing from elsewhere, in no frame: what a script injected into the page could use is not there."""
-HEADERS = {
-    "content-security-policy": "; ".join(f"{name} {value}" for name, value in POLICY.items()),
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
-    "cache-control": "no-cache",  # asked about each time, answered 304 while it is the same
-}
 
 
 def routes() -> list[Route]:
     """One route per file; each file is read here, once."""
-    return [Route(path, _endpoint(*file), methods=["GET"], name=file[0]) for path, file in FILES.items()]
+    folder = resources.files("fairlane.gateway.console")
+    return [file_route(path, (folder / name).read_bytes(), media_type) for path, (name, media_type) in FILES.items()]
 
 
 def session_route(parts: AdminParts) -> Route:
@@ -64,15 +45,3 @@ def session_route(parts: AdminParts) -> Route:
         return Response(status_code=204, headers={"set-cookie": cookie(scope, begun), "cache-control": "no-store"})
 
     return Route("/console/session", serve, methods=["POST", "DELETE"], name="session")
-
-
-def _endpoint(name: str, media_type: str) -> Callable[[Request], Awaitable[Response]]:
-    content = (resources.files("fairlane.gateway.console") / name).read_bytes()
-    headers = {**HEADERS, "etag": f'"{hashlib.sha256(content).hexdigest()[:32]}"'}
-
-    async def serve(request: Request) -> Response:
-        if request.headers.get("if-none-match") == headers["etag"]:
-            return Response(status_code=304, headers=headers)
-        return Response(content, headers=headers, media_type=media_type)
-
-    return serve

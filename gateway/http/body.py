@@ -268,6 +268,7 @@ _DIGITS = 4000
 """Digits of a whole number; Python refuses to read more than 4,300."""
 _LONGEST_NUMBER = 100
 """Characters of a number in a large body; a longer one is read as infinity."""
+_INT64 = 2**63
 
 
 def shown_name(name: str) -> str:
@@ -312,7 +313,7 @@ def _read(text: str) -> object:
     except (json.JSONDecodeError, ApiError):
         raise
     except ValueError:  # a whole number of thousands of digits; as infinity it meets its field's own rule
-        return json.loads(text, object_pairs_hook=_no_doubles, parse_int=_whole_number)
+        return json.loads(text, object_pairs_hook=_no_doubles, parse_int=_whole_number, parse_float=_number)
 
 
 def _read_rest(lifted: Lifted) -> object:
@@ -324,12 +325,18 @@ def _read_rest(lifted: Lifted) -> object:
         return int(digits) if len(digits) <= _LONGEST_NUMBER else math.inf
 
     return json.loads(
-        lifted.text.decode("utf-8"), object_pairs_hook=_no_doubles, parse_int=whole, parse_float=_fraction
+        lifted.text.decode("utf-8"), object_pairs_hook=_no_doubles, parse_int=whole, parse_float=_short_number
     )
 
 
-def _fraction(digits: str) -> float:
-    return float(digits) if len(digits) <= _LONGEST_NUMBER else math.inf
+def _number(digits: str) -> float:
+    """A number that is written with a point or an exponent; a whole one is an integer, as JSON Schema has it."""
+    value = float(digits)
+    return int(value) if value.is_integer() and abs(value) < _INT64 else value
+
+
+def _short_number(digits: str) -> float:
+    return _number(digits) if len(digits) <= _LONGEST_NUMBER else math.inf
 
 
 def _whole_number(digits: str) -> float:
@@ -350,7 +357,7 @@ def _no_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields
 
 
-_decode = json.JSONDecoder(object_pairs_hook=_no_doubles).decode
+_decode = json.JSONDecoder(object_pairs_hook=_no_doubles, parse_float=_number).decode
 
 
 def _explain(error: Exception, body: bytes, lifted: Lifted | None) -> ApiError:

@@ -20,7 +20,7 @@ from typing import Literal
 import uvicorn
 from starlette.types import ASGIApp
 
-from fairlane.gateway.app import admin_app, create_app, metrics_app, with_fast_path
+from fairlane.gateway.app import admin_app, create_app, metrics_app, with_cors, with_fast_path
 from fairlane.gateway.config import GatewaySettings
 from fairlane.gateway.http.connections import Crowd
 from fairlane.gateway.http.ports import BACKLOG, Acceptor, PortName, Sockets
@@ -105,7 +105,8 @@ class Server(uvicorn.Server):
 
 def configure(settings: GatewaySettings, resources: Resources) -> uvicorn.Config:
     """How uvicorn serves tenants."""
-    return _config(with_fast_path(create_app(resources)), settings, resources, "on", resources.crowd)
+    app = with_cors(with_fast_path(create_app(resources)), settings.gateway.cors_origins)
+    return _config(app, settings, resources, "on", resources.crowd)
 
 
 def beside(resources: Resources, name: PortName, crowd: Crowd) -> uvicorn.Config:

@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 CLIENT_CLOSED = "client_closed"
 """The code of a request whose client went away; nobody reads it as an answer."""
 OK = "ok"
+PROCESSING_HEADER = b"openai-processing-ms"
 _NOTHING: list[tuple[bytes, bytes]] = []
 Notes = dict[str, Value | None]
 """Attributes of a span."""
@@ -134,7 +135,7 @@ class TenantMiddleware:
         state = scope.setdefault("state", {})
         request_id = state.get("request_id") or request_id_of(scope["headers"])
         journal = state["journal"] = Journal(loop.time(), self._endpoint, request_id)
-        answer = _Answer(send, self._limits, request_id)
+        answer = _Answer(send, self._limits, journal)
         try:
             with self._telemetry.request_span(f"{scope['method']} {self._endpoint}", scope["headers"]) as span:
                 try:
@@ -228,14 +229,16 @@ def _tell(journal: Journal, span: Span) -> None:
 
 
 class _Answer:
-    """`send` of one request: its first message names the request, and the limits once the caller is known."""
+    """`send` of one request: its first message names the request, says how long that took, and the limits once the
+    caller is known."""
 
     def __init__(
-        self, send: Send, limits: Callable[[Caller], Awaitable[Sequence[LimitStatus]]], request_id: str
+        self, send: Send, limits: Callable[[Caller], Awaitable[Sequence[LimitStatus]]], journal: Journal
     ) -> None:
         self._send = send
         self._limits = limits
-        self._named = (HEADER, request_id.encode("ascii"))
+        self._arrived_s = journal.arrived_s
+        self._named = (HEADER, journal.request_id.encode("ascii"))
         self.caller: Caller | None = None
         self.started = False
 
@@ -244,7 +247,9 @@ class _Answer:
             caller, told = self.caller, _NOTHING
             if caller is not None:
                 told = rate_limits.headers(await self._limits(caller) if caller.statuses is None else caller.statuses)
-            message = {**message, "headers": [*message.get("headers", ()), *told, self._named]}
+            took_ms = (asyncio.get_running_loop().time() - self._arrived_s) * 1e3
+            took = (PROCESSING_HEADER, b"%d" % took_ms)
+            message = {**message, "headers": [*message.get("headers", ()), *told, took, self._named]}
             self.started = True
         await self._send(message)
 

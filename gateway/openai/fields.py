@@ -1,8 +1,8 @@
 """What all parts of a request body are made of."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 from fairlane.gateway.http.body import is_unicode
@@ -17,6 +17,15 @@ def as_unicode(text: str) -> str:
     return text
 
 
+def _as_flag(value: object) -> object:
+    """0 and 1 equal false and true, and are none: a literal alone would take them."""
+    if not isinstance(value, bool):
+        raise PydanticCustomError("flag", "must be true or false")
+    return value
+
+
+On = Annotated[Literal[True], BeforeValidator(_as_flag)]
+Off = Annotated[Literal[False], BeforeValidator(_as_flag)]
 Text = Annotated[str, AfterValidator(as_unicode)]
 Hint = Annotated[str, Field(max_length=MAX_HINT_CHARS), AfterValidator(as_unicode)]
 """A word about the request that changes nothing in how it is served."""

@@ -142,7 +142,11 @@ class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
 def parse_chat(body: bytes, token_ids: int = 0) -> ChatRequest:
     """The chat request that a body holds. `token_ids`: how many there may be in it, though no field of it takes any.
     Raises ApiError naming the field at fault."""
-    chat = checked(ChatBody, NEUTRAL_CHAT, body, token_ids=token_ids)
+    return read_chat(checked(ChatBody, NEUTRAL_CHAT, body, token_ids=token_ids))
+
+
+def read_chat(chat: ChatBody) -> ChatRequest:
+    """The chat request of a body whose fields are each valid. Raises ApiError naming the field at fault."""
     if chat.top_logprobs is not None and not chat.logprobs:
         raise invalid("top_logprobs", "`top_logprobs` needs `logprobs: true`.")
     tools, choice = read_tools(chat.tools, chat.tool_choice)

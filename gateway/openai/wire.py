@@ -112,9 +112,13 @@ def _is_token_ids(item: object) -> TypeGuard[list[int]]:
 Real = Annotated[float, Field(allow_inf_nan=False)]
 Penalty = Annotated[Real, Field(ge=-2, le=2)]
 Count = Annotated[int, Field(ge=1, lt=_INT64)]
+_Item = TypeVar("_Item")
+_Several = Annotated[list[_Item], Field(min_length=1)]
+_Filled = Annotated[str, Field(min_length=1)]
+_TokenIds = _Several[Annotated[int, Field(ge=0, lt=MAX_TOKEN_ID)]]
 Prompts = Annotated[
     tuple[str | tuple[int, ...], ...],
-    PlainValidator(_prompts, json_schema_input_type=str | list[str] | list[int] | list[list[int]]),
+    PlainValidator(_prompts, json_schema_input_type=_Filled | _Several[_Filled] | _TokenIds | _Several[_TokenIds]),
 ]
 Stops = Annotated[tuple[str, ...], PlainValidator(_stops, json_schema_input_type=str | list[str])]
 Biases = Annotated[tuple[tuple[int, float], ...], PlainValidator(_biases, json_schema_input_type=dict[str, float])]

@@ -1,7 +1,5 @@
 """`GET /openapi.json`: the whole HTTP surface as one OpenAPI 3.1 document, made from the models that check requests,
 the shapes that answers have, and two tables of operations: the admin API's own, and the one below.
-
-Fields of requests in the OpenAPI document: parameters, and body fields that are accepted at neutral values only.
 """
 
 import functools
@@ -10,7 +8,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
-from typing import Any, Literal
+from types import UnionType
+from typing import Any, Literal, get_args
 
 import msgspec
 from pydantic import BaseModel, TypeAdapter
@@ -23,45 +22,48 @@ from fairlane.gateway.admin.inputs import Nothing
 from fairlane.gateway.admin.openai import routes as openai_admin
 from fairlane.gateway.admin.router import Operation
 from fairlane.gateway.admin.views import QuotaView
+from fairlane.gateway.api import tokenize
+from fairlane.gateway.api.tokenize import DetokenizeBody, EmbeddingsBody, TokenizeChatBody, TokenizeTextBody
 from fairlane.gateway.errors import TABLE, Code
 from fairlane.gateway.openai import batches as openai_batches
 from fairlane.gateway.openai.batches import UploadForm
 from fairlane.gateway.openai.neutral import NEUTRAL_CHAT, NEUTRAL_COMPLETION, Neutral
-from fairlane.gateway.openai.wire import ChatBody, CompletionBody
+from fairlane.gateway.openai.wire import ChatBody, CompletionBody, GenerationBody
 from fairlane.gateway.openapi import schemas as openapi_schemas
+from fairlane.gateway.openapi.examples import ANSWERS, BODIES, ERROR
+from fairlane.gateway.openapi.refine import query_schema, refined, with_neutral_fields
+from fairlane.quotas.tenants import TENANT_ID
 
 Json = dict[str, Any]
 _PATH_FIELD = re.compile(r"{(\w+)}")
+_PATH_SCHEMAS: dict[str, Json] = {"tenant": {"pattern": TENANT_ID.pattern, "maxLength": 63}}
 
 
 def parameters(path: str, query: type[BaseModel] | None) -> list[Json]:
     """What stands in the path and behind the question mark."""
     found: list[Json] = [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "schema": {"type": "string", "minLength": 1, **_PATH_SCHEMAS.get(name, {})},
+            "description": f"Id of the {name.replace('_', ' ')}",
+        }
         for name in _PATH_FIELD.findall(path)
     ]
     if query is not None:
         schema = query.model_json_schema()
         required = schema.get("required", [])
         found += [
-            {"name": name, "in": "query", "required": name in required, "schema": field}
-            for name, field in schema.get("properties", {}).items()
+            _query_parameter(name, query_schema(told), required=name in required)
+            for name, told in schema.get("properties", {}).items()
         ]
     return found
 
 
-def with_neutral_fields(schemas: Json, neutral: Mapping[type[BaseModel], Neutral]) -> Json:
-    """The schemas with those fields that a body may name, as long as they ask for nothing."""
-    extended = dict(schemas)
-    for body, known in neutral.items():
-        schema = extended[body.__name__]
-        fields = {name: _only(values) for name, values in sorted(known.items())}
-        extended[body.__name__] = {**schema, "properties": {**schema["properties"], **fields}}
-    return extended
-
-
-def _only(values: tuple[object, ...]) -> Json:
-    return {"enum": [None, *values], "description": "Not supported yet: accepted at these values only."}
+def _query_parameter(name: str, schema: Json, *, required: bool) -> Json:
+    described = {"description": schema.pop("description")} if "description" in schema else {}
+    return {"name": name, "in": "query", "required": required, "schema": schema, **described}
 
 
 Who = Literal["tenant", "admin", "anyone"]
@@ -81,6 +83,8 @@ _OPERATOR: tuple[Code, ...] = ("invalid_api_key", "rate_limit_exceeded", "quota_
 _ANY_ADMIN: tuple[Code, ...] = ("invalid_request_error", *_OPERATOR)
 _BY_SESSION: tuple[Code, ...] = ("origin_not_allowed",)
 """Of what changes something."""
+_ANY_REQUEST: tuple[Code, ...] = ("invalid_request_error", "method_not_allowed", "headers_too_large")
+"""What HTTP itself can have wrong, before anybody looks at who sends it."""
 _ANY_BODY: tuple[Code, ...] = ("request_timeout", "request_too_large", "overloaded_memory")
 _GENERATION: tuple[Code, ...] = (
     *_ANY_TENANT,
@@ -105,6 +109,21 @@ _GENERATION: tuple[Code, ...] = (
 )
 
 
+_OF_A_CARD: tuple[Code, ...] = (
+    *_ANY_TENANT,
+    *_ANY_BODY,
+    "context_length_exceeded",
+    "concurrency_limit_exceeded",
+    "rate_limit_exceeded",
+    "model_not_allowed",
+    "model_not_found",
+    "internal_error",
+)
+_TAGS: Mapping[Who, str] = {
+    "tenant": "What applications call, each with a key of its tenant",
+    "admin": "What operators call, with the admin key",
+    "anyone": "What anyone may ask",
+}
 _SECURITY: Json = {
     "tenant": {"type": "http", "scheme": "bearer", "description": "An API key: fl-<public id>-<secret>"},
     "admin": {"type": "http", "scheme": "bearer", "description": "The operators' admin key"},
@@ -121,12 +140,12 @@ class Documented:
     summary: str
     who: Who
     query: type[BaseModel] | None = None
-    body: type[Any] | None = None
-    """A model, or a TypedDict that is sent as a form."""
+    body: Any = None
+    """A model, a union of such, or a TypedDict that is sent as a form."""
     neutral: Neutral = field(default_factory=dict)
     status: int = 200
     answers: Mapping[str, Any]
-    """Media type → type of the answer."""
+    """Media type → type of the answer; of a stream: of what each event holds. Empty: it is always refused."""
     codes: tuple[Code, ...] = ()
     tagged: bool = False
     """Answers with an `ETag`."""
@@ -143,7 +162,7 @@ TENANT_API: tuple[Documented, ...] = (
         who="tenant",
         body=ChatBody,
         neutral=NEUTRAL_CHAT,
-        answers={JSON: openapi_schemas.ChatCompletion, STREAM: str},
+        answers={JSON: openapi_schemas.ChatCompletion, STREAM: openapi_schemas.ChatCompletionChunk},
         codes=_GENERATION,
     ),
     Documented(
@@ -154,7 +173,7 @@ TENANT_API: tuple[Documented, ...] = (
         who="tenant",
         body=CompletionBody,
         neutral=NEUTRAL_COMPLETION,
-        answers={JSON: openapi_schemas.Completion, STREAM: str},
+        answers={JSON: openapi_schemas.Completion, STREAM: openapi_schemas.CompletionChunk},
         codes=_GENERATION,
     ),
     Documented(
@@ -174,6 +193,37 @@ TENANT_API: tuple[Documented, ...] = (
         who="tenant",
         answers={JSON: openapi_schemas.ModelObject},
         codes=(*_ANY_TENANT, "model_not_found"),
+    ),
+    Documented(
+        method="POST",
+        path=tokenize.TOKENIZE_PATH,
+        name="tokenize",
+        summary="Count the tokens of a text or a conversation; nothing is charged",
+        who="tenant",
+        body=TokenizeTextBody | TokenizeChatBody,
+        neutral=NEUTRAL_CHAT,
+        answers={JSON: openapi_schemas.TokenCount},
+        codes=_OF_A_CARD,
+    ),
+    Documented(
+        method="POST",
+        path=tokenize.DETOKENIZE_PATH,
+        name="detokenize",
+        summary="Say what tokens stand for; nothing is charged",
+        who="tenant",
+        body=DetokenizeBody,
+        answers={JSON: openapi_schemas.DetokenizedText},
+        codes=_OF_A_CARD,
+    ),
+    Documented(
+        method="POST",
+        path=tokenize.EMBEDDINGS_PATH,
+        name="create_embeddings",
+        summary="Refused with the reason: no model that is served makes embeddings",
+        who="tenant",
+        body=EmbeddingsBody,
+        answers={},
+        codes=_OF_A_CARD,
     ),
     Documented(
         method="GET",
@@ -289,6 +339,22 @@ BATCH_API: tuple[Documented, ...] = (
         codes=_FILES,
     ),
 )
+OPENAPI = Documented(
+    method="GET",
+    path="/openapi.json",
+    name="get_openapi",
+    summary="This document",
+    who="anyone",
+    answers={JSON: Json},
+)
+VERSION = Documented(
+    method="GET",
+    path="/version",
+    name="get_version",
+    summary="Say which release answers",
+    who="anyone",
+    answers={JSON: openapi_schemas.VersionView},
+)
 _UNREADY: tuple[Code, ...] = ("no_worker", "quota_store_unavailable", "shutting_down")
 METRICS = Documented(
     method="GET",
@@ -304,8 +370,9 @@ OPEN_CALLS: tuple[Documented, ...] = tuple(
     for path, name, summary, kind, codes in (
         ("/healthz", "is_alive", "Say that the process lives", TEXT, ()),
         ("/health", "is_healthy", "The same", TEXT, ()),
+        ("/ping", "ping", "The same", TEXT, ()),
         ("/readyz", "is_ready", "Say whether a request would be served, and what is missing", TEXT, _UNREADY),
-        ("/openapi.json", "get_openapi", "This document", JSON, ()),
+        ("/docs", "open_docs", "This document as a page", HTML, ()),
         ("/", "open_console", "The operators' console", HTML, ()),
     )
 )
@@ -315,7 +382,7 @@ def operations() -> list[Documented]:
     """Every operation, the admin API's among them."""
     of_admin = [(admin.PREFIX, admin.OPERATIONS), (openai_admin.PREFIX, openai_admin.OPERATIONS)]
     documented = [_documented(prefix, operation) for prefix, rows in of_admin for operation in rows]
-    return [*TENANT_API, *BATCH_API, *documented, METRICS, *OPEN_CALLS]
+    return [*TENANT_API, *BATCH_API, *documented, METRICS, OPENAPI, VERSION, *OPEN_CALLS]
 
 
 def route() -> Route:
@@ -348,6 +415,7 @@ def document() -> Json:
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],
+        "tags": [{"name": name, "description": said} for name, said in _TAGS.items()],
         "paths": dict(paths),
         "components": {
             "schemas": schemas,
@@ -382,14 +450,22 @@ def _documented(prefix: str, operation: Operation[Any]) -> Documented:
 def _schemas(rows: Iterable[Documented]) -> tuple[Json, dict[Any, Json]]:
     """All components, and where each type stands among them."""
     shapes = [shape for row in rows for shape in row.answers.values() if shape is not str]
-    bodies = [row.body for row in rows if row.body is not None]
+    bodies: list[Any] = [row.body for row in rows if row.body is not None]
     wanted: list[tuple[Any, Literal["validation", "serialization"], TypeAdapter[Any]]] = [
         *((shape, "serialization", TypeAdapter(shape)) for shape in dict.fromkeys([*shapes, openapi_schemas.Error])),
         *((body, "validation", TypeAdapter(body)) for body in dict.fromkeys(bodies)),
     ]
     places, defined = TypeAdapter.json_schemas(wanted, ref_template=REF)
     named = {shape: schema for (shape, _), schema in places.items()}
-    return with_neutral_fields(defined["$defs"], {row.body: row.neutral for row in rows if row.body}), named
+    neutral = {body: row.neutral for row in rows for body in get_args(row.body) or (row.body,) if _generates(body)}
+    schemas = refined(with_neutral_fields(defined["$defs"], neutral))
+    schemas[openapi_schemas.Error.__name__]["examples"] = [ERROR]
+    return schemas, named
+
+
+def _generates(body: object) -> bool:
+    """Whether a body has fields for what is not served yet."""
+    return isinstance(body, type) and issubclass(body, GenerationBody)
 
 
 def _operation(row: Documented, named: Mapping[Any, Json]) -> Json:
@@ -398,20 +474,48 @@ def _operation(row: Documented, named: Mapping[Any, Json]) -> Json:
     asked = openapi_schemas.asked(of_a_model=of_a_model, if_match=row.if_match)
     shown["parameters"] = [*parameters(row.path, row.query), *asked]
     if row.body is not None:
-        kind = FORM if row.body is UploadForm else JSON
-        shown["requestBody"] = {"required": True, "content": {kind: {"schema": named[row.body]}}}
-    content = {kind: {"schema": named.get(shape, {"type": "string"})} for kind, shape in row.answers.items()}
+        shown["requestBody"] = {
+            "required": _must_be_sent(row.body),
+            "content": {FORM if row.body is UploadForm else JSON: {"schema": named[row.body], **_example(BODIES, row)}},
+        }
+    content = {kind: {"schema": _answer_schema(kind, shape, named)} for kind, shape in row.answers.items()}
+    if JSON in content:
+        content[JSON] |= _example(ANSWERS, row)
     told = openapi_schemas.told(row.who, of_a_model=of_a_model, tagged=row.tagged)
     done = {"description": "Done", "headers": told, "content": content}
-    shown["responses"] = {str(row.status): done, **_refusals(row, named)}
+    shown["responses"] = {**({str(row.status): done} if row.answers else {}), **_refusals(row, named)}
     shown["security"] = [] if row.who == "anyone" else [{row.who: []}]
     return shown
+
+
+def _must_be_sent(body: type[BaseModel] | UnionType) -> bool:
+    """Whether a call without a body is refused: an empty object is what it stands for."""
+    kinds = get_args(body) or (body,)
+    models = [kind for kind in kinds if issubclass(kind, BaseModel)]  # the others are forms
+    return all(any(field.is_required() for field in kind.model_fields.values()) for kind in models)
+
+
+def _example(known: Mapping[str, Mapping[str, Any]], row: Documented) -> Json:
+    return {"example": known[row.name]} if row.name in known else {}
+
+
+def _answer_schema(kind: str, shape: Any, named: Mapping[Any, Json]) -> Json:  # noqa: ANN401 - any type
+    """What a body holds; of a stream: its events, one after the other, as OpenAPI has it for sequential media."""
+    schema = named.get(shape, {"type": "string"})
+    if kind != STREAM:
+        return schema
+    inside = (
+        {} if shape is str else {"contentMediaType": JSON, "contentSchema": {"anyOf": [schema, {"const": "[DONE]"}]}}
+    )
+    data = {"type": "string", "description": "The event as JSON; `[DONE]` ends a whole stream", **inside}
+    name = {"type": "string", "description": "The event's name, where it has one"}
+    return {"type": "array", "items": {"type": "object", "properties": {"data": data, "event": name}}}
 
 
 def _refusals(row: Documented, named: Mapping[Any, Json]) -> Json:
     """One answer per status, which says its codes."""
     by_status: dict[int, list[Code]] = defaultdict(list)
-    for code in row.codes:
+    for code in dict.fromkeys((*_ANY_REQUEST, *row.codes)):
         by_status[TABLE[code].status].append(code)
     content = {JSON: {"schema": named[openapi_schemas.Error]}}
     return {

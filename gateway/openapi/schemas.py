@@ -8,12 +8,12 @@ from typing import Any, Literal, NotRequired
 
 from typing_extensions import TypedDict  # pydantic reads its own kind only, before Python 3.12
 
-from fairlane.gateway.admin.router import IF_MATCH
+from fairlane.gateway.admin.router import IF_MATCH, LONGEST_TAGS, TAGS
 from fairlane.gateway.admin.views import LimitBlockView
 from fairlane.gateway.errors import TABLE, Code, Retry
 from fairlane.gateway.middleware.idempotency import REPLAYED_HEADER
 from fairlane.gateway.middleware.idempotent_run import HEADER as IDEMPOTENCY_HEADER
-from fairlane.gateway.middleware.tenant import DEGRADED_HEADER
+from fairlane.gateway.middleware.tenant import DEGRADED_HEADER, PROCESSING_HEADER
 from fairlane.gateway.openai.wire import MAX_DEADLINE_MS
 from fairlane.gateway.requests.service_level import (
     CLASS_HEADER,
@@ -26,6 +26,7 @@ from fairlane.gateway.requests.service_level import (
 from fairlane.scheduler.protocol.lanes import LaneName
 
 FinishReason = Literal["stop", "length"]
+ChatFinishReason = Literal["stop", "length", "tool_calls"]
 Tier = Literal["priority", "flex", "default"]
 
 
@@ -33,6 +34,16 @@ class CachedTokens(TypedDict):
     """What a cache held of the prompt."""
 
     cached_tokens: int
+    audio_tokens: int
+
+
+class CompletionTokens(TypedDict):
+    """OpenAI's parts of the output, which nothing tells apart here: always 0."""
+
+    reasoning_tokens: int
+    audio_tokens: int
+    accepted_prediction_tokens: int
+    rejected_prediction_tokens: int
 
 
 class Usage(TypedDict):
@@ -42,6 +53,7 @@ class Usage(TypedDict):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: CachedTokens
+    completion_tokens_details: CompletionTokens
 
 
 class Limited(TypedDict):
@@ -80,12 +92,45 @@ class CompletionLogprobs(TypedDict):
     text_offset: list[int]
 
 
+class CalledFunction(TypedDict):
+    """The function that a call names."""
+
+    name: str
+    arguments: str
+
+
+class CallView(TypedDict):
+    """A call of a tool."""
+
+    id: str
+    type: Literal["function"]
+    function: CalledFunction
+
+
+class CalledFunctionDelta(TypedDict):
+    """A part of a call's function: its name comes first, its arguments bit by bit."""
+
+    name: NotRequired[str]
+    arguments: str
+
+
+class CallDelta(TypedDict):
+    """A part of a call."""
+
+    index: int
+    id: NotRequired[str]
+    type: NotRequired[Literal["function"]]
+    function: CalledFunctionDelta
+
+
 class AssistantMessage(TypedDict):
     """What the model says."""
 
     role: Literal["assistant"]
-    content: str
+    content: str | None
     refusal: None
+    reasoning_content: NotRequired[str]
+    tool_calls: NotRequired[list[CallView]]
 
 
 class ChatChoice(TypedDict):
@@ -94,17 +139,51 @@ class ChatChoice(TypedDict):
     index: int
     message: AssistantMessage
     logprobs: ChatLogprobs | None
-    finish_reason: FinishReason
+    finish_reason: ChatFinishReason
+
+
+class ChatDelta(TypedDict, total=False):
+    """What a chunk adds to a message."""
+
+    role: Literal["assistant"]
+    content: str | None
+    refusal: None
+    reasoning_content: str
+    tool_calls: list[CallDelta]
+
+
+class ChatChunkChoice(TypedDict):
+    """What a chunk adds to a chat choice."""
+
+    index: int
+    delta: ChatDelta
+    logprobs: ChatLogprobs | None
+    finish_reason: ChatFinishReason | None
+
+
+class ChatCompletionChunk(TypedDict):
+    """One event of a streamed chat completion; with `stream_options.include_usage` the last one has no choice."""
+
+    id: str
+    object: Literal["chat.completion.chunk"]
+    created: int
+    model: str
+    service_tier: Tier
+    system_fingerprint: str
+    choices: list[ChatChunkChoice]
+    usage: NotRequired[Usage | None]
+    fairlane: NotRequired[Limited]
 
 
 class ChatCompletion(TypedDict):
-    """A chat completion; a stream's events are `chat.completion.chunk` objects with a `delta` for the message."""
+    """A chat completion."""
 
     id: str
     object: Literal["chat.completion"]
     created: int
     model: str
     service_tier: Tier
+    system_fingerprint: str
     choices: list[ChatChoice]
     usage: Usage
     fairlane: NotRequired[Limited]
@@ -119,14 +198,38 @@ class CompletionChoice(TypedDict):
     finish_reason: FinishReason
 
 
-class Completion(TypedDict):
-    """A plain completion; a stream's events have the same shape."""
+class CompletionChunkChoice(TypedDict):
+    """What a chunk adds to a choice of a plain completion."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: FinishReason | None
+
+
+class CompletionChunk(TypedDict):
+    """One event of a streamed completion; with `stream_options.include_usage` the last one has no choice."""
 
     id: str
     object: Literal["text_completion"]
     created: int
     model: str
     service_tier: Tier
+    system_fingerprint: str
+    choices: list[CompletionChunkChoice]
+    usage: NotRequired[Usage | None]
+    fairlane: NotRequired[Limited]
+
+
+class Completion(TypedDict):
+    """A plain completion."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    service_tier: Tier
+    system_fingerprint: str
     choices: list[CompletionChoice]
     usage: Usage
     fairlane: NotRequired[Limited]
@@ -140,6 +243,7 @@ class ModelObject(TypedDict):
     created: int
     owned_by: str
     context_length: int
+    max_model_len: int
 
 
 class ModelList(TypedDict):
@@ -147,6 +251,27 @@ class ModelList(TypedDict):
 
     object: Literal["list"]
     data: list[ModelObject]
+
+
+class TokenCount(TypedDict):
+    """What a prompt comes to."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: NotRequired[list[str]]
+
+
+class DetokenizedText(TypedDict):
+    """What tokens stand for."""
+
+    prompt: str
+
+
+class VersionView(TypedDict):
+    """Which release answers."""
+
+    version: str
 
 
 class ErrorBody(TypedDict):
@@ -201,13 +326,15 @@ _OF_LIMITS = {
     )
 }
 _OF_STORES = {
+    PROCESSING_HEADER.decode(): (_WHOLE, "Milliseconds from the request's arrival to this header"),
     DEGRADED_HEADER.decode(): (
         _TEXT,
         "Stores that are away, with commas: `quota-store`, `queue-store`; absent: none is",
-    )
+    ),
 }
 _TAGGED = {"etag": (_TEXT, "The version that is shown; of a quota: of its tenant")}
-_IF_MATCH = {IF_MATCH: (_TEXT, "Change it only where its `ETag` is one of these, or `*`; else 412")}
+_TAGS: Json = {"type": "string", "pattern": rf"^([*]|{TAGS.pattern})$", "maxLength": LONGEST_TAGS}
+_IF_MATCH = {IF_MATCH: (_TAGS, "Change it only where its `ETag` is one of these, or `*`; else 412")}
 _WHEN = {
     "retry-after": (_WHOLE, "Seconds until this request would fit"),
     "retry-after-ms": (_WHOLE, "The same in milliseconds"),

@@ -171,14 +171,14 @@ class TextModel:
             raise invalid("prompt", f"`prompt` holds a token id that is not below {self.card.vocab_size}.")
         return prompt
 
-    def encode(self, text: str) -> tuple[int, ...]:
-        """Token ids of a plain text, with the marks the model wants around one. Raises PromptTooLong."""
+    def encode(self, text: str, *, marked: bool = True) -> tuple[int, ...]:
+        """Token ids of a plain text. `marked`: with the marks the model wants around one. Raises PromptTooLong."""
         self._check_length(text)
         if not self._raw_prompts:
-            before, after = self._marks
+            before, after = self._marks if marked else ([], [])
             return (*before, *self._control.encode(given(text)), *after)
         # The library's plain `encode` would keep all other threads waiting, the event loop's among them.
-        [encoding] = self._tokenizer.encode_batch_fast([text], add_special_tokens=True)
+        [encoding] = self._tokenizer.encode_batch_fast([text], add_special_tokens=marked)
         return tuple(encoding.ids)
 
     def output_reader(self, prompt: Sequence[int], tools: Sequence[Tool]) -> OutputReader | None:
@@ -191,6 +191,15 @@ class TextModel:
         """The text of tokens, without the special ones."""
         stream = TokenStream(self)
         return stream.push(token_ids).text + stream.flush().text
+
+    def spelled_out(self, token_ids: Sequence[int]) -> str:
+        """The text of whole tokens, special ones by their own names; half a character reads U+FFFD."""
+        spelled, begun = [], False
+        for token_id in token_ids:
+            piece = self.vocabulary.piece(token_id, first=not begun)
+            begun = begun or piece is not None
+            spelled.append(self.token_bytes(token_id) if piece is None else piece)
+        return b"".join(spelled).decode("utf-8", "replace")
 
     def token_text(self, token_id: int) -> str:
         """One token alone, as text; half a character reads U+FFFD, a special token its own name."""

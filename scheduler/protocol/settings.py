@@ -46,6 +46,9 @@ class SettingsError(ValueError):
     """A setting that is unknown or out of range; the message names it in one line."""
 
 
+_ORIGIN = re.compile(r"[*]|https?://[a-z0-9.-]+(:\d{1,5})?|https?://\[[0-9a-f:]+\](:\d{1,5})?")
+
+
 class ByteSize(int):
     """A number of bytes, written as `512MiB`, `4GiB`, `1000000`."""
 
@@ -67,6 +70,21 @@ class Networks:
             return False
         mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
         return any((mapped or found) in each for each in self._ranges)
+
+
+class Origins(tuple[str, ...]):
+    """Origins of web pages, written as a list or with commas between: `https://a.example, http://localhost:3000`; `*`:
+    any."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, listed: Iterable[str]) -> "Origins":
+        """Raises ValueError for what is none."""
+        origins = cls(each.strip() for each in listed)
+        if not all(_ORIGIN.fullmatch(each) for each in origins):
+            raise ValueError("expected origins such as https://chat.example.com, without a path, or *")
+        return origins
 
 
 class LaneSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -215,7 +233,9 @@ def _put(target: dict[str, object], path: list[str], value: object, source: str)
 
 def _decode(kind: type, value: object) -> object:
     if kind is Networks:
-        return Networks(_ranges(value))
+        return Networks(_listed(value, "ranges of addresses such as 10.0.0.0/8"))
+    if kind is Origins:
+        return Origins.of(_listed(value, "origins such as https://chat.example.com"))
     if kind is not ByteSize:
         raise NotImplementedError(kind)
     match = _SIZE.match(str(value))
@@ -225,10 +245,10 @@ def _decode(kind: type, value: object) -> object:
     return ByteSize(float(match[1]) * _UNITS[unit])
 
 
-def _ranges(value: object) -> list[str]:
+def _listed(value: object, what: str) -> list[str]:
     listed = value.split(",") if isinstance(value, str) else value
     if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
-        raise ValueError("expected ranges of addresses such as 10.0.0.0/8, as a list or with commas between")
+        raise ValueError(f"expected {what}, as a list or with commas between")
     return [each for each in listed if each.strip()]
 
 

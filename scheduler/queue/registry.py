@@ -5,6 +5,7 @@ Apart from the queues, under a hash tag of its own. Under `fl:{registry}:`
 | key | type | holds |
 | --- | --- | --- |
 | `card:<sha256>` | string | an encoded ModelCard; goes seven days after it was last announced |
+| `since:<sha256>` | string | Unix seconds of its first announcement; goes with it |
 | `models` | hash | model → SHA-256 of the card that was announced last |
 | `queues` | hash | queue → SHA-256 of its card; goes when nothing is left of the queue |
 | `worker:<id>` | string | its encoded WorkerStatus; goes when its heartbeat stops |
@@ -12,7 +13,8 @@ Apart from the queues, under a hash tag of its own. Under `fl:{registry}:`
 """
 
 import hashlib
-from collections.abc import Awaitable
+import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -63,8 +65,10 @@ def model_of(queue: str) -> str:
 class RedisRegistry:
     """The registry, for all processes. Every method raises what the client raises while the store is away."""
 
-    def __init__(self, redis: Store) -> None:
+    def __init__(self, redis: Store, *, clock: Callable[[], float] = time.time) -> None:
+        """`clock`: Unix seconds."""
         self._redis = redis
+        self._clock = clock
         self._announced: set[str] = set()
 
     async def announce(self, card: ModelCard) -> str:
@@ -75,6 +79,8 @@ class RedisRegistry:
         """
         sha256 = card_sha256(card)
         await self._redis.execute_command("SET", f"{_PREFIX}card:{sha256}", encode(card), "PX", CARD_TTL_MS)
+        await self._since(sha256)
+        await self._redis.execute_command("PEXPIRE", _since(sha256), CARD_TTL_MS)
         await self._redis.execute_command(
             "HSETNX" if sha256 in self._announced else "HSET", _MODELS, card.model, sha256
         )
@@ -125,9 +131,18 @@ class RedisRegistry:
         await self._redis.execute_command("HDEL", _QUEUES, queue)
 
     async def card(self, sha256: str) -> ModelCard | None:
-        """A card by its name; None once it has gone."""
+        """A card by its name, with the time of its first announcement; None once it has gone."""
         blob = await self._redis.execute_command("GET", f"{_PREFIX}card:{sha256}")
-        return None if blob is None else _card.decode(blob)
+        return (
+            None if blob is None else msgspec.structs.replace(_card.decode(blob), created_s=await self._since(sha256))
+        )
+
+    async def _since(self, sha256: str) -> int:
+        """When a card was first announced, Unix seconds; now where nobody has said so yet."""
+        now_s = int(self._clock())
+        await self._redis.execute_command("SET", _since(sha256), now_s, "NX", "PX", CARD_TTL_MS)
+        since = await self._redis.execute_command("GET", _since(sha256))
+        return now_s if since is None else int(since)
 
     async def drain(self, worker_id: str) -> bool:
         """Tell a worker to take no more jobs; False where none of this name is alive."""
@@ -145,6 +160,10 @@ class RedisRegistry:
         await self._redis.execute_command("XADD", stream, "MAXLEN", "~", STREAM_LENGTH, "*", "c", encode(message))
         await self._redis.execute_command("PEXPIRE", stream, RECORD_TTL_MS)
         return True
+
+
+def _since(sha256: str) -> str:
+    return f"{_PREFIX}since:{sha256}"
 
 
 def _worker(worker_id: str) -> str:

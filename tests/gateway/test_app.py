@@ -3,7 +3,9 @@
 import asyncio
 import json
 import socket
+import time
 from collections.abc import AsyncIterator
+from importlib import metadata
 from typing import Any
 
 import httpx
@@ -43,10 +45,65 @@ async def served(valkey_url: str) -> AsyncIterator[Served]:
 async def test_the_sdk_lists_and_shows_models(served: Served) -> None:
     async with served.sdk() as client:
         assert [model.id async for model in client.models.list()] == ["tiny"]
-        assert (await client.models.retrieve("tiny")).id == "tiny"
+        shown = await client.models.retrieve("tiny")
+        assert (shown.id, shown.owned_by) == ("tiny", "fairlane")
+        assert abs(shown.created - time.time()) < 3_600
         with pytest.raises(openai.NotFoundError) as missing:
             await client.models.retrieve("org/other")
     assert missing.value.code == "model_not_found"
+
+
+async def test_a_405_lists_all_methods_of_its_path(served: Served) -> None:
+    expected = {
+        CHAT: "POST",
+        "/v1/models": "GET, HEAD",
+        "/admin/v1/tenants": "GET, HEAD, POST",
+        "/admin/v1/tenants/acme": "DELETE, GET, HEAD, PATCH",
+        "/admin/v1/tenants/acme/quota": "GET, HEAD, PATCH, PUT",
+    }
+    async with served.http as client:
+        answers = {path: await client.request("OPTIONS", path) for path in expected}
+
+    assert {path: answer.headers["allow"] for path, answer in answers.items()} == expected
+    assert {error_of(answer) for answer in answers.values()} == {(405, "method_not_allowed")}
+
+
+async def test_health_is_told_without_a_key(served: Served) -> None:
+    async with served.http as client:
+        for path in ("/health", "/healthz", "/ping", "/readyz"):
+            assert (await client.get(path)).status_code == 200
+        assert (await client.get("/version")).json() == {"version": metadata.version("fairlane")}
+
+
+async def test_every_answer_to_a_tenant_says_how_long_it_took(served: Served) -> None:
+    answers = [
+        await served.post(CHAT, ASKED),
+        await served.post(CHAT, {**ASKED, "stream": True}),
+        await served.post(CHAT, b"{"),
+        await served.get("/v1/models"),
+    ]
+
+    assert [answer.status_code for answer in answers] == [200, 200, 400, 200]
+    assert all(answer.headers["openai-processing-ms"].isdigit() for answer in answers)
+
+
+async def test_refusals_have_the_words_that_clients_look_for(served: Served) -> None:
+    async with served.http as client:
+        nobody = await client.post(CHAT, json=ASKED)
+    long = await served.post(CHAT, {**ASKED, "max_tokens": 10**9})
+
+    assert nobody.json()["error"]["message"].startswith("Incorrect API key provided")
+    assert "this model's maximum context length is" in long.json()["error"]["message"].lower()
+
+
+async def test_a_whole_number_may_have_a_point(served: Served) -> None:
+    plain = await served.post(CHAT, {**ASKED, "max_tokens": 2.0, "n": 1.0, "top_k": 1e1, "temperature": 0.0})
+    large = await served.post(COMPLETIONS, {"model": "tiny", "prompt": "Hi " * 9_000, "max_tokens": 2.0})
+    half = await served.post(CHAT, {**ASKED, "max_tokens": 2.5})
+
+    assert plain.json()["usage"]["completion_tokens"] == 2
+    assert error_of(large) == (400, "context_length_exceeded")
+    assert (error_of(half), half.json()["error"]["param"]) == ((400, "invalid_request_error"), "max_tokens")
 
 
 async def test_a_model_that_a_tenant_or_key_may_not_use_is_hidden_and_refused(served: Served) -> None:

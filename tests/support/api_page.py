@@ -17,7 +17,7 @@ Json = Mapping[str, Any]
 EVERYWHERE = "x-request-id"
 """Every call takes it, which the page says once."""
 SECTIONS = (
-    ("Tenant API", "tenant", "/v1/", "With a tenant's key, as OpenAI's SDKs send it: `Authorization: Bearer fl-…`."),
+    ("Tenant API", "tenant", "/", "With a tenant's key, as OpenAI's SDKs send it: `Authorization: Bearer fl-…`."),
     (
         "Admin API",
         "admin",
@@ -115,13 +115,15 @@ def _body(operation: Json) -> str:
 
 
 def _answer(operation: Json) -> str:
-    status, answer = next((status, told) for status, told in operation["responses"].items() if status.startswith("2"))
-    return f"{status} {_content(answer['content'])}"
+    done = ((status, told) for status, told in operation["responses"].items() if status.startswith("2"))
+    return "".join(f"{status} {_content(answer['content'])}" for status, answer in done)
 
 
 def _content(content: Json) -> str:
-    shown = {kind: _type(told["schema"]) if "$ref" in told["schema"] else f"`{kind}`" for kind, told in content.items()}
-    return ", ".join(shown.values())
+    return ", ".join(
+        _type(told["schema"]) if "$ref" in str(told["schema"]) and kind == "application/json" else f"`{kind}`"
+        for kind, told in content.items()
+    )
 
 
 def _refusals(operation: Json) -> str:

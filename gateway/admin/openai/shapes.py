@@ -5,7 +5,8 @@ from typing import Annotated, Generic, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict  # pydantic reads its own kind only, before Python 3.12
 
-from fairlane.gateway.admin.inputs import Figure, Text
+from fairlane.gateway.admin.inputs import Figure, Text, Word
+from fairlane.gateway.openai.fields import Off
 
 T = TypeVar("T")
 
@@ -50,7 +51,7 @@ class ServiceAccountBody(_Body):
 
     name: Annotated[Text, Field(min_length=1)]
     expires_in_seconds: Annotated[int | None, Field(ge=1, le=10**10)] = None
-    create_service_account_only: Literal[False] | None = None
+    create_service_account_only: Off | None = None
 
 
 class _Query(BaseModel):
@@ -60,20 +61,22 @@ class _Query(BaseModel):
 class ListQuery(_Query):
     """Which part of a list."""
 
-    limit: Annotated[int, Field(ge=1, le=LARGEST_PAGE)] = PAGE
-    after: Annotated[Text | None, Field(description="`last_id` of the page before")] = None
+    limit: Annotated[int, Field(ge=1, le=LARGEST_PAGE, description="Items of one page at most")] = PAGE
+    after: Annotated[Word | None, Field(description="`last_id` of the page before")] = None
 
 
 class ProjectsQuery(ListQuery):
     """Which projects."""
 
-    include_archived: bool = False
+    include_archived: Annotated[bool, Field(description="Suspended tenants too")] = False
 
 
 class KeysQuery(ListQuery):
     """Which keys."""
 
-    owner_project_access: Literal["active", "inactive", "any"] = "any"
+    owner_project_access: Annotated[
+        Literal["active", "inactive", "any"], Field(description="Keys of tenants that are served, suspended, or both")
+    ] = "any"
 
 
 class CompletionsQuery(_Query):
@@ -81,13 +84,15 @@ class CompletionsQuery(_Query):
 
     start_time: Annotated[int, Field(ge=0, lt=10**11, description="Unix seconds; its day is included")]
     end_time: Annotated[int | None, Field(ge=0, lt=10**11, description="Unix seconds, excluded; absent: now")] = None
-    bucket_width: Literal["1d"] = "1d"
-    group_by: list[Literal["project_id", "api_key_id", "model", "service_tier"]] = []
-    project_ids: list[Text] = []
-    api_key_ids: list[Text] = []
-    models: list[Text] = []
+    bucket_width: Annotated[Literal["1d"], Field(description="Always a day")] = "1d"
+    group_by: Annotated[
+        list[Literal["project_id", "api_key_id", "model", "service_tier"]], Field(description="By what to sum")
+    ] = []
+    project_ids: Annotated[list[Word], Field(description="Of these tenants; none: of all")] = []
+    api_key_ids: Annotated[list[Word], Field(description="Of these keys; none: of all")] = []
+    models: Annotated[list[Word], Field(description="Of these models; none: of all")] = []
     limit: Annotated[int, Field(ge=1, le=MOST_BUCKETS, description="Days in one page")] = BUCKETS
-    page: Annotated[Text | None, Field(description="`next_page` of the page before")] = None
+    page: Annotated[Word | None, Field(description="`next_page` of the page before")] = None
 
 
 class Listed(TypedDict, Generic[T]):

@@ -122,6 +122,6 @@ async def test_every_call_that_shows_a_version_says_it(bench: AdminBench) -> Non
     for item in document["paths"].values():
         for operation in item.values():
             asked = {field["name"] for field in operation["parameters"] if field["in"] == "header"}
-            answer = next(shown for status, shown in operation["responses"].items() if status.startswith("2"))
-            assert ("etag" in answer["headers"]) == (operation["operationId"] in tagged)
+            answers = [shown for status, shown in operation["responses"].items() if status.startswith("2")]
+            assert any("etag" in answer["headers"] for answer in answers) == (operation["operationId"] in tagged)
             assert ("412" in operation["responses"]) == ("if-match" in asked) == (operation["operationId"] in honouring)

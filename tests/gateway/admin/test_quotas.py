@@ -71,6 +71,7 @@ async def test_a_limit_of_nothing_is_a_limit(bench: AdminBench) -> None:
         ({"tokens_per_day": 10**15 + 1}, "tokens_per_day"),
         ({"limits": {"tokens_per_day": 1}, "extra": 1}, "extra"),
         ({"limits": None}, "limits"),
+        ({}, "limits"),
     ],
 )
 async def test_a_wrong_limit_is_named_and_changes_nothing(

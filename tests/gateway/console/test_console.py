@@ -7,7 +7,8 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
-from fairlane.gateway.console.routes import FILES, POLICY, routes
+from fairlane.gateway.console.routes import FILES, routes
+from fairlane.gateway.http.static import POLICY
 
 pytestmark = pytest.mark.anyio
 

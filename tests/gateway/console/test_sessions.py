@@ -116,5 +116,5 @@ async def test_any_gateway_knows_it_and_with_another_key_none_does(bench: AdminB
     else:
         await bench.redis.delete(AdminKeys.STORED_AT)
         await there.ensure()
-    with pytest.raises(Exception, match="No valid API key"):
+    with pytest.raises(Exception, match="Incorrect API key"):
         await Sessions(bench.redis, there).check(session)

@@ -143,7 +143,7 @@ def test_logprobs_of_completions() -> None:
 
 
 OUT_OF_RANGE: dict[str, list[Any]] = {
-    "n": [0, -1, MAX_CHOICES + 1, 1.0, 10**400],
+    "n": [0, -1, MAX_CHOICES + 1, 1.5, 10**400],
     "max_tokens": [0, -1, 2**63, 1.5],
     "max_completion_tokens": [0, -1, 2**63, 1.5],
     "min_tokens": [-1, 1.5],
@@ -385,7 +385,7 @@ def test_prompts_come_as_text_or_ids_one_or_many(prompt: object, prompts: object
 
 @pytest.mark.parametrize(
     "prompt",
-    ["", [], [""], [[]], [1, "a"], [True], [-1], [2**31], [1.0], [[1], [True]], None, 5, {}, "\ud800", ["\udfff"]],
+    ["", [], [""], [[]], [1, "a"], [True], [-1], [2**31], [1.5], [[1], [True]], None, 5, {}, "\ud800", ["\udfff"]],
     ids=str,
 )
 def test_prompts_that_are_none_are_named(prompt: object) -> None:

@@ -16,6 +16,7 @@ from fairlane.gateway.config import GatewaySettings
 from fairlane.gateway.errors import TABLE
 from fairlane.gateway.openai.neutral import NEUTRAL_CHAT
 from fairlane.gateway.openapi import document as openapi
+from fairlane.gateway.openapi.examples import ANSWERS, BODIES
 from fairlane.gateway.runtime import Resources
 from fairlane.quotas.limits import LIMIT_NAMES
 from tests.support.gateway.admin_app import AdminBench
@@ -71,7 +72,7 @@ async def test_the_document_and_the_application_have_the_same_routes() -> None:
 
     documented = {(method.upper(), path) for path, method, _ in operations()}
 
-    assert documented == {found for found in routed(app.routes) if not found[1].startswith("/console/")}
+    assert documented == {found for found in routed(app.routes) if not found[1].startswith(("/console/", "/docs/"))}
 
 
 async def test_the_document_says_its_version_and_knows_only_real_methods() -> None:
@@ -94,6 +95,40 @@ async def test_every_schema_is_valid_json_schema() -> None:
         assert component.get("description"), name
 
 
+async def test_every_property_has_a_type_and_words() -> None:
+    for name, component in DOCUMENT["components"]["schemas"].items():
+        for field, told in component.get("properties", {}).items():
+            assert told.get("description"), f"{name}.{field}"
+            assert "default" not in told, f"{name}.{field}: TypeScript's generators take it for required"
+    for node in nodes(DOCUMENT["components"]["schemas"]):
+        assert "type" in node or not isinstance(node.get("enum"), list), node
+    for _, _, operation in operations():
+        assert all(parameter["description"] for parameter in operation["parameters"])
+
+
+async def test_every_body_has_an_example_and_every_example_is_valid() -> None:
+    for path, method, operation in operations():
+        contents = [operation.get("requestBody", {}).get("content", {})]
+        if contents[0].get("application/json", {}).get("schema") not in (
+            None,
+            {"$ref": "#/components/schemas/Nothing"},
+        ):
+            assert "example" in contents[0]["application/json"], f"{method} {path}"
+        contents += [told.get("content", {}) for told in operation["responses"].values()]
+        for content in contents:
+            for shown in content.values():
+                if "example" in shown:
+                    whole = {"components": DOCUMENT["components"], **shown["schema"]}
+                    Draft202012Validator(whole).validate(shown["example"])
+    schema("Error").validate(DOCUMENT["components"]["schemas"]["Error"]["examples"][0])
+    assert {*BODIES, *ANSWERS} <= {operation["operationId"] for _, _, operation in operations()}
+
+
+async def test_what_http_can_have_wrong_is_said_of_every_call() -> None:
+    for path, _, operation in operations():
+        assert {"400", "405", "431"} <= operation["responses"].keys(), path
+
+
 async def test_every_operation_is_whole() -> None:
     names = [operation["operationId"] for _, _, operation in operations()]
     security = DOCUMENT["components"]["securitySchemes"]
@@ -103,7 +138,7 @@ async def test_every_operation_is_whole() -> None:
         in_path = [field["name"] for field in operation["parameters"] if field["in"] == "path"]
         assert in_path == re.findall(r"{(\w+)}", path)
         assert operation["summary"]
-        assert any(status.startswith("2") for status in operation["responses"])
+        assert any(status.startswith("2") for status in operation["responses"]) or path == "/v1/embeddings"
         assert all(response["description"] for response in operation["responses"].values())
         assert all(scheme in security for needed in operation["security"] for scheme in needed)
 
@@ -111,7 +146,8 @@ async def test_every_operation_is_whole() -> None:
 async def test_what_needs_a_key_says_so() -> None:
     for path, _, operation in operations():
         is_admin = path.startswith(("/admin/", "/v1/organization/", "/metrics"))
-        who = "admin" if is_admin else "tenant" if path.startswith("/v1/") else None
+        is_tenants = path.startswith(("/v1/", "/tokenize", "/detokenize"))
+        who = "admin" if is_admin else "tenant" if is_tenants else None
         assert operation["security"] == ([{who: []}] if who else [])
         assert ("401" in operation["responses"]) == bool(who)
 
@@ -173,6 +209,6 @@ async def test_answers_have_the_headers_that_the_document_names(valkey_url: str)
     may_be_absent = {200: {"idempotent-replayed"}, 429: {"x-should-retry"}}
     for answer in (done, spent, wrong):
         named = DOCUMENT["paths"][CHAT]["post"]["responses"][str(answer.status_code)]["headers"].keys()
-        given = {name for name in answer.headers if name.startswith(("x-", "retry-"))}
+        given = {name for name in answer.headers if name.startswith(("x-", "openai-", "retry-"))}
         assert given == named - {"x-fairlane-degraded"} - may_be_absent.get(answer.status_code, set())
         assert "x-fairlane-degraded" in named

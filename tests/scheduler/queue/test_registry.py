@@ -19,6 +19,7 @@ CARD = ModelCard(
     vocab_size=49_152,
     eos_token_ids=(2,),
 )
+NOW_S = 1_800_000_000
 NEWER = msgspec.structs.replace(CARD, context_length=4096)
 
 
@@ -28,15 +29,29 @@ def status(worker_id: str = "w1", model: str = "smol", queue: str = "smol@abc") 
 
 @pytest.fixture
 def registry(store: redis.asyncio.Redis) -> RedisRegistry:
-    return RedisRegistry(store)
+    return RedisRegistry(store, clock=lambda: NOW_S + 0.9)
 
 
 async def test_an_announced_card_is_found_by_its_model_and_its_digest(registry: RedisRegistry) -> None:
     sha256 = await registry.announce(CARD)
 
     assert sha256 == card_sha256(CARD)
-    assert await registry.card(sha256) == CARD
+    assert await registry.card(sha256) == msgspec.structs.replace(CARD, created_s=NOW_S)
     assert await registry.models() == {"smol": ModelEntry(queue_name("smol", sha256), sha256)}
+
+
+async def test_a_card_is_as_old_as_its_first_announcement(registry: RedisRegistry, store: redis.asyncio.Redis) -> None:
+    sha256 = await registry.announce(CARD)
+    key = f"fl:{{registry}}:since:{sha256}"
+    await store.pexpire(key, 1_000)
+
+    later = RedisRegistry(store, clock=lambda: NOW_S + 3_600.0)
+    await later.announce(CARD)
+    card = await later.card(sha256)
+
+    assert card is not None
+    assert card.created_s == NOW_S
+    assert await store.pttl(key) > CARD_TTL_MS - 60_000
 
 
 async def test_a_queue_is_named_by_model_and_card() -> None:

@@ -1,0 +1,189 @@
+"""What is answered from a model's card alone: `POST /tokenize`, `POST /detokenize`, and why nothing makes embeddings.
+
+Nothing is queued and nothing is charged. Bodies are bounded as a chat's are, and a refused one counts as any other.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator
+from pydantic_core import PydanticCustomError
+from starlette.types import Receive, Scope, Send
+
+from fairlane.gateway.api.completions import CHAT
+from fairlane.gateway.auth import Caller
+from fairlane.gateway.errors import ApiError, invalid
+from fairlane.gateway.fleet import FleetCache, ServedModel
+from fairlane.gateway.http import body_budget, response
+from fairlane.gateway.http.body import LARGE_BODY_BYTES, MAX_TOKEN_ID, read_body, read_object
+from fairlane.gateway.http.body_budget import BodyRoom
+from fairlane.gateway.http.response import Channel
+from fairlane.gateway.http.sse import send_json
+from fairlane.gateway.middleware.tenant import Journal
+from fairlane.gateway.openai.fields import Hint, Off, On, Text
+from fairlane.gateway.openai.neutral import NEUTRAL_CHAT
+from fairlane.gateway.openai.requests import read_chat
+from fairlane.gateway.openai.wire import ChatBody, Count, Prompts, checked, checked_fields
+from fairlane.gateway.requests.admission import too_long
+from fairlane.gateway.requests.prepare import HUGE_AT_ONCE, allowed_model
+from fairlane.gateway.text.tokenizer import PromptTooLong
+
+TOKENIZE_PATH, DETOKENIZE_PATH, EMBEDDINGS_PATH = "/tokenize", "/detokenize", "/v1/embeddings"
+
+Model = Annotated[Hint, Field(min_length=1)]
+Tokens = tuple[int, ...]
+Answer = Callable[[bytes, Caller], Mapping[str, Any]]
+"""(body, who sends it) → what it is answered with. Raises ApiError. Called in a thread where the body is large."""
+
+
+def _token_ids(value: object) -> Tokens:
+    """A list of ids; a long one of a large body is a tuple already."""
+    if isinstance(value, tuple):
+        return value
+    if not isinstance(value, list) or not all(type(each) is int and 0 <= each < MAX_TOKEN_ID for each in value):
+        raise PydanticCustomError("tokens", "must be a list of token ids")
+    return tuple(value)
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+class TokenizeTextBody(_Body):
+    """The body of `POST /tokenize` for a text, as a plain completion's prompt is read."""
+
+    model: Model
+    prompt: Text
+    add_special_tokens: bool | None = None
+    return_token_strs: bool | None = None
+
+
+class TokenizeChatBody(ChatBody):
+    """The body of `POST /tokenize` for a conversation, as a chat reads it; all fields of a chat are taken."""
+
+    add_generation_prompt: On | None = None
+    add_special_tokens: Off | None = None
+    return_token_strs: bool | None = None
+
+
+class DetokenizeBody(_Body):
+    """The body of `POST /detokenize`."""
+
+    model: Model
+    tokens: Annotated[
+        Tokens,
+        PlainValidator(_token_ids, json_schema_input_type=list[Annotated[int, Field(ge=0, lt=MAX_TOKEN_ID)]]),
+    ]
+
+
+class EmbeddingsBody(_Body):
+    """The body of `POST /v1/embeddings`."""
+
+    model: Model
+    input: Prompts
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Count | None = None
+    user: Hint | None = None
+
+
+class TextAnswers:
+    """Answers to bodies, from the cards of the models that are known."""
+
+    def __init__(self, fleet_cache: FleetCache, room: BodyRoom) -> None:
+        """`room`: what a body may hold."""
+        self._fleet_cache = fleet_cache
+        self._room = room
+
+    def tokenize(self, body: bytes, caller: Caller) -> Mapping[str, Any]:
+        """vLLM's answer: the tokens that a completion or a chat of this body would be charged as its prompt."""
+        fields = self._read(body)
+        if "messages" in fields:
+            asked: TokenizeTextBody | TokenizeChatBody = checked_fields(TokenizeChatBody, NEUTRAL_CHAT, fields)
+        else:
+            asked = checked_fields(TokenizeTextBody, {}, fields)
+        model = allowed_model(self._fleet_cache, asked.model, caller)
+        try:
+            if isinstance(asked, TokenizeTextBody):
+                ids = model.text.encode(asked.prompt, marked=asked.add_special_tokens is not False)
+            else:
+                [ids] = CHAT.prompts(model.text, read_chat(asked))
+        except PromptTooLong as long:
+            param = "messages" if "messages" in fields else "prompt"
+            raise too_long(long.least_tokens, None, model, prompt_param=param) from None
+        told: dict[str, Any] = {"count": len(ids), "max_model_len": model.context_length, "tokens": ids}
+        if asked.return_token_strs:
+            told["token_strs"] = [model.text.token_text(token_id) for token_id in ids]
+        return told
+
+    def detokenize(self, body: bytes, caller: Caller) -> Mapping[str, Any]:
+        """vLLM's answer: the text, with control tokens by their names."""
+        asked = checked_fields(DetokenizeBody, {}, self._read(body))
+        model = allowed_model(self._fleet_cache, asked.model, caller)
+        _check_ids(model, asked.tokens)
+        return {"prompt": model.text.spelled_out(asked.tokens)}
+
+    def embeddings(self, body: bytes, caller: Caller) -> Mapping[str, Any]:
+        """Raises ApiError for whatever model is asked for: all that are served generate text."""
+        asked = checked(EmbeddingsBody, {}, body, token_ids=self._room.most_token_ids(1))
+        allowed_model(self._fleet_cache, asked.model, caller)
+        raise invalid("model", "This model makes no embeddings: it generates text.")
+
+    def _read(self, body: bytes) -> dict[str, Any]:
+        return read_object(body, token_ids=self._room.most_token_ids(1))
+
+
+def _check_ids(model: ServedModel, ids: Tokens) -> None:
+    if len(ids) > model.context_length:
+        raise invalid("tokens", f"`tokens` must have at most {model.context_length} items.")
+    if ids and max(ids) >= model.text.card.vocab_size:
+        raise invalid("tokens", f"`tokens` holds a token id that is not below {model.text.card.vocab_size}.")
+
+
+class AnswerText:
+    """An endpoint that answers a body at once, inside its tenant middleware."""
+
+    def __init__(self, answer: Answer, room: BodyRoom, body_timeout_s: float) -> None:
+        self._answer = answer
+        self._room = room
+        self._body_timeout_s = body_timeout_s
+        self._turns = asyncio.Semaphore(HUGE_AT_ONCE)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One ASGI call. Raises ApiError."""
+        state = scope["state"]
+        caller: Caller = state["caller"]
+        channel: Channel = state[response.STATE]
+        journal: Journal = state["journal"]
+        hold = state[body_budget.STATE]
+        try:
+            body = await read_body(
+                receive,
+                scope["headers"],
+                max_bytes=self._room.most_bytes(1),
+                timeout_s=self._body_timeout_s,
+                arrived=channel.take_body(),
+                hold=hold,
+                tenant=caller.tenant_id,
+            )
+            journal.body_bytes = len(body)
+            answer = await self._answered(body, caller)
+        finally:
+            hold.release()
+        await send_json(send, answer, [])
+
+    async def _answered(self, body: bytes, caller: Caller) -> Mapping[str, Any]:
+        if len(body) <= LARGE_BODY_BYTES:
+            return self._answer(body, caller)
+        async with self._turns:  # in a thread: the loop has streams to serve
+            return await asyncio.to_thread(self._measured, body, caller)
+
+    def _measured(self, body: bytes, caller: Caller) -> Mapping[str, Any]:
+        """In a thread of its own, whose time tells what a body cost that is refused."""
+        began_s = time.thread_time()
+        try:
+            return self._answer(body, caller)
+        except ApiError as refused:
+            refused.work_s = time.thread_time() - began_s
+            raise

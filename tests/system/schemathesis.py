@@ -1,0 +1,138 @@
+"""Schemathesis over the whole document, tenants' and operators' calls: what it makes of each schema, sent to a gateway.
+
+python -m tests.system.schemathesis [--cases 400] [--minutes 30]
+
+Every call runs with the key that it needs, against real tenants and the model that is served, so that it comes to what
+lies behind the checks. Failed is a 5xx, a status, header or media type that the document does not name, an answer that
+its schema does not fit, a wrong request that was accepted. Ends with 1 where anything did. Rules between two fields
+(`top_logprobs` needs `logprobs`) no schema says: that a request is refused for one is no failure.
+"""
+
+import argparse
+import asyncio
+import copy
+import json
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairlane.cli.embedded_store import EmbeddedStore
+from fairlane.gateway.openapi.document import document
+from tests.support.gateway.served import ADMIN_KEY, Served, serving, settings
+
+TOOL = Path(sys.prefix) / "tools" / "bin" / "schemathesis"
+CHECKS = (
+    "not_a_server_error",
+    "status_code_conformance",
+    "content_type_conformance",
+    "response_headers_conformance",
+    "response_schema_conformance",
+    "unsupported_method",
+    "negative_data_rejection",
+)
+WHO = ("tenant", "admin", "anyone")
+TENANTS = tuple(f"tenant-{number}" for number in range(40))
+"""Many: some calls end them."""
+_CASES = re.compile(r"(\d+) generated")
+_SILENT_S = 120.0
+"""Beyond the time that it was given, for what it says at its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What one run found."""
+
+    who: str
+    cases: int
+    passed: bool
+    said: str
+
+
+def narrowed(whole: dict[str, Any]) -> dict[str, Any]:
+    """The document, with the served model and existing tenants in the places where any name could stand."""
+    narrow = copy.deepcopy(whole)
+    for node in _objects(narrow):
+        is_body = node.get("type") == "object" and node.get("additionalProperties") is False
+        if is_body and node["properties"].get("model", {}).get("type") == "string":
+            node["properties"]["model"] = {"type": "string", "enum": ["tiny"]}
+        if node.get("in") == "path" and node.get("name") in _NAMES:
+            node["schema"] = {"type": "string", "enum": list(_NAMES[str(node["name"])])}
+    return narrow
+
+
+_NAMES = {"tenant": TENANTS, "model": ("tiny",)}
+
+
+def _objects(value: object) -> Iterator[dict[str, Any]]:
+    if isinstance(value, dict):
+        yield value
+        value = list(value.values())
+    for inner in value if isinstance(value, list) else ():
+        yield from _objects(inner)
+
+
+async def run(served: Served, who: str, folder: Path, *, cases: int, within_s: int) -> Report:
+    """Send up to so many cases of each operation of these callers, for so long."""
+    (folder / "openapi.json").write_text(json.dumps(narrowed(document())))
+    key = ADMIN_KEY if who == "admin" else served.keys["acme"]
+    program = await asyncio.create_subprocess_exec(
+        TOOL,
+        "run",
+        "openapi.json",
+        *("--url", served.url, "--header", f"Authorization: Bearer {key}", "--include-tag", who),
+        *("--checks", ",".join(CHECKS), "--phases", "examples,coverage,fuzzing"),
+        *("--max-examples", str(cases), "--max-time", str(within_s), "--continue-on-failure", "--no-color"),
+        *("--generation-deterministic", "--warnings", "off"),
+        cwd=folder,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        async with asyncio.timeout(within_s + _SILENT_S):
+            said = (await program.communicate())[0].decode()
+    finally:
+        if program.returncode is None:
+            program.kill()
+    sent = _CASES.search(said)
+    return Report(who, int(sent[1]) if sent else 0, program.returncode == 0, said)
+
+
+async def gateway_and_tenants(served: Served) -> None:
+    """Those that the narrowed document names, and one whose key is used."""
+    for name in ("acme", *TENANTS):
+        await served.tenant(name)
+
+
+async def _long(cases: int, minutes: float) -> bool:
+    with tempfile.TemporaryDirectory() as directory:
+        store = EmbeddedStore(Path(directory))
+        store.start()
+        try:
+            async with serving(settings(store.url, section={"refused_per_minute": 10_000_000})) as served:
+                await gateway_and_tenants(served)
+                within_s = round(minutes * 60 / len(WHO))
+                reports = [await run(served, who, Path(directory), cases=cases, within_s=within_s) for who in WHO]
+        finally:
+            store.stop()
+    for report in reports:
+        sys.stdout.write(f"{report.said}\n" if not report.passed else "")
+    for report in reports:
+        sys.stdout.write(f"{report.who}: {report.cases} cases, {'well' if report.passed else 'NOT WELL'}\n")
+    return all(report.passed for report in reports)
+
+
+def main() -> int:
+    """Run it; 1 where anything failed."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--cases", type=int, default=400, help="made up at random for each call, beside the edge cases")
+    parser.add_argument("--minutes", type=float, default=30.0, help="at most, for all of it")
+    options = parser.parse_args()
+    return 0 if asyncio.run(_long(options.cases, options.minutes)) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
