@@ -23,7 +23,7 @@ from fairlane.gateway.admin import routes as admin
 from fairlane.gateway.admin.openai import routes as openai_admin
 from fairlane.gateway.admin.router import AdminParts, admin_keys_only, mount
 from fairlane.gateway.answers.chunks import Rhythm
-from fairlane.gateway.api import completions
+from fairlane.gateway.api import completions, messages
 from fairlane.gateway.api.generate import Bounds, Generate, Parts
 from fairlane.gateway.api.health import Health
 from fairlane.gateway.api.models import ListModels, ShowLimits, ShowModel
@@ -77,7 +77,10 @@ def create_app(resources: Resources) -> Starlette:
     def once(path: str, kind: Kind[Any]) -> ASGIApp:
         bounds, prompts = events.bounds, kind.most_prompts
         endpoint = Generate(kind, events)
-        return Idempotent(endpoint, path, resources.runs, bounds, resources.telemetry, most_prompts=prompts)
+        fault = kind.answer.fault
+        return Idempotent(
+            endpoint, path, resources.runs, bounds, resources.telemetry, most_prompts=prompts, fault=fault
+        )
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -88,6 +91,8 @@ def create_app(resources: Resources) -> Starlette:
         [
             tenant("POST", completions.CHAT_PATH, once(completions.CHAT_PATH, completions.CHAT)),
             tenant("POST", completions.COMPLETION_PATH, once(completions.COMPLETION_PATH, completions.COMPLETION)),
+            tenant("POST", messages.MESSAGES_PATH, once(messages.MESSAGES_PATH, messages.MESSAGES)),
+            tenant("POST", messages.COUNT_PATH, messages.CountTokens(resources.preparer, events.bounds)),
             tenant("GET", "/v1/models", ListModels(resources.fleet_cache)),
             tenant("GET", "/v1/models/{model:path}", ShowModel(resources.fleet_cache)),
             tenant("GET", "/v1/limits", ShowLimits(resources.quotas, resources.fleet.waiting)),
@@ -140,7 +145,7 @@ def _health(resources: Resources) -> Health:
 
 def with_fast_path(app: Starlette) -> ASGIApp:
     """The application as it is served: generation goes the short way: the tenant middleware does the rest."""
-    paths = (completions.CHAT_PATH, completions.COMPLETION_PATH)
+    paths = (completions.CHAT_PATH, completions.COMPLETION_PATH, messages.MESSAGES_PATH)
     found = [route for route in app.routes if isinstance(route, Route) and route.path in paths]
     return FastPath(app, {("POST", route.path): route.app for route in found})
 
@@ -180,9 +185,10 @@ def _admin(resources: Resources) -> AdminParts:
     )
 
 
-async def _routing_error(_: Request, error: Exception) -> Response:
+async def _routing_error(request: Request, error: Exception) -> Response:
     """What the router refuses: an unknown path, a method that a path does not take."""
     assert isinstance(error, HTTPException)  # noqa: S101 - it is registered for these alone
-    response = errors.response(errors.of_http_exception(error))
+    told = errors.of_http_exception(error)
+    response = errors.response(told, path=request.url.path, request_id=request.state.request_id)
     response.headers.update(error.headers or {})
     return response

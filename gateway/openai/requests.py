@@ -224,7 +224,7 @@ def _common(body: GenerationBody) -> dict[str, Any]:
         "service_tier": body.service_tier,
         "deadline_ms": body.deadline_ms,
         "seed": body.seed,
-        "draw": _draw(body),
+        "draw": draw_of({name: getattr(body, name) for name in _DRAW_FIELDS & body.model_fields_set}),
         "stop_token_ids": tuple(body.stop_token_ids or ()),
         "structure": structure,
         "cache_salt": body.cache_salt or "",
@@ -239,8 +239,9 @@ def _max_tokens(body: GenerationBody) -> int | None:
     return body.max_tokens
 
 
-def _draw(body: GenerationBody) -> dict[str, Any]:
-    stated = {name: getattr(body, name) for name in _DRAW_FIELDS & body.model_fields_set}
+def draw_of(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of `Sampling`, from those of a body, that are not as usual."""
+    stated = dict(fields)
     if stated.get("top_p") == 0.0:  # the smallest set of tokens with any mass is the likeliest one
         stated |= {"top_p": None, "top_k": 1}
     elif stated.get("top_k") == -1:  # vLLM's, which keeps all
