@@ -6,6 +6,6 @@
     models.py       models as its SDKs list them
     rate_limits.py  the anthropic-ratelimit headers
 
-Called by `api/`, `answers/` and `middleware/`. Knows no lane, budget or queue; how an answer is told is in
-`answers/messages.py`, how an error is in `errors.py`.
+Called by `api/`, `answers/` and `middleware/`. Knows no lane, budget or queue. How an answer is told stands with the
+other answers, in what form an error is with the other errors.
 """
