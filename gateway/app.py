@@ -77,9 +77,14 @@ def create_app(resources: Resources) -> Starlette:
     def once(path: str, kind: Kind[Any]) -> ASGIApp:
         bounds, prompts = events.bounds, kind.most_prompts
         endpoint = Generate(kind, events)
-        fault = kind.answer.fault
         return Idempotent(
-            endpoint, path, resources.runs, bounds, resources.telemetry, most_prompts=prompts, fault=fault
+            endpoint,
+            path,
+            resources.runs,
+            bounds,
+            resources.telemetry,
+            most_prompts=prompts,
+            error_frame=kind.error_frame,
         )
 
     @asynccontextmanager

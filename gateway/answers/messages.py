@@ -27,6 +27,11 @@ _TAIL = b"}}\n\n"
 _encode = msgspec.json.Encoder().encode
 
 
+def error_frame(body: Json) -> bytes:
+    """An error within a stream. `body`: what an error's answer would hold."""
+    return sse.event("error", body)
+
+
 class BlockFrames:
     """The blocks of one stream, as frames."""
 
@@ -111,7 +116,7 @@ class MessagesAnswer(AnswerBuilder):
     @classmethod
     def fault(cls, body: Json) -> bytes:
         """The last frame of a stream that cannot go on."""
-        return sse.event("error", body)
+        return error_frame(body)
 
     def ending(self) -> bytes:
         """Why it ended, the usage, and the word that nothing follows."""

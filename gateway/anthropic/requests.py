@@ -31,7 +31,7 @@ from fairlane.gateway.anthropic.wire import (
 from fairlane.gateway.errors import invalid
 from fairlane.gateway.grammar.structure import Structure
 from fairlane.gateway.openai.requests import ChatRequest, Turn, draw_of
-from fairlane.gateway.openai.tools import Mode, Tool, ToolCall, ToolChoice, check_tools
+from fairlane.gateway.openai.tools import Mode, Tool, ToolCall, ToolChoice, checked_choice
 from fairlane.gateway.openai.wire import checked
 
 Display = Literal["hidden", "omitted", "shown"]
@@ -62,12 +62,11 @@ def parse_messages(body: bytes, token_ids: int = 0) -> MessagesRequest:
     if asked.messages[-1].role == "assistant":
         raise invalid("messages", "The last of `messages` is the assistant's: going on with it is not supported.")
     tier = asked.service_tier
-    draw = {"temperature": asked.temperature, "top_p": asked.top_p, "top_k": asked.top_k}
     return MessagesRequest(
         max_tokens=asked.max_tokens,
         stop=tuple(asked.stop_sequences or ()),
         stream=bool(asked.stream),
-        draw=draw_of(draw),
+        draw=draw_of(asked),
         service_tier=None if tier is None else _TIERS.get(tier, tier),
         deadline_ms=asked.deadline_ms,
         **_prompt(asked),
@@ -84,8 +83,7 @@ def _prompt(body: PromptBody) -> dict[str, Any]:
         Tool(name=tool.name, description=tool.description or "", parameters=tool.input_schema, strict=bool(tool.strict))
         for tool in body.tools or ()
     )
-    choice = _choice(body.tool_choice)
-    check_tools(tools, choice, "name")
+    choice = checked_choice(tools, _choice(body.tool_choice), "name")
     system = "\n".join(block.text for block in body.system or () if not block.text.startswith(_ATTRIBUTION))
     turns = [Turn(role="system", content=system)] if system else []
     for index, message in enumerate(body.messages):
@@ -100,6 +98,7 @@ def _prompt(body: PromptBody) -> dict[str, Any]:
         "parallel_tool_calls": not (body.tool_choice and body.tool_choice.disable_parallel_tool_use),
         "structure": _structure(body),
         "thinking": _display(body.thinking),
+        "parameters_param": "tools.[{index}].input_schema",
     }
 
 

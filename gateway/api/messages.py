@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from starlette.types import Receive, Scope, Send
 
-from fairlane.gateway.answers.messages import MessagesAnswer
+from fairlane.gateway.answers.messages import MessagesAnswer, error_frame
 from fairlane.gateway.anthropic.requests import MessagesRequest, parse_count, parse_messages
 from fairlane.gateway.api.generate import Bounds
 from fairlane.gateway.auth import Caller
@@ -34,6 +34,7 @@ MESSAGES = Kind(
     parse=parse_messages,
     prompts=_prompts,
     answer=MessagesAnswer,
+    error_frame=error_frame,
 )
 _COUNTED = replace(MESSAGES, parse=parse_count)
 

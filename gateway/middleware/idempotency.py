@@ -174,12 +174,12 @@ class Idempotent:
         telemetry: Telemetry,
         *,
         most_prompts: int,
-        fault: Callable[[Json], bytes],
+        error_frame: Callable[[Json], bytes],
     ) -> None:
-        """`most_prompts`: that one request of the endpoint may hold. `fault`: the last frame of a stream that cannot go
-        on, from what an error's answer would hold."""
+        """`most_prompts`: that one request of the endpoint may hold. `error_frame`: an error within a stream, from what
+        its answer would hold."""
         self._app = app
-        self._fault = fault
+        self._error_frame = error_frame
         self._most_prompts = most_prompts
         self._telemetry = telemetry
         self._path = path
@@ -237,7 +237,7 @@ class Idempotent:
             rhythm=bounds.stream_rhythm,
             tells_progress=tells_progress,
             write_timeout_s=bounds.write_timeout_s,
-            fault=lambda error: self._fault(error_body(error, self._path, journal.request_id)),
+            fault=lambda error: self._error_frame(error_body(error, self._path, journal.request_id)),
         )
         try:
             with ClientConnection(state[STATE]), run.heard():

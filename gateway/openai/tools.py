@@ -94,7 +94,6 @@ def _schema(parameters: dict[str, Any]) -> dict[str, Any]:
 
 
 Parameters = Annotated[dict[str, Any], AfterValidator(_schema)]
-"""The JSON schema of an object."""
 
 
 class FunctionBody(Fields):
@@ -201,14 +200,12 @@ def read_tools(bodies: Sequence[ToolBody] | None, choice: ToolChoice | None) -> 
         )
         for body in bodies or ()
     )
-    choice = choice or ToolChoice()
-    check_tools(tools, choice)
-    return tools, choice
+    return tools, checked_choice(tools, choice, "function.name")
 
 
-def check_tools(tools: Sequence[Tool], choice: ToolChoice, name_field: str = "function.name") -> None:
-    """Tools and the choice of them, against each other. `name_field`: where on the wire a tool has its name. Raises
-    ApiError naming the field at fault."""
+def checked_choice(tools: Sequence[Tool], choice: ToolChoice | None, name_field: str) -> ToolChoice:
+    """The choice of tools that go together. `name_field`: where each has its name. Raises ApiError naming the field at
+    fault."""
     names = {tool.name for tool in tools}
     if len(names) < len(tools):
         first = {tool.name: index for index, tool in reversed(list(enumerate(tools)))}
@@ -216,7 +213,9 @@ def check_tools(tools: Sequence[Tool], choice: ToolChoice, name_field: str = "fu
         raise invalid(f"tools.[{doubled}].{name_field}", "Two of `tools` have the same name.")
     if sum(len(json.dumps(tool.as_json(), ensure_ascii=False)) for tool in tools) > MAX_TOOLS_CHARS:
         raise invalid("tools", f"`tools` must have at most {MAX_TOOLS_CHARS} characters in all.")
+    choice = choice or ToolChoice()
     if choice.mode == "required" and not tools:
         raise invalid("tool_choice", "`tool_choice` needs `tools`.")
     if not names.issuperset(choice.names or ()):
         raise invalid("tool_choice", "`tool_choice` names a function that is not among `tools`.")
+    return choice

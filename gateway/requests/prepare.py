@@ -10,11 +10,12 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from fairlane.gateway.answers.builder import AnswerBuilder
+from fairlane.gateway.answers.builder import AnswerBuilder, Json
 from fairlane.gateway.auth import Caller
 from fairlane.gateway.errors import ApiError, invalid, model_not_found
 from fairlane.gateway.fleet import FleetCache, ServedModel
 from fairlane.gateway.grammar.checker import GrammarChecker
+from fairlane.gateway.http import sse
 from fairlane.gateway.http.body import LARGE_BODY_BYTES
 from fairlane.gateway.http.body_budget import BodyRoom
 from fairlane.gateway.http.sse import Headers
@@ -53,6 +54,8 @@ class Kind(Generic[Generation]):
     """One job each."""
     answer: type[AnswerBuilder]
     """The shape of its answers."""
+    error_frame: Callable[[Json], bytes] = sse.data
+    """An error in a stream whose answer is not made here: one that another gateway runs."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):

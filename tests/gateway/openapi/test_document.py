@@ -112,7 +112,11 @@ async def test_what_needs_a_key_says_so() -> None:
     for path, _, operation in operations():
         is_admin = path.startswith(("/admin/", "/v1/organization/", "/metrics"))
         who = "admin" if is_admin else "tenant" if path.startswith("/v1/") else None
-        ways = {"tenant": [{"tenant": []}, {"tenant_key": []}], "admin": [{"admin": []}], None: []}
+        ways: dict[str | None, list[Any]] = {
+            "tenant": [{"tenant": []}, {"tenant_key": []}],
+            "admin": [{"admin": []}],
+            None: [],
+        }
         assert operation["security"] == ways[who]
         assert ("401" in operation["responses"]) == bool(who)
 
