@@ -1,5 +1,6 @@
 """What an answer says of the caller's limits, in Anthropic's headers."""
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -16,7 +17,7 @@ def headers(statuses: Sequence[LimitStatus], *, clock: Callable[[], float] = tim
     told: list[tuple[bytes, bytes]] = []
     for prefix, found in zip(_PREFIXES, tightest(statuses), strict=True):
         if found is not None:
-            full = datetime.fromtimestamp(clock() + max(found.reset_after_s, 0.0), UTC)
+            full = datetime.fromtimestamp(math.ceil(clock() + max(found.reset_after_s, 0.0)), UTC)
             told.append((prefix + b"-limit", b"%d" % found.limit))
             told.append((prefix + b"-remaining", b"%d" % found.remaining))
             told.append((prefix + b"-reset", full.strftime("%Y-%m-%dT%H:%M:%SZ").encode()))
