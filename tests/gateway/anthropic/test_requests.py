@@ -203,7 +203,7 @@ def test_a_count_needs_no_answer() -> None:
         ({"messages": [said("user", result(content=[IMAGE]))]}, "messages.[0].content.[0].content.[0].type"),
         ({"messages": [said("user", {"type": "text"})]}, "messages.[0].content.[0].text"),
         ({"messages": [said("user", {**text("x"), "more": 1})]}, "messages.[0].content.[0].more"),
-        ({"messages": [said("user", "x")]}, "messages.[0].content.[0]"),
+        ({"messages": [{"role": "user", "content": ["x"]}]}, "messages.[0].content.[0]"),
         ({"messages": [said("user", call())]}, "messages.[0].content.[0]"),
         ({"messages": [HELLO, said("assistant", text("x"), result())]}, "messages"),
         ({"messages": [said("assistant", result()), HELLO]}, "messages.[0].content.[0]"),

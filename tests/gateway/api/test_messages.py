@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import anthropic
 import pytest
-from anthropic.types import MessageParam, ToolParam, ToolUseBlock
+from anthropic.types import Message, MessageParam, ToolParam, ToolUseBlock
 from pydantic import BaseModel
 
 from tests.support.gateway.served import SAID, WAIT_S, Served, serving, settings
@@ -31,6 +31,10 @@ def sdk(served: Served, **options: Any) -> anthropic.AsyncAnthropic:
     return anthropic.AsyncAnthropic(base_url=served.url, **{**known, **options})
 
 
+def blocks(message: Message) -> list[dict[str, Any]]:
+    return [cast(Any, block).to_dict() for block in message.content]
+
+
 @pytest.fixture
 async def served(valkey_url: str) -> AsyncIterator[Served]:
     async with serving(settings(valkey_url)) as opened:
@@ -51,7 +55,7 @@ async def test_a_plain_answer_is_a_message(served: Served) -> None:
         message = await client.messages.create(model="tiny", max_tokens=50, messages=ASKED)
 
     assert [block.type for block in message.content] == ["text"]
-    assert message.content[0].to_dict()["text"] == SAID
+    assert blocks(message)[0]["text"] == SAID
     assert (message.type, message.role, message.model, message.id[:4]) == ("message", "assistant", "tiny", "msg_")
     assert (message.stop_reason, message.stop_sequence) == ("end_turn", None)
     assert message.usage.service_tier == "standard"
@@ -69,7 +73,7 @@ async def test_a_stream_is_told_in_events_that_the_sdk_puts_together(served: Ser
     kinds = [kind for kind in events if kind not in ("text", "content_block_delta")]
     assert kinds == ["message_start", "content_block_start", "content_block_stop", "message_delta", "message_stop"]
     assert events.count("content_block_delta") > 1
-    assert message.content[0].to_dict()["text"] == SAID
+    assert blocks(message)[0]["text"] == SAID
     assert message.stop_reason == "end_turn"
     await served.landed()
     assert await served.ledger() == [("finished", message.usage.input_tokens, message.usage.output_tokens)]
@@ -77,11 +81,10 @@ async def test_a_stream_is_told_in_events_that_the_sdk_puts_together(served: Ser
 
 async def test_the_sdk_without_asyncio_works_too(served: Served) -> None:
     def ask() -> tuple[str, str]:
-        known = {"api_key": served.keys["acme"], "max_retries": 0, "timeout": WAIT_S}
-        with anthropic.Anthropic(base_url=served.url, **known) as client:
+        with anthropic.Anthropic(base_url=served.url, api_key=served.keys["acme"], max_retries=0) as client:
             plain = client.messages.create(model="tiny", max_tokens=50, messages=ASKED)
             with client.messages.stream(model="tiny", max_tokens=50, messages=ASKED) as stream:
-                return plain.content[0].to_dict()["text"], "".join(stream.text_stream)
+                return blocks(plain)[0]["text"], "".join(stream.text_stream)
 
     assert await asyncio.to_thread(ask) == (SAID, SAID)
 
@@ -123,13 +126,12 @@ async def test_a_call_goes_to_its_tool_and_the_result_back(thinking: Served) -> 
         answer = await client.messages.create(messages=said, **asked)
 
     for told in (message, streamed):
-        text, called = told.content
-        assert text.to_dict()["text"].strip() == "I look."
-        assert isinstance(called, ToolUseBlock)
-        assert (called.name, called.input) == ("weather", {"city": "Köln"})
-        assert called.id.startswith("toolu_")
+        text, called = blocks(told)
+        assert text["text"].strip() == "I look."
+        assert (called["type"], called["name"], called["input"]) == ("tool_use", "weather", {"city": "Köln"})
+        assert called["id"].startswith("toolu_")
         assert told.stop_reason == "tool_use"
-    assert answer.content[0].to_dict()["text"] == "It rains."
+    assert blocks(answer)[0]["text"] == "It rains."
     prompt = thinking.resources.fleet_cache.models["Qwen 3"].text.tail(thinking.worker.seen[-1].job.prompt)
     assert "<tool_response>\nrain\n</tool_response>" in prompt
 
@@ -158,11 +160,10 @@ async def test_thinking_is_told_where_it_is_asked_for(thinking: Served) -> None:
 
     assert [block.type for block in hidden.content] == ["text"]
     for message in (plain, streamed):
-        thought, text = message.content
-        assert thought.type == "thinking"
-        assert thought.thinking.strip() == "Paris, surely."
-        assert thought.signature
-        assert text.to_dict()["text"].strip() == "Paris."
+        thought, text = blocks(message)
+        assert (thought["type"], thought["thinking"].strip()) == ("thinking", "Paris, surely.")
+        assert thought["signature"]
+        assert text["text"].strip() == "Paris."
         assert message.usage.output_tokens == hidden.usage.output_tokens
     prompt = thinking.resources.fleet_cache.models["Qwen 3"].text.tail(thinking.worker.seen[-1].job.prompt)
     assert "Paris." in prompt
