@@ -1,5 +1,5 @@
-"""The JSON that the tenant API answers with in Anthropic's words, as OpenAPI shows it; `answers/messages.py` and
-`anthropic/models.py` make it."""
+"""The JSON that the tenant API answers with in Anthropic's words, as OpenAPI shows it; `gateway.answers.messages`
+makes it."""
 
 from typing import Any, Literal, NotRequired
 
@@ -62,27 +62,6 @@ class TokenCount(TypedDict):
     """How many tokens a prompt has."""
 
     input_tokens: int
-
-
-class ModelInfo(TypedDict):
-    """A model, told to callers that send `anthropic-version`."""
-
-    id: str
-    type: Literal["model"]
-    display_name: str
-    created_at: str
-    lifecycle: Literal["active"]
-    max_input_tokens: int
-    max_tokens: int
-
-
-class ModelPage(TypedDict):
-    """Every model that the key may use, told to callers that send `anthropic-version`."""
-
-    data: list[ModelInfo]
-    has_more: Literal[False]
-    first_id: str | None
-    last_id: str | None
 
 
 class AnthropicErrorBody(TypedDict):

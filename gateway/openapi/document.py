@@ -206,9 +206,9 @@ TENANT_API: tuple[Documented, ...] = (
         method="GET",
         path="/v1/models",
         name="list_models",
-        summary="List the models that the key may use",
+        summary="List the models that the key may use; with `anthropic-version`, in Anthropic's words",
         who="tenant",
-        answers={JSON: openapi_schemas.ModelList | anthropic_schemas.ModelPage},
+        answers={JSON: openapi_schemas.ModelList},
         codes=_ANY_TENANT,
     ),
     Documented(
@@ -217,7 +217,7 @@ TENANT_API: tuple[Documented, ...] = (
         name="get_model",
         summary="Show a model",
         who="tenant",
-        answers={JSON: openapi_schemas.ModelObject | anthropic_schemas.ModelInfo},
+        answers={JSON: openapi_schemas.ModelObject},
         codes=(*_ANY_TENANT, "model_not_found"),
     ),
     Documented(
