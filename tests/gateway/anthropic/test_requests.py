@@ -311,10 +311,10 @@ def test_whatever_comes_is_a_prompt_or_refused_by_name(messages: Any, more: dict
 
 
 def test_a_large_body_is_read_like_a_small_one() -> None:
-    ids = list(range(100))
-    answer = said("assistant", call(ids=ids, words="x" * 20_000))
+    numbers: dict[str, Any] = {"ids": list(range(100)), "places": [0.5, -1, None, True] * 25}
+    answer = said("assistant", call(**numbers, words="x" * 20_000))
 
     request = parse_messages(json.dumps({"model": "tiny", "messages": [HELLO, answer, HELLO]}).encode(), 1_000)
 
     [spoken] = request.messages[1].tool_calls
-    assert json.loads(spoken.arguments)["ids"] == ids
+    assert json.loads(spoken.arguments) == {**numbers, "words": "x" * 20_000}
