@@ -4,7 +4,7 @@ Some refuse the conversation, some leave the message out: there it becomes a par
 it is.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import dropwhile
 
 from msgspec.structs import replace
@@ -12,23 +12,19 @@ from msgspec.structs import replace
 from fairlane.gateway.openai.requests import Turn
 
 _ROLES = frozenset({"system", "developer"})
-_SAID = "a late instruction"
-_TRIED = (
+SAID = "tried instruction"
+TRIED = (
     Turn(role="user", content="a"),
-    Turn(role="system", content=_SAID),
+    Turn(role="system", content=SAID),
     Turn(role="assistant", content="a"),
     Turn(role="user", content="a"),
 )
+"""A template that tells of what is said in this conversation takes such messages."""
 
 
 def has_late_system(turns: Iterable[Turn]) -> bool:
     """Whether a system message comes after one of another role."""
     return any(turn.role in _ROLES for turn in dropwhile(_is_system, turns))
-
-
-def is_taken(render: Callable[[Sequence[Turn]], str]) -> bool:
-    """Whether a template tells the model of such a message. `render`: empty where it refuses a conversation."""
-    return _SAID in render(_TRIED)
 
 
 def as_user(turns: Sequence[Turn]) -> list[Turn]:

@@ -17,7 +17,6 @@ from fairlane.gateway.openai.tools import Tool
 from fairlane.gateway.text.chat_template import ChatTemplate, TemplateRefusal
 from fairlane.gateway.text.control_tokens import ControlTokens
 from fairlane.gateway.text.conversation import Conversation
-from fairlane.gateway.text.late_system import as_user, has_late_system, is_taken
 from fairlane.gateway.text.template_taint import given
 from fairlane.gateway.text.vocabulary import Vocabulary
 from fairlane.gateway.tools.deltas import OutputReader
@@ -144,8 +143,6 @@ class TextModel:
             raise invalid("messages", "This model has no chat template that can be used; /v1/completions works.")
         if tools and self.output_format.problem is not None:
             raise invalid("tools", self.output_format.problem)
-        if has_late_system(messages) and not self._takes_late_system:
-            messages = as_user(messages)
         if tools and not self._template.reads_tools:
             takes_system = self._conversation.takes_system
             messages, tools = with_tools(messages, tools, self.output_format.syntax, takes_system=takes_system), ()
@@ -213,17 +210,6 @@ class TextModel:
         least_tokens = self.vocabulary.least_tokens(text)
         if least_tokens > self.card.context_length:
             raise PromptTooLong(least_tokens)
-
-    @cached_property
-    def _takes_late_system(self) -> bool:
-        return is_taken(self._tried)
-
-    def _tried(self, messages: Sequence[Turn]) -> str:
-        """A conversation as the template has it; empty where it refuses it."""
-        try:
-            return "" if self._template is None else self._render(self._template, messages, None)
-        except TemplateRefusal:
-            return ""
 
     @cached_property
     def _marks(self) -> tuple[list[int], list[int]]:

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 from anthropic.types import Message, RawMessageStreamEvent
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
@@ -172,6 +172,7 @@ def test_a_message_has_thinking_text_and_calls() -> None:
     }
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, len(CALLS)), max_size=8), st.sampled_from(["hidden", "omitted", "shown"]))
 def test_a_stream_comes_to_the_same_message_however_it_is_cut(cuts: list[int], thinking: Display) -> None:
     told = put_together(events(CALLS, cuts=cuts, thinking=thinking))
@@ -179,6 +180,7 @@ def test_a_stream_comes_to_the_same_message_however_it_is_cut(cuts: list[int], t
     assert without_ids(told) == without_ids(whole(CALLS, thinking=thinking))
 
 
+@settings(deadline=None)
 @given(st.text(max_size=40), st.lists(st.integers(0, 40), max_size=4))
 def test_text_is_told_as_it_is(text: str, cuts: list[int]) -> None:
     told = put_together(events(text, cuts=[min(cut, len(text)) for cut in cuts], model=PLAIN, tools=()))
