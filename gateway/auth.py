@@ -136,7 +136,7 @@ def _covering(path: str) -> list[str]:
     return ["/".join(parts[:length]) for length in range(len(parts), 1, -1)]
 
 
-def api_key(headers: Iterable[tuple[bytes, bytes]]) -> str:
+def api_key(headers: Sequence[tuple[bytes, bytes]]) -> str:
     """A tenant's key: as `bearer` has it, or, without an `Authorization` header, in the one `x-api-key`, as Anthropic's
     clients send it. Raises ApiError `invalid_api_key`."""
     given = []

@@ -175,11 +175,9 @@ def _result(block: ToolResultBlock) -> Turn:
 
 def _cleared(turns: Sequence[Turn], edit: ClearThinking) -> list[Turn]:
     """The turns without the thinking of all but the last ones; of all but the last one where nothing is said."""
-    if edit.keep == "all" or (edit.keep is not None and not isinstance(edit.keep, KeptTurns)):
-        return list(turns)
-    kept = 1 if edit.keep is None else edit.keep.value
-    cleared = list(turns)
     thought = [index for index, turn in enumerate(turns) if turn.reasoning is not None]
+    kept = 1 if edit.keep is None else edit.keep.value if isinstance(edit.keep, KeptTurns) else len(thought)
+    cleared = list(turns)
     for index in thought[: max(0, len(thought) - kept)]:
         cleared[index] = replace(cleared[index], reasoning=None)
     return cleared

@@ -19,7 +19,7 @@ MAX_STOP_SEQUENCES = 16
 MAX_EDITS = 16
 
 ToolName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,128}$")]
-Tier = Literal["auto", "standard_only", "default", "scale", "flex", "priority", "fast"]
+ServiceTier = Literal["auto", "standard_only", "default", "scale", "flex", "priority", "fast"]
 """The first two are Anthropic's, the others as in a chat."""
 
 
@@ -144,7 +144,7 @@ class MessagesBody(PromptBody):
     temperature: Annotated[Real, Field(ge=0, le=2)] | None = None
     top_p: Annotated[Real, Field(ge=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=0, lt=2**31)] | None = None
-    service_tier: Tier | None = None
+    service_tier: ServiceTier | None = None
     metadata: MetadataBody | None = None
     diagnostics: DiagnosticsBody | None = None
     deadline_ms: Annotated[Real, Field(gt=0, le=MAX_DEADLINE_MS)] | None = None

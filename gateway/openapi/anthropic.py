@@ -44,7 +44,7 @@ class MessageUsage(TypedDict):
     service_tier: Literal["standard", "priority", "batch"]
 
 
-class Message(TypedDict):
+class AnthropicMessage(TypedDict):
     """A message; a stream tells it in events, from `message_start` to `message_stop`."""
 
     id: str

@@ -188,7 +188,7 @@ TENANT_API: tuple[Documented, ...] = (
         who="tenant",
         body=MessagesBody,
         neutral=NEUTRAL_MESSAGES,
-        answers={JSON: anthropic_schemas.Message, STREAM: str},
+        answers={JSON: anthropic_schemas.AnthropicMessage, STREAM: str},
         codes=_GENERATION,
     ),
     Documented(

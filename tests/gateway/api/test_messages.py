@@ -386,6 +386,35 @@ async def test_what_claude_code_sends_is_taken(thinking: Served) -> None:
     assert first == second
 
 
+async def test_the_sdks_beta_works_too(served: Served) -> None:
+    async with sdk(served) as client:
+        betas = ["context-management-2025-06-27"]
+        message = await client.beta.messages.create(model="tiny", max_tokens=50, messages=ASKED, betas=betas)
+        async with client.beta.messages.stream(model="tiny", max_tokens=50, messages=ASKED, betas=betas) as stream:
+            text = "".join([piece async for piece in stream.text_stream])
+
+    assert message.stop_reason == "end_turn"
+    assert text == SAID
+
+
+async def test_a_key_for_messages_may_count_them_and_no_more(served: Served) -> None:
+    await served.tenant("scoped", scopes={"endpoints": [MESSAGES]})
+
+    assert (await served.post(MESSAGES, BODY, tenant="scoped")).status_code == 200
+    counted = await served.post(COUNT, {"model": "tiny", "messages": ASKED}, tenant="scoped")
+    assert counted.status_code == 200
+    refused = await served.post("/v1/chat/completions", BODY, tenant="scoped")
+    assert refused.json()["error"]["code"] == "endpoint_not_allowed"
+
+
+@pytest.mark.parametrize("words", ["x" * 10_000, "x " * 20_000])
+async def test_a_prompt_over_the_context_is_refused_before_it_is_counted(served: Served, words: str) -> None:
+    answer = await served.post(COUNT, {"model": "tiny", "messages": [{"role": "user", "content": words}]})
+
+    assert answer.status_code == 400
+    assert answer.json()["error"]["code"] == "context_length_exceeded"
+
+
 @pytest.mark.parametrize("path", [MESSAGES, COUNT])
 async def test_a_path_that_takes_no_get_says_so_in_anthropics_form(served: Served, path: str) -> None:
     answer = await served.get(path)
