@@ -389,8 +389,10 @@ async def test_what_claude_code_sends_is_taken(thinking: Served) -> None:
 async def test_the_sdks_beta_works_too(served: Served) -> None:
     async with sdk(served) as client:
         betas = ["context-management-2025-06-27"]
-        message = await client.beta.messages.create(model="tiny", max_tokens=50, messages=ASKED, betas=betas)
-        async with client.beta.messages.stream(model="tiny", max_tokens=50, messages=ASKED, betas=betas) as stream:
+        message = await client.beta.messages.create(model="tiny", max_tokens=50, messages=cast(Any, ASKED), betas=betas)
+        async with client.beta.messages.stream(
+            model="tiny", max_tokens=50, messages=cast(Any, ASKED), betas=betas
+        ) as stream:
             text = "".join([piece async for piece in stream.text_stream])
 
     assert message.stop_reason == "end_turn"
