@@ -4,6 +4,7 @@
     middleware/      who asks, under which id, once for each idempotency key
     api/             the tenants' endpoints
     openai/          OpenAI's words for requests, chunks and limits
+    anthropic/       Anthropic's words for the same
     text/            text to tokens and back, chat templates in a sandbox
     tools/           how models call tools: formats, readers, grammars
     requests/        a request on its way: prepare, admit, submit, stream, settle

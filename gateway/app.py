@@ -25,7 +25,7 @@ from fairlane.gateway.admin import routes as admin
 from fairlane.gateway.admin.openai import routes as openai_admin
 from fairlane.gateway.admin.router import AdminParts, admin_keys_only, mount
 from fairlane.gateway.answers.chunks import Rhythm
-from fairlane.gateway.api import batches, completions, files, tokenize
+from fairlane.gateway.api import batches, completions, files, messages, tokenize
 from fairlane.gateway.api.files import FileParts
 from fairlane.gateway.api.generate import Bounds, Generate, Parts
 from fairlane.gateway.api.health import Health
@@ -72,6 +72,7 @@ def create_app(resources: Resources) -> Starlette:
     kinds: Mapping[str, Kind[Any]] = {
         completions.CHAT_PATH: completions.CHAT,
         completions.COMPLETION_PATH: completions.COMPLETION,
+        messages.MESSAGES_PATH: messages.MESSAGES,
     }
     endpoints = {path: Generate(kind, events) for path, kind in kinds.items()}
     texts = TextAnswers(resources.fleet_cache, resources.body_room)
@@ -91,7 +92,15 @@ def create_app(resources: Resources) -> Starlette:
 
     def once(path: str, kind: Kind[Any]) -> ASGIApp:
         bounds, prompts = events.bounds, kind.most_prompts
-        return Idempotent(endpoints[path], path, resources.runs, bounds, resources.telemetry, most_prompts=prompts)
+        return Idempotent(
+            endpoints[path],
+            path,
+            resources.runs,
+            bounds,
+            resources.telemetry,
+            most_prompts=prompts,
+            error_frame=kind.error_frame,
+        )
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -102,6 +111,7 @@ def create_app(resources: Resources) -> Starlette:
         [
             *[tenant("POST", path, once(path, kind)) for path, kind in kinds.items()],
             *[tenant(*each) for each in _batches(resources, events.bounds, frozenset(endpoints))],
+            tenant("POST", messages.COUNT_PATH, messages.CountTokens(resources.preparer, events.bounds)),
             tenant("GET", "/v1/models", ListModels(resources.fleet_cache)),
             tenant("GET", "/v1/models/{model:path}", ShowModel(resources.fleet_cache)),
             *[
@@ -197,7 +207,7 @@ def _health(resources: Resources) -> Health:
 
 def with_fast_path(app: Starlette) -> ASGIApp:
     """The application as it is served: generation goes the short way: the tenant middleware does the rest."""
-    paths = (completions.CHAT_PATH, completions.COMPLETION_PATH)
+    paths = (completions.CHAT_PATH, completions.COMPLETION_PATH, messages.MESSAGES_PATH)
     found = [route for route in app.routes if isinstance(route, Route) and route.path in paths]
     return FastPath(app, {("POST", route.path): route.app for route in found})
 
@@ -258,7 +268,8 @@ def _admin(resources: Resources) -> AdminParts:
 async def _routing_error(request: Request, error: Exception) -> Response:
     """What the router refuses: an unknown path, a method that a path does not take."""
     assert isinstance(error, HTTPException)  # noqa: S101 - it is registered for these alone
-    response = errors.response(errors.of_http_exception(error))
+    told = errors.of_http_exception(error)
+    response = errors.response(told, path=request.url.path, request_id=request.state.request_id)
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         asked = {"type": "http", "method": request.method, "path": request.url.path, "root_path": ""}
         response.headers["allow"] = ", ".join(sorted(_methods(request.app.routes, asked)))

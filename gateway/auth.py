@@ -20,6 +20,7 @@ MEMORY_S = 0.4
 delay, a revoked key fails within a second. What this gateway's own admin API changes, it forgets at once."""
 REMEMBERED = 10_000
 _BEARER = "bearer"
+_KEY_HEADER = b"x-api-key"
 _LONGEST_KEY = 512
 
 
@@ -74,11 +75,11 @@ class Authenticator:
 
         Raises ApiError `invalid_api_key`. Raises StoreUnavailable.
         """
-        return self.remembered(scope) or Caller(await self._lookup(bearer(scope["headers"])))
+        return self.remembered(scope) or Caller(await self._lookup(api_key(scope["headers"])))
 
     def remembered(self, scope: Scope) -> Caller | None:
         """The same where the store need not be asked. Raises ApiError `invalid_api_key`."""
-        before = self._known.get(_digest(bearer(scope["headers"])))
+        before = self._known.get(_digest(api_key(scope["headers"])))
         return Caller(before[1]) if before is not None and self._clock() - before[0] < MEMORY_S else None
 
     def forget(self) -> None:
@@ -140,6 +141,23 @@ def _covering(path: str) -> list[str]:
     """A path and all above it: who may use `/v1/models` may use `/v1/models/{id}`."""
     parts = path.rstrip("/").split("/")
     return ["/".join(parts[:length]) for length in range(len(parts), 1, -1)]
+
+
+def api_key(headers: Sequence[tuple[bytes, bytes]]) -> str:
+    """A tenant's key: as `bearer` has it, or, without an `Authorization` header, in the one `x-api-key`, as Anthropic's
+    clients send it. Raises ApiError `invalid_api_key`."""
+    given = []
+    for name, value in headers:
+        if name == b"authorization":
+            return bearer(headers)
+        if name == _KEY_HEADER:
+            given.append(value)
+    if len(given) != 1 or len(given[0]) > _LONGEST_KEY:
+        raise invalid_api_key()
+    key = given[0].decode("latin-1").strip()
+    if not key or not key.isascii():
+        raise invalid_api_key()
+    return key
 
 
 def bearer(headers: Iterable[tuple[bytes, bytes]]) -> str:

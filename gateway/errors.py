@@ -119,6 +119,25 @@ TABLE: Mapping[Code, Rule] = {
     "deadline_exceeded": Rule(504, "timeout_error", Retry.NEVER),
 }
 
+ANTHROPIC_PATH = "/v1/messages"
+_ANTHROPIC_TYPES: Mapping[int, str] = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    408: "timeout_error",
+    409: "invalid_request_error",
+    412: "invalid_request_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    431: "request_too_large",
+    500: "api_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+"""Anthropic's words for the families, by status."""
+
 JITTER_SHARE = 0.1
 """A retry time grows by up to this share, so that refused clients do not come back all at once…"""
 JITTER_MIN_S = 0.05
@@ -171,8 +190,16 @@ class ApiError(Exception):
         return TABLE[self.code].status
 
 
-def error_body(error: ApiError) -> dict[str, object]:
-    """The JSON of an error, the same in a plain answer and in a stream's `data:` frame."""
+def is_anthropic(path: str) -> bool:
+    """Whether a path is of Anthropic's API, whose errors have another form."""
+    return path == ANTHROPIC_PATH or path.startswith(ANTHROPIC_PATH + "/")
+
+
+def error_body(error: ApiError, path: str = "", request_id: str = "") -> dict[str, object]:
+    """The JSON of an error, the same in a plain answer and in a stream's `data:` frame, in the form that clients of the
+    request's path read."""
+    if is_anthropic(path):
+        return {"type": "error", "error": _anthropic_error(error), "request_id": request_id or None}
     shown: dict[str, object] = {
         "message": error.message,
         "type": TABLE[error.code].type,
@@ -182,6 +209,21 @@ def error_body(error: ApiError) -> dict[str, object]:
     if error.limit is not None:
         shown["limit"] = msgspec.to_builtins(error.limit)
     return {"error": shown}
+
+
+def _anthropic_error(error: ApiError) -> dict[str, object]:
+    """Anthropic's type and the message; beside them what our own clients look for."""
+    is_overload = TABLE[error.code].type == "overloaded_error"
+    shown: dict[str, object] = {
+        "type": "overloaded_error" if is_overload else _ANTHROPIC_TYPES[error.status],
+        "message": error.message,
+        "code": error.code,
+    }
+    if error.param is not None:
+        shown["param"] = error.param
+    if error.limit is not None:
+        shown["limit"] = msgspec.to_builtins(error.limit)
+    return shown
 
 
 def error_headers(error: ApiError, jitter: random.Random) -> dict[str, str]:
@@ -197,10 +239,10 @@ def error_headers(error: ApiError, jitter: random.Random) -> dict[str, str]:
     return _retry_after(_jittered(1.0 if after_s is None else after_s, jitter))
 
 
-def response(error: ApiError, jitter: random.Random | None = None) -> Response:
-    """The whole answer to an error that came before the first byte."""
+def response(error: ApiError, jitter: random.Random | None = None, *, path: str = "", request_id: str = "") -> Response:
+    """The whole answer to an error that came before the first byte. `path`: of the request."""
     return Response(
-        msgspec.json.encode(error_body(error)),
+        msgspec.json.encode(error_body(error, path, request_id)),
         status_code=error.status,
         headers=error_headers(error, jitter or random.Random()),
         media_type="application/json",

@@ -51,6 +51,8 @@ class AnswerChoice:
     characters: int = 0
     """Of the tokens whose log-probabilities were told."""
     finish_reason: FinishReason | None = None
+    stopped_by: str | None = None
+    """The stop string that ended it, if one did."""
     frame: tuple[bytes, bytes] = (b"", b"")
     """What stands before and after a text in a frame that tells nothing else."""
     reader: OutputReader | None = None
@@ -148,6 +150,7 @@ class AnswerBuilder(ABC):
                 choice.token_ids += chunk.token_ids
                 choice.logprobs += chunk.logprobs
                 choice.finish_reason = chunk.finish_reason or choice.finish_reason
+                choice.stopped_by = chunk.stopped_by or choice.stopped_by
 
     def _reader(self) -> OutputReader | None:
         """What reads the output of a choice of a conversation; None where all of it is content."""

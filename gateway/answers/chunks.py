@@ -20,6 +20,8 @@ class TextChunk(msgspec.Struct, frozen=True):
     """Tokens that are new and counted; their text may still be held back."""
     logprobs: tuple[PositionLogprobs, ...]
     finish_reason: FinishReason | None
+    stopped_by: str | None = None
+    """The stop string that ended it, if one did."""
 
     def __repr__(self) -> str:
         return f"TextChunk({self.index}, {len(self.token_ids)} tokens, {self.finish_reason})"

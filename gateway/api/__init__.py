@@ -2,10 +2,11 @@
 
     generate.py      one request that produces tokens: read, prepare, submit, stream; open it first
     completions.py   what differs between chat and plain completions
+    messages.py      what is Anthropic's: messages, and the count of their tokens
     models.py        GET /v1/models
     tokenize.py      POST /tokenize, /detokenize and /v1/embeddings: what a card alone answers
     health.py        /healthz, /readyz, /version, /metrics
 
-The application wraps each in the tenant middleware. They answer in OpenAI's words (`openai/`) and leave every
-decision to `requests/`.
+The application wraps each in the tenant middleware. They answer in OpenAI's words (`openai/`) or in Anthropic's
+(`anthropic/`), and leave every decision to `requests/`.
 """

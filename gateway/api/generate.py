@@ -119,7 +119,8 @@ class Generate(Generic[Generation]):
                 if not out.started:
                     raise
                 fault = error
-                body = error_body(error if isinstance(error, ApiError) else internal_error())
+                told = error if isinstance(error, ApiError) else internal_error()
+                body = error_body(told, journal.endpoint, journal.request_id)
                 await out.write(self._kind.answer.fault(body))
         await out.close()
         if fault is not None:

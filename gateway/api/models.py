@@ -4,6 +4,7 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
+from fairlane.gateway.anthropic import models as anthropic
 from fairlane.gateway.auth import Caller
 from fairlane.gateway.batches.batch_records import BatchRecords
 from fairlane.gateway.fleet import FleetCache, ServedModel
@@ -25,8 +26,12 @@ class ListModels:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One ASGI call, inside its tenant middleware. Raises ApiError where no model is known yet."""
         caller: Caller = scope["state"]["caller"]
-        data = [_shown(model) for model in self._fleet_cache.find() if may_use(caller, model.name)]
-        await send_json(send, {"object": "list", "data": data}, [])
+        found = [model for model in self._fleet_cache.find() if may_use(caller, model.name)]
+        if anthropic.is_asked(scope["headers"]):
+            document = anthropic.page(found)
+        else:
+            document = {"object": "list", "data": [_shown(model) for model in found]}
+        await send_json(send, document, [])
 
 
 class ShowModel:
@@ -40,7 +45,8 @@ class ShowModel:
         caller's.
         """
         model = allowed_model(self._fleet_cache, scope["path_params"]["model"], scope["state"]["caller"])
-        await send_json(send, _shown(model), [])
+        shown = anthropic.shown if anthropic.is_asked(scope["headers"]) else _shown
+        await send_json(send, shown(model), [])
 
 
 class ShowLimits:

@@ -49,8 +49,12 @@ _read_ids = msgspec.json.Decoder(tuple[Annotated[int, msgspec.Meta(ge=0, lt=MAX_
 TokenIds = tuple[int, ...]
 
 
+_read_scalars = msgspec.json.Decoder(list[int | float | bool | None]).decode
+Scalars = list[int | float | bool | None]
+
+
 class NoTokenIds:
-    """In the place of a long list that is none of token ids: no field takes one."""
+    """In the place of a very long list that is none of token ids: no field takes one."""
 
 
 class Lifted:
@@ -58,7 +62,7 @@ class Lifted:
 
     def __init__(self, body: bytes, most_ids: int) -> None:
         """Raises ApiError `request_too_large` for more than `most_ids` token ids, or more of all else than is read."""
-        self.lists: dict[str, TokenIds | NoTokenIds] = {}
+        self.lists: dict[str, TokenIds | Scalars | NoTokenIds] = {}
         """Each by the number that stands for it."""
         self._body = body
         self._most_ids, self._ids = most_ids, 0
@@ -110,7 +114,7 @@ class Lifted:
         self._cuts.append((self._left, end - start - len(mark)))
         self._taken_to = end
 
-    def _read(self, start: int, end: int) -> TokenIds | NoTokenIds:
+    def _read(self, start: int, end: int) -> TokenIds | Scalars | NoTokenIds:
         ids: list[int] = []
         try:
             if end - start <= PIECE_BYTES:
@@ -129,8 +133,16 @@ class Lifted:
                 self._check_ids()
                 at = cut + 1
         except (msgspec.MsgspecError, ValueError):
-            return NoTokenIds()
+            return NoTokenIds() if end - start > PIECE_BYTES else self._scalars(start, end)
         return tuple(ids)
+
+    def _scalars(self, start: int, end: int) -> Scalars | NoTokenIds:
+        """Other numbers, as a tool's arguments may hold them: they count as if they had stayed where they were."""
+        self._count(start, end)
+        try:
+            return _read_scalars(self._body[start:end])
+        except (msgspec.MsgspecError, ValueError):
+            return NoTokenIds()
 
     def _check_ids(self) -> None:
         if self._ids > self._most_ids:
@@ -288,7 +300,7 @@ def is_unicode(text: str) -> bool:
 
 def read_object(body: bytes, *, token_ids: int = 0) -> dict[str, Any]:
     """The JSON object that a body holds. NaN and Infinity pass as floats: each field's own rule refuses them. In a
-    large body a long list of whole numbers is a tuple, of token ids. `token_ids`: how many of them it may hold.
+    large body a long list of token ids is a tuple. `token_ids`: how many of them it may hold.
 
     Raises ApiError naming the top-level field in which the body goes wrong, where that can be told.
     """

@@ -197,6 +197,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         """What was answered is not kept while nothing comes: heads may be large, and idle connections many."""
         self._cycles = []
         self.cycle = self.scope = self.headers = None  # type: ignore[assignment] # as before the first request
+        self.url = b""
 
     def pause_writing(self) -> None:
         """Much waits for the client, and nothing more is written before it has taken most of that."""
@@ -371,7 +372,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self.cycle.disconnected = True  # the application need not go on
             self.cycle.message_event.set()
             self._disconnect.left()
-        self.transport.write(answer_bytes(error, self.headers or ()))
+        self.transport.write(answer_bytes(error, self.headers or (), self.url))
         self.hang_up()
 
     def _crowded(self) -> ApiError | None:

@@ -74,14 +74,15 @@ def _misframed(version: str, codings: Sequence[bytes], has_length: bool) -> ApiE
     return None
 
 
-def answer_bytes(error: ApiError, headers: Headers) -> bytes:
-    """A whole HTTP/1.1 answer. `headers`: the request's, as far as they are known."""
-    body = msgspec.json.encode(error_body(error))
+def answer_bytes(error: ApiError, headers: Headers, url: bytes = b"") -> bytes:
+    """A whole HTTP/1.1 answer. `headers`, `url`: the request's, as far as they are known."""
+    request_id = request_id_of(headers)
+    body = msgspec.json.encode(error_body(error, url.partition(b"?")[0].decode("latin-1"), request_id))
     fields = {
         "content-type": "application/json",
         "content-length": str(len(body)),
         "connection": "close",
-        "x-request-id": request_id_of(headers),
+        "x-request-id": request_id,
         **error_headers(error, random.Random()),
     }
     head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())

@@ -11,15 +11,16 @@ One client that hears the answer of a run: what was said so far, then what comes
 import asyncio
 import hashlib
 import re
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import msgspec
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from fairlane.gateway.answers.builder import Json
 from fairlane.gateway.answers.chunks import Rhythm
 from fairlane.gateway.api.generate import Bounds
-from fairlane.gateway.auth import Caller, bearer
+from fairlane.gateway.auth import Caller, api_key
 from fairlane.gateway.errors import ApiError, error_body, internal_error, invalid
 from fairlane.gateway.http import body_budget, response, sse
 from fairlane.gateway.http.body import LARGE_BODY_BYTES, read_body
@@ -67,9 +68,12 @@ class Listener:
         rhythm: Rhythm,
         tells_progress: bool,
         write_timeout_s: float,
+        fault: Callable[[ApiError], bytes],
     ) -> None:
         """`wants_stream`: as the request's body asks. `is_first`: its request began the run. `rhythm`: for a stream
-        that waits. `tells_progress`: this client asked for comments, whatever the one did that began the run."""
+        that waits. `tells_progress`: this client asked for comments, whatever the one did that began the run.
+        `fault`: the last frame of a stream that cannot go on."""
+        self._fault = fault
         self._run = run
         self._recording = run.recording
         self._send = send
@@ -137,7 +141,7 @@ class Listener:
         """A stream that has begun ends with a frame that says what went wrong."""
         if self._wants_stream and not isinstance(error, ClientDisconnect):
             told = error if isinstance(error, ApiError) else internal_error()
-            await self._write(sse.data(error_body(told)), is_last=True)
+            await self._write(self._fault(told), is_last=True)
 
     async def _start(self, headers: list[tuple[bytes, bytes]], status: int) -> None:
         if not self._started:
@@ -162,10 +166,20 @@ class Idempotent:
     """Wraps one endpoint. A request without the header goes by as if this were not there."""
 
     def __init__(
-        self, app: ASGIApp, path: str, runs: Runs, bounds: Bounds, telemetry: Telemetry, *, most_prompts: int
+        self,
+        app: ASGIApp,
+        path: str,
+        runs: Runs,
+        bounds: Bounds,
+        telemetry: Telemetry,
+        *,
+        most_prompts: int,
+        error_frame: Callable[[Json], bytes],
     ) -> None:
-        """`most_prompts`: that one request of the endpoint may hold."""
+        """`most_prompts`: that one request of the endpoint may hold. `error_frame`: an error within a stream, from what
+        its answer would hold."""
         self._app = app
+        self._error_frame = error_frame
         self._most_prompts = most_prompts
         self._telemetry = telemetry
         self._path = path
@@ -209,7 +223,7 @@ class Idempotent:
 
         tells_progress = asks_progress(scope["headers"])  # of a run too, which it must not begin if that is no answer
         name = Name(caller.root, caller.key_id, hashlib.sha256(key).hexdigest())
-        seal = Seal(bearer(scope["headers"]))
+        seal = Seal(api_key(scope["headers"]))
         fingerprint = seal.mark(digest)
         run, is_first = self._runs.find(name, seal, fingerprint, perform, journal.request_id)
         if not is_first:
@@ -223,6 +237,7 @@ class Idempotent:
             rhythm=bounds.stream_rhythm,
             tells_progress=tells_progress,
             write_timeout_s=bounds.write_timeout_s,
+            fault=lambda error: self._error_frame(error_body(error, self._path, journal.request_id)),
         )
         try:
             with ClientConnection(state[STATE]), run.heard():

@@ -14,6 +14,8 @@ from fairlane.gateway import errors
 from fairlane.gateway.requests.request import random_id
 
 HEADER = b"x-request-id"
+ANTHROPIC_HEADER = b"request-id"
+"""The same in answers that Anthropic's clients read."""
 _WELL_FORMED = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 
 
@@ -79,6 +81,8 @@ class FaultMiddleware:
         try:
             await self._app(scope, receive, watched)
         except Exception as error:  # noqa: BLE001 - the last place where it can be caught
-            log_fault(scope.get("state", {}).get("request_id", ""), error)
+            request_id = scope.get("state", {}).get("request_id", "")
+            log_fault(request_id, error)
             if not started:
-                await errors.response(errors.internal_error())(scope, receive, send)
+                told = errors.response(errors.internal_error(), path=scope["path"], request_id=request_id)
+                await told(scope, receive, send)

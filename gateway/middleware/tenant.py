@@ -15,10 +15,11 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fairlane.gateway import errors
+from fairlane.gateway.anthropic import rate_limits as anthropic_limits
 from fairlane.gateway.auth import Authenticator, Caller, check
 from fairlane.gateway.errors import ApiError, LimitBlock, internal_error, limit_denied, store_unavailable
 from fairlane.gateway.http.connections import vouch
-from fairlane.gateway.middleware.request_id import HEADER, log_fault, request_id_of
+from fairlane.gateway.middleware.request_id import ANTHROPIC_HEADER, HEADER, log_fault, request_id_of
 from fairlane.gateway.observability.metrics import Telemetry
 from fairlane.gateway.observability.tracing import Span, Value
 from fairlane.gateway.openai import rate_limits
@@ -123,6 +124,7 @@ class TenantMiddleware:
         self._refused = refused
         self._app = app
         self._endpoint = endpoint
+        self._is_anthropic = errors.is_anthropic(endpoint)
         self._authenticator = authenticator
         self._quotas = quotas
         self._telemetry = telemetry
@@ -135,7 +137,7 @@ class TenantMiddleware:
         state = scope.setdefault("state", {})
         request_id = state.get("request_id") or request_id_of(scope["headers"])
         journal = state["journal"] = Journal(loop.time(), self._endpoint, request_id)
-        answer = _Answer(send, self._limits, journal)
+        answer = _Answer(send, self._limits, journal, is_anthropic=self._is_anthropic)
         try:
             with self._telemetry.request_span(f"{scope['method']} {self._endpoint}", scope["headers"]) as span:
                 try:
@@ -145,7 +147,8 @@ class TenantMiddleware:
         except Exception as error:  # noqa: BLE001 - the last place where it can be caught
             log_fault(request_id, error)
             if not answer.started:
-                await errors.response(internal_error())(scope, receive, answer)
+                told = errors.response(internal_error(), path=self._endpoint, request_id=request_id)
+                await told(scope, receive, answer)
 
     async def _answer(self, scope: Scope, receive: Receive, answer: "_Answer", journal: Journal) -> None:
         """Serve it, or say why not."""
@@ -184,7 +187,8 @@ class TenantMiddleware:
         if answer.caller is not None:
             self._refused.count(answer.caller.key_id, error.status, journal.body_bytes, error.work_s)
         if not answer.started:
-            await errors.response(error)(scope, receive, answer)
+            told = errors.response(error, path=self._endpoint, request_id=journal.request_id)
+            await told(scope, receive, answer)
 
     async def _limits(self, caller: Caller) -> Sequence[LimitStatus]:
         """A caller's limits that nobody has asked for yet, as the store has them; none where it does not say."""
@@ -233,10 +237,17 @@ class _Answer:
     caller is known."""
 
     def __init__(
-        self, send: Send, limits: Callable[[Caller], Awaitable[Sequence[LimitStatus]]], journal: Journal
+        self,
+        send: Send,
+        limits: Callable[[Caller], Awaitable[Sequence[LimitStatus]]],
+        journal: Journal,
+        *,
+        is_anthropic: bool,
     ) -> None:
+        """`is_anthropic`: its headers are told under Anthropic's names too."""
         self._send = send
         self._limits = limits
+        self._is_anthropic = is_anthropic
         self._arrived_s = journal.arrived_s
         self._named = (HEADER, journal.request_id.encode("ascii"))
         self.caller: Caller | None = None
@@ -246,7 +257,12 @@ class _Answer:
         if message["type"] == "http.response.start":
             caller, told = self.caller, _NOTHING
             if caller is not None:
-                told = rate_limits.headers(await self._limits(caller) if caller.statuses is None else caller.statuses)
+                statuses = await self._limits(caller) if caller.statuses is None else caller.statuses
+                told = rate_limits.headers(statuses)
+                if self._is_anthropic:
+                    told += anthropic_limits.headers(statuses)
+            if self._is_anthropic:
+                told = [*told, (ANTHROPIC_HEADER, self._named[1])]
             took_ms = (asyncio.get_running_loop().time() - self._arrived_s) * 1e3
             took = (PROCESSING_HEADER, b"%d" % took_ms)
             message = {**message, "headers": [*message.get("headers", ()), *told, took, self._named]}

@@ -12,7 +12,8 @@ def _names(dimension: bytes) -> tuple[bytes, bytes, bytes]:
     return b"x-ratelimit-limit-" + dimension, b"x-ratelimit-remaining-" + dimension, b"x-ratelimit-reset-" + dimension
 
 
-_DIMENSIONS = _names(b"requests"), _names(b"tokens")
+DIMENSIONS = b"requests", b"tokens"
+_NAMES = tuple(_names(dimension) for dimension in DIMENSIONS)
 """The headers that tell the tightest of the limits that count the same."""
 _PLACES = {
     "requests_per_minute": 0,
@@ -32,23 +33,29 @@ Waiting = Callable[[str], Awaitable[int]]
 def headers(statuses: Sequence[LimitStatus]) -> list[tuple[bytes, bytes]]:
     """`x-ratelimit-{limit,remaining,reset}-{requests,tokens}` of the bucket with the least remaining, per dimension.
 
-    A dimension without a limit has no headers; a limit in shadow refuses nothing and is not told.
+    A dimension without a limit has no headers.
     """
-    tightest: list[LimitStatus | None] = [None] * len(_DIMENSIONS)
-    for status in statuses:
-        place = _PLACES.get(status.name)
-        if place is None or status.shadow:
-            continue
-        other = tightest[place]
-        if other is None or _tightness(status) < _tightness(other):
-            tightest[place] = status
     told: list[tuple[bytes, bytes]] = []
-    for (limit, remaining, reset), found in zip(_DIMENSIONS, tightest, strict=True):
+    for (limit, remaining, reset), found in zip(_NAMES, tightest(statuses), strict=True):
         if found is not None:
             told.append((limit, b"%d" % found.limit))
             told.append((remaining, b"%d" % found.remaining))
             told.append((reset, duration(found.reset_after_s).encode()))
     return told
+
+
+def tightest(statuses: Sequence[LimitStatus]) -> list[LimitStatus | None]:
+    """For each dimension the limit with the least remaining, if it has any; one in shadow refuses nothing and is not
+    told."""
+    found: list[LimitStatus | None] = [None] * len(DIMENSIONS)
+    for status in statuses:
+        place = _PLACES.get(status.name)
+        if place is None or status.shadow:
+            continue
+        other = found[place]
+        if other is None or _tightness(status) < _tightness(other):
+            found[place] = status
+    return found
 
 
 def _tightness(status: LimitStatus) -> tuple[int, float]:

@@ -249,7 +249,12 @@ def checked_fields(kind: type[Body], neutral: Neutral, fields: Mapping[str, obje
 def _first(error: ValidationError) -> ApiError:
     """The first of a body's errors, in our words; a field that is wrong goes before one that is missing."""
     first = min(error.errors(include_url=False, include_input=False), key=lambda found: found["type"] == "missing")
-    param = ".".join(f"[{step}]" if isinstance(step, int) else shown_name(step) for step in first["loc"])
+    param = ".".join(f"[{step}]" if isinstance(step, int) else shown_name(step) for step in _steps(first["loc"]))
     known = _RULES.get(first["type"])
     rule = first["msg"].replace("Input should", "must", 1) if known is None else known.format(**first.get("ctx", {}))
     return invalid(param or None, f"`{param}` {rule}.")
+
+
+def _steps(loc: tuple[int | str, ...]) -> list[int | str]:
+    """The way to a field, less the names that unions give their members: those begin with `<`."""
+    return [step for place, step in enumerate(loc) if isinstance(step, int) or step[:1] != "<" or place == len(loc) - 1]

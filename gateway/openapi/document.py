@@ -22,13 +22,15 @@ from fairlane.gateway.admin.inputs import Nothing
 from fairlane.gateway.admin.openai import routes as openai_admin
 from fairlane.gateway.admin.router import Operation
 from fairlane.gateway.admin.views import QuotaView
+from fairlane.gateway.anthropic.wire import NEUTRAL_MESSAGES, NEUTRAL_PROMPT, MessagesBody, PromptBody
 from fairlane.gateway.api import tokenize
 from fairlane.gateway.api.tokenize import DetokenizeBody, EmbeddingsBody, TokenizeChatBody, TokenizeTextBody
-from fairlane.gateway.errors import TABLE, Code
+from fairlane.gateway.errors import ANTHROPIC_PATH, TABLE, Code, is_anthropic
 from fairlane.gateway.openai import batches as openai_batches
 from fairlane.gateway.openai.batches import UploadForm
 from fairlane.gateway.openai.neutral import NEUTRAL_CHAT, NEUTRAL_COMPLETION, Neutral
 from fairlane.gateway.openai.wire import ChatBody, CompletionBody, GenerationBody
+from fairlane.gateway.openapi import anthropic as anthropic_schemas
 from fairlane.gateway.openapi import schemas as openapi_schemas
 from fairlane.gateway.openapi.examples import ANSWERS, BODIES, ERROR
 from fairlane.gateway.openapi.refine import query_schema, refined, with_neutral_fields
@@ -67,6 +69,8 @@ def _query_parameter(name: str, schema: Json, *, required: bool) -> Json:
 
 
 Who = Literal["tenant", "admin", "anyone"]
+_ERRORS = openapi_schemas.Error, anthropic_schemas.AnthropicError
+"""Ours, and Anthropic's."""
 JSON, STREAM, TEXT, HTML = "application/json", "text/event-stream", "text/plain", "text/html"
 FORM, BYTES = "multipart/form-data", "application/octet-stream"
 REF = "#/components/schemas/{model}"
@@ -124,9 +128,31 @@ _TAGS: Mapping[Who, str] = {
     "admin": "What operators call, with the admin key",
     "anyone": "What anyone may ask",
 }
+_COUNTING: tuple[Code, ...] = (
+    *_ANY_TENANT,
+    *_ANY_BODY,
+    "invalid_request_error",
+    "context_length_exceeded",
+    "model_not_allowed",
+    "model_not_found",
+    "rate_limit_exceeded",
+    "concurrency_limit_exceeded",
+    "internal_error",
+)
 _SECURITY: Json = {
     "tenant": {"type": "http", "scheme": "bearer", "description": "An API key: fl-<public id>-<secret>"},
+    "tenant_key": {
+        "type": "apiKey",
+        "in": "header",
+        "name": "x-api-key",
+        "description": "The same, as Anthropic has it",
+    },
     "admin": {"type": "http", "scheme": "bearer", "description": "The operators' admin key"},
+}
+_NEEDS: dict[Who, list[Json]] = {
+    "tenant": [{"tenant": []}, {"tenant_key": []}],
+    "admin": [{"admin": []}],
+    "anyone": [],
 }
 
 
@@ -177,10 +203,32 @@ TENANT_API: tuple[Documented, ...] = (
         codes=_GENERATION,
     ),
     Documented(
+        method="POST",
+        path=ANTHROPIC_PATH,
+        name="create_message",
+        summary="Answer a conversation in Anthropic's words, whole or as a stream",
+        who="tenant",
+        body=MessagesBody,
+        neutral=NEUTRAL_MESSAGES,
+        answers={JSON: anthropic_schemas.AnthropicMessage, STREAM: str},
+        codes=_GENERATION,
+    ),
+    Documented(
+        method="POST",
+        path=f"{ANTHROPIC_PATH}/count_tokens",
+        name="count_message_tokens",
+        summary="Count the tokens of a message's prompt; nothing is charged",
+        who="tenant",
+        body=PromptBody,
+        neutral=NEUTRAL_PROMPT,
+        answers={JSON: anthropic_schemas.TokenCount},
+        codes=_COUNTING,
+    ),
+    Documented(
         method="GET",
         path="/v1/models",
         name="list_models",
-        summary="List the models that the key may use",
+        summary="List the models that the key may use; with `anthropic-version`, in Anthropic's words",
         who="tenant",
         answers={JSON: openapi_schemas.ModelList},
         codes=_ANY_TENANT,
@@ -452,7 +500,7 @@ def _schemas(rows: Iterable[Documented]) -> tuple[Json, dict[Any, Json]]:
     shapes = [shape for row in rows for shape in row.answers.values() if shape is not str]
     bodies: list[Any] = [row.body for row in rows if row.body is not None]
     wanted: list[tuple[Any, Literal["validation", "serialization"], TypeAdapter[Any]]] = [
-        *((shape, "serialization", TypeAdapter(shape)) for shape in dict.fromkeys([*shapes, openapi_schemas.Error])),
+        *((shape, "serialization", TypeAdapter(shape)) for shape in dict.fromkeys([*shapes, *_ERRORS])),
         *((body, "validation", TypeAdapter(body)) for body in dict.fromkeys(bodies)),
     ]
     places, defined = TypeAdapter.json_schemas(wanted, ref_template=REF)
@@ -481,10 +529,10 @@ def _operation(row: Documented, named: Mapping[Any, Json]) -> Json:
     content = {kind: {"schema": _answer_schema(kind, shape, named)} for kind, shape in row.answers.items()}
     if JSON in content:
         content[JSON] |= _example(ANSWERS, row)
-    told = openapi_schemas.told(row.who, of_a_model=of_a_model, tagged=row.tagged)
+    told = openapi_schemas.told(row.who, row.path, of_a_model=of_a_model, tagged=row.tagged)
     done = {"description": "Done", "headers": told, "content": content}
     shown["responses"] = {**({str(row.status): done} if row.answers else {}), **_refusals(row, named)}
-    shown["security"] = [] if row.who == "anyone" else [{row.who: []}]
+    shown["security"] = _NEEDS[row.who]
     return shown
 
 
@@ -517,11 +565,11 @@ def _refusals(row: Documented, named: Mapping[Any, Json]) -> Json:
     by_status: dict[int, list[Code]] = defaultdict(list)
     for code in dict.fromkeys((*_ANY_REQUEST, *row.codes)):
         by_status[TABLE[code].status].append(code)
-    content = {JSON: {"schema": named[openapi_schemas.Error]}}
+    content = {JSON: {"schema": named[_ERRORS[is_anthropic(row.path)]]}}
     return {
         str(status): {
             "description": " | ".join(sorted(said)),
-            "headers": {**openapi_schemas.told(row.who), **openapi_schemas.of_refusals(said)},
+            "headers": {**openapi_schemas.told(row.who, row.path), **openapi_schemas.of_refusals(said)},
             "content": content,
         }
         for status, said in sorted(by_status.items())

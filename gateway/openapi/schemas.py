@@ -10,7 +10,7 @@ from typing_extensions import TypedDict  # pydantic reads its own kind only, bef
 
 from fairlane.gateway.admin.router import IF_MATCH, LONGEST_TAGS, TAGS
 from fairlane.gateway.admin.views import LimitBlockView
-from fairlane.gateway.errors import TABLE, Code, Retry
+from fairlane.gateway.errors import TABLE, Code, Retry, is_anthropic
 from fairlane.gateway.middleware.idempotency import REPLAYED_HEADER
 from fairlane.gateway.middleware.idempotent_run import HEADER as IDEMPOTENCY_HEADER
 from fairlane.gateway.middleware.tenant import DEGRADED_HEADER, PROCESSING_HEADER
@@ -325,6 +325,21 @@ _OF_LIMITS = {
         ("reset", _TEXT, "Time to full, as 1s or 6m0s,"),
     )
 }
+_OF_ANTHROPIC = {
+    "request-id": (_TEXT, "The request's id"),
+    **{
+        f"anthropic-ratelimit-{dimension}-{figure}": (
+            schema,
+            f"{what} of the limit on {dimension} with the least remaining",
+        )
+        for dimension in ("requests", "tokens")
+        for figure, schema, what in (
+            ("limit", _WHOLE, "The figure"),
+            ("remaining", _WHOLE, "What is left"),
+            ("reset", _TEXT, "When it is full again, by RFC 3339,"),
+        )
+    },
+}
 _OF_STORES = {
     PROCESSING_HEADER.decode(): (_WHOLE, "Milliseconds from the request's arrival to this header"),
     DEGRADED_HEADER.decode(): (
@@ -344,7 +359,16 @@ _WHETHER = {"x-should-retry": ({"type": "string", "const": "false"}, "Sending th
 
 def components() -> Json:
     """Every header that an answer may have, by name."""
-    told = {_ID: (_TEXT, "The request's id"), **_OF_A_MODEL, **_OF_LIMITS, **_OF_STORES, **_TAGGED, **_WHEN, **_WHETHER}
+    told = {
+        _ID: (_TEXT, "The request's id"),
+        **_OF_A_MODEL,
+        **_OF_LIMITS,
+        **_OF_ANTHROPIC,
+        **_OF_STORES,
+        **_TAGGED,
+        **_WHEN,
+        **_WHETHER,
+    }
     return {name: {"schema": schema, "description": what} for name, (schema, what) in told.items()}
 
 
@@ -357,10 +381,13 @@ def asked(*, of_a_model: bool, if_match: bool) -> list[Json]:
     ]
 
 
-def told(who: Literal["tenant", "admin", "anyone"], *, of_a_model: bool = False, tagged: bool = False) -> Json:
+def told(
+    who: Literal["tenant", "admin", "anyone"], path: str, *, of_a_model: bool = False, tagged: bool = False
+) -> Json:
     """What an answer says, whatever it says beside."""
     of_tenants = (*_OF_LIMITS, *_OF_STORES) if who == "tenant" else ()
-    return _refs([_ID, *of_tenants, *(_OF_A_MODEL if of_a_model else ()), *(_TAGGED if tagged else ())])
+    of_anthropic = _OF_ANTHROPIC if is_anthropic(path) else ()
+    return _refs([_ID, *of_tenants, *of_anthropic, *(_OF_A_MODEL if of_a_model else ()), *(_TAGGED if tagged else ())])
 
 
 def of_refusals(codes: Iterable[Code]) -> Json:

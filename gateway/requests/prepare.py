@@ -10,11 +10,12 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from fairlane.gateway.answers.builder import AnswerBuilder
+from fairlane.gateway.answers.builder import AnswerBuilder, Json
 from fairlane.gateway.auth import Caller
 from fairlane.gateway.errors import ApiError, invalid, model_not_found
 from fairlane.gateway.fleet import FleetCache, ServedModel
 from fairlane.gateway.grammar.checker import GrammarChecker
+from fairlane.gateway.http import sse
 from fairlane.gateway.http.body import LARGE_BODY_BYTES
 from fairlane.gateway.http.body_budget import BodyRoom
 from fairlane.gateway.http.sse import Headers
@@ -53,6 +54,8 @@ class Kind(Generic[Generation]):
     """One job each."""
     answer: type[AnswerBuilder]
     """The shape of its answers."""
+    error_frame: Callable[[Json], bytes] = sse.data
+    """An error in a stream whose answer is not made here: one that another gateway runs."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,10 +147,7 @@ class Preparer:
 
         `headers`: the ASGI scope's; `arrived_s`: on the event loop's clock.
         """
-        if len(body) <= LARGE_BODY_BYTES:  # a larger one is looked at in a thread: the loop has streams to serve
-            request, model, prompts = self._understand(kind, body, caller)
-        else:
-            request, model, prompts = await self._understood_aside(kind, body, caller)
+        request, model, prompts = await self.understand(kind, body, caller)
         grammar = ""
         if request.structure is not None or request.offered_tools:
             grammar = await grammar_of(request, model.text, prompts[0], self._grammars, caller.tenant_id)
@@ -200,9 +200,13 @@ class Preparer:
             open_requests=self._open_requests,
         )
 
-    async def _understood_aside(
+    async def understand(
         self, kind: Kind[Generation], body: bytes, caller: Caller
     ) -> tuple[Generation, ServedModel, list[Tokens]]:
+        """The request that a body holds, its model, and the tokens of its prompts. Raises ApiError."""
+        if len(body) <= LARGE_BODY_BYTES:
+            return self._understand(kind, body, caller)
+        # a larger one is looked at in a thread: the loop has streams to serve
         async with self._huge_turns if len(body) > HUGE_BODY_BYTES else nullcontext():
             return await asyncio.to_thread(self._understand_and_measure, kind, body, caller)
 

@@ -212,7 +212,8 @@ class TokenEvents:
         if grants is not None:
             grants.spoken(choice)
         if text or finish is not None or delta.token_ids:
-            return TextChunk(choice.index, text, token_ids, logprobs, finish)
+            stopped_by = reader.stopped_by if piece.stopped else None
+            return TextChunk(choice.index, text, token_ids, logprobs, finish, stopped_by)
         return None
 
     def _check_end(self, job: LiveJob, finished: Finished) -> None:

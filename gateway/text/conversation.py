@@ -2,8 +2,9 @@
 
 Templates differ in what they take, so some things are made to fit: names of answered functions, which OpenAI's clients
 leave out, are found by the call's id; ids are shortened where a template insists on nine characters (Mistral's); and
-where it reads no calls, or no results, these become text. Two differences are found by trying, once for each template:
-whether arguments are an object or JSON text, and whether a turn that only calls has no content or an empty one.
+where it reads no calls, no results, or no system message after others, these become text. What cannot be seen in its
+source is found by trying, once for each template: whether arguments are an object or JSON text, whether a turn that
+only calls has no content or an empty one, and which system messages it takes.
 """
 
 import hashlib
@@ -16,6 +17,7 @@ from msgspec.structs import replace
 
 from fairlane.gateway.openai.requests import Turn
 from fairlane.gateway.openai.tools import ToolCall
+from fairlane.gateway.text import late_system
 from fairlane.gateway.text.chat_template import TemplateRefusal
 
 _ROLES = {"developer": "system", "function": "tool"}
@@ -64,9 +66,12 @@ class Conversation:
             render, [{"role": "system", "content": _VALUE}, {"role": "user", "content": "a"}]
         )
         """A turn of the system's."""
+        self._takes_late_system = late_system.SAID in _tried(render, self._messages(late_system.TRIED, self._form))
 
     def messages(self, turns: Sequence[Turn]) -> list[dict[str, Any]]:
         """The messages."""
+        if not self._takes_late_system and late_system.has_late_system(turns):
+            turns = late_system.as_user(turns)
         return self._messages(turns, self._form)
 
     def _best_form(self, render: Callable[[list[dict[str, Any]]], str]) -> _Form:

@@ -37,7 +37,13 @@ class StopMatcher:
         self._stops = [(stop, _borders(stop)) for stop in stops]
         self._matched = [0] * len(self._stops)
         self._held = ""
-        self.stopped = False
+        self.stopped_by: str | None = None
+        """The stop string that was completed."""
+
+    @property
+    def stopped(self) -> bool:
+        """One was: nothing more is let through."""
+        return self.stopped_by is not None
 
     def feed(self, text: str) -> str:
         """The text that is now known to belong to no stop string."""
@@ -46,8 +52,8 @@ class StopMatcher:
         for position, character in enumerate(text):
             completed = self._advance(character)
             if completed:
-                self.stopped = True
                 seen, self._held = self._held + text[: position + 1], ""
+                self.stopped_by = seen[len(seen) - completed :]
                 return seen[: len(seen) - completed]
         seen = self._held + text
         free = len(seen) - max(self._matched)
@@ -277,6 +283,11 @@ class TokenStream:
         self._begun = False
         self._is_partial = False
         """A character's first bytes wait for the rest."""
+
+    @property
+    def stopped_by(self) -> str | None:
+        """The stop string that was completed."""
+        return None if self._stops is None else self._stops.stopped_by
 
     def push(self, token_ids: Sequence[int]) -> TextPiece:
         """The text that these next tokens bring. After a stop: nothing more."""

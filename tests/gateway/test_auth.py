@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fairlane.gateway.auth import MEMORY_S, Authenticator, bearer, check
+from fairlane.gateway.auth import MEMORY_S, Authenticator, api_key, bearer, check
 from fairlane.gateway.errors import ApiError
 from fairlane.quotas.api_keys import ApiKey, Identity, Scopes
 from fairlane.quotas.tenants import Tenant
@@ -65,6 +65,30 @@ async def test_what_is_no_bearer_key_is_refused_without_asking_the_store(headers
 
     assert await refusal(Authenticator(keys), {**scope(), "headers": headers}) == "invalid_api_key"
     assert keys.asked == 0
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [(b"x-api-key", b"")],
+        [(b"x-api-key", b"fl-good"), (b"x-api-key", b"fl-good")],
+        [(b"x-api-key", b"fl-g\xfcd")],
+        [(b"x-api-key", b"x" * 1_000)],
+        [(b"x-api-key", b"fl-good"), (b"authorization", b"Basic fl-good")],
+    ],
+)
+async def test_what_is_no_key_of_anthropics_is_refused_too(headers: list[tuple[bytes, bytes]]) -> None:
+    keys = HandKeys({"fl-good": identity()})
+
+    assert await refusal(Authenticator(keys), {**scope(), "headers": headers}) == "invalid_api_key"
+    assert keys.asked == 0
+
+
+async def test_anthropics_header_holds_a_key_where_there_is_no_other() -> None:
+    assert api_key([(b"x-api-key", b" fl-good ")]) == "fl-good"
+    assert api_key([(b"x-api-key", b"sk-ant-theirs"), (b"authorization", b"Bearer fl-good")]) == "fl-good"
+    with pytest.raises(ApiError):
+        bearer([(b"x-api-key", b"fl-good")])
 
 
 async def test_the_scheme_is_read_in_any_case() -> None:

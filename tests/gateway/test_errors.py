@@ -5,10 +5,12 @@ import random
 from typing import get_args
 
 import pytest
+from pydantic import TypeAdapter
 from starlette.exceptions import HTTPException
 
 from fairlane.gateway import errors
 from fairlane.gateway.errors import TABLE, ApiError, Code, Denial, LimitBlock, Retry
+from fairlane.gateway.openapi.anthropic import AnthropicError
 
 CONTRACT: dict[int, set[Code]] = {
     400: {"invalid_request_error", "context_length_exceeded", "request_exceeds_limit"},
@@ -187,3 +189,15 @@ def test_the_small_ones() -> None:
     assert errors.headers_too_large(10).status == 431
     assert errors.request_timeout(2.5).message == "The request did not arrive within 2.5 s."
     assert errors.internal_error().status == 500
+
+
+@pytest.mark.parametrize("code", TABLE)
+def test_every_code_has_its_form_on_anthropics_paths(code: Code) -> None:
+    error = ApiError("no", code, "field", LIMIT)
+
+    body = errors.error_body(error, "/v1/messages/count_tokens", "req_1")
+
+    shape = TypeAdapter(AnthropicError).validate_json(json.dumps(body), strict=True)
+    assert (body["type"], body["request_id"]) == ("error", "req_1")
+    assert (shape["error"]["code"], shape["error"].get("param"), shape["error"]["message"]) == (code, "field", "no")
+    assert errors.error_body(error, "/v1/messagesx") == errors.error_body(error)

@@ -17,7 +17,13 @@ Json = Mapping[str, Any]
 EVERYWHERE = "x-request-id"
 """Every call takes it, which the page says once."""
 SECTIONS = (
-    ("Tenant API", "tenant", "/", "With a tenant's key, as OpenAI's SDKs send it: `Authorization: Bearer fl-…`."),
+    (
+        "Tenant API",
+        "tenant",
+        "/",
+        "With a tenant's key, as OpenAI's SDKs send it: `Authorization: Bearer fl-…`,"
+        " or as Anthropic's do: `x-api-key: fl-…`.",
+    ),
     (
         "Admin API",
         "admin",

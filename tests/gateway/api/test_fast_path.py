@@ -50,7 +50,8 @@ async def test_generation_goes_the_short_way_as_it_is_served() -> None:
     express = with_fast_path(create_app(resources))
 
     assert isinstance(express, FastPath)
-    assert express.routes == {("POST", "/v1/chat/completions"), ("POST", "/v1/completions")}
+    paths = ("/v1/chat/completions", "/v1/completions", "/v1/messages")
+    assert express.routes == {("POST", path) for path in paths}
     assert isinstance(configure(settings, resources).app, FastPath)
 
 

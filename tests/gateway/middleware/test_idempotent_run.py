@@ -9,7 +9,8 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Message
 
 from fairlane.gateway.answers.chunks import Rhythm
-from fairlane.gateway.errors import ApiError
+from fairlane.gateway.errors import ApiError, error_body
+from fairlane.gateway.http import sse
 from fairlane.gateway.middleware.idempotency import Listener, asks_for_stream
 from fairlane.gateway.middleware.idempotent_run import Recording, Run
 
@@ -67,6 +68,7 @@ def listening(
         rhythm=Rhythm(first_s=hold_s, every_s=hold_s, pulse_s=hold_s),
         tells_progress=tells_progress,
         write_timeout_s=write_timeout_s,
+        fault=lambda error: sse.data(error_body(error)),
     )
     return asyncio.create_task(listener.listen())
 

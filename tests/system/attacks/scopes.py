@@ -105,7 +105,8 @@ def _malformed(server: Server) -> Iterator[Row]:
         "a key as a password": {"authorization": f"Basic {key}"},
         "a key beside another": {"authorization": f"Bearer {key}, Bearer {key}"},
         "a key in two headers": {"authorization": f"Bearer {key}\r\nauthorization: Bearer {key}"},
-        "a key in `x-api-key`": {"x-api-key": key},
+        "a key cut short, in `x-api-key`": {"x-api-key": key[:-1]},
+        "a key in `x-api-key` beside a wrong one": {"x-api-key": key, **bearer(key[:-1])},
         "a key of bytes above 127": bearer("\xff" * 40),
     }
     for name, headers in shapes.items():

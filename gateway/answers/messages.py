@@ -1,0 +1,198 @@
+"""Answers that are messages of blocks: Anthropic's.
+
+A stream tells one block after the other: each is opened, gone on with and closed before the next.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from fairlane.gateway.answers.builder import AnswerBuilder, AnswerChoice, Json
+from fairlane.gateway.answers.chunks import TextChunk
+from fairlane.gateway.answers.message import arguments_of, read_chunk, read_whole
+from fairlane.gateway.anthropic.requests import Display, MessagesRequest
+from fairlane.gateway.fleet import ServedModel
+from fairlane.gateway.http import sse
+from fairlane.gateway.http.sse import EventStream
+from fairlane.gateway.openai.requests import GenerationRequest
+from fairlane.gateway.requests.request import LiveJob
+from fairlane.gateway.tools.deltas import OutputDelta
+from fairlane.scheduler.protocol.messages import FinishReason
+
+SIGNATURE = "unsigned"
+"""Of thinking: clients keep a block only with one, and hand it back as it is. It is not looked at."""
+_TIERS = {"priority": "priority", "flex": "batch"}
+_PING = sse.event("ping", {"type": "ping"})
+_TAIL = b"}}\n\n"
+_encode = msgspec.json.Encoder().encode
+
+
+def error_frame(body: Json) -> bytes:
+    """An error within a stream. `body`: what an error's answer would hold."""
+    return sse.event("error", body)
+
+
+class BlockFrames:
+    """The blocks of one stream, as frames."""
+
+    def __init__(self, display: Display) -> None:
+        """`display`: of thinking."""
+        self._display = display
+        self._open: str | int | None = None
+        """The block that is open: `thinking`, `text`, or the index of a call."""
+        self._index = -1
+        """Of the block that was opened last."""
+        self._text_head = b""
+        """What stands before a text in the frames of the block that is open."""
+
+    def told(self, delta: OutputDelta) -> list[bytes]:
+        """What a push of text brought."""
+        frames: list[bytes] = []
+        if delta.reasoning:
+            frames += self._thinking(delta.reasoning)
+        if delta.content:
+            if self._open != "text":
+                frames += self._start("text", {"type": "text", "text": ""})
+                self._text_head = self._head("text_delta", "text")
+            frames += (self._text_head, _encode(delta.content), _TAIL)
+        for call in delta.calls:
+            if self._open != call.index:
+                block = {"type": "tool_use", "id": _call_id(call.id or ""), "name": call.name or "", "input": {}}
+                frames += self._start(call.index, block)
+            if call.arguments:
+                frames += (self._head("input_json_delta", "partial_json"), _encode(call.arguments), _TAIL)
+        return frames
+
+    def close(self) -> list[bytes]:
+        """The end of the block that is open, if one is."""
+        if self._open is None:
+            return []
+        frames = []
+        if self._open == "thinking":
+            frames = [self._head("signature_delta", "signature"), _encode(SIGNATURE), _TAIL]
+        self._open = None
+        return [*frames, sse.event("content_block_stop", {"type": "content_block_stop", "index": self._index})]
+
+    def _thinking(self, text: str) -> list[bytes]:
+        """What the model thinks; where that is not shown, that it does."""
+        if self._display == "hidden":
+            return [_PING]
+        frames = []
+        if self._open != "thinking":
+            frames = self._start("thinking", {"type": "thinking", "thinking": "", "signature": ""})
+        if self._display == "omitted":
+            return frames or [_PING]
+        return [*frames, self._head("thinking_delta", "thinking"), _encode(text), _TAIL]
+
+    def _start(self, opened: str | int, block: Json) -> list[bytes]:
+        frames = self.close()
+        self._open, self._index = opened, self._index + 1
+        start = {"type": "content_block_start", "index": self._index, "content_block": block}
+        return [*frames, sse.event("content_block_start", start)]
+
+    def _head(self, kind: str, field: str) -> bytes:
+        """A frame that goes on with the open block, up to the text that it brings; `_TAIL` ends it."""
+        head = 'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":{"type":"%s","%s":'
+        return (head % (self._index, kind, field)).encode()
+
+
+class MessagesAnswer(AnswerBuilder):
+    """One message: thinking, text and calls, in the order in which the model says them."""
+
+    def __init__(
+        self,
+        request: GenerationRequest,
+        model: ServedModel,
+        service_tier: str,
+        jobs: Sequence[LiveJob],
+        out: EventStream | None,
+    ) -> None:
+        super().__init__(request, model, service_tier, jobs, out)
+        self._display: Display = request.thinking if isinstance(request, MessagesRequest) else "hidden"
+        self._blocks = BlockFrames(self._display)
+        self._ended: Json = {}
+        """What the last frames say of the end."""
+
+    @classmethod
+    def fault(cls, body: Json) -> bytes:
+        """The last frame of a stream that cannot go on."""
+        return error_frame(body)
+
+    def ending(self) -> bytes:
+        """Why it ended, the usage, and the word that nothing follows."""
+        delta = {"type": "message_delta", **self._ended, "usage": self._usage()}
+        return sse.event("message_delta", delta) + sse.event("message_stop", {"type": "message_stop"})
+
+    def whole(self) -> Json:
+        """The answer of a request that does not stream."""
+        choice = self._choices.get(0) or AnswerChoice()
+        said = read_whole(self._reader(), "".join(choice.text))
+        content: list[Json] = []
+        if said.reasoning and self._display != "hidden":
+            thinking = said.reasoning if self._display == "shown" else ""
+            content.append({"type": "thinking", "thinking": thinking, "signature": SIGNATURE})
+        if said.content:
+            content.append({"type": "text", "text": said.content})
+        content += [
+            {"type": "tool_use", "id": _call_id(call.id), "name": call.name, "input": arguments_of(call)}
+            for call in said.calls
+        ]
+        finish = choice.finish_reason or "stop"
+        stop = self._stop(finish, choice.stopped_by, len(said.calls))
+        return {**self._message(content), **stop, "usage": self._usage(), **self._limited(finish)}
+
+    def _begin(self, index: int, choice: AnswerChoice) -> list[bytes]:
+        choice.reader = self._reader()
+        message = {**self._message([]), "stop_reason": None, "stop_sequence": None, "usage": self._usage()}
+        return [sse.event("message_start", {"type": "message_start", "message": message})]
+
+    def _tell(self, chunk: TextChunk, choice: AnswerChoice) -> list[bytes]:
+        frames: list[bytes] = []
+        for delta in read_chunk(choice.reader, chunk):
+            frames += self._blocks.told(delta)
+        if chunk.finish_reason is not None:
+            calls = 0 if choice.reader is None else choice.reader.calls
+            frames += self._blocks.close()
+            stop = self._stop(chunk.finish_reason, chunk.stopped_by, calls)
+            self._ended = {"delta": stop, **self._limited(chunk.finish_reason)}
+        return frames
+
+    def _message(self, content: list[Json]) -> Json:
+        return {
+            "id": f"msg_{self.jobs[0].id}",
+            "type": "message",
+            "role": "assistant",
+            "model": self._model.name,
+            "content": content,
+        }
+
+    def _stop(self, finish_reason: FinishReason, stopped_by: str | None, calls: int) -> Json:
+        reason = "end_turn"
+        if finish_reason == "length":
+            is_full = self._request.max_tokens is None and self._limited_by(0, finish_reason) is None
+            reason = "model_context_window_exceeded" if is_full else "max_tokens"
+        elif stopped_by is not None:
+            reason = "stop_sequence"
+        elif calls:
+            reason = "tool_use"
+        return {"stop_reason": reason, "stop_sequence": stopped_by}
+
+    def _limited(self, finish_reason: FinishReason) -> Json:
+        limited_by = self._limited_by(0, finish_reason)
+        return {} if limited_by is None else {"fairlane": {"limited_by": limited_by}}
+
+    def _usage(self) -> Json:
+        """What is charged; Anthropic counts what a cache held of the prompt apart."""
+        usage = self.usage()
+        return {
+            "input_tokens": usage.prompt_tokens - usage.cached_tokens,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": usage.cached_tokens,
+            "output_tokens": usage.completion_tokens,
+            "service_tier": _TIERS.get(self._service_tier, "standard"),
+        }
+
+
+def _call_id(call_id: str) -> str:
+    """As Anthropic's look."""
+    return "toolu_" + call_id.removeprefix("call_")

@@ -1,0 +1,73 @@
+"""`POST /v1/messages`: a conversation in Anthropic's words, through the model's own template.
+
+`POST /v1/messages/count_tokens`: how many tokens its prompt has. Nothing is generated, reserved or charged.
+"""
+
+import asyncio
+from contextlib import nullcontext
+from dataclasses import replace
+
+from starlette.types import Receive, Scope, Send
+
+from fairlane.gateway.answers.messages import MessagesAnswer, error_frame
+from fairlane.gateway.anthropic.requests import MessagesRequest, parse_count, parse_messages
+from fairlane.gateway.api.generate import Bounds
+from fairlane.gateway.auth import Caller
+from fairlane.gateway.errors import ANTHROPIC_PATH
+from fairlane.gateway.http import body_budget, response
+from fairlane.gateway.http.body import LARGE_BODY_BYTES, read_body
+from fairlane.gateway.http.sse import send_json
+from fairlane.gateway.middleware.tenant import Journal
+from fairlane.gateway.requests.prepare import HUGE_AT_ONCE, Kind, Preparer, Tokens
+from fairlane.gateway.text.tokenizer import TextModel
+
+MESSAGES_PATH = ANTHROPIC_PATH
+COUNT_PATH = f"{MESSAGES_PATH}/count_tokens"
+
+
+def _prompts(text: TextModel, request: MessagesRequest) -> list[Tokens]:
+    return [text.chat_prompt(request.messages, request.offered_tools)]
+
+
+MESSAGES = Kind(
+    operation="chat",
+    prompt_param="messages",
+    most_prompts=1,
+    parse=parse_messages,
+    prompts=_prompts,
+    answer=MessagesAnswer,
+    error_frame=error_frame,
+)
+_COUNTED = replace(MESSAGES, parse=parse_count)
+
+
+class CountTokens:
+    """Reads a body as `MESSAGES` does, within the same bounds."""
+
+    def __init__(self, preparer: Preparer, bounds: Bounds) -> None:
+        self._preparer = preparer
+        self._bounds = bounds
+        self._turns = asyncio.Semaphore(HUGE_AT_ONCE)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One ASGI call, inside its tenant middleware. Raises ApiError."""
+        caller: Caller = scope["state"]["caller"]
+        journal: Journal = scope["state"]["journal"]
+        hold = scope["state"][body_budget.STATE]
+        try:
+            body = await read_body(
+                receive,
+                scope["headers"],
+                max_bytes=self._bounds.room.most_bytes(_COUNTED.most_prompts),
+                timeout_s=self._bounds.body_timeout_s,
+                arrived=scope["state"][response.STATE].take_body(),
+                hold=hold,
+                tenant=caller.tenant_id,
+            )
+            journal.body_bytes = len(body)
+            # large ones one after the other: the threads are there for what is charged
+            async with self._turns if len(body) > LARGE_BODY_BYTES else nullcontext():
+                _, _, prompts = await self._preparer.understand(_COUNTED, body, caller)
+        finally:
+            hold.release()
+        await send_json(send, {"input_tokens": sum(map(len, prompts))}, [])

@@ -1,0 +1,56 @@
+"""System messages after others: as they are where the template tells the model of them, else in the user's turns."""
+
+import pytest
+from tokenizers import Tokenizer
+
+from fairlane.gateway.openai.requests import Turn
+from fairlane.gateway.text.late_system import as_user, has_late_system
+from fairlane.gateway.text.tokenizer import TextModel
+from tests.support.gateway.cards import CHATML, byte_level_card
+
+STRICT = (
+    "{% for message in messages %}{% if message.role == 'system' and not loop.first %}"
+    "{{ raise_exception('System message must be at the beginning.') }}{% endif %}"
+    "[{{ message.role }}]{{ message.content }}{% endfor %}"
+)
+DEAF = (
+    "{% for message in messages %}{% if message.role != 'system' or loop.first %}"
+    "[{{ message.role }}]{{ message.content }}{% endif %}{% endfor %}"
+)
+FIRST = Turn(role="system", content="Be short.")
+ASKED = Turn(role="user", content="Hello")
+LATE = Turn(role="system", content="Be kind.")
+SAID = Turn(role="assistant", content="Hi.")
+
+
+def read(template: str, *turns: Turn) -> str:
+    card = byte_level_card(template)
+    prompt = TextModel(card).chat_prompt(turns)
+    return str(Tokenizer.from_str(card.tokenizer_json).decode(list(prompt), skip_special_tokens=False))
+
+
+def test_a_template_that_takes_them_is_given_them() -> None:
+    assert "<|im_start|>system\nBe kind.<|im_end|>" in read(CHATML, FIRST, ASKED, LATE)
+
+
+@pytest.mark.parametrize("template", [STRICT, DEAF])
+def test_elsewhere_the_user_says_them(template: str) -> None:
+    late = "<system>\nBe kind.\n</system>"
+
+    told = read(template, FIRST, ASKED, LATE, SAID, LATE, ASKED)
+
+    assert told == f"[system]Be short.[user]Hello\n{late}[assistant]Hi.[user]{late}\nHello"
+
+
+@pytest.mark.parametrize("template", [STRICT, DEAF])
+def test_a_conversation_without_them_is_as_it_was(template: str) -> None:
+    assert read(template, FIRST, ASKED, ASKED) == "[system]Be short.[user]Hello[user]Hello"
+
+
+def test_system_messages_at_the_beginning_are_not_late() -> None:
+    developer = Turn(role="developer", content="x")
+
+    assert not has_late_system([FIRST, developer, ASKED])
+    assert has_late_system([FIRST, ASKED, developer])
+    assert as_user([FIRST, developer, ASKED]) == [FIRST, developer, ASKED]
+    assert not has_late_system([])
