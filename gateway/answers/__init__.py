@@ -3,6 +3,9 @@
     chunks.py    what a request's tokens bring: text, log-probabilities, the word that nothing comes
     builder.py   one answer in the making, whatever its shape: open it first
     choices.py   OpenAI's chat and plain completions
+    message.py   content, reasoning and calls, read from what the model writes
+    responses.py OpenAI's responses, whole and as numbered events
+    response_output.py  their output items, one after the other
 
 `gateway.api.generate` makes the builder that its endpoint's `Kind` names; `gateway.requests.stream` tells it. Never
 imports Starlette nor asks a store.

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+from pydantic import BaseModel
 
 from fairlane.gateway.errors import invalid
 from fairlane.gateway.grammar.structure import Structure
@@ -119,6 +120,8 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
     """All that the request names; `offered_tools` are those that the model is told of."""
     tool_choice: ToolChoice = ToolChoice()
     parallel_tool_calls: bool = True
+    parameters_param: str = "tools.[{index}].function.parameters"
+    """Where a tool has its schema."""
 
     @property
     def is_conversation(self) -> bool:
@@ -224,7 +227,7 @@ def _common(body: GenerationBody) -> dict[str, Any]:
         "service_tier": body.service_tier,
         "deadline_ms": body.deadline_ms,
         "seed": body.seed,
-        "draw": _draw(body),
+        "draw": draw_of(body),
         "stop_token_ids": tuple(body.stop_token_ids or ()),
         "structure": structure,
         "cache_salt": body.cache_salt or "",
@@ -239,7 +242,8 @@ def _max_tokens(body: GenerationBody) -> int | None:
     return body.max_tokens
 
 
-def _draw(body: GenerationBody) -> dict[str, Any]:
+def draw_of(body: BaseModel) -> dict[str, Any]:
+    """What a body says of how tokens are drawn, where that is not as usual."""
     stated = {name: getattr(body, name) for name in _DRAW_FIELDS & body.model_fields_set}
     if stated.get("top_p") == 0.0:  # the smallest set of tokens with any mass is the likeliest one
         stated |= {"top_p": None, "top_k": 1}

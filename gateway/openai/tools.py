@@ -93,12 +93,15 @@ def _schema(parameters: dict[str, Any]) -> dict[str, Any]:
     return dict(json.loads(as_unicode(text)))  # such token ids are lists again
 
 
+Parameters = Annotated[dict[str, Any], AfterValidator(_schema)]
+
+
 class FunctionBody(Fields):
     """A function that the model may call."""
 
     name: FunctionName
     description: Text | None = None
-    parameters: Annotated[dict[str, Any], AfterValidator(_schema)] | None = None
+    parameters: Parameters | None = None
     strict: bool | None = None
 
 
@@ -197,11 +200,17 @@ def read_tools(bodies: Sequence[ToolBody] | None, choice: ToolChoice | None) -> 
         )
         for body in bodies or ()
     )
+    return tools, checked_choice(tools, choice, "function.name")
+
+
+def checked_choice(tools: Sequence[Tool], choice: ToolChoice | None, name_field: str) -> ToolChoice:
+    """The choice of tools that go together. `name_field`: where each has its name. Raises ApiError naming the field at
+    fault."""
     names = {tool.name for tool in tools}
     if len(names) < len(tools):
         first = {tool.name: index for index, tool in reversed(list(enumerate(tools)))}
         doubled = next(index for index, tool in enumerate(tools) if first[tool.name] < index)
-        raise invalid(f"tools.[{doubled}].function.name", "Two of `tools` have the same name.")
+        raise invalid(f"tools.[{doubled}].{name_field}", "Two of `tools` have the same name.")
     if sum(len(json.dumps(tool.as_json(), ensure_ascii=False)) for tool in tools) > MAX_TOOLS_CHARS:
         raise invalid("tools", f"`tools` must have at most {MAX_TOOLS_CHARS} characters in all.")
     choice = choice or ToolChoice()
@@ -209,4 +218,4 @@ def read_tools(bodies: Sequence[ToolBody] | None, choice: ToolChoice | None) -> 
         raise invalid("tool_choice", "`tool_choice` needs `tools`.")
     if not names.issuperset(choice.names or ()):
         raise invalid("tool_choice", "`tool_choice` names a function that is not among `tools`.")
-    return tools, choice
+    return choice

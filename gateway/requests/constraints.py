@@ -63,7 +63,7 @@ async def _with_tools(
 
 async def _check(request: ChatRequest, tools: Sequence[Tool], checker: GrammarChecker, tenant_id: str) -> None:
     for tool in tools:
-        param = f"tools.[{request.tools.index(tool)}].function.parameters"
+        param = request.parameters_param.format(index=request.tools.index(tool))
         await checker.grammar(json_structure(tool.parameters, param), tenant_id)
 
 

@@ -53,6 +53,8 @@ class Kind(Generic[Generation]):
     """One job each."""
     answer: type[AnswerBuilder]
     """The shape of its answers."""
+    carried_bytes: int = 0
+    """What a body brings along that is kept elsewhere, as an earlier conversation."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,7 +146,9 @@ class Preparer:
 
         `headers`: the ASGI scope's; `arrived_s`: on the event loop's clock.
         """
-        if len(body) <= LARGE_BODY_BYTES:  # a larger one is looked at in a thread: the loop has streams to serve
+        if (
+            len(body) + kind.carried_bytes <= LARGE_BODY_BYTES
+        ):  # a larger one is looked at in a thread: the loop has streams to serve
             request, model, prompts = self._understand(kind, body, caller)
         else:
             request, model, prompts = await self._understood_aside(kind, body, caller)
@@ -203,7 +207,8 @@ class Preparer:
     async def _understood_aside(
         self, kind: Kind[Generation], body: bytes, caller: Caller
     ) -> tuple[Generation, ServedModel, list[Tokens]]:
-        async with self._huge_turns if len(body) > HUGE_BODY_BYTES else nullcontext():
+        is_huge = len(body) + kind.carried_bytes > HUGE_BODY_BYTES
+        async with self._huge_turns if is_huge else nullcontext():
             return await asyncio.to_thread(self._understand_and_measure, kind, body, caller)
 
     def _understand_and_measure(
