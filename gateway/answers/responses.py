@@ -114,10 +114,9 @@ class ResponseAnswer(AnswerBuilder):
         return self._output.hear(read_chunk(self._reader_of_all, chunk), logprobs, len(chunk.token_ids))
 
     def _event(self, event: Json) -> bytes:
-        name: str = event["type"]
         numbered = {**event, "sequence_number": self._sequence}
         self._sequence += 1
-        return b"event: " + name.encode() + b"\n" + sse.data(numbered)
+        return sse.event(event["type"], numbered)
 
     def _object(self, status: str) -> Json:
         is_over = status in ("completed", "incomplete")

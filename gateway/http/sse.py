@@ -31,6 +31,11 @@ def data(payload: object) -> bytes:
     return b"data: " + (payload if isinstance(payload, bytes) else _encode(payload)) + b"\n\n"
 
 
+def event(name: str, payload: object) -> bytes:
+    """One event with a name. `payload`: as in `data`."""
+    return b"event: " + name.encode() + b"\n" + data(payload)
+
+
 def comment(text: str) -> bytes:
     """A line that clients should skip: it tells people and logs what goes on."""
     return b": " + " ".join(text.split()).encode("utf-8") + b"\n\n"

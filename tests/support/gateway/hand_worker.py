@@ -75,6 +75,11 @@ class HandWorker:
         """What every choice says, its end token included."""
         return (*TextModel(self.card).encode(self.words), self.card.eos_token_ids[0])
 
+    def say(self, words: str) -> None:
+        """What every choice says from now on."""
+        self.words = words
+        self._script = self.script
+
     async def run(self) -> None:
         """Serve until cancelled."""
         registry = RedisRegistry(self.redis)

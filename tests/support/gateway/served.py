@@ -19,7 +19,9 @@ from fairlane.quotas.ledger import Ledger, LedgerEntry
 from fairlane.quotas.limits import LimitStatus
 from fairlane.quotas.redis_store import RedisQuotaStore
 from fairlane.quotas.windows import MINUTE, Slicing
+from fairlane.scheduler.protocol.messages import ModelCard
 from fairlane.store.connections import connections
+from tests.support.gateway.cards import byte_level_card
 from tests.support.gateway.hand_worker import HandWorker
 
 ADMIN_KEY = "the-admin-key-of-these-tests-0123456789"
@@ -179,11 +181,14 @@ async def serving(
     direct: str | None = None,
     *,
     slicing: Slicing = MINUTE,
+    card: ModelCard | None = None,
 ) -> AsyncIterator[Served]:
-    """A gateway with a worker that is known to it. `direct`: where worker and test find the store, if elsewhere."""
+    """A gateway with a worker that is known to it. `direct`: where worker and test find the store, if elsewhere.
+    `card`: of the worker's model, if it is not the usual one."""
     async with aclosing(connections(direct or chosen.store_url, timeout_s=WAIT_S, limit=16)) as connected:
         lanes = chosen.lanes.lanes()
-        worker = HandWorker(connected.short, lease_ms=round(chosen.lease_s * 1e3), lanes=lanes)
+        lease_ms = round(chosen.lease_s * 1e3)
+        worker = HandWorker(connected.short, card or byte_level_card(), lease_ms=lease_ms, lanes=lanes)
         working = asyncio.create_task(worker.run())
         await worker.known.wait()
         try:
