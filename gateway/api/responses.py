@@ -110,15 +110,15 @@ class _Query(BaseModel):
 class ResponseQuery(_Query):
     """How a response is told: whole."""
 
-    stream: Literal["false"] | None = None
-    include_obfuscation: Literal["false"] | None = None
+    stream: Annotated[Literal["false"] | None, Field(description="Streams are not told again")] = None
+    include_obfuscation: Annotated[Literal["false"] | None, Field(description="There is none")] = None
 
 
 class ItemsQuery(_Query):
     """Which part of a response's input."""
 
-    limit: Annotated[int, Field(ge=1, le=100)] = 20
-    order: Literal["asc", "desc"] = "desc"
+    limit: Annotated[int, Field(ge=1, le=100, description="Items of one page")] = 20
+    order: Annotated[Literal["asc", "desc"], Field(description="`desc`: the newest first")] = "desc"
     after: Annotated[str | None, Field(description="`last_id` of the page before")] = None
 
 

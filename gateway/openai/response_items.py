@@ -95,7 +95,7 @@ class ReasoningItem(Fields):
 
     type: Literal["reasoning"]
     id: Hint | None = None
-    summary: Parts = ""
+    summary: Parts | None = None
     content: Parts | None = None
     encrypted_content: Text | None = None
     status: Status | None = None

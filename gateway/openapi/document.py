@@ -23,11 +23,14 @@ from fairlane.gateway.admin.inputs import Nothing
 from fairlane.gateway.admin.openai import routes as openai_admin
 from fairlane.gateway.admin.router import Operation
 from fairlane.gateway.admin.views import QuotaView
+from fairlane.gateway.api.responses import ItemsQuery, ResponseQuery
 from fairlane.gateway.errors import TABLE, Code
 from fairlane.gateway.openai import batches as openai_batches
 from fairlane.gateway.openai.batches import UploadForm
 from fairlane.gateway.openai.neutral import NEUTRAL_CHAT, NEUTRAL_COMPLETION, Neutral
+from fairlane.gateway.openai.response_body import NEUTRAL_RESPONSE, ResponseBody
 from fairlane.gateway.openai.wire import ChatBody, CompletionBody
+from fairlane.gateway.openapi import responses as response_schemas
 from fairlane.gateway.openapi import schemas as openapi_schemas
 
 Json = dict[str, Any]
@@ -105,6 +108,8 @@ _GENERATION: tuple[Code, ...] = (
 )
 
 
+_KEPT: tuple[Code, ...] = (*_ANY_TENANT, "invalid_request_error", "not_found")
+
 _SECURITY: Json = {
     "tenant": {"type": "http", "scheme": "bearer", "description": "An API key: fl-<public id>-<secret>"},
     "admin": {"type": "http", "scheme": "bearer", "description": "The operators' admin key"},
@@ -156,6 +161,46 @@ TENANT_API: tuple[Documented, ...] = (
         neutral=NEUTRAL_COMPLETION,
         answers={JSON: openapi_schemas.Completion, STREAM: str},
         codes=_GENERATION,
+    ),
+    Documented(
+        method="POST",
+        path="/v1/responses",
+        name="create_response",
+        summary="Answer a conversation of items, whole or as a stream of events",
+        who="tenant",
+        body=ResponseBody,
+        neutral=NEUTRAL_RESPONSE,
+        answers={JSON: response_schemas.ResponseObject, STREAM: str},
+        codes=(*_GENERATION, "not_found"),
+    ),
+    Documented(
+        method="GET",
+        path="/v1/responses/{response_id}",
+        name="get_response",
+        summary="Show a response that was kept",
+        who="tenant",
+        query=ResponseQuery,
+        answers={JSON: response_schemas.ResponseObject},
+        codes=_KEPT,
+    ),
+    Documented(
+        method="DELETE",
+        path="/v1/responses/{response_id}",
+        name="delete_response",
+        summary="Forget a response that was kept",
+        who="tenant",
+        answers={JSON: response_schemas.DeletedResponse},
+        codes=(*_ANY_TENANT, "not_found"),
+    ),
+    Documented(
+        method="GET",
+        path="/v1/responses/{response_id}/input_items",
+        name="list_response_input_items",
+        summary="List what a kept response answers",
+        who="tenant",
+        query=ItemsQuery,
+        answers={JSON: response_schemas.InputItemList},
+        codes=_KEPT,
     ),
     Documented(
         method="GET",

@@ -50,7 +50,11 @@ async def test_generation_goes_the_short_way_as_it_is_served() -> None:
     express = with_fast_path(create_app(resources))
 
     assert isinstance(express, FastPath)
-    assert express.routes == {("POST", "/v1/chat/completions"), ("POST", "/v1/completions")}
+    assert express.routes == {
+        ("POST", "/v1/chat/completions"),
+        ("POST", "/v1/completions"),
+        ("POST", "/v1/responses"),
+    }
     assert isinstance(configure(settings, resources).app, FastPath)
 
 

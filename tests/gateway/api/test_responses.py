@@ -268,7 +268,7 @@ async def test_log_probabilities_are_told_of_each_token(served: Served) -> None:
         answer = await sdk.responses.create(**asked)
     found = await events(served, **asked)
 
-    part = answer.output[0].content[0]  # type: ignore[union-attr, index]
+    part = answer.output[0].content[0]
     assert part.type == "output_text"
     assert part.logprobs is not None
     assert len(part.logprobs) == len(served.worker.script)
@@ -291,7 +291,7 @@ async def test_a_chain_goes_on_from_what_was_kept(served: Served) -> None:
     assert said == ["I am Ann.", SAID, "Who am I?", SAID, "Sure?", ""]
     assert [item.type for item in listed.data] == ["message", "message"]
     assert listed.has_more
-    assert newest.data[0].content[0].text == "Who am I?"  # type: ignore[union-attr]
+    assert newest.data[0].model_dump()["content"][0]["text"] == "Who am I?"
     assert third.store is False  # type: ignore[attr-defined]
     assert (await served.get(f"{PATH}/{third.id}")).status_code == 404
 
@@ -382,3 +382,105 @@ async def test_a_fault_after_the_start_ends_the_stream_with_an_event(served: Ser
     assert last.response.status == "failed"
     assert last.response.error is not None
     assert last.response.error.code == "server_error"
+
+
+@pytest.mark.parametrize("section", [{"responses_kept_s": 0}, {"response_bytes": 1024}])
+async def test_what_cannot_be_kept_says_so(valkey_url: str, section: dict[str, Any]) -> None:
+    async with serving(settings(valkey_url, section=section)) as served:
+        await served.tenant()
+        asked = {"model": "tiny", "input": "What? " * 30, "store": True}
+        whole = (await served.post(PATH, asked)).json()
+        streamed = (await events(served, **asked))[-1]
+        assert (await served.get(f"{PATH}/{whole['id']}")).status_code == 404
+
+    assert whole["status"] == "completed"
+    assert whole["store"] is False
+    assert streamed.type == "response.completed"
+    assert streamed.response.model_extra is not None
+    assert streamed.response.model_extra["store"] is False
+
+
+async def test_a_chain_may_grow_up_to_the_models_context(served: Served) -> None:
+    previous: dict[str, str] = {}
+    answer = await served.post(PATH, {"model": "tiny", "input": "Why? " * 20})
+    while answer.status_code == 200:
+        previous = {"previous_response_id": answer.json()["id"]}
+        answer = await served.post(PATH, {"model": "tiny", "input": "Why? " * 20, **previous})
+
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["param"]) == (400, "context_length_exceeded", "input")
+    assert len((await served.get(f"{PATH}/{previous['previous_response_id']}/input_items")).json()["data"]) > 2
+
+
+async def test_a_response_is_charged_as_any_request_is(served: Served) -> None:
+    answer = (await served.post(PATH, {"model": "tiny", "input": "What?"})).json()
+    await served.landed()
+
+    used = answer["usage"]
+    assert await served.ledger() == [("finished", used["input_tokens"], used["output_tokens"])]
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "param"),
+    [
+        ("?stream=true", 400, "stream"),
+        ("?nonsense=1", 400, "nonsense"),
+        ("/input_items?limit=0", 400, "limit"),
+        ("/input_items?order=up", 400, "order"),
+        ("/input_items?after=msg_0", 400, "after"),
+        ("/input_items", 200, None),
+        ("/nonsense", 404, None),
+    ],
+)
+async def test_what_is_asked_of_a_kept_response_is_checked(
+    served: Served, path: str, status: int, param: str | None
+) -> None:
+    made = (await served.post(PATH, {"model": "tiny", "input": "What?"})).json()["id"]
+
+    answer = await served.get(f"{PATH}/{made}{path}")
+
+    assert answer.status_code == status
+    if status == 400:
+        assert answer.json()["error"]["param"] == param
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        (b"{", None),
+        (b'{"model": "tiny"}', "input"),
+        (b'{"model": "tiny", "input": "x", "previous_response_id": 5}', "previous_response_id"),
+        (b'{"model": "tiny", "input": "x", "previous_response_id": "\\ud800"}', "previous_response_id"),
+        (b'{"model": "tiny", "input": "x", "previous\\u005fresponse_id": "resp_1"}', "previous_response_id"),
+        (b'{"model": "tiny", "input": "x", "tools": [{"type": "web_search"}]}', "tools.[0]"),
+    ],
+)
+async def test_a_broken_body_is_refused_with_its_field(served: Served, body: bytes, param: str | None) -> None:
+    answer = await served.post(PATH, body)
+
+    assert answer.status_code == 400
+    if param is not None:
+        assert answer.json()["error"]["param"] == param
+    assert not served.worker.seen
+
+
+async def test_a_schema_that_cannot_be_served_is_named_where_it_stands(caller: Served) -> None:
+    odd = {"type": "object", "properties": {"a": {"$ref": "https://example.org/schema"}}}
+    asked = {"model": "Qwen 3", "input": "Weather?"}
+    form = {"format": {"type": "json_schema", "name": "a", "schema": odd}}
+
+    tool = await caller.post(PATH, {**asked, "tools": [{**WEATHER, "parameters": odd, "strict": True}]})
+    text = await caller.post(PATH, {**asked, "text": form})
+
+    assert (tool.status_code, tool.json()["error"]["param"]) == (400, "tools.[0].parameters")
+    assert (text.status_code, text.json()["error"]["param"]) == (400, "text.format.schema")
+
+
+async def test_a_required_tool_is_forced_by_grammar(caller: Served) -> None:
+    says(caller, CALL)
+    answer = await caller.post(
+        PATH, {"model": "Qwen 3", "input": "Weather?", "tools": [WEATHER], "tool_choice": "required"}
+    )
+
+    assert answer.json()["output"][0]["type"] == "function_call"
+    assert "weather" in caller.worker.seen[-1].job.grammar
