@@ -7,11 +7,12 @@ a time, and each step an event as OpenAI names them.
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from fairlane.gateway.answers.builder import Json
 from fairlane.gateway.openai.response_items import INPUT, Status, new_id
+from fairlane.gateway.openai.response_tools import CalledAs
 from fairlane.gateway.tools.deltas import OutputDelta, ToolCallDelta
 
 
@@ -127,14 +128,15 @@ class FunctionCall(OpenItem):
 
     PREFIX = "fc"
 
-    def __init__(self, index: int, begun: ToolCallDelta) -> None:
+    def __init__(self, index: int, begun: ToolCallDelta, called_as: CalledAs) -> None:
         super().__init__(index)
         self.number = begun.index
-        self._call_id, self._name = begun.id, begun.name
+        self._call_id, self._name = begun.id, called_as.name
+        self._namespace = {} if called_as.namespace is None else {"namespace": called_as.namespace}
 
     def as_json(self, status: Status) -> Json:
         told = {"type": "function_call", "id": self._id, "call_id": self._call_id, "name": self._name}
-        return {**told, "arguments": self.text, "status": status}
+        return {**told, **self._namespace, "arguments": self.text, "status": status}
 
     def more(self, arguments: str) -> Iterator[Json]:
         """Its arguments go on."""
@@ -154,7 +156,7 @@ class CustomCall(FunctionCall):
 
     def as_json(self, status: Status) -> Json:
         told = {"type": "custom_tool_call", "id": self._id, "call_id": self._call_id, "name": self._name}
-        return {**told, "input": "" if status == "in_progress" else self._input(), "status": status}
+        return {**told, **self._namespace, "input": "" if status == "in_progress" else self._input(), "status": status}
 
     def more(self, arguments: str) -> Iterator[Json]:
         self._said.append(arguments)
@@ -177,9 +179,9 @@ class CustomCall(FunctionCall):
 class OutputItems:
     """What one answer holds so far."""
 
-    def __init__(self, custom_tools: Collection[str]) -> None:
-        """`custom_tools`: names of the tools that take a text."""
-        self._custom_tools = custom_tools
+    def __init__(self, called_as: Mapping[str, CalledAs]) -> None:
+        """`called_as`: by the model's name for it, how calls of a tool are told that is no plain function."""
+        self._called_as = called_as
         self._open: OpenItem | None = None
         self._blank = ""
         """Blanks that belong to nothing yet: between two items they are none's."""
@@ -218,8 +220,9 @@ class OutputItems:
         if delta.content:
             yield from self._content(delta.content)
         for call in calls:
-            kind = CustomCall if call.name in self._custom_tools else FunctionCall
-            opened = kind(self._next(), call)
+            called_as = self._called_as.get(call.name or "") or CalledAs(call.name or "")
+            kind = CustomCall if called_as.takes_text else FunctionCall
+            opened = kind(self._next(), call, called_as)
             yield from self._begin(opened)
             yield from opened.more(call.arguments)
 

@@ -37,7 +37,7 @@ class ResponseAnswer(AnswerBuilder):
         self.id = new_id("resp")
         self.request = request
         self._reader_of_all = self._reader()
-        self._output = OutputItems(request.custom_tools)
+        self._output = OutputItems(request.called_as)
         self._stored = request.store
         self._finish: FinishReason | None = None
         self._ended: Json | None = None

@@ -1,30 +1,29 @@
 """The body of `POST /v1/responses`: what stands on the wire, and the chat request that it comes to."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
-from pydantic import Field, PlainValidator
-from pydantic_core import PydanticCustomError
+from pydantic import Field
 
 from fairlane.gateway.errors import invalid
 from fairlane.gateway.grammar.structure import ANY_OBJECT, Structure
 from fairlane.gateway.openai.fields import Fields, Hint, Text
 from fairlane.gateway.openai.neutral import Neutral
 from fairlane.gateway.openai.requests import ChatRequest, draw_of
-from fairlane.gateway.openai.response_items import INPUT, Item, Items, Json, read_items, turns_of
-from fairlane.gateway.openai.structures import JsonSchema
-from fairlane.gateway.openai.tools import (
-    MAX_TOOLS,
-    NO_PARAMETERS,
-    FunctionName,
-    Mode,
-    Parameters,
-    Tool,
-    ToolChoice,
-    checked_choice,
+from fairlane.gateway.openai.response_items import Item, Items, Json, read_items, turns_of
+from fairlane.gateway.openai.response_tools import (
+    CalledAs,
+    ChosenTool,
+    ResponseAllowedTools,
+    ResponseToolChoice,
+    ResponseTools,
+    ToolNamespace,
+    told_tools,
 )
+from fairlane.gateway.openai.structures import JsonSchema
+from fairlane.gateway.openai.tools import Tool, ToolChoice, checked_choice
 from fairlane.gateway.openai.wire import MAX_DEADLINE_MS, Count, Penalty, Real, Tier, checked
 
 _INT64 = 2**63
@@ -40,111 +39,6 @@ NEUTRAL_RESPONSE: Neutral = {
     "prompt_cache_retention": ("in_memory", "in-memory", "24h"),
     "truncation": ("disabled",),
 }
-_ONE_TEXT: Json = {
-    "type": "object",
-    "properties": {INPUT: {"type": "string"}},
-    "required": [INPUT],
-    "additionalProperties": False,
-}
-"""The parameters of a custom tool, as the model is told of it."""
-
-
-class ResponseFunction(Fields):
-    """A function that the model may call."""
-
-    type: Literal["function"]
-    name: FunctionName
-    description: Text | None = None
-    parameters: Parameters | None = None
-    strict: bool | None = None
-    defer_loading: Literal[False] | None = None
-    allowed_callers: list[Literal["direct"]] | None = None
-    output_schema: None = None
-    is_async: Annotated[Literal[False] | None, Field(alias="async")] = None
-
-    def tool(self) -> Tool:
-        """As the model is told of it."""
-        return Tool(
-            name=self.name,
-            description=self.description or "",
-            parameters=self.parameters or NO_PARAMETERS,
-            strict=bool(self.strict),
-        )
-
-    def as_json(self) -> Json:
-        """As an answer repeats it."""
-        told = {"type": self.type, "name": self.name, "description": self.description}
-        return {**told, "parameters": self.parameters, "strict": bool(self.strict)}
-
-
-class AnyText(Fields):
-    """The input of a custom tool may be any text."""
-
-    type: Literal["text"]
-
-
-class ResponseCustomTool(Fields):
-    """A tool that takes a text: to the model a function with one argument."""
-
-    type: Literal["custom"]
-    name: FunctionName
-    description: Text | None = None
-    format: AnyText | None = None
-    defer_loading: Literal[False] | None = None
-    allowed_callers: list[Literal["direct"]] | None = None
-    is_async: Annotated[Literal[False] | None, Field(alias="async")] = None
-
-    def tool(self) -> Tool:
-        """As the model is told of it."""
-        return Tool(name=self.name, description=self.description or "", parameters=_ONE_TEXT, strict=True)
-
-    def as_json(self) -> Json:
-        """As an answer repeats it."""
-        told = {"type": self.type, "name": self.name, "description": self.description or ""}
-        return {**told, "format": {"type": "text"}}
-
-
-AnyTool = ResponseFunction | ResponseCustomTool
-
-
-def _tool(tool: object) -> AnyTool:
-    kinds: dict[object, type[AnyTool]] = {"function": ResponseFunction, "custom": ResponseCustomTool}
-    kind = tool.get("type") if isinstance(tool, dict) else None
-    if not isinstance(kind, str) or kind not in kinds:
-        raise PydanticCustomError("tool", "is not supported: tools are of the types 'function' and 'custom'")
-    return kinds[kind].model_validate(tool)
-
-
-class ChosenTool(Fields):
-    """One tool of the request."""
-
-    type: Literal["function", "custom"]
-    name: FunctionName
-
-
-class ResponseAllowedTools(Fields):
-    """The tools that the model may choose from."""
-
-    type: Literal["allowed_tools"]
-    mode: Literal["auto", "required"]
-    tools: Annotated[list[ChosenTool], Field(min_length=1, max_length=MAX_TOOLS)]
-
-
-ToolChoiceBody = Mode | ChosenTool | ResponseAllowedTools
-
-
-def _choice(choice: object) -> ToolChoiceBody:
-    match choice:
-        case "none" | "auto" | "required":
-            return choice
-        case {"type": "function" | "custom"}:
-            return ChosenTool.model_validate(choice)
-        case {"type": "allowed_tools"}:
-            return ResponseAllowedTools.model_validate(choice)
-        case _:
-            raise PydanticCustomError(
-                "tool_choice", "must be 'none', 'auto', 'required', or name one tool or the allowed tools"
-            )
 
 
 class TextFormat(Fields):
@@ -200,13 +94,8 @@ class ResponseBody(Fields):
     seed: Annotated[int, Field(ge=-_INT64, lt=_INT64)] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     include: list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] | None = None
-    tools: (
-        Annotated[
-            list[Annotated[AnyTool, PlainValidator(_tool, json_schema_input_type=AnyTool)]], Field(max_length=MAX_TOOLS)
-        ]
-        | None
-    ) = None
-    tool_choice: Annotated[ToolChoiceBody, PlainValidator(_choice, json_schema_input_type=ToolChoiceBody)] | None = None
+    tools: ResponseTools | None = None
+    tool_choice: ResponseToolChoice | None = None
     parallel_tool_calls: bool | None = None
     text: TextBody | None = None
     reasoning: ReasoningBody | None = None
@@ -226,8 +115,8 @@ class ResponseRequest(ChatRequest, frozen=True, kw_only=True):
 
     items: tuple[Item, ...]
     """The whole conversation, with what was kept of it."""
-    custom_tools: frozenset[str] = frozenset()
-    """Names of the tools that take a text."""
+    called_as: Mapping[str, CalledAs] = {}
+    """By the model's name for it, how calls of a tool are told that is no plain function."""
     echo: Mapping[str, Any]
     """What an answer repeats of its request."""
     store: bool = True
@@ -265,17 +154,19 @@ def parse_response(body: bytes, token_ids: int = 0, *, previous: bytes | None = 
     turns = turns_of(items, asked.instructions)
     if not turns:
         raise invalid("input", "`input` holds nothing that the model could answer.")
-    tools, choice = _tools(asked)
+    told = list(told_tools(asked.tools or []))
+    tools = tuple(tool for tool, _ in told)
+    has_namespaces = any(isinstance(tool, ToolNamespace) for tool in asked.tools or ())
     has_logprobs = bool(asked.top_logprobs) or "message.output_text.logprobs" in (asked.include or ())
     return ResponseRequest(
         model=asked.model,
         messages=turns,
         items=tuple(items),
         tools=tools,
-        tool_choice=choice,
+        tool_choice=_choice(asked, tools),
         parallel_tool_calls=asked.parallel_tool_calls is not False,
-        parameters_param="tools.[{index}].parameters",
-        custom_tools=frozenset(tool.name for tool in asked.tools or () if isinstance(tool, ResponseCustomTool)),
+        parameters_param="tools" if has_namespaces else "tools.[{index}].parameters",
+        called_as={tool.name: called_as for tool, called_as in told if called_as is not None},
         max_tokens=asked.max_output_tokens,
         max_tokens_param="max_output_tokens",
         stream=bool(asked.stream),
@@ -297,8 +188,7 @@ def _earlier(previous: bytes | None) -> list[Item]:
     return read_items([*kept.items, *kept.response["output"]])
 
 
-def _tools(asked: ResponseBody) -> tuple[tuple[Tool, ...], ToolChoice]:
-    tools = tuple(tool.tool() for tool in asked.tools or ())
+def _choice(asked: ResponseBody, tools: Sequence[Tool]) -> ToolChoice:
     match asked.tool_choice:
         case ChosenTool(name=name):
             choice = ToolChoice("required", (name,))
@@ -306,7 +196,7 @@ def _tools(asked: ResponseBody) -> tuple[tuple[Tool, ...], ToolChoice]:
             choice = ToolChoice(mode, tuple(tool.name for tool in allowed))
         case mode:
             choice = ToolChoice(mode or "auto")
-    return tools, checked_choice(tools, choice, "name")
+    return checked_choice(tools, choice, "name")
 
 
 def _structure(text: TextBody | None) -> Structure | None:

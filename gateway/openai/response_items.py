@@ -41,6 +41,13 @@ def new_id(prefix: str) -> str:
     return f"{prefix}_{secrets.token_hex(_ID_BYTES)}"
 
 
+def full_name(namespace: str | None, name: str) -> str:
+    """What the model calls a tool."""
+    if namespace is None:
+        return name
+    return namespace + name if namespace.endswith("__") else f"{namespace}__{name}"
+
+
 def _joined(content: object) -> object:
     """Text, given whole or in text parts."""
     return "\n".join(map(_part, content)) if isinstance(content, list) else content
@@ -122,17 +129,18 @@ class CallItem(Fields):
     id: Hint | None = None
     status: Status | None = None
     caller: Caller = None
-    namespace: None = None
+    namespace: Name | None = None
     is_async: Annotated[Literal[False] | None, Field(alias="async")] = None
 
     def turn(self) -> Turn:
         """As the model reads it."""
-        call = ToolCall(name=self.name, arguments=self.arguments, id=self.call_id)
+        call = ToolCall(name=full_name(self.namespace, self.name), arguments=self.arguments, id=self.call_id)
         return Turn(role="assistant", content=None, tool_calls=(call,))
 
     def as_json(self) -> Json:
         """As it is kept and listed."""
         told = {"type": self.type, "id": self.id or new_id("fc"), "status": self.status or "completed"}
+        told |= {} if self.namespace is None else {"namespace": self.namespace}
         return {**told, "call_id": self.call_id, "name": self.name, "arguments": self.arguments}
 
 
@@ -146,21 +154,19 @@ class CustomCallItem(Fields):
     id: Hint | None = None
     status: Status | None = None
     caller: Caller = None
-    namespace: None = None
+    namespace: Name | None = None
     is_async: Annotated[Literal[False] | None, Field(alias="async")] = None
 
     def turn(self) -> Turn:
         """As the model reads it."""
         arguments = json.dumps({INPUT: self.input}, ensure_ascii=False)
-        return Turn(
-            role="assistant",
-            content=None,
-            tool_calls=(ToolCall(name=self.name, arguments=arguments, id=self.call_id),),
-        )
+        call = ToolCall(name=full_name(self.namespace, self.name), arguments=arguments, id=self.call_id)
+        return Turn(role="assistant", content=None, tool_calls=(call,))
 
     def as_json(self) -> Json:
         """As it is kept and listed."""
         told = {"type": self.type, "id": self.id or new_id("ctc"), "call_id": self.call_id}
+        told |= {} if self.namespace is None else {"namespace": self.namespace}
         return {**told, "name": self.name, "input": self.input}
 
 
@@ -174,17 +180,19 @@ class OutputItem(Fields):
     name: Name | None = None
     status: Status | None = None
     caller: Caller = None
-    namespace: None = None
+    namespace: Name | None = None
 
     def turn(self) -> Turn:
         """As the model reads it."""
-        return Turn(role="tool", content=self.output, tool_call_id=self.call_id, name=self.name)
+        name = None if self.name is None else full_name(self.namespace, self.name)
+        return Turn(role="tool", content=self.output, tool_call_id=self.call_id, name=name)
 
     def as_json(self) -> Json:
         """As it is kept and listed."""
         prefix = "fco" if self.type == "function_call_output" else "ctco"
         told = {"type": self.type, "id": self.id or new_id(prefix), "status": self.status or "completed"}
-        return {**told, "call_id": self.call_id, "output": self.output}
+        named = {field: value for field in ("name", "namespace") if (value := getattr(self, field)) is not None}
+        return {**told, "call_id": self.call_id, **named, "output": self.output}
 
 
 Item = MessageItem | ReasoningItem | CallItem | CustomCallItem | OutputItem

@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 
 from fairlane.gateway.answers.response_output import OutputItems
 from fairlane.gateway.openai.response_items import Status
+from fairlane.gateway.openai.response_tools import CalledAs
 from fairlane.gateway.tools.deltas import OutputDelta, ToolCallDelta
 
 EVENT: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
@@ -30,7 +31,7 @@ def made(
     deltas: Iterable[OutputDelta], status: Status = "completed"
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Items and events."""
-    output = OutputItems({"patch"})
+    output = OutputItems({"patch": CalledAs("patch", takes_text=True), "git__log": CalledAs("log", "git")})
     events = [event for delta in deltas for event in output.hear([delta], [], 1)]
     return output.items, [*events, *output.close(status)]
 
@@ -113,7 +114,7 @@ def test_only_the_last_item_of_what_was_cut_is_incomplete() -> None:
 
 
 _said = st.sampled_from(["", " ", "\n", "So.", "And."])
-_calls = st.lists(st.tuples(st.sampled_from(["weather", "patch"]), st.text(max_size=3)), max_size=2)
+_calls = st.lists(st.tuples(st.sampled_from(["weather", "patch", "git__log"]), st.text(max_size=3)), max_size=2)
 _steps = st.lists(st.tuples(_said, st.sampled_from(["", "", "Hm."]), _calls, st.text(max_size=3)), max_size=12)
 
 
@@ -154,7 +155,7 @@ def test_events_come_to_the_items(steps: list[Any], status: Status) -> None:
 
 
 def test_log_probabilities_stay_with_the_message_that_they_are_of() -> None:
-    output = OutputItems(())
+    output = OutputItems({})
     names = iter("abcdefgh")
     steps = [[THOUGHT], [], [SAID], [OutputDelta("!")], [], [called(begun(0))]]
     for deltas in steps:
@@ -164,3 +165,9 @@ def test_log_probabilities_stay_with_the_message_that_they_are_of() -> None:
     (message,) = [item for item in output.items if item["type"] == "message"]
     assert [each["token"] for each in message["content"][0]["logprobs"]] == ["b", "c", "d"]
     assert output.reasoning_tokens == 2
+
+
+def test_a_call_of_a_namespaces_tool_names_both() -> None:
+    (item,), _ = made([called(begun(0, "git__log", "{}"))])
+
+    assert (item["name"], item["namespace"]) == ("log", "git")

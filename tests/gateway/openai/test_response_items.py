@@ -13,6 +13,7 @@ from fairlane.gateway.errors import ApiError
 from fairlane.gateway.openai.requests import Turn
 from fairlane.gateway.openai.response_body import ResponseRequest, parse_response
 from fairlane.gateway.openai.response_items import read_items, turns_of
+from fairlane.gateway.openai.response_tools import CalledAs
 from fairlane.gateway.openai.tools import ToolCall, ToolChoice
 from fairlane.gateway.text.tokenizer import TextModel
 from tests.support.gateway.tool_models import TOOL_MODELS, tool_card
@@ -116,7 +117,31 @@ def test_a_custom_tool_is_a_function_with_one_argument() -> None:
     assert request.messages[1].tool_calls == (ToolCall(name="patch", arguments='{"input": "ü\\""}', id="c1"),)
     assert request.tools[0].strict
     assert request.tools[0].parameters["required"] == ["input"]
-    assert request.custom_tools == {"patch"}
+    assert request.called_as == {"patch": CalledAs("patch", takes_text=True)}
+
+
+def test_a_custom_tools_grammar_is_told_to_the_model() -> None:
+    grammar = {"type": "grammar", "syntax": "lark", "definition": "start: /a+/"}
+
+    request = parsed(tools=[{**PATCH, "description": "Change.", "format": grammar}])
+
+    assert request.tools[0].description == "Change.\n\n`input` keeps to this grammar (lark):\nstart: /a+/"
+    assert request.echo["tools"][0]["format"] == grammar
+
+
+def test_tools_of_a_namespace_have_its_name_before_theirs() -> None:
+    spaces = [{"type": "namespace", "name": name, "tools": [WEATHER, PATCH]} for name in ("sky", "mcp__sea__")]
+    called = [{**CALL, "namespace": "sky"}, {**CALL, "call_id": "c2", "namespace": "mcp__sea__"}]
+
+    request = parsed(tools=[*spaces, WEATHER], input=[USER, *called, {**RESULT, "namespace": "sky", "name": "weather"}])
+
+    names = ["sky__weather", "sky__patch", "mcp__sea__weather", "mcp__sea__patch", "weather"]
+    assert [tool.name for tool in request.tools] == names
+    assert request.called_as["sky__patch"] == CalledAs("patch", "sky", takes_text=True)
+    assert request.called_as["mcp__sea__weather"] == CalledAs("weather", "mcp__sea__")
+    assert [call.name for call in request.messages[1].tool_calls] == ["sky__weather", "mcp__sea__weather"]
+    assert request.messages[2].name == "sky__weather"
+    assert request.items[1].as_json()["namespace"] == "sky"
 
 
 @pytest.mark.parametrize(
@@ -214,7 +239,9 @@ def test_a_form_is_asked_for_in_text() -> None:
         ({"tools": [{**WEATHER, "name": "a b"}]}, "tools.[0].name"),
         ({"tools": [{**WEATHER, "parameters": {"type": "string"}}]}, "tools.[0].parameters"),
         ({"tools": [{**WEATHER, "defer_loading": True}]}, "tools.[0].defer_loading"),
-        ({"tools": [{**PATCH, "format": {"type": "grammar", "syntax": "lark"}}]}, "tools.[0].format.type"),
+        ({"tools": [{**PATCH, "format": {"type": "grammar", "syntax": "lark"}}]}, "tools.[0].format"),
+        ({"tools": [{**PATCH, "format": {"type": "video"}}]}, "tools.[0].format"),
+        ({"tools": [{"type": "namespace", "name": "a", "tools": [{"type": "mcp"}]}]}, "tools.[0].tools.[0]"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tool_choice": {"type": "function", "name": "weather"}}, "tool_choice"),
         ({"tool_choice": {"type": "web_search_preview"}}, "tool_choice"),
