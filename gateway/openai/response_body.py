@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from fairlane.gateway.errors import invalid
 from fairlane.gateway.grammar.structure import ANY_OBJECT, Structure
@@ -185,7 +185,11 @@ def _earlier(previous: bytes | None) -> list[Item]:
     if previous is None:
         return []
     kept = read_kept(previous)
-    return read_items([*kept.items, *kept.response["output"]])
+    try:
+        return read_items([*kept.items, *kept.response["output"]])
+    except ValidationError:  # as a call without a name, where nothing but the model decided on it
+        refused = invalid("previous_response_id", "The kept response holds what cannot be sent to a model again.")
+    raise refused
 
 
 def _choice(asked: ResponseBody, tools: Sequence[Tool]) -> ToolChoice:

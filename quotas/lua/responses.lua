@@ -31,6 +31,7 @@ local name, content, ttl, most = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(A
 if #content > most then return 0 end
 local now = now_ms()
 for _, old in ipairs(redis.call('ZRANGEBYSCORE', INDEX, '-inf', now, 'LIMIT', 0, 100)) do drop(old) end
+if redis.call('EXISTS', INDEX) == 0 then redis.call('DEL', BYTES) end -- evicted alone: what it listed goes by itself
 
 drop(name)
 redis.call('HSET', response_of(name), 'body', content)

@@ -134,3 +134,13 @@ async def test_all_of_a_tenant_are_forgotten_together(shelf: Shelf) -> None:
 
     assert not [key async for key in shelf.client.scan_iter("*acme*")]
     assert await shelf.found("resp_1", tenant="other") == ["resp_1"]
+
+
+async def test_a_store_that_evicted_the_index_keeps_responses_again(store: "redis.asyncio.Redis") -> None:
+    shelf = Shelf(store, most_bytes=2 * len(SAID))
+    await shelf.at(START_MS)
+    await shelf.put("resp_1")
+    await store.delete("fl:quota:{root}:responses:acme")
+
+    assert await shelf.put("resp_2") == [True]
+    assert await shelf.found("resp_2") == ["resp_2"]

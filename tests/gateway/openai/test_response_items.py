@@ -4,6 +4,7 @@ import functools
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from fairlane.gateway.api.responses import RESPONSE
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.openai.requests import Turn
-from fairlane.gateway.openai.response_body import ResponseRequest, parse_response
+from fairlane.gateway.openai.response_body import KeptResponse, ResponseRequest, parse_response
 from fairlane.gateway.openai.response_items import read_items, turns_of
 from fairlane.gateway.openai.response_tools import CalledAs
 from fairlane.gateway.openai.tools import ToolCall, ToolChoice
@@ -280,6 +281,16 @@ def test_items_are_kept_as_they_can_be_read_again() -> None:
     assert turns_of(read_items(kept), None) == request.messages
     assert len({item["id"] for item in kept}) == len(kept)
     assert [item.as_json() for item in read_items(kept)] == kept
+
+
+def test_a_call_that_only_the_model_decided_on_is_no_fault_of_ours() -> None:
+    kept = KeptResponse({"output": [{**CALL, "name": ""}]}, [{**USER, "type": "message"}])
+    body = json.dumps({"model": "tiny", "input": "Go on.", "previous_response_id": "resp_1"}).encode()
+
+    with pytest.raises(ApiError) as error:
+        parse_response(body, previous=msgspec.json.encode(kept))
+
+    assert (error.value.status, error.value.param) == (400, "previous_response_id")
 
 
 _json = st.recursive(
