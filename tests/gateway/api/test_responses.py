@@ -444,6 +444,38 @@ async def test_what_is_asked_of_a_kept_response_is_checked(
         assert answer.json()["error"]["param"] == param
 
 
+@pytest.mark.parametrize("response_id", ["%ff", "%00", "..%2f..", "a" * 5_000, "resp_0", "é"])
+async def test_no_id_is_too_odd_to_be_unknown(served: Served, response_id: str) -> None:
+    for path in (f"{PATH}/{response_id}", f"{PATH}/{response_id}/input_items"):
+        assert (await served.get(path)).status_code == 404
+    async with served.http as client:
+        headers = {"authorization": f"Bearer {served.keys['acme']}"}
+        assert (await client.delete(f"{PATH}/{response_id}", headers=headers)).status_code == 404
+
+
+async def test_a_response_has_every_field_that_openresponses_requires(served: Served) -> None:
+    answer = (await served.post(PATH, {"model": "tiny", "input": [{"role": "user", "content": "Hello"}]})).json()
+
+    assert answer.keys() >= {
+        *("id", "object", "created_at", "completed_at", "status", "incomplete_details", "model", "error", "usage"),
+        *("previous_response_id", "instructions", "output", "tools", "tool_choice", "truncation", "text", "user"),
+        *("parallel_tool_calls", "top_p", "presence_penalty", "frequency_penalty", "top_logprobs", "temperature"),
+        *("reasoning", "max_output_tokens", "max_tool_calls", "store", "background", "service_tier", "metadata"),
+        *("safety_identifier", "prompt_cache_key"),
+    }
+    assert isinstance(answer["created_at"], int)
+    assert isinstance(answer["completed_at"], int)
+
+
+async def test_an_image_is_refused_by_name(served: Served) -> None:
+    """The one case of OpenResponses that a model of text cannot pass."""
+    image = {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo="}
+
+    answer = await served.post(PATH, {"model": "tiny", "input": [{"role": "user", "content": [image]}]})
+
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "input.[0].content")
+
+
 @pytest.mark.parametrize(
     ("body", "param"),
     [

@@ -293,11 +293,9 @@ def test_a_call_that_only_the_model_decided_on_is_no_fault_of_ours() -> None:
     assert (error.value.status, error.value.param) == (400, "previous_response_id")
 
 
-_json = st.recursive(
-    st.none() | st.booleans() | st.integers(-3, 2**65) | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=6,
-)
+_leaf = st.none() | st.booleans() | st.integers(-3, 2**65) | st.floats() | st.text(max_size=5)
+_names = st.text(max_size=5)
+_json = _leaf | st.lists(_leaf, max_size=3) | st.dictionaries(_names, _leaf | st.lists(_leaf, max_size=2), max_size=3)
 _parts = st.lists(
     st.fixed_dictionaries(
         {"type": st.sampled_from(["input_text", "output_text", "refusal", "input_image"])},
