@@ -41,16 +41,15 @@ class ResponseAnswer(AnswerBuilder):
         self._stored = request.store
         self._finish: FinishReason | None = None
         self._ended: Json | None = None
-        self._closing: list[bytes] = []
-        """Events of the end."""
+        self._closing: list[Json] = []
+        """Events of the end, which are numbered when they are told."""
         self._sequence = 0
 
     def ended(self) -> Json:
         """The whole response; nothing is heard after it."""
         if self._ended is None:
             is_cut = self._finish == "length"
-            events = list(self._output.close("incomplete" if is_cut else "completed"))
-            self._closing = [] if self._out is None else [self._event(event) for event in events]
+            self._closing = list(self._output.close("incomplete" if is_cut else "completed"))
             self._ended = self._object("incomplete" if is_cut else "completed")
         return self._ended
 
@@ -64,9 +63,9 @@ class ResponseAnswer(AnswerBuilder):
 
     def ending(self) -> bytes:
         """The end of what was open, and the whole response."""
-        opening, response = self._opening(), self.ended()
-        last = self._event({"type": f"response.{response['status']}", "response": response})
-        return b"".join([*opening, *self._closing, last])
+        response = self.ended()
+        events = [*self._closing, {"type": f"response.{response['status']}", "response": response}]
+        return b"".join([*self._opening(), *map(self._event, events)])
 
     def fault(self, body: Json) -> bytes:
         """The error as an event, and the response as it failed: clients look for one or the other."""

@@ -4,18 +4,17 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-import openai
 import pytest
-from openai.types.responses import Response, ResponseStreamEvent
-from pydantic import BaseModel, TypeAdapter
+from openai.types.responses import Response
+from pydantic import BaseModel
 
 from fairlane.gateway.errors import unavailable
+from tests.support.gateway.response_events import RESPONSES, events, prompt
 from tests.support.gateway.served import SAID, Served, serving, settings
 from tests.support.gateway.tool_models import tool_card
 
 pytestmark = pytest.mark.anyio
 
-PATH = "/v1/responses"
 WEATHER: dict[str, Any] = {
     "type": "function",
     "name": "weather",
@@ -30,7 +29,6 @@ WEATHER: dict[str, Any] = {
 }
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Köln"}}\n</tool_call>'
 PATCH: dict[str, Any] = {"type": "custom", "name": "patch", "description": "Change a file"}
-EVENT: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
 
 
 @pytest.fixture
@@ -51,19 +49,6 @@ async def caller(valkey_url: str) -> AsyncIterator[Served]:
 def says(served: Served, words: str) -> None:
     """What the model says from now on."""
     served.worker.say(words)
-
-
-def prompt(served: Served) -> str:
-    """What the model was last asked."""
-    model = next(iter(served.resources.fleet_cache.models.values()))
-    return b"".join(map(model.text.token_bytes, served.worker.seen[-1].job.prompt)).decode()
-
-
-async def events(served: Served, **asked: Any) -> list[ResponseStreamEvent]:
-    """All events of a stream, each of a type that the SDK knows."""
-    async with served.sdk() as sdk:
-        stream = await sdk.responses.create(stream=True, **asked)
-        return [EVENT.validate_python(event.model_dump(by_alias=True), strict=True) async for event in stream]
 
 
 async def test_a_text_is_answered_with_a_message(served: Served) -> None:
@@ -133,7 +118,7 @@ async def test_a_stream_is_numbered_events_that_come_to_the_whole_answer(served:
 
 
 async def test_a_stream_names_its_events_and_has_no_other_end(served: Served) -> None:
-    answer = await served.post(PATH, {"model": "tiny", "input": "What?", "stream": True})
+    answer = await served.post(RESPONSES, {"model": "tiny", "input": "What?", "stream": True})
 
     frames = answer.text.split("\n\n")
     assert frames.pop() == ""
@@ -253,7 +238,7 @@ async def test_a_custom_tool_takes_a_text(caller: Served) -> None:
         "output": [{"type": "input_text", "text": "ok"}],
     }
     items = [{"role": "user", "content": "Change it."}, call.model_dump(exclude_none=True), result]
-    assert (await caller.post(PATH, {**asked, "input": items})).status_code == 200
+    assert (await caller.post(RESPONSES, {**asked, "input": items})).status_code == 200
     assert "ok" in prompt(caller)
 
 
@@ -278,86 +263,11 @@ async def test_log_probabilities_are_told_of_each_token(served: Served) -> None:
     assert "".join(token.token for event in deltas for token in event.logprobs) == SAID
 
 
-async def test_a_chain_goes_on_from_what_was_kept(served: Served) -> None:
-    async with served.sdk() as sdk:
-        first = await sdk.responses.create(model="tiny", input="I am Ann.", instructions="Be brief.")
-        second = await sdk.responses.create(model="tiny", input="Who am I?", previous_response_id=first.id)
-        third = await sdk.responses.create(model="tiny", input="Sure?", previous_response_id=second.id, store=False)
-        listed = await sdk.responses.input_items.list(second.id, order="asc", limit=2)
-        newest = await sdk.responses.input_items.list(second.id, limit=1)
-
-    assert second.previous_response_id == first.id
-    said = [turn.partition("\n")[2].removesuffix("<|im_end|>\n") for turn in prompt(served).split("<|im_start|>")[1:]]
-    assert said == ["I am Ann.", SAID, "Who am I?", SAID, "Sure?", ""]
-    assert [item.type for item in listed.data] == ["message", "message"]
-    assert listed.has_more
-    assert newest.data[0].model_dump()["content"][0]["text"] == "Who am I?"
-    assert third.store is False  # type: ignore[attr-defined]
-    assert (await served.get(f"{PATH}/{third.id}")).status_code == 404
-
-
-async def test_a_kept_response_is_shown_and_forgotten(served: Served) -> None:
-    async with served.sdk() as sdk:
-        made = await sdk.responses.create(model="tiny", input="What?", metadata={"a": "b"})
-        shown = await sdk.responses.retrieve(made.id)
-        assert shown == made
-        await sdk.responses.delete(made.id)
-        with pytest.raises(openai.NotFoundError):
-            await sdk.responses.retrieve(made.id)
-        with pytest.raises(openai.NotFoundError):
-            await sdk.responses.delete(made.id)
-        with pytest.raises(openai.NotFoundError) as refused:
-            await sdk.responses.create(model="tiny", input="And?", previous_response_id=made.id)
-
-    assert refused.value.param == "previous_response_id"
-
-
-async def test_a_streamed_response_is_kept_too(served: Served) -> None:
-    last = (await events(served, model="tiny", input="What?"))[-1]
-
-    assert last.type == "response.completed"
-    shown = (await served.get(f"{PATH}/{last.response.id}")).json()
-    assert Response.model_validate(shown).output_text == SAID
-
-
-async def test_another_tenant_finds_nothing(served: Served) -> None:
-    await served.tenant("other")
-    made = (await served.post(PATH, {"model": "tiny", "input": "What?"})).json()["id"]
-
-    assert (await served.get(f"{PATH}/{made}", tenant="other")).status_code == 404
-    assert (await served.get(f"{PATH}/{made}/input_items", tenant="other")).status_code == 404
-    body = {"model": "tiny", "input": "And?", "previous_response_id": made}
-    assert (await served.post(PATH, body, tenant="other")).status_code == 404
-    async with served.sdk("other") as sdk:
-        with pytest.raises(openai.NotFoundError):
-            await sdk.responses.delete(made)
-    assert (await served.get(f"{PATH}/{made}")).status_code == 200
-
-
-async def test_what_is_kept_is_gone_with_its_tenant(served: Served) -> None:
-    made = (await served.post(PATH, {"model": "tiny", "input": "What?"})).json()["id"]
-    await served.resources.tenants.delete("acme")
-    served.resources.authenticator.forget()
-
-    assert not [key async for key in served.store.scan_iter("*response*")]
-    await served.tenant()
-    assert (await served.get(f"{PATH}/{made}")).status_code == 404
-
-
-async def test_nothing_of_a_kept_response_can_be_read_in_the_store(served: Served) -> None:
-    made = (await served.post(PATH, {"model": "tiny", "input": "What is a zebra?"})).json()["id"]
-
-    for key in [key async for key in served.store.scan_iter("*response*")]:
-        held = await (served.store.hgetall(key) if await served.store.type(key) == b"hash" else served.store.dump(key))
-        assert made.encode() not in key + repr(held).encode()
-        assert b"zebra" not in repr(held).encode()
-
-
 async def test_the_same_request_twice_is_one_response(served: Served) -> None:
     for stream in (True, False):
         body = {"model": "tiny", "input": "What?", "stream": stream}
-        first = await served.post(PATH, body, idempotency_key=f"k{stream}")
-        again = await served.post(PATH, body, idempotency_key=f"k{stream}")
+        first = await served.post(RESPONSES, body, idempotency_key=f"k{stream}")
+        again = await served.post(RESPONSES, body, idempotency_key=f"k{stream}")
 
         assert again.headers["idempotent-replayed"] == "true"
         assert again.content == first.content
@@ -384,77 +294,16 @@ async def test_a_fault_after_the_start_ends_the_stream_with_an_event(served: Ser
     assert last.response.error.code == "server_error"
 
 
-@pytest.mark.parametrize("section", [{"responses_kept_s": 0}, {"response_bytes": 1024}])
-async def test_what_cannot_be_kept_says_so(valkey_url: str, section: dict[str, Any]) -> None:
-    async with serving(settings(valkey_url, section=section)) as served:
-        await served.tenant()
-        asked = {"model": "tiny", "input": "What? " * 30, "store": True}
-        whole = (await served.post(PATH, asked)).json()
-        streamed = (await events(served, **asked))[-1]
-        assert (await served.get(f"{PATH}/{whole['id']}")).status_code == 404
-
-    assert whole["status"] == "completed"
-    assert whole["store"] is False
-    assert streamed.type == "response.completed"
-    assert streamed.response.model_extra is not None
-    assert streamed.response.model_extra["store"] is False
-
-
-async def test_a_chain_may_grow_up_to_the_models_context(served: Served) -> None:
-    previous: dict[str, str] = {}
-    answer = await served.post(PATH, {"model": "tiny", "input": "Why? " * 20})
-    while answer.status_code == 200:
-        previous = {"previous_response_id": answer.json()["id"]}
-        answer = await served.post(PATH, {"model": "tiny", "input": "Why? " * 20, **previous})
-
-    error = answer.json()["error"]
-    assert (answer.status_code, error["code"], error["param"]) == (400, "context_length_exceeded", "input")
-    assert len((await served.get(f"{PATH}/{previous['previous_response_id']}/input_items")).json()["data"]) > 2
-
-
 async def test_a_response_is_charged_as_any_request_is(served: Served) -> None:
-    answer = (await served.post(PATH, {"model": "tiny", "input": "What?"})).json()
+    answer = (await served.post(RESPONSES, {"model": "tiny", "input": "What?"})).json()
     await served.landed()
 
     used = answer["usage"]
     assert await served.ledger() == [("finished", used["input_tokens"], used["output_tokens"])]
 
 
-@pytest.mark.parametrize(
-    ("path", "status", "param"),
-    [
-        ("?stream=true", 400, "stream"),
-        ("?nonsense=1", 400, "nonsense"),
-        ("/input_items?limit=0", 400, "limit"),
-        ("/input_items?order=up", 400, "order"),
-        ("/input_items?after=msg_0", 400, "after"),
-        ("/input_items", 200, None),
-        ("/nonsense", 404, None),
-    ],
-)
-async def test_what_is_asked_of_a_kept_response_is_checked(
-    served: Served, path: str, status: int, param: str | None
-) -> None:
-    made = (await served.post(PATH, {"model": "tiny", "input": "What?"})).json()["id"]
-
-    answer = await served.get(f"{PATH}/{made}{path}")
-
-    assert answer.status_code == status
-    if status == 400:
-        assert answer.json()["error"]["param"] == param
-
-
-@pytest.mark.parametrize("response_id", ["%ff", "%00", "..%2f..", "a" * 5_000, "resp_0", "é"])
-async def test_no_id_is_too_odd_to_be_unknown(served: Served, response_id: str) -> None:
-    for path in (f"{PATH}/{response_id}", f"{PATH}/{response_id}/input_items"):
-        assert (await served.get(path)).status_code == 404
-    async with served.http as client:
-        headers = {"authorization": f"Bearer {served.keys['acme']}"}
-        assert (await client.delete(f"{PATH}/{response_id}", headers=headers)).status_code == 404
-
-
 async def test_a_response_has_every_field_that_openresponses_requires(served: Served) -> None:
-    answer = (await served.post(PATH, {"model": "tiny", "input": [{"role": "user", "content": "Hello"}]})).json()
+    answer = (await served.post(RESPONSES, {"model": "tiny", "input": [{"role": "user", "content": "Hello"}]})).json()
 
     assert answer.keys() >= {
         *("id", "object", "created_at", "completed_at", "status", "incomplete_details", "model", "error", "usage"),
@@ -471,7 +320,7 @@ async def test_an_image_is_refused_by_name(served: Served) -> None:
     """The one case of OpenResponses that a model of text cannot pass."""
     image = {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo="}
 
-    answer = await served.post(PATH, {"model": "tiny", "input": [{"role": "user", "content": [image]}]})
+    answer = await served.post(RESPONSES, {"model": "tiny", "input": [{"role": "user", "content": [image]}]})
 
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "input.[0].content")
 
@@ -488,7 +337,7 @@ async def test_an_image_is_refused_by_name(served: Served) -> None:
     ],
 )
 async def test_a_broken_body_is_refused_with_its_field(served: Served, body: bytes, param: str | None) -> None:
-    answer = await served.post(PATH, body)
+    answer = await served.post(RESPONSES, body)
 
     assert answer.status_code == 400
     if param is not None:
@@ -501,8 +350,8 @@ async def test_a_schema_that_cannot_be_served_is_named_where_it_stands(caller: S
     asked = {"model": "Qwen 3", "input": "Weather?"}
     form = {"format": {"type": "json_schema", "name": "a", "schema": odd}}
 
-    tool = await caller.post(PATH, {**asked, "tools": [{**WEATHER, "parameters": odd, "strict": True}]})
-    text = await caller.post(PATH, {**asked, "text": form})
+    tool = await caller.post(RESPONSES, {**asked, "tools": [{**WEATHER, "parameters": odd, "strict": True}]})
+    text = await caller.post(RESPONSES, {**asked, "text": form})
 
     assert (tool.status_code, tool.json()["error"]["param"]) == (400, "tools.[0].parameters")
     assert (text.status_code, text.json()["error"]["param"]) == (400, "text.format.schema")
@@ -511,7 +360,7 @@ async def test_a_schema_that_cannot_be_served_is_named_where_it_stands(caller: S
 async def test_a_required_tool_is_forced_by_grammar(caller: Served) -> None:
     says(caller, CALL)
     answer = await caller.post(
-        PATH, {"model": "Qwen 3", "input": "Weather?", "tools": [WEATHER], "tool_choice": "required"}
+        RESPONSES, {"model": "Qwen 3", "input": "Weather?", "tools": [WEATHER], "tool_choice": "required"}
     )
 
     assert answer.json()["output"][0]["type"] == "function_call"
