@@ -146,9 +146,8 @@ class Preparer:
 
         `headers`: the ASGI scope's; `arrived_s`: on the event loop's clock.
         """
-        if (
-            len(body) + kind.carried_bytes <= LARGE_BODY_BYTES
-        ):  # a larger one is looked at in a thread: the loop has streams to serve
+        read_bytes = len(body) + kind.carried_bytes
+        if read_bytes <= LARGE_BODY_BYTES:  # a larger one is looked at in a thread: the loop has streams to serve
             request, model, prompts = self._understand(kind, body, caller)
         else:
             request, model, prompts = await self._understood_aside(kind, body, caller)
