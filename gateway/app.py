@@ -25,11 +25,12 @@ from fairlane.gateway.admin import routes as admin
 from fairlane.gateway.admin.openai import routes as openai_admin
 from fairlane.gateway.admin.router import AdminParts, admin_keys_only, mount
 from fairlane.gateway.answers.chunks import Rhythm
-from fairlane.gateway.api import batches, completions, files, messages, tokenize
+from fairlane.gateway.api import batches, completions, files, messages, responses, tokenize
 from fairlane.gateway.api.files import FileParts
 from fairlane.gateway.api.generate import Bounds, Generate, Parts
 from fairlane.gateway.api.health import Health
 from fairlane.gateway.api.models import ListModels, ShowLimits, ShowModel
+from fairlane.gateway.api.responses import ForgetResponse, ListInputItems, Respond, ShowResponse
 from fairlane.gateway.api.tokenize import AnswerText, TextAnswers
 from fairlane.gateway.console import routes as console_routes
 from fairlane.gateway.middleware.idempotency import Idempotent
@@ -68,7 +69,7 @@ class FastPath:
 
 def create_app(resources: Resources) -> Starlette:
     """What is served on the tenants' port; its lifespan opens and closes the gateway's parts."""
-    events = _generation(resources)
+    events, kept = _generation(resources), resources.responses
     kinds: Mapping[str, Kind[Any]] = {
         completions.CHAT_PATH: completions.CHAT,
         completions.COMPLETION_PATH: completions.COMPLETION,
@@ -90,10 +91,10 @@ def create_app(resources: Resources) -> Starlette:
         )
         return Route(path, DegradedMiddleware(wrapped, resources.missing), methods=[method])
 
-    def once(path: str, kind: Kind[Any]) -> ASGIApp:
+    def once(path: str, kind: Kind[Any], endpoint: ASGIApp) -> ASGIApp:
         bounds, prompts = events.bounds, kind.most_prompts
         return Idempotent(
-            endpoints[path],
+            endpoint,
             path,
             resources.runs,
             bounds,
@@ -109,9 +110,13 @@ def create_app(resources: Resources) -> Starlette:
 
     return _application(
         [
-            *[tenant("POST", path, once(path, kind)) for path, kind in kinds.items()],
+            *[tenant("POST", path, once(path, kind, endpoints[path])) for path, kind in kinds.items()],
             *[tenant(*each) for each in _batches(resources, events.bounds, frozenset(endpoints))],
             tenant("POST", messages.COUNT_PATH, messages.CountTokens(resources.preparer, events.bounds)),
+            tenant("POST", responses.PATH, once(responses.PATH, responses.RESPONSE, Respond(events, kept))),
+            tenant("GET", responses.ONE_PATH, ShowResponse(kept)),
+            tenant("DELETE", responses.ONE_PATH, ForgetResponse(kept)),
+            tenant("GET", responses.ITEMS_PATH, ListInputItems(kept)),
             tenant("GET", "/v1/models", ListModels(resources.fleet_cache)),
             tenant("GET", "/v1/models/{model:path}", ShowModel(resources.fleet_cache)),
             *[
@@ -207,7 +212,7 @@ def _health(resources: Resources) -> Health:
 
 def with_fast_path(app: Starlette) -> ASGIApp:
     """The application as it is served: generation goes the short way: the tenant middleware does the rest."""
-    paths = (completions.CHAT_PATH, completions.COMPLETION_PATH, messages.MESSAGES_PATH)
+    paths = (completions.CHAT_PATH, completions.COMPLETION_PATH, messages.MESSAGES_PATH, responses.PATH)
     found = [route for route in app.routes if isinstance(route, Route) and route.path in paths]
     return FastPath(app, {("POST", route.path): route.app for route in found})
 

@@ -115,6 +115,12 @@ class GatewaySection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Of all answers of one API key that the store keeps, compressed; beyond it the oldest are no longer replayed."""
     cors_origins: Origins = Origins()
     """Web pages of these origins may call the tenants' port from a browser; none: no page may."""
+    responses_kept_s: Annotated[float, msgspec.Meta(ge=0, le=30 * 86_400)] = 3_600.0
+    """How long a response of `/v1/responses` is kept, unless it asked for `store: false`; 0: none is."""
+    response_bytes: ByteSize = ByteSize(4 * 2**20)
+    """Of a response that is kept, with the conversation that it answers; a longer one is not."""
+    responses_kept_bytes: ByteSize = ByteSize(64 * 2**20)
+    """Of all responses of one tenant that the store keeps, compressed; beyond it the oldest go."""
     grace_s: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 30.0
     """After SIGTERM, streams may finish for so long; then they end with an error that says so."""
     usage_days: Annotated[int, msgspec.Meta(ge=31, le=10_000)] = 400

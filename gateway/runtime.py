@@ -42,6 +42,7 @@ from fairlane.quotas.audit import Audit
 from fairlane.quotas.idempotency import IdempotencyRecords
 from fairlane.quotas.ledger import Ledger, RollUp
 from fairlane.quotas.redis_store import RedisQuotaStore
+from fairlane.quotas.responses import KeptResponses
 from fairlane.quotas.store import QuotaStore
 from fairlane.quotas.tenants import TenantStore
 from fairlane.quotas.upkeep import GatewayPresence
@@ -213,6 +214,12 @@ class Resources:
             fleet_cache=self.fleet_cache,
             telemetry=self.telemetry,
             is_stopping=lambda: self._draining,
+        )
+        self.responses = KeptResponses(
+            patient,
+            ttl_ms=round(section.responses_kept_s * 1e3),
+            most_bytes=int(section.responses_kept_bytes),
+            most_response_bytes=int(section.response_bytes),
         )
         self.malformed = Malformed()
         """Requests on all ports."""

@@ -8,6 +8,7 @@
     tenants.py, api_keys.py           what operators set; field_checks.py what a field may be
     ledger.py, audit.py, upkeep.py    what was used, who changed what, and what gateways look after together
     idempotency.py                    requests that carry an idempotency key, and their sealed answers
+    responses.py                      responses that tenants keep for a while, sealed too
 
 The gateway calls in. A state machine sends the Redis store and its twin in memory the same calls: a rule that changes
 in one changes in the other. Budgets know the store's clock alone. Never imports scheduler, gateway, worker or a web

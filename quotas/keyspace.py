@@ -30,6 +30,10 @@ All that belongs to one root organisation stands under one hash tag, so that a s
         paid:<K>:<D>:<P>     hash       input, output, until_ms: tokens that the runs of one request under an
                                         idempotency key have paid for (P: of its fingerprint); goes with idem:<K>:<D>
         runs:<K>:<D>:<P>     zset       the same request's last reservations that were not given back, by when, ms
+        response:<T>:<D>     hash       body: a response that is kept, sealed (responses.py); D: digest of its id;
+                                        expires
+        responses:<T>        zset       the digests of those, by when they go, ms
+        responsebytes:<T>    hash       digest → bytes of its body, total → their sum
         ledger:<T>           stream     one entry per settled request, about the last 100,000
         usage:<T>:<date>     hash       the ledger's day sums: lane TAB model TAB key → sums, packed
         usage:<T>:<YYYY-MM>  hash       the same of the month's days that were rolled up; expires after some years
@@ -85,6 +89,11 @@ def idempotency_indexes(root: str, public_id: str) -> tuple[str, str, str]:
         f"{of_root(root)}answers:{public_id}",
         f"{of_root(root)}kept:{public_id}",
     )
+
+
+def response(root: str, tenant: str, digest: str) -> str:
+    """Where a kept response stands."""
+    return f"{of_root(root)}response:{tenant}:{digest}"
 
 
 def tenant_level(tenant: str) -> str:

@@ -38,6 +38,9 @@ PARTS: dict[str, tuple[str, ...]] = {
     "idem_finish": ("idempotency", "idem_finish"),
     "idem_release": ("idempotency", "idem_release"),
     "idem_over": ("idem_over",),
+    "response_keep": ("clock", "responses", "response_keep"),
+    "response_drop": ("responses", "response_drop"),
+    "responses_drop": ("responses", "responses_drop"),
     "usage_roll": ("records", "usage_roll"),
 }
 """Each script: the parts that stand before it, and its own."""

@@ -25,6 +25,7 @@ from fairlane.quotas.audit import AuditOutbox, Note
 from fairlane.quotas.field_checks import FieldError
 from fairlane.quotas.idempotency import forget_all
 from fairlane.quotas.limits import LIMIT_NAMES, Limits, LimitsBy
+from fairlane.quotas.responses import forget_responses
 from fairlane.quotas.scripts import Database, Redis
 from fairlane.quotas.store import QuotaError
 from fairlane.quotas.windows import zone_table
@@ -265,7 +266,7 @@ class TenantStore:
         )
 
     async def delete(self, tenant_id: str, *, version: int | None = None, note: Note | None = None) -> None:
-        """End it and its keys at once, and what idempotency keys kept; its ledger and its place in the index stay.
+        """End it and its keys at once, and what was kept of answers; its ledger and its place in the index stay.
 
         Raises TenantNotFound, TenantHasChildren, and VersionConflict as `update`.
         """
@@ -283,6 +284,7 @@ class TenantStore:
             for public_id in keys:
                 await self._database.call("DEL", keyspace.api_key(public_id))
                 await forget_all(self._database, root, public_id)
+            await forget_responses(self._database, root, tenant_id)
 
     async def _change(
         self, tenant_id: str, change: Callable[[Tenant], Tenant], version: int | None = None, note: Note | None = None

@@ -5,6 +5,9 @@
     message.py   what one choice says as an assistant: content, reasoning, calls
     choices.py   OpenAI's chat and plain completions
     messages.py  Anthropic's messages
+    message.py   content, reasoning and calls, read from what the model writes
+    responses.py OpenAI's responses, whole and as numbered events
+    response_output.py  their output items, one after the other
 
 `gateway.api.generate` makes the builder that its endpoint's `Kind` names; `gateway.requests.stream` tells it. Never
 imports Starlette nor asks a store.

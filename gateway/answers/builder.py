@@ -108,8 +108,7 @@ class AnswerBuilder(ABC):
                 completion += choice.counted
         return Usage(prompt, completion, cached)
 
-    @classmethod
-    def fault(cls, body: Json) -> bytes:
+    def fault(self, body: Json) -> bytes:
         """The last frame of a stream that cannot go on. `body`: what an error's answer would hold."""
         return sse.data(body)
 

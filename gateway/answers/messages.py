@@ -113,8 +113,7 @@ class MessagesAnswer(AnswerBuilder):
         self._ended: Json = {}
         """What the last frames say of the end."""
 
-    @classmethod
-    def fault(cls, body: Json) -> bytes:
+    def fault(self, body: Json) -> bytes:
         """The last frame of a stream that cannot go on."""
         return error_frame(body)
 

@@ -94,9 +94,17 @@ class Generate(Generic[Generation]):
                 tenant=caller.tenant_id,
             )
             journal.body_bytes = len(body)
-            return await self._parts.preparer.prepare(self._kind, body, scope["headers"], caller, journal.arrived_s)
+            kind = await self._kind_of(body, caller)
+            return await self._parts.preparer.prepare(kind, body, scope["headers"], caller, journal.arrived_s)
         finally:
             hold.release()
+
+    async def _kind_of(self, body: bytes, caller: Caller) -> Kind[Generation]:
+        """How this body is understood: what the store has to say for it is in it."""
+        return self._kind
+
+    async def _heard(self, answer: AnswerBuilder, caller: Caller) -> None:
+        """All of an answer is there, and its end was not told yet."""
 
     async def _plain(self, plan: Plan, caller: Caller, journal: Journal, disconnect: Disconnect, send: Send) -> None:
         with ClientConnection(disconnect):
@@ -105,7 +113,8 @@ class Generate(Generic[Generation]):
 
     async def _collect(self, plan: Plan, caller: Caller, journal: Journal) -> tuple[object, Headers]:
         """The whole answer, and its headers. What it was made of goes with this, before a slow client has taken it."""
-        answer = await self._answer(plan, caller, journal, None)
+        answer = await self._begin(plan, caller, journal, None)
+        await self._answer(plan, caller, journal, answer, None)
         return answer.whole(), plan.headers(answer.jobs)
 
     async def _stream(
@@ -113,37 +122,48 @@ class Generate(Generic[Generation]):
     ) -> None:
         fault: Exception | None = None
         with EventStream(disconnect, send, push, write_timeout_s=self._parts.bounds.write_timeout_s) as out:
+            answer = await self._begin(plan, caller, journal, out)
             try:
-                await self._answer(plan, caller, journal, out)
+                await self._answer(plan, caller, journal, answer, out)
             except Exception as error:  # whatever it is, a stream that has begun ends with a frame that says so
                 if not out.started:
                     raise
                 fault = error
                 told = error if isinstance(error, ApiError) else internal_error()
                 body = error_body(told, journal.endpoint, journal.request_id)
-                await out.write(self._kind.answer.fault(body))
+                await out.write(answer.fault(body))
         await out.close()
         if fault is not None:
             raise fault  # for the tenant middleware's record
 
-    async def _answer(self, plan: Plan, caller: Caller, journal: Journal, out: EventStream | None) -> AnswerBuilder:
-        """Submit the request, and let its answer hear all that comes of it. `out`: where a stream goes."""
-        submitter = self._parts.submitter
+    async def _begin(self, plan: Plan, caller: Caller, journal: Journal, out: EventStream | None) -> AnswerBuilder:
+        """Submit the request; its answer, which `_answer` is told of at once. `out`: where a stream goes."""
+        submitter, tier = self._parts.submitter, plan.service_level.service_tier
         request = await submitter.submit(caller, plan, journal.arrived_s)
         try:
-            tier = plan.service_level.service_tier
-            answer = self._kind.answer(plan.request, plan.model, tier, request.jobs, out)
+            return self._kind.answer(plan.request, plan.model, tier, request.jobs, out)
+        except BaseException as error:
+            await submitter.end(caller, request, error)
+            raise
+
+    async def _answer(
+        self, plan: Plan, caller: Caller, journal: Journal, answer: AnswerBuilder, out: EventStream | None
+    ) -> None:
+        """Let an answer hear all that comes of its request, and end that. `out`: where a stream goes."""
+        request, submitter = answer.jobs[0].request, self._parts.submitter
+        try:
             if out is None:
                 await self._tell(plan, request, journal, answer, _WHOLE)
+                await self._heard(answer, caller)
             else:
                 out.lead_with(plan.headers(request.jobs))
                 await self._tell(plan, request, journal, answer, self._parts.bounds.stream_rhythm)
+                await self._heard(answer, caller)
                 await out.write(answer.ending())
         except BaseException as error:
             await submitter.end(caller, request, error)
             raise
         await submitter.end(caller, request)
-        return answer
 
     async def _tell(
         self, plan: Plan, request: LiveRequest, journal: Journal, answer: AnswerBuilder, rhythm: Rhythm

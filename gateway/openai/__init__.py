@@ -5,6 +5,9 @@
     tools.py        tools, the choice of them, and calls: on the wire and checked
     requests.py     what a checked body becomes
     structures.py   what form an answer shall have
+    response_body.py   the body of the Responses API, and the request that it becomes
+    response_tools.py  its tools, and the choice of them
+    response_items.py  items of its conversations, and the turns that they come to
     neutral.py      fields that are not served yet, and the values that ask for nothing
     rate_limits.py  the x-ratelimit headers
 

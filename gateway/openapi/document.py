@@ -24,13 +24,16 @@ from fairlane.gateway.admin.router import Operation
 from fairlane.gateway.admin.views import QuotaView
 from fairlane.gateway.anthropic.wire import NEUTRAL_MESSAGES, NEUTRAL_PROMPT, MessagesBody, PromptBody
 from fairlane.gateway.api import tokenize
+from fairlane.gateway.api.responses import ItemsQuery, ResponseQuery
 from fairlane.gateway.api.tokenize import DetokenizeBody, EmbeddingsBody, TokenizeChatBody, TokenizeTextBody
 from fairlane.gateway.errors import ANTHROPIC_PATH, TABLE, Code, is_anthropic
 from fairlane.gateway.openai import batches as openai_batches
 from fairlane.gateway.openai.batches import UploadForm
 from fairlane.gateway.openai.neutral import NEUTRAL_CHAT, NEUTRAL_COMPLETION, Neutral
+from fairlane.gateway.openai.response_body import NEUTRAL_RESPONSE, ResponseBody
 from fairlane.gateway.openai.wire import ChatBody, CompletionBody, GenerationBody
 from fairlane.gateway.openapi import anthropic as anthropic_schemas
+from fairlane.gateway.openapi import responses as response_schemas
 from fairlane.gateway.openapi import schemas as openapi_schemas
 from fairlane.gateway.openapi.examples import ANSWERS, BODIES, ERROR
 from fairlane.gateway.openapi.refine import query_schema, refined, with_neutral_fields
@@ -139,6 +142,7 @@ _COUNTING: tuple[Code, ...] = (
     "concurrency_limit_exceeded",
     "internal_error",
 )
+_KEPT: tuple[Code, ...] = (*_ANY_TENANT, "invalid_request_error", "not_found")
 _SECURITY: Json = {
     "tenant": {"type": "http", "scheme": "bearer", "description": "An API key: fl-<public id>-<secret>"},
     "tenant_key": {
@@ -223,6 +227,46 @@ TENANT_API: tuple[Documented, ...] = (
         neutral=NEUTRAL_PROMPT,
         answers={JSON: anthropic_schemas.TokenCount},
         codes=_COUNTING,
+    ),
+    Documented(
+        method="POST",
+        path="/v1/responses",
+        name="create_response",
+        summary="Answer a conversation of items, whole or as a stream of events",
+        who="tenant",
+        body=ResponseBody,
+        neutral=NEUTRAL_RESPONSE,
+        answers={JSON: response_schemas.ResponseObject, STREAM: str},
+        codes=(*_GENERATION, "not_found"),
+    ),
+    Documented(
+        method="GET",
+        path="/v1/responses/{response_id}",
+        name="get_response",
+        summary="Show a response that was kept",
+        who="tenant",
+        query=ResponseQuery,
+        answers={JSON: response_schemas.ResponseObject},
+        codes=_KEPT,
+    ),
+    Documented(
+        method="DELETE",
+        path="/v1/responses/{response_id}",
+        name="delete_response",
+        summary="Forget a response that was kept",
+        who="tenant",
+        answers={JSON: response_schemas.DeletedResponse},
+        codes=(*_ANY_TENANT, "not_found"),
+    ),
+    Documented(
+        method="GET",
+        path="/v1/responses/{response_id}/input_items",
+        name="list_response_input_items",
+        summary="List what a kept response answers",
+        who="tenant",
+        query=ItemsQuery,
+        answers={JSON: response_schemas.InputItemList},
+        codes=_KEPT,
     ),
     Documented(
         method="GET",

@@ -56,6 +56,8 @@ class Kind(Generic[Generation]):
     """The shape of its answers."""
     error_frame: Callable[[Json], bytes] = sse.data
     """An error in a stream whose answer is not made here: one that another gateway runs."""
+    carried_bytes: int = 0
+    """What a body brings along that is kept elsewhere, as an earlier conversation."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -204,10 +206,11 @@ class Preparer:
         self, kind: Kind[Generation], body: bytes, caller: Caller
     ) -> tuple[Generation, ServedModel, list[Tokens]]:
         """The request that a body holds, its model, and the tokens of its prompts. Raises ApiError."""
-        if len(body) <= LARGE_BODY_BYTES:
+        read_bytes = len(body) + kind.carried_bytes
+        if read_bytes <= LARGE_BODY_BYTES:
             return self._understand(kind, body, caller)
         # a larger one is looked at in a thread: the loop has streams to serve
-        async with self._huge_turns if len(body) > HUGE_BODY_BYTES else nullcontext():
+        async with self._huge_turns if read_bytes > HUGE_BODY_BYTES else nullcontext():
             return await asyncio.to_thread(self._understand_and_measure, kind, body, caller)
 
     def _understand_and_measure(

@@ -2,6 +2,7 @@
 
 import gc
 from collections import Counter
+from typing import Any
 
 import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -50,13 +51,16 @@ async def test_generation_goes_the_short_way_as_it_is_served() -> None:
     express = with_fast_path(create_app(resources))
 
     assert isinstance(express, FastPath)
-    paths = ("/v1/chat/completions", "/v1/completions", "/v1/messages")
+    paths = ("/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses")
     assert express.routes == {("POST", path) for path in paths}
     assert isinstance(configure(settings, resources).app, FastPath)
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_what_a_request_made_goes_with_its_last_reference(valkey_url: str, stream: bool) -> None:
+@pytest.mark.parametrize(("path", "asked"), [(CHAT, ASKED), ("/v1/responses", {"model": "tiny", "input": "What?"})])
+async def test_what_a_request_made_goes_with_its_last_reference(
+    valkey_url: str, path: str, asked: dict[str, Any], stream: bool
+) -> None:
     """Or it would stay, prompt and all, until the next collection, which is seldom."""
     async with serving(settings(valkey_url)) as served:
         headers = {"authorization": f"Bearer {await served.tenant()}"}
@@ -65,7 +69,7 @@ async def test_what_a_request_made_goes_with_its_last_reference(valkey_url: str,
         try:
             async with served.http as client:
                 for _ in range(3):
-                    assert (await client.post(CHAT, json={**ASKED, "stream": stream}, headers=headers)).is_success
+                    assert (await client.post(path, json={**asked, "stream": stream}, headers=headers)).is_success
                 await served.landed()
                 left = Counter(type(one) for one in gc.get_objects())
         finally:

@@ -217,3 +217,17 @@ async def test_answers_have_the_headers_that_the_document_names(valkey_url: str)
         given = {name for name in answer.headers if name.startswith(("x-", "openai-", "retry-"))}
         assert given == named - {"x-fairlane-degraded"} - may_be_absent.get(answer.status_code, set())
         assert "x-fairlane-degraded" in named
+
+
+async def test_the_responses_api_answers_as_documented(valkey_url: str) -> None:
+    asked = {"model": "tiny", "input": "Who?", "text": {"format": {"type": "text"}}, "top_logprobs": 1}
+    async with serving(settings(valkey_url)) as served:
+        await served.tenant()
+        schema("ResponseBody").validate(asked)
+        made = (await served.post("/v1/responses", asked)).json()
+        cut = (await served.post("/v1/responses", {**asked, "max_output_tokens": 2})).json()
+        listed = (await served.get(f"/v1/responses/{made['id']}/input_items")).json()
+
+    for response in (made, cut):
+        schema("ResponseObject").validate(response)
+    schema("InputItemList").validate(listed)

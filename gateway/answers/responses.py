@@ -1,0 +1,147 @@
+"""Answers of the Responses API: one object whose output items follow each other, or its making as numbered events."""
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+
+from fairlane.gateway.answers.builder import AnswerBuilder, AnswerChoice, Json, Usage
+from fairlane.gateway.answers.choices import chat_logprobs
+from fairlane.gateway.answers.chunks import AnswerChunk, TextChunk
+from fairlane.gateway.answers.message import read_chunk
+from fairlane.gateway.answers.response_output import OutputItems
+from fairlane.gateway.fleet import ServedModel
+from fairlane.gateway.http import sse
+from fairlane.gateway.http.sse import EventStream
+from fairlane.gateway.openai.requests import GenerationRequest
+from fairlane.gateway.openai.response_body import ResponseRequest
+from fairlane.gateway.openai.response_items import new_id
+from fairlane.gateway.requests.request import LiveJob
+from fairlane.scheduler.protocol.messages import FinishReason
+
+_OF_LIMITS = frozenset({"rate_limit_error", "insufficient_quota", "overloaded_error"})
+"""Types of errors that OpenAI's one word for them in a response stands for."""
+
+
+class ResponseAnswer(AnswerBuilder):
+    """One response. What it says is kept whole, also in a stream: its last events repeat it."""
+
+    def __init__(
+        self,
+        request: GenerationRequest,
+        model: ServedModel,
+        service_tier: str,
+        jobs: Sequence[LiveJob],
+        out: EventStream | None,
+    ) -> None:
+        assert isinstance(request, ResponseRequest)  # noqa: S101 - its kind parses no other
+        super().__init__(request, model, service_tier, jobs, out)
+        self.id = new_id("resp")
+        self.request = request
+        self._reader_of_all = self._reader()
+        self._output = OutputItems(request.called_as)
+        self._stored = request.store
+        self._finish: FinishReason | None = None
+        self._ended: Json | None = None
+        self._closing: list[Json] = []
+        """Events of the end, which are numbered when they are told."""
+        self._sequence = 0
+
+    def ended(self) -> Json:
+        """The whole response; nothing is heard after it."""
+        if self._ended is None:
+            is_cut = self._finish == "length"
+            self._closing = list(self._output.close("incomplete" if is_cut else "completed"))
+            self._ended = self._object("incomplete" if is_cut else "completed")
+        return self._ended
+
+    def not_kept(self) -> None:
+        """It was to be kept, and could not be: whoever reads it learns so."""
+        self._stored = False
+        self.ended()["store"] = False
+
+    def whole(self) -> Json:
+        return self.ended()
+
+    def ending(self) -> bytes:
+        """The end of what was open, and the whole response."""
+        response = self.ended()
+        events = [*self._closing, {"type": f"response.{response['status']}", "response": response}]
+        return b"".join([*self._opening(), *map(self._event, events)])
+
+    def fault(self, body: Json) -> bytes:
+        """The error as an event, and the response as it failed: clients look for one or the other."""
+        error = body["error"]
+        told = {"code": error["code"], "message": error["message"], "param": error["param"]}
+        code = "rate_limit_exceeded" if error["type"] in _OF_LIMITS else "server_error"
+        failed = self._object("failed") | {"error": {"code": code, "message": error["message"]}}
+        frames = [
+            *self._opening(),
+            self._event({"type": "error", **told}),
+            self._event({"type": "response.failed", "response": failed}),
+        ]
+        return b"".join(frames)
+
+    def _begin(self, index: int, choice: AnswerChoice) -> list[bytes]:
+        return []
+
+    def _tell(self, chunk: TextChunk, choice: AnswerChoice) -> list[bytes]:
+        return [self._event(event) for event in self._events(chunk)]
+
+    def _frames(self, chunks: Iterable[AnswerChunk]) -> bytes:
+        return b"".join([*self._opening(), super()._frames(chunks)])
+
+    def _keep(self, chunks: Iterable[AnswerChunk]) -> None:
+        for chunk in chunks:
+            if isinstance(chunk, TextChunk):
+                for _ in self._events(chunk):
+                    pass  # the items alone are of use
+
+    def _opening(self) -> list[bytes]:
+        """What a stream begins with."""
+        if self._sequence:
+            return []
+        response = self._object("in_progress")
+        return [
+            self._event({"type": "response.created", "response": response}),
+            self._event({"type": "response.in_progress", "response": response}),
+        ]
+
+    def _events(self, chunk: TextChunk) -> Iterator[Json]:
+        self._finish = chunk.finish_reason or self._finish
+        logprobs: list[Json] = []
+        if self._request.logprobs is not None:
+            logprobs = chat_logprobs(self._model.text, chunk.token_ids, chunk.logprobs)["content"]
+        return self._output.hear(read_chunk(self._reader_of_all, chunk), logprobs, len(chunk.token_ids))
+
+    def _event(self, event: Json) -> bytes:
+        numbered = {**event, "sequence_number": self._sequence}
+        self._sequence += 1
+        return sse.event(event["type"], numbered)
+
+    def _object(self, status: str) -> Json:
+        is_over = status in ("completed", "incomplete")
+        told: Json = {
+            "id": self.id,
+            "object": "response",
+            "created_at": self._created_s,
+            "completed_at": int(time.time()) if status == "completed" else None,
+            "status": status,
+            "error": None,
+            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
+            "model": self._model.name,
+            "output": list(self._output.items),
+            "service_tier": self._service_tier,
+            "usage": self._usage(self.usage()) if is_over else None,
+            **self.request.echo,
+            "store": self._stored,
+        }
+        limited_by = self._limited_by(0, self._finish)
+        return told if limited_by is None else {**told, "fairlane": {"limited_by": limited_by}}
+
+    def _usage(self, usage: Usage) -> Json:
+        return {
+            "input_tokens": usage.prompt_tokens,
+            "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
+            "output_tokens": usage.completion_tokens,
+            "output_tokens_details": {"reasoning_tokens": self._output.reasoning_tokens},
+            "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        }

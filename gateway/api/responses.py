@@ -1,0 +1,196 @@
+"""`POST /v1/responses`: a conversation as items, which may go on from a response that was kept.
+
+`GET` and `DELETE /v1/responses/{id}`, `GET /v1/responses/{id}/input_items`: responses that a tenant has kept.
+"""
+
+import asyncio
+from dataclasses import replace
+from functools import partial
+from typing import Annotated, Literal, TypeVar
+
+import msgspec
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.datastructures import QueryParams
+from starlette.types import Receive, Scope, Send
+
+from fairlane.gateway.answers.builder import AnswerBuilder, Json
+from fairlane.gateway.answers.responses import ResponseAnswer
+from fairlane.gateway.api.generate import Generate, Parts
+from fairlane.gateway.auth import Caller
+from fairlane.gateway.errors import ApiError, invalid, not_found
+from fairlane.gateway.http.body import LARGE_BODY_BYTES
+from fairlane.gateway.http.sse import send_json
+from fairlane.gateway.openai.response_body import KeptResponse, ResponseRequest, parse_response, read_kept
+from fairlane.gateway.openai.wire import checked_fields
+from fairlane.gateway.requests.prepare import Kind, Tokens
+from fairlane.gateway.text.tokenizer import TextModel
+from fairlane.quotas.responses import KeptResponses
+from fairlane.store.errors import STORE_ERRORS
+
+PATH = "/v1/responses"
+ONE_PATH = PATH + "/{response_id}"
+ITEMS_PATH = ONE_PATH + "/input_items"
+_PARAM = "previous_response_id"
+_NAME = _PARAM.encode()
+
+
+def _prompts(text: TextModel, request: ResponseRequest) -> list[Tokens]:
+    try:
+        return [text.chat_prompt(request.messages, request.offered_tools)]
+    except ApiError as error:
+        if error.param == "messages":  # as chat calls them
+            error.param = "input"
+        raise
+
+
+RESPONSE = Kind(
+    operation="chat",
+    prompt_param="input",
+    most_prompts=1,
+    parse=parse_response,
+    prompts=_prompts,
+    answer=ResponseAnswer,
+)
+
+
+class Respond(Generate[ResponseRequest]):
+    """The endpoint that makes responses."""
+
+    def __init__(self, parts: Parts, kept: KeptResponses) -> None:
+        super().__init__(RESPONSE, parts)
+        self._kept = kept
+
+    async def _kind_of(self, body: bytes, caller: Caller) -> Kind[ResponseRequest]:
+        """With what is kept of the response that the body goes on from. Raises StoreUnavailable."""
+        if _NAME not in body:
+            return self._kind
+        large = len(body) > LARGE_BODY_BYTES
+        previous_id = await asyncio.to_thread(_previous_id, body) if large else _previous_id(body)
+        if previous_id is None:
+            return self._kind
+        previous = await self._kept.read(caller.root, caller.tenant_id, previous_id)
+        if previous is None:
+            raise ApiError("No response of this id is kept.", "not_found", _PARAM)
+        return replace(self._kind, parse=partial(parse_response, previous=previous), carried_bytes=len(previous))
+
+    async def _heard(self, answer: AnswerBuilder, caller: Caller) -> None:
+        """Keep the response, if that is wanted, before its client learns its end."""
+        assert isinstance(answer, ResponseAnswer)  # noqa: S101 - as the kind says
+        if answer.request.store and not await self._keep(answer, caller):
+            answer.not_kept()
+
+    async def _keep(self, answer: ResponseAnswer, caller: Caller) -> bool:
+        items = [item.as_json() for item in answer.request.items]
+        content = msgspec.json.encode(KeptResponse(answer.ended(), items))
+        try:
+            return await self._kept.keep(caller.root, caller.tenant_id, answer.id, content)
+        except STORE_ERRORS:
+            return False
+
+
+class _Previous(msgspec.Struct):
+    """What matters here of a body."""
+
+    previous_response_id: object = None
+
+
+def _previous_id(body: bytes) -> str | None:
+    """The id in a body; None too where the body is refused for it."""
+    try:
+        found = msgspec.json.decode(body, type=_Previous).previous_response_id
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+    return found if isinstance(found, str) and found and found.isprintable() else None
+
+
+class _Query(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+class ResponseQuery(_Query):
+    """How a response is told: whole."""
+
+    stream: Annotated[Literal["false"] | None, Field(description="Streams are not told again")] = None
+    include_obfuscation: Annotated[Literal["false"] | None, Field(description="There is none")] = None
+
+
+class ItemsQuery(_Query):
+    """Which part of a response's input."""
+
+    limit: Annotated[int, Field(ge=1, le=100, description="Items of one page")] = 20
+    order: Annotated[Literal["asc", "desc"], Field(description="`desc`: the newest first")] = "desc"
+    after: Annotated[str | None, Field(description="`last_id` of the page before")] = None
+
+
+Query = TypeVar("Query", bound=_Query)
+
+
+class ShowResponse:
+    """A response that was kept."""
+
+    def __init__(self, kept: KeptResponses) -> None:
+        self._kept = kept
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One ASGI call, inside its tenant middleware. Raises ApiError `not_found`. Raises StoreUnavailable."""
+        _asked(ResponseQuery, scope)
+        found = await _found(self._kept, scope)
+        await send_json(send, found.response, [])
+
+
+class ListInputItems:
+    """What a kept response answers, the newest first."""
+
+    def __init__(self, kept: KeptResponses) -> None:
+        self._kept = kept
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One ASGI call, inside its tenant middleware. Raises ApiError `not_found`. Raises StoreUnavailable."""
+        query = _asked(ItemsQuery, scope)
+        items = (await _found(self._kept, scope)).items
+        if query.order == "desc":
+            items = items[::-1]
+        if query.after is not None:
+            items = items[_position(items, query.after) + 1 :]
+        await send_json(send, _page(items, query.limit), [])
+
+
+class ForgetResponse:
+    """Forgets a response that was kept."""
+
+    def __init__(self, kept: KeptResponses) -> None:
+        self._kept = kept
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One ASGI call, inside its tenant middleware. Raises ApiError `not_found`. Raises StoreUnavailable."""
+        caller: Caller = scope["state"]["caller"]
+        response_id = scope["path_params"]["response_id"]
+        if not await self._kept.forget(caller.root, caller.tenant_id, response_id):
+            raise not_found("response")
+        await send_json(send, {"id": response_id, "object": "response", "deleted": True}, [])
+
+
+async def _found(kept: KeptResponses, scope: Scope) -> KeptResponse:
+    caller: Caller = scope["state"]["caller"]
+    content = await kept.read(caller.root, caller.tenant_id, scope["path_params"]["response_id"])
+    if content is None:
+        raise not_found("response")
+    return await asyncio.to_thread(read_kept, content) if len(content) > LARGE_BODY_BYTES else read_kept(content)
+
+
+def _page(items: list[Json], limit: int) -> Json:
+    data = items[:limit]
+    first, last = (data[0]["id"], data[-1]["id"]) if data else (None, None)
+    return {"object": "list", "data": data, "first_id": first, "last_id": last, "has_more": len(items) > limit}
+
+
+def _position(items: list[Json], item_id: str) -> int:
+    """Where an item stands. Raises ApiError."""
+    found = next((index for index, item in enumerate(items) if item["id"] == item_id), None)
+    if found is None:
+        raise invalid("after", "`after` is none of the response's items.")
+    return found
+
+
+def _asked(kind: type[Query], scope: Scope) -> Query:
+    return checked_fields(kind, {}, dict(QueryParams(scope["query_string"])))
