@@ -58,7 +58,7 @@ class FilesQuery(_ListQuery):
     """Which files to list."""
 
     after: Annotated[str, Field(max_length=64, description="The last id of the page before")] = ""
-    limit: Annotated[int, Field(ge=1, le=MOST_FILES_LISTED)] = MOST_FILES_LISTED
+    limit: Annotated[int, Field(ge=1, le=MOST_FILES_LISTED, description="Items of a page at most")] = MOST_FILES_LISTED
     order: Annotated[Literal["asc", "desc"], Field(description="By creation; `desc`: the newest first")] = "desc"
     purpose: Annotated[Literal["batch", "batch_output"] | None, Field(description="Absent: any")] = None
 
@@ -67,7 +67,7 @@ class BatchesQuery(_ListQuery):
     """Which batches to list, the newest first."""
 
     after: Annotated[str, Field(max_length=64, description="The last id of the page before")] = ""
-    limit: Annotated[int, Field(ge=1, le=MOST_BATCHES_LISTED)] = 20
+    limit: Annotated[int, Field(ge=1, le=MOST_BATCHES_LISTED, description="Items of a page at most")] = 20
 
 
 Q = TypeVar("Q", bound=_ListQuery)

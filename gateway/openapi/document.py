@@ -6,7 +6,6 @@ import functools
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from importlib import metadata
 from types import UnionType
 from typing import Any, Literal, get_args
@@ -21,20 +20,29 @@ from fairlane.gateway.admin import routes as admin
 from fairlane.gateway.admin.inputs import Nothing
 from fairlane.gateway.admin.openai import routes as openai_admin
 from fairlane.gateway.admin.router import Operation
-from fairlane.gateway.admin.views import QuotaView
-from fairlane.gateway.anthropic.wire import NEUTRAL_MESSAGES, NEUTRAL_PROMPT, MessagesBody, PromptBody
-from fairlane.gateway.api import tokenize
-from fairlane.gateway.api.responses import ItemsQuery, ResponseQuery
-from fairlane.gateway.api.tokenize import DetokenizeBody, EmbeddingsBody, TokenizeChatBody, TokenizeTextBody
-from fairlane.gateway.errors import ANTHROPIC_PATH, TABLE, Code, is_anthropic
-from fairlane.gateway.openai import batches as openai_batches
+from fairlane.gateway.errors import TABLE, Code, is_anthropic
 from fairlane.gateway.openai.batches import UploadForm
-from fairlane.gateway.openai.neutral import NEUTRAL_CHAT, NEUTRAL_COMPLETION, Neutral
-from fairlane.gateway.openai.response_body import NEUTRAL_RESPONSE, ResponseBody
-from fairlane.gateway.openai.wire import ChatBody, CompletionBody, GenerationBody
+from fairlane.gateway.openai.wire import GenerationBody
 from fairlane.gateway.openapi import anthropic as anthropic_schemas
-from fairlane.gateway.openapi import responses as response_schemas
 from fairlane.gateway.openapi import schemas as openapi_schemas
+from fairlane.gateway.openapi.calls import (
+    ANY_ADMIN,
+    ANY_BODY,
+    ANY_REQUEST,
+    BATCH_API,
+    BY_SESSION,
+    FORM,
+    JSON,
+    METRICS,
+    OPEN_CALLS,
+    OPENAPI,
+    REF,
+    STREAM,
+    TENANT_API,
+    VERSION,
+    Documented,
+    Who,
+)
 from fairlane.gateway.openapi.examples import ANSWERS, BODIES, ERROR
 from fairlane.gateway.openapi.refine import query_schema, refined, with_neutral_fields
 from fairlane.quotas.tenants import TENANT_ID
@@ -71,78 +79,13 @@ def _query_parameter(name: str, schema: Json, *, required: bool) -> Json:
     return {"name": name, "in": "query", "required": required, "schema": schema, **described}
 
 
-Who = Literal["tenant", "admin", "anyone"]
 _ERRORS = openapi_schemas.Error, anthropic_schemas.AnthropicError
 """Ours, and Anthropic's."""
-JSON, STREAM, TEXT, HTML = "application/json", "text/event-stream", "text/plain", "text/html"
-FORM, BYTES = "multipart/form-data", "application/octet-stream"
-REF = "#/components/schemas/{model}"
-
-_ANY_TENANT: tuple[Code, ...] = (
-    "invalid_api_key",
-    "endpoint_not_allowed",
-    "address_not_allowed",
-    "tenant_suspended",
-    "quota_store_unavailable",
-    "shutting_down",
-)
-_OPERATOR: tuple[Code, ...] = ("invalid_api_key", "rate_limit_exceeded", "quota_store_unavailable")
-_ANY_ADMIN: tuple[Code, ...] = ("invalid_request_error", *_OPERATOR)
-_BY_SESSION: tuple[Code, ...] = ("origin_not_allowed",)
-"""Of what changes something."""
-_ANY_REQUEST: tuple[Code, ...] = ("invalid_request_error", "method_not_allowed", "headers_too_large")
-"""What HTTP itself can have wrong, before anybody looks at who sends it."""
-_ANY_BODY: tuple[Code, ...] = ("request_timeout", "request_too_large", "overloaded_memory")
-_GENERATION: tuple[Code, ...] = (
-    *_ANY_TENANT,
-    *_ANY_BODY,
-    "invalid_request_error",
-    "context_length_exceeded",
-    "request_exceeds_limit",
-    "lane_not_allowed",
-    "model_not_allowed",
-    "model_not_found",
-    "rate_limit_exceeded",
-    "concurrency_limit_exceeded",
-    "queue_full",
-    "insufficient_quota",
-    "overloaded",
-    "deadline_unattainable",
-    "internal_error",
-    "no_worker",
-    "unavailable",
-    "deadline_exceeded",
-    "idempotency_conflict",
-)
-
-
-_OF_A_CARD: tuple[Code, ...] = (
-    *_ANY_TENANT,
-    *_ANY_BODY,
-    "context_length_exceeded",
-    "concurrency_limit_exceeded",
-    "rate_limit_exceeded",
-    "model_not_allowed",
-    "model_not_found",
-    "internal_error",
-)
 _TAGS: Mapping[Who, str] = {
     "tenant": "What applications call, each with a key of its tenant",
     "admin": "What operators call, with the admin key",
     "anyone": "What anyone may ask",
 }
-_COUNTING: tuple[Code, ...] = (
-    *_ANY_TENANT,
-    *_ANY_BODY,
-    "invalid_request_error",
-    "context_length_exceeded",
-    "model_not_allowed",
-    "model_not_found",
-    "rate_limit_exceeded",
-    "concurrency_limit_exceeded",
-    "internal_error",
-)
-_KEPT: tuple[Code, ...] = (*_ANY_TENANT, "invalid_request_error", "not_found")
 _SECURITY: Json = {
     "tenant": {"type": "http", "scheme": "bearer", "description": "An API key: fl-<public id>-<secret>"},
     "tenant_key": {
@@ -158,316 +101,6 @@ _NEEDS: dict[Who, list[Json]] = {
     "admin": [{"admin": []}],
     "anyone": [],
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Documented:
-    """One operation as the document shows it."""
-
-    method: str
-    path: str
-    name: str
-    summary: str
-    who: Who
-    query: type[BaseModel] | None = None
-    body: Any = None
-    """A model, a union of such, or a TypedDict that is sent as a form."""
-    neutral: Neutral = field(default_factory=dict)
-    status: int = 200
-    answers: Mapping[str, Any]
-    """Media type → type of the answer; of a stream: of what each event holds. Empty: it is always refused."""
-    codes: tuple[Code, ...] = ()
-    tagged: bool = False
-    """Answers with an `ETag`."""
-    if_match: bool = False
-    """Honours `If-Match`."""
-
-
-TENANT_API: tuple[Documented, ...] = (
-    Documented(
-        method="POST",
-        path="/v1/chat/completions",
-        name="create_chat_completion",
-        summary="Answer a conversation, whole or as a stream",
-        who="tenant",
-        body=ChatBody,
-        neutral=NEUTRAL_CHAT,
-        answers={JSON: openapi_schemas.ChatCompletion, STREAM: openapi_schemas.ChatCompletionChunk},
-        codes=_GENERATION,
-    ),
-    Documented(
-        method="POST",
-        path="/v1/completions",
-        name="create_completion",
-        summary="Go on with a text, whole or as a stream",
-        who="tenant",
-        body=CompletionBody,
-        neutral=NEUTRAL_COMPLETION,
-        answers={JSON: openapi_schemas.Completion, STREAM: openapi_schemas.CompletionChunk},
-        codes=_GENERATION,
-    ),
-    Documented(
-        method="POST",
-        path=ANTHROPIC_PATH,
-        name="create_message",
-        summary="Answer a conversation in Anthropic's words, whole or as a stream",
-        who="tenant",
-        body=MessagesBody,
-        neutral=NEUTRAL_MESSAGES,
-        answers={JSON: anthropic_schemas.AnthropicMessage, STREAM: str},
-        codes=_GENERATION,
-    ),
-    Documented(
-        method="POST",
-        path=f"{ANTHROPIC_PATH}/count_tokens",
-        name="count_message_tokens",
-        summary="Count the tokens of a message's prompt; nothing is charged",
-        who="tenant",
-        body=PromptBody,
-        neutral=NEUTRAL_PROMPT,
-        answers={JSON: anthropic_schemas.TokenCount},
-        codes=_COUNTING,
-    ),
-    Documented(
-        method="POST",
-        path="/v1/responses",
-        name="create_response",
-        summary="Answer a conversation of items, whole or as a stream of events",
-        who="tenant",
-        body=ResponseBody,
-        neutral=NEUTRAL_RESPONSE,
-        answers={JSON: response_schemas.ResponseObject, STREAM: str},
-        codes=(*_GENERATION, "not_found"),
-    ),
-    Documented(
-        method="GET",
-        path="/v1/responses/{response_id}",
-        name="get_response",
-        summary="Show a response that was kept",
-        who="tenant",
-        query=ResponseQuery,
-        answers={JSON: response_schemas.ResponseObject},
-        codes=_KEPT,
-    ),
-    Documented(
-        method="DELETE",
-        path="/v1/responses/{response_id}",
-        name="delete_response",
-        summary="Forget a response that was kept",
-        who="tenant",
-        answers={JSON: response_schemas.DeletedResponse},
-        codes=(*_ANY_TENANT, "not_found"),
-    ),
-    Documented(
-        method="GET",
-        path="/v1/responses/{response_id}/input_items",
-        name="list_response_input_items",
-        summary="List what a kept response answers",
-        who="tenant",
-        query=ItemsQuery,
-        answers={JSON: response_schemas.InputItemList},
-        codes=_KEPT,
-    ),
-    Documented(
-        method="GET",
-        path="/v1/models",
-        name="list_models",
-        summary="List the models that the key may use; with `anthropic-version`, in Anthropic's words",
-        who="tenant",
-        answers={JSON: openapi_schemas.ModelList},
-        codes=_ANY_TENANT,
-    ),
-    Documented(
-        method="GET",
-        path="/v1/models/{model}",
-        name="get_model",
-        summary="Show a model",
-        who="tenant",
-        answers={JSON: openapi_schemas.ModelObject},
-        codes=(*_ANY_TENANT, "model_not_found"),
-    ),
-    Documented(
-        method="POST",
-        path=tokenize.TOKENIZE_PATH,
-        name="tokenize",
-        summary="Count the tokens of a text or a conversation; nothing is charged",
-        who="tenant",
-        body=TokenizeTextBody | TokenizeChatBody,
-        neutral=NEUTRAL_CHAT,
-        answers={JSON: openapi_schemas.TokenCount},
-        codes=_OF_A_CARD,
-    ),
-    Documented(
-        method="POST",
-        path=tokenize.DETOKENIZE_PATH,
-        name="detokenize",
-        summary="Say what tokens stand for; nothing is charged",
-        who="tenant",
-        body=DetokenizeBody,
-        answers={JSON: openapi_schemas.DetokenizedText},
-        codes=_OF_A_CARD,
-    ),
-    Documented(
-        method="POST",
-        path=tokenize.EMBEDDINGS_PATH,
-        name="create_embeddings",
-        summary="Refused with the reason: no model that is served makes embeddings",
-        who="tenant",
-        body=EmbeddingsBody,
-        answers={},
-        codes=_OF_A_CARD,
-    ),
-    Documented(
-        method="GET",
-        path="/v1/limits",
-        name="get_limits",
-        summary="Show the limits of the calling key and its tenant as they stand",
-        who="tenant",
-        answers={JSON: QuotaView},
-        codes=_ANY_TENANT,
-    ),
-)
-_FILES: tuple[Code, ...] = (*_ANY_TENANT, "invalid_request_error", "not_found")
-BATCH_API: tuple[Documented, ...] = (
-    Documented(
-        method="POST",
-        path="/v1/files",
-        name="upload_file",
-        summary="Keep a file of requests for a batch",
-        who="tenant",
-        body=UploadForm,
-        answers={JSON: openai_batches.FileObject},
-        codes=(
-            *_ANY_TENANT,
-            *_ANY_BODY,
-            "invalid_request_error",
-            "request_exceeds_limit",
-            "concurrency_limit_exceeded",
-            "unavailable",
-        ),
-    ),
-    Documented(
-        method="GET",
-        path="/v1/files",
-        name="list_files",
-        summary="List the tenant's files",
-        who="tenant",
-        query=openai_batches.FilesQuery,
-        answers={JSON: openai_batches.FileList},
-        codes=(*_ANY_TENANT, "invalid_request_error"),
-    ),
-    Documented(
-        method="GET",
-        path="/v1/files/{file}",
-        name="get_file",
-        summary="Show a file",
-        who="tenant",
-        answers={JSON: openai_batches.FileObject},
-        codes=(*_ANY_TENANT, "not_found"),
-    ),
-    Documented(
-        method="DELETE",
-        path="/v1/files/{file}",
-        name="delete_file",
-        summary="Delete a file that no open batch reads",
-        who="tenant",
-        answers={JSON: openai_batches.FileDeleted},
-        codes=(*_FILES, "unavailable"),
-    ),
-    Documented(
-        method="GET",
-        path="/v1/files/{file}/content",
-        name="get_file_content",
-        summary="Fetch a file's bytes",
-        who="tenant",
-        answers={BYTES: str},
-        codes=(*_ANY_TENANT, "not_found", "unavailable"),
-    ),
-    Documented(
-        method="POST",
-        path="/v1/batches",
-        name="create_batch",
-        summary="Answer every line of a file within a window, on the throughput lane",
-        who="tenant",
-        body=openai_batches.BatchBody,
-        answers={JSON: openai_batches.BatchObject},
-        codes=(
-            *_ANY_TENANT,
-            *_ANY_BODY,
-            "invalid_request_error",
-            "request_exceeds_limit",
-            "lane_not_allowed",
-            "rate_limit_exceeded",
-            "concurrency_limit_exceeded",
-            "unavailable",
-        ),
-    ),
-    Documented(
-        method="GET",
-        path="/v1/batches",
-        name="list_batches",
-        summary="List the tenant's batches, the newest first",
-        who="tenant",
-        query=openai_batches.BatchesQuery,
-        answers={JSON: openai_batches.BatchList},
-        codes=(*_ANY_TENANT, "invalid_request_error"),
-    ),
-    Documented(
-        method="GET",
-        path="/v1/batches/{batch}",
-        name="get_batch",
-        summary="Show a batch and how far it is",
-        who="tenant",
-        answers={JSON: openai_batches.BatchObject},
-        codes=(*_ANY_TENANT, "not_found"),
-    ),
-    Documented(
-        method="POST",
-        path="/v1/batches/{batch}/cancel",
-        name="cancel_batch",
-        summary="End a batch: lines that were answered stay in its output file",
-        who="tenant",
-        answers={JSON: openai_batches.BatchObject},
-        codes=_FILES,
-    ),
-)
-OPENAPI = Documented(
-    method="GET",
-    path="/openapi.json",
-    name="get_openapi",
-    summary="This document",
-    who="anyone",
-    answers={JSON: Json},
-)
-VERSION = Documented(
-    method="GET",
-    path="/version",
-    name="get_version",
-    summary="Say which release answers",
-    who="anyone",
-    answers={JSON: openapi_schemas.VersionView},
-)
-_UNREADY: tuple[Code, ...] = ("no_worker", "quota_store_unavailable", "shutting_down")
-METRICS = Documented(
-    method="GET",
-    path="/metrics",
-    name="get_metrics",
-    summary="Metrics in Prometheus' text format; without a key on the metrics' own port",
-    who="admin",
-    answers={TEXT: str},
-    codes=_OPERATOR,
-)
-OPEN_CALLS: tuple[Documented, ...] = tuple(
-    Documented(method="GET", path=path, name=name, summary=summary, who="anyone", answers={kind: str}, codes=codes)
-    for path, name, summary, kind, codes in (
-        ("/healthz", "is_alive", "Say that the process lives", TEXT, ()),
-        ("/health", "is_healthy", "The same", TEXT, ()),
-        ("/ping", "ping", "The same", TEXT, ()),
-        ("/readyz", "is_ready", "Say whether a request would be served, and what is missing", TEXT, _UNREADY),
-        ("/docs", "open_docs", "This document as a page", HTML, ()),
-        ("/", "open_console", "The operators' console", HTML, ()),
-    )
-)
 
 
 def operations() -> list[Documented]:
@@ -533,7 +166,7 @@ def _documented(prefix: str, operation: Operation[Any]) -> Documented:
         body=asked if has_body else None,
         status=operation.status,
         answers=dict.fromkeys(operation.media, operation.answer),
-        codes=(*_ANY_ADMIN, *by_path, *by_tag, *operation.codes, *((*_ANY_BODY, *_BY_SESSION) if has_body else ())),
+        codes=(*ANY_ADMIN, *by_path, *by_tag, *operation.codes, *((*ANY_BODY, *BY_SESSION) if has_body else ())),
         tagged=operation.tagged and operation.method != "DELETE",
         if_match=operation.honours_tags,
     )
@@ -607,7 +240,7 @@ def _answer_schema(kind: str, shape: Any, named: Mapping[Any, Json]) -> Json:  #
 def _refusals(row: Documented, named: Mapping[Any, Json]) -> Json:
     """One answer per status, which says its codes."""
     by_status: dict[int, list[Code]] = defaultdict(list)
-    for code in dict.fromkeys((*_ANY_REQUEST, *row.codes)):
+    for code in dict.fromkeys((*ANY_REQUEST, *row.codes)):
         by_status[TABLE[code].status].append(code)
     content = {JSON: {"schema": named[_ERRORS[is_anthropic(row.path)]]}}
     return {

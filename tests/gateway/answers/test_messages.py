@@ -232,7 +232,8 @@ def test_nothing_said_is_a_message_without_blocks() -> None:
 
 
 def test_an_error_is_an_event_of_its_own() -> None:
-    assert MessagesAnswer.fault({"type": "error"}) == b'event: error\ndata: {"type":"error"}\n\n'
+    answer = built(PLAIN, generated(), None, "shown")
+    assert answer.fault({"type": "error"}) == b'event: error\ndata: {"type":"error"}\n\n'
 
 
 def test_a_pulse_is_a_line_break() -> None:
