@@ -30,23 +30,16 @@ class Pair(BaseModel):
     second: Person | None
 
 
-class Numbers(BaseModel):
-    wanted: Annotated[list[Annotated[int, Field(ge=0, le=9)]], Field(min_length=2, max_length=2)]
-
-
 class Tree(BaseModel):
     leaf: bool
     below: Annotated[list["Tree"], Field(max_length=1)]
-
-
-PARSED = [Person, Pair, Numbers]
 
 
 def format_of(schema: dict[str, Any]) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": True}}
 
 
-@pytest.mark.parametrize("model", PARSED)
+@pytest.mark.parametrize("model", [Person, Pair])
 def test_an_answer_is_parsed_into_a_model(client: openai.OpenAI, model: type[BaseModel]) -> None:
     asked = {**ASKED, "max_tokens": 60}
     answer = client.chat.completions.parse(**asked, response_format=model)
@@ -111,7 +104,7 @@ def test_it_is_kept_to_whether_strict_or_not(client: openai.OpenAI, strict: bool
         {"type": "string", "pattern": "^[ab]{2}$"},
         {"type": "integer", "minimum": 10, "maximum": 12},
         {"enum": ["one", 2, None]},
-        {"const": {"fixed": [1, 2]}},
+        {"const": {"fixed": 1}},
         {"type": "array", "items": {"type": "boolean"}, "minItems": 2, "maxItems": 2},
         {"anyOf": [{"type": "null"}, {"type": "boolean"}]},
         {"$defs": {"yes": {"const": "yes"}}, "$ref": "#/$defs/yes"},
@@ -132,7 +125,7 @@ def test_a_schema_is_kept_to(client: openai.OpenAI, schema: dict[str, Any]) -> N
 @pytest.mark.parametrize(
     "schema",
     [
-        {"oneOf": [{"type": "string"}, {"type": "null"}]},
+        {"oneOf": [{"type": "integer"}, {"type": "number"}]},
         {"not": {"type": "string"}},
         {"type": "string", "format": "colour"},
         {"type": "array", "uniqueItems": True},
