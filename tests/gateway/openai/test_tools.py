@@ -7,7 +7,15 @@ import pytest
 
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.openai.requests import ChatRequest, Turn, parse_chat
-from fairlane.gateway.openai.tools import NO_PARAMETERS, MAX_CALLS, MAX_TOOLS, MAX_TOOLS_CHARS, Tool, ToolCall, ToolChoice
+from fairlane.gateway.openai.tools import (
+    MAX_CALLS,
+    MAX_TOOLS,
+    MAX_TOOLS_CHARS,
+    NO_PARAMETERS,
+    Tool,
+    ToolCall,
+    ToolChoice,
+)
 
 SECRET = "what nobody may read"
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}

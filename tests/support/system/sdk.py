@@ -66,9 +66,7 @@ def content(answer: ChatCompletion, index: int = 0) -> str:
 
 def texts(chunks: list[ChatCompletionChunk], index: int = 0) -> str:
     """What a choice of a stream says."""
-    return "".join(
-        choice.delta.content or "" for chunk in chunks for choice in chunk.choices if choice.index == index
-    )
+    return "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices if choice.index == index)
 
 
 def output_tokens(answer: ChatCompletion | Completion) -> int:

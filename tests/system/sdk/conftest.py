@@ -2,20 +2,42 @@
 
 from collections.abc import Callable, Iterator
 from itertools import count
+from typing import Any, NamedTuple
 
 import openai
 import pytest
 
 from tests.support.system.harness import Server
 
-NewKey = Callable[..., str]
 _numbers = count()
 
 
+class Tenant(NamedTuple):
+    """One that was made for a case."""
+
+    id: str
+    key: str
+
+
+NewTenant = Callable[..., Tenant]
+NewKey = Callable[..., str]
+
+
 @pytest.fixture(scope="session")
-def new_key(server: Server) -> NewKey:
-    """Make a tenant of these fields for one case: its key."""
-    return lambda **fields: server.tenant(f"sdk-{next(_numbers)}", **fields)
+def new_tenant(server: Server) -> NewTenant:
+    """Make a tenant of these fields."""
+
+    def make(**fields: Any) -> Tenant:
+        name = f"sdk-{next(_numbers)}"
+        return Tenant(name, server.tenant(name, **fields))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def new_key(new_tenant: NewTenant) -> NewKey:
+    """The same; its key."""
+    return lambda **fields: new_tenant(**fields).key
 
 
 @pytest.fixture(scope="session")

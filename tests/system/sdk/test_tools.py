@@ -9,7 +9,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionMessageFunctionToolC
 from pydantic import BaseModel
 
 from tests.support.system.harness import Server
-from tests.support.system.sdk import ASKED, CITY, OfField, chat, chat_chunks, content, function, refused, texts
+from tests.support.system.sdk import ASKED, OfField, chat, chat_chunks, content, function, refused, texts
 
 pytestmark = [pytest.mark.system, pytest.mark.anyio]
 
@@ -108,33 +108,26 @@ def test_every_choice_calls(client: openai.OpenAI) -> None:
     assert len({call.id for index in range(3) for call in calls(answer, index)}) == 3
 
 
+def closed(**properties: Any) -> dict[str, Any]:
+    """The schema of an object with exactly these."""
+    names = [*properties]
+    return {"type": "object", "properties": properties, "required": names, "additionalProperties": False}
+
+
+TRUTHS = {"type": "array", "items": {"type": "boolean"}, "minItems": 1, "maxItems": 1}
+REFERRING = {**closed(to={"$ref": "#/$defs/city"}), "$defs": {"city": {"enum": ["Paris", "Rome"]}}}
+
+
 @pytest.mark.parametrize(
     ("schema", "arguments"),
     [
-        ({"type": "object", "properties": {}, "additionalProperties": False}, [{}]),
-        ({"type": "object", "properties": {"n": {"const": 3}}, "required": ["n"], "additionalProperties": False}, [{"n": 3}]),
-        (
-            {
-                "type": "object",
-                "properties": {"to": {"$ref": "#/$defs/city"}},
-                "required": ["to"],
-                "additionalProperties": False,
-                "$defs": {"city": {"enum": ["Paris", "Rome"]}},
-            },
-            [{"to": "Paris"}, {"to": "Rome"}],
-        ),
-        (
-            {
-                "type": "object",
-                "properties": {"list": {"type": "array", "items": {"type": "boolean"}, "maxItems": 1, "minItems": 1}},
-                "required": ["list"],
-                "additionalProperties": False,
-            },
-            [{"list": [True]}, {"list": [False]}],
-        ),
+        (closed(), [{}]),
+        (closed(n={"const": 3}), [{"n": 3}]),
+        (REFERRING, [{"to": "Paris"}, {"to": "Rome"}]),
+        (closed(list=TRUTHS), [{"list": [True]}, {"list": [False]}]),
     ],
-    ids=str,
-)  # fmt: skip
+    ids=["none", "a number", "a reference", "a list"],
+)
 def test_arguments_of_any_schema(client: openai.OpenAI, schema: dict[str, Any], arguments: list[Any]) -> None:
     (call,) = calls(forced(client, function("any", schema)))
 
@@ -257,8 +250,8 @@ def test_logprobs_beside_calls(client: openai.OpenAI) -> None:
 
 
 def test_a_tool_is_called_by_its_schema_and_no_other(client: openai.OpenAI) -> None:
-    other = {**CITY, "properties": {"town": {"const": "Oslo"}}, "required": ["town"]}
-    answer = forced(client, WEATHER, function("time", other), parallel_tool_calls=False, temperature=1, seed=5)
+    other = function("time", closed(town={"const": "Oslo"}))
+    answer = forced(client, WEATHER, other, parallel_tool_calls=False, temperature=1, seed=5)
 
     (call,) = calls(answer)
     assert json.loads(call.function.arguments).keys() == ({"city"} if call.function.name == "weather" else {"town"})
