@@ -12,7 +12,12 @@ from tests.support.system.sdk import ASKED, CITY, chat, chat_chunks, complete, c
 
 pytestmark = [pytest.mark.system, pytest.mark.anyio]
 
-STORY = {"messages": [{"role": "user", "content": "Tell me a story."}], "temperature": 1.0, "seed": 7, "max_tokens": 12}
+STORY: dict[str, Any] = {
+    "messages": [{"role": "user", "content": "Tell me a story."}],
+    "temperature": 1.0,
+    "seed": 7,
+    "max_tokens": 12,
+}
 FORMS: dict[str, dict[str, Any]] = {
     "any": {},
     "penalties": {"frequency_penalty": 0.7, "presence_penalty": 0.3},
