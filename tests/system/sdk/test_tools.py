@@ -140,6 +140,13 @@ def test_a_function_without_parameters_is_called_with_none(client: openai.OpenAI
     assert json.loads(call.function.arguments) == {}
 
 
+def test_a_function_that_lists_its_arguments_is_called_with_these(client: openai.OpenAI) -> None:
+    listed = {"type": "object", "properties": {"n": {"const": 3}}, "required": ["n"]}
+    (call,) = calls(forced(client, function("count", listed)))
+
+    assert json.loads(call.function.arguments) == {"n": 3}
+
+
 def test_a_strict_function_whose_schema_cannot_be_kept_to_is_refused(client: openai.OpenAI) -> None:
     schema = {"type": "object", "properties": {"x": {"not": {"type": "string"}}}}
     error = refused(chat, client, tools=[function("weather", schema, strict=True)])
