@@ -16,6 +16,7 @@ def test_models_are_listed(client: openai.OpenAI) -> None:
     assert page.object == "list"
     assert [model.id for model in page] == [MODEL]
     assert {(model.object, model.owned_by) for model in page} == {("model", "fairlane")}
+    assert all(model.created > 0 for model in page)
 
 
 def test_a_model_is_found_by_its_name(client: openai.OpenAI) -> None:
