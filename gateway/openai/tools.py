@@ -19,7 +19,8 @@ MAX_TOOLS_CHARS = 512 * 1024
 """Names, descriptions and schemas of one request's tools together, as JSON."""
 MAX_CALLS = 128
 """Of one message."""
-NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
+NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+"""Of a function that names none: it is called with none."""
 
 FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
 Mode = Literal["none", "auto", "required"]

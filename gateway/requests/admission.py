@@ -29,10 +29,12 @@ def class_name(*, guaranteed: bool) -> str:
     return "guaranteed" if guaranteed else "best-effort"
 
 
-def too_long(prompt_tokens: int | str, max_tokens: int | None, model: ServedModel, *, prompt_param: str) -> ApiError:
+def too_long(
+    prompt_tokens: int | str, request: GenerationRequest, model: ServedModel, *, prompt_param: str
+) -> ApiError:
     """Prompt and output together do not fit the model's context. `prompt_tokens`: how many, or what is known of it."""
-    param = prompt_param if max_tokens is None else "max_tokens"
-    return context_length(model.context_length, prompt_tokens, max_tokens, param)
+    param = prompt_param if request.max_tokens is None else request.max_tokens_param
+    return context_length(model.context_length, prompt_tokens, request.max_tokens, param)
 
 
 def measure(
@@ -50,7 +52,7 @@ def measure(
     """
     max_tokens = request.max_tokens
     if prompt_tokens + (max_tokens or 1) > model.context_length:
-        raise too_long(prompt_tokens, max_tokens, model, prompt_param=prompt_param)
+        raise too_long(prompt_tokens, request, model, prompt_param=prompt_param)
     deadline_ms, ttft_ms = service_level.deadline_ms, service_level.hard_ttft_ms
     return Request(
         lane=service_level.lane.name,

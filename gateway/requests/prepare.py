@@ -233,7 +233,7 @@ class Preparer:
             prompts = kind.prompts(model.text, request)
         except PromptTooLong as long:
             least = f"at least {long.least_tokens}"
-            raise too_long(least, request.max_tokens, model, prompt_param=kind.prompt_param) from None
+            raise too_long(least, request, model, prompt_param=kind.prompt_param) from None
         _check_token_ids(request, model.text.card.vocab_size)
         if not all(prompts):
             raise invalid(kind.prompt_param, f"`{kind.prompt_param}` holds no token.")

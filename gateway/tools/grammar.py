@@ -41,6 +41,7 @@ _OF_AN_OBJECT = frozenset(
         "title",
     }
 )
+_LISTING = _OF_AN_OBJECT - {"additionalProperties"}
 _BY_JSON = frozenset({"integer", "number", "boolean", "array", "object", "null"})
 
 
@@ -138,7 +139,7 @@ class CallGrammar:
             for index, (key, value) in enumerate(properties.items()):
                 yield from self._tag(f"{rule}_{index}", key, value, tool.parameters)
         else:
-            yield f"{rule}: {_json(tool.parameters if is_strict else _ANY_OBJECT)}"
+            yield f"{rule}: {_json(_closed(tool.parameters) if is_strict else _ANY_OBJECT)}"
 
     def _tag(self, rule: str, key: str, schema: Mapping[str, Any], within: Mapping[str, Any]) -> Iterator[str]:
         """One argument as a tag. `within`: the schema of all arguments."""
@@ -185,6 +186,12 @@ def _text(text: str) -> str:
 
 def _json(schema: Mapping[str, Any]) -> str:
     return "%json " + json.dumps({**schema, "x-guidance": JSON_OPTIONS}, ensure_ascii=False)
+
+
+def _closed(schema: dict[str, Any]) -> dict[str, Any]:
+    """Arguments by a schema that lists them: a model writes no others, unless it says that there may be some."""
+    lists_all = "properties" in schema and schema.keys() <= _LISTING
+    return {**schema, "additionalProperties": False} if lists_all else schema
 
 
 def _definitions(schema: Mapping[str, Any]) -> dict[str, Any]:

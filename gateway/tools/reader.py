@@ -110,10 +110,13 @@ class SyntaxReader:
             yield
 
     def _say_until_mark(self) -> Generator[None, None, str | None]:
-        """Tell content up to the next mark, and take that; None at the end."""
+        """Tell content up to the next mark, and take that; None at the end.
+
+        Once there was a call, the beginning of a mark that ends a text is where that was cut, and no content.
+        """
         while True:
             marks = self._later_marks if self.calls else self._marks
-            start, end, mark = marks.find(self._text, self._at, ended=self._ended)
+            start, end, mark = marks.find(self._text, self._at, ended=self._ended and not self.calls)
             self._delta.say(self._text[self._at : start])
             self._at = end
             if mark is not None:

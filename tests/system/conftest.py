@@ -12,7 +12,10 @@ StartServer = Callable[..., Server]
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory, models_dir: Path) -> Iterator[Server]:
-    started = Server(tmp_path_factory.mktemp("serve"), {"WORKER__MODELS_DIR": str(models_dir)}).start()
+    """Its tokens are the same however they come about: alone, beside others, from the cache. And it waits for its store
+    as long as a busy machine takes."""
+    settings = {"WORKER__MODELS_DIR": str(models_dir), "WORKER__DTYPE": "float32", "GATEWAY__STORE_TIMEOUT_S": "2"}
+    started = Server(tmp_path_factory.mktemp("serve"), settings).start()
     yield started
     assert started.stop() == 0, started.log()[-2000:]
 

@@ -7,7 +7,15 @@ import pytest
 
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.openai.requests import ChatRequest, Turn, parse_chat
-from fairlane.gateway.openai.tools import MAX_CALLS, MAX_TOOLS, MAX_TOOLS_CHARS, Tool, ToolCall, ToolChoice
+from fairlane.gateway.openai.tools import (
+    MAX_CALLS,
+    MAX_TOOLS,
+    MAX_TOOLS_CHARS,
+    NO_PARAMETERS,
+    Tool,
+    ToolCall,
+    ToolChoice,
+)
 
 SECRET = "what nobody may read"
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -44,7 +52,7 @@ def test_tools_arrive_with_their_schemas() -> None:
 
     assert asked.tools == (
         Tool(name="weather", description="d", parameters=PARAMETERS),
-        Tool(name="time", parameters={"type": "object", "properties": {}}, strict=True),
+        Tool(name="time", parameters=NO_PARAMETERS, strict=True),
     )
     assert asked.offered_tools == asked.tools
     assert asked.tool_choice == ToolChoice("auto")

@@ -150,6 +150,23 @@ def test_each_tool_can_be_called(family: str, special_marks: bool) -> None:
         assert [name for name, _ in found.calls] == [tool.name]
 
 
+@families
+def test_arguments_that_a_schema_does_not_list_are_only_written_where_it_says_so(family: str) -> None:
+    listed = {"type": "object", "properties": {"on": {"type": "boolean"}}, "required": ["on"]}
+    answers = model_of(family, special_marks=True).output_format
+
+    def written(parameters: dict[str, Any]) -> set[str]:
+        tool = Tool(name="switch", parameters=parameters)
+        grammar = answers.forced((tool,), parallel=False)
+        calls = [call for seed in range(8) for call in Walk(family, grammar, seed).to_the_end().read((tool,)).calls]
+        return set().union(*arguments_of(calls, (tool,)))
+
+    assert written(listed) == {"on"}
+    assert written({**listed, "properties": {}, "required": []}) == set()
+    if model_of(family, special_marks=True).output_format.syntax.body != "xml":
+        assert written({**listed, "additionalProperties": True}) > {"on"}
+
+
 @pytest.mark.parametrize("family", ["Qwen 3", "Qwen 3.5", "DeepSeek"])
 @marks
 def test_a_model_that_was_made_to_reason_ends_that_before_it_calls(family: str, special_marks: bool) -> None:

@@ -226,6 +226,16 @@ VARIANTS: dict[str, tuple[str, str, Read]] = {
     ),
     "Mistral, without a mark for the arguments": ("Mistral", '[TOOL_CALLS]weather{"a": 1}', Read("", "", [CALL])),
     "Mistral, no name": ("Mistral", "[TOOL_CALLS]what is it? {", Read("[TOOL_CALLS]what is it? {", "", [])),
+    "a mark that is cut off behind a call": (
+        "Hermes",
+        f'<tool_call>{{"name": "weather", "arguments": {JSON_ARGUMENTS}}}\n</tool_',
+        Read("", "", [("weather", JSON_ARGUMENTS)]),
+    ),
+    "a mark that is cut off before the next call": (
+        "Hermes",
+        f'<tool_call>{{"name": "weather", "arguments": {JSON_ARGUMENTS}}}</tool_call>\n<tool',
+        Read("", "", [("weather", JSON_ARGUMENTS)]),
+    ),
     "DeepSeek, cut off": (
         "DeepSeek",
         "Well.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n```js",

@@ -1,0 +1,139 @@
+"""Clients that leave: nothing goes on without them, and what they were told is charged once."""
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.support.system.harness import ADMIN_KEY, Server
+from tests.support.system.sdk import ASKED, BANANAS, COMPLETED
+from tests.system.sdk.conftest import NewTenant
+
+pytestmark = [pytest.mark.system, pytest.mark.anyio]
+
+LONG: dict[str, Any] = {"messages": BANANAS, "max_tokens": 600, "extra_body": {"ignore_eos": True}}
+LIMIT_S = 30
+
+
+@dataclass
+class Account:
+    """A tenant of one test."""
+
+    server: Server
+    id: str
+    key: str
+
+    def settled(self) -> int:
+        """Tokens that were charged, once nothing is held any more and nothing goes on."""
+        deadline_s = time.monotonic() + LIMIT_S
+        while time.monotonic() < deadline_s:
+            with self.server.admin() as admin:
+                day = admin.get(f"/tenants/{self.id}/quota").json()["limits"]["tokens_per_day"]
+                total = admin.get(f"/tenants/{self.id}/usage").json()["total"]
+            if day["reserved"] == 0 and in_flight(self.server) == 0 and total["requests"]:
+                assert day["used"] == total["prompt_tokens"] + total["output_tokens"]
+                assert total["requests"] == 1
+                return int(total["output_tokens"])
+            time.sleep(0.05)  # polled: nothing tells a client that it was settled
+        raise AssertionError("not settled")
+
+
+def in_flight(server: Server) -> float:
+    """Requests that the gateway has admitted and not ended."""
+    page = httpx.get(f"{server.url}/metrics", headers={"authorization": f"Bearer {ADMIN_KEY}"}).raise_for_status()
+    families = text_string_to_metric_families(page.text)
+    return sum(s.value for family in families for s in family.samples if s.name == "fairlane_gateway_in_flight")
+
+
+@pytest.fixture
+def account(server: Server, new_tenant: NewTenant) -> Account:
+    tenant = new_tenant(limits={"tokens_per_day": 100_000})
+    return Account(server, tenant.id, tenant.key)
+
+
+def test_a_stream_that_is_closed(server: Server, account: Account) -> None:
+    with server.sdk(account.key) as client:
+        stream = client.chat.completions.create(**{**ASKED, **LONG}, stream=True)
+        for _ in range(4):
+            next(stream)
+        stream.close()
+
+    assert 3 <= account.settled() < 600
+
+
+def test_a_helper_that_is_left(server: Server, account: Account) -> None:
+    asked = {**ASKED, **LONG}
+    with server.sdk(account.key) as client, client.chat.completions.stream(**asked) as stream:
+        for event in stream:
+            if event.type == "content.delta":
+                break
+
+    assert 1 <= account.settled() < 600
+
+
+def test_a_response_that_is_left(server: Server, account: Account) -> None:
+    asked = {**COMPLETED, "max_tokens": 600, "extra_body": {"ignore_eos": True}}
+    with (
+        server.sdk(account.key) as client,
+        client.completions.with_streaming_response.create(**asked, stream=True) as response,
+    ):
+        next(response.iter_lines())
+
+    assert 1 <= account.settled() < 600
+
+
+def test_a_timeout_in_a_plain_answer(server: Server, account: Account) -> None:
+    with server.sdk(account.key, max_retries=0) as client, pytest.raises(openai.APITimeoutError):
+        client.chat.completions.create(**{**ASKED, **LONG, "timeout": 0.5})
+
+    assert account.settled() < 600
+
+
+def test_a_client_that_is_closed(server: Server, account: Account) -> None:
+    client = server.sdk(account.key)
+    next(client.chat.completions.create(**{**ASKED, **LONG}, stream=True))
+    client.close()
+
+    assert account.settled() < 600
+
+
+async def test_a_task_that_is_cancelled(server: Server, account: Account) -> None:
+    async with server.async_sdk(account.key) as client:
+        asking = asyncio.create_task(client.chat.completions.create(**{**ASKED, **LONG}))
+        await until_in_flight(server)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+
+    assert account.settled() < 600
+
+
+async def test_an_asynchronous_stream_that_is_left(server: Server, account: Account) -> None:
+    async with (
+        server.async_sdk(account.key) as client,
+        await client.chat.completions.create(**{**ASKED, **LONG}, stream=True, n=3) as stream,
+    ):
+        await anext(aiter(stream))
+
+    assert account.settled() < 1_800
+
+
+async def test_calls_and_forms_are_left_as_easily(server: Server, account: Account) -> None:
+    asked = {**ASKED, "max_tokens": 600, "extra_body": {"guided_regex": "[a-z ]{2000}"}}
+    async with (
+        server.async_sdk(account.key) as client,
+        await client.chat.completions.create(**asked, stream=True) as stream,
+    ):
+        await anext(aiter(stream))
+
+    assert account.settled() < 600
+
+
+async def until_in_flight(server: Server) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        while in_flight(server) == 0:  # noqa: ASYNC110 - polled: metrics have no event
+            await asyncio.sleep(0.02)
