@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from fairlane.gateway.api.completions import CHAT
 from fairlane.gateway.auth import Caller
-from fairlane.gateway.errors import ApiError, invalid
+from fairlane.gateway.errors import ApiError, context_length, invalid
 from fairlane.gateway.fleet import FleetCache, ServedModel
 from fairlane.gateway.http import body_budget, response
 from fairlane.gateway.http.body import LARGE_BODY_BYTES, MAX_TOKEN_ID, read_body, read_object
@@ -26,7 +26,6 @@ from fairlane.gateway.openai.fields import Hint, Off, On, Text
 from fairlane.gateway.openai.neutral import NEUTRAL_CHAT
 from fairlane.gateway.openai.requests import read_chat
 from fairlane.gateway.openai.wire import ChatBody, Count, Prompts, checked, checked_fields
-from fairlane.gateway.requests.admission import too_long
 from fairlane.gateway.requests.prepare import HUGE_AT_ONCE, allowed_model
 from fairlane.gateway.text.tokenizer import PromptTooLong
 
@@ -111,7 +110,7 @@ class TextAnswers:
                 [ids] = CHAT.prompts(model.text, read_chat(asked))
         except PromptTooLong as long:
             param = "messages" if "messages" in fields else "prompt"
-            raise too_long(long.least_tokens, None, model, prompt_param=param) from None
+            raise context_length(model.context_length, f"at least {long.least_tokens}", None, param) from None
         told: dict[str, Any] = {"count": len(ids), "max_model_len": model.context_length, "tokens": ids}
         if asked.return_token_strs:
             told["token_strs"] = [model.text.token_text(token_id) for token_id in ids]
