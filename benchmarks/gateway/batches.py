@@ -144,8 +144,10 @@ async def done(client: openai.AsyncOpenAI, batch_id: str) -> int:
 
 async def batch_rate(client: openai.AsyncOpenAI, batch_id: str, seconds: float) -> float:
     """Output tokens per second of a batch that runs, over so long."""
-    while (before := await done(client, batch_id)) == 0:
+    before = 0
+    while not before:
         await asyncio.sleep(POLL_S)
+        before = await done(client, batch_id)
     began_s = time.perf_counter()
     await asyncio.sleep(seconds)
     return (await done(client, batch_id) - before) * LINE_TOKENS / (time.perf_counter() - began_s)
