@@ -123,6 +123,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._most_tasks, self.limit_concurrency = config.limit_concurrency, None  # uvicorn would answer in plain text
+        self.url = b""  # uvicorn has none before the first request
         self._place: Place | None = None
         self._is_proxied = False
         """By one whose word is believed."""

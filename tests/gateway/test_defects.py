@@ -153,9 +153,11 @@ async def test_a14_a_worker_that_has_stopped_reporting_holds_nobody_up(served: S
     assert {lease.job.job_id for lease in served.worker.seen} == set(served.worker.produced)
 
 
-@pytest.mark.parametrize(("method", "path"), [("POST", "/v1/batches"), ("GET", "/v1/batches"), ("POST", "/v1/files")])
+@pytest.mark.parametrize(
+    ("method", "path"), [("POST", "/v1/fine_tuning/jobs"), ("GET", "/v1/fine_tuning/jobs"), ("POST", "/v1/uploads")]
+)
 async def test_a15_what_is_not_there_is_404_and_no_pretence(served: Served, method: str, path: str) -> None:
-    """Elsewhere a batch slept for a second and was complete, with an output that nobody had made."""
+    """Elsewhere a job slept for a second and was complete, with an output that nobody had made."""
     await served.tenant()
 
     async with served.http as client:
