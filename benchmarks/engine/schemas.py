@@ -112,7 +112,8 @@ class Truth:
     def _steps(self, constraint: Constraint, chooser: random.Random) -> Iterator[int]:
         for _ in range(WALK_TOKENS):
             began_s = time.perf_counter()
-            [mask] = self._grammars.begin([constraint]).result()
+            self._grammars.begin([constraint])
+            mask = constraint.take()
             self.found.mask_s.append(time.perf_counter() - began_s)
             allowed = np.flatnonzero(np.unpackbits(mask.bits, bitorder="little"))
             if constraint.is_broken or not len(allowed):

@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError
 
 from fairlane.gateway.errors import invalid
 from fairlane.gateway.grammar.structure import ANY_OBJECT, Structure
-from fairlane.gateway.openai.fields import Fields, Hint, Text
+from fairlane.gateway.openai.fields import Fields, Hint, Off, Text
 from fairlane.gateway.openai.neutral import Neutral
 from fairlane.gateway.openai.requests import ChatRequest, draw_of
 from fairlane.gateway.openai.response_items import Item, Items, Json, read_items, turns_of
@@ -71,7 +71,7 @@ class ReasoningBody(Fields):
 class ResponseStreamOptions(Fields):
     """How a stream is told."""
 
-    include_obfuscation: Literal[False] | None = None
+    include_obfuscation: Off | None = None
 
 
 class ResponseBody(Fields):

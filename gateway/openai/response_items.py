@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from pydantic import BeforeValidator, Field, PlainValidator, TypeAdapter
 from pydantic_core import PydanticCustomError
 
-from fairlane.gateway.openai.fields import Fields, Hint, Text
+from fairlane.gateway.openai.fields import Fields, Hint, Off, Text
 from fairlane.gateway.openai.requests import Turn
 from fairlane.gateway.openai.tools import ToolCall
 
@@ -130,7 +130,7 @@ class CallItem(Fields):
     status: Status | None = None
     caller: Caller = None
     namespace: Name | None = None
-    is_async: Annotated[Literal[False] | None, Field(alias="async")] = None
+    is_async: Annotated[Off | None, Field(alias="async")] = None
 
     def turn(self) -> Turn:
         """As the model reads it."""
@@ -155,7 +155,7 @@ class CustomCallItem(Fields):
     status: Status | None = None
     caller: Caller = None
     namespace: Name | None = None
-    is_async: Annotated[Literal[False] | None, Field(alias="async")] = None
+    is_async: Annotated[Off | None, Field(alias="async")] = None
 
     def turn(self) -> Turn:
         """As the model reads it."""

@@ -11,7 +11,7 @@ import msgspec
 from pydantic import Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
-from fairlane.gateway.openai.fields import Fields, Text
+from fairlane.gateway.openai.fields import Fields, Off, Text
 from fairlane.gateway.openai.response_items import INPUT, Json, full_name
 from fairlane.gateway.openai.tools import MAX_TOOLS, NO_PARAMETERS, FunctionName, Mode, Parameters, Tool
 
@@ -40,10 +40,10 @@ class ResponseFunction(Fields):
     description: Text | None = None
     parameters: Parameters | None = None
     strict: bool | None = None
-    defer_loading: Literal[False] | None = None
+    defer_loading: Off | None = None
     allowed_callers: list[Literal["direct"]] | None = None
     output_schema: None = None
-    is_async: Annotated[Literal[False] | None, Field(alias="async")] = None
+    is_async: Annotated[Off | None, Field(alias="async")] = None
 
     def tool(self) -> Tool:
         """As the model is told of it."""
@@ -81,9 +81,9 @@ class ResponseCustomTool(Fields):
     name: FunctionName
     description: Text | None = None
     format: Annotated[TextInput | GrammarInput, Field(discriminator="type")] | None = None
-    defer_loading: Literal[False] | None = None
+    defer_loading: Off | None = None
     allowed_callers: list[Literal["direct"]] | None = None
-    is_async: Annotated[Literal[False] | None, Field(alias="async")] = None
+    is_async: Annotated[Off | None, Field(alias="async")] = None
 
     def tool(self) -> Tool:
         """As the model is told of it."""

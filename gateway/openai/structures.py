@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 
 from fairlane.gateway.errors import invalid
 from fairlane.gateway.grammar.structure import ANY_OBJECT, Structure, choice_structure
-from fairlane.gateway.openai.fields import Fields, Text, as_unicode
+from fairlane.gateway.openai.fields import Fields, Off, Text, as_unicode
 
 MAX_STRUCTURE_CHARS = 64 * 1024
 """Of a schema as JSON, a regular expression or a grammar."""
@@ -70,8 +70,8 @@ class StructuredOutputs(Fields):
     grammar: Pattern | None = None
     json_object: bool | None = None
     disable_fallback: bool | None = None
-    disable_any_whitespace: Literal[False] | None = None
-    disable_additional_properties: Literal[False] | None = None
+    disable_any_whitespace: Off | None = None
+    disable_additional_properties: Off | None = None
     whitespace_pattern: None = None
     structural_tag: None = None
 

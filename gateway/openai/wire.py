@@ -14,7 +14,7 @@ from pydantic_core import PydanticCustomError
 
 from fairlane.gateway.errors import ApiError, invalid
 from fairlane.gateway.http.body import MAX_TOKEN_ID, read_object, shown_name
-from fairlane.gateway.openai.fields import Fields, Hint, Text, as_unicode
+from fairlane.gateway.openai.fields import Fields, Hint, Off, Text, as_unicode
 from fairlane.gateway.openai.neutral import Neutral, refuse_unless_neutral
 from fairlane.gateway.openai.structures import StructureFields
 from fairlane.gateway.openai.tools import MAX_CALLS, MAX_TOOLS, CallBody, CalledBody, Choice, ToolBody
@@ -133,7 +133,7 @@ class StreamOptions(Fields):
     """How a stream is told."""
 
     include_usage: bool | None = None
-    include_obfuscation: Literal[False] | None = None
+    include_obfuscation: Off | None = None
     continuous_usage_stats: bool | None = None
 
 

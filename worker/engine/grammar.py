@@ -1,8 +1,8 @@
 """What the next token of a constrained choice may be: grammars compiled for one vocabulary, and masks of tokens.
 
 llguidance compiles and masks, in Rust and without Python's lock: grammars in threads of their own before a job may run,
-masks beside the forward pass whose logits they are for. What a grammar may cost is bounded: one that goes beyond
-fails its own choice, never the step.
+masks as soon as the token before them is known, so that they are there when the next logits are. What a grammar may
+cost is bounded: one that goes beyond fails its own choice, never the step.
 """
 
 import os
@@ -43,10 +43,29 @@ class Constraint:
         self._matcher = matcher
         self._unread = [*generated]
         """Tokens that the next mask reads first."""
+        self._coming: tuple[Future[list[Mask]], int] | None = None
+        """The next mask: among which, and its place there."""
 
     def append(self, token_id: int) -> None:
-        """The choice has a further token."""
+        """The choice has a further token; its mask was taken."""
         self._unread.append(token_id)
+
+    @property
+    def is_begun(self) -> bool:
+        """Its next mask is being filled."""
+        return self._coming is not None
+
+    def expect(self, filling: Future[list[Mask]], place: int) -> None:
+        """Its next mask will be there."""
+        self._coming = filling, place
+
+    def take(self) -> Mask:
+        """The next mask, once it is filled; the one after it is for the token that comes now."""
+        if self._coming is None:
+            raise RuntimeError("no mask was begun")
+        filling, place = self._coming
+        self._coming = None
+        return filling.result()[place]
 
     @property
     def is_broken(self) -> bool:
@@ -93,9 +112,13 @@ class Grammars:
         """For one choice that has generated these tokens; waits where the grammar is not compiled yet."""
         return Constraint(self.compile(grammar).result().deep_copy(), generated)
 
-    def begin(self, constraints: Sequence[Constraint]) -> Future[list[Mask]]:
-        """Have their masks filled while the caller does something else."""
-        return self._beside.submit(self._fill, constraints)
+    def begin(self, constraints: Sequence[Constraint]) -> None:
+        """Have the next masks filled of those for which that has not begun, while the caller does something else."""
+        waiting = [constraint for constraint in constraints if not constraint.is_begun]
+        if waiting:
+            filling = self._beside.submit(self._fill, waiting)
+            for place, constraint in enumerate(waiting):
+                constraint.expect(filling, place)
 
     def _fill(self, constraints: Sequence[Constraint]) -> list[Mask]:
         bits = allocate_token_bitmask(len(constraints), self._vocab_size)

@@ -7,7 +7,7 @@ idle, the next step's rows are packed meanwhile, before their tokens are known.
 import logging
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from itertools import chain, count
@@ -20,7 +20,7 @@ from fairlane.scheduler.planner.steps import Row, SeqId, StepPlan, StepResult
 from fairlane.scheduler.protocol.grammar_limits import BROKEN_GRAMMAR
 from fairlane.scheduler.protocol.messages import Job, Lease, PositionLogprobs, Sampling
 from fairlane.worker.attention.backends import BACKENDS
-from fairlane.worker.engine.grammar import Constraint, Grammars, Mask
+from fairlane.worker.engine.grammar import Constraint, Grammars
 from fairlane.worker.engine.kv_cache import KVCache
 from fairlane.worker.engine.row_layout import upload
 from fairlane.worker.engine.sampling import TokenDraw, TokenHistory, draw_tokens, is_plain
@@ -95,9 +95,11 @@ class _ChoiceState:
     constraint: Constraint | None
     """None where it may say anything."""
 
-    def draw(self, mask: Mask | None) -> TokenDraw | None:
+    def draw(self) -> TokenDraw | None:
+        """How its next token is drawn, with the mask that was begun for it."""
         if self.history is None:
             return None
+        mask = None if self.constraint is None else self.constraint.take()
         return TokenDraw(self.sampling, self.number, self.produced, self.history, mask)
 
     def append(self, token_id: int) -> None:
@@ -214,7 +216,7 @@ class Runner:
             self._cache.clear_entered(rows)
         packed = self._packer.pack(rows)
         sampling, choices = [row.seq for row in rows if row.samples], self._sampling(rows)
-        masks = self._begin_masks(choices)  # filled while the model computes
+        self._begin_masks(choices)
         if self._looks_ahead:  # first of all the GPU gets its work: whoever is woken may take Python for milliseconds
             output = self._model.forward(packed, self._cache)
             self._packer.make_ready(look_ahead())
@@ -222,27 +224,23 @@ class Runner:
         else:
             on_forward()
             output = self._model.forward(packed, self._cache)
-        found = masks()
-        draws = [choice.draw(found.get(place)) for place, choice in enumerate(choices)]
-        drawn = draw_tokens(output.logits, draws, output.likeliest)
-        broken = {place: BROKEN_GRAMMAR for place in found if _is_broken(choices[place])}
+        drawn = draw_tokens(output.logits, [choice.draw() for choice in choices], output.likeliest)
+        broken = {place: BROKEN_GRAMMAR for place, choice in enumerate(choices) if _is_broken(choice)}
         failed = {**broken, **drawn.failed}
         tokens = {place: token for place, token in drawn.tokens.items() if place not in failed}
         for place, token in tokens.items():
             choices[place].append(token)
+        self._begin_masks([choices[place] for place in tokens])  # of the next step, filled meanwhile
         return _Found(
             tokens={sampling[place]: token for place, token in tokens.items()},
             failed={sampling[place]: reason for place, reason in failed.items()},
             logprobs={sampling[place]: logprob for place, logprob in drawn.logprobs.items()},
         )
 
-    def _begin_masks(self, choices: Sequence[_ChoiceState]) -> Callable[[], Mapping[int, Mask]]:
-        """Begin the masks of those of these choices that have a grammar; what is returned waits for them, by place."""
-        constrained = {place: one.constraint for place, one in enumerate(choices) if one.constraint is not None}
-        if not constrained or self._grammars is None:
-            return dict
-        filling = self._grammars.begin([*constrained.values()])
-        return lambda: dict(zip(constrained, filling.result(), strict=True))
+    def _begin_masks(self, choices: Sequence[_ChoiceState]) -> None:
+        """Begin the masks of those of these choices that have a grammar, where that was not done before."""
+        if self._grammars is not None:
+            self._grammars.begin([choice.constraint for choice in choices if choice.constraint is not None])
 
     def _sampling(self, rows: Sequence[Row]) -> list[_ChoiceState]:
         found = []

@@ -137,11 +137,16 @@ def draw_tokens(logits: torch.Tensor, draws: Sequence[TokenDraw | None], known: 
     chosen: list[int] = likeliest.tokens.tolist()
     failed = {row: BROKEN_LOGITS for row, value in enumerate(likeliest.logits.tolist()) if not isfinite(value)}
     asked = {row: draw for row, draw in enumerate(draws) if draw is not None and row not in failed}
+    left = {row: draw for row, draw in asked.items() if not _is_settled(draw, chosen[row])}
     logprobs: dict[int, PositionLogprobs] = {}
-    if asked:
-        scores = logits.float()
-        _draw_asked(scores, asked, chosen)
-        logprobs = _logprobs(scores, chosen, {row: draw.sampling.logprobs for row, draw in asked.items()})
+    if left:
+        rows, wanted = [*left], [*left.values()]
+        scores = (logits if len(rows) == len(logits) else logits[rows]).float()
+        found = _draw_asked(scores, wanted, [chosen[row] for row in rows])
+        for place, row in enumerate(rows):
+            chosen[row] = found[place]
+        of_places = _logprobs(scores, found, {place: draw.sampling.logprobs for place, draw in enumerate(wanted)})
+        logprobs = {rows[place]: logprob for place, logprob in of_places.items()}
     return Drawn({row: token for row, token in enumerate(chosen) if row not in failed}, failed, logprobs)
 
 
@@ -149,18 +154,27 @@ def _likeliest(logits: torch.Tensor) -> Likeliest:
     return Likeliest(*reversed(logits.float().max(-1)))  # of bfloat16 itself it takes several times as long
 
 
-def _draw_asked(scores: torch.Tensor, draws: Mapping[int, TokenDraw], chosen: list[int]) -> None:
-    """Put the tokens of these rows into `chosen`."""
-    shaped = {row: draw for row, draw in draws.items() if _is_shaped(draw)}
-    random = [row for row, draw in draws.items() if draw.sampling.temperature > 0]
+def _is_settled(draw: TokenDraw, likeliest: int) -> bool:
+    """It draws the likeliest token: nothing shapes its scores but a grammar, which allows that."""
+    if not is_plain(draw.sampling):
+        return False
+    return draw.mask is None or bool(draw.mask.bits[likeliest >> 3] >> (likeliest & 7) & 1)
+
+
+def _draw_asked(scores: torch.Tensor, draws: Sequence[TokenDraw], likeliest: Sequence[int]) -> list[int]:
+    """A token for each row of `scores`."""
+    chosen = [*likeliest]
+    shaped = {row: draw for row, draw in enumerate(draws) if _is_shaped(draw)}
+    random = [row for row, draw in enumerate(draws) if draw.sampling.temperature > 0]
     adjusted = _adjusted(scores, shaped) if shaped else scores
     greedy = [row for row in shaped if draws[row].sampling.temperature <= 0]
     for rows, found in (
-        (greedy, adjusted[greedy].argmax(-1).tolist() if greedy else []),
+        (greedy, adjusted.argmax(-1)[greedy].tolist() if greedy else []),
         (random, _pick(adjusted[random], [draws[row] for row in random]) if random else []),
     ):
         for row, token in zip(rows, found, strict=True):
             chosen[row] = token
+    return chosen
 
 
 def uniform(seeds: Sequence[int], choices: Sequence[int], output_indexes: Sequence[int]) -> list[float]:
@@ -216,11 +230,17 @@ def _adjusted(scores: torch.Tensor, draws: Mapping[int, TokenDraw]) -> torch.Ten
 def _apply_masks(scores: torch.Tensor, masks: Mapping[int, Mask]) -> None:
     """What a row's grammar does not allow cannot come. In place."""
     if masks:
-        bits = torch.from_numpy(np.stack([mask.bits for mask in masks.values()])).to(scores.device)
-        places = torch.arange(8, dtype=torch.uint8, device=scores.device)
-        allowed = ((bits[:, :, None] >> places) & 1).view(len(masks), -1)[:, : scores.shape[1]]
-        rows = [*masks]
-        scores[rows] = scores[rows].masked_fill_(allowed == 0, float("-inf"))
+        bits = np.zeros((len(scores), next(iter(masks.values())).bits.size), np.uint8)
+        bits[[*masks]] = [~mask.bits for mask in masks.values()]
+        scores.masked_fill_(_unpacked(bits, scores.device)[:, : scores.shape[1]], float("-inf"))
+
+
+def _unpacked(bits: npt.NDArray[np.uint8], device: torch.device) -> torch.Tensor:
+    """Booleans [rows, 8 * n] of bits [rows, n], the lowest of a byte first."""
+    if device.type == "cpu":
+        return torch.from_numpy(np.unpackbits(bits, axis=1, bitorder="little").view(np.bool_))
+    places = torch.arange(8, dtype=torch.uint8, device=device)
+    return ((torch.from_numpy(bits).to(device)[:, :, None] >> places) & 1).view(len(bits), -1).bool()
 
 
 def _add_biases(scores: torch.Tensor, draws: Mapping[int, TokenDraw]) -> None:

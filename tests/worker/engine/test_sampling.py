@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlane.scheduler.protocol.messages import Sampling
+from fairlane.worker.engine.grammar import Mask
 from fairlane.worker.engine.sampling import BROKEN_LOGITS, TokenDraw, TokenHistory, _splitmix64, draw_tokens, uniform
 
 PINNED = [0.13870941014555427, 0.6935121390102292, 0.2691303195904541, 0.18436667429957676, 0.5204259756800492]
@@ -302,3 +303,34 @@ def test_a_history_that_was_counted_before_counts_what_follows() -> None:
     assert sorted(history.generated.tokens.tolist()) == [*range(200)]
     assert history.generated.counts.sum() == 201
     assert history.seen.counts[history.seen.tokens == 5] == 2
+
+
+def masked(sampling: Sampling, *allowed: int) -> TokenDraw:
+    """A draw whose grammar allows these of sixteen tokens."""
+    bits = np.packbits([token in allowed for token in range(16)], bitorder="little")
+    return draw(sampling)._replace(mask=Mask(bits, must_end=False))
+
+
+@given(st.lists(st.tuples(st.booleans(), st.sets(st.integers(0, 15), min_size=1)), min_size=1, max_size=6), st.data())
+@settings(deadline=None)
+def test_each_row_draws_what_its_grammar_allows_whatever_stands_beside_it(
+    rows: list[tuple[bool, set[int]]], data: st.DataObject
+) -> None:
+    logits = torch.tensor([data.draw(st.permutations([float(place) for place in range(16)])) for _ in rows])
+    samplings = [Sampling(temperature=0.0, logprobs=2 if asks else None) for asks, _ in rows]
+    draws: list[TokenDraw | None] = [masked(one, *allowed) for one, (_, allowed) in zip(samplings, rows, strict=True)]
+
+    drawn = draw_tokens(torch.cat([logits, logits[:1]]), [*draws, None])
+
+    best = [max(allowed, key=row.__getitem__) for row, (_, allowed) in zip(logits.tolist(), rows, strict=True)]
+    assert [drawn.tokens[row] for row in range(len(rows))] == best
+    assert drawn.tokens[len(rows)] == logits[0].argmax()
+    assert {*drawn.logprobs} == {row for row, (asks, _) in enumerate(rows) if asks}
+    for row, found in drawn.logprobs.items():
+        assert found.logprob == pytest.approx(float(logits[row].log_softmax(-1)[best[row]]), abs=1e-5)
+
+
+def test_a_grammar_bounds_a_drawn_token_too() -> None:
+    draws = [masked(Sampling(seed=seed), 3, 9) for seed in range(64)]
+
+    assert {*draw_tokens(torch.zeros(64, 16), draws).tokens.values()} == {3, 9}
