@@ -1,19 +1,22 @@
-"""`python -m worker`: one worker process. The settings are checked before torch is imported."""
+"""`python -m worker`: one worker process. Settings are checked first; torch is imported for our own engine alone."""
 
 import logging
 import os
 import signal
 import sys
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 
 from fairlane.scheduler.protocol.gc_tuning import no_collection
 from fairlane.scheduler.protocol.settings import SettingsError
 from fairlane.worker.config import WorkerSettings, parse, read, start_logging
+from fairlane.worker.engine.engine import EngineError, OpenedEngine
 from fairlane.worker.model.files import ModelError, check_name
 
 log = logging.getLogger(__name__)
 
 BAD_SETTINGS = 2
+
+OpenEngine = Callable[[WorkerSettings], OpenedEngine]
 
 
 def main(arguments: Sequence[str], environ: MutableMapping[str, str]) -> int:
@@ -43,23 +46,39 @@ def prepare_threads(environ: MutableMapping[str, str]) -> None:
 
 
 def _serve(settings: WorkerSettings, environ: MutableMapping[str, str]) -> int:
+    is_ours = settings.worker.engine == "own"
     try:
         with no_collection():
-            import torch  # noqa: F401 - first: without it the others have much to say
+            open_engine = _ours() if is_ours else _remote()
 
-            # What loading would import later: a third of a start.
-            from transformers import AutoModelForCausalLM, PreTrainedModel  # noqa: F401
-
-            from fairlane.worker.runtime import KVMemoryError, serve
+            from fairlane.worker.runtime import serve
     except ModuleNotFoundError as error:
-        sys.stderr.write(f"worker: {error.name} is not installed: a worker needs fairlane[worker]\n")
+        needs = "a worker needs fairlane[worker]" if is_ours else "a remote engine needs fairlane[remote]"
+        sys.stderr.write(f"worker: {error.name} is not installed: {needs}\n")
         return BAD_SETTINGS
 
     try:
-        return serve(settings, environ)
-    except (SettingsError, ModelError, KVMemoryError) as error:
+        return serve(settings, environ, open_engine)
+    except (SettingsError, ModelError, EngineError) as error:
         log.error("%s", error)
         return BAD_SETTINGS
+
+
+def _ours() -> OpenEngine:
+    import torch  # noqa: F401 - first: without it the others have much to say
+
+    # What loading would import later: a third of a start.
+    from transformers import AutoModelForCausalLM, PreTrainedModel  # noqa: F401
+
+    from fairlane.worker.engine.open import open_engine
+
+    return open_engine
+
+
+def _remote() -> OpenEngine:
+    from fairlane.worker.remote.open import open_engine
+
+    return open_engine
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -21,6 +22,9 @@ from fairlane.scheduler.protocol.settings import (
 )
 from fairlane.store import urls
 
+EngineKind = Literal["own", "vllm", "sglang", "openai"]
+OWN_FLAGS = ("engine", "engine_url")
+"""Of its own section."""
 FLAGS = ("redis_url", "model", "data_dir", "log_level")
 """Shared settings that have a flag of their own."""
 _DEVICE = re.compile(r"^(auto|cpu|cuda(:\d+)?)$")
@@ -29,6 +33,11 @@ _DEVICE = re.compile(r"^(auto|cpu|cuda(:\d+)?)$")
 class WorkerSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What only a worker is told: `FAIRLANE_WORKER__…`, or `worker:` in the file."""
 
+    engine: EngineKind = "own"
+    """`own`: in this process; else the kind of server at `engine_url` that computes what this worker leases."""
+    engine_url: str | None = None
+    engine_key: str | None = None
+    """The key that the server asks for, if it does."""
     kv_memory: ByteSize | None = None
     """Bytes of the device's KV pool; None: sized from what is free."""
     host_kv_memory: ByteSize | None = None
@@ -87,10 +96,11 @@ def parse(arguments: Sequence[str]) -> WorkerArguments:
     parser = argparse.ArgumentParser(prog="python -m worker", description="Run one Fairlane worker.")
     parser.add_argument("--config", metavar="FILE", help=f"settings file (default {DEFAULT_CONFIG}, if present)")
     parser.add_argument("--check-config", action="store_true", help="check the settings and exit")
-    for name in FLAGS:
+    for name in (*FLAGS, *OWN_FLAGS):
         parser.add_argument(f"--{name.replace('_', '-')}", metavar="VALUE")
     found = vars(parser.parse_args(arguments))
-    return WorkerArguments(found["config"], found["check_config"], {name: found[name] for name in FLAGS})
+    flags = {name: found[name] for name in FLAGS} | {f"worker.{name}": found[name] for name in OWN_FLAGS}
+    return WorkerArguments(found["config"], found["check_config"], flags)
 
 
 def read(line: WorkerArguments, environ: Mapping[str, str]) -> WorkerSettings:
@@ -99,12 +109,26 @@ def read(line: WorkerArguments, environ: Mapping[str, str]) -> WorkerSettings:
     settings = load(WorkerSettings, document=document, environ=environ, flags=line.flags)
     if not _DEVICE.match(settings.worker.device):
         raise SettingsError(f"setting worker.device: expected auto, cpu or cuda[:N], not {settings.worker.device!r}")
+    _check_engine(settings.worker)
     url = settings.store_url
     try:
         urls.check(url)
     except ValueError as error:
         raise SettingsError(f"setting redis_url: {error}") from None
     return settings
+
+
+def _check_engine(section: WorkerSection) -> None:
+    """Raises SettingsError where an engine elsewhere has no URL, or our own has one."""
+    if section.engine == "own":
+        if section.engine_url is not None:
+            raise SettingsError("setting worker.engine: an engine_url needs a kind of engine: vllm, sglang or openai")
+        return
+    parts = urlsplit(section.engine_url or "")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise SettingsError(f"setting worker.engine_url: the engine {section.engine} needs an http:// or https:// URL")
+    if parts.username or parts.query or parts.fragment:
+        raise SettingsError("setting worker.engine_url: no user, query or fragment; a key goes into worker.engine_key")
 
 
 def start_logging(level: str) -> None:

@@ -119,6 +119,7 @@ class EngineThread:
             self._commands.extend(commands)
             self._told += len(commands)
             self._changed.notify()
+        self._engine.runner.wake()
 
     def hold(self, held: bool) -> None:
         """Stop stepping, or go on. Commands are obeyed either way."""

@@ -86,12 +86,16 @@ class WorkerServer:
         self._undrained = asyncio.Event()
         """Jobs may be taken."""
         self._undrained.set()
+        self._present = asyncio.Event()
+        """The engine is there."""
+        self._present.set()
         self._done = asyncio.Event()
         """Drained, or the engine failed."""
         self._leaving = asyncio.Event()
         self._failure: BaseException | None = None
 
     async def run(self) -> int:
+        self._loop = asyncio.get_running_loop()
         self._engine.start(self._turned, self._failed)
         try:
             await self._run_loops()
@@ -144,19 +148,31 @@ class WorkerServer:
             self._undrained.set()
             self._intake.open()
 
+    def engine_is_there(self, is_there: bool) -> None:
+        """By any thread: the engine, a server elsewhere, has gone, so that its jobs go on elsewhere; or is back."""
+        self._loop.call_soon_threadsafe(self._present.set if is_there else self._engine_left)
+
+    def _engine_left(self) -> None:
+        self._present.clear()
+        self._intake.close()
+
     # Jobs in.
 
     async def _serve(self) -> None:
-        """Take jobs until the worker drains, then release them; begin again once it is undrained."""
+        """Take jobs until the worker drains or its engine goes, then release them; begin again once that is over."""
         while True:
             await self._take()
-            await _within(self._drain_s, _first(self._idle.wait(), self._undrained.wait()))
-            if self._draining:
+            if self._present.is_set():
+                await _within(self._drain_s, _first(self._idle.wait(), self._undrained.wait()))
+            if self._draining or not self._present.is_set():
                 await self._hand_back()
             if self._draining:
                 log.info("drained")
                 self._done.set()
                 await self._undrained.wait()
+            await self._present.wait()
+            if not self._draining:
+                self._intake.open()
 
     async def _take(self) -> None:
         while (capacity := await self._intake.worth_asking()) is not None:
@@ -258,7 +274,7 @@ class WorkerServer:
     async def _beat(self) -> None:
         """On a cluster the registry may be on another node than the queue: where that is away, the leases stay."""
         while True:
-            status = self._heartbeat.status(draining=self._draining)
+            status = self._heartbeat.status(draining=self._draining or not self._present.is_set())
             await self._link.persist("beat", partial(self._registry.beat, status, int(self._lease_s * 1e3)))
             await asyncio.sleep(self._lease_s / HEARTBEATS_PER_LEASE)
 

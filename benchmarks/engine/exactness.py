@@ -30,7 +30,8 @@ from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.steps import SeqId
 from fairlane.scheduler.protocol.messages import Preempted, YieldMode
 from fairlane.scheduler.protocol.settings import DEFAULT_MODEL
-from fairlane.worker.engine.engine import Engine, planner_for
+from fairlane.worker.engine.build import planner_for
+from fairlane.worker.engine.engine import Engine
 from fairlane.worker.engine.kv_cache import KVCache
 from fairlane.worker.engine.runner import Runner
 from fairlane.worker.model.files import ModelFiles, resolve
@@ -173,10 +174,10 @@ def _check_clean(
     engine: Engine, prompts: Sequence[Tokens], found: dict[str, Tokens], tokens: int, preempted: Counter[str] | None
 ) -> None:
     engine.planner.check_integrity()
-    cache = engine.runner.cache
+    sizes = engine.planner.pool_sizes
     free = (engine.planner.blocks_free, engine.planner.host_slots_free)
-    if free != (cache.blocks, cache.host_slots):
-        raise ExactnessError(f"blocks and host slots free afterwards: {free} of {(cache.blocks, cache.host_slots)}")
+    if free != (sizes.blocks, sizes.host_slots):
+        raise ExactnessError(f"blocks and host slots free afterwards: {free} of {(sizes.blocks, sizes.host_slots)}")
     names = [str(number) for number in range(len(prompts))]
     if short := [name for name in names if len(found[name]) != tokens]:
         raise ExactnessError(f"prompts {', '.join(short)} did not yield {tokens} tokens")

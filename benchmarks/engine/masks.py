@@ -23,7 +23,8 @@ from fairlane.gateway.grammar.check_process import Check, CheckRequest
 from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.protocol.messages import Lease, ModelCard
 from fairlane.scheduler.protocol.settings import DEFAULT_MODEL
-from fairlane.worker.engine.engine import Engine, planner_for
+from fairlane.worker.engine.build import planner_for
+from fairlane.worker.engine.engine import Engine
 from fairlane.worker.engine.grammar import Grammars
 from fairlane.worker.engine.kv_cache import KVCache
 from fairlane.worker.engine.runner import Runner

@@ -25,7 +25,8 @@ from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.steps import StepFeatures
 from fairlane.scheduler.protocol.gc_tuning import OF_A_WORKER, collect_seldom
 from fairlane.scheduler.protocol.messages import Preempted
-from fairlane.worker.engine.engine import Engine, calibrate, planner_for
+from fairlane.worker.engine.build import calibrate, planner_for
+from fairlane.worker.engine.engine import Engine
 from fairlane.worker.engine.kv_cache import KVCache
 from fairlane.worker.engine.runner import Runner
 from fairlane.worker.model.files import resolve

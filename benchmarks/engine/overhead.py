@@ -9,7 +9,8 @@ from benchmarks.common.leases import greedy_lease
 from benchmarks.common.turns import Answer, Request
 from benchmarks.engine.work import demand_tokens
 from fairlane.scheduler.planner.costs import CostModel
-from fairlane.worker.engine.engine import Engine, planner_for
+from fairlane.worker.engine.build import planner_for
+from fairlane.worker.engine.engine import Engine
 from fairlane.worker.engine.kv_cache import KVCache
 from fairlane.worker.engine.runner import Runner
 from fairlane.worker.engine_thread import EngineThread

@@ -36,7 +36,7 @@ def preempt(
     engine: Engine, costs: CostModel, requests: Sequence[Request], urgent: Sequence[Request], tenant: str = "benchmark"
 ) -> Preempted:
     """Serve all to their ends; `costs` is what the engine's planner predicts by."""
-    watch, found, number = PreemptionCosts(costs, engine.runner.cache.block_size), Preempted(), 0
+    watch, found, number = PreemptionCosts(costs, engine.planner.pool_sizes.block_size), Preempted(), 0
     for place, (prompt, tokens) in enumerate(requests):
         engine.add(greedy_lease(place, prompt, tokens, tenant=tenant), 0.0)
     waiting = [_urgent(greedy_lease(len(requests) + place, *one, tenant=tenant)) for place, one in enumerate(urgent)]

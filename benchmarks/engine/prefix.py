@@ -28,7 +28,8 @@ from benchmarks.common.report import conclude, open_console
 from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.protocol.messages import Lease
 from fairlane.scheduler.protocol.settings import DEFAULT_MODEL
-from fairlane.worker.engine.engine import Engine, planner_for
+from fairlane.worker.engine.build import planner_for
+from fairlane.worker.engine.engine import Engine
 from fairlane.worker.engine.kv_cache import KVCache
 from fairlane.worker.engine.runner import Runner
 from fairlane.worker.model.files import resolve

@@ -30,7 +30,8 @@ from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.steps import Copy, Row, SeqId, StepPlan
 from fairlane.worker.attention.backends import BACKENDS, REFERENCE, disagreement, in_short
 from fairlane.worker.attention.triton import TritonPaged
-from fairlane.worker.engine.engine import Engine, planner_for
+from fairlane.worker.engine.build import planner_for
+from fairlane.worker.engine.engine import Engine
 from fairlane.worker.engine.kv_cache import KVShape
 from fairlane.worker.engine.runner import pack
 from fairlane.worker.engine.transfer import transfer_for

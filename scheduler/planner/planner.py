@@ -27,6 +27,7 @@ from fairlane.scheduler.planner.step_builder import StepBuilder
 from fairlane.scheduler.planner.steps import (
     Capacity,
     Ended,
+    PoolSizes,
     Produced,
     Row,
     SeqId,
@@ -208,17 +209,18 @@ class Planner:
             raise StepOrderError(f"result of step {result.number}, but step {self._plan.number} is planned")
         plan, self._plan = self._plan, StepPlan(number=self._plan.number)
         self._pool.slots.settle()
-        self._costs.observe(plan.features, result.run_ms, plan.copies, result.copy_ms)
+        if result.is_typical:
+            self._costs.observe(plan.features, result.run_ms, plan.copies, result.copy_ms)
         if result.failed or len(result.tokens) < sum([row.samples for row in plan.rows]):
             self._fail(plan.rows, result)
         produced: list[Produced] = []
         charges: dict[str, float] = {}
         for row, seq in zip(plan.rows, self._in_flight.values(), strict=True):
-            if seq.state is not FINISHED:  # cancelled, dropped or failed while the step ran
+            if row.seq not in result.pending and seq.state is not FINISHED:  # that may have ended while the step ran
                 charge = self._advance(seq, row, result, now_ms, produced)
                 charges[row.seq.job_id] = charges.get(row.seq.job_id, 0.0) + charge
         self._in_flight = {}
-        self._pauses.end(result.run_ms + result.copy_ms if self._groups else None)
+        self._pauses.end(result.run_ms + result.copy_ms if self._groups and result.is_typical else None)
         return StepOutcome(tuple(produced), self.collect().ended, charges)
 
     def collect(self) -> StepOutcome:
@@ -253,6 +255,11 @@ class Planner:
         return rows_ahead(self._plan, self._in_flight, self._pool)
 
     # What others may know.
+
+    @property
+    def pool_sizes(self) -> PoolSizes:
+        """What the pools were made with."""
+        return PoolSizes(self._pool.block_size, self._pool.blocks, self._pool.host_slots)
 
     @property
     def has_work(self) -> bool:
@@ -321,7 +328,8 @@ class Planner:
     def _fail(self, rows: tuple[Row, ...], result: StepResult) -> None:
         """End the jobs whose rows failed, or yielded no token where one was due."""
         for row in rows:
-            missing = "the runner returned no token" if row.samples and row.seq not in result.tokens else ""
+            is_missing = row.samples and row.seq not in result.tokens and row.seq not in result.pending
+            missing = "the runner returned no token" if is_missing else ""
             reason = result.failed.get(row.seq, missing)
             if reason and self._in_flight[row.seq].state is not State.FINISHED:
                 self._ended.append(self._close(self._groups[row.seq.job_id], Outcome.FAILED, reason))
@@ -332,6 +340,7 @@ class Planner:
         seq.num_computed += len(row.token_ids)
         if before is not DECODE:  # else its prompt was charged, and shared
             group = self._groups[row.seq.job_id]
+            group.cached_tokens = max(group.cached_tokens, result.cached_tokens.get(row.seq, 0))
             charge, cached = group.charge(row), 0 if row.output_index else group.cached_tokens
             self._index.lanes[seq.job.lane].computed(seq, len(row.token_ids))
             for sibling in group.share_prefix(seq, self._pool, self._claims.may_begin):

@@ -4,7 +4,7 @@ Parameters out of range are refused where a thing is built, in one line that nam
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
@@ -165,6 +165,12 @@ class StepResult:
     """Rows that could not be computed (a NaN, say), with a reason that holds no content."""
     logprobs: Mapping[SeqId, PositionLogprobs] = field(default_factory=dict)
     """Of the sampled tokens whose requests ask for them."""
+    pending: Set[SeqId] = frozenset()
+    """Rows that are not computed yet, where the runner does not wait for all: they are planned again."""
+    cached_tokens: Mapping[SeqId, int] = field(default_factory=dict)
+    """Of the prompts of rows that yield a first token, what a cache had that the planner does not keep."""
+    is_typical: bool = True
+    """Steps like this one take `run_ms`."""
     run_ms: float = 0.0
     """Wall time of the rows."""
     copy_ms: float = 0.0
@@ -218,6 +224,14 @@ class Yielding:
     """For so many tenants of which nothing is here, or less than that."""
     sequences: int
     kv_tokens: int
+
+
+class PoolSizes(NamedTuple):
+    """What a worker holds KV in."""
+
+    block_size: int
+    blocks: int
+    host_slots: int
 
 
 @dataclass(frozen=True, slots=True)

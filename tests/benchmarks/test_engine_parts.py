@@ -84,7 +84,7 @@ def test_a_profile_names_the_operators_of_decode_steps(tiny: TransformersModel) 
 
     assert alone_ms > 0.0
     assert {"aten::mm", "attention (sdpa)", "plan", "apply"} <= set(found)
-    assert engine.planner.blocks_free == engine.runner.cache.blocks
+    assert engine.planner.blocks_free == engine.planner.pool_sizes.blocks
 
 
 def test_served_logits_are_those_of_the_whole_text_at_once(tiny: TransformersModel) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fairlane.worker.__main__ import prepare_threads
-from fairlane.worker.runtime import usable_cores
+from fairlane.worker.engine.open import usable_cores
 
 ALL = len(os.sched_getaffinity(0))
 

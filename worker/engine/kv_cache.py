@@ -24,6 +24,7 @@ import psutil
 import torch
 
 from fairlane.scheduler.planner.steps import Row
+from fairlane.worker.engine.engine import EngineError
 from fairlane.worker.engine.row_layout import BlockTables, RowLayout, upload
 
 _CHUNK_BYTES = 2**30
@@ -39,7 +40,7 @@ _HOST_REPEATS = 4
 """A host pool larger than so many device pools would never fill."""
 
 
-class KVMemoryError(ValueError):
+class KVMemoryError(EngineError):
     """The pools cannot be as large as asked; the message names the setting in one line."""
 
 

@@ -20,6 +20,7 @@ from fairlane.scheduler.planner.steps import Row, SeqId, StepPlan, StepResult
 from fairlane.scheduler.protocol.grammar_limits import BROKEN_GRAMMAR
 from fairlane.scheduler.protocol.messages import Job, Lease, PositionLogprobs, Sampling
 from fairlane.worker.attention.backends import BACKENDS
+from fairlane.worker.engine.engine import LookAhead
 from fairlane.worker.engine.grammar import Constraint, Grammars
 from fairlane.worker.engine.kv_cache import KVCache
 from fairlane.worker.engine.row_layout import upload
@@ -29,7 +30,6 @@ from fairlane.worker.model.interface import Model, Packed
 
 UNKNOWN_ID = "the prompt holds a token that the model does not know"
 UNCOMPUTABLE = "the model could not compute this request"
-LookAhead = Callable[[], Sequence[Row]]
 """Returns the next step's rows while this one runs, their tokens aside; none where they cannot be foreseen."""
 
 _log = logging.getLogger(__name__)
@@ -158,6 +158,9 @@ class Runner:
         for choice in count():
             if self._choices.pop(SeqId(job_id, choice), None) is None:
                 return
+
+    def wake(self) -> None:
+        """A step is over soon anyhow."""
 
     @torch.inference_mode()
     def run(

@@ -130,8 +130,8 @@ def _bench() -> "Bench":
     import torch
 
     from benchmarks.scheduling.real_runs import Bench
+    from fairlane.worker.engine.open import usable_cores
     from fairlane.worker.model.interface import load
-    from fairlane.worker.runtime import usable_cores
 
     torch.set_num_threads(usable_cores())
     return Bench(load(resolve(DEFAULT_MODEL, MODELS_DIR)), BLOCK_SIZE, BLOCKS, HOST_SLOTS)

@@ -2,15 +2,13 @@
 
 import threading
 from collections.abc import Callable
-from typing import cast
 
 from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.planner import Planner
 from fairlane.scheduler.planner.steps import StepPlan, StepResult
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
 from fairlane.scheduler.protocol.messages import Job, Lease
-from fairlane.worker.engine.engine import Engine
-from fairlane.worker.engine.runner import LookAhead, Runner
+from fairlane.worker.engine.engine import Engine, LookAhead
 
 LIMIT_S = 10.0
 
@@ -44,6 +42,9 @@ class ScriptedRunner:
     def forget(self, job_id: str) -> None:
         pass
 
+    def wake(self) -> None:
+        pass
+
     def run(self, plan: StepPlan, on_forward: Callable[[], None], look_ahead: LookAhead) -> StepResult:
         on_forward()
         self.entered.set()
@@ -66,7 +67,7 @@ def engine(runner: ScriptedRunner, *, blocks: int = 64, max_sequences: int = 8) 
         max_step_tokens=64,
         costs=CostModel(),
     )
-    return Engine(planner, cast(Runner, runner))
+    return Engine(planner, runner)
 
 
 def job(

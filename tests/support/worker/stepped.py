@@ -7,7 +7,8 @@ from collections.abc import Callable
 from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.steps import Ended, SeqId
 from fairlane.scheduler.protocol.messages import Lease, TokenDelta
-from fairlane.worker.engine.engine import Engine, StepReport, planner_for
+from fairlane.worker.engine.build import planner_for
+from fairlane.worker.engine.engine import Engine, StepReport
 from fairlane.worker.engine.grammar import Grammars
 from fairlane.worker.engine.kv_cache import KVCache
 from fairlane.worker.engine.runner import Runner
@@ -33,7 +34,8 @@ class Client:
         planner = planner_for(
             cache, self.costs, max_sequences=max_sequences, max_step_tokens=24, copies_ahead=copies_ahead
         )
-        self.engine = Engine(planner, Runner(model, cache, looks_ahead=looks_ahead, grammars=grammars))
+        self.runner = Runner(model, cache, looks_ahead=looks_ahead, grammars=grammars)
+        self.engine = Engine(planner, self.runner)
         self._ready = threading.Event()
         self.engine.on_ready = self._ready.set
         self.cache = cache

@@ -4,7 +4,7 @@ import pytest
 
 from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.steps import StepFeatures
-from fairlane.worker.engine.engine import calibrate
+from fairlane.worker.engine.build import calibrate
 from fairlane.worker.model.interface import TransformersModel
 from tests.support.worker.hand import lease
 from tests.support.worker.prompts import PROMPTS, alone
@@ -17,7 +17,7 @@ STEP = StepFeatures(4, 0, 100, 0)
 def test_what_was_measured_is_what_is_expected(tiny: TransformersModel, host_slots: int, knows_copies: bool) -> None:
     client, costs = Client(tiny, blocks=256, host_slots=host_slots), CostModel()
 
-    calibrate(client.engine.runner, costs, max_sequences=8, max_step_tokens=24)
+    calibrate(client.runner, costs, max_sequences=8, max_step_tokens=24)
 
     assert costs.knows_copies == knows_copies
     assert costs.step_ms(STEP) != CostModel().step_ms(STEP) > 0.0
@@ -30,7 +30,7 @@ def test_what_was_measured_is_what_is_expected(tiny: TransformersModel, host_slo
 def test_a_pool_too_small_to_measure_in_leaves_what_is_assumed(tiny: TransformersModel) -> None:
     costs = CostModel()
 
-    calibrate(Client(tiny, blocks=8).engine.runner, costs, max_sequences=8, max_step_tokens=24)
+    calibrate(Client(tiny, blocks=8).runner, costs, max_sequences=8, max_step_tokens=24)
 
     assert costs.step_weights() == CostModel().step_weights()
     assert not costs.knows_copies

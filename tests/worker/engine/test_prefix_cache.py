@@ -9,7 +9,8 @@ import torch
 from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.steps import SeqId
 from fairlane.scheduler.protocol.messages import Outcome, Sampling
-from fairlane.worker.engine.engine import Engine, planner_for
+from fairlane.worker.engine.build import planner_for
+from fairlane.worker.engine.engine import Engine
 from fairlane.worker.model.interface import TransformersModel
 from tests.support.worker.hand import lease
 from tests.support.worker.prompts import PROMPTS, alone

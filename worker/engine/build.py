@@ -1,0 +1,195 @@
+"""Our own engine, built: model, KV cache, planner and runner; and measured before the first request.
+
+The first choice between swap and recompute rests on what steps and copies take here. Every step of the measurement
+computes rows, and copies blocks first, so that the copies find the caches as rows leave them. It uses blocks that
+nobody holds yet, and leaves no trace but KV in free ones.
+"""
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from itertools import cycle
+
+from fairlane.scheduler.planner.costs import CostModel, Measurement
+from fairlane.scheduler.planner.planner import Planner
+from fairlane.scheduler.planner.steps import Copy, Row, SeqId, StepPlan, features
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, Lane, LaneName
+from fairlane.scheduler.protocol.messages import Job, Lease, Sampling
+from fairlane.worker.engine.engine import Engine
+from fairlane.worker.engine.grammar import Grammars
+from fairlane.worker.engine.kv_cache import KVCache, size_pools
+from fairlane.worker.engine.runner import Runner
+from fairlane.worker.model.cuda_graphs import with_graphs
+from fairlane.worker.model.files import ModelFiles
+from fairlane.worker.model.interface import Model
+from fairlane.worker.model.select import load_fastest, precision
+
+COPIES_AHEAD = 8
+"""Blocks copied ahead in a step: of 16 tokens, twice what 64 decodes fill, and a fraction of what a link moves."""
+
+CALIBRATION_S = 0.2
+"""No step of the measurement begins later."""
+_COPIED = (32, 8, 1)
+"""Blocks, each time out and back: the most first, since memory is slow when it is used for the first time."""
+_REPEATS = 3
+_UNCOUNTED = 2
+"""Steps that come first: what runs for the first time allocates and compiles."""
+_DECODES = 8
+_CONTEXT = 32
+"""KV tokens of each decode."""
+_PREFILLS = (16, 64)
+"""Tokens of each prefill."""
+
+_CALIBRATION = "calibration"
+"""The id of the job that the measurement's rows belong to."""
+
+_log = logging.getLogger(__name__)
+
+
+def build_engine(
+    files: ModelFiles,
+    *,
+    lanes: Mapping[LaneName, Lane],
+    costs: CostModel | None = None,
+    kv_bytes: int | None = None,
+    host_kv_bytes: int | None = None,
+    block_size: int = 16,
+    max_sequences: int = 64,
+    max_step_tokens: int = 512,
+    prefix_share: float | None = None,
+    dtype: str = "auto",
+    device: str = "auto",
+    grammars: Grammars | None = None,
+) -> tuple[Engine, str]:
+    """Load, prove, wire up and measure everything for one model, with what it computes in; `costs` learns from its
+    steps. Without a `prefix_share` there is no prefix cache.
+
+    Raises ModelError or KVMemoryError, each in one line.
+    """
+    model = load_fastest(files, dtype=dtype, device=device)
+    cache = make_cache(model, kv_bytes, host_kv_bytes, block_size=block_size, max_sequences=max_sequences)
+    costs = costs or CostModel()
+    planner = planner_for(
+        cache,
+        costs,
+        lanes=lanes,
+        max_sequences=max_sequences,
+        max_step_tokens=max_step_tokens,
+        prefix_share=prefix_share,
+    )
+    runner = Runner(with_graphs(model, cache, max_sequences), cache, grammars=grammars)
+    calibrate(runner, costs, max_sequences=max_sequences, max_step_tokens=max_step_tokens)
+    return Engine(planner, runner), precision(model)
+
+
+def make_cache(
+    model: Model, kv_bytes: int | None, host_kv_bytes: int | None, *, block_size: int, max_sequences: int
+) -> KVCache:
+    """Both pools, as large as set or as fits. Raises KVMemoryError."""
+    sizes = size_pools(
+        model.shape.block_bytes(block_size),
+        device=model.device,
+        kv_bytes=kv_bytes,
+        host_bytes=host_kv_bytes,
+        most_blocks=max_sequences * -(-model.context_length // block_size),
+    )
+    _log.info("KV cache: %d blocks of %d tokens, %d host slots", sizes.blocks, block_size, sizes.host_slots)
+    return KVCache(
+        model.shape, blocks=sizes.blocks, host_slots=sizes.host_slots, block_size=block_size, device=model.device
+    )
+
+
+def planner_for(
+    cache: KVCache,
+    costs: CostModel,
+    *,
+    max_sequences: int,
+    max_step_tokens: int = 512,
+    lanes: Mapping[LaneName, Lane] = DEFAULT_LANES,
+    prefix_share: float | None = None,
+    copies_ahead: int | None = None,
+) -> Planner:
+    """A planner that knows a cache's pools, and of `costs` what its blocks weigh. `copies_ahead`: see Planner; None:
+    none on a CPU, where a copy takes its time from the step."""
+    if copies_ahead is None:
+        copies_ahead = 0 if cache.device.type == "cpu" else COPIES_AHEAD
+    return Planner(
+        lanes=lanes,
+        block_size=cache.block_size,
+        blocks=cache.blocks,
+        host_slots=cache.host_slots,
+        max_sequences=max_sequences,
+        max_step_tokens=max_step_tokens,
+        costs=costs,
+        bytes_per_block=cache.shape.block_bytes(cache.block_size),
+        prefix_share=prefix_share,
+        copies_ahead=copies_ahead,
+    )
+
+
+def calibrate(runner: Runner, costs: CostModel, *, max_sequences: int, max_step_tokens: int) -> None:
+    """Measure on an idle runner and let `costs` start from that; with a pool too small for it, do nothing."""
+    cache, decodes = runner.cache, min(_DECODES, max_sequences, max_step_tokens)
+    short, long = (min(tokens, max_step_tokens) for tokens in _PREFILLS)
+    width = -(-max(_CONTEXT, long) // cache.block_size)
+    if cache.blocks < decodes * width:
+        return
+    tables = [tuple(range(choice * width, (choice + 1) * width)) for choice in range(decodes)]
+    shapes = [_decodes(tables, cache), _prefill(short, cache), _decodes(tables[:1], cache), _prefill(long, cache)]
+    lease = _lease(decodes)
+    steps = [StepPlan(0, rows, *copies) for copies, rows in zip(_copies(cache), cycle(shapes), strict=False)]
+    for plan in steps[:_UNCOUNTED]:
+        _measure(runner, lease, plan)
+    began, found = time.perf_counter(), list[Measurement]()
+    for plan in steps[_UNCOUNTED:]:
+        if time.perf_counter() - began > CALIBRATION_S:
+            break
+        found.append(_measure(runner, lease, plan))
+    runner.forget(_CALIBRATION)
+    costs.start_from(found)
+    took_ms = (time.perf_counter() - began) * 1e3
+    _log.info("measured what %d steps take, in %.0f ms", len(found), took_ms)
+
+
+def _measure(runner: Runner, lease: Lease, plan: StepPlan) -> Measurement:
+    runner.register(lease)  # anew: no choice has an output yet
+    result = runner.run(plan)
+    return Measurement(features(plan.rows), result.run_ms, plan.copies, result.copy_ms)
+
+
+def _copies(cache: KVCache) -> Iterator[tuple[tuple[Copy, ...], tuple[Copy, ...]]]:
+    """Of each step, out and back."""
+    for count in _COPIED * _REPEATS:
+        same = tuple(Copy(block, block) for block in range(min(count, cache.blocks, cache.host_slots)))
+        yield same, ()
+        yield (), same
+
+
+def _decodes(tables: list[tuple[int, ...]], cache: KVCache) -> tuple[Row, ...]:
+    held = -(-_CONTEXT // cache.block_size)
+    return tuple(
+        Row(SeqId(_CALIBRATION, choice), (0,), _CONTEXT - 1, table[:held], samples=True, output_index=0)
+        for choice, table in enumerate(tables)
+    )
+
+
+def _prefill(tokens: int, cache: KVCache) -> tuple[Row, ...]:
+    table = tuple(range(-(-tokens // cache.block_size)))
+    return (Row(SeqId(_CALIBRATION, 0), (0,) * tokens, 0, table, samples=True, output_index=0),)
+
+
+def _lease(choices: int) -> Lease:
+    job = Job(
+        job_id=_CALIBRATION,
+        gateway_id="",
+        tenant="",
+        lane=LaneName.THROUGHPUT,
+        prompt=(0,),
+        n=choices,
+        max_tokens=1,
+        granted_until=1,
+        sampling=Sampling(temperature=0.0),
+        ttft_ms=0.0,
+        tpot_ms=0.0,
+    )
+    return Lease(job=job, epoch=0, arrived_ms_ago=0.0)

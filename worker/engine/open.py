@@ -1,0 +1,65 @@
+"""Our own engine, opened by the settings: the model is loaded, proven and measured, and its card made."""
+
+import logging
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+import torch
+
+from fairlane.scheduler.planner.costs import CostModel
+from fairlane.scheduler.protocol.messages import ModelCard
+from fairlane.worker.config import WorkerSettings
+from fairlane.worker.engine.build import build_engine
+from fairlane.worker.engine.engine import OpenedEngine
+from fairlane.worker.engine.grammar import Grammars
+from fairlane.worker.model.files import fingerprint, model_card, reading, resolve, weights_digest
+
+log = logging.getLogger(__name__)
+
+
+def open_engine(settings: WorkerSettings) -> OpenedEngine:
+    """Raises ModelError, KVMemoryError."""
+    section, costs = settings.worker, CostModel()
+    torch.set_num_threads(section.threads or usable_cores())
+    files = resolve(settings.model, settings.models_directory)
+    card, grammars = _with_grammars(model_card(files))
+    with ThreadPoolExecutor(1) as aside:  # reading the weights takes no time of those who load them
+        weights = aside.submit(weights_digest, files.directory)
+        engine, precision = build_engine(
+            files,
+            lanes=settings.lanes.lanes(),
+            costs=costs,
+            kv_bytes=section.kv_memory,
+            host_kv_bytes=section.host_kv_memory,
+            block_size=section.block_size,
+            max_sequences=section.max_sequences,
+            max_step_tokens=section.max_step_tokens,
+            prefix_share=section.prefix_share if section.prefix_cache else None,
+            dtype=section.dtype,
+            device=section.device,
+            grammars=grammars,
+        )
+        with reading(files.name):
+            card = msgspec.structs.replace(card, fingerprint=fingerprint(weights.result(), precision))
+    return OpenedEngine(engine, card, costs, section.max_step_tokens)
+
+
+def _with_grammars(card: ModelCard) -> tuple[ModelCard, Grammars | None]:
+    """The card, saying whether there are grammars for its tokenizer."""
+    try:
+        return card, Grammars(card)
+    except ValueError as error:
+        log.warning("answers cannot be kept to a form, for the tokenizer's sake: %s", error)
+        return msgspec.structs.replace(card, takes_grammars=False), None
+
+
+def usable_cores(group: Path = Path("/sys/fs/cgroup")) -> int:
+    """Cores that this process may use: its affinity, or less by the container's quota (cgroup v2)."""
+    cores = len(os.sched_getaffinity(0))
+    try:
+        quota, period = (group / "cpu.max").read_text().split()
+        return max(1, min(cores, int(quota) // int(period)))
+    except (OSError, ValueError):  # no such file, or "max"
+        return cores

@@ -1,0 +1,233 @@
+"""A step's tokens out of a server's streams: what the planner gives a row has a stream there, and nothing else has.
+
+A row that computes a part of a prompt and yields no token is done at once: the server computes prompts whole, and gets
+one when the planner has room for its last part. So lower lanes' prompts reach it at the pace that the planner allows
+them. A row whose token has not arrived is pending, and planned again. The server's own steps are not seen; what they
+take is learnt from when tokens arrive, where that says it.
+"""
+
+import hashlib
+import hmac
+import logging
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from fairlane.scheduler.planner.ordering import first_due_ms
+from fairlane.scheduler.planner.steps import Row, SeqId, StepPlan, StepResult
+from fairlane.scheduler.protocol import engine_priority
+from fairlane.scheduler.protocol.lanes import Lane, LaneName
+from fairlane.scheduler.protocol.messages import Job, Lease, Paused, PositionLogprobs, Preempted, Resumed
+from fairlane.worker.engine.engine import LookAhead
+from fairlane.worker.remote.api import Ask
+from fairlane.worker.remote.streams import StreamEnd, Streams, Token
+
+log = logging.getLogger(__name__)
+
+PATIENCE_S = 0.1
+"""How long a step waits for a token before jobs are looked at again: deadlines pass meanwhile."""
+MOST_TRIES = 4
+"""Streams of one choice that break off one after another before it fails."""
+RETRY_S = 0.25
+"""Before the second try; each further one twice as long."""
+UNPLANNED = 64
+"""Steps without a row, after which a stream is ended: others have its place."""
+FAILED = "the engine could not compute this request"
+_SEED_BITS = 63
+
+
+@dataclass(slots=True)
+class _Choice:
+    """One choice in the planner's hands."""
+
+    job: Job
+    number: int
+    due_ms: float
+    """When its first token is due, Unix milliseconds."""
+    output: list[int]
+    salt: str
+    runs: int = 0
+    """Streams opened so far."""
+    broken: int = 0
+    """Of these, those that broke off since its last token."""
+    not_before_s: float = 0.0
+    unplanned: int = 0
+
+
+@dataclass(slots=True)
+class _Found:
+    tokens: dict[SeqId, int] = field(default_factory=dict)
+    logprobs: dict[SeqId, PositionLogprobs] = field(default_factory=dict)
+    failed: dict[SeqId, str] = field(default_factory=dict)
+    cached: dict[SeqId, int] = field(default_factory=dict)
+    arrivals: list[float] = field(default_factory=list)
+
+
+class RemoteRunner:
+    """The runner of an engine whose computing is done by a server."""
+
+    def __init__(
+        self,
+        streams: Streams,
+        lanes: Mapping[LaneName, Lane],
+        name: str,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`name`: of this worker's process, in the ids of requests."""
+        self._streams = streams
+        self._lanes = lanes
+        self._name = name
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._secret = secrets.token_bytes(32)
+        """Of the salts: nobody else can tell one, and so ask for a tenant's cached KV."""
+        self._choices: dict[SeqId, _Choice] = {}
+        self._last_arrival_s: float | None = None
+        """Of the last step's tokens; None where it had none of all its rows."""
+
+    def prepare(self, job: Job) -> None:
+        """Nothing: the server does."""
+
+    def register(self, lease: Lease) -> None:
+        job = lease.job
+        due_ms = self._wall_clock() * 1e3 - lease.arrived_ms_ago + first_due_ms(job)
+        salt = self._salt(job)
+        for number in range(job.n):
+            generated = lease.generated[number] if number < len(lease.generated) else ()
+            self._choices[SeqId(job.job_id, number)] = _Choice(job, number, due_ms, [*generated], salt)
+
+    def forget(self, job_id: str) -> None:
+        number = 0
+        while self._choices.pop(seq := SeqId(job_id, number), None) is not None:
+            self._streams.stop([seq])
+            number += 1
+
+    def wake(self) -> None:
+        self._streams.wake()
+
+    def run(self, plan: StepPlan, on_forward: Callable[[], None], look_ahead: LookAhead) -> StepResult:
+        on_forward()
+        self._stop_preempted(plan)
+        sampling = [row for row in plan.rows if row.samples]
+        self._stop_unplanned(plan.rows)
+        opened = [row.seq for row in sampling if self._ensure_open(row)]
+        if sampling:
+            self._streams.wait([row.seq for row in sampling], PATIENCE_S)
+        found = _Found()
+        for row in sampling:
+            self._take(row, found)
+        run_ms = self._step_ms(plan.rows, opened, found)
+        pending = {row.seq for row in sampling} - found.tokens.keys() - found.failed.keys()
+        return StepResult(
+            number=plan.number,
+            tokens=found.tokens,
+            failed=found.failed,
+            logprobs=found.logprobs,
+            pending=pending,
+            cached_tokens=found.cached,
+            is_typical=run_ms is not None,
+            run_ms=run_ms or 0.0,
+        )
+
+    def _stop_preempted(self, plan: StepPlan) -> None:
+        """What yields blocks, or its place; a pause too."""
+        self._streams.stop(one.seq for one in plan.yields)
+        self._streams.stop(SeqId(event.job_id, event.choice) for event in plan.events if _stops(event))
+
+    def _stop_unplanned(self, rows: Sequence[Row]) -> None:
+        """A stream without a row for long holds what others could use."""
+        planned = {row.seq for row in rows}
+        for seq, choice in self._choices.items():
+            choice.unplanned = 0 if seq in planned else choice.unplanned + 1
+            if choice.unplanned == UNPLANNED:
+                self._streams.stop([seq])
+
+    def _ensure_open(self, row: Row) -> bool:
+        """Whether its stream was opened now."""
+        choice = self._choices[row.seq]
+        if self._streams.opened_s(row.seq) is not None or self._clock() < choice.not_before_s:
+            return False
+        job, so_far = choice.job, len(choice.output)
+        choice.runs += 1
+        ask = Ask(
+            request_id=f"{self._name}-{job.job_id}-{choice.number}-{choice.runs}",
+            token_ids=[*job.prompt, *choice.output],
+            max_tokens=job.max_tokens - so_far,
+            sampling=msgspec.structs.replace(
+                job.sampling,
+                min_tokens=max(0, job.sampling.min_tokens - so_far),
+                seed=_seed(job.sampling.seed, choice.number, so_far),
+            ),
+            priority=engine_priority.encode(self._lanes[job.lane].rank, choice.due_ms, guaranteed=job.guaranteed),
+            cache_salt=choice.salt,
+        )
+        self._streams.open(row.seq, ask)
+        return True
+
+    def _take(self, row: Row, found: _Found) -> None:
+        token = self._streams.take(row.seq)
+        if token is not None:
+            self._took(row.seq, token, found)
+            return
+        ended = self._streams.end_of(row.seq)
+        if ended is None:
+            return
+        end, reason = ended
+        choice = self._choices[row.seq]
+        if end is StreamEnd.REFUSED:
+            found.failed[row.seq] = reason
+        elif end is StreamEnd.BROKEN:
+            choice.broken += 1
+            choice.not_before_s = self._clock() + RETRY_S * 2 ** (choice.broken - 1)
+            if choice.broken >= MOST_TRIES:
+                found.failed[row.seq] = FAILED
+
+    def _took(self, seq: SeqId, token: Token, found: _Found) -> None:
+        choice = self._choices[seq]
+        choice.output.append(token.token_id)
+        choice.broken = 0
+        found.tokens[seq] = token.token_id
+        found.arrivals.append(token.arrived_s)
+        if token.logprob is not None:
+            found.logprobs[seq] = token.logprob
+        if len(choice.output) == 1:
+            found.cached[seq] = min(token.cached_tokens, len(choice.job.prompt))
+
+    def _step_ms(self, rows: Sequence[Row], opened: Sequence[SeqId], found: _Found) -> float | None:
+        """What a step with these rows takes at the server, where their tokens say it: they have come all together,
+        after those of the last such step, or of prompts that were asked for at once while nothing else ran."""
+        before_s, self._last_arrival_s = self._last_arrival_s, None
+        if not rows or len(found.tokens) < len(rows):
+            return None
+        first_s, last_s = min(found.arrivals), max(found.arrivals)
+        self._last_arrival_s = last_s
+        if not opened:
+            is_decode = all(len(row.token_ids) == 1 for row in rows)
+            is_fresh = before_s is not None and first_s > before_s
+            return (last_s - before_s) * 1e3 if before_s is not None and is_decode and is_fresh else None
+        is_whole = len(opened) == len(rows) and all(row.first_position == 0 for row in rows)
+        if not is_whole or any(found.cached.values()):
+            return None
+        since_s = [self._streams.opened_s(seq) for seq in opened]
+        return (last_s - min(one for one in since_s if one is not None)) * 1e3 if all(since_s) else None
+
+    def _salt(self, job: Job) -> str:
+        whose = f"group {job.share_group}" if job.share_group else f"tenant {job.tenant} {job.tenant_since}"
+        return hmac.new(self._secret, whose.encode(), hashlib.sha256).hexdigest()
+
+
+def _stops(event: Preempted | Resumed | Paused) -> bool:
+    return isinstance(event, Paused) or (isinstance(event, Preempted) and event.mode == "keep")
+
+
+def _seed(seed: int, choice: int, so_far: int) -> int:
+    """Of one run: a server draws from the beginning again, and would draw alike for every choice."""
+    if not (choice or so_far):
+        return seed
+    words = hashlib.sha256(f"{seed} {choice} {so_far}".encode()).digest()
+    return int.from_bytes(words[:8], "big") >> (64 - _SEED_BITS)
