@@ -58,6 +58,8 @@ def serve(
     port: Annotated[int | None, Option(help="Port to listen on.")] = None,
     model: Annotated[str | None, Option(help="Directory, hub id or GGUF file.")] = None,
     data_dir: Annotated[str | None, Option(help="Where the store and the models live.")] = None,
+    engine: Annotated[str | None, Option(help="own, or the kind of server at --engine-url: vllm.")] = None,
+    engine_url: Annotated[str | None, Option(help="Where the engine runs, if elsewhere.")] = None,
     config: ConfigFile = None,
 ) -> None:
     """Everything on one machine: embedded Valkey, one gateway, one worker."""
@@ -67,9 +69,10 @@ def serve(
     from fairlane.cli.embedded_store import StoreError
 
     flags = {"host": host, "port": port, "model": model, "data_dir": data_dir}
+    flags |= {"worker.engine": engine, "worker.engine_url": engine_url}
     try:
         settings = command.read_settings(config, flags)
-        variables = {f"FAIRLANE_{name.upper()}": str(value) for name, value in flags.items() if value is not None}
+        variables = {f"FAIRLANE_{name.upper().replace('.', '__')}": str(value) for name, value in flags.items() if value is not None}
         asyncio.run(command.serve(settings, config=config, flags=variables))
     except (command.ServeError, StoreError) as error:
         typer.echo(f"fairlane: {error}", err=True)

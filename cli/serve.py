@@ -31,6 +31,8 @@ _CURL = """\
     -d '{{"model": "{model}", "max_tokens": 64, "temperature": 0,
          "messages": [{{"role": "user", "content": "What is the capital of France?"}}]}}'
 """
+_MODEL = "<model>"
+"""Until it is known by which name the model is served."""
 GRACE_S = 30.0
 """What gateway and worker give their work after SIGTERM, where their own settings do not say."""
 STOP_MARGIN_S = 15.0
@@ -53,7 +55,7 @@ async def first_start(client: redis.asyncio.Redis, budgets: redis.asyncio.Redis,
         greeting += f"Admin key, shown this once: {admin_key}\n"
     demo_key = await _demo_key(budgets)
     if demo_key is not None:
-        curl = _CURL.format(url=settings.url, key=demo_key, model=settings.model)
+        curl = _CURL.format(url=settings.url, key=demo_key, model=_MODEL)
         greeting += f"A tenant `{DEMO}` with one key, shown this once. Try:\n{curl}"
     return greeting
 
@@ -191,10 +193,20 @@ async def _greet_when_ready(settings: SharedSettings, greeting: str) -> None:
                     if (await client.get("/readyz")).status_code == httpx.codes.OK:
                         break
                 await asyncio.sleep(READY_POLL_S)
-        greeting = f"Fairlane serves {settings.model} on {settings.url}\n{greeting}"
+            model = await _served_model(client, settings)
+        greeting = f"Fairlane serves {model} on {settings.url}\n{greeting}".replace(_MODEL, model)
     finally:
-        sys.stdout.write(greeting)
+        sys.stdout.write(greeting.replace(_MODEL, settings.model))
         sys.stdout.flush()
+
+
+async def _served_model(client: httpx.AsyncClient, settings: SharedSettings) -> str:
+    """The name that clients use: the engine's own where that is a server elsewhere."""
+    url = settings.worker.get("engine_url") if isinstance(settings.worker, Mapping) else None
+    if isinstance(url, str):
+        with suppress(httpx.HTTPError, ValueError, LookupError, TypeError):
+            return str((await client.get(f"{url.rstrip('/')}/v1/models")).json()["data"][0]["id"])
+    return settings.model
 
 
 def read_settings(config: str | None, flags: Mapping[str, object]) -> SharedSettings:

@@ -98,6 +98,8 @@ class Streams:
             asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(CLOSE_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(CLOSE_S)
+        if not self._thread.is_alive():
+            self._loop.close()
 
     def open(self, seq: SeqId, ask: Ask) -> None:
         """Ask for a choice's further tokens; the stream before it is over."""
