@@ -264,6 +264,34 @@ async def test_what_runs_goes_on_where_a_drain_is_taken_back(valkey_url: str) ->
         assert listener.tokens["job", 0] == script(9)
 
 
+async def test_an_engine_that_goes_hands_its_jobs_back_at_once_and_takes_them_again_when_it_is_back(
+    valkey_url: str,
+) -> None:
+    runner = ScriptedRunner(gated=True)
+    async with gateway(valkey_url) as listener, working(valkey_url, runner=runner) as worker:
+        await listener.queue.put(job(max_tokens=9))
+        runner.allow(3)
+        await listener.until(lambda: listener.count("job") == 3)
+        worker.server.engine_is_there(False)
+        runner.open()
+        async with asyncio.timeout(10):
+            while (record := await listener.queue.record("job")) is None or record.state is not JobState.QUEUED:
+                pass
+        worker.server.engine_is_there(True)
+        await listener.ended("job")
+        assert listener.tokens["job", 0] == script(9)
+        worker.server.stop()
+        assert await worker.ended() == 0
+
+
+async def test_a_worker_whose_engine_is_gone_can_be_stopped(valkey_url: str) -> None:
+    async with gateway(valkey_url), working(valkey_url) as worker:
+        await worker.status()
+        worker.server.engine_is_there(False)
+        worker.server.stop()
+        assert await worker.ended() == 0
+
+
 async def test_an_engine_that_breaks_ends_the_worker_and_its_jobs_go_on_elsewhere(valkey_url: str) -> None:
     async with gateway(valkey_url, lease_s=0.4) as listener:
         runner = ScriptedRunner(gated=True)

@@ -1,5 +1,6 @@
 """Whatever arrives, leaves, fails or is preempted: no block leaks, every request ends, and no token differs."""
 
+from collections.abc import Set
 from dataclasses import replace
 
 import pytest
@@ -122,9 +123,16 @@ class PlannerMachine(RuleBasedStateMachine):
         one = self.jobs[data.draw(st.sampled_from(self.live))]
         self._step({SeqId(one.job_id, data.draw(st.integers(0, one.n - 1))): "NaN"})
 
-    def _step(self, failing: dict[SeqId, str]) -> None:
+    @precondition(lambda self: self.live)
+    @rule(data=st.data())
+    def step_of_which_a_part_is_still_on_its_way(self, data: st.DataObject) -> None:
+        late = {SeqId(job_id, choice) for job_id in self.live for choice in range(self.jobs[job_id].n)}
+        self._step({}, data.draw(st.sets(st.sampled_from(sorted(late)))))
+
+    def _step(self, failing: dict[SeqId, str], late: Set[SeqId] = frozenset()) -> None:
         runnable = self._something_can_run()
-        plan, _ = self.world.step(failing)
+        plan, outcome = self.world.step(failing, late)
+        assert not late & {produced.seq for produced in outcome.produced}
         is_held = any(map(self._keeps_its_blocks, self.live))
         assert plan.rows or not runnable or self.forced or is_held, "work stands ready and nothing runs"
         self.forced = False

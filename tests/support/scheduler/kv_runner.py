@@ -3,7 +3,7 @@ and draws the next token from everything it can see there, so that any mistake i
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 from fairlane.scheduler.planner.steps import Row, SeqId, StepPlan, StepResult
 from fairlane.scheduler.protocol.messages import Job
@@ -42,17 +42,21 @@ class KvRunner:
         self._max_sequences = max_sequences
         self._max_step_tokens = max_step_tokens
 
-    def run(self, plan: StepPlan, failing: Mapping[SeqId, str] | None = None) -> StepResult:
+    def run(
+        self, plan: StepPlan, failing: Mapping[SeqId, str] | None = None, late: Set[SeqId] = frozenset()
+    ) -> StepResult:
         self._check_budget(plan)
         for source, target in plan.swap_out:
             self._host[target] = list(self._device[source])
         for source, target in plan.swap_in:
             self._device[target] = list(self._host[source])
         for row in plan.rows:
-            self._write(row)
+            if row.seq not in late:
+                self._write(row)
         failed = {row.seq: failing[row.seq] for row in plan.rows if failing and row.seq in failing}
-        tokens = {row.seq: self._sample(row) for row in plan.rows if row.samples and row.seq not in failed}
-        return StepResult(number=plan.number, tokens=tokens, failed=failed)
+        gone = failed.keys() | late
+        tokens = {row.seq: self._sample(row) for row in plan.rows if row.samples and row.seq not in gone}
+        return StepResult(number=plan.number, tokens=tokens, failed=failed, pending=late)
 
     def _check_budget(self, plan: StepPlan) -> None:
         assert len(plan.rows) <= self._max_sequences

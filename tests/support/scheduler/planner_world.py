@@ -1,6 +1,6 @@
 """A planner and a simulated runner together, with time by hand: what the planner's tests drive."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -129,13 +129,16 @@ class World:
             self.outputs[SeqId(one.job_id, choice)] = list(generated[choice]) if generated else []
         self.planner.add(lease, self.now_ms)
 
-    def step(self, failing: Mapping[SeqId, str] | None = None) -> tuple[StepPlan, StepOutcome]:
+    def step(
+        self, failing: Mapping[SeqId, str] | None = None, late: Set[SeqId] = frozenset()
+    ) -> tuple[StepPlan, StepOutcome]:
+        """`late`: rows whose result has not come yet."""
         self.now_ms += 10.0
         plan = self.planner.plan(self.now_ms)
         self.planner.check_integrity()
         self.owners.check(plan)
         self.ahead = self.planner.look_ahead() if self.looks_ahead else ()
-        outcome = self.planner.apply(self.runner.run(plan, failing), self.now_ms)
+        outcome = self.planner.apply(self.runner.run(plan, failing, late), self.now_ms)
         self.planner.check_integrity()
         self._record(plan, outcome)
         return plan, outcome
