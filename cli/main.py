@@ -72,7 +72,11 @@ def serve(
     flags |= {"worker.engine": engine, "worker.engine_url": engine_url}
     try:
         settings = command.read_settings(config, flags)
-        variables = {f"FAIRLANE_{name.upper().replace('.', '__')}": str(value) for name, value in flags.items() if value is not None}
+        variables = {
+            f"FAIRLANE_{name.upper().replace('.', '__')}": str(value)
+            for name, value in flags.items()
+            if value is not None
+        }
         asyncio.run(command.serve(settings, config=config, flags=variables))
     except (command.ServeError, StoreError) as error:
         typer.echo(f"fairlane: {error}", err=True)

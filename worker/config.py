@@ -134,3 +134,4 @@ def _check_engine(section: WorkerSection) -> None:
 def start_logging(level: str) -> None:
     """One line per record on stderr; records never hold content or keys."""
     logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s worker[%(process)d] %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each request otherwise

@@ -178,23 +178,22 @@ class Streams:
             self._end(stream, StreamEnd.BROKEN, "the engine's answer could not be read")
 
     async def _read_whole(self, stream: _Stream) -> None:
-        wanted, stops = stream.ask.max_tokens, frozenset(stream.ask.sampling.stop_token_ids)
-        is_complete = False
         async with aclosing(self._api.generate(stream.ask)) as pieces:
-            while True:
+            is_complete = False
+            while not is_complete:
                 async with asyncio.timeout(STALL_S if stream.came else FIRST_TOKEN_S):
                     piece = await anext(pieces, None)
-                if is_complete and (piece is None or piece.token_ids):
-                    return
                 if piece is None:
                     raise Away("the stream ended too early")
                 self._check(stream, piece)
-                self._keep(stream, piece, piece.token_ids[: wanted - stream.came])
-                is_complete = stream.came == wanted or stops.intersection(piece.token_ids[-1:]) != frozenset()
-                if is_complete and not piece.has_ended:
-                    return  # it would go on
+                is_complete = self._keep(stream, piece)
                 if piece.has_ended and not is_complete:
                     raise Lied("the stream ended before its length and without a stop token")
+                if is_complete and not piece.has_ended:
+                    return  # it would go on
+            async with asyncio.timeout(STALL_S):
+                async for _ in pieces:  # to its very end: the connection serves again
+                    pass
 
     def _check(self, stream: _Stream, piece: Piece) -> None:
         if any(not 0 <= token_id < self._vocab_size for token_id in piece.token_ids):
@@ -204,15 +203,20 @@ class Streams:
         if stream.ask.sampling.logprobs is not None and len(piece.logprobs) < len(piece.token_ids):
             raise Lied("log-probabilities are missing")
 
-    def _keep(self, stream: _Stream, piece: Piece, token_ids: Iterable[int]) -> None:
-        now_s = self._clock()
+    def _keep(self, stream: _Stream, piece: Piece) -> bool:
+        """Whether what was asked for is there, or a stop token."""
+        now_s, sampling, is_complete = self._clock(), stream.ask.sampling, False
         with self._arrived:
-            for place, token_id in enumerate(token_ids):
-                logprob = piece.logprobs[place] if stream.ask.sampling.logprobs is not None else None
+            for place, token_id in enumerate(piece.token_ids):
+                if is_complete:
+                    break  # more than was asked for
                 cached = 0 if stream.came else piece.cached_tokens
+                logprob = None if sampling.logprobs is None else piece.logprobs[place]
                 stream.tokens.append(Token(token_id, logprob, now_s, cached))
                 stream.came += 1
+                is_complete = stream.came == stream.ask.max_tokens or token_id in sampling.stop_token_ids
             self._arrived.notify()
+        return is_complete
 
     def _end(self, stream: _Stream, end: StreamEnd, reason: str = "") -> None:
         with self._arrived:
@@ -243,4 +247,5 @@ class Streams:
         await asyncio.gather(
             *(task for task in asyncio.all_tasks() if task is not asyncio.current_task()), return_exceptions=True
         )
+        await self._loop.shutdown_asyncgens()
         await self._api.close()

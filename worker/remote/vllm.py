@@ -7,8 +7,8 @@ among the tokens that it returns.
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing, suppress
 from typing import Any, TypeVar
 
 import httpx
@@ -114,10 +114,11 @@ class VllmApi:
                     raise Refused(f"the engine refused it with status {answer.status_code}")
                 if not answer.is_success:
                     raise Away(f"the engine answered with status {answer.status_code}")
-                async for line in _lines(answer):
-                    piece = _piece(line, ask.sampling.logprobs or 0)
-                    is_over = is_over or piece.has_ended
-                    yield piece
+                async with aclosing(_lines(answer)) as lines:
+                    async for line in lines:
+                        piece = _piece(line, ask.sampling.logprobs or 0)
+                        is_over = is_over or piece.has_ended
+                        yield piece
         except httpx.HTTPError as error:
             raise Away(type(error).__name__) from None
         except (GeneratorExit, asyncio.CancelledError):
@@ -205,7 +206,7 @@ def _body(ask: Ask) -> dict[str, Any]:
     }
 
 
-async def _lines(answer: httpx.Response) -> AsyncIterator[bytes]:
+async def _lines(answer: httpx.Response) -> AsyncGenerator[bytes, None]:
     """The data of a stream of server-sent events, to its `[DONE]`. Raises Lied, and Away where it ends before."""
     rest = b""
     async for part in answer.aiter_bytes():

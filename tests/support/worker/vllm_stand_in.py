@@ -144,7 +144,8 @@ class VllmStandIn:
                 yield self._line(body, context, number, is_last=is_last or lie == "short", lie=lie)
                 if is_last or lie == "short":
                     break
-            yield "data: [DONE]\n\n"
+            usage = {"completion_tokens": number}
+            yield f"data: {json.dumps({'choices': [], 'usage': usage})}\n\ndata: [DONE]\n\n"
 
     def _line(
         self, body: dict[str, Any], context: Sequence[int], number: int, *, is_last: bool, lie: str | None
