@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 FIRST_TOKEN_S = 120.0
 """How long a prompt may take, and what the server has to do before it."""
-STALL_S = 10.0
+STALL_S = 30.0
 """How long a further token may take."""
 TOGETHER_S = 0.004
 """The tokens of one step of the server arrive one after another: how long those that come late are waited for."""
