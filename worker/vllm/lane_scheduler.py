@@ -11,12 +11,13 @@ the last that runs. What is called is its own `_preempt_request`, so that whoeve
 No fault of ours takes the engine down: after the first one vLLM's own order rules, until it is started again.
 """
 
+import itertools
 import logging
 import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import vllm
 from vllm.config import VllmConfig
@@ -54,7 +55,17 @@ class _Step(NamedTuple):
     began_ms: float
 
 
-class _LaneOrder(Scheduler):  # type: ignore[misc] # vllm is not installed where types are checked
+class LaneScheduler(Scheduler):  # type: ignore[misc] # vllm is not installed where types are checked
+    """What `--scheduler-cls` names: an `AsyncLaneScheduler` where vLLM schedules asynchronously.
+
+    Raises UnsupportedVllm for a vLLM that was not read, SettingsError for a setting that is unknown or out of range.
+    """
+
+    def __new__(cls, vllm_config: VllmConfig, *args: object, **kwargs: object) -> Self:
+        is_async = vllm_config.scheduler_config.async_scheduling
+        made: Self = super().__new__(AsyncLaneScheduler if is_async else cls)
+        return made
+
     def __init__(self, vllm_config: VllmConfig, *args: object, **kwargs: object) -> None:
         require_supported(vllm.__version__)
         super().__init__(vllm_config, *args, **kwargs)
@@ -182,8 +193,9 @@ class _LaneOrder(Scheduler):  # type: ignore[misc] # vllm is not installed where
         self._first_of_floors.clear()
         for rank, count in lacking.items():
             here = [one for one in waiting if self._claim(one).lane.rank == rank and _may_start(one)]
-            here.sort(key=self._waiting_rank)
-            self._first_of_floors.update([one.request_id for one in here[:count]])
+            free = self._room().blocks  # what did not fit would hold up all behind it
+            fitting = (one for one in sorted(here, key=self._waiting_rank) if self._needs(one) <= free)
+            self._first_of_floors.update([one.request_id for one in itertools.islice(fitting, count)])
         self.waiting.rerank()
         self._ranked_ms, self._lacking = now_ms, lacking
 
@@ -202,6 +214,9 @@ class _LaneOrder(Scheduler):  # type: ignore[misc] # vllm is not installed where
         if not (self.running and (self.waiting or self.kv_holding_waiting)):
             return
         last = policy.lane_rank(self._claim(self.running[-1]))
+        is_plain = not (self.kv_holding_waiting or self._first_of_floors)
+        if is_plain and policy.lane_rank(self._claim(self.waiting.peek_request())) >= last:
+            return
         above = [one for one in self._next() if policy.lane_rank(self._claim(one)) < last]
         if not above:
             return
@@ -332,18 +347,8 @@ class _LaneOrder(Scheduler):  # type: ignore[misc] # vllm is not installed where
         self._ended_ms = ended_ms
 
 
-class LaneScheduler(_LaneOrder, AsyncScheduler):  # type: ignore[misc] # vllm is not installed where types are checked
-    """For vLLM's default, steps that are planned while the one before runs."""
-
-    def __init__(self, vllm_config: VllmConfig, *args: object, **kwargs: object) -> None:
-        """Raises ValueError where vLLM plans each step after the one before, for its own reasons or as it was told."""
-        if not vllm_config.scheduler_config.async_scheduling:
-            raise ValueError("async scheduling is off: use fairlane.worker.vllm.lane_scheduler.SyncLaneScheduler")
-        super().__init__(vllm_config, *args, **kwargs)
-
-
-class SyncLaneScheduler(_LaneOrder):
-    """For `--no-async-scheduling`, and where vLLM has it off by itself."""
+class AsyncLaneScheduler(LaneScheduler, AsyncScheduler):  # type: ignore[misc]
+    """With async scheduling, which plans a step while the one before runs: vLLM's default on most platforms."""
 
 
 def _now_ms() -> float:

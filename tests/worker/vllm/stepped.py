@@ -1,8 +1,8 @@
-"""vLLM's real scheduler with our lanes, stepped by hand over a model that is made up: run by the Python of an environment
-that has vLLM, `python -m tests.worker.vllm.stepped`, with neither pytest nor anything else of the tests' environment.
+"""vLLM's real scheduler with our lanes, stepped by hand over a model that is made up.
 
-Each scenario prints one line, its name and what went wrong, if anything. A token that is sampled tells its request and
-its index, so a stream that lost, doubled or swapped a token shows it.
+`python -m tests.worker.vllm.stepped`, by the Python of an environment that has vLLM; nothing else of the tests need be
+there. Each scenario prints one line, its name and what went wrong, if anything. A token that is sampled tells its
+request and its index, so a stream that lost, doubled or swapped a token shows it.
 """
 
 import itertools
@@ -25,6 +25,7 @@ from vllm.engine.arg_utils import EngineArgs
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from vllm.v1.outputs import ModelRunnerOutput
@@ -32,8 +33,9 @@ from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
 from fairlane.scheduler.protocol.engine_priority import encode
+from fairlane.scheduler.protocol.settings import SettingsError
 from fairlane.worker.vllm import lane_scheduler
-from fairlane.worker.vllm.lane_scheduler import LaneScheduler, SyncLaneScheduler
+from fairlane.worker.vllm.lane_scheduler import LaneScheduler
 from fairlane.worker.vllm.versions import UnsupportedVllm
 
 BLOCK = 16
@@ -68,7 +70,7 @@ class Stepped:
         config.scheduler_config.max_num_scheduled_tokens = tokens
         config.additional_config = {"fairlane": {"lanes": lanes or {}}}
         spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=1, dtype=torch.float32)
-        self.scheduler = (LaneScheduler if depth > 1 else SyncLaneScheduler)(
+        self.scheduler = LaneScheduler(
             vllm_config=config,
             kv_cache_config=KVCacheConfig(blocks, [], [KVCacheGroupSpec(["layer"], spec)]),
             structured_output_manager=StructuredOutputManager(config),
@@ -330,7 +332,9 @@ def whatever_comes_every_stream_is_whole(config: VllmConfig) -> None:
         rng = random.Random(seed)
         floor = {"throughput": {"share_floor": rng.choice([0.0, 0.05, 0.5])}}
         tokens = rng.choice([64, 256, 1_024])
-        engine = Stepped(config, blocks=rng.choice([64, 120, 400]), depth=rng.choice([1, 2, 2]), lanes=floor, tokens=tokens)
+        engine = Stepped(
+            config, blocks=rng.choice([64, 120, 400]), depth=rng.choice([1, 2, 2]), lanes=floor, tokens=tokens
+        )
         if rng.random() < 0.5:
             engine.scheduler._costs.know((5.0, 1.0, rng.choice([0.05, 0.5]), 0.0, 0.0), (1.0, 1.0), 10.0)
         for number in range(80):
@@ -389,26 +393,31 @@ def a_fault_of_ours_leaves_vllm_its_own_order(config: VllmConfig) -> None:
         assert failed or name == "allowance", f"{name} was never called"
 
 
-def async_off_is_refused_with_the_way_out(config: VllmConfig) -> None:
-    config.scheduler_config.async_scheduling = False
-    try:
-        LaneScheduler(config)
-    except ValueError as error:
-        assert "SyncLaneScheduler" in str(error)
-    else:
-        raise AssertionError("not refused")
+def the_class_follows_async_scheduling(config: VllmConfig) -> None:
+    assert isinstance(Stepped(config, depth=2).scheduler, AsyncScheduler)
+    assert not isinstance(Stepped(config, depth=1).scheduler, AsyncScheduler)
 
 
 def an_unknown_version_is_refused(config: VllmConfig) -> None:
     known, vllm.__version__ = vllm.__version__, "0.99.0"
     try:
-        SyncLaneScheduler(config)
-    except UnsupportedVllm as error:
-        assert "this is 0.99.0" in str(error)
-    else:
-        raise AssertionError("not refused")
+        refused = refusal(lambda: LaneScheduler(config))
     finally:
         vllm.__version__ = known
+    assert "this is 0.99.0" in refused, refused
+
+
+def an_unknown_setting_is_refused(config: VllmConfig) -> None:
+    refused = refusal(lambda: Stepped(config, lanes={"throughput": {"share": 0.1}}))
+    assert "lanes.throughput.share: no such setting" in refused, refused
+
+
+def refusal(make: Callable[[], object]) -> str:
+    try:
+        make()
+    except (UnsupportedVllm, SettingsError) as error:
+        return str(error)
+    return "it was not refused"
 
 
 SCENARIOS: list[Callable[[VllmConfig], None]] = [
@@ -428,8 +437,9 @@ SCENARIOS: list[Callable[[VllmConfig], None]] = [
     a_reset_of_the_prefix_cache_loses_nothing,
     whatever_comes_every_stream_is_whole,
     a_fault_of_ours_leaves_vllm_its_own_order,
-    async_off_is_refused_with_the_way_out,
+    the_class_follows_async_scheduling,
     an_unknown_version_is_refused,
+    an_unknown_setting_is_refused,
 ]
 
 

@@ -82,7 +82,9 @@ def test_who_yields_suffices_and_keeps_the_rules(
     assert met == 0 or room.blocks + sum(one.blocks for one in gone) >= sum(one.blocks for one in wishes[:met])
     assert met > 0 or not gone
     assert all(holder.rank > min(wish.rank for wish in wishes[:met]) for holder in gone)
-    before, after = (Counter(one.lane_rank for one in some) for some in (holders, [h for h in holders if h not in gone]))
+    before, after = (
+        Counter(one.lane_rank for one in some) for some in (holders, [h for h in holders if h not in gone])
+    )
     for rank in before:
         assert after[rank] >= min(before[rank], floors.get(rank, 0))
 
