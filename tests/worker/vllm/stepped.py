@@ -32,9 +32,11 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
+from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.protocol.engine_priority import encode
 from fairlane.scheduler.protocol.settings import SettingsError
 from fairlane.worker.vllm import lane_scheduler
+from fairlane.worker.vllm.lane_policy import LanePolicy
 from fairlane.worker.vllm.lane_scheduler import LaneScheduler
 from fairlane.worker.vllm.versions import UnsupportedVllm
 
@@ -160,9 +162,9 @@ def low(due_ms: float = FAR_MS) -> int:
     return encode(1, due_ms)
 
 
-def flooded(engine: Stepped, count: int = 20, **more: int) -> Stepped:
+def flooded(engine: Stepped, count: int = 20, tokens: int = 10) -> Stepped:
     for number in range(count):
-        engine.add(f"low{number}", low(), **more)
+        engine.add(f"low{number}", low(), tokens=tokens)
     engine.steps(4)
     return engine
 
@@ -377,10 +379,11 @@ def faulty(holder: object, name: str) -> Iterator[list[str]]:
 
 
 def a_fault_of_ours_leaves_vllm_its_own_order(config: VllmConfig) -> None:
-    policy = lane_scheduler.LanePolicy
-    faults = [(policy, name) for name in ("begin", "arrive", "waiting_rank", "running_rank", "charge", "lane_rank")]
-    faults += [(lane_scheduler, name) for name in ("choose_yielding", "allowance", "claim_of")]
-    faults += [(lane_scheduler.CostModel, "observe")]
+    methods = ("begin", "arrive", "waiting_rank", "running_rank", "charge", "lane_rank")
+    functions = ("choose_yielding", "allowance", "claim_of")
+    faults: list[tuple[object, str]] = [(LanePolicy, name) for name in methods]
+    faults += [(lane_scheduler, name) for name in functions]
+    faults += [(CostModel, "observe")]
     for holder, name in faults:
         engine = flooded(Stepped(config))
         with faulty(holder, name) as logged:
