@@ -13,7 +13,7 @@ import httpx
 from benchmarks.common.served import free_port
 
 ROOT = Path(__file__).parents[2]
-LANE_SCHEDULER = "fairlane.worker.vllm.lane_scheduler.LaneScheduler"
+LANE_SCHEDULER = "fairlane.worker.vllm.LaneScheduler"
 START_LIMIT_S = 900.0
 STOP_LIMIT_S = 60.0
 SLOTS = 8

@@ -59,8 +59,8 @@ class Rank(NamedTuple):
     """0: it has output; 1: it has none yet."""
     urgency: float
     cost: float
-    """Of waiting work its tenant's counter. Of running work what it would lose by yielding in milliseconds of
-    computation, negated: the least goes last."""
+    """Of waiting work its tenant's counter. Of running work the tokens that it would lose by yielding, negated: the
+    least goes last."""
     due_ms: float
     arrived_ms: float
 
@@ -157,7 +157,6 @@ class LanePolicy:
         """The place of a request that runs: the last yields first, and is the last to get a step's tokens."""
         counter = self._counter(claim)
         service_class, urgency = self._prospects(claim, progress, counter)
-        lost_ms = self._costs.recompute_ms(progress.computed)
         return Rank(
             1,
             self.lane_rank(claim),
@@ -166,7 +165,7 @@ class LanePolicy:
             service_class,
             not progress.has_output,
             urgency,
-            -lost_ms,
+            -progress.computed,
             claim.due_ms,
             claim.arrived_ms,
         )

@@ -93,7 +93,7 @@ class LaneScheduler(Scheduler):  # type: ignore[misc] # vllm is not installed wh
         self.waiting = RankedQueue(self._waiting_rank)
         self._own_policy = SchedulingPolicy(self.scheduler_config.policy)
         self.policy = SchedulingPolicy.FCFS
-        log.info("lanes %s in %d slots, floors %s", [*lanes], self.max_num_active_reqs, self._floors)
+        log.info("lanes %s in %d slots, floors %s", ", ".join(lanes), self.max_num_active_reqs, self._floors)
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         self._guard(self._arrange)

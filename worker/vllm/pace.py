@@ -48,7 +48,7 @@ class Allowance:
             return 0
         each_ms = self._price.token + self._price.pair * (context + tokens)
         time_ms = self._time_ms - self._price.row
-        in_time = tokens if tokens * each_ms <= time_ms else int(max(0.0, time_ms) / each_ms)
+        in_time = tokens if tokens * each_ms <= time_ms else int(time_ms / each_ms) if time_ms > 0.0 else 0
         granted = min(tokens, max(min(in_time, self._tokens), self._least))
         if granted:
             self._time_ms -= self._price.of(granted, context + granted)

@@ -91,7 +91,7 @@ def base_url(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         str(port),
     ]
     command += ["--host", "127.0.0.1", "--dtype", "float32", "--enforce-eager", "--block-size", "32"]
-    command += ["--scheduler-cls", "fairlane.worker.vllm.lane_scheduler.LaneScheduler"]
+    command += ["--scheduler-cls", "fairlane.worker.vllm.LaneScheduler"]
     with log.open("wb") as out:
         process = subprocess.Popen(command, env=environ(), stdout=out, stderr=subprocess.STDOUT, cwd=log.parent)
     try:
