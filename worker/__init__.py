@@ -4,6 +4,7 @@
     model/            transformers' models, and faster forms that prove equal to them
     attention/        paged attention by device
     native/           C++ kernels for CPUs
+    vllm/             our lanes inside vLLM's own scheduler, loaded there
     __main__.py       the process: settings are checked (`config.py`) before torch is imported
     runtime.py        builds, opens and closes every part
     server.py         the event loop's tasks: take, control, publish, renew, heartbeat, drain

@@ -13,8 +13,8 @@ def build(options: Mapping[str, Any]) -> Callable[[Order], Answer]:
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     os.environ["VLLM_CPU_KVCACHE_SPACE"] = "3"  # GiB; W1 needs less than one
     os.environ["VLLM_CPU_OMP_THREADS_BIND"] = f"0-{THREADS - 1}"
-    from vllm import LLM, SamplingParams  # type: ignore[import-not-found]
-    from vllm.inputs import TokensPrompt  # type: ignore[import-not-found]
+    from vllm import LLM, SamplingParams
+    from vllm.inputs import TokensPrompt
 
     engine = LLM(
         model=options["directory"],

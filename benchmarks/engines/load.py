@@ -1,0 +1,93 @@
+"""A flood of the throughput lane in a closed loop, and single requests of the latency lane beside it."""
+
+import asyncio
+import itertools
+import json
+import random
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+import httpx
+
+from fairlane.scheduler.protocol.engine_priority import encode
+from fairlane.scheduler.protocol.lanes import LATENCY, THROUGHPUT, Lane
+
+FLOOD = 48
+"""Streams of the flood at any time, each of a prompt of its own."""
+FLOOD_PROMPT, FLOOD_TOKENS = 120, 96
+PROMPT, TOKENS = 60, 16
+"""Of a request of the latency lane."""
+VOCABULARY = 10_000
+"""Prompts are of token ids below this."""
+
+
+@dataclass
+class Found:
+    """What one arm did."""
+
+    ttft_s: list[float] = field(default_factory=list)
+    """Of the latency lane's requests."""
+    flood_tokens: int = 0
+    seconds: float = 0.0
+    """The window in which both were counted."""
+
+    @property
+    def flood_rate(self) -> float:
+        """Tokens a second of the flood."""
+        return self.flood_tokens / self.seconds if self.seconds else 0.0
+
+
+class Load:
+    """One arm's load; the same seed sends the same prompts."""
+
+    def __init__(self, base_url: str, seed: int) -> None:
+        self._url = f"{base_url}/inference/v1/generate"
+        self._rng = random.Random(seed)
+        self._names = itertools.count()
+        self._counts = False
+        self.found = Found()
+
+    async def run(self, warm_s: float, requests: int, every_s: float) -> Found:
+        """Flood; after `warm_s` send so many requests of the latency lane, one after the other, `every_s` apart."""
+        limits = httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(limits=limits, timeout=600.0) as client, asyncio.TaskGroup() as group:
+            flood = [group.create_task(self._flood(client)) for _ in range(FLOOD)]
+            await asyncio.sleep(warm_s)
+            self._counts, began_s = True, time.monotonic()
+            for _ in range(requests):
+                await asyncio.gather(self._one(client), asyncio.sleep(every_s))
+            self._counts, self.found.seconds = False, time.monotonic() - began_s
+            for task in flood:
+                task.cancel()
+        return self.found
+
+    async def _flood(self, client: httpx.AsyncClient) -> None:
+        while True:
+            async for tokens in self._stream(client, THROUGHPUT, FLOOD_PROMPT, FLOOD_TOKENS):
+                self.found.flood_tokens += tokens if self._counts else 0
+
+    async def _one(self, client: httpx.AsyncClient) -> None:
+        sent_s, first_s = time.monotonic(), None
+        async for _ in self._stream(client, LATENCY, PROMPT, TOKENS):
+            first_s = first_s or time.monotonic()
+        if first_s is None:
+            raise RuntimeError("a request of the latency lane ended without a token")
+        self.found.ttft_s.append(first_s - sent_s)
+
+    async def _stream(self, client: httpx.AsyncClient, lane: Lane, prompt: int, tokens: int) -> AsyncIterator[int]:
+        """How many tokens come with each event."""
+        body = {
+            "request_id": f"load-{next(self._names)}",
+            "token_ids": [self._rng.randrange(10, VOCABULARY) for _ in range(prompt)],
+            "sampling_params": {"max_tokens": tokens, "min_tokens": tokens, "ignore_eos": True, "temperature": 0.0},
+            "priority": encode(lane.rank, time.time() * 1e3 + lane.ttft_ms),
+            "stream": True,
+        }
+        async with client.stream("POST", self._url, json=body) as answer:
+            if answer.status_code != httpx.codes.OK:
+                raise RuntimeError(f"{answer.status_code}: {(await answer.aread())[:300]!r}")
+            async for line in answer.aiter_lines():
+                if line.startswith("data: {"):
+                    choices = json.loads(line[6:]).get("choices") or [{}]
+                    yield len(choices[0].get("token_ids") or ())

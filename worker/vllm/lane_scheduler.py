@@ -1,0 +1,369 @@
+"""`LaneScheduler`: vLLM's scheduler with our lanes, loaded by `--scheduler-cls`.
+
+vLLM goes on doing what it does: slots, KV blocks, prefix cache, chunks, speculation, connectors. Before each of its
+steps, requests of lower lanes yield what waiting ones of upper lanes lack; the lists that vLLM walks are in our order,
+running and waiting; and while it walks, lower lanes' prompts are cut to what the first lane's pace leaves.
+
+What of vLLM is overridden: `schedule`, `update_from_output`, `add_request`, `_reserve_prefill_lookahead` (vLLM asks it
+for the length of each chunk); `waiting` is replaced, and `policy` set so that a request that must yield amid a step is
+the last that runs. What is called is its own `_preempt_request`, so that whoever yields comes back with all its tokens.
+
+No fault of ours takes the engine down: after the first one vLLM's own order rules, until it is started again.
+"""
+
+import itertools
+import logging
+import math
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import NamedTuple, Self
+
+import vllm
+from vllm.config import VllmConfig
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.interface import PauseState
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.request_queue import SchedulingPolicy, create_request_queue
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.engine import EngineCoreOutputs
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.request import Request, RequestStatus
+
+from fairlane.scheduler.planner.costs import CostModel
+from fairlane.scheduler.planner.steps import StepFeatures
+from fairlane.worker.vllm.lane_policy import Claim, LanePolicy, Progress, Rank, claim_of
+from fairlane.worker.vllm.pace import Allowance, Load, allowance
+from fairlane.worker.vllm.ranked_queue import RankedQueue
+from fairlane.worker.vllm.settings import read_settings
+from fairlane.worker.vllm.versions import require_supported
+from fairlane.worker.vllm.yielding import Holder, Room, Wish, choose_yielding, slot_floors
+
+log = logging.getLogger("vllm.fairlane")  # vLLM gives handlers to its own loggers alone
+
+RERANK_MS = 50.0
+"""So often urgency, counters and promotions move what waits; what comes takes its place at once."""
+LONGEST_PAUSE = 64
+"""Steps for which nobody is asked to yield after yielding helped nobody."""
+
+
+class _Step(NamedTuple):
+    """A step that runs."""
+
+    output: SchedulerOutput
+    features: StepFeatures
+    began_ms: float
+
+
+class LaneScheduler(Scheduler):  # type: ignore[misc] # vllm is not installed where types are checked
+    """What `--scheduler-cls` names: an `AsyncLaneScheduler` where vLLM schedules asynchronously.
+
+    Raises UnsupportedVllm for a vLLM that was not read, SettingsError for a setting that is unknown or out of range.
+    """
+
+    def __new__(cls, vllm_config: VllmConfig, *args: object, **kwargs: object) -> Self:
+        is_async = vllm_config.scheduler_config.async_scheduling
+        made: Self = super().__new__(AsyncLaneScheduler if is_async else cls)
+        return made
+
+    def __init__(self, vllm_config: VllmConfig, *args: object, **kwargs: object) -> None:
+        require_supported(vllm.__version__)
+        super().__init__(vllm_config, *args, **kwargs)
+        settings = read_settings(vllm_config.additional_config)
+        lanes = settings.lanes.lanes()
+        self._costs = CostModel()
+        self._first = min(lanes.values(), key=lambda one: one.rank)
+        self._lanes: LanePolicy | None = LanePolicy(lanes, self._costs)
+        self._is_broken = False
+        self._floors = slot_floors(lanes.values(), self.max_num_active_reqs)
+        self._cuts_prompts = self.scheduler_config.enable_chunked_prefill and not self.need_mamba_block_aligned_split
+        self._claims: dict[str, Claim] = {}
+        self._first_of_floors: set[str] = set()
+        """Waiting requests whose lanes lack slots of their floors: they go first."""
+        self._in_order: list[Request] = []
+        """What ran when it was last put into order."""
+        self._ranked_ms = -math.inf
+        self._lacking: dict[int, int] = {}
+        self._allowance: Allowance | None = None
+        self._beneficiaries: list[Request] = []
+        self._fruitless = 0
+        self._pause_until_step = 0
+        self._steps: deque[_Step] = deque()
+        self._ended_ms = 0.0
+        self.waiting = RankedQueue(self._waiting_rank)
+        self._own_policy = SchedulingPolicy(self.scheduler_config.policy)
+        self.policy = SchedulingPolicy.FCFS
+        log.info("lanes %s in %d slots, floors %s", ", ".join(lanes), self.max_num_active_reqs, self._floors)
+
+    def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
+        self._guard(self._arrange)
+        output = super().schedule(throttle_prefills)
+        self._guard(self._note, output)
+        return output
+
+    def update_from_output(
+        self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
+    ) -> dict[int, EngineCoreOutputs]:
+        self._guard(self._learn, scheduler_output)
+        outputs: dict[int, EngineCoreOutputs] = super().update_from_output(scheduler_output, model_runner_output)
+        return outputs
+
+    def add_request(self, request: Request) -> None:
+        self._guard(self._arrive, request)
+        super().add_request(request)
+
+    def _reserve_prefill_lookahead(self, request: Request, num_computed_tokens: int, num_new_tokens: int) -> int:
+        if self._lanes is not None and not self._is_broken:
+            try:
+                num_new_tokens = self._cut(request, num_computed_tokens, num_new_tokens)
+            except Exception:  # noqa: BLE001 - a fault of ours must not end the engine
+                self._break("cutting a prompt")
+        tokens: int = super()._reserve_prefill_lookahead(request, num_computed_tokens, num_new_tokens)
+        return tokens
+
+    def _guard(self, act: Callable[..., None], *given: object) -> None:
+        """Call it, unless a call has failed before; vLLM's own order rules from then on."""
+        if self._lanes is None:
+            return
+        if not self._is_broken:
+            try:
+                act(*given)
+            except Exception:  # noqa: BLE001 - a fault of ours must not end the engine
+                self._break(act.__name__)
+        if self._is_broken:
+            self._retire()
+
+    def _break(self, where: str) -> None:
+        self._is_broken = True
+        log.exception("fault in %s: vLLM's own order rules until it is started again", where)
+
+    def _retire(self) -> None:
+        """Never amid a step of vLLM's, which walks the queue that is replaced."""
+        waiting = create_request_queue(self._own_policy)
+        for request in sorted(self.waiting.unordered(), key=lambda one: one.arrival_time):
+            waiting.add_request(request)
+        self.waiting, self.policy, self._lanes = waiting, self._own_policy, None
+
+    @property
+    def _policy(self) -> LanePolicy:
+        assert self._lanes is not None  # noqa: S101 - whoever asks is guarded
+        return self._lanes
+
+    def _claim(self, request: Request) -> Claim:
+        claim = self._claims.get(request.request_id)
+        if claim is None:
+            extra = request.sampling_params.extra_args if request.sampling_params is not None else None
+            claim = claim_of(request.priority, extra, request.arrival_time * 1e3, self._policy.lanes.values())
+            self._claims[request.request_id] = claim
+        return claim
+
+    def _waiting_rank(self, request: Request) -> Rank:
+        """Called amid vLLM's steps also."""
+        try:
+            keeps_floor = request.request_id in self._first_of_floors
+            return self._policy.waiting_rank(self._claim(request), _progress(request), keeps_floor=keeps_floor)
+        except Exception:  # noqa: BLE001 - a fault of ours must not end the engine
+            if not self._is_broken:
+                self._break("ranking a request")
+            return Rank(1, 0, 0, False, 1, 1, math.inf, 0.0, math.inf, request.arrival_time * 1e3)
+
+    def _arrive(self, request: Request) -> None:
+        if request.request_id not in self.requests:  # else it is the next input of a session
+            self._policy.arrive(self._claim(request))
+
+    def _arrange(self) -> None:
+        """Put all in order, and let lower lanes yield."""
+        self._allowance = None
+        if self._pause_state != PauseState.UNPAUSED:
+            return
+        now_ms, lacking = time.time() * 1e3, self._lack()
+        is_due = now_ms - self._ranked_ms >= RERANK_MS or now_ms < self._ranked_ms
+        if is_due or lacking != self._lacking:
+            self._rank_anew(now_ms, lacking)
+        if is_due or self.running != self._in_order:
+            self.running.sort(key=lambda one: self._policy.running_rank(self._claim(one), _progress(one)))
+        if self.current_step >= self._pause_until_step:
+            self._let_yield()
+        self._in_order = [*self.running]
+
+    def _rank_anew(self, now_ms: float, lacking: dict[int, int]) -> None:
+        waiting = self.waiting.unordered()
+        self._claims = {one: claim for one, claim in self._claims.items() if one in self.requests}
+        self._policy.begin(now_ms, map(self._claim, waiting), map(self._claim, self.running))
+        self._first_of_floors.clear()
+        for rank, count in lacking.items():
+            here = [one for one in waiting if self._claim(one).lane.rank == rank and _may_start(one)]
+            free = self._room().blocks  # what did not fit would hold up all behind it
+            fitting = (one for one in sorted(here, key=self._waiting_rank) if self._needs(one) <= free)
+            self._first_of_floors.update([one.request_id for one in itertools.islice(fitting, count)])
+        self.waiting.rerank()
+        self._ranked_ms, self._lacking = now_ms, lacking
+
+    def _lack(self) -> dict[int, int]:
+        """Slots of their floors that lanes with waiting work lack, by rank."""
+        running = Counter([self._claim(one).lane.rank for one in self.running])
+        lacking = {rank: floor - running[rank] for rank, floor in self._floors.items() if running[rank] < floor}
+        if lacking:
+            waiting = {self._claim(one).lane.rank for one in self.waiting.unordered()}
+            lacking = {rank: count for rank, count in lacking.items() if rank in waiting}
+        return lacking
+
+    def _let_yield(self) -> None:
+        """Preempt what runs in lower lanes for what waits in upper ones."""
+        policy = self._policy
+        if not (self.running and (self.waiting or self.kv_holding_waiting)):
+            return
+        last = policy.lane_rank(self._claim(self.running[-1]))
+        is_plain = not (self.kv_holding_waiting or self._first_of_floors)
+        if is_plain and policy.lane_rank(self._claim(self.waiting.peek_request())) >= last:
+            return
+        above = [one for one in self._next() if policy.lane_rank(self._claim(one)) < last]
+        if not above:
+            return
+        ranks = Counter([self._claim(one).lane.rank for one in self.running])
+        if all(count <= self._floors.get(rank, 0) for rank, count in ranks.items() if rank):
+            return
+        above = [one for one in above if self._is_ready(one)]
+        wishes = [Wish(policy.lane_rank(self._claim(one)), self._needs(one), _to_compute(one)) for one in above]
+        if wishes:
+            yielding, met = choose_yielding(
+                wishes, self._holders(min(one.rank for one in wishes)), self._room(), self._floors
+            )
+            self._preempt([self.running[index] for index in yielding])
+            self._beneficiaries = above[:met] if yielding else []
+
+    def _next(self) -> list[Request]:
+        """What vLLM would admit next, in its order."""
+        return [*self.kv_holding_waiting, *self.waiting.first(self.max_num_active_reqs + len(self._first_of_floors))]
+
+    def _is_ready(self, request: Request) -> bool:
+        """vLLM would admit it if there were room."""
+        if not self._handle_blocked_waiting_request(request):
+            return False
+        if request.num_stale_output_tokens and not request.drop_stale_output:
+            return False
+        if not (self.lora_config and request.lora_request):
+            return True
+        loaded = {one.lora_request.lora_int_id for one in self.running if one.lora_request}
+        return request.lora_request.lora_int_id in loaded or len(loaded) < self.lora_config.max_loras
+
+    def _room(self) -> Room:
+        """What is free, less what goes to lanes that lack their floors."""
+        slots = self.max_num_active_reqs - len(self.running) - self.num_waiting_for_streaming_input
+        free = self.kv_cache_manager.block_pool.get_num_free_blocks() - self.kv_cache_manager.watermark_blocks
+        tokens = self.max_num_scheduled_tokens - len(self.running)
+        return Room(slots - len(self._first_of_floors), free, tokens)
+
+    def _holders(self, above: int) -> list[Holder]:
+        """What runs in lanes below that rank, in running order."""
+        holders = []
+        for index, request in enumerate(self.running):
+            claim = self._claim(request)
+            rank = self._policy.lane_rank(claim)
+            if rank > above and self._request_blocks_can_be_freed(request):
+                holders.append(Holder(index, rank, claim.lane.rank, self._frees(request)))
+        return holders
+
+    def _frees(self, request: Request) -> int:
+        groups = self.kv_cache_manager.get_blocks(request.request_id).blocks
+        return sum([1 for blocks in groups for block in blocks if block.ref_cnt == 1 and not block.is_null])
+
+    def _needs(self, request: Request) -> int:
+        """KV blocks to admit it: for its prompt and output so far, less what others hold of it in the prefix cache."""
+        blocks: int = self._request_remaining_blocks(request)
+        manager = self.kv_cache_manager
+        if blocks and not request.num_computed_tokens and blocks > manager.block_pool.get_num_free_blocks():
+            found = manager.get_computed_blocks(request)[0].blocks
+            blocks -= sum([1 for group in found for block in group if block.ref_cnt > 0 and not block.is_null])
+        return max(0, blocks)
+
+    def _preempt(self, victims: list[Request]) -> None:
+        now_s = time.monotonic()
+        for request in victims:
+            self.running.remove(request)
+            self._preempt_request(request, now_s, drop_stale_output=self.requires_kv_delivery)
+
+    def _cut(self, request: Request, computed: int, tokens: int) -> int:
+        """How many of these tokens a step may compute of a request."""
+        is_decode = tokens <= 1 + self.num_spec_tokens
+        if is_decode or not self._cuts_prompts or request.has_encoder_inputs:
+            return tokens
+        if self._policy.lane_rank(self._claim(request)) == 0:
+            return tokens
+        if self._allowance is None:
+            self._allowance = allowance(self._load(), self._first, self._costs, self.max_num_scheduled_tokens)
+        granted = self._allowance.take(tokens, computed)
+        if not granted and request.request_id in self._first_of_floors:
+            return 1  # it stands before upper lanes' requests, which vLLM would not admit past it
+        return granted
+
+    def _load(self) -> Load:
+        """What this step holds beside lower lanes' prompts."""
+        decodes = context = first_decodes = first_tokens = 0
+        for request in self.running:
+            tokens, is_first = _to_compute(request), self._policy.lane_rank(self._claim(request)) == 0
+            if tokens <= 1 + self.num_spec_tokens:
+                decodes, context = decodes + 1, context + request.num_computed_tokens
+                first_decodes += is_first
+            elif is_first:
+                first_tokens += tokens
+        slots = self.max_num_active_reqs - len(self.running)
+        if slots > 0 and self.waiting:
+            waiting = [one for one in self.waiting.first(slots) if self._policy.lane_rank(self._claim(one)) == 0]
+            first_tokens += sum(map(_to_compute, waiting))
+        return Load(decodes, context, first_decodes, min(first_tokens, self.max_num_scheduled_tokens))
+
+    def _note(self, output: SchedulerOutput) -> None:
+        """Count a step's service, and whether it helped that somebody yielded."""
+        rows = prefilled = context = attention = 0
+        for name, tokens in output.num_scheduled_tokens.items():
+            request = self.requests[name]
+            end, is_sampled = request.num_computed_tokens, not request.is_prefill_chunk
+            rows += 1
+            if tokens == 1:
+                context += end
+            else:
+                prefilled, attention = prefilled + tokens, attention + tokens * end
+            again = request.num_preemptions > 0  # what it lost it has been charged for
+            self._policy.charge(self._claim(request), 0 if again else tokens - is_sampled, int(is_sampled))
+        if rows:
+            self._steps.append(_Step(output, StepFeatures(rows, prefilled, context, attention), _now_ms()))
+        if self._beneficiaries:
+            helped = any(one.status == RequestStatus.RUNNING for one in self._beneficiaries)
+            self._fruitless = 0 if helped else self._fruitless + 1
+            if not helped:
+                self._pause_until_step = self.current_step + min(LONGEST_PAUSE, 1 << self._fruitless)
+            self._beneficiaries = []
+
+    def _learn(self, output: SchedulerOutput) -> None:
+        """Learn what a step took: from its plan, or from the end of the one before where that came later."""
+        ended_ms = _now_ms()
+        while self._steps and output.total_num_scheduled_tokens:
+            step = self._steps.popleft()
+            if step.output is output:
+                began_ms = max(step.began_ms, self._ended_ms)
+                self._costs.observe(step.features, ended_ms - began_ms, 0, 0.0)
+                break
+        self._ended_ms = ended_ms
+
+
+class AsyncLaneScheduler(LaneScheduler, AsyncScheduler):  # type: ignore[misc]
+    """With async scheduling, which plans a step while the one before runs: vLLM's default on most platforms."""
+
+
+def _now_ms() -> float:
+    return time.monotonic() * 1e3
+
+
+def _progress(request: Request) -> Progress:
+    return Progress(request.num_tokens, request.num_computed_tokens, request.num_output_tokens > 0)
+
+
+def _to_compute(request: Request) -> int:
+    """Tokens that a step could compute of it."""
+    tokens: int = request.num_tokens_with_spec + request.num_output_placeholders - request.num_computed_tokens
+    return tokens
+
+
+def _may_start(request: Request) -> bool:
+    return request.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED) and not request.num_stale_output_tokens

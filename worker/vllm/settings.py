@@ -1,0 +1,17 @@
+"""Settings of the lanes inside vLLM: those of Fairlane's other processes, from the environment and from vLLM's own
+`--additional-config '{"fairlane": {"lanes": {"throughput": {"share_floor": 0.1}}}}'`. The environment wins."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from fairlane.scheduler.protocol.settings import SharedSettings, load
+
+
+def read_settings(additional_config: object, environ: Mapping[str, str] | None = None) -> SharedSettings:
+    """The settings as merged. `additional_config`: vLLM's; `environ`: the process's own by default.
+
+    Raises SettingsError naming the first setting that is unknown or out of range.
+    """
+    document: Any = additional_config.get("fairlane") if isinstance(additional_config, dict) else None
+    return load(SharedSettings, document=document, environ=os.environ if environ is None else environ)
