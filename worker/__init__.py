@@ -1,6 +1,7 @@
-"""The worker: takes jobs from a model's queue, computes their tokens on torch, publishes them.
+"""The worker: takes jobs from a model's queue, has their tokens computed, publishes them.
 
     engine/           one step: plan, pack rows, forward pass, sampling, block copies
+    remote/           the same steps by a server elsewhere: vLLM
     model/            transformers' models, and faster forms that prove equal to them
     attention/        paged attention by device
     native/           C++ kernels for CPUs

@@ -22,7 +22,7 @@ from fairlane.scheduler.protocol.settings import (
 )
 from fairlane.store import urls
 
-EngineKind = Literal["own", "vllm", "sglang", "openai"]
+EngineKind = Literal["own", "vllm"]
 OWN_FLAGS = ("engine", "engine_url")
 """Of its own section."""
 FLAGS = ("redis_url", "model", "data_dir", "log_level")
@@ -122,7 +122,7 @@ def _check_engine(section: WorkerSection) -> None:
     """Raises SettingsError where an engine elsewhere has no URL, or our own has one."""
     if section.engine == "own":
         if section.engine_url is not None:
-            raise SettingsError("setting worker.engine: an engine_url needs a kind of engine: vllm, sglang or openai")
+            raise SettingsError("setting worker.engine: an engine_url needs a kind of engine: vllm")
         return
     parts = urlsplit(section.engine_url or "")
     if parts.scheme not in ("http", "https") or not parts.hostname:

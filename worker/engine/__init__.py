@@ -1,7 +1,9 @@
 """The engine: one step after another, on one device, called by one thread.
 
-    engine.py      `Engine.step`: plan, run, learn, report; builds the engine and measures it before the first request
-    runner.py      a step plan becomes tensors, a forward pass, drawn tokens
+    engine.py      `Engine.step`: plan, run, learn, report; what it asks of whatever computes (`StepRunner`). No torch
+    build.py       model, cache, planner and runner put together, and measured before the first request
+    open.py        the same by the settings, with the model's card
+    runner.py      our runner: a step plan becomes tensors, a forward pass, drawn tokens
     row_layout.py  a step's rows in arrays; the block tables in memory
     kv_cache.py    the paged KV cache: device pool and pinned host pool, and their sizes
     transfer.py    swaps: block copies between the two pools

@@ -7,7 +7,7 @@
     files.py        a model's files by the name in the settings; its card and fingerprint
     gguf.py         a GGUF file converted, once, to what transformers loads
 
-Open `interface.py` first. `engine.build_engine` calls `select.load_fastest`, `runtime` asks `files` for card and
+Open `interface.py` first. `engine.build` calls `select.load_fastest`, `engine.open` asks `files` for card and
 fingerprint, the runner calls `Model.forward`. The form in C++ is `worker.native.model`. Transformers is imported inside
 functions: `files.check_name` runs before torch is there. Nothing here knows jobs, leases or the store.
 """

@@ -31,9 +31,7 @@ APIS: Mapping[EngineKind, Callable[[str, str | None], Api]] = {"vllm": VllmApi}
 def open_engine(settings: WorkerSettings) -> OpenedEngine:
     """Wait for the server, and make an engine of it. Raises EngineError, ModelError."""
     section = settings.worker
-    make = APIS.get(section.engine)
-    if make is None:
-        raise EngineError(f"setting worker.engine: {section.engine} is not supported yet; vllm is")
+    make = APIS[section.engine]
     url, key = str(section.engine_url), section.engine_key
     facts = asyncio.run(_facts(make(url, key)))
     named = settings.model if settings.model != DEFAULT_MODEL or not facts.root else facts.root
