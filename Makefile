@@ -31,7 +31,7 @@ check: $(VENV)/.dev ## Lint, types and import rules
 	$(BIN)/lint-imports
 
 unit: $(VENV)/.dev $(VENV)/.tools ## The whole suite
-	$(BIN)/pytest --numprocesses 2 --dist loadfile
+	$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 attack: $(VENV)/.dev ## The attacks of docs/security.md on a server of its own: minutes
 	$(BIN)/python -m tests.system.attacks

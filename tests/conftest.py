@@ -5,11 +5,13 @@ import shutil
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
 import redis
 import redis.asyncio
+from xdist.scheduler import LoadFileScheduling
 
 from fairlane.cli.embedded_store import EmbeddedStore, valkey_binary
 
@@ -25,6 +27,13 @@ FAST = "not slow"
 """What `make fast` asks of pytest: no test that starts a process, needs a store, or loads torch."""
 SLOW_ROOMS = {"benchmarks", "chart", "system", "worker"}
 SLOW_FIXTURES = {"models_dir", "redis_server", "store_url", "valkey", "valkey_url"}
+LONG_ROOMS = ("system", "benchmarks", "worker")
+"""Run first, in this order: short tests at the end leave no process of tests waiting for the other's last long one."""
+SHARED_SERVERS = (
+    "tests/system/sdk/",
+    *(f"tests/system/test_{name}.py" for name in ("budget", "examples", "faults", "prefix", "trace")),
+)
+"""Tests of the servers that are started once: they stay in one process of tests."""
 PROCESS_EVENTS = {"os.exec", "os.fork", "os.posix_spawn", "os.spawn", "subprocess.Popen"}
 _fast_test_runs = False
 
@@ -39,8 +48,21 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if config.option.markexpr == FAST and _room(collection_path) in SLOW_ROOMS else None
 
 
+class ByFile(LoadFileScheduling):  # type: ignore[misc]
+    """A file's tests stay together, and so do those of all files that share servers."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return SHARED_SERVERS[0] if nodeid.startswith(SHARED_SERVERS) else str(super()._split_scope(nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
+    return ByFile(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What needs a store or the model is slow, whether it names the fixture or has it as a parameter."""
+    items.sort(key=lambda item: _turn(_room(item.path)))
     for item in items:
         if _room(item.path) in SLOW_ROOMS or (isinstance(item, pytest.Function) and SLOW_FIXTURES & _needs(item)):
             item.add_marker("slow")
@@ -62,6 +84,10 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 def _room(path: Path) -> str:
     inside = path.relative_to(HERE).parts if path.is_relative_to(HERE) else ()
     return inside[0] if inside else ""
+
+
+def _turn(room: str) -> int:
+    return LONG_ROOMS.index(room) if room in LONG_ROOMS else len(LONG_ROOMS)
 
 
 def _needs(item: pytest.Function) -> set[str]:

@@ -5,19 +5,41 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.ports import free_port
 from tests.support.system.harness import Server
+from tests.support.system.otlp import Collector, receiving
 
 StartServer = Callable[..., Server]
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory, models_dir: Path) -> Iterator[Server]:
-    """Its tokens are the same however they come about: alone, beside others, from the cache. And it waits for its store
-    as long as a busy machine takes."""
-    settings = {"WORKER__MODELS_DIR": str(models_dir), "WORKER__DTYPE": "float32", "GATEWAY__STORE_TIMEOUT_S": "2"}
-    started = Server(tmp_path_factory.mktemp("serve"), settings).start()
+def collector() -> Iterator[Collector]:
+    """All traces of the server."""
+    with receiving() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory, models_dir: Path, collector: Collector) -> Iterator[Server]:
+    """Its tokens are the same however they come about: alone, beside others, from the cache. It waits for its store as
+    long as a busy machine takes, and tells its traces."""
+    settings = {"WORKER__MODELS_DIR": str(models_dir), "WORKER__DTYPE": "float32", "GATEWAY__STORE_TIMEOUT_S": "5"}
+    traced = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint, "OTEL_BSP_SCHEDULE_DELAY": "100"}
+    started = Server(tmp_path_factory.mktemp("serve"), settings, environ=traced).start()
     yield started
     assert started.stop() == 0, started.log()[-2000:]
+
+
+@pytest.fixture(scope="session")
+def mortal(tmp_path_factory: pytest.TempPathFactory, models_dir: Path) -> Iterator[Server]:
+    """One whose processes are killed. Its tokens are the same however it comes to them, and it soon knows who died. Its
+    environment names a proxy that nobody is: those of one machine do not ask it for each other."""
+    settings = {"WORKER__MODELS_DIR": str(models_dir), "WORKER__DTYPE": "float32", "LEASE_S": "2"}
+    settings |= {"GATEWAY__RESERVATION_LEASE_S": "2", "GATEWAY__QUANTUM_TOKENS": "8"}
+    nobody = {"HTTP_PROXY": f"http://127.0.0.1:{free_port()}"}
+    started = Server(tmp_path_factory.mktemp("mortal"), settings, environ=nobody).start()
+    yield started
+    started.stop()
 
 
 @pytest.fixture

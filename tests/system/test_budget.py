@@ -9,10 +9,10 @@ import httpx
 import pytest
 import redis.asyncio
 
+from fairlane.cli.embedded_store import EmbeddedStore
 from fairlane.quotas import keyspace
 from tests.support.quotas.house import forget_minute
 from tests.support.system.harness import MODEL, Server
-from tests.system.conftest import StartServer
 
 pytestmark = [pytest.mark.system, pytest.mark.anyio]
 
@@ -22,8 +22,6 @@ PROMPT = "Hello"
 PROMPT_TOKENS = 1
 MAX_TOKENS = 9
 COST = PROMPT_TOKENS + MAX_TOKENS
-PATIENT_S = "5"
-"""For the store: what is asked here is what budgets say, however busy the machine."""
 
 
 async def ask(server: Server, key: str) -> int:
@@ -41,8 +39,7 @@ async def ask(server: Server, key: str) -> int:
     return answer.status_code
 
 
-async def test_exactly_the_budget_is_served(start_server: StartServer, valkey_url: str) -> None:
-    server = start_server(REDIS_URL=valkey_url, GATEWAY__STORE_TIMEOUT_S=PATIENT_S)
+async def test_exactly_the_budget_is_served(server: Server) -> None:
     key = server.tenant("budget", limits={"tokens_per_day": SERVED * COST})
 
     statuses = await asyncio.gather(*(ask(server, key) for _ in range(ASKED)))
@@ -52,39 +49,36 @@ async def test_exactly_the_budget_is_served(start_server: StartServer, valkey_ur
     assert day(server) == {"limit": SERVED * COST, "used": SERVED * COST, "reserved": 0, "remaining": 0}
 
 
-async def test_a_killed_gateway_leaves_nothing_reserved(start_server: StartServer, valkey_url: str) -> None:
-    server = start_server(REDIS_URL=valkey_url, GATEWAY__RESERVATION_LEASE_S="3", LEASE_S="2")
-    key = server.tenant("budget", limits={"tokens_per_day": SERVED * COST})
+async def test_a_killed_gateway_leaves_nothing_reserved(mortal: Server) -> None:
+    key = mortal.tenant("budget", limits={"tokens_per_day": SERVED * COST})
 
-    asking = [asyncio.create_task(ask(server, key)) for _ in range(ASKED)]
+    asking = [asyncio.create_task(ask(mortal, key)) for _ in range(ASKED)]
     await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
-    server.child("gateway").send_signal(signal.SIGKILL)
+    mortal.child("gateway").send_signal(signal.SIGKILL)
     statuses = await asyncio.gather(*asking)
 
     assert statuses.count(200) <= SERVED
-    left = await settled(server)
-    with server.admin() as admin:
+    left = await settled(mortal)
+    with mortal.admin() as admin:
         published = admin.get("/tenants/budget/usage").json()["total"]
     assert left["reserved"] == 0
     assert left["used"] == published["prompt_tokens"] + published["output_tokens"] <= SERVED * COST
     assert left["used"] >= statuses.count(200) * COST
 
 
-async def test_a_stream_that_a_full_minute_paused_goes_on_as_if_nothing_had_been(
-    start_server: StartServer, valkey_url: str
-) -> None:
-    server = start_server(REDIS_URL=valkey_url, GATEWAY__QUANTUM_TOKENS="8")
-    free, budgeted = server.tenant("free"), server.tenant("budget", limits={"tokens_per_minute": 60})
+async def test_a_stream_that_a_full_minute_paused_goes_on_as_if_nothing_had_been(mortal: Server) -> None:
+    free, budgeted = mortal.tenant("free"), mortal.tenant("minute", limits={"tokens_per_minute": 60})
     body = {"model": MODEL, "prompt": PROMPT, "max_tokens": 40, "ignore_eos": True, "temperature": 0}
-    whole = await completion(server, free, body)
+    whole = await completion(mortal, free, body)
 
-    await completion(server, budgeted, {**body, "max_tokens": 30})
-    asking = asyncio.create_task(completion(server, budgeted, body))
-    async with redis.asyncio.from_url(valkey_url) as store, asyncio.timeout(60):
-        prefix = keyspace.of_root("budget")
-        while not await store.zcard(f"{prefix}paused:tenant:budget"):  # noqa: ASYNC110 - polled: nothing tells of it
+    await completion(mortal, budgeted, {**body, "max_tokens": 30})
+    asking = asyncio.create_task(completion(mortal, budgeted, body))
+    url = EmbeddedStore(mortal.directory / "store").url
+    async with redis.asyncio.from_url(url) as store, asyncio.timeout(60):
+        prefix = keyspace.of_root("minute")
+        while not await store.zcard(f"{prefix}paused:tenant:minute"):  # noqa: ASYNC110 - polled: nothing tells of it
             await asyncio.sleep(0.05)
-        await forget_minute(store, "budget")
+        await forget_minute(store, "minute")
     paused = await asking
 
     assert paused["choices"] == whole["choices"]

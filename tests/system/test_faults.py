@@ -1,15 +1,12 @@
 """Processes that die or stall under a running stream: it goes on from the next token, and the books balance."""
 
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import openai
 import pytest
 
 from tests.support.system.harness import MODEL, Server
-from tests.system.conftest import StartServer
 
 pytestmark = pytest.mark.system
 
@@ -40,38 +37,28 @@ def told(server: Server, key: str, *, after_tokens: int = 0, strike: signal.Sign
     return text
 
 
-@pytest.fixture(scope="module")
-def exact(tmp_path_factory: pytest.TempPathFactory, models_dir: Path) -> Iterator[Server]:
-    """A server whose tokens are the same however it comes to them, and that soon knows who died."""
-    settings = {"WORKER__MODELS_DIR": str(models_dir), "WORKER__DTYPE": "float32", "LEASE_S": "2"}
-    settings |= {"GATEWAY__RESERVATION_LEASE_S": "2", "GATEWAY__QUANTUM_TOKENS": "8"}
-    started = Server(tmp_path_factory.mktemp("exact"), settings).start()
-    yield started
-    started.stop()
+def test_a_stream_goes_on_when_its_worker_is_killed(mortal: Server) -> None:
+    key = mortal.tenant("reader")
+    undisturbed = told(mortal, key)
 
+    assert told(mortal, key, after_tokens=10, strike=signal.SIGKILL) == undisturbed
 
-def test_a_stream_goes_on_when_its_worker_is_killed(exact: Server) -> None:
-    key = exact.tenant("reader")
-    undisturbed = told(exact, key)
-
-    assert told(exact, key, after_tokens=10, strike=signal.SIGKILL) == undisturbed
-
-    with exact.admin() as admin:
+    with mortal.admin() as admin:
         total = admin.get("/tenants/reader/usage").json()["total"]
     assert total["output_tokens"] == 2 * MAX_TOKENS
 
 
-def test_a_request_that_is_sent_again_after_its_gateway_was_killed_goes_on(exact: Server) -> None:
+def test_a_request_that_is_sent_again_after_its_gateway_was_killed_goes_on(mortal: Server) -> None:
     """Exact to the token: both choices, drawn with penalties, as if nothing had happened."""
-    key = exact.tenant("writer", limits={"tokens_per_day": 100_000})
-    undisturbed, prompt_tokens = written(exact, key, "undisturbed")
+    key = mortal.tenant("writer", limits={"tokens_per_day": 100_000})
+    undisturbed, prompt_tokens = written(mortal, key, "undisturbed")
 
     with pytest.raises((httpx.TransportError, openai.APIError)):
-        written(exact, key, "again", dies_after=10)
-    again, _ = written(exact, key, "again")
+        written(mortal, key, "again", dies_after=10)
+    again, _ = written(mortal, key, "again")
 
     assert again == undisturbed
-    with exact.admin() as admin:
+    with mortal.admin() as admin:
         parts = admin.get("/tenants/writer/usage").json()["total"]
         status = admin.get("/tenants/writer/quota").json()["limits"]["tokens_per_day"]
     assert (parts["prompt_tokens"], parts["output_tokens"]) == (2 * prompt_tokens, 2 * 2 * MAX_TOKENS)
@@ -106,14 +93,13 @@ def written(server: Server, key: str, once: str, *, dies_after: int = 0) -> tupl
     return texts, usage.prompt_tokens
 
 
-def test_a_store_that_is_gone_is_503_and_serving_goes_on_when_it_is_back(start_server: StartServer) -> None:
-    server = start_server()
-    key = server.tenant("patient")
-    store = server.store()
+def test_a_store_that_is_gone_is_503_and_serving_goes_on_when_it_is_back(mortal: Server) -> None:
+    key = mortal.tenant("patient")
+    store = mortal.store()
 
     store.send_signal(signal.SIGSTOP)
     try:
-        with server.sdk(key, max_retries=0) as client, pytest.raises(openai.InternalServerError) as caught:
+        with mortal.sdk(key, max_retries=0) as client, pytest.raises(openai.InternalServerError) as caught:
             client.completions.create(model=MODEL, prompt="Hello", max_tokens=2)
     finally:
         store.send_signal(signal.SIGCONT)
@@ -121,21 +107,20 @@ def test_a_store_that_is_gone_is_503_and_serving_goes_on_when_it_is_back(start_s
     assert caught.value.status_code == 503
     assert caught.value.code == "quota_store_unavailable"
     assert int(caught.value.response.headers["retry-after"]) >= 1
-    with server.sdk(key, max_retries=5) as client:
+    with mortal.sdk(key, max_retries=5) as client:
         assert client.completions.create(model=MODEL, prompt="Hello", max_tokens=2).usage is not None
 
 
-def test_a_killed_store_comes_back_with_all_that_was_acknowledged(start_server: StartServer) -> None:
-    server = start_server()
-    key = server.tenant("kept", limits={"tokens_per_day": 1_000})
-    store = server.store()
+def test_a_killed_store_comes_back_with_all_that_was_acknowledged(mortal: Server) -> None:
+    key = mortal.tenant("kept", limits={"tokens_per_day": 1_000})
+    store = mortal.store()
 
     store.kill()
     store.wait(30)
 
-    with server.sdk(key, max_retries=8) as client:
+    with mortal.sdk(key, max_retries=8) as client:
         client.completions.create(model=MODEL, prompt="Hello", max_tokens=2, extra_body={"ignore_eos": True})
-    with server.admin() as admin:
+    with mortal.admin() as admin:
         limits = admin.get("/tenants/kept/quota").raise_for_status().json()["limits"]
     assert limits["tokens_per_day"]["used"] == 3
-    assert httpx.get(f"{server.url}/readyz").status_code == httpx.codes.OK
+    assert httpx.get(f"{mortal.url}/readyz").status_code == httpx.codes.OK

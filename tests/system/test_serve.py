@@ -1,8 +1,7 @@
-"""`fairlane serve` as an operator meets it: first start, second start, bad settings, dead children."""
+"""`fairlane serve` as an operator meets it: first start, second start, bad settings. Deaths are in `test_faults.py`."""
 
 import os
 import re
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,29 +9,26 @@ from pathlib import Path
 import pytest
 
 from tests.support.ports import free_port
-from tests.support.system.harness import ADMIN_KEY, MODEL, Server
+from tests.support.system.harness import ADMIN_KEY, MODEL
 from tests.system.conftest import StartServer
 
 pytestmark = pytest.mark.system
 
 
-def test_the_first_start_prints_a_curl_line_that_works_as_pasted(start_server: StartServer) -> None:
+def test_the_first_start_prints_a_curl_line_that_works_as_pasted_and_a_second_finds_all(
+    start_server: StartServer,
+) -> None:
     server = start_server()
     printed = server.printed_until("curl") + server.printed_until("}'\n")
     command = re.search(r"curl .*'$", printed, re.DOTALL | re.MULTILINE)
-
     assert command is not None, printed
     answer = subprocess.run(["bash", "-c", command[0]], capture_output=True, text=True, timeout=60, check=True)
     assert "Paris" in answer.stdout
 
-
-def test_a_second_start_finds_tenants_keys_and_usage(start_server: StartServer) -> None:
-    server = start_server()
     key = server.tenant("kept", limits={"tokens_per_day": 10_000})
     with server.sdk(key) as client:
         client.completions.create(model=MODEL, prompt="Hello", max_tokens=3, extra_body={"ignore_eos": True})
     assert server.stop() == 0
-
     again = start_server(server.directory)
 
     with again.sdk(key) as client:
@@ -42,24 +38,6 @@ def test_a_second_start_finds_tenants_keys_and_usage(start_server: StartServer) 
         assert limits["tokens_per_day"]["limit"] == 10_000
         assert limits["tokens_per_day"]["used"] == 4
         assert limits["tokens_per_day"]["reserved"] == 0
-
-
-def test_a_proxy_in_the_environment_is_not_asked_for_what_serves_here(tmp_path: Path, models_dir: Path) -> None:
-    nobody = f"http://127.0.0.1:{free_port()}"
-    server = Server(tmp_path, {"WORKER__MODELS_DIR": str(models_dir)}, environ={"HTTP_PROXY": nobody}).start()
-    assert server.stop() == 0
-
-
-@pytest.mark.parametrize("module", ["gateway", "worker"])
-def test_a_killed_child_is_started_again_and_serving_goes_on(start_server: StartServer, module: str) -> None:
-    server = start_server(LEASE_S="2")
-    key = server.tenant("steady")
-
-    server.child(module).send_signal(signal.SIGKILL)
-
-    with server.sdk(key, max_retries=8) as client:
-        answer = client.completions.create(model=MODEL, prompt="Hello", max_tokens=3, timeout=60)
-    assert answer.usage is not None
 
 
 @pytest.mark.parametrize(
@@ -80,15 +58,25 @@ def test_a_bad_setting_stops_the_start_with_one_line(tmp_path: Path, name: str, 
     assert len(ended.stderr.strip().splitlines()) == 1
 
 
-def test_a_model_that_cannot_be_served_stops_the_start_and_no_key_is_lost(tmp_path: Path) -> None:
+def test_a_model_that_cannot_be_served_stops_the_start_and_no_key_is_lost_nor_shown(tmp_path: Path) -> None:
+    """Nobody else can read what is left in the data directory, whatever it was before, and whatever the umask."""
+    directory = tmp_path / "data"
+    directory.mkdir(0o755)
+    (directory / "lock").touch(0o644)
     (tmp_path / "empty").mkdir()
-
-    ended = serve(tmp_path, {"FAIRLANE_MODEL": str(tmp_path / "empty"), "FAIRLANE_PORT": str(free_port())})
+    before = os.umask(0)
+    try:
+        ended = serve(directory, {"FAIRLANE_MODEL": str(tmp_path / "empty"), "FAIRLANE_PORT": str(free_port())})
+    finally:
+        os.umask(before)
 
     assert ended.returncode == 2
     assert "no config.json" in ended.stderr
     assert ended.stderr.strip().endswith("the worker cannot work with its settings: its last line says why")
     assert "A tenant `demo` with one key, shown this once." in ended.stdout
+    found = [directory, *directory.rglob("*")]
+    assert any(path.name.endswith(".aof") for path in found)
+    assert not [path for path in found if path.lstat().st_mode & 0o077]
 
 
 def test_a_directory_that_is_everybody_s_is_refused_with_one_line(tmp_path: Path) -> None:
@@ -99,22 +87,6 @@ def test_a_directory_that_is_everybody_s_is_refused_with_one_line(tmp_path: Path
     assert ended.returncode == 2
     assert ended.stderr.startswith(f"fairlane: setting data_dir: {tmp_path} is everybody's: ")
     assert len(ended.stderr.splitlines()) == 1
-
-
-def test_nobody_else_can_read_the_data_directory_whatever_the_umask(tmp_path: Path) -> None:
-    directory = tmp_path / "data"
-    directory.mkdir(0o755)
-    (directory / "lock").touch(0o644)
-    before = os.umask(0)
-    try:
-        ended = serve(directory, {"FAIRLANE_MODEL": str(tmp_path), "FAIRLANE_PORT": str(free_port())})
-    finally:
-        os.umask(before)
-
-    assert ended.returncode == 2, "the model is none"
-    found = [directory, *directory.rglob("*")]
-    assert any(path.name.endswith(".aof") for path in found)
-    assert not [path for path in found if path.lstat().st_mode & 0o077]
 
 
 def serve(directory: Path, settings: dict[str, str]) -> "subprocess.CompletedProcess[str]":

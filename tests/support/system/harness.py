@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+import anthropic
 import httpx
 import openai
 import psutil
@@ -130,6 +131,14 @@ class Server:
     def async_sdk(self, key: str, **options: Any) -> openai.AsyncOpenAI:
         """The official asynchronous SDK, pointed here."""
         return openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key=key, **options)
+
+    def anthropic_sdk(self, key: str | None, **options: Any) -> anthropic.Anthropic:
+        """Anthropic's SDK, pointed here."""
+        return anthropic.Anthropic(base_url=self.url, api_key=key, **options)
+
+    def async_anthropic_sdk(self, key: str, **options: Any) -> anthropic.AsyncAnthropic:
+        """Its asynchronous form, pointed here."""
+        return anthropic.AsyncAnthropic(base_url=self.url, api_key=key, **options)
 
     def _stacks(self) -> str:
         """What its processes logged, and at last where each of them hangs; that ends them."""

@@ -15,6 +15,8 @@ class Collector:
     """All spans that came in."""
 
     def __init__(self) -> None:
+        self.endpoint = ""
+        """Where they are sent."""
         self.spans: list[Span] = []
         self._changed = threading.Condition()
 
@@ -36,8 +38,8 @@ class Collector:
 
 
 @contextmanager
-def receiving() -> Iterator[tuple[str, Collector]]:
-    """A collector, and the endpoint that feeds it."""
+def receiving() -> Iterator[Collector]:
+    """A collector that can be reached."""
     collector = Collector()
 
     class Handler(BaseHTTPRequestHandler):
@@ -51,5 +53,6 @@ def receiving() -> Iterator[tuple[str, Collector]]:
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as receiver:
         threading.Thread(target=receiver.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{receiver.server_port}", collector
+        collector.endpoint = f"http://127.0.0.1:{receiver.server_port}"
+        yield collector
         receiver.shutdown()

@@ -8,6 +8,7 @@ import openai
 import pytest
 from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from openai.types.responses import Response, ResponseStreamEvent
 from typing_extensions import is_typeddict
 
 from tests.support.system.harness import MODEL
@@ -20,6 +21,7 @@ BANANAS = [{"role": "user", "content": "Say the word banana ten times."}]
 """The model cannot stop."""
 PROMPT = "The capital of France is"
 COMPLETED: dict[str, Any] = {"model": MODEL, "prompt": PROMPT, "temperature": 0, "max_tokens": 4}
+RESPONDED: dict[str, Any] = {"model": MODEL, "input": QUESTION["content"], "temperature": 0, "max_output_tokens": 8}
 CITY = {
     "type": "object",
     "properties": {"city": {"type": "string", "enum": ["Paris", "Rome"]}},
@@ -57,6 +59,17 @@ def complete(client: openai.OpenAI, **fields: Any) -> Completion:
 def complete_chunks(client: openai.OpenAI, **fields: Any) -> list[Completion]:
     """The same, streamed."""
     return list(client.completions.create(**{**COMPLETED, **fields, "stream": True}))
+
+
+def respond(client: openai.OpenAI, **fields: Any) -> Response:
+    """The response to the question, with these fields instead of or beside the usual ones."""
+    answer: Response = client.responses.create(**{**RESPONDED, **fields})
+    return answer
+
+
+def response_events(client: openai.OpenAI, **fields: Any) -> list[ResponseStreamEvent]:
+    """The same, streamed."""
+    return list(client.responses.create(**{**RESPONDED, **fields, "stream": True}))
 
 
 def content(answer: ChatCompletion, index: int = 0) -> str:

@@ -2,21 +2,23 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import openai
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.system.harness import ADMIN_KEY, Server
-from tests.support.system.sdk import ASKED, BANANAS, COMPLETED
+from tests.support.system.harness import ADMIN_KEY, MODEL, Server
+from tests.support.system.sdk import ASKED, BANANAS, COMPLETED, RESPONDED
 from tests.system.sdk.conftest import NewTenant
 
 pytestmark = [pytest.mark.system, pytest.mark.anyio]
 
 LONG: dict[str, Any] = {"messages": BANANAS, "max_tokens": 600, "extra_body": {"ignore_eos": True}}
+LONG_RESPONSE: dict[str, Any] = {**RESPONDED, "input": BANANAS[0]["content"], "max_output_tokens": 600}
 LIMIT_S = 30
 
 
@@ -83,6 +85,37 @@ def test_a_response_that_is_left(server: Server, account: Account) -> None:
         client.completions.with_streaming_response.create(**asked, stream=True) as response,
     ):
         next(response.iter_lines())
+
+    assert 1 <= account.settled() < 600
+
+
+def left_events(client: openai.OpenAI) -> None:
+    stream = client.responses.create(**LONG_RESPONSE, stream=True)
+    next(event for event in stream if event.type == "response.output_text.delta")
+    stream.close()
+
+
+def left_helper(client: openai.OpenAI) -> None:
+    with client.responses.stream(**LONG_RESPONSE) as stream:
+        next(event for event in stream if event.type == "response.output_text.delta")
+
+
+@pytest.mark.parametrize("leave", [left_events, left_helper])
+def test_events_of_a_response_that_are_left(
+    server: Server, account: Account, leave: Callable[[openai.OpenAI], None]
+) -> None:
+    with server.sdk(account.key) as client:
+        leave(client)
+
+    assert 1 <= account.settled() < 600
+
+
+def test_a_stream_of_messages_that_is_left(server: Server, account: Account) -> None:
+    with (
+        server.anthropic_sdk(account.key) as client,
+        client.messages.stream(model=MODEL, messages=cast(Any, BANANAS), max_tokens=600) as stream,
+    ):
+        next(stream.text_stream)
 
     assert 1 <= account.settled() < 600
 
