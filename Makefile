@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: help serve test fast check docs format unit attack schemathesis bench-engine bench-gateway bench-quotas bench-gpu clean
+.PHONY: help serve test fast check docs format unit clients attack schemathesis bench-engine bench-gateway bench-quotas bench-gpu clean
 
 help: ## This list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -38,6 +38,8 @@ attack: $(VENV)/.dev ## The attacks of docs/security.md on a server of its own: 
 
 schemathesis: $(VENV)/.dev $(VENV)/.tools ## Made-up requests to every call, from the OpenAPI document: half an hour
 	$(BIN)/python -m tests.system.schemathesis
+
+clients: $(VENV)/.clients ## What examples/clients/ use, so that `make unit` runs them: 600 MB
 
 bench-engine: $(VENV)/.dev ## The engine beside others
 	$(BIN)/python -m benchmarks.engine
@@ -73,6 +75,12 @@ $(VENV)/.tools: $(BIN)/python
 		|| echo "without schemathesis and openapi-python-client"
 	if command -v npm; then npm install --silent --no-audit --no-fund --ignore-scripts --prefix $(VENV)/tools \
 		openapi-typescript@7.13.0 openapi-fetch@0.17.0 typescript@5.9.3; fi || echo "without openapi-typescript"
+	touch $@
+
+# In a place of its own: what they need would hold back the packages of the server.
+$(VENV)/.clients: $(BIN)/python examples/clients/requirements.txt
+	$(PYTHON) -m venv $(VENV)/clients
+	$(VENV)/clients/bin/python -m pip --disable-pip-version-check install --quiet --requirement examples/clients/requirements.txt
 	touch $@
 
 clean: ## Remove what was installed and built

@@ -7,7 +7,7 @@ Checking a JSON body against a pydantic model: any fault is a 400 that names the
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Literal, TypeGuard, TypeVar
+from typing import Annotated, Any, Literal, TypeGuard, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, Field, PlainValidator, ValidationError
 from pydantic_core import PydanticCustomError
@@ -151,6 +151,7 @@ class Message(Fields):
     reasoning: Text | None = None
     audio: Unsupported = None
     annotations: Unsupported = None
+    provider_specific_fields: dict[str, Any] | None = None  # LiteLLM's messages have it, and are sent back as they are
 
 
 class GenerationBody(StructureFields):

@@ -199,6 +199,7 @@ PROPERTIES: Mapping[str, str] = {
     "prompt_cache_key": _HINT,
     "prompt_tokens": "Prompt tokens",
     "prompt_tokens_details": "What they are made of",
+    "provider_specific_fields": "LiteLLM's note of an earlier answer: taken, and changes nothing",
     "queue": "The queue that it takes from",
     "queued": "Jobs that wait",
     "queued_requests": "Requests that wait at once",

@@ -369,6 +369,12 @@ def test_messages_as_the_sdk_sends_them_back() -> None:
     )
 
 
+def test_a_message_as_litellm_sends_it_back() -> None:
+    message = {"role": "assistant", "content": "c", "provider_specific_fields": {"refusal": None}}
+
+    assert chat(messages=[message]).messages == (Turn(role="assistant", content="c"),)
+
+
 @pytest.mark.parametrize(
     ("prompt", "prompts"),
     [

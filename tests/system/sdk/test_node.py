@@ -10,36 +10,21 @@ from pathlib import Path
 import pytest
 
 from tests.support.system.harness import MODEL, Server
+from tests.support.system.node import installed_packages
 from tests.system.sdk.conftest import NewKey
 
 pytestmark = pytest.mark.system
 
 CASES = Path(__file__).with_name("node")
 LEAST_CASES = 40
-INSTALL_S = 120
 RUN_S = 300
 RESULT = re.compile(r"^ +(?P<not>not )?ok \d+ - (?P<name>.*?)(?: # .*)?$", re.MULTILINE)
 
 
 @pytest.fixture
 def installed(request: pytest.FixtureRequest) -> Path:
-    """Where the packages stand that `package-lock.json` names, kept between runs."""
-    if shutil.which("node") is None or shutil.which("npm") is None:
-        pytest.skip("node and npm are not installed")
-    assert request.config.cache is not None
-    place = request.config.cache.mkdir("sdk-node")
-    lock = (CASES / "package-lock.json").read_text()
-    kept = place / "installed.json"
-    if not kept.exists() or kept.read_text() != lock:
-        for name in ("package.json", "package-lock.json"):
-            shutil.copy(CASES / name, place)
-        install = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--prefer-offline", "--fetch-retries=1"]
-        try:
-            subprocess.run(install, cwd=place, capture_output=True, timeout=INSTALL_S, check=True)
-        except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
-            pytest.skip("npm cannot install the packages of package-lock.json")
-        kept.write_text(lock)
-    return place
+    """Where the SDK stands."""
+    return installed_packages(request.config, CASES)
 
 
 def test_the_node_sdk(server: Server, new_key: NewKey, installed: Path) -> None:
