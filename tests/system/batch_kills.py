@@ -261,7 +261,7 @@ async def with_engines(case: Case, directory: Path) -> Outcome:
 def told(outcomes: Sequence[Outcome]) -> str:
     """A table of them, as Markdown."""
     rows = [
-        "| seed | kills: gateways, workers, store | lines | answered once | charged once | people: whole, cut, refused |",
+        "| seed | kills: gateways, workers, store | lines | answered | charged | people: whole, cut, refused |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for each in outcomes:
