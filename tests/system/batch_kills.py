@@ -54,7 +54,7 @@ class Case:
 
 
 @dataclass
-class Outcome:
+class KillsReport:
     """What became of a batch."""
 
     case: Case
@@ -98,9 +98,9 @@ def content(case: Case) -> bytes:
     )
 
 
-async def run(world: World, case: Case) -> Outcome:
+async def run(world: World, case: Case) -> KillsReport:
     """The batch from its file to its end, in a world that is ready."""
-    outcome, began_s = Outcome(case), time.monotonic()
+    report, began_s = KillsReport(case), time.monotonic()
     keys = {}
     for tenant in (CLERK, CROWD):
         await world.admin("POST", "/tenants", json={"id": tenant, "limits": LIMITS})
@@ -113,34 +113,34 @@ async def run(world: World, case: Case) -> Outcome:
             input_file_id=file.id, endpoint="/v1/completions", completion_window="24h"
         ),
     )
-    crowd = asyncio.create_task(_crowd(world, keys[CROWD], outcome))
+    crowd = asyncio.create_task(_crowd(world, keys[CROWD], report))
     try:
         async with asyncio.timeout(BATCH_WITHIN_S):
-            await _deaths(world, batch.id, outcome)
+            await _deaths(world, batch.id, report)
             batch = await _reaches(world, batch.id, case.lines + 1)
     finally:
         crowd.cancel()
         await asyncio.gather(crowd, return_exceptions=True)
-    outcome.took_s = time.monotonic() - began_s
+    report.took_s = time.monotonic() - began_s
     await world.ready()
     for tenant in (CLERK, CROWD):
         await world.landed(tenant)
-    await _judge(world, batch, outcome)
-    return outcome
+    await _judge(world, batch, report)
+    return report
 
 
-async def _deaths(world: World, batch_id: str, outcome: Outcome) -> None:
+async def _deaths(world: World, batch_id: str, report: KillsReport) -> None:
     """One when each of some counts of lines is reached, all drawn at random; each victim in its turn."""
-    case, chooser = outcome.case, world.chooser
+    case, chooser = report.case, world.chooser
     turn = list[Victim]()
     for count in sorted(chooser.randrange(round(0.8 * case.lines)) for _ in range(case.kills)):
         if (await _reaches(world, batch_id, count)).status in ENDED:
-            outcome.faults.append("the batch ended before all had died")
+            report.faults.append("the batch ended before all had died")
             return
         turn = turn or chooser.sample(world.victims, len(world.victims))
         victim = turn.pop()
         await asyncio.to_thread(kill, victim, chooser.uniform(0.0, case.longest_away_s))
-        outcome.deaths[_kind(world, victim)] += 1
+        report.deaths[_kind(world, victim)] += 1
 
 
 def _kind(world: World, victim: Victim) -> str:
@@ -160,13 +160,13 @@ async def _reaches(world: World, batch_id: str, count: int) -> Batch:
         await asyncio.sleep(0.05)
 
 
-async def _crowd(world: World, key: str, outcome: Outcome) -> None:
+async def _crowd(world: World, key: str, report: KillsReport) -> None:
     """People, until cancelled: streams on the latency lane, at random moments and to either gateway."""
-    chooser = random.Random(outcome.case.seed)
+    chooser = random.Random(report.case.seed)
     async with asyncio.TaskGroup() as group, httpx.AsyncClient(timeout=WITHIN_S) as client:
         while True:
-            await asyncio.sleep(chooser.expovariate(outcome.case.people_per_s))
-            group.create_task(_ask(client, chooser.choice(world.urls), key, outcome.people))
+            await asyncio.sleep(chooser.expovariate(report.case.people_per_s))
+            group.create_task(_ask(client, chooser.choice(world.urls), key, report.people))
 
 
 async def _ask(client: httpx.AsyncClient, url: str, key: str, ends: Counter[str]) -> None:
@@ -186,39 +186,39 @@ async def _ask(client: httpx.AsyncClient, url: str, key: str, ends: Counter[str]
     ends[end] += 1
 
 
-async def _judge(world: World, batch: Batch, outcome: Outcome) -> None:
+async def _judge(world: World, batch: Batch, report: KillsReport) -> None:
     """Compare the outputs with what was asked and with the ledger."""
-    case = outcome.case
+    case = report.case
     found = await _records(world, batch.output_file_id)
-    outcome.answered = len(found)
-    outcome.expect("status", batch.status, "completed")
-    outcome.expect("lines of the error file", len(await _records(world, batch.error_file_id)), 0)
+    report.answered = len(found)
+    report.expect("status", batch.status, "completed")
+    report.expect("lines of the error file", len(await _records(world, batch.error_file_id)), 0)
     assert batch.request_counts is not None
     counts = {"total": case.lines, "completed": case.lines, "failed": 0}
-    outcome.expect("counts", batch.request_counts.to_dict(), counts)
+    report.expect("counts", batch.request_counts.to_dict(), counts)
     ids = Counter(each["custom_id"] for each in found)
-    outcome.expect("lines answered twice", sorted(name for name, count in ids.items() if count > 1)[:5], [])
+    report.expect("lines answered twice", sorted(name for name, count in ids.items() if count > 1)[:5], [])
     wanted = {f"line-{number}" for number in range(case.lines)}
-    outcome.expect("lines not answered", sorted(wanted - ids.keys())[:5], [])
-    outcome.expect("lines nobody sent", sorted(ids.keys() - wanted)[:5], [])
+    report.expect("lines not answered", sorted(wanted - ids.keys())[:5], [])
+    report.expect("lines nobody sent", sorted(ids.keys() - wanted)[:5], [])
     texts: dict[tuple[int, ...], set[str]] = {}
     for each in found:
         number = int(each["custom_id"].removeprefix("line-"))
         texts.setdefault(tuple(prompt_of(number)), set()).add(each["response"]["body"]["choices"][0]["text"])
-    outcome.expect("prompts with several answers", [prompt for prompt, told in texts.items() if len(told) > 1], [])
+    report.expect("prompts with several answers", [prompt for prompt, told in texts.items() if len(told) > 1], [])
 
     usages = [each["response"]["body"]["usage"] for each in found]
     charged = (await world.admin("GET", f"/tenants/{CLERK}/usage"))["total"]
-    outcome.charged = charged["requests"]
+    report.charged = charged["requests"]
     told = {name: sum(usage[name] for usage in usages) for name in ("prompt_tokens", "completion_tokens")}
-    outcome.expect("tokens of an answer", {usage["completion_tokens"] for usage in usages}, {case.tokens})
-    outcome.expect("lines charged", charged["requests"], case.lines)
-    outcome.expect("prompt tokens charged", charged["prompt_tokens"], told["prompt_tokens"])
-    outcome.expect("output tokens charged", charged["output_tokens"], told["completion_tokens"])
+    report.expect("tokens of an answer", {usage["completion_tokens"] for usage in usages}, {case.tokens})
+    report.expect("lines charged", charged["requests"], case.lines)
+    report.expect("prompt tokens charged", charged["prompt_tokens"], told["prompt_tokens"])
+    report.expect("output tokens charged", charged["output_tokens"], told["completion_tokens"])
     assert batch.usage is not None
-    outcome.expect("the batch's own usage", batch.usage.total_tokens, sum(told.values()))
+    report.expect("the batch's own usage", batch.usage.total_tokens, sum(told.values()))
     limits = (await world.admin("GET", f"/tenants/{CLERK}/quota"))["limits"]
-    outcome.expect("tokens of the month", limits["tokens_per_month"]["used"], sum(told.values()))
+    report.expect("tokens of the month", limits["tokens_per_month"]["used"], sum(told.values()))
 
 
 async def _records(world: World, file_id: str | None) -> list[dict[str, Any]]:
@@ -238,7 +238,7 @@ def shared(directory: Path, **settings: str) -> dict[str, str]:
     }
 
 
-async def with_engines(case: Case, directory: Path) -> Outcome:
+async def with_engines(case: Case, directory: Path) -> KillsReport:
     """The same with workers that run a model."""
     from tests.support.worker.tiny_model import write_tiny_model  # torch, which the short form does without
 
@@ -258,13 +258,13 @@ async def with_engines(case: Case, directory: Path) -> Outcome:
         return await run(world, case)
 
 
-def told(outcomes: Sequence[Outcome]) -> str:
+def told(reports: Sequence[KillsReport]) -> str:
     """A table of them, as Markdown."""
     rows = [
         "| seed | kills: gateways, workers, store | lines | answered | charged | people: whole, cut, refused |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
-    for each in outcomes:
+    for each in reports:
         deaths, people = each.deaths, each.people
         killed = f"{deaths.total()}: {deaths['gateway']}, {deaths['worker']}, {deaths['store']}"
         asked = f"{people['whole']}, {people['cut']}, {people['refused']}"
@@ -282,7 +282,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
     parser.add_argument("--keep", type=Path, help="a folder for the logs, which are dropped otherwise")
     options = parser.parse_args()
-    outcomes = list[Outcome]()
+    reports = list[KillsReport]()
     for seed in options.seeds:
         with contextlib.ExitStack() as stack:
             directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fairlane-kills-")))
@@ -290,13 +290,13 @@ def main() -> int:
                 directory = options.keep / str(seed)
                 directory.mkdir(parents=True)
             case = Case(lines=options.lines, kills=options.kills, seed=seed)
-            outcomes.append(asyncio.run(with_engines(case, directory)))
-        for fault in outcomes[-1].faults:
+            reports.append(asyncio.run(with_engines(case, directory)))
+        for fault in reports[-1].faults:
             sys.stdout.write(f"seed {seed}: {fault}\n")
-        sys.stdout.write(f"seed {seed}: {outcomes[-1].took_s:.0f} s\n")
+        sys.stdout.write(f"seed {seed}: {reports[-1].took_s:.0f} s\n")
         sys.stdout.flush()
-    sys.stdout.write(told(outcomes))
-    return 1 if any(each.faults for each in outcomes) else 0
+    sys.stdout.write(told(reports))
+    return 1 if any(each.faults for each in reports) else 0
 
 
 if __name__ == "__main__":

@@ -17,8 +17,8 @@ async def test_every_line_is_answered_and_charged_once_whoever_is_killed(tmp_pat
     settings = shared(tmp_path, GATEWAY__FILES__BATCH_LINES="8")
     with World(tmp_path, random.Random(CASE.seed), settings, step_s=0.03) as world:
         await world.ready()
-        outcome = await run(world, CASE)
+        report = await run(world, CASE)
 
-    assert outcome.faults == []
-    assert outcome.deaths == {"gateway": 2, "worker": 2, "store": 1}
-    assert outcome.people["whole"] > 0
+    assert report.faults == []
+    assert report.deaths == {"gateway": 2, "worker": 2, "store": 1}
+    assert report.people["whole"] > 0
