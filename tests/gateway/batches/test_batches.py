@@ -30,7 +30,7 @@ from tests.support.gateway.served import CHAT, COMPLETIONS, Served, serving, unt
 
 pytestmark = pytest.mark.anyio
 
-WINDOW_S = 2
+WINDOW_S = 6
 
 
 @pytest.fixture
