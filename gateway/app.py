@@ -76,6 +76,7 @@ def create_app(resources: Resources) -> Starlette:
         messages.MESSAGES_PATH: messages.MESSAGES,
     }
     endpoints = {path: Generate(kind, events) for path, kind in kinds.items()}
+    of_lines: dict[str, ASGIApp] = {**endpoints, responses.PATH: Respond(events, kept, may_store=False)}
     texts = TextAnswers(resources.fleet_cache, resources.body_room)
 
     def tenant(method: str, path: str, endpoint: ASGIApp) -> Route:
@@ -105,13 +106,13 @@ def create_app(resources: Resources) -> Starlette:
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        async with resources.running(), resources.batch_runner.running(endpoints):
+        async with resources.running(), resources.batch_runner.running(of_lines):
             yield
 
     return _application(
         [
             *[tenant("POST", path, once(path, kind, endpoints[path])) for path, kind in kinds.items()],
-            *[tenant(*each) for each in _batches(resources, events.bounds, frozenset(endpoints))],
+            *[tenant(*each) for each in _batches(resources, events.bounds)],
             tenant("POST", messages.COUNT_PATH, messages.CountTokens(resources.preparer, events.bounds)),
             tenant("POST", responses.PATH, once(responses.PATH, responses.RESPONSE, Respond(events, kept))),
             tenant("GET", responses.ONE_PATH, ShowResponse(kept)),
@@ -135,7 +136,7 @@ def create_app(resources: Resources) -> Starlette:
     )
 
 
-def _batches(resources: Resources, bounds: Bounds, endpoints: frozenset[str]) -> list[tuple[str, str, ASGIApp]]:
+def _batches(resources: Resources, bounds: Bounds) -> list[tuple[str, str, ASGIApp]]:
     """Files and batches: method, path and endpoint of each call."""
     section, records = resources.settings.gateway.files, resources.batches
     parts = FileParts(
@@ -148,13 +149,7 @@ def _batches(resources: Resources, bounds: Bounds, endpoints: frozenset[str]) ->
         uploads_at_once=section.uploads_at_once,
     )
     create = batches.CreateBatch(
-        records,
-        resources.files,
-        resources.storage,
-        resources.batch_runner,
-        resources.fleet_cache,
-        bounds,
-        endpoints,
+        records, resources.files, resources.storage, resources.batch_runner, resources.fleet_cache, bounds
     )
     return [
         ("POST", files.PATH, files.UploadFile(parts)),

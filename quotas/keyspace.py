@@ -28,7 +28,8 @@ All that belongs to one root organisation stands under one hash tag, so that a s
         answers:<K>          zset       the same, of those with a body
         kept:<K>             hash       digest → bytes of its body, total → their sum
         paid:<K>:<D>:<P>     hash       input, output, until_ms: tokens that the runs of one request under an
-                                        idempotency key have paid for (P: of its fingerprint); goes with idem:<K>:<D>
+                                        idempotency key have paid for (P: of its fingerprint); counted: one of them is
+                                        in the sums of usage; goes with idem:<K>:<D>
         runs:<K>:<D>:<P>     zset       the same request's last reservations that were not given back, by when, ms
         response:<T>:<D>     hash       body: a response that is kept, sealed (responses.py); D: digest of its id;
                                         expires

@@ -53,7 +53,7 @@ class UsageReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerEntry:
-    """One settled request."""
+    """One settled run of a request; few have more than one."""
 
     id: str
     """Position in the ledger, for `after`."""

@@ -203,6 +203,15 @@ class PageQuery(_Query):
     after: Annotated[Word | None, Field(description="`last_id` of the page before")] = None
 
 
+class OpenBatchesQuery(PageQuery):
+    """Which open batches, by the end of their windows."""
+
+    tenant: Annotated[Word | None, Field(description="Only this tenant's; absent: all")] = None
+    after: Annotated[
+        str | None, Field(pattern=r"^[0-9]{12}:batch_[0-9a-f]{24}$", description="`last_id` of the page before")
+    ] = None
+
+
 class UsageQuery(_Query):
     """Which days of the ledger, in the tenant's zone, and by what to sum."""
 

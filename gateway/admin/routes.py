@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from fairlane.gateway.admin import batches as admin_batches
 from fairlane.gateway.admin import explain as admin_explain
 from fairlane.gateway.admin import fleet as admin_fleet
 from fairlane.gateway.admin import keys as admin_keys
@@ -14,6 +15,7 @@ from fairlane.gateway.admin.inputs import (
     KeyChange,
     LedgerQuery,
     Nothing,
+    OpenBatchesQuery,
     PageQuery,
     QuotaBody,
     RotateBody,
@@ -29,6 +31,7 @@ from fairlane.gateway.admin.views import (
     KeyView,
     LaneView,
     NewKeyView,
+    OpenBatchView,
     Page,
     QuotaView,
     TenantView,
@@ -266,6 +269,15 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         handler=admin_fleet.list_lanes,
         input=PageQuery,
         answer=Page[LaneView],
+    ),
+    Operation(
+        method="GET",
+        path="/batches",
+        name="list_open_batches",
+        summary="Show the batches that have not ended and how far each is, the window that ends first at the head",
+        handler=admin_batches.list_batches,
+        input=OpenBatchesQuery,
+        answer=Page[OpenBatchView],
     ),
     Operation(
         method="GET",

@@ -8,6 +8,7 @@ from typing import Generic, Literal, TypeVar, cast
 
 from typing_extensions import TypedDict  # pydantic reads its own kind only, before Python 3.12
 
+from fairlane.gateway.batches.batch_records import StandingBatch
 from fairlane.quotas.api_keys import ApiKey, NewKey
 from fairlane.quotas.audit import AuditEntry
 from fairlane.quotas.ledger import UsageReport, UsageSums
@@ -16,6 +17,7 @@ from fairlane.quotas.tenants import Tenant
 from fairlane.scheduler.protocol.messages import WorkerStatus
 
 T = TypeVar("T")
+OpenStatus = Literal["validating", "in_progress", "finalizing", "cancelling"]
 
 
 class Page(TypedDict, Generic[T]):
@@ -156,6 +158,28 @@ class WorkerView(TypedDict):
     single_stream_ms: float
     """What a further token of a stream takes that is alone there; 0 while that was not measured."""
     prefill_tokens_per_s: float
+
+
+class OpenBatchView(TypedDict):
+    """One batch that has not ended, and how far it is."""
+
+    id: str
+    tenant: str
+    key: str
+    """Id of the key that made it, whose limits its lines keep to."""
+    endpoint: str
+    status: OpenStatus
+    created_at: int
+    window_ends_at: int
+    """What has not run by then expires."""
+    total: int
+    completed: int
+    failed: int
+    """Lines."""
+    enqueued_tokens: int
+    """Of its lines that have not ended, at most."""
+    gateway: str | None
+    """The process that runs it; null: none does."""
 
 
 class LaneView(TypedDict):
@@ -320,6 +344,25 @@ def worker_view(status: WorkerStatus) -> WorkerView:
         "step_ms": status.step_ms,
         "single_stream_ms": status.single_stream_ms,
         "prefill_tokens_per_s": status.prefill_tokens_per_s,
+    }
+
+
+def open_batch_view(standing: StandingBatch) -> OpenBatchView:
+    """A batch as operators see it."""
+    batch = standing.batch
+    return {
+        "id": batch.id,
+        "tenant": batch.tenant,
+        "key": batch.key_id,
+        "endpoint": batch.endpoint,
+        "status": cast(OpenStatus, standing.status),  # it is among the open ones
+        "created_at": batch.created_at,
+        "window_ends_at": batch.expires_at,
+        "total": batch.total,
+        "completed": batch.completed,
+        "failed": batch.failed,
+        "enqueued_tokens": standing.enqueued_tokens,
+        "gateway": standing.owner or None,
     }
 
 

@@ -43,16 +43,13 @@ class CreateBatch:
         runner: BatchRunner,
         fleet_cache: FleetCache,
         bounds: Bounds,
-        endpoints: frozenset[str],
     ) -> None:
-        """`endpoints`: paths that lines may ask."""
         self._records = records
         self._files = file_records
         self._storage = storage
         self._runner = runner
         self._fleet_cache = fleet_cache
         self._bounds = bounds
-        self._endpoints = endpoints
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One ASGI call. Raises ApiError."""
@@ -97,8 +94,6 @@ class CreateBatch:
         return checked(BatchBody, {}, body)
 
     def _check(self, asked: BatchBody, caller: Caller) -> None:
-        if asked.endpoint not in self._endpoints:
-            raise invalid("endpoint", f"`endpoint` must be one of {', '.join(sorted(self._endpoints))}.")
         if int(asked.completion_window[:-1]) > LONGEST_WINDOW_H:
             raise invalid("completion_window", f"`completion_window` must be at most {LONGEST_WINDOW_H}h.")
         if not may_ask(caller, asked.endpoint):

@@ -56,8 +56,10 @@ RESPONSE = Kind(
 class Respond(Generate[ResponseRequest]):
     """The endpoint that makes responses."""
 
-    def __init__(self, parts: Parts, kept: KeptResponses) -> None:
-        super().__init__(RESPONSE, parts)
+    def __init__(self, parts: Parts, kept: KeptResponses, *, may_store: bool = True) -> None:
+        """`may_store`: answers are kept where that is wanted."""
+        self._parse = partial(parse_response, may_store=may_store)
+        super().__init__(replace(RESPONSE, parse=self._parse), parts)
         self._kept = kept
 
     async def _kind_of(self, body: bytes, caller: Caller) -> Kind[ResponseRequest]:
@@ -71,7 +73,7 @@ class Respond(Generate[ResponseRequest]):
         previous = await self._kept.read(caller.root, caller.tenant_id, previous_id)
         if previous is None:
             raise ApiError("No response of this id is kept.", "not_found", _PARAM)
-        return replace(self._kind, parse=partial(parse_response, previous=previous), carried_bytes=len(previous))
+        return replace(self._kind, parse=partial(self._parse, previous=previous), carried_bytes=len(previous))
 
     async def _heard(self, answer: AnswerBuilder, caller: Caller) -> None:
         """Keep the response, if that is wanted, before its client learns its end."""

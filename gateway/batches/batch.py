@@ -70,11 +70,16 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
         """What all runs of one line have in common: the store charges them once."""
         return f"{self.id}:{place}"
 
+    def status_now(self, cancelling_ms: int | None) -> Status:
+        """Its status. `cancelling_ms`: since when it was asked to end, where its owner has not said so."""
+        is_asked = cancelling_ms is not None and self.status in ("validating", "in_progress")
+        return "cancelling" if is_asked else self.status
+
     def shown(self, cancelling_ms: int | None = None) -> dict[str, object]:
-        """As OpenAI's API has it. `cancelling_ms`: since when it was asked to end, where its owner has not said so."""
-        status, cancelling_at = self.status, self.cancelling_at
-        if cancelling_ms is not None and status in ("validating", "in_progress"):
-            status, cancelling_at = "cancelling", cancelling_ms // 1_000
+        """As OpenAI's API has it. `cancelling_ms`: as above."""
+        status, cancelling_at = self.status_now(cancelling_ms), self.cancelling_at
+        if status == "cancelling" and cancelling_ms is not None:
+            cancelling_at = cancelling_ms // 1_000
         faults = [msgspec.to_builtins(fault) for fault in self.faults]
         return {
             "id": self.id,

@@ -1,5 +1,6 @@
 """Batches in Redis: made and cancelled by whoever asks, run by one gateway at a time under a lease."""
 
+import asyncio
 import re
 import time
 from collections.abc import Iterable
@@ -10,7 +11,7 @@ import msgspec
 from redis.asyncio import Redis
 
 from fairlane.gateway.batches import keys, scripts
-from fairlane.gateway.batches.batch import OPEN, Batch, Progress
+from fairlane.gateway.batches.batch import OPEN, Batch, Progress, Status
 from fairlane.gateway.batches.files import StoredFile
 from fairlane.quotas import keyspace
 from fairlane.quotas.api_keys import ApiKey
@@ -21,6 +22,8 @@ _ID = re.compile(r"batch_[0-9a-f]{24}")
 KEPT_S = 30 * 86_400
 """How long an ended batch is known."""
 MOST_ROOTS = 10_000
+ROOTS_AT_ONCE = 32
+"""That are asked together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,21 @@ class KnownBatch:
 
     def shown(self) -> dict[str, object]:
         return self.batch.shown(self.cancelling_ms)
+
+    @property
+    def status(self) -> Status:
+        """With what its owner has not heard yet."""
+        return self.batch.status_now(self.cancelling_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class StandingBatch(KnownBatch):
+    """One that has not ended, as operators see it."""
+
+    owner: str
+    """The gateway that runs it; empty: none does."""
+    enqueued_tokens: int
+    """Of its lines that have not ended, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +149,24 @@ class BatchRecords:
                 found.append(limit_status(BATCH_LIMIT, scope, limit, 0, held, None, 0, shadow=is_shadow))
         return found
 
+    async def open_batches(self) -> list[StandingBatch]:
+        """Those of all tenants, in no order."""
+        roots = await self.roots()
+        found = list[StandingBatch]()
+        for first in range(0, len(roots), ROOTS_AT_ONCE):
+            asked = [self._open_of(root) for root in roots[first : first + ROOTS_AT_ONCE]]
+            for of_root in await asyncio.gather(*asked):
+                found += of_root
+        return found
+
+    async def _open_of(self, root: str) -> list[StandingBatch]:
+        told = await self._run("batches_open", root)
+        parts = [told[at : at + 4] for at in range(0, len(told), 4)]
+        return [
+            StandingBatch(*_read(doc, cancelling), owner=owner.decode(), enqueued_tokens=int(tokens))
+            for doc, cancelling, owner, tokens in parts
+        ]
+
     async def inputs_in_use(self, root: str, tenant: str) -> set[str]:
         """Files that a tenant's open batches read."""
         found = [await self.get(root, tenant, batch) for batch in await self.enqueued(root, f"tenant:{tenant}")]
@@ -196,4 +232,8 @@ class BatchRecords:
 
 
 def _known(doc: bytes, cancelling: bytes | None) -> KnownBatch:
-    return KnownBatch(msgspec.json.decode(doc, type=Batch), None if cancelling is None else int(cancelling))
+    return KnownBatch(*_read(doc, cancelling))
+
+
+def _read(doc: bytes, cancelling: bytes | None) -> tuple[Batch, int | None]:
+    return msgspec.json.decode(doc, type=Batch), None if cancelling is None else int(cancelling)

@@ -22,6 +22,7 @@ _BEFORE = {
     "batch_save": _LUA["ownership"],
     "batch_finish": _LUA["ownership"],
     "batch_cancel": _CLOCK,
+    "batches_open": _CLOCK,
 }
 """What stands before a script."""
 _SCRIPTS = {name: Script(_BEFORE.get(name, "") + source) for name, source in _LUA.items() if name != "ownership"}

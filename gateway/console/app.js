@@ -41,10 +41,13 @@ const tenantPath = (id) => `/tenants/${encodeURIComponent(id)}`;
 
 async function read() {
   const query = new URLSearchParams({ limit: PAGE_SIZE, ...(state.after && { after: state.after }) });
-  const [lanes, workers, tenants] = await Promise.all([api("/lanes"), api("/workers"), api(`/tenants?${query}`)]);
+  const batchQuery = new URLSearchParams({ limit: PAGE_SIZE, ...(state.tenant && { tenant: state.tenant }) });
+  const [lanes, workers, batches, tenants] = await Promise.all(
+    ["/lanes", "/workers", `/batches?${batchQuery}`, `/tenants?${query}`].map(api),
+  );
   const quotas = await Promise.all(tenants.data.map((tenant) => api(`${tenantPath(tenant.id)}/quota`)));
   const chosen = state.tenant && (await readTenant(state.tenant));
-  return { lanes: lanes.data, workers: workers.data, tenants, quotas, chosen };
+  return { lanes: lanes.data, workers: workers.data, batches, tenants, quotas, chosen };
 }
 
 async function readTenant(id) {
@@ -100,9 +103,10 @@ function date(seconds) {
 
 const badge = (word, tone) => element("span", { class: `state ${tone}` }, word);
 
-function meter(label, parts, total) {
+// A bar that is full is an alarm where it shows room that is taken, not where it shows work that is done.
+function meter(label, parts, total, isRoom = true) {
   const taken = parts.reduce((all, [, amount]) => all + amount, 0);
-  const bar = element("div", { class: taken >= total ? "bar full" : "bar", "aria-hidden": "true" });
+  const bar = element("div", { class: isRoom && taken >= total ? "bar full" : "bar", "aria-hidden": "true" });
   for (const [name, amount] of parts) {
     const part = element("i", { class: name });
     part.style.width = `${total > 0 ? Math.min(100, (100 * amount) / total) : 0}%`;
@@ -172,6 +176,20 @@ function fillCells(line, contents) {
   contents.forEach((content, i) => line.cells[i].replaceChildren(content));
 }
 
+function fillBatch(line, batch) {
+  const label = `${whole.format(batch.completed)} answered, ${whole.format(batch.failed)} failed of ${whole.format(batch.total)}`;
+  const left = batch.window_ends_at * 1000 - Date.now();
+  fillCells(line, [
+    batch.id,
+    batch.tenant,
+    badge(batch.status.replaceAll("_", " "), batch.status === "in_progress" ? "good" : "warn"),
+    meter(label, [["used", batch.completed], ["failed", batch.failed]], batch.total, false),
+    left > 0 ? `in ${duration(left)}` : badge("over", "bad"),
+    amount(batch.enqueued_tokens),
+    batch.gateway ?? badge("nobody", "warn"),
+  ]);
+}
+
 function makeTenant(tenant) {
   const open = element("button", { class: "quiet", type: "button", "aria-label": `Details of ${tenant.id}` }, "Details");
   open.addEventListener("click", () => choose(tenant.id));
@@ -214,13 +232,16 @@ function showTenant(chosen) {
   $("no-keys").hidden = chosen.keys.length > 0;
 }
 
-function show({ lanes, workers, tenants, quotas, chosen }) {
+function show({ lanes, workers, batches, tenants, quotas, chosen }) {
   keyed($("lanes"), lanes, (lane) => lane.lane, makeLane, fillLane);
   keyed($("workers"), workers, (worker) => worker.id, row("id", "", "", "wide", "wide", "number", "number", "number", "number"), fillWorker);
+  keyed($("batches"), batches.data, (batch) => batch.id, row("id", "", "", "wide", "", "number", "id"), fillBatch);
   const pairs = tenants.data.map((tenant, i) => ({ tenant, quota: quotas[i] }));
   keyed($("tenants"), pairs, (pair) => pair.tenant.id, (pair) => makeTenant(pair.tenant), fillTenant);
   showTenant(chosen);
   $("no-workers").hidden = workers.length > 0;
+  $("no-batches").hidden = batches.data.length > 0;
+  $("more-batches").hidden = !batches.has_more;
   $("no-tenants").hidden = tenants.data.length > 0;
   $("pages").hidden = !tenants.has_more && !state.after;
   $("first-page").disabled = !state.after;

@@ -14,6 +14,7 @@ SHORTEST_EXPIRY_S, LONGEST_EXPIRY_S = 3_600, 30 * 86_400
 LONGEST_WINDOW_H = 7 * 24
 MAX_METADATA = 16
 MAX_METADATA_KEY, MAX_METADATA_VALUE = 64, 512
+LinesEndpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"]
 MOST_FILES_LISTED, MOST_BATCHES_LISTED = 10_000, 100
 
 
@@ -32,7 +33,7 @@ class BatchBody(_BatchInput):
     """The body of `POST /v1/batches`."""
 
     input_file_id: Annotated[str, Field(max_length=64, description="A file of purpose `batch`")]
-    endpoint: Annotated[str, Field(max_length=64, description="The path that every line of the file asks")]
+    endpoint: Annotated[LinesEndpoint, Field(description="The path that every line of the file asks")]
     completion_window: Annotated[
         str,
         Field(

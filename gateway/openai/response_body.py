@@ -142,10 +142,16 @@ def read_kept(kept: bytes) -> KeptResponse:
     return _read_kept(kept)
 
 
-def parse_response(body: bytes, token_ids: int = 0, *, previous: bytes | None = None) -> ResponseRequest:
+def parse_response(
+    body: bytes, token_ids: int = 0, *, previous: bytes | None = None, may_store: bool = True
+) -> ResponseRequest:
     """The request that a body holds. `token_ids`: how many there may be in it, though no field of it takes any;
-    `previous`: what is kept of the response that it names. Raises ApiError naming the field at fault."""
+    `previous`: what is kept of the response that it names; `may_store`: its answer may be kept. Raises ApiError naming
+    the field at fault."""
     asked = checked(ResponseBody, NEUTRAL_RESPONSE, body, token_ids=token_ids)
+    if asked.store and not may_store:
+        raise invalid("store", "`store` must be false: a batch's answers stand in its output file, and nowhere else.")
+    store = may_store and asked.store is not False
     if (asked.previous_response_id is None) != (previous is None):
         raise invalid("previous_response_id", "`previous_response_id` must be spelled plainly.")
     if asked.stream_options is not None and not asked.stream:
@@ -176,8 +182,8 @@ def parse_response(body: bytes, token_ids: int = 0, *, previous: bytes | None = 
         logprobs=(asked.top_logprobs or 0) if has_logprobs else None,
         draw=draw_of(asked),
         structure=_structure(asked.text),
-        store=asked.store is not False,
-        echo=_echo(asked),
+        store=store,
+        echo=_echo(asked, store=store),
     )
 
 
@@ -217,7 +223,7 @@ def _structure(text: TextBody | None) -> Structure | None:
     return Structure("json_schema", ANY_OBJECT, "text.format") if asked.type == "json_object" else None
 
 
-def _echo(asked: ResponseBody) -> Json:
+def _echo(asked: ResponseBody, *, store: bool) -> Json:
     """What an answer repeats, with the usual values of what was not stated."""
     choice, reasoning = asked.tool_choice, asked.reasoning or ReasoningBody()
     return {
@@ -233,7 +239,7 @@ def _echo(asked: ResponseBody) -> Json:
         "prompt_cache_key": asked.prompt_cache_key,
         "reasoning": {"effort": reasoning.effort, "summary": reasoning.summary},
         "safety_identifier": asked.safety_identifier,
-        "store": asked.store is not False,
+        "store": store,
         "temperature": 1.0 if asked.temperature is None else asked.temperature,
         "text": {"format": _echoed_format(asked.text), "verbosity": "medium"},
         "tool_choice": choice.model_dump() if isinstance(choice, Fields) else choice or "auto",

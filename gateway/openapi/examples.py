@@ -93,6 +93,26 @@ ANSWERS: Mapping[str, Mapping[str, Any]] = {
             }
         ],
     },
+    "list_open_batches": {
+        "data": [
+            {
+                "id": "batch_2f1c09ab5d7e4a60b1c2d3e4",
+                "tenant": "acme",
+                "key": "8dd0b1c2",
+                "endpoint": "/v1/chat/completions",
+                "status": "in_progress",
+                "created_at": 1_800_000_000,
+                "window_ends_at": 1_800_086_400,
+                "total": 5_000,
+                "completed": 1_240,
+                "failed": 3,
+                "enqueued_tokens": 412_600,
+                "gateway": "gateway-7f9c-1a2b3c4d",
+            }
+        ],
+        "has_more": False,
+        "last_id": "001800086400:batch_2f1c09ab5d7e4a60b1c2d3e4",
+    },
     "tokenize": {"count": 3, "max_model_len": 8192, "tokens": [504, 3575, 30]},
 }
 """Of a plain answer that succeeds."""

@@ -35,6 +35,17 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
 {{- end }}
 
+{{/* Where tenants' files stand, from the configuration or the gateway's own variables; empty: on each pod's own disk. */}}
+{{- define "fairlane.filesUrl" -}}
+{{- $url := dig "files" "url" "" .Values.config.gateway }}
+{{- range .Values.gateway.extraEnv }}
+{{- if eq .name "FAIRLANE_GATEWAY__FILES__URL" }}
+{{- $url = default "from another object" .value }}
+{{- end }}
+{{- end }}
+{{- $url }}
+{{- end }}
+
 {{/* An image reference. Takes (dict "root" $ "image" VALUES). */}}
 {{- define "fairlane.image" -}}
 {{- if .image.digest }}

@@ -138,7 +138,8 @@ local function write_ledger(reservation, day, prompt, output)
   local group = lane .. '\t' .. model .. '\t' .. key
   local sums = redis.call('HGET', usage, group) or NO_USAGE
   local of_requests, of_prompt, of_cached, of_output = struct.unpack(USAGE, sums)
-  redis.call('HSET', usage, group, struct.pack(USAGE, of_requests + 1, of_prompt + prompt, of_cached + cached,
+  local requests = is_first_run(prefix, reservation) and 1 or 0
+  redis.call('HSET', usage, group, struct.pack(USAGE, of_requests + requests, of_prompt + prompt, of_cached + cached,
     of_output + output))
 end
 

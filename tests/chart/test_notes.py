@@ -21,5 +21,14 @@ def test_the_notes_lead_to_a_first_key(helm: Path) -> None:
     assert "$ADMIN_URL/admin/v1/tenants" in notes
 
 
+def test_the_notes_warn_where_files_stand_on_the_pods_own_disks(helm: Path) -> None:
+    several, one, bucket = _notes(helm, "minimal"), _notes(helm, "single"), _notes(helm, "production")
+
+    assert "WARNING: config.gateway.files.url is not set" in several
+    assert "no other of the 2 gateways can read them" in several
+    assert "They go with the pod." in one
+    assert "WARNING" not in bucket
+
+
 def test_the_notes_name_the_ingress_where_there_is_one(helm: Path) -> None:
     assert "URL=https://llm.example.com" in _notes(helm, "production")

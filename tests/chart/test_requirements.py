@@ -21,6 +21,11 @@ from tests.support.chart import RefusedError
         ({"config": {"quota_redis_url": "redis://:pw@h"}}, "config.quota_redis_url would put a secret .* quotaStore"),
         ({"config": {"admin_key": "k"}}, "config.admin_key would put a secret into a ConfigMap"),
         ({"config": {"data_dir": "/data"}}, "config.data_dir belongs to the chart"),
+        ({"config": {"gateway": {"files": {"url": "file:///files"}}}}, "config.gateway.files.url must name a bucket"),
+        (
+            {"gateway": {"extraEnv": [{"name": "FAIRLANE_GATEWAY__FILES__URL", "value": "file:///files"}]}},
+            "2 pods share no disk",
+        ),
         ({"ingress": {"enabled": True}}, "ingress.host is required where ingress.enabled is true"),
     ],
 )
@@ -42,6 +47,7 @@ def test_what_cannot_work_is_refused_with_a_sentence(render: Render, values: dic
         ({"config": {"port": 80}}, "config/port"),
         ({"config": {"gateway": {"grace_s": -1}}}, "config/gateway/grace_s"),
         ({"config": {"gateway": {"processes": 0}}}, "config/gateway/processes"),
+        ({"config": {"gateway": {"files": {"url": "bucket"}}}}, "config/gateway/files/url"),
         ({"config": {"worker": {"metrics_port": 0}}}, "config/worker/metrics_port"),
         ({"config": {"log_level": "loud"}}, "config/log_level"),
         ({"otlpEndpoint": "collector:4318"}, "otlpEndpoint"),
@@ -51,6 +57,12 @@ def test_what_cannot_work_is_refused_with_a_sentence(render: Render, values: dic
 def test_a_value_of_the_wrong_kind_is_refused_by_the_schema(render: Render, values: dict[str, Any], place: str) -> None:
     with pytest.raises(RefusedError, match=place):
         render(values=values)
+
+
+def test_one_gateway_may_keep_files_in_a_folder(render: Render) -> None:
+    files = {"files": {"url": "file:///var/lib/fairlane/files"}}
+
+    assert render(values={"gateway": {"replicas": 1}, "config": {"gateway": files}}).manifests
 
 
 def test_latest_is_allowed_beside_a_digest_because_the_digest_wins(render: Render) -> None:

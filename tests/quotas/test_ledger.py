@@ -8,7 +8,7 @@ import redis.asyncio
 from fairlane.quotas.field_checks import FieldError
 from fairlane.quotas.ledger import Ledger, UsageSums
 from fairlane.quotas.limits import Limits
-from fairlane.quotas.store import Charge, Need
+from fairlane.quotas.store import Charge, Need, Once
 from tests.support.quotas.house import START_MS, RedisHouse, ask, charge
 
 pytestmark = pytest.mark.anyio
@@ -56,6 +56,22 @@ async def test_usage_sums_all_that_was_settled(house: RedisHouse, ledger: Ledger
 
     assert report.total == UsageSums(requests=4, prompt_tokens=40, cached_tokens=16, output_tokens=15)
     assert [(row.group, row.usage) for row in report.rows] == [({}, report.total)]
+
+
+async def test_runs_of_one_request_are_entries_of_their_own_and_count_as_one(house: RedisHouse, ledger: Ledger) -> None:
+    once = Once("k1:order:print", START_MS + 86_400_000)
+    for reservation_id in ("f1", "f2", "f3"):
+        await house.store.reserve(ask(reservation_id, once=once))
+    await house.store.settle("acme", "f1", Charge.refund())
+    await house.store.settle("acme", "f2", charge(2, outcome="cancelled"))
+    await house.store.settle("acme", "f3", charge(5))
+    await serve(house, "f4", 1)
+
+    report = await ledger.usage("acme", "acme", DAY, DAY)
+
+    assert report.total == UsageSums(requests=2, prompt_tokens=20, cached_tokens=4, output_tokens=6)
+    entries = await ledger.entries("acme", "acme")
+    assert [entry.reservation_id for entry in entries] == ["f2", "f3", "f4"]
 
 
 @pytest.mark.parametrize("final", [Charge.refund(), charge(0, 0, "cancelled"), charge(30), charge(40)])

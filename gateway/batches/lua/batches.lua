@@ -132,6 +132,22 @@ if not redis.call('ZSCORE', KEYS[1] .. 'open', ARGV[1]) then return false end
 redis.call('HSETNX', KEYS[1] .. 'batch:' .. ARGV[1], 'cancelling', now_ms())
 return tonumber(redis.call('HGET', KEYS[1] .. 'batch:' .. ARGV[1], 'cancelling'))
 
+-- name: batches_open
+-- All batches of a root that have not ended. Called by BatchRecords.
+-- KEYS[1]  prefix of all keys of the root, with its hash tag
+-- Returns  {doc, cancelling or false, owner or '' where no lease lasts, tokens of its lines that have not ended, ...}
+local found, now = {}, now_ms()
+local open = redis.call('ZRANGE', KEYS[1] .. 'open', 0, -1, 'WITHSCORES')
+for at = 1, #open, 2 do
+  local known = redis.call('HMGET', KEYS[1] .. 'batch:' .. open[at], 'tenant', 'doc', 'cancelling', 'owner')
+  if known[1] then
+    local tokens = redis.call('HGET', KEYS[1] .. 'enqueued:tenant:' .. known[1], open[at])
+    local owner = tonumber(open[at + 1]) > now and known[4] or ''
+    for _, field in ipairs({known[2], known[3], owner, tokens or '0'}) do found[#found + 1] = field end
+  end
+end
+return found
+
 -- name: batch_drop
 -- Forgets an ended batch. Called by BatchRecords.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag

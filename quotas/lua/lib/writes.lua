@@ -83,7 +83,7 @@ local function count_request(level)
   if not level.is_batch then minute_add(level, 1, 0, 0) end
 end
 
--- What runs under an idempotency key have paid for: input, output, until when that is known.
+-- What runs under an idempotency key have paid for: input, output, until when that is known. `counted`: one was settled.
 local KEPT_MORE_MS = 60000 -- beyond that time a clock may step back
 local MOST_RUNS = 8
 local function paid_for(prefix, once, now)
@@ -107,6 +107,11 @@ local function unpaid(prefix, reservation, input, output, now)
   reservation[F_CREDIT_INPUT] = reservation[F_CREDIT_INPUT] + input - in_due
   reservation[F_CREDIT_OUTPUT] = reservation[F_CREDIT_OUTPUT] + output - out_due
   return in_due, out_due
+end
+
+-- Whether no other run under its idempotency key was settled before: all of them count as one request. Once it was charged.
+local function is_first_run(prefix, reservation)
+  return reservation[F_ONCE] == '' or redis.call('HSETNX', prefix .. 'paid:' .. reservation[F_ONCE], 'counted', 1) == 1
 end
 
 -- Notes a run under an idempotency key: the next one goes on from what it publishes.

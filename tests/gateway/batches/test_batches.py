@@ -10,6 +10,7 @@ from typing import Any
 import openai
 import pytest
 from openai.types import Batch
+from openai.types.responses import Response
 
 from fairlane.gateway.batches import batch as batches
 from fairlane.gateway.batches import line_runner
@@ -24,11 +25,12 @@ from tests.support.gateway.batch_files import (
     lines,
     results,
 )
+from tests.support.gateway.response_events import RESPONSES
 from tests.support.gateway.served import CHAT, COMPLETIONS, Served, serving, until
 
 pytestmark = pytest.mark.anyio
 
-WINDOW_S = 2
+WINDOW_S = 6
 
 
 @pytest.fixture
@@ -71,6 +73,59 @@ async def test_chat_lines_are_answered_as_a_request_is(served: Served) -> None:
     answer = found["a"]["response"]
     assert (answer["status_code"], found["a"]["error"]) == (200, None)
     assert answer["body"]["choices"] == [each.to_dict() for each in alone.choices]
+
+
+def of_responses(lines: dict[str, dict[str, Any]]) -> bytes:
+    """A file of bodies by their custom ids."""
+    told = [
+        {"custom_id": custom_id, "method": "POST", "url": RESPONSES, "body": {"model": "tiny", **body}}
+        for custom_id, body in lines.items()
+    ]
+    return "\n".join(map(json.dumps, told)).encode()
+
+
+async def test_lines_of_responses_are_answered_as_a_request_is(served: Served) -> None:
+    await served.tenant()
+    asked = {"input": "Where?", "instructions": "Be brief.", "max_output_tokens": 40}
+    async with served.sdk() as client:
+        content = of_responses({"absent": asked, "false": {**asked, "store": False}})
+        batch = await ended(client, await begun(client, content, endpoint=RESPONSES))
+        found = await results(client, batch.output_file_id)
+        alone = await client.responses.create(model="tiny", **asked)  # type: ignore[call-overload]
+
+    assert (batch.status, batch.error_file_id) == ("completed", None)
+    answers = {name: Response.model_validate(each["response"]["body"]) for name, each in found.items()}
+    assert {name: answer.output_text for name, answer in answers.items()} == dict.fromkeys(found, alone.output_text)
+    charged = [answer.usage.model_dump() for answer in answers.values() if answer.usage is not None]
+    assert charged == 2 * [alone.usage.model_dump()]
+    assert batch.usage is not None
+    assert batch.usage.total_tokens == 2 * alone.usage.total_tokens
+
+
+async def test_lines_of_responses_are_kept_nowhere_but_may_go_on_from_what_is(served: Served) -> None:
+    await served.tenant()
+    async with served.sdk() as client:
+        first = await client.responses.create(model="tiny", input="Where?", max_output_tokens=40)
+        content = of_responses(
+            {
+                "kept": {"input": "Where?", "store": True},
+                "on": {"input": "And then?", "previous_response_id": first.id, "max_output_tokens": 40},
+                "gone": {"input": "And then?", "previous_response_id": "resp_nothing"},
+            }
+        )
+        batch = await ended(client, await begun(client, content, endpoint=RESPONSES))
+        found = await results(client, batch.output_file_id)
+        errors = await results(client, batch.error_file_id)
+        with pytest.raises(openai.NotFoundError):
+            await client.responses.retrieve(found["on"]["response"]["body"]["id"])
+
+    body = found["on"]["response"]["body"]
+    assert (set(found), body["store"], body["previous_response_id"]) == ({"on"}, False, first.id)
+    told = {name: (each["response"]["status_code"], each["response"]["body"]["error"]) for name, each in errors.items()}
+    assert {name: (status, error["param"]) for name, (status, error) in told.items()} == {
+        "kept": (400, "store"),
+        "gone": (404, "previous_response_id"),
+    }
 
 
 async def test_a_bad_line_fails_alone_with_its_400(served: Served) -> None:

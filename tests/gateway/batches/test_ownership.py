@@ -1,36 +1,28 @@
 """Who runs a batch: one gateway at a time, and another when that one goes."""
 
 import asyncio
-import time
 from pathlib import Path
 
 import pytest
 import redis.asyncio
 
-from fairlane.gateway.batches import batch as batches
-from fairlane.gateway.batches.batch import Batch, Progress
+from fairlane.gateway.batches.batch import Progress
 from fairlane.gateway.batches.batch_records import BatchRecords
-from tests.support.gateway.batch_files import answered, begun, charged_as_told, ended, folder_settings, lines, results
-from tests.support.gateway.served import COMPLETIONS, gateway, serving, until
+from tests.support.gateway.batch_files import (
+    a_batch,
+    answered,
+    begun,
+    charged_as_told,
+    ended,
+    folder_settings,
+    lines,
+    results,
+)
+from tests.support.gateway.served import gateway, serving, until
 
 pytestmark = pytest.mark.anyio
 
 LEASE_MS = 60_000
-
-
-def a_batch(tenant: str = "acme") -> Batch:
-    now_s = int(time.time())
-    return Batch(
-        id=batches.new_id(),
-        tenant=tenant,
-        key_id="k",
-        endpoint=COMPLETIONS,
-        input_file_id="file-" + "0" * 24,
-        completion_window="24h",
-        created_at=now_s,
-        expires_at=now_s + 86_400,
-        output_expires_s=86_400,
-    )
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from starlette.routing import BaseRoute, Mount, Route
 
 from fairlane.gateway.admin.inputs import LimitsBody
 from fairlane.gateway.app import create_app
+from fairlane.gateway.batches.batch_records import BatchRecords
 from fairlane.gateway.config import GatewaySettings
 from fairlane.gateway.errors import TABLE
 from fairlane.gateway.openai.neutral import NEUTRAL_CHAT
@@ -20,6 +21,7 @@ from fairlane.gateway.openapi.examples import ANSWERS, BODIES
 from fairlane.gateway.runtime import Resources
 from fairlane.quotas.limits import LIMIT_NAMES
 from tests.support.gateway.admin_app import AdminBench
+from tests.support.gateway.batch_files import a_batch
 from tests.support.gateway.served import ASKED, CHAT, serving, settings
 
 pytestmark = pytest.mark.anyio
@@ -183,6 +185,7 @@ async def test_a_chat_body_may_name_what_is_not_served_yet_at_neutral_values() -
 async def test_the_admin_api_answers_as_documented(bench: AdminBench) -> None:
     await bench.done("POST", "/tenants", json={"id": "acme", "limits": {"tokens_per_day": 100}})
     await bench.spend("acme")
+    await BatchRecords(bench.redis, most_open=1).create("acme", a_batch(), 10, tenant_limit=None, key_limit=None)
     sizes = {"prompt_tokens": 1000, "max_output_tokens": 5, "lane": "latency"}
 
     answers = {
@@ -194,6 +197,7 @@ async def test_the_admin_api_answers_as_documented(bench: AdminBench) -> None:
         "ExplainView": await bench.done("POST", "/tenants/acme/explain", json=sizes),
         "Page_WorkerView_": await bench.done("GET", "/workers"),
         "Page_LaneView_": await bench.done("GET", "/lanes"),
+        "Page_OpenBatchView_": await bench.done("GET", "/batches"),
         "Page_AuditView_": await bench.done("GET", "/audit"),
         "Deleted": await bench.done("DELETE", "/tenants/acme"),
         "Error": (await bench.call("GET", "/tenants/acme")).json(),

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import httpx
 import openai
 from openai.types import Batch
 
+from fairlane.gateway.batches.batch import Batch as StoredBatch
+from fairlane.gateway.batches.batch import new_id
 from fairlane.gateway.config import FilesSection, GatewaySettings
 from tests.support.gateway.served import COMPLETIONS, WAIT_S, Served, settings
 
@@ -32,6 +35,23 @@ def line(custom_id: object, *, url: str = COMPLETIONS, method: str = "POST", **b
 def lines(count: int, **body: Any) -> bytes:
     """A file of so many lines, `line-0` first."""
     return b"".join(line(f"line-{number}", **body) + b"\n" for number in range(count))
+
+
+def a_batch(tenant: str = "acme", **fields: Any) -> StoredBatch:
+    """One as it is kept before anybody has begun with it."""
+    now_s = int(time.time())
+    known: dict[str, Any] = {
+        "id": new_id(),
+        "tenant": tenant,
+        "key_id": "k",
+        "endpoint": COMPLETIONS,
+        "input_file_id": "file-" + "0" * 24,
+        "completion_window": "24h",
+        "created_at": now_s,
+        "expires_at": now_s + 86_400,
+        "output_expires_s": 86_400,
+    }
+    return StoredBatch(**{**known, **fields})
 
 
 async def upload(

@@ -19,7 +19,7 @@ from tests.support.ports import free_port
 from tests.support.system.harness import ADMIN_KEY
 
 LEASE_S = 1.0
-READY_S = 60.0
+READY_S = 180.0
 REQUESTS = 10
 LONGEST = 160
 """Output tokens of a request."""
@@ -47,6 +47,20 @@ class Process:
             self.running.wait()
 
 
+Victim = Process | EmbeddedStore
+
+
+def kill(victim: Victim, away_s: float = 0.0) -> None:
+    """End it as the kernel does, and start it again so much later. Blocking."""
+    if isinstance(victim, EmbeddedStore):
+        victim.process.kill()
+        victim.process.wait()
+    else:
+        victim.kill()
+    time.sleep(away_s)
+    victim.start()
+
+
 @dataclass
 class World:
     """All of them. Use it as a context."""
@@ -56,7 +70,9 @@ class World:
     settings: dict[str, str] = field(default_factory=dict)
     """Of its gateways, by `FAIRLANE_*` name without the prefix."""
     step_s: float = 0.0
-    """How long a step of its workers takes, beside what it does."""
+    """How long a step of its scripted workers takes, beside what it does."""
+    worker: tuple[str, ...] = ()
+    """Command of its workers; without one they speak from a script."""
     store: EmbeddedStore = field(init=False)
     gateways: list[Process] = field(default_factory=list)
     urls: list[str] = field(default_factory=list)
@@ -72,6 +88,7 @@ class World:
                 "FAIRLANE_REDIS_URL": self.store.url,
                 "FAIRLANE_ADMIN_KEY": ADMIN_KEY,
                 "FAIRLANE_PORT": str(port),
+                "FAIRLANE_DATA_DIR": str(self.directory / f"data{number}"),
                 "FAIRLANE_LEASE_S": str(LEASE_S),
                 "FAIRLANE_GATEWAY__RESERVATION_LEASE_S": "2",
                 "FAIRLANE_GATEWAY__QUANTUM_TOKENS": "16",
@@ -81,7 +98,8 @@ class World:
             self.urls.append(f"http://127.0.0.1:{port}")
             self.gateways.append(Process(["-m", "fairlane.gateway"], environ, self.directory / f"gateway{number}.log"))
             figures = str(round(LEASE_S * 1e3)), "256", str(self.step_s)
-            command = ["-m", "tests.support.system.script_worker", self.store.url, *figures]
+            script = ("-m", "tests.support.system.script_worker", self.store.url, *figures)
+            command = list(self.worker or script)
             self.workers.append(Process(command, environ, self.directory / f"worker{number}.log"))
 
     def __enter__(self) -> "World":
@@ -116,18 +134,13 @@ class World:
         asking = [asyncio.create_task(self._ask()) for _ in range(REQUESTS)]
         for _ in range(self.chooser.choice((1, 1, 2))):
             await asyncio.sleep(self.chooser.uniform(0.0, 0.25))
-            self._kill_one()
+            kill(self.chooser.choice(self.victims))
         await asyncio.gather(*asking)
 
-    def _kill_one(self) -> None:
-        victims: list[Process | EmbeddedStore] = [*self.gateways, *self.workers, self.store]
-        victim = self.chooser.choice(victims)
-        if isinstance(victim, EmbeddedStore):
-            victim.process.kill()
-            victim.process.wait()
-        else:
-            victim.kill()
-        victim.start()
+    @property
+    def victims(self) -> "list[Victim]":
+        """Whom to kill."""
+        return [*self.gateways, *self.workers, self.store]
 
     async def _ask(self) -> None:
         chooser = self.chooser
@@ -156,12 +169,12 @@ class World:
                         if lines <= 0:
                             return  # the client has gone
 
-    async def landed(self) -> None:
-        """Until nothing is reserved any more."""
+    async def landed(self, tenant: str = "acme") -> None:
+        """Until nothing of a tenant's is reserved any more."""
         until = time.monotonic() + READY_S
         while time.monotonic() < until:
             with contextlib.suppress(httpx.HTTPError):
-                limits = (await self.admin("GET", "/tenants/acme/quota"))["limits"]
+                limits = (await self.admin("GET", f"/tenants/{tenant}/quota"))["limits"]
                 if not any(limit["reserved"] for limit in limits.values()):
                     return
             await asyncio.sleep(0.1)

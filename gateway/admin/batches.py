@@ -1,0 +1,21 @@
+"""Operators' view of batches: those that have not ended, over all tenants."""
+
+from fairlane.gateway.admin.inputs import OpenBatchesQuery
+from fairlane.gateway.admin.router import Call
+from fairlane.gateway.admin.views import OpenBatchView, Page, open_batch_view, page
+from fairlane.gateway.batches.batch_records import StandingBatch
+
+
+async def list_batches(call: Call, query: OpenBatchesQuery) -> Page[OpenBatchView]:
+    """Every batch that has not ended, the one whose window ends first at the head."""
+    found = [
+        each
+        for each in await call.parts.batches.open_batches()
+        if query.tenant in (None, each.batch.tenant) and (query.after is None or _place(each) > query.after)
+    ]
+    return page(sorted(found, key=_place), query.limit, open_batch_view, _place)
+
+
+def _place(standing: StandingBatch) -> str:
+    """Where it stands in the list, whether or not those before it have ended meanwhile."""
+    return f"{standing.batch.expires_at:012}:{standing.batch.id}"
