@@ -3,9 +3,10 @@
 python -m tests.system.schemathesis [--cases 400] [--minutes 30] [--seed 1]
 
 Every call runs with the key that it needs, against real tenants, files, batches and responses and the model that is
-served, so that it comes to what lies behind the checks. Failed is a 5xx (but a deadline that the caller stated), a status, header or media type that the document does not name, an answer that
-its schema does not fit, a wrong request that was accepted. Ends with 1 where anything did. Rules between two fields
-(`top_logprobs` needs `logprobs`) no schema says: that a request is refused for one is no failure.
+served, so that it comes to what lies behind the checks. Failed is a 5xx (but a deadline that the caller stated), a
+status, header or media type that the document does not name, an answer that its schema does not fit, a wrong request
+that was accepted. Ends with 1 where anything did. Rules between two fields (`top_logprobs` needs `logprobs`) no schema
+says: that a request is refused for one is no failure.
 """
 
 import argparse
