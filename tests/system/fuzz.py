@@ -6,7 +6,7 @@ Bodies are changed in their tree (wrong types, far too long, deeply nested, fiel
 and in their bytes; headers say what is not so; the model says what could be taken for a call, an event or an end.
 
 Failed is a 5xx but one that asks for patience, an error of another form, a stream that no parser of events can read, a
-request that takes long, and anything that is logged as a fault. Request NUMBER of a seed is always the same.
+refusal that takes long, and anything that is logged as a fault. Request NUMBER of a seed is always the same.
 """
 
 import argparse
@@ -60,6 +60,7 @@ class Findings:
     statuses: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
     slowest_s: float = 0.0
+    """Of the refused ones."""
     peak_bytes: dict[str, int] = field(default_factory=dict)
     """Of the gateway's process and the largest child that checks grammars."""
 
@@ -140,7 +141,7 @@ def _copy(value: Any) -> Any:
 
 
 def _places(tree: Any) -> Iterator[tuple[Any, Any]]:
-    waiting = [tree]
+    waiting = [tree] if isinstance(tree, dict | list) else []
     while waiting and len(waiting) < 2_000:
         holder = waiting.pop()
         keys: list[Any] = [*holder] if isinstance(holder, dict) else [*range(len(holder))]
@@ -183,9 +184,11 @@ async def send(served: Served, client: httpx.AsyncClient, tried: Attempt, findin
         findings.faults.append(f"#{tried.number} {tried.path}: {type(error).__name__}")
         return
     took_s = time.monotonic() - began
-    findings.slowest_s = max(findings.slowest_s, took_s)
+    if answer.status_code >= 400:
+        findings.slowest_s = max(findings.slowest_s, took_s)
     findings.statuses[f"{answer.status_code}"] += 1
-    fault = "it takes long" if took_s > LONGEST_S else wrong(tried.path, answer)
+    is_slow = took_s > LONGEST_S and answer.status_code >= 400  # what is served takes what its model takes
+    fault = "it takes long" if is_slow else wrong(tried.path, answer)
     if fault:
         findings.faults.append(f"#{tried.number} {tried.path}: {answer.status_code}, {fault}: {answer.text[:300]}")
 
@@ -307,7 +310,7 @@ def main() -> int:
     for fault in findings.faults:
         sys.stdout.write(f"{fault}\n")
     peaks = {who: f"{size / 2**20:.0f} MiB" for who, size in findings.peak_bytes.items()}
-    sys.stdout.write(f"{dict(findings.statuses)}, slowest {findings.slowest_s:.1f} s, peaks {peaks}\n")
+    sys.stdout.write(f"{dict(findings.statuses)}, slowest refusal {findings.slowest_s:.1f} s, peaks {peaks}\n")
     sys.stdout.write(f"{len(findings.faults)} faults\n")
     return 1 if findings.faults else 0
 
