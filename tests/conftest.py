@@ -17,11 +17,14 @@ from fairlane.cli.embedded_store import EmbeddedStore, valkey_binary
 
 HERE = Path(__file__).parent
 
+hunted = os.environ.get("FAIRLANE_TEST_HUNT")
 hypothesis.settings.register_profile("same", derandomize=True)
-if "FAIRLANE_TEST_HUNT" not in os.environ:
-    hypothesis.settings.load_profile("same")
+hypothesis.settings.register_profile(
+    "hunt", max_examples=max(100, int(hunted or 0)), deadline=None, suppress_health_check=list(hypothesis.HealthCheck)
+)
+hypothesis.settings.load_profile("same" if hunted is None else "hunt")
 """A property is tried on the same examples at each run, so that a change is not blamed for what it did not do; with
-FAIRLANE_TEST_HUNT set others are looked for."""
+FAIRLANE_TEST_HUNT=1 others are looked for, with a larger number so many of each that says no number itself."""
 
 FAST = "not slow"
 """What `make fast` asks of pytest: no test that starts a process, needs a store, or loads torch."""

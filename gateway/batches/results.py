@@ -24,6 +24,8 @@ from fairlane.gateway.errors import ApiError, error_body
 OUTPUT, ERRORS = b"o", b"e"
 EXPIRED = "batch_expired"
 _WRITE_BYTES = 256 * 1024
+_UNICODE_LINE_ENDS = ("\x85", "\u2028", "\u2029")
+"""Those that JSON may hold as they are; in JSON they stand in strings alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +101,7 @@ def answered(batch: Batch, place: int, custom_id: str | None, status: int, body:
     details = usage.prompt_tokens_details or usage.input_tokens_details or _Details()
     return LineEnd(
         place=place,
-        record=msgspec.json.encode(record),
+        record=_written(record),
         is_error=False,
         usage=LineUsage(
             prompt_tokens=usage.prompt_tokens or usage.input_tokens,
@@ -114,13 +116,21 @@ def refused(batch: Batch, place: int, custom_id: str | None, error: ApiError) ->
     name = request_id(batch, place)
     body = msgspec.Raw(msgspec.json.encode(error_body(error)))
     record = _Record(name, custom_id, _Response(error.status, name, body), None)
-    return LineEnd(place=place, record=msgspec.json.encode(record), is_error=True)
+    return LineEnd(place=place, record=_written(record), is_error=True)
 
 
 def failed(batch: Batch, place: int, custom_id: str | None, code: str, message: str) -> LineEnd:
     """A line that has no answer."""
     record = _Record(request_id(batch, place), custom_id, None, _Fault(code, message))
-    return LineEnd(place=place, record=msgspec.json.encode(record), is_error=True)
+    return LineEnd(place=place, record=_written(record), is_error=True)
+
+
+def _written(record: _Record) -> bytes:
+    """One line by anyone's reading: some split a text where Unicode ends a line, as Python's `splitlines` does."""
+    line = msgspec.json.encode(record)
+    for end in _UNICODE_LINE_ENDS:
+        line = line.replace(end.encode(), b"\\u%04x" % ord(end))
+    return line
 
 
 class Segments:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import msgspec
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper, grammar_from
 
+from fairlane.gateway.grammar.one_of import with_any_of
 from fairlane.gateway.grammar.structure import StructureKind
 from fairlane.scheduler.protocol.grammar_limits import MOST_GRAMMAR_CHARS, PARSER_LIMITS
 
@@ -22,7 +23,8 @@ STACK_BYTES = 4 << 20
 """Half of a worker's: what recurses too deeply here never gets there."""
 WALKS, WALK_BYTES = 8, 32
 WHITESPACE = r"[ \t]?|\r?\n[ \t]{0,64}"
-"""Between the parts of JSON: a model that only indents would never end."""
+"""Between the parts of JSON: a model that only indents would never end. Answers may be laid out, which people read;
+arguments of calls (`JSON_OPTIONS` in `gateway/tools/grammar.py`) are written as the model has read them."""
 _END = 256
 
 
@@ -98,8 +100,9 @@ def _grammar(request: CheckRequest) -> str:
         schema = {}
     if schema is False:
         raise ValueError("nothing keeps to the schema `false`")
+    schema.pop("x-guidance", None)  # llguidance's own options: how lenient it is, is not for a schema to say
     return LLMatcher.grammar_from_json_schema(
-        schema, overrides={"whitespace_pattern": WHITESPACE, "whitespace_flexible": True, "lenient": False}
+        with_any_of(schema), overrides={"whitespace_pattern": WHITESPACE, "whitespace_flexible": True, "lenient": False}
     )
 
 

@@ -265,8 +265,9 @@ async def _received(receive: Receive, max_bytes: int, hold: BodyHold | None) -> 
 
 MAX_FIELD_NAME = 64
 """Characters of a caller's field name that an error message repeats."""
-MAX_DEPTH = 100
-"""Deeper than any field that we know. The parser itself gives up between 500 and 1,000 levels."""
+MAX_DEPTH = 256
+"""Lists and objects within each other: far more than any field has, and far fewer than Python's recursion takes, which
+ends between 500 and 1,000 levels in whoever reads or writes JSON from the deepest stack."""
 MAX_FIELDS = 1_000
 """Of one object; the largest that we know has some fifty."""
 LARGE_BODY_BYTES = 16 * 1024
@@ -310,9 +311,11 @@ def read_object(body: bytes, *, token_ids: int = 0) -> dict[str, Any]:
     except (ApiError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         refused = _explain(error, body, lifted)  # raised below, so that no traceback chains to what quotes the body
     else:
-        if isinstance(value, dict):
+        text = body if lifted is None else lifted.text
+        is_deep = text.count(b"[") + text.count(b"{") > MAX_DEPTH and _is_deep(value)
+        if isinstance(value, dict) and not is_deep:
             return value
-        refused = invalid(None, "The body must be a JSON object.")
+        refused = _too_deep(text) if is_deep else invalid(None, "The body must be a JSON object.")
     try:
         raise refused
     finally:
@@ -385,7 +388,22 @@ def _explain(error: Exception, body: bytes, lifted: Lifted | None) -> ApiError:
             position = error.pos if lifted is None else lifted.position(error.pos)
             return invalid(_field_of(before), f"The body is not valid JSON, at character {position}.")
         case _:
-            return invalid(_field_of(body), "The body is nested too deeply.")
+            return _too_deep(body)
+
+
+def _too_deep(body: bytes) -> ApiError:
+    return invalid(_field_of(body), f"The body is nested too deeply: {MAX_DEPTH} levels are the most.")
+
+
+def _is_deep(value: object) -> bool:
+    """Whether it nests past MAX_DEPTH."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        within = (each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list))
+        level = [inner for each in within for inner in each]
+        if not level:
+            return False
+    return any(isinstance(each, dict | list) for each in level)
 
 
 def _field_of(before: bytes) -> str | None:

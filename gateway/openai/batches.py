@@ -15,6 +15,7 @@ LONGEST_WINDOW_H = 7 * 24
 MAX_METADATA = 16
 MAX_METADATA_KEY, MAX_METADATA_VALUE = 64, 512
 LinesEndpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"]
+MOST_PARAMETERS = 64
 MOST_FILES_LISTED, MOST_BATCHES_LISTED = 10_000, 100
 
 
@@ -76,7 +77,10 @@ Q = TypeVar("Q", bound=_ListQuery)
 
 def read_query(kind: type[Q], query: bytes) -> Q:
     """What stands behind a path's question mark. Raises ApiError naming the field at fault."""
-    given = parse_qsl(query.decode("latin-1"), keep_blank_values=True, max_num_fields=64)
+    try:
+        given = parse_qsl(query.decode("latin-1"), keep_blank_values=True, max_num_fields=MOST_PARAMETERS)
+    except ValueError:
+        raise invalid(None, f"The query has more than {MOST_PARAMETERS} parameters.") from None
     fields = dict(given)
     if len(fields) != len(given):
         doubled = next(name for name, _ in given if sum(name == other for other, _ in given) > 1)

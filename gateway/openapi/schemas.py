@@ -307,7 +307,10 @@ _ASKED_OF_A_MODEL = {
     DEADLINE_HEADER: (_MS, "Milliseconds from arrival to the last token, kept or refused; as `deadline_ms`"),
     **dict.fromkeys(TTFT_HEADERS, (_MS, "Milliseconds from arrival to the first token, kept or refused")),
     PROGRESS_HEADER: (_FLAG, "1: a stream that waits says in comments what for"),
-    READ_TIMEOUT_HEADER: ({"type": "number"}, "Seconds that the official SDK waits for a plain answer"),
+    READ_TIMEOUT_HEADER: (
+        {"type": "string"},
+        "Seconds that the official SDK waits for a plain answer; what is no number is passed over",
+    ),
     IDEMPOTENCY_HEADER: (_KEY, "The request runs once: sent again within 24 hours, it joins or replays what it began"),
     "traceparent": (_TEXT, "The caller's trace, which is continued"),
 }

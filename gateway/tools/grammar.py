@@ -15,17 +15,21 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from fairlane.gateway.openai.tools import Tool
+from fairlane.gateway.grammar.one_of import with_any_of
+from fairlane.gateway.openai.tools import MAX_CALLS, Tool
 from fairlane.gateway.tools import tagged
 from fairlane.gateway.tools.syntax import ARGUMENTS, NAME, CallSyntax
 
 JSON_OPTIONS = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-"""How llguidance writes JSON: as Python does, and so most of what models have read."""
+"""How llguidance writes arguments: as Python does, and so most of what models have read of calls. An answer in JSON may
+be laid out instead (`WHITESPACE` in `gateway/grammar/check_process.py`)."""
 _ANY_OBJECT: dict[str, Any] = {"type": "object"}
 _ANYTHING = r"/(?s:.*)/"
 _NO_BRACE = r"/\s*([^\s{](?s:.*))?/"
 """A text that is not a call which no mark begins."""
 _TAG_NAME = re.compile(r"[^<>\s]{1,64}")
+_REFERENCE = re.compile(r'"\$ref": "([^"]*)')
+"""In a schema as JSON; also where a text holds one."""
 _NOTES = frozenset({"type", "enum", "description", "title", "default", "examples"})
 """Keywords of a text's schema that tags can keep to."""
 _OF_AN_OBJECT = frozenset(
@@ -63,7 +67,7 @@ class CallGrammar:
         self._reasoning = reasoning
 
     def forced(self, tools: Sequence[Tool], *, parallel: bool, is_reasoning: bool) -> str:
-        """Calls of these tools, one or (`parallel`) more, each with arguments by its schema."""
+        """Calls of these tools, one or (`parallel`) up to MAX_CALLS, each with arguments by its schema."""
         rules = [f"start: {self._reasons(is_reasoning)} calls", *self._calls(tools, parallel=parallel, all_strict=True)]
         return "\n".join([*rules, *self._reasoning_rules()])
 
@@ -108,7 +112,7 @@ class CallGrammar:
         before = self._syntax.before
         cut = begun or ""
         first = "first" if begun is not None and not before else "call"
-        several = f"({self._literal(self._syntax.between)} call)*" if parallel else ""
+        several = f"({self._literal(self._syntax.between)} call){{0,{MAX_CALLS - 1}}}" if parallel else ""
         yield f"calls: {self._literal(before.removeprefix(cut))} {first} {several} {self._literal(self._syntax.after)}"
         for kind in dict.fromkeys((first, "call")):
             yield f"{kind}: " + " | ".join(f"{kind}{number}" for number in range(len(tools)))
@@ -185,13 +189,21 @@ def _text(text: str) -> str:
 
 
 def _json(schema: Mapping[str, Any]) -> str:
-    return "%json " + json.dumps({**schema, "x-guidance": JSON_OPTIONS}, ensure_ascii=False)
+    return "%json " + json.dumps({**with_any_of({**schema}), "x-guidance": JSON_OPTIONS}, ensure_ascii=False)
 
 
 def _closed(schema: dict[str, Any]) -> dict[str, Any]:
     """Arguments by a schema that lists them: a model writes no others, unless it says that there may be some."""
-    lists_all = "properties" in schema and schema.keys() <= _LISTING
+    lists_all = "properties" in schema and schema.keys() <= _LISTING and _lists_required(schema)
     return {**schema, "additionalProperties": False} if lists_all else schema
+
+
+def _lists_required(schema: Mapping[str, Any]) -> bool:
+    """Whether what is required is among the properties."""
+    properties, required = schema.get("properties", {}), schema.get("required", [])
+    if not isinstance(properties, dict) or not isinstance(required, list):
+        return False
+    return all(isinstance(name, str) and name in properties for name in required)
 
 
 def _definitions(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -202,14 +214,16 @@ def _definitions(schema: Mapping[str, Any]) -> dict[str, Any]:
 def _fits_tags(schema: Mapping[str, Any]) -> bool:
     """Whether tags can say all that this schema of arguments asks for; otherwise a call is written as JSON, which
     models that write tags are read in too."""
-    if not schema.keys() <= _OF_AN_OBJECT:
+    if not schema.keys() <= _OF_AN_OBJECT or not _lists_required(schema) or _refers_beyond_definitions(schema):
         return False
-    properties, required = schema.get("properties", {}), schema.get("required", [])
-    if not isinstance(properties, dict) or not isinstance(required, list):
-        return False
-    if not all(isinstance(name, str) and name in properties for name in required):
-        return False
+    properties = schema.get("properties", {})
     return all(_TAG_NAME.fullmatch(name) is not None and _fits_tag(value) for name, value in properties.items())
+
+
+def _refers_beyond_definitions(schema: Mapping[str, Any]) -> bool:
+    """Whether a reference may lead to what a tag's own schema does not have: the whole one, or another argument."""
+    references = _REFERENCE.findall(json.dumps(schema))
+    return not all(each.startswith(("#/$defs/", "#/definitions/")) for each in references)
 
 
 def _fits_tag(schema: object) -> bool:

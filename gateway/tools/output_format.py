@@ -65,8 +65,8 @@ class OutputFormat:
         return SyntaxReader(self.syntax, tools, reasoning=self._reasoning, is_reasoning=self._is_reasoning(prompt_tail))
 
     def forced(self, tools: Sequence[Tool], *, parallel: bool, prompt_tail: str = "") -> str:
-        """A grammar in llguidance's Lark: one or, where `parallel`, more calls of these tools, with arguments by their
-        schemas; the model may reason before, where it does so."""
+        """A grammar in llguidance's Lark: one or, where `parallel`, up to MAX_CALLS calls of these tools, with
+        arguments by their schemas; the model may reason before, where it does so."""
         return self._grammar.forced(tools, parallel=parallel, is_reasoning=self._is_reasoning(prompt_tail))
 
     def lenient(self, tools: Sequence[Tool], *, parallel: bool = True, prompt_tail: str = "") -> str | None:

@@ -1,11 +1,12 @@
 """Schemathesis over the whole document, tenants' and operators' calls: what it makes of each schema, sent to a gateway.
 
-python -m tests.system.schemathesis [--cases 400] [--minutes 30]
+python -m tests.system.schemathesis [--cases 400] [--minutes 30] [--seed 1]
 
-Every call runs with the key that it needs, against real tenants and the model that is served, so that it comes to what
-lies behind the checks. Failed is a 5xx, a status, header or media type that the document does not name, an answer that
-its schema does not fit, a wrong request that was accepted. Ends with 1 where anything did. Rules between two fields
-(`top_logprobs` needs `logprobs`) no schema says: that a request is refused for one is no failure.
+Every call runs with the key that it needs, against real tenants, files, batches and responses and the model that is
+served, so that it comes to what lies behind the checks. Failed is a 5xx (but a deadline that the caller stated), a
+status, header or media type that the document does not name, an answer that its schema does not fit, a wrong request
+that was accepted. Ends with 1 where anything did. Rules between two fields (`top_logprobs` needs `logprobs`) no schema
+says: that a request is refused for one is no failure.
 """
 
 import argparse
@@ -15,14 +16,16 @@ import json
 import re
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fairlane.cli.embedded_store import EmbeddedStore
+from fairlane.gateway.config import GatewaySettings
 from fairlane.gateway.openapi.document import document
-from tests.support.gateway.served import ADMIN_KEY, Served, serving, settings
+from tests.support.gateway.batch_files import begun, folder_settings, lines
+from tests.support.gateway.served import ADMIN_KEY, Served, serving
 
 TOOL = Path(sys.prefix) / "tools" / "bin" / "schemathesis"
 CHECKS = (
@@ -37,6 +40,14 @@ CHECKS = (
 WHO = ("tenant", "admin", "anyone")
 TENANTS = tuple(f"tenant-{number}" for number in range(40))
 """Many: some calls end them."""
+FILES = 12
+"""Of the tenant that asks, and as many batches and responses: some calls delete them."""
+Names = Mapping[str, Sequence[str]]
+"""What stands in the place of a path's parameter, or of a body's field."""
+CONFIG = """\
+[checks.not_a_server_error]
+expected-statuses = ["2xx", "3xx", "4xx", 504]  # 504: the caller's own deadline, which may be a millisecond
+"""
 _CASES = re.compile(r"(\d+) generated")
 _SILENT_S = 120.0
 """Beyond the time that it was given, for what it says at its end."""
@@ -52,19 +63,20 @@ class Report:
     said: str
 
 
-def narrowed(whole: dict[str, Any]) -> dict[str, Any]:
-    """The document, with the served model and existing tenants in the places where any name could stand."""
+def narrowed(whole: dict[str, Any], names: Names) -> dict[str, Any]:
+    """The document, with names of what exists in the places where any name could stand."""
     narrow = copy.deepcopy(whole)
     for node in _objects(narrow):
         is_body = node.get("type") == "object" and node.get("additionalProperties") is False
-        if is_body and node["properties"].get("model", {}).get("type") == "string":
-            node["properties"]["model"] = {"type": "string", "enum": ["tiny"]}
-        if node.get("in") == "path" and node.get("name") in _NAMES:
-            node["schema"] = {"type": "string", "enum": list(_NAMES[str(node["name"])])}
+        for field in _NAMED_IN_BODIES if is_body else ():
+            if node["properties"].get(field, {}).get("type") == "string":
+                node["properties"][field] = {"type": "string", "enum": [*names[field]]}
+        if node.get("in") == "path" and node.get("name") in names:
+            node["schema"] = {"anyOf": [{"enum": [*names[str(node["name"])]]}, node["schema"]]}  # others are made too
     return narrow
 
 
-_NAMES = {"tenant": TENANTS, "model": ("tiny",)}
+_NAMED_IN_BODIES = ("model", "input_file_id")
 
 
 def _objects(value: object) -> Iterator[dict[str, Any]]:
@@ -75,9 +87,13 @@ def _objects(value: object) -> Iterator[dict[str, Any]]:
         yield from _objects(inner)
 
 
-async def run(served: Served, who: str, folder: Path, *, cases: int, within_s: int) -> Report:
-    """Send up to so many cases of each operation of these callers, for so long."""
-    (folder / "openapi.json").write_text(json.dumps(narrowed(document())))
+async def run(
+    served: Served, who: str, folder: Path, names: Names, *, cases: int, within_s: int, seed: int | None = None
+) -> Report:
+    """Send up to so many cases of each operation of these callers, for so long. `seed`: None: the same at each run."""
+    (folder / "openapi.json").write_text(json.dumps(narrowed(document(), names)))
+    (folder / "schemathesis.toml").write_text(CONFIG)
+    chosen = ("--generation-deterministic",) if seed is None else ("--seed", str(seed))
     key = ADMIN_KEY if who == "admin" else served.keys["acme"]
     program = await asyncio.create_subprocess_exec(
         TOOL,
@@ -86,7 +102,7 @@ async def run(served: Served, who: str, folder: Path, *, cases: int, within_s: i
         *("--url", served.url, "--header", f"Authorization: Bearer {key}", "--include-tag", who),
         *("--checks", ",".join(CHECKS), "--phases", "examples,coverage,fuzzing"),
         *("--max-examples", str(cases), "--max-time", str(within_s), "--continue-on-failure", "--no-color"),
-        *("--generation-deterministic", "--warnings", "off"),
+        *(*chosen, "--warnings", "off"),
         cwd=folder,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
@@ -101,21 +117,41 @@ async def run(served: Served, who: str, folder: Path, *, cases: int, within_s: i
     return Report(who, int(sent[1]) if sent else 0, program.returncode == 0, said)
 
 
-async def gateway_and_tenants(served: Served) -> None:
-    """Those that the narrowed document names, and one whose key is used."""
+def unrefused(url: str, folder: Path) -> GatewaySettings:
+    """Settings of a gateway that bears any number of wrong requests."""
+    return folder_settings(url, folder, refused_per_minute=10_000_000)
+
+
+async def furnish(served: Served) -> Names:
+    """Make tenants, one of them with a key that is used, and what that one owns; the names of all."""
     for name in ("acme", *TENANTS):
         await served.tenant(name)
+    async with served.sdk() as client:
+        batches = [await begun(client, lines(3)) for _ in range(FILES)]
+        responses = [await client.responses.create(model="tiny", input="Hello") for _ in range(FILES)]
+    files = [batch.input_file_id for batch in batches]
+    return {
+        "tenant": TENANTS,
+        "model": ("tiny",),
+        "file": files,
+        "input_file_id": files,
+        "batch": [batch.id for batch in batches],
+        "response_id": [response.id for response in responses],
+    }
 
 
-async def _long(cases: int, minutes: float) -> bool:
+async def _long(cases: int, minutes: float, seed: int | None) -> bool:
     with tempfile.TemporaryDirectory() as directory:
         store = EmbeddedStore(Path(directory))
         store.start()
         try:
-            async with serving(settings(store.url, section={"refused_per_minute": 10_000_000})) as served:
-                await gateway_and_tenants(served)
+            async with serving(unrefused(store.url, Path(directory))) as served:
+                names = await furnish(served)
                 within_s = round(minutes * 60 / len(WHO))
-                reports = [await run(served, who, Path(directory), cases=cases, within_s=within_s) for who in WHO]
+                reports = [
+                    await run(served, who, Path(directory), names, cases=cases, within_s=within_s, seed=seed)
+                    for who in WHO
+                ]
         finally:
             store.stop()
     for report in reports:
@@ -130,8 +166,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--cases", type=int, default=400, help="made up at random for each call, beside the edge cases")
     parser.add_argument("--minutes", type=float, default=30.0, help="at most, for all of it")
+    parser.add_argument("--seed", type=int, help="for other cases than the usual ones")
     options = parser.parse_args()
-    return 0 if asyncio.run(_long(options.cases, options.minutes)) else 1
+    return 0 if asyncio.run(_long(options.cases, options.minutes, options.seed)) else 1
 
 
 if __name__ == "__main__":

@@ -7,28 +7,29 @@ from pathlib import Path
 import pytest
 
 from fairlane.gateway.openapi.document import document
-from tests.support.gateway.served import serving, settings
-from tests.system.schemathesis import TOOL, WHO, gateway_and_tenants, narrowed, run
+from tests.support.gateway.served import serving
+from tests.system.schemathesis import TOOL, WHO, furnish, narrowed, run, unrefused
 
 pytestmark = [
     pytest.mark.anyio,
     pytest.mark.skipif(not TOOL.exists(), reason="schemathesis is not in .venv/tools"),
 ]
 
+EXAMPLES = dict.fromkeys(("tenant", "model", "file", "input_file_id", "batch", "response_id"), ("a", "b"))
 CASES, WITHIN_S, FEWEST = 1, 15, {"tenant": 100, "admin": 100, "anyone": 20}
 
 
 @pytest.mark.parametrize("who", WHO)
 async def test_what_schemathesis_makes_up_is_answered_as_documented(who: str, valkey_url: str, tmp_path: Path) -> None:
-    async with serving(settings(valkey_url, section={"refused_per_minute": 10_000_000})) as served:
-        await gateway_and_tenants(served)
-        report = await run(served, who, tmp_path, cases=CASES, within_s=WITHIN_S)
+    async with serving(unrefused(valkey_url, tmp_path)) as served:
+        names = await furnish(served)
+        report = await run(served, who, tmp_path, names, cases=CASES, within_s=WITHIN_S)
 
     assert report.passed, report.said
     assert report.cases >= FEWEST[who], report.said
 
 
-@pytest.mark.parametrize("shown", [document(), narrowed(document())], ids=["whole", "narrowed"])
+@pytest.mark.parametrize("shown", [document(), narrowed(document(), EXAMPLES)], ids=["whole", "narrowed"])
 async def test_the_document_is_valid_openapi(shown: dict[str, object], tmp_path: Path) -> None:
     (tmp_path / "openapi.json").write_text(json.dumps(shown))
     validator = await asyncio.create_subprocess_exec(

@@ -161,6 +161,19 @@ async def test_a_bad_line_fails_alone_with_its_400(served: Served) -> None:
     await charged_as_told(served, batch, found)
 
 
+async def test_an_answer_is_one_line_wherever_unicode_ends_one(served: Served) -> None:
+    ends = "a\x85b\u2028c\u2029d"
+    await served.tenant()
+    served.worker.say(ends)
+    content = json.dumps(json.loads(line(ends, max_tokens=60)), ensure_ascii=False).encode()
+    async with served.sdk() as client:
+        batch = await ended(client, await begun(client, content + b"\n"))
+        [told] = (await client.files.content(batch.output_file_id or "")).text.splitlines()
+
+    answer = json.loads(told)
+    assert (answer["custom_id"], answer["response"]["body"]["choices"][0]["text"]) == (ends, ends)
+
+
 @pytest.mark.parametrize(
     ("content", "code"),
     [(b"", "empty_file"), (b"\n \r\n\n", "empty_file"), (b"%PDF-1.7\n\x00\x01\n", "invalid_json_line")],

@@ -48,6 +48,18 @@ async def test_the_sdk_keeps_lists_reads_and_deletes(served: Served, tmp_path: P
     assert left(tmp_path) == []
 
 
+@pytest.mark.parametrize(
+    ("query", "param"),
+    [("limit=0", "limit"), ("after=a&after=b", "after"), ("x=1", "x"), ("&".join(["limit=1"] * 100), None)],
+)
+@pytest.mark.parametrize("path", ["/v1/files", "/v1/batches"])
+async def test_a_query_that_is_none_is_refused(served: Served, path: str, query: str, param: str | None) -> None:
+    refused = await served.get(f"{path}?{query}")
+
+    assert error_of(refused) == (400, "invalid_request_error")
+    assert refused.json()["error"]["param"] == param
+
+
 async def test_lists_come_in_pages_and_either_order(served: Served) -> None:
     async with served.sdk() as client:
         made = [(await client.files.create(file=(f"{n}", b"{}\n"), purpose="batch")).id for n in range(4)]

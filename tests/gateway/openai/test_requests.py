@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from openai.types.chat.completion_create_params import CompletionCreateParamsBase
 
 from fairlane.gateway.errors import ApiError
-from fairlane.gateway.http.body import MAX_PARTS
+from fairlane.gateway.http.body import LARGE_BODY_BYTES, MAX_DEPTH, MAX_PARTS
 from fairlane.gateway.openai.neutral import NEUTRAL_CHAT, NEUTRAL_COMPLETION
 from fairlane.gateway.openai.requests import ChatRequest, CompletionRequest, Turn, parse_chat, parse_completion
 from fairlane.gateway.openai.wire import (
@@ -432,6 +432,21 @@ def test_broken_json_is_told_with_its_field(case: str) -> None:
     body, named = BROKEN[case]
 
     assert refused(body).param == named
+
+
+def nested(depth: int, padding: int = 0) -> bytes:
+    """A body with so many levels, the body itself and `tools` among them."""
+    inner = '{"a":' * (depth - 4) + "1" + "}" * (depth - 4)
+    function = f'{{"name": "f", "parameters": {inner}, "description": "{"x" * padding}"}}'
+    return f'{{"model": "m", "messages": [], "tools": [{{"type": "function", "function": {function}}}]}}'.encode()
+
+
+@pytest.mark.parametrize("padding", [0, LARGE_BODY_BYTES])
+def test_a_body_may_have_so_many_levels_and_no_more(padding: int) -> None:
+    assert refused(nested(MAX_DEPTH, padding)).param == "messages"
+    for depth in (MAX_DEPTH + 1, *range(850, 1050, 3)):
+        error = refused(nested(depth, padding))
+        assert (error.param, "nested too deeply" in error.message) == ("tools", True)
 
 
 @given(body=st.binary(max_size=200) | st.text(alphabet='{}[]":,\\ud8ae1-."model', max_size=80).map(str.encode))

@@ -10,7 +10,7 @@ import pytest
 from llguidance import LLMatcher, LLTokenizer
 from tokenizers import Tokenizer
 
-from fairlane.gateway.openai.tools import Tool
+from fairlane.gateway.openai.tools import MAX_CALLS, Tool
 from fairlane.gateway.text.tokenizer import TextModel, TokenStream
 from tests.support.gateway.read_outputs import TIME, TOOLS, WEATHER, Read, read
 from tests.support.gateway.tool_models import TOOL_MODELS, tool_card
@@ -136,6 +136,59 @@ def test_a_forced_answer_is_calls_and_nothing_else(family: str, special_marks: b
     assert found.content == ""
     assert len(found.calls) >= 1 if parallel else len(found.calls) == 1
     arguments_of(found.calls, tools)
+
+
+@families
+def test_there_are_so_many_calls_in_an_answer_and_no_more(family: str) -> None:
+    answers = model_of(family, special_marks=True).output_format
+    syntax = answers.syntax
+    call = syntax.spell("time", "" if syntax.body == "xml" else "{}")
+    walk = Walk(family, answers.forced((TIME, WEATHER), parallel=True))
+
+    walk.say(syntax.before + syntax.between.join([call] * MAX_CALLS))
+    walk.say(syntax.after)
+
+    assert walk.matcher.is_stopped() or set(walk.allowed()) <= set(walk.model.card.eos_token_ids)
+    assert len(walk.read((TIME, WEATHER)).calls) == MAX_CALLS
+
+
+LISTED = {"type": "object", "properties": {"a": {"type": "integer"}}}
+REFERRING: dict[str, dict[str, Any]] = {
+    "required, and not listed": {**LISTED, "required": ["b"]},
+    "a reference to another argument": {
+        "type": "object",
+        "properties": {
+            "a": {"type": "array", "items": {"$ref": "#/properties/b"}, "minItems": 1},
+            "b": {"type": "null"},
+        },
+        "required": ["a", "b"],
+    },
+    "a reference to the whole": {
+        "type": "object",
+        "properties": {"a": {"type": "array", "items": {"$ref": "#"}, "maxItems": 1}, "b": {"type": "boolean"}},
+        "required": ["a", "b"],
+    },
+    "a union of references that exclude each other": {
+        **LISTED,
+        "properties": {"a": {"oneOf": [{"$ref": "#/$defs/one"}, {"$ref": "#/$defs/two"}]}},
+        "required": ["a"],
+        "$defs": {
+            name: {"type": "object", "properties": {"k": {"const": number}}, "required": ["k"]}
+            for number, name in enumerate(("one", "two"))
+        },
+    },
+}
+
+
+@families
+@pytest.mark.parametrize("case", REFERRING)
+def test_what_a_schema_refers_to_or_requires_without_listing_it_is_written(family: str, case: str) -> None:
+    tool = Tool(name="f", parameters=REFERRING[case])
+    grammar = model_of(family, special_marks=True).output_format.forced((tool,), parallel=False)
+
+    for seed in range(4):
+        found = Walk(family, grammar, seed).to_the_end().read((tool,))
+        assert len(arguments_of(found.calls, (tool,))) == 1
 
 
 @families

@@ -1,0 +1,165 @@
+"""`oneOf` as `anyOf`, where no value can keep to two of its branches: then both mean the same.
+
+llguidance finds some such unions itself; not those of numbers, nor those of references without OpenAPI's
+`discriminator`. Found here are values of different types, listed values (`const`, `enum`) that differ, and objects that
+all require a property whose listed values differ. Any other `oneOf` stays as it is, for llguidance to refuse.
+
+What is not understood counts as a schema that any value keeps to, so nothing is taken for exclusive that is not. Time
+is linear in the schema, and no step recurses.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import unquote
+
+_NUMBER = frozenset({"integer", "fraction"})
+_KINDS: Mapping[str, frozenset[str]] = {
+    **{kind: frozenset({kind}) for kind in ("null", "boolean", "string", "array", "object", "integer")},
+    "number": _NUMBER,
+}
+_EVERY_KIND = frozenset().union(*_KINDS.values())
+_ONE = ("items", "additionalItems", "additionalProperties", "contains", "not", "if", "then", "else", "propertyNames")
+_SEVERAL = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
+_NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+"""Keywords whose values are a schema, a list of schemas, an object of schemas."""
+_MOST_STEPS = 8
+"""From one reference to the next."""
+_MOST_LISTED = 32
+"""Values of one property by which a branch is told."""
+_MOST_PROPERTIES = 4
+"""That are tried for it."""
+
+Value = tuple[str, object]
+
+
+def with_any_of(schema: dict[str, Any]) -> dict[str, Any]:
+    """The same schema, or an equal one with some `oneOf` written as `anyOf`."""
+    text = json.dumps(schema, ensure_ascii=False)
+    if '"oneOf"' not in text or "/oneOf" in text:  # a reference into a union would point nowhere
+        return schema
+    root: dict[str, Any] = json.loads(text)
+    for each in _schemas(root):
+        branches = each.get("oneOf")
+        if "anyOf" not in each and isinstance(branches, list) and _exclude_each_other(branches, root):
+            each["anyOf"] = each.pop("oneOf")
+    return root
+
+
+def _schemas(root: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The schema and those within it, but for those that references are relative to."""
+    waiting: list[object] = [root]
+    while waiting:
+        schema = waiting.pop()
+        if not isinstance(schema, dict) or (schema is not root and _is_base(schema)):
+            continue
+        yield schema
+        waiting += [schema[name] for name in _ONE if name in schema]
+        for name in _SEVERAL:
+            waiting += schema[name] if isinstance(schema.get(name), list) else ()
+        for name in _NAMED:
+            waiting += schema[name].values() if isinstance(schema.get(name), dict) else ()
+
+
+def _is_base(schema: Mapping[str, object]) -> bool:
+    return isinstance(schema.get("$id"), str) or isinstance(schema.get("id"), str)
+
+
+def _exclude_each_other(branches: Iterable[object], root: dict[str, Any]) -> bool:
+    by_kind: dict[str, list[Mapping[str, Any]]] = {}
+    for branch in branches:
+        schema = _target(branch, root)
+        for kind in _kinds(schema):
+            by_kind.setdefault(kind, []).append(schema)
+    return all(len(schemas) < 2 or _told_apart(kind, schemas, root) for kind, schemas in by_kind.items())
+
+
+def _told_apart(kind: str, schemas: Sequence[Mapping[str, Any]], root: dict[str, Any]) -> bool:
+    """Whether no value of this kind keeps to two of these."""
+    if _differ(map(_listed, schemas)):
+        return True
+    if kind != "object":
+        return False
+    required = set.intersection(*map(_required, schemas))
+    return any(
+        _differ(_listed(_target(_property(schema, name), root)) for schema in schemas)
+        for name in sorted(required)[:_MOST_PROPERTIES]
+    )
+
+
+def _differ(listed: Iterable[frozenset[Value] | None]) -> bool:
+    """Whether all are known, and none has a value of another."""
+    seen: set[Value] = set()
+    for values in listed:
+        if values is None or not seen.isdisjoint(values):
+            return False
+        seen |= values
+    return True
+
+
+def _kinds(schema: Mapping[str, Any]) -> frozenset[str]:
+    listed, stated = _listed(schema), schema.get("type")
+    if listed is not None:
+        return frozenset(kind for kind, _ in listed)
+    found = [_KINDS.get(name) if isinstance(name, str) else None for name in _as_list(stated)]
+    return frozenset().union(*(_EVERY_KIND if kinds is None else kinds for kinds in found))
+
+
+def _as_list(value: object) -> list[object]:
+    return value if isinstance(value, list) else [value]
+
+
+def _listed(schema: Mapping[str, Any]) -> frozenset[Value] | None:
+    """The values that the schema lists; None where it lists none, many, or some that are not plain."""
+    values = [schema["const"]] if "const" in schema else schema.get("enum")
+    if not isinstance(values, list) or len(values) > _MOST_LISTED:
+        return None
+    return None if any(isinstance(value, list | dict) for value in values) else frozenset(map(_value, values))
+
+
+def _value(plain: object) -> Value:
+    """With its kind, since to Python true is 1; 1.0 is a whole number, as JSON Schema has it."""
+    match plain:
+        case None:
+            return "null", None
+        case bool():
+            return "boolean", plain
+        case str():
+            return "string", plain
+        case float() if not plain.is_integer():
+            return "fraction", plain
+        case _:
+            return "integer", plain
+
+
+def _required(schema: Mapping[str, Any]) -> set[str]:
+    names = schema.get("required")
+    return {name for name in names if isinstance(name, str)} if isinstance(names, list) else set()
+
+
+def _property(schema: Mapping[str, Any], name: str) -> object:
+    properties = schema.get("properties")
+    return properties.get(name) if isinstance(properties, dict) else None
+
+
+def _target(schema: object, root: dict[str, Any]) -> Mapping[str, Any]:
+    """A schema that is at least as wide: what a reference leads to, without what may stand beside it."""
+    for _ in range(_MOST_STEPS):
+        if not isinstance(schema, dict) or (schema is not root and _is_base(schema)):
+            return {}
+        if "$ref" not in schema:
+            return schema
+        schema = _pointed(schema["$ref"], root)
+    return {}
+
+
+def _pointed(reference: object, root: dict[str, Any]) -> object:
+    if not isinstance(reference, str) or not reference.startswith("#/"):
+        return None
+    found: object = root
+    for step in unquote(reference[2:]).split("/"):
+        name = step.replace("~1", "/").replace("~0", "~")
+        if not isinstance(found, dict) or (found is not root and _is_base(found)):
+            return None
+        found = found.get(name)
+    return found
