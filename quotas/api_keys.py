@@ -23,7 +23,7 @@ from fairlane.quotas.field_checks import FieldError
 from fairlane.quotas.limits import Limits
 from fairlane.quotas.scripts import Database, Redis, Reply
 from fairlane.quotas.store import QuotaError
-from fairlane.quotas.tenants import LANES, PAGE, Tenant, VersionConflict, decode_tenant
+from fairlane.quotas.tenants import LANES, PAGE, TENANT_ID, Tenant, VersionConflict, decode_tenant
 
 ENDPOINT = re.compile(r"^(/v1(/[^/]+)*|/tokenize|/detokenize)$")
 
@@ -38,6 +38,8 @@ class Scopes:
     """Paths such as `/v1/chat/completions`, each with all below it."""
     cidrs: tuple[str, ...] | None = None
     """Networks that callers must come from."""
+    act_as: tuple[str, ...] | None = None
+    """Tenants that a gateway in front may name in a header; None is none here, unlike in the others."""
 
     @classmethod
     def parse(cls, value: object) -> "Scopes":
@@ -57,11 +59,16 @@ class Scopes:
             raise FieldError("scopes.cidrs", "must be networks such as 10.0.0.0/8") from None
         if "cidrs" in parsed:
             parsed["cidrs"] = tuple(networks)
+        if not all(map(TENANT_ID.fullmatch, parsed.get("act_as", ()))):
+            raise FieldError("scopes.act_as", "must be ids of tenants")
         return cls(**parsed)
 
     def allows(self, scope: Literal["models", "lanes", "endpoints"], name: str) -> bool:
         allowed: tuple[str, ...] | None = getattr(self, scope)
         return allowed is None or name in allowed
+
+    def may_act_as(self, tenant: str) -> bool:
+        return self.act_as is not None and tenant in self.act_as
 
     def allows_address(self, address: str) -> bool:
         """Whether a caller's IP address is within; text that is no address only where all are."""
@@ -82,6 +89,7 @@ _RECORD = ("doc", "state", "expires_ms", "used_ms", "version")
 _BASE62 = string.digits + string.ascii_letters
 _SECRET_LENGTH, _CHECKSUM_LENGTH = 43, 6
 _FORM = re.compile(rf"fl-([a-z2-7]{{16}})-([0-9A-Za-z]{{{_SECRET_LENGTH + _CHECKSUM_LENGTH}}})")
+_IMPORTED = "sk-"
 _ID_ALPHABET = string.ascii_lowercase + "234567"
 
 
@@ -104,6 +112,8 @@ class ApiKey:
     limits: Limits = field(default_factory=Limits)
     """Stand beside the tenant's: a request must fit both."""
     scopes: Scopes = field(default_factory=Scopes)
+    via: str = ""
+    """Through whom it is used, where it is nobody's secret: see delegated_keys.py."""
     last_used_at: float | None = None
     """Epoch seconds, to the minute; None: never."""
     version: int = 0
@@ -144,6 +154,11 @@ def public_id(full_key: str) -> str | None:
     if found is None or not hmac.compare_digest(_checksum(found[1], found[2][:_SECRET_LENGTH]), found[2][-6:]):
         return None
     return found[1]
+
+
+def is_imported(full_key: str) -> bool:
+    """Whether it may be a key of other software, which was imported: LiteLLM's begin so."""
+    return full_key.startswith(_IMPORTED)
 
 
 class KeyStore:
@@ -199,7 +214,11 @@ class KeyStore:
         root, tenant_id, digest = await self._database.call("HMGET", pointer, "root", "tenant", "hash")
         if digest is None or not hmac.compare_digest(digest, await self._hash(full_key)):
             return None
-        reply = await self._database.run("identity", keyspace.of_root(root), tenant_id, identifier)
+        return await self.identity(root, tenant_id, identifier)
+
+    async def identity(self, root: str, tenant_id: str, key_id: str) -> Identity | None:
+        """Whose request brings a key that was recognised; None where it was revoked, has expired or is not there."""
+        reply = await self._database.run("identity", keyspace.of_root(root), tenant_id, key_id)
         now_ms, (tenant_doc, tenant_state, version), record = reply
         if tenant_doc is None or record[0] is None:
             return None
@@ -252,6 +271,8 @@ class KeyStore:
         now_ms = await self._database.now_ms()
         if old is None or old.state != "active" or _is_over(old, now_ms):
             raise KeyNotFound(key_id)
+        if old.via:
+            raise FieldError("overlap_s", "this key is nobody's secret: there is nothing to rotate")
         if version is not None and old.version != version:
             raise VersionConflict(key_id)
         fresh = dataclasses.replace(old, id=_random_id(), created_at=now_ms / 1e3, last_used_at=None, version=0)
@@ -265,8 +286,18 @@ class KeyStore:
         # First, though it leads nowhere yet: so a key works from the moment on at which the old one may end.
         where = ("root", tenant.root, "tenant", tenant.id, "hash", await self._hash(secret))
         await self._database.call("HSET", keyspace.api_key(key.id), *where)
+        added = await self.put(tenant, key, note, old)
+        if added == 1:
+            return NewKey(key, secret)
+        await self._database.call("DEL", keyspace.api_key(key.id))
+        raise VersionConflict(old[0]) if added else KeyNotFound(f"no tenant {tenant.id}")
+
+    async def put(
+        self, tenant: Tenant, key: ApiKey, note: Note | None, old: tuple[str, int, int] = ("", 0, 0)
+    ) -> Literal[1, 0, -1, -2]:
+        """Write a key's record where there is none of its id; `old` as of `_add`. Returns what `key_put` does."""
         document, expires_ms = _stored(key)
-        added = await self._outbox.change(
+        added: Literal[1, 0, -1, -2] = await self._outbox.change(
             "key_put",
             tenant.root,
             tenant.id,
@@ -278,10 +309,7 @@ class KeyStore:
             *old,
             note=note,
         )
-        if added == 1:
-            return NewKey(key, secret)
-        await self._database.call("DEL", keyspace.api_key(key.id))
-        raise VersionConflict(old[0]) if added else KeyNotFound(f"no tenant {tenant.id}")
+        return added
 
     async def _hash(self, full_key: str) -> str:
         """Keyed with a secret of the store's own: a copy of the hashes alone confirms no guess."""

@@ -41,7 +41,7 @@ All that belongs to one root organisation stands under one hash tag, so that a s
 
 L is a level: `tenant:<T>`, `key:<K>` or `by:<T>:<lane>:<model>`. Outside the roots, each one key of its own:
 
-    fl:apikey:<K>            hash       root, tenant and hash of a public id
+    fl:apikey:<K>            hash       root, tenant and hash of a public id; without a hash no secret leads to it
     fl:hashing               string     32 random bytes in hex; they key the hashes of API keys
     fl:tenants               zset       `<tenant> <root>`, all with score 0: the tenants by name
     fl:claims:{fl:tenants}   hash       tenant → how often its id was given to another root (tenant_ids.py); few are

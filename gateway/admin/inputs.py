@@ -152,6 +152,13 @@ class ScopesBody(_Input):
         Field(max_length=LONGEST_LIST, description="Paths such as /v1/chat/completions, each with all below it"),
     ] = None
     cidrs: Annotated[Texts | None, Field(description="Networks such as 10.0.0.0/8")] = None
+    act_as: Annotated[
+        list[TenantId] | None,
+        Field(
+            max_length=LONGEST_LIST,
+            description="Tenants that a trusted gateway in front may name in a header; null or absent: none",
+        ),
+    ] = None
 
 
 class KeyBody(_Input):

@@ -63,6 +63,7 @@ class ScopesView(TypedDict):
     lanes: list[str] | None
     endpoints: list[str] | None
     cidrs: list[str] | None
+    act_as: list[str] | None
 
 
 class KeyView(TypedDict):
@@ -78,6 +79,7 @@ class KeyView(TypedDict):
     """To the minute; null: never."""
     limits: dict[str, int]
     scopes: ScopesView
+    via: str | None
     version: int
 
 
@@ -282,7 +284,9 @@ def key_view(key: ApiKey) -> KeyView:
             "lanes": _listed(key.scopes.lanes),
             "endpoints": _listed(key.scopes.endpoints),
             "cidrs": _listed(key.scopes.cidrs),
+            "act_as": _listed(key.scopes.act_as),
         },
+        "via": key.via or None,
         "version": key.version,
     }
 

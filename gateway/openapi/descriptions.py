@@ -52,6 +52,7 @@ PROPERTIES: Mapping[str, str] = {
     "add_generation_prompt": "End where the model's answer begins, as a chat does; nothing else is supported yet",
     "add_special_tokens": "With the marks that the model wants around a text; absent: true",
     "address": "Where the call came from, as this gateway sees it",
+    "act_as": "Tenants that a trusted gateway in front may name in a header; null: none",
     "admitted": "It would be let in",
     "annotations": _EARLIER,
     "api_key": "The key itself, shown this once",
@@ -362,5 +363,6 @@ PROPERTIES: Mapping[str, str] = {
     "ttl": "Taken, and changes nothing",
     "user_id": "The caller's own word, for its own use: it changes nothing",
     "user_profile_id": "The caller's own word, for its own use: it changes nothing",
+    "via": "Through whom it is used: `issuer:<name>`, `issuer:<name>/<group>`, `key:<id>`; null: by its own secret",
     "verbosity": "Only at its neutral value",
 }
