@@ -1,10 +1,12 @@
 """API keys, and what each may be used for: `fl-<public id>-<secret>`, shown once, kept as a keyed hash.
 
 The public id (80 random bits) is safe in logs and metrics. The secret is 256 random bits and a checksum, in base 62:
-a mistyped or invented key is refused without asking the store.
+a mistyped or invented key is refused without asking the store. Imported keys of other software, `sk-…`, have a
+public id of their own, which is no part of them.
 """
 
 import dataclasses
+import hashlib
 import hmac
 import ipaddress
 import re
@@ -90,7 +92,12 @@ _BASE62 = string.digits + string.ascii_letters
 _SECRET_LENGTH, _CHECKSUM_LENGTH = 43, 6
 _FORM = re.compile(rf"fl-([a-z2-7]{{16}})-([0-9A-Za-z]{{{_SECRET_LENGTH + _CHECKSUM_LENGTH}}})")
 _IMPORTED = "sk-"
+SHA256 = re.compile(r"^[0-9a-f]{64}$")
 _ID_ALPHABET = string.ascii_lowercase + "234567"
+
+
+class KeyExists(QuotaError):
+    """This key of other software was imported already."""
 
 
 class KeyNotFound(QuotaError):
@@ -179,6 +186,35 @@ class KeyStore:
             raise FieldError("expires_at", "must be in the future")
         return await self._add(tenant, key, note and note(key))
 
+    async def adopt(
+        self,
+        tenant: Tenant,
+        sha256: str,
+        document: Mapping[str, object],
+        note: Callable[[ApiKey], Note] | None = None,
+    ) -> ApiKey:
+        """A key of other software, `sk-…`, of which that kept the SHA-256, in hex: it goes on working here.
+
+        What is kept is a keyed hash of that, which confirms no guess. Raises FieldError, KeyNotFound (no such tenant),
+        and KeyExists, whatever became of the key since.
+        """
+        if not SHA256.fullmatch(sha256):
+            raise FieldError("sha256", "must be 64 hexadecimal digits, in small letters")
+        now_ms = await self._database.now_ms()
+        key = ApiKey(id=_random_id(), tenant=tenant.id, created_at=now_ms / 1e3).changed(document)
+        if _is_over(key, now_ms):
+            raise FieldError("expires_at", "must be in the future")
+        place = keyspace.imported_key(await self._hash(sha256))
+        if not await self._database.call("HSETNX", place, "id", key.id):
+            before, root = await self._database.call("HMGET", place, "id", "root")
+            if root and await self._database.call("EXISTS", keyspace.of_root(root) + keyspace.key_level(before)):
+                raise KeyExists(before)
+        await self._database.call("HSET", place, "id", key.id, "root", tenant.root, "tenant", tenant.id)
+        if await self.put(tenant, key, note and note(key)) != 1:
+            await self._database.call("DEL", place)
+            raise KeyNotFound(f"no tenant {tenant.id}")
+        return key
+
     async def update(
         self, tenant: Tenant, seen: ApiKey, changes: Mapping[str, object], note: Note | None = None
     ) -> ApiKey:
@@ -207,6 +243,10 @@ class KeyStore:
 
     async def lookup(self, full_key: str) -> Identity | None:
         """Whose key this is; None where it is malformed, unknown, revoked or expired, or its tenant was deleted."""
+        if is_imported(full_key):
+            digest = await self._hash(hashlib.sha256(full_key.encode()).hexdigest())
+            found = await self._database.call("HMGET", keyspace.imported_key(digest), "root", "tenant", "id")
+            return await self.identity(*found) if all(found) else None
         identifier = public_id(full_key)
         if identifier is None:
             return None

@@ -45,6 +45,7 @@ class TenantView(TypedDict):
     default_lane: str
     lanes: list[str]
     models: list[str] | None
+    model_aliases: dict[str, str]
     limits: dict[str, int]
     limits_by: list[LimitsByView]
     shadow: list[str]
@@ -87,6 +88,12 @@ class NewKeyView(KeyView):
     """A key just made: the only time that the whole of it is shown."""
 
     key: str
+
+
+class CreatedKeyView(KeyView):
+    """A key just made, or other software's that works from now on."""
+
+    key: str | None
 
 
 class Deleted(TypedDict):
@@ -224,6 +231,7 @@ TENANT_FIELDS = (
     "default_lane",
     "lanes",
     "models",
+    "model_aliases",
     "limits",
     "limits_by",
     "shadow",
@@ -252,6 +260,7 @@ def tenant_view(tenant: Tenant) -> TenantView:
         "default_lane": tenant.default_lane,
         "lanes": list(tenant.lanes),
         "models": _listed(tenant.models),
+        "model_aliases": dict(tenant.model_aliases),
         "limits": tenant.limits.as_dict(),
         "limits_by": [_limits_by_view(each) for each in tenant.limits_by],
         "shadow": list(tenant.shadow),
@@ -289,6 +298,11 @@ def key_view(key: ApiKey) -> KeyView:
         "via": key.via or None,
         "version": key.version,
     }
+
+
+def created_key_view(key: ApiKey, secret: str | None) -> CreatedKeyView:
+    """A key as it is answered when it is made; None: other software's, whose secret only its owner has."""
+    return {**key_view(key), "key": secret}
 
 
 def new_key_view(new: NewKey) -> NewKeyView:

@@ -1,6 +1,7 @@
 """Callers without a key of ours, on a whole gateway: what they may, what is counted, and who is refused."""
 
 import asyncio
+import hashlib
 import logging
 import time
 from collections.abc import AsyncIterator
@@ -292,3 +293,37 @@ async def test_many_at_the_same_time_make_one_key_for_their_way(served: Served) 
     ways = [key for key in await served.resources.keys.list(tenant) if key.via]
     assert [key.via for key in ways] == ["issuer:login"]
     assert ways[0].scopes == Scopes()
+
+
+async def test_an_imported_key_is_served_beside_ours_and_no_second_identity(served: Served) -> None:
+    imported = "sk-made-by-other-software"
+    tenant = await served.resources.tenants.get("beta")
+    assert tenant is not None
+    await served.resources.keys.adopt(tenant, hashlib.sha256(imported.encode()).hexdigest(), {})
+
+    assert (await ask(served, bearing(imported))).status_code == 200
+    await served.landed()
+    assert len(await served.entries("beta")) == 1
+    assert error_of(await ask(served, bearing("sk-unknown"), path="/v1/models")) == (401, "invalid_api_key")
+    both = bearing(served.keys["acme"]), ("x-api-key", imported)
+    for _ in range(2):
+        assert error_of(await ask(served, *both, path="/v1/models")) == (401, "identity_conflict")
+    theirs = bearing(served.keys["acme"]), ("x-api-key", "sk-ant-theirs")
+    assert (await ask(served, *theirs, path="/v1/models")).status_code == 200
+
+
+async def test_an_alias_is_the_model_that_it_stands_for(served: Served) -> None:
+    changes = {"model_aliases": {"gpt-4": "tiny", "gone": "never"}, "models": ["tiny"]}
+    await served.resources.tenants.update("acme", changes)
+    async with served.http as client:
+        headers = {"authorization": f"Bearer {served.keys['acme']}"}
+        answers = [
+            await client.post(CHAT, headers=headers, json={**ASKED, "model": name}) for name in ("gpt-4", "gone")
+        ]
+        beta = {"authorization": f"Bearer {served.keys['beta']}"}
+        other = await client.post(CHAT, headers=beta, json={**ASKED, "model": "gpt-4"})
+
+    assert (answers[0].status_code, answers[0].json()["model"]) == (200, "tiny")
+    assert error_of(answers[1]) == error_of(other) == (404, "model_not_found")
+    await served.landed()
+    assert [entry.model for entry in await served.entries("acme")] == ["tiny"]
