@@ -107,7 +107,7 @@ class SigningKeys:
         began_s = self._clock()
         try:
             found = await read_keys(self._issuer)
-        except (httpx.HTTPError, KeysRefused, TimeoutError, OSError, httpx.InvalidURL) as error:
+        except Exception as error:  # noqa: BLE001 - whatever a stranger's answer does: the keys stay as they were
             if not self._is_failing:
                 reason = str(error) if isinstance(error, KeysRefused) else type(error).__name__
                 log.warning("the keys of issuer %s cannot be read: %s", self._issuer.name, reason)
@@ -127,10 +127,11 @@ async def read_keys(issuer: IssuerSection) -> Keys:
 
 async def _download(url: str) -> bytes:
     raw = bytearray()
-    async with httpx.AsyncClient(timeout=FETCH_TIMEOUT_S) as http, http.stream("GET", url) as answer:
+    plain = {"accept": "application/json", "accept-encoding": "identity"}  # what is packed has no bound
+    async with httpx.AsyncClient(timeout=FETCH_TIMEOUT_S) as http, http.stream("GET", url, headers=plain) as answer:
         if answer.status_code != httpx.codes.OK:  # a redirection too: where keys are, the settings alone say
             raise KeysRefused(f"it answers {answer.status_code}")
-        async for part in answer.aiter_bytes(MOST_BYTES):
+        async for part in answer.aiter_raw():
             raw += part
             if len(raw) > MOST_BYTES:
                 raise KeysRefused(f"it answers more than {MOST_BYTES} bytes")

@@ -1,6 +1,7 @@
 """An issuer's keys: rotated, unknown, away, wrong; and how rarely the issuer is asked."""
 
 import asyncio
+import gzip
 import json
 import logging
 from collections.abc import AsyncIterator
@@ -148,6 +149,13 @@ async def test_what_is_no_usable_key_set_leaves_the_keys_as_they_were(issuer: Is
 
     assert await code(keys, "two") == "unknown_signing_key"
     assert await code(keys, "one") == "known"
+
+
+async def test_what_is_packed_is_not_unpacked(issuer: Issuer) -> None:
+    issuer.body = gzip.compress(json.dumps({"keys": issuer.keys}).encode())
+    issuer.headers = ["content-encoding: gzip"]
+
+    assert await code(SigningKeys(issuer.section(), clock=HandClock()), "one") == "issuer_unavailable"
 
 
 async def test_a_redirection_is_not_followed(issuer: Issuer) -> None:

@@ -65,6 +65,8 @@ class Issuer:
     status: int = 200
     body: bytes | None = None
     """In place of the keys."""
+    headers: list[str] = field(default_factory=list)
+    """More of them."""
     asked: int = 0
     silent: bool = False
     """It takes connections, and never answers."""
@@ -90,7 +92,7 @@ class Issuer:
                 await reader.read()
                 return
             body = json.dumps({"keys": self.keys}).encode() if self.body is None else self.body
-            lines = [f"HTTP/1.1 {self.status} x", "connection: close", f"location: {self.url}"]
+            lines = [f"HTTP/1.1 {self.status} x", "connection: close", f"location: {self.url}", *self.headers]
             head = "\r\n".join([*lines, f"content-length: {len(body)}", "", ""])
             writer.write(head.encode() + body)
             await writer.drain()
