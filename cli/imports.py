@@ -27,6 +27,8 @@ app = typer.Typer(no_args_is_help=True, add_completion=False)
 
 COLUMNS = ("what", "name", "tenant", "models", "limits", "expires", "")
 EXISTS = "already_exists"
+SOURCE_VARIABLE = "LITELLM_DATABASE_URL"
+"""A URL holds a password, which other users of a machine see in a command's arguments."""
 
 
 @app.callback()
@@ -37,7 +39,11 @@ def root() -> None:
 @app.command()
 def litellm(
     source: Annotated[
-        str, typer.Argument(help="Its database's URL (postgresql://…), a JSON file of its tables, or a folder of CSVs.")
+        str,
+        typer.Argument(
+            envvar=SOURCE_VARIABLE,
+            help="Its database's URL (postgresql://…), a JSON file of its tables, or a folder of CSVs.",
+        ),
     ],
     apply: Annotated[bool, typer.Option("--apply", help="Make it so; without this it is only shown.")] = False,
     tenant: Annotated[str | None, typer.Option(help="Tenant, which is there, for keys without a team.")] = None,

@@ -19,8 +19,10 @@ import msgspec
 from fairlane.gateway.errors import ApiError, invalid_token, tenant_not_allowed
 from fairlane.gateway.identity.settings import ClaimPath, GroupSection, IssuerSection
 from fairlane.gateway.identity.signing_keys import SigningKeys
+from fairlane.quotas.api_keys import is_imported
 from fairlane.quotas.delegated_keys import Delegation
 
+PARTS = 3
 LONGEST_TOKEN = 16 * 1024
 LONGEST_HEADER = 2 * 1024
 """Of its own: base64 and all."""
@@ -77,14 +79,14 @@ class Tokens:
 
 
 def is_token(credential: str) -> bool:
-    """It has a token's form, signed or encrypted: no key of ours has a dot."""
-    return credential.count(".") >= 2
+    """It has a token's form, signed or encrypted: no key of ours has a dot, and no token begins as imported keys do."""
+    return credential.count(".") >= PARTS - 1 and not is_imported(credential)
 
 
 def _read(token: str) -> tuple[dict[str, Any], _Issued]:
     """Header and issuer, on which nothing may rest yet. Raises ApiError `invalid_token`."""
-    parts = token.split(".", 3)
-    if len(token) > LONGEST_TOKEN or len(parts) != 3 or len(parts[0]) > LONGEST_HEADER:
+    parts = token.split(".", PARTS)
+    if len(token) > LONGEST_TOKEN or len(parts) != PARTS or len(parts[0]) > LONGEST_HEADER:
         raise invalid_token()
     header = _json(parts[0], dict[str, Any])
     said = header.get("typ", "")

@@ -296,7 +296,7 @@ async def test_many_at_the_same_time_make_one_key_for_their_way(served: Served) 
 
 
 async def test_an_imported_key_is_served_beside_ours_and_no_second_identity(served: Served) -> None:
-    imported = "sk-made-by-other-software"
+    imported = "sk-made.by.other-software"
     tenant = await served.resources.tenants.get("beta")
     assert tenant is not None
     await served.resources.keys.adopt(tenant, hashlib.sha256(imported.encode()).hexdigest(), {})
