@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlane.gateway.errors import ApiError
@@ -217,6 +217,7 @@ def test_a_token_of_two_tenants_is_of_none() -> None:
         delegation_of({"org": ["a", "b"]}, section)
 
 
+@settings(deadline=None)
 @given(st.text(alphabet=st.characters(codec="ascii", exclude_characters="."), max_size=80), st.integers(0, 4))
 async def test_no_text_that_looks_like_a_token_breaks_anything(text: str, dots: int) -> None:
     section = Issuer("https://login.example.com/keys").section()
