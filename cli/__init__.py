@@ -3,9 +3,12 @@
     main.py             the entry point: finds the subcommand, imports only what that one needs
     serve.py            `serve`: embedded store, one gateway and one worker on one machine
     embedded_store.py   Valkey as a child process, in a private directory
-    client.py           the way to a gateway's admin API, tables, files; shared by the four below
+    client.py           the way to a gateway's admin API, tables, files; shared by the five below
     tenants.py          `tenants`, `tenants apply`
     keys.py             `keys`, `quotas`
+    imports.py          `import litellm`
+    litellm_tables.py   what is there: its database or an export
+    litellm_plan.py     what becomes of it, and what cannot be carried over
     reports.py          `usage`, `workers`
     simulate.py         `simulate`: the real scheduler in virtual time over a trace
     simulated_run.py    one simulated installation

@@ -40,6 +40,14 @@ class CommandError(Exception):
     """Why a command could not do what it was asked to, in one line."""
 
 
+class RefusedCall(CommandError):
+    """What the gateway refused, by its code."""
+
+    def __init__(self, message: str, code: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
 class AdminClient:
     """The admin API of one gateway. Every call raises CommandError with the gateway's own words where it refuses."""
 
@@ -66,7 +74,7 @@ class AdminClient:
             raise CommandError(f"no gateway answers at {self._http.base_url} ({type(error).__name__})") from None
         if answer.is_success:
             return dict(answer.json()) if answer.content else {}
-        raise CommandError(_words(answer))
+        raise _refused(answer)
 
     def stream(self, path: str, **query: object) -> Iterator[bytes]:
         stated = {name: str(value) for name, value in query.items() if value is not None}
@@ -74,7 +82,7 @@ class AdminClient:
             with self._http.stream("GET", f"/admin/v1{path}", params=stated) as answer:
                 if not answer.is_success:
                     answer.read()
-                    raise CommandError(_words(answer))
+                    raise _refused(answer)
                 yield from answer.iter_bytes()
         except httpx.HTTPError as error:
             raise CommandError(f"{self._http.base_url} does not answer to the end ({type(error).__name__})") from None
@@ -94,12 +102,13 @@ def segment(identifier: str) -> str:
     return quote(identifier, safe="", errors="replace")
 
 
-def _words(answer: httpx.Response) -> str:
+def _refused(answer: httpx.Response) -> CommandError:
     try:
         error = answer.json()["error"]
-        return f"{error['message']} ({error['code']})"
+        return RefusedCall(f"{error['message']} ({error['code']})", str(error["code"]))
     except (ValueError, LookupError, TypeError):
-        return f"the gateway answered {answer.status_code}, and not in the words of Fairlane: is the URL right?"
+        told = f"the gateway answered {answer.status_code}, and not in the words of Fairlane: is the URL right?"
+        return CommandError(told)
 
 
 @contextmanager

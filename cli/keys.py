@@ -39,12 +39,13 @@ def create(
     lane: Annotated[Many, typer.Option(help="Allow this lane only; may be repeated.")] = None,
     endpoint: Annotated[Many, typer.Option(help="Allow this endpoint only; may be repeated.")] = None,
     cidr: Annotated[Many, typer.Option(help="Allow callers from this network only; may be repeated.")] = None,
+    act_as: Annotated[Many, typer.Option(help="Let it name this tenant in a header; may be repeated.")] = None,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a key. It is shown this once: what is stored can only recognise it."""
     with connect(url) as admin:
-        scopes = given(models=model, lanes=lane, endpoints=endpoint, cidrs=cidr)
+        scopes = given(models=model, lanes=lane, endpoints=endpoint, cidrs=cidr, act_as=act_as)
         limits = limits_of(limit) if limit else None
         body = given(name=name, expires_at=expires_at, limits=limits, scopes=scopes or None)
         _show_new(admin.call("POST", f"/tenants/{segment(tenant)}/keys", body), as_json)

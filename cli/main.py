@@ -15,6 +15,7 @@ MODULES = {
     "tenants": ("tenants:app", "Create, show, change, suspend and delete tenants; apply a file of them."),
     "keys": ("keys:app", "Create, list, rotate and revoke a tenant's API keys."),
     "quotas": ("keys:quotas", "Show and change a tenant's limits."),
+    "import": ("imports:app", "Take over teams and keys from another gateway."),
     "usage": ("reports:usage", "Tokens and requests from the ledger."),
     "workers": ("reports:workers", "List and drain workers."),
     "simulate": ("simulate:app", "The real scheduler in virtual time over a request trace."),

@@ -1,6 +1,7 @@
 """The HTTP face: authenticates, reserves, admits, queues and streams back.
 
     http/            connections, their limits, bodies, answers, SSE
+    identity/        callers by a token, or in the name of a tenant
     middleware/      who asks, under which id, once for each idempotency key
     api/             the tenants' endpoints
     openai/          OpenAI's words for requests, chunks and limits

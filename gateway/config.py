@@ -12,12 +12,14 @@ import msgspec
 from fairlane.gateway.batches.storage import storage
 from fairlane.gateway.http.ports import PortName
 from fairlane.gateway.http.protocol import HttpLimits
+from fairlane.gateway.identity.settings import IssuerSection, check_header, check_issuers
 from fairlane.gateway.requests.guarded_quotas import Mode
 from fairlane.quotas.limits import LIMIT_NAMES
 from fairlane.scheduler.protocol.settings import (
     DEFAULT_CONFIG,
     ByteSize,
     Count,
+    Networks,
     Origins,
     Seconds,
     SettingsError,
@@ -131,6 +133,12 @@ class GatewaySection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Share of requests without a caller's trace that are traced, where traces go anywhere."""
     max_tenant_labels: Annotated[int, msgspec.Meta(ge=0, le=100_000)] = 0
     """Tenants that metrics name, the others together as `other`; 0: metrics tell no tenant from another."""
+    issuers: tuple[IssuerSection, ...] = ()
+    """Identity providers whose tokens are taken beside our keys."""
+    tenant_header: str = "x-fairlane-tenant"
+    """In which a gateway in front names the tenant…"""
+    tenant_header_peers: Networks = Networks()
+    """…where it connects from one of these networks, with a key that may act as that tenant."""
     files: FilesSection = FilesSection()
     processes: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
     """Gateways behind the one port, each with all of the limits above."""
@@ -234,4 +242,6 @@ def read(line: CommandLine, environ: Mapping[str, str]) -> GatewaySettings:
         raise SettingsError(f"setting gateway.files.url: {error}") from None
     for limit in settings.gateway.quota_fallbacks.keys() - set(LIMIT_NAMES):
         raise SettingsError(f"setting gateway.quota_fallbacks.{limit}: no such limit")
+    check_issuers(settings.gateway.issuers)
+    check_header(settings.gateway.tenant_header)
     return settings

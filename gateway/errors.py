@@ -26,6 +26,13 @@ Code = Literal[
     "context_length_exceeded",
     "request_exceeds_limit",
     "invalid_api_key",
+    "invalid_token",
+    "token_expired",
+    "token_not_yet_valid",
+    "wrong_audience",
+    "unknown_signing_key",
+    "identity_conflict",
+    "tenant_not_allowed",
     "lane_not_allowed",
     "model_not_allowed",
     "endpoint_not_allowed",
@@ -50,6 +57,7 @@ Code = Literal[
     "deadline_unattainable",
     "internal_error",
     "no_worker",
+    "issuer_unavailable",
     "quota_store_unavailable",
     "shutting_down",
     "unavailable",
@@ -88,6 +96,13 @@ TABLE: Mapping[Code, Rule] = {
     "context_length_exceeded": Rule(400, "invalid_request_error", Retry.NEVER),
     "request_exceeds_limit": Rule(400, "invalid_request_error", Retry.NEVER),
     "invalid_api_key": Rule(401, "invalid_request_error", Retry.NEVER),
+    "invalid_token": Rule(401, "invalid_request_error", Retry.NEVER),
+    "token_expired": Rule(401, "invalid_request_error", Retry.NEVER),
+    "token_not_yet_valid": Rule(401, "invalid_request_error", Retry.NEVER),
+    "wrong_audience": Rule(401, "invalid_request_error", Retry.NEVER),
+    "unknown_signing_key": Rule(401, "invalid_request_error", Retry.NEVER),
+    "identity_conflict": Rule(401, "invalid_request_error", Retry.NEVER),
+    "tenant_not_allowed": Rule(403, "permission_error", Retry.NEVER),
     "lane_not_allowed": Rule(403, "permission_error", Retry.NEVER),
     "model_not_allowed": Rule(403, "permission_error", Retry.NEVER),
     "endpoint_not_allowed": Rule(403, "permission_error", Retry.NEVER),
@@ -111,6 +126,7 @@ TABLE: Mapping[Code, Rule] = {
     "overloaded": Rule(429, "overloaded_error", Retry.LATER),
     "deadline_unattainable": Rule(429, "overloaded_error", Retry.IF_KNOWN),
     "internal_error": Rule(500, "server_error", Retry.UNSAID),
+    "issuer_unavailable": Rule(503, "server_error", Retry.LATER),
     "no_worker": Rule(503, "server_error", Retry.LATER),
     "quota_store_unavailable": Rule(503, "server_error", Retry.LATER),
     "shutting_down": Rule(503, "server_error", Retry.LATER),
@@ -279,6 +295,21 @@ def context_length(
 def invalid_api_key() -> ApiError:
     """No key, or none that works; why is not told. Clients tell it from other refusals by OpenAI's own first words."""
     return ApiError("Incorrect API key provided: send `Authorization: Bearer <key>`.", "invalid_api_key")
+
+
+def invalid_token() -> ApiError:
+    """A token that proves nothing; why is not told: who forges one learns nothing by trying."""
+    return ApiError("This is no valid token of an issuer that is accepted here.", "invalid_token")
+
+
+def identity_conflict() -> ApiError:
+    """One request in the name of two: whose it is, is not chosen for the caller."""
+    return ApiError("The request names two different identities.", "identity_conflict")
+
+
+def tenant_not_allowed() -> ApiError:
+    """Who is recognised may not come as the tenant that is named, or names none."""
+    return ApiError("The request is of no tenant that this caller may come as.", "tenant_not_allowed")
 
 
 def model_not_found() -> ApiError:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable
 from redis.asyncio import Redis
 from starlette.types import Scope
 
-from fairlane.gateway.auth import bearer
 from fairlane.gateway.errors import ApiError, invalid_api_key
 from fairlane.gateway.http.connections import holder_of
+from fairlane.gateway.identity.credentials import bearer
 
 FREE_GUESSES = 10
 """Wrong keys of one address that are answered at once…"""

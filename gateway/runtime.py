@@ -23,6 +23,8 @@ from fairlane.gateway.grammar.checker import GrammarChecker
 from fairlane.gateway.http.body_budget import BodyBudget, BodyRoom, Trimmer
 from fairlane.gateway.http.connections import Crowd
 from fairlane.gateway.http.refusals import Malformed
+from fairlane.gateway.identity.credentials import CredentialReader
+from fairlane.gateway.identity.tokens import Tokens
 from fairlane.gateway.middleware.idempotent_run import Runs
 from fairlane.gateway.middleware.tenant import RefusedRequests
 from fairlane.gateway.observability.metrics import ProcessMetrics, Telemetry
@@ -39,6 +41,7 @@ from fairlane.gateway.requests.submit import Submitter
 from fairlane.gateway.text.tokenizer import TextModel
 from fairlane.quotas.api_keys import KeyStore
 from fairlane.quotas.audit import Audit
+from fairlane.quotas.delegated_keys import DelegatedKeys
 from fairlane.quotas.idempotency import IdempotencyRecords
 from fairlane.quotas.ledger import Ledger, RollUp
 from fairlane.quotas.redis_store import RedisQuotaStore
@@ -115,14 +118,25 @@ class Resources:
         self.admin_keys = AdminKeys(self.store.patient, settings.admin_key)
         self.sessions = Sessions(self.store.patient, self.admin_keys)
         quotas = RedisQuotaStore(short, lease_ms=round(section.reservation_lease_s * 1e3), slicing=slicing)
-        keys = KeyStore(short)
+        keys, delegations = KeyStore(short), DelegatedKeys(short)
         self.guard: GuardedQuotas | None = None
         """Where requests may be admitted without the budgets' store."""
         if not modes.are_closed:
             presence = GatewayPresence(patient, self.gateway_id)
             self.guard = GuardedQuotas(quotas, presence, self.tenants.get, self.keys.get, modes)
         self.quotas: QuotaStore = self.guard or quotas
-        self.authenticator = Authenticator(RememberedKeys(keys) if self.guard else keys)
+        self.tokens = Tokens(section.issuers) if section.issuers else None
+        remembered = RememberedKeys(keys, delegations)
+        self.authenticator = Authenticator(
+            remembered if self.guard else keys,
+            remembered if self.guard else delegations,
+            reader=CredentialReader(
+                header=section.tenant_header,
+                peers=section.tenant_header_peers,
+                takes_tokens=self.tokens is not None,
+            ),
+            tokens=self.tokens,
+        )
         self.registry = RedisRegistry(self.store.patient)
         self._queues: dict[str, RedisQueue] = {}
         self.open_requests = AllOpenRequests(self.lanes)
@@ -279,6 +293,8 @@ class Resources:
             ]
             if self.guard is not None:
                 tasks.append(asyncio.create_task(self.guard.run(), name="guard"))
+            if self.tokens is not None:
+                tasks += [asyncio.create_task(run, name="issuer keys") for run in self.tokens.upkeep()]
             stack.push_async_callback(_end, tasks)
             await stack.enter_async_context(self.processes.answering())
             with suppress(TimeoutError):

@@ -1,10 +1,12 @@
 """API keys, and what each may be used for: `fl-<public id>-<secret>`, shown once, kept as a keyed hash.
 
 The public id (80 random bits) is safe in logs and metrics. The secret is 256 random bits and a checksum, in base 62:
-a mistyped or invented key is refused without asking the store.
+a mistyped or invented key is refused without asking the store. Imported keys of other software, `sk-…`, have a
+public id of their own, which is no part of them.
 """
 
 import dataclasses
+import hashlib
 import hmac
 import ipaddress
 import re
@@ -23,7 +25,7 @@ from fairlane.quotas.field_checks import FieldError
 from fairlane.quotas.limits import Limits
 from fairlane.quotas.scripts import Database, Redis, Reply
 from fairlane.quotas.store import QuotaError
-from fairlane.quotas.tenants import LANES, PAGE, Tenant, VersionConflict, decode_tenant
+from fairlane.quotas.tenants import LANES, PAGE, TENANT_ID, Tenant, VersionConflict, decode_tenant
 
 ENDPOINT = re.compile(r"^(/v1(/[^/]+)*|/tokenize|/detokenize)$")
 
@@ -38,6 +40,8 @@ class Scopes:
     """Paths such as `/v1/chat/completions`, each with all below it."""
     cidrs: tuple[str, ...] | None = None
     """Networks that callers must come from."""
+    act_as: tuple[str, ...] | None = None
+    """Tenants that a gateway in front may name in a header; None is none here, unlike in the others."""
 
     @classmethod
     def parse(cls, value: object) -> "Scopes":
@@ -57,11 +61,16 @@ class Scopes:
             raise FieldError("scopes.cidrs", "must be networks such as 10.0.0.0/8") from None
         if "cidrs" in parsed:
             parsed["cidrs"] = tuple(networks)
+        if not all(map(TENANT_ID.fullmatch, parsed.get("act_as", ()))):
+            raise FieldError("scopes.act_as", "must be ids of tenants")
         return cls(**parsed)
 
     def allows(self, scope: Literal["models", "lanes", "endpoints"], name: str) -> bool:
         allowed: tuple[str, ...] | None = getattr(self, scope)
         return allowed is None or name in allowed
+
+    def may_act_as(self, tenant: str) -> bool:
+        return self.act_as is not None and tenant in self.act_as
 
     def allows_address(self, address: str) -> bool:
         """Whether a caller's IP address is within; text that is no address only where all are."""
@@ -82,7 +91,13 @@ _RECORD = ("doc", "state", "expires_ms", "used_ms", "version")
 _BASE62 = string.digits + string.ascii_letters
 _SECRET_LENGTH, _CHECKSUM_LENGTH = 43, 6
 _FORM = re.compile(rf"fl-([a-z2-7]{{16}})-([0-9A-Za-z]{{{_SECRET_LENGTH + _CHECKSUM_LENGTH}}})")
+_IMPORTED = "sk-"
+SHA256 = re.compile(r"^[0-9a-f]{64}$")
 _ID_ALPHABET = string.ascii_lowercase + "234567"
+
+
+class KeyExists(QuotaError):
+    """This key of other software was imported already."""
 
 
 class KeyNotFound(QuotaError):
@@ -104,6 +119,8 @@ class ApiKey:
     limits: Limits = field(default_factory=Limits)
     """Stand beside the tenant's: a request must fit both."""
     scopes: Scopes = field(default_factory=Scopes)
+    via: str = ""
+    """Through whom it is used, where it is nobody's secret: see delegated_keys.py."""
     last_used_at: float | None = None
     """Epoch seconds, to the minute; None: never."""
     version: int = 0
@@ -146,6 +163,11 @@ def public_id(full_key: str) -> str | None:
     return found[1]
 
 
+def is_imported(full_key: str) -> bool:
+    """Whether it may be a key of other software, which was imported: LiteLLM's begin so."""
+    return full_key.startswith(_IMPORTED)
+
+
 class KeyStore:
     """The keys of all tenants. Every call may raise StoreUnavailable. `note`: see TenantStore."""
 
@@ -163,6 +185,35 @@ class KeyStore:
         if _is_over(key, now_ms):
             raise FieldError("expires_at", "must be in the future")
         return await self._add(tenant, key, note and note(key))
+
+    async def adopt(
+        self,
+        tenant: Tenant,
+        sha256: str,
+        document: Mapping[str, object],
+        note: Callable[[ApiKey], Note] | None = None,
+    ) -> ApiKey:
+        """A key of other software, `sk-…`, of which that kept the SHA-256, in hex: it goes on working here.
+
+        What is kept is a keyed hash of that, which confirms no guess. Raises FieldError, KeyNotFound (no such tenant),
+        and KeyExists, whatever became of the key since.
+        """
+        if not SHA256.fullmatch(sha256):
+            raise FieldError("sha256", "must be 64 hexadecimal digits, in small letters")
+        now_ms = await self._database.now_ms()
+        key = ApiKey(id=_random_id(), tenant=tenant.id, created_at=now_ms / 1e3).changed(document)
+        if _is_over(key, now_ms):
+            raise FieldError("expires_at", "must be in the future")
+        place = keyspace.imported_key(await self._hash(sha256))
+        if not await self._database.call("HSETNX", place, "id", key.id):
+            before, root = await self._database.call("HMGET", place, "id", "root")
+            if root and await self._database.call("EXISTS", keyspace.of_root(root) + keyspace.key_level(before)):
+                raise KeyExists(before)
+        await self._database.call("HSET", place, "id", key.id, "root", tenant.root, "tenant", tenant.id)
+        if await self.put(tenant, key, note and note(key)) != 1:
+            await self._database.call("DEL", place)
+            raise KeyNotFound(f"no tenant {tenant.id}")
+        return key
 
     async def update(
         self, tenant: Tenant, seen: ApiKey, changes: Mapping[str, object], note: Note | None = None
@@ -192,6 +243,10 @@ class KeyStore:
 
     async def lookup(self, full_key: str) -> Identity | None:
         """Whose key this is; None where it is malformed, unknown, revoked or expired, or its tenant was deleted."""
+        if is_imported(full_key):
+            digest = await self._hash(hashlib.sha256(full_key.encode()).hexdigest())
+            found = await self._database.call("HMGET", keyspace.imported_key(digest), "root", "tenant", "id")
+            return await self.identity(*found) if all(found) else None
         identifier = public_id(full_key)
         if identifier is None:
             return None
@@ -199,7 +254,11 @@ class KeyStore:
         root, tenant_id, digest = await self._database.call("HMGET", pointer, "root", "tenant", "hash")
         if digest is None or not hmac.compare_digest(digest, await self._hash(full_key)):
             return None
-        reply = await self._database.run("identity", keyspace.of_root(root), tenant_id, identifier)
+        return await self.identity(root, tenant_id, identifier)
+
+    async def identity(self, root: str, tenant_id: str, key_id: str) -> Identity | None:
+        """Whose request brings a key that was recognised; None where it was revoked, has expired or is not there."""
+        reply = await self._database.run("identity", keyspace.of_root(root), tenant_id, key_id)
         now_ms, (tenant_doc, tenant_state, version), record = reply
         if tenant_doc is None or record[0] is None:
             return None
@@ -252,6 +311,8 @@ class KeyStore:
         now_ms = await self._database.now_ms()
         if old is None or old.state != "active" or _is_over(old, now_ms):
             raise KeyNotFound(key_id)
+        if old.via:
+            raise FieldError("overlap_s", "this key is nobody's secret: there is nothing to rotate")
         if version is not None and old.version != version:
             raise VersionConflict(key_id)
         fresh = dataclasses.replace(old, id=_random_id(), created_at=now_ms / 1e3, last_used_at=None, version=0)
@@ -265,8 +326,18 @@ class KeyStore:
         # First, though it leads nowhere yet: so a key works from the moment on at which the old one may end.
         where = ("root", tenant.root, "tenant", tenant.id, "hash", await self._hash(secret))
         await self._database.call("HSET", keyspace.api_key(key.id), *where)
+        added = await self.put(tenant, key, note, old)
+        if added == 1:
+            return NewKey(key, secret)
+        await self._database.call("DEL", keyspace.api_key(key.id))
+        raise VersionConflict(old[0]) if added else KeyNotFound(f"no tenant {tenant.id}")
+
+    async def put(
+        self, tenant: Tenant, key: ApiKey, note: Note | None, old: tuple[str, int, int] = ("", 0, 0)
+    ) -> Literal[1, 0, -1, -2]:
+        """Write a key's record where there is none of its id; `old` as of `_add`. Returns what `key_put` does."""
         document, expires_ms = _stored(key)
-        added = await self._outbox.change(
+        added: Literal[1, 0, -1, -2] = await self._outbox.change(
             "key_put",
             tenant.root,
             tenant.id,
@@ -278,10 +349,7 @@ class KeyStore:
             *old,
             note=note,
         )
-        if added == 1:
-            return NewKey(key, secret)
-        await self._database.call("DEL", keyspace.api_key(key.id))
-        raise VersionConflict(old[0]) if added else KeyNotFound(f"no tenant {tenant.id}")
+        return added
 
     async def _hash(self, full_key: str) -> str:
         """Keyed with a secret of the store's own: a copy of the hashes alone confirms no guess."""

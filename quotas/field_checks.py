@@ -56,6 +56,16 @@ def texts(value: object, name: str, choices: Collection[str] = ()) -> tuple[str,
     return tuple(dict.fromkeys(found))
 
 
+def names(value: object, name: str) -> dict[str, str]:
+    """Texts by texts, neither of them empty."""
+    if not isinstance(value, Mapping) or len(value) > LONGEST_LIST:
+        raise FieldError(name, f"must be an object of at most {LONGEST_LIST} texts")
+    found = {text(each, name): text(to, name) for each, to in value.items()}
+    if "" in found or "" in found.values():
+        raise FieldError(name, "must hold no empty name")
+    return found
+
+
 def moment(value: object, name: str) -> float:
     """Epoch seconds, or an ISO 8601 time with its zone."""
     if isinstance(value, str):

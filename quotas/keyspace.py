@@ -42,7 +42,8 @@ All that belongs to one root organisation stands under one hash tag, so that a s
 
 L is a level: `tenant:<T>`, `key:<K>` or `by:<T>:<lane>:<model>`. Outside the roots, each one key of its own:
 
-    fl:apikey:<K>            hash       root, tenant and hash of a public id
+    fl:apikey:<K>            hash       root, tenant and hash of a public id; without a hash no secret leads to it
+    fl:imported:<H>          hash       id, root and tenant of an imported key, by a keyed hash of its SHA-256
     fl:hashing               string     32 random bytes in hex; they key the hashes of API keys
     fl:tenants               zset       `<tenant> <root>`, all with score 0: the tenants by name
     fl:claims:{fl:tenants}   hash       tenant → how often its id was given to another root (tenant_ids.py); few are
@@ -76,6 +77,11 @@ def outbox(root: str) -> str:
 def api_key(public_id: str) -> str:
     """Where a key's root and tenant stand."""
     return f"fl:apikey:{public_id}"
+
+
+def imported_key(digest: str) -> str:
+    """Where the public id of a key of other software stands."""
+    return f"fl:imported:{digest}"
 
 
 def idempotency(root: str, public_id: str, digest: str) -> str:

@@ -87,6 +87,7 @@ PARSERS: dict[str, Callable[[object, Limits], object]] = {
     "default_lane": lambda value, _: LANES[0] if value is None else field_checks.one_of(value, "default_lane", LANES),
     "lanes": lambda value, _: field_checks.texts(value, "lanes", LANES),
     "models": lambda value, _: None if value is None else field_checks.texts(value, "models"),
+    "model_aliases": lambda value, _: {} if value is None else field_checks.names(value, "model_aliases"),
     "limits": lambda value, before: Limits() if value is None else before.merged(value),
     "limits_by": lambda value, _: LimitsBy.parse_all(value, LANES),
     "shadow": lambda value, _: field_checks.texts(value, "shadow", LIMIT_NAMES),
@@ -140,6 +141,8 @@ class Tenant:
     lanes: tuple[str, ...] = LANES
     models: tuple[str, ...] | None = None
     """Names it may use; None: all."""
+    model_aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Other names of its own for models: what is asked for by one is the model that it stands for, to everybody."""
     limits: Limits = dataclasses.field(default_factory=Limits)
     limits_by: tuple[LimitsBy, ...] = ()
     """Limits of its work with some model, in some lane, beside the others."""

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.fields import FieldInfo
 
 from fairlane.gateway.openai.wire import MAX_DEADLINE_MS
-from fairlane.quotas.api_keys import ENDPOINT, LONGEST_OVERLAP_S
+from fairlane.quotas.api_keys import ENDPOINT, LONGEST_OVERLAP_S, SHA256
 from fairlane.quotas.field_checks import LONGEST_LIST, LONGEST_TEXT
 from fairlane.quotas.limits import LARGEST, LARGEST_LIMITS_BY
 from fairlane.quotas.store import LARGEST_ASK
@@ -123,6 +123,10 @@ class TenantChange(_Input):
     default_lane: Lane | None = None
     lanes: Annotated[list[Lane], Field(min_length=1)] | None = None
     models: Annotated[Texts | None, Field(description="Names it may use; null: all")] = None
+    model_aliases: Annotated[
+        dict[Text, Text] | None,
+        Field(max_length=LONGEST_LIST, description="Other names for models, each with the model's own"),
+    ] = None
     limits: LimitsBody | None = None
     limits_by: Annotated[
         list[LimitsByBody] | None,
@@ -152,6 +156,13 @@ class ScopesBody(_Input):
         Field(max_length=LONGEST_LIST, description="Paths such as /v1/chat/completions, each with all below it"),
     ] = None
     cidrs: Annotated[Texts | None, Field(description="Networks such as 10.0.0.0/8")] = None
+    act_as: Annotated[
+        list[TenantId] | None,
+        Field(
+            max_length=LONGEST_LIST,
+            description="Tenants that a trusted gateway in front may name in a header; null or absent: none",
+        ),
+    ] = None
 
 
 class KeyBody(_Input):
@@ -161,6 +172,11 @@ class KeyBody(_Input):
     expires_at: Annotated[Expiry | None, Field(description="Unix seconds, or RFC 3339 with a zone; null: never")] = None
     limits: LimitsBody | None = None
     scopes: ScopesBody | None = None
+    sha256: Annotated[
+        str | None,
+        Field(description="Of a key of other software, `sk-…`, which goes on working here; null or absent: a new key"),
+        shown(pattern=SHA256.pattern),
+    ] = None
 
 
 class KeyChange(_Input):

@@ -1,5 +1,6 @@
 """Operators' calls on a tenant's API keys. A secret is in the answer that makes it, and nowhere else."""
 
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
@@ -7,20 +8,40 @@ from fairlane.gateway.admin import router
 from fairlane.gateway.admin.inputs import KeyBody, KeyChange, Nothing, PageQuery, RotateBody
 from fairlane.gateway.admin.router import Call
 from fairlane.gateway.admin.tenants import TRIES, difference, the_tenant
-from fairlane.gateway.admin.views import KeyView, NewKeyView, Page, key_view, new_key_view, page
-from fairlane.quotas.api_keys import ApiKey, KeyNotFound
+from fairlane.gateway.admin.views import (
+    CreatedKeyView,
+    KeyView,
+    NewKeyView,
+    Page,
+    created_key_view,
+    key_view,
+    new_key_view,
+    page,
+)
+from fairlane.quotas.api_keys import ApiKey, KeyNotFound, NewKey
 from fairlane.quotas.audit import Note
 from fairlane.quotas.tenants import Tenant, VersionConflict
 
 
-async def create_key(call: Call, body: KeyBody) -> NewKeyView:
+async def create_key(call: Call, body: KeyBody) -> CreatedKeyView:
+    """A new key, or one of other software by its hash. Raises TenantNotFound, FieldError, KeyExists."""
+    if body.sha256 is None:
+        new = await make_key(call, body)
+        return created_key_view(new.key, new.secret)
+    tenant = await the_tenant(call)
+    document = body.model_dump(exclude_none=True, exclude={"sha256"})
+    return created_key_view(await call.parts.keys.adopt(tenant, body.sha256, document, _creation(call, tenant)), None)
+
+
+async def make_key(call: Call, body: KeyBody) -> NewKey:
     """A new key. Raises TenantNotFound, FieldError."""
     tenant = await the_tenant(call)
+    return await call.parts.keys.create(tenant, body.model_dump(exclude_none=True), _creation(call, tenant))
 
-    def note(key: ApiKey) -> Note:
-        return call.note("key.create", f"{tenant.id}/{key.id}", None, key_view(key))
 
-    return new_key_view(await call.parts.keys.create(tenant, body.model_dump(exclude_none=True), note))
+def _creation(call: Call, tenant: Tenant) -> Callable[[ApiKey], Note]:
+    """What the audit log tells of a key that is made."""
+    return lambda key: call.note("key.create", f"{tenant.id}/{key.id}", None, key_view(key))
 
 
 async def list_keys(call: Call, query: PageQuery) -> Page[KeyView]:

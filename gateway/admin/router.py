@@ -25,7 +25,7 @@ from fairlane.gateway.http.connections import OPERATORS, vouch
 from fairlane.gateway.openai.wire import checked, checked_fields
 from fairlane.gateway.operators import AdminKeys, Sessions, check_origin, session_of
 from fairlane.gateway.requests.admission import AllOpenRequests
-from fairlane.quotas.api_keys import KeyNotFound, KeyStore
+from fairlane.quotas.api_keys import KeyExists, KeyNotFound, KeyStore
 from fairlane.quotas.audit import Audit, Note
 from fairlane.quotas.field_checks import FieldError
 from fairlane.quotas.ledger import Ledger
@@ -289,6 +289,8 @@ def refusal_of(error: Exception) -> ApiError:
             return not_found("key")
         case TenantExists():
             return ApiError("There is a tenant of this id already.", "already_exists", "id")
+        case KeyExists():
+            return ApiError("This key was imported already.", "already_exists", "sha256")
         case TenantHasChildren():
             return ApiError("Other tenants have this one as their parent: delete them first.", "tenant_has_children")
         case VersionConflict():

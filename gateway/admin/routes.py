@@ -26,6 +26,7 @@ from fairlane.gateway.admin.inputs import (
 from fairlane.gateway.admin.router import Operation
 from fairlane.gateway.admin.views import (
     AuditView,
+    CreatedKeyView,
     Deleted,
     ExplainView,
     KeyView,
@@ -123,7 +124,7 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         summary="Make a key; it is shown this once",
         handler=admin_keys.create_key,
         input=KeyBody,
-        answer=NewKeyView,
+        answer=CreatedKeyView,
         status=201,
     ),
     Operation(

@@ -47,6 +47,7 @@ class TenantView(TypedDict):
     default_lane: str
     lanes: list[str]
     models: list[str] | None
+    model_aliases: dict[str, str]
     limits: dict[str, int]
     limits_by: list[LimitsByView]
     shadow: list[str]
@@ -65,6 +66,7 @@ class ScopesView(TypedDict):
     lanes: list[str] | None
     endpoints: list[str] | None
     cidrs: list[str] | None
+    act_as: list[str] | None
 
 
 class KeyView(TypedDict):
@@ -80,6 +82,7 @@ class KeyView(TypedDict):
     """To the minute; null: never."""
     limits: dict[str, int]
     scopes: ScopesView
+    via: str | None
     version: int
 
 
@@ -87,6 +90,12 @@ class NewKeyView(KeyView):
     """A key just made: the only time that the whole of it is shown."""
 
     key: str
+
+
+class CreatedKeyView(KeyView):
+    """A key just made, or other software's that works from now on."""
+
+    key: str | None
 
 
 class Deleted(TypedDict):
@@ -246,6 +255,7 @@ TENANT_FIELDS = (
     "default_lane",
     "lanes",
     "models",
+    "model_aliases",
     "limits",
     "limits_by",
     "shadow",
@@ -274,6 +284,7 @@ def tenant_view(tenant: Tenant) -> TenantView:
         "default_lane": tenant.default_lane,
         "lanes": list(tenant.lanes),
         "models": _listed(tenant.models),
+        "model_aliases": dict(tenant.model_aliases),
         "limits": tenant.limits.as_dict(),
         "limits_by": [_limits_by_view(each) for each in tenant.limits_by],
         "shadow": list(tenant.shadow),
@@ -306,9 +317,16 @@ def key_view(key: ApiKey) -> KeyView:
             "lanes": _listed(key.scopes.lanes),
             "endpoints": _listed(key.scopes.endpoints),
             "cidrs": _listed(key.scopes.cidrs),
+            "act_as": _listed(key.scopes.act_as),
         },
+        "via": key.via or None,
         "version": key.version,
     }
+
+
+def created_key_view(key: ApiKey, secret: str | None) -> CreatedKeyView:
+    """A key as it is answered when it is made; None: other software's, whose secret only its owner has."""
+    return {**key_view(key), "key": secret}
 
 
 def new_key_view(new: NewKey) -> NewKeyView:

@@ -70,6 +70,8 @@ def _address(hop: str) -> str | None:
 
 STATE = "place"
 """Where the `state` of a scope has its connection's `Place`."""
+PEER = "peer"
+"""Where it has the address that the connection itself comes from, whomever a trusted proxy names."""
 OPERATORS = "*"
 """The caller who has the admin key."""
 RESERVED = 64
@@ -127,6 +129,12 @@ def vouch(scope: Scope, caller: str) -> None:
     place: Place | None = scope.get("state", {}).get(STATE)
     if place is not None:
         place.vouch(caller)
+
+
+def peer_of(scope: Scope) -> str:
+    """Who holds the request's connection; empty: nobody with an address."""
+    peer: str | None = scope.get("state", {}).get(PEER)
+    return (scope.get("client") or ("",))[0] if peer is None else peer
 
 
 class Crowd:

@@ -394,6 +394,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         address = forwarded_for(self.headers, self.proxies)
         if address is None:
             return None
+        self.scope["state"][connections.PEER] = self.client[0] if self.client else ""
         self.scope["client"] = (address, 0)
         if [value for name, value in self.headers if name == b"x-forwarded-proto"] == [b"https"]:
             self.scope["scheme"] = "https"

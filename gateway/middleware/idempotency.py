@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from fairlane.gateway.answers.builder import Json
 from fairlane.gateway.answers.chunks import Rhythm
 from fairlane.gateway.api.generate import Bounds
-from fairlane.gateway.auth import Caller, api_key
+from fairlane.gateway.auth import Caller
 from fairlane.gateway.errors import ApiError, error_body, internal_error, invalid
 from fairlane.gateway.http import body_budget, response, sse
 from fairlane.gateway.http.body import LARGE_BODY_BYTES, read_body
@@ -222,8 +222,8 @@ class Idempotent:
             await self._app({**scope, "state": {**state, **replaced}}, _nothing_more, to.send)
 
         tells_progress = asks_progress(scope["headers"])  # of a run too, which it must not begin if that is no answer
-        name = Name(caller.root, caller.key_id, hashlib.sha256(key).hexdigest())
-        seal = Seal(api_key(scope["headers"]))
+        name = Name(caller.root, caller.key_id, hashlib.sha256(caller.holder + key).hexdigest())
+        seal = Seal(caller.secret)
         fingerprint = seal.mark(digest)
         run, is_first = self._runs.find(name, seal, fingerprint, perform, journal.request_id)
         if not is_first:

@@ -19,6 +19,8 @@ def start_logging(level: str, name: str = "gateway") -> None:
     lines = Lines()
     lines.setFormatter(Stamped(FORMAT.format(name, os.getpid())))
     logging.basicConfig(level=level.upper(), handlers=[lines])
+    for library in ("httpx", "httpcore"):  # a line for each fetch of an issuer's keys, and every header of it
+        logging.getLogger(library).setLevel(logging.WARNING)
 
 
 class Lines(logging.StreamHandler[TextIO]):

@@ -30,9 +30,17 @@ REF = "#/components/schemas/{model}"
 
 _ANY_TENANT: tuple[Code, ...] = (
     "invalid_api_key",
+    "invalid_token",
+    "token_expired",
+    "token_not_yet_valid",
+    "wrong_audience",
+    "unknown_signing_key",
+    "identity_conflict",
+    "tenant_not_allowed",
     "endpoint_not_allowed",
     "address_not_allowed",
     "tenant_suspended",
+    "issuer_unavailable",
     "quota_store_unavailable",
     "shutting_down",
 )

@@ -18,8 +18,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
-from fairlane.gateway.auth import KeyLookup
+from fairlane.gateway.auth import DelegationLookup, KeyLookup
 from fairlane.quotas.api_keys import ApiKey, Identity
+from fairlane.quotas.delegated_keys import Delegation
 from fairlane.quotas.limits import BATCH_LIMIT, RULES, Limits, LimitsBy, LimitStatus, Scope
 from fairlane.quotas.memory_levels import MemoryKey, MemoryTenant
 from fairlane.quotas.memory_store import MemoryQuotaStore
@@ -406,26 +407,42 @@ class _Unasked:
 
 
 class RememberedKeys:
-    """A KeyLookup that takes keys as they were last seen while their store is away, for at most TRUSTED_S."""
+    """Takes keys, and those who come through others, as they were last seen while their store is away, for at most
+    TRUSTED_S."""
 
-    def __init__(self, keys: KeyLookup, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        keys: KeyLookup,
+        delegations: DelegationLookup | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._keys = keys
+        self._delegations = delegations
         self._clock = clock
-        self._known: OrderedDict[bytes, tuple[float, Identity]] = OrderedDict()
+        self._known: OrderedDict[bytes | Delegation, tuple[float, Identity]] = OrderedDict()
 
     async def lookup(self, full_key: str) -> Identity | None:
         """The key's owner, or None where it does not work. Raises StoreUnavailable where nothing is remembered."""
-        digest = hashlib.sha256(full_key.encode()).digest()
+        return await self._remembering(hashlib.sha256(full_key.encode()).digest(), self._keys.lookup(full_key))
+
+    async def identity(self, delegation: Delegation) -> Identity | None:
+        """The same of who comes on a way."""
+        if self._delegations is None:
+            return None
+        return await self._remembering(delegation, self._delegations.identity(delegation))
+
+    async def _remembering(self, name: bytes | Delegation, asked: Awaitable[Identity | None]) -> Identity | None:
         try:
-            identity = await self._keys.lookup(full_key)
+            identity = await asked
         except StoreUnavailable:
-            seen_s, remembered = self._known.get(digest, (float("-inf"), None))
+            seen_s, remembered = self._known.get(name, (float("-inf"), None))
             if remembered is None or self._clock() - seen_s > TRUSTED_S:
                 raise
             return remembered
-        self._known.pop(digest, None)
+        self._known.pop(name, None)
         if identity is not None:
-            self._known[digest] = self._clock(), identity
+            self._known[name] = self._clock(), identity
             if len(self._known) > REMEMBERED:
                 self._known.popitem(last=False)
         return identity

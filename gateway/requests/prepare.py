@@ -250,7 +250,11 @@ def _check_token_ids(request: GenerationRequest, vocab_size: int) -> None:
 
 
 def allowed_model(fleet_cache: FleetCache, name: str, caller: Caller) -> ServedModel:
-    """A model that the caller may use. Raises ApiError `model_not_found`, `model_not_allowed`, and as `find` does."""
+    """A model that the caller may use, by its name or one of the tenant's aliases.
+
+    Raises ApiError `model_not_found`, `model_not_allowed`, and as `find` does.
+    """
+    name = caller.identity.tenant.model_aliases.get(name, name)
     found = fleet_cache.find((name,))
     if not found:
         raise model_not_found()

@@ -22,10 +22,12 @@ return {now, tenant, key}
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 tenant, 2 public id, 3 created at ms, 4 expires at ms or '', 5 document, 6 card, 7 public id of the old key
 --          or '', 8 its version that is expected, 9 when it ends at the latest, ms, 10 entry of the audit log
--- Returns  1, or having written nothing: 0 where there is no such tenant, -1 where the old key was changed or ended since
+-- Returns  1, or having written nothing: 0 where there is no such tenant, -1 where the old key was changed or ended since,
+--          -2 where there is a key of this id, a revoked one too
 local prefix, tenant, id, old = KEYS[1], ARGV[1], ARGV[2], ARGV[7]
 local state = redis.call('HGET', prefix .. 'tenant:' .. tenant, 'state')
 if not state or state == 'deleted' then return 0 end
+if redis.call('EXISTS', prefix .. 'key:' .. id) == 1 then return -2 end
 if old ~= '' then
   local found = redis.call('HMGET', prefix .. 'key:' .. old, 'tenant', 'state', 'version', 'expires_ms')
   if found[1] ~= tenant or found[2] ~= 'active' or (tonumber(found[3]) or 0) ~= tonumber(ARGV[8]) then return -1 end

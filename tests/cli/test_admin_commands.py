@@ -269,3 +269,14 @@ def test_json_goes_to_stdout_alone(command: Command) -> None:
 
     assert done.stderr == ""
     assert json.loads(done.stdout)["key"].startswith("fl-")
+
+
+def test_a_key_may_act_for_the_tenants_that_it_names(command: Command) -> None:
+    for tenant in ("acme", "front"):
+        command.ok("tenants", "create", tenant)
+
+    command.ok("keys", "create", "front", "litellm", "--act-as", "acme")
+
+    (key,) = command.json("keys", "list", "front", "--json")
+    assert (key["scopes"]["act_as"], key["via"]) == (["acme"], None)
+    assert "scopes.act_as" in command.fails("keys", "create", "front", "any", "--act-as", "*")

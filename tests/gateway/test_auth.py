@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from fairlane.gateway.auth import MEMORY_S, Authenticator, api_key, bearer, check
+from fairlane.gateway.auth import MEMORY_S, Authenticator, check
 from fairlane.gateway.errors import ApiError
+from fairlane.gateway.identity.credentials import CredentialReader, bearer
 from fairlane.quotas.api_keys import ApiKey, Identity, Scopes
 from fairlane.quotas.tenants import Tenant
 from fairlane.store.errors import StoreUnavailable
@@ -85,8 +86,11 @@ async def test_what_is_no_key_of_anthropics_is_refused_too(headers: list[tuple[b
 
 
 async def test_anthropics_header_holds_a_key_where_there_is_no_other() -> None:
-    assert api_key([(b"x-api-key", b" fl-good ")]) == "fl-good"
-    assert api_key([(b"x-api-key", b"sk-ant-theirs"), (b"authorization", b"Bearer fl-good")]) == "fl-good"
+    def secret(*headers: tuple[bytes, bytes]) -> str:
+        return CredentialReader().read({"headers": headers}).secret
+
+    assert secret((b"x-api-key", b" fl-good ")) == "fl-good"
+    assert secret((b"x-api-key", b"sk-ant-theirs"), (b"authorization", b"Bearer fl-good")) == "fl-good"
     with pytest.raises(ApiError):
         bearer([(b"x-api-key", b"fl-good")])
 

@@ -1,6 +1,8 @@
 """The gateway's settings: sources, ranges, and the one line that a wrong one is answered with."""
 
+import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -74,6 +76,74 @@ def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path: Path) -
 def test_a_wrong_setting_is_named(environ: dict[str, str], complaint: str) -> None:
     with pytest.raises(SettingsError, match=complaint.replace(".", r"\.")):
         read(line(), environ)
+
+
+ISSUER = {
+    "name": "login",
+    "issuer": "https://login.example.com/",
+    "jwks_url": "https://login.example.com/keys",
+    "audience": ["fairlane"],
+    "algorithms": ["RS256"],
+    "tenant_claim": "org",
+    "tenants": {"acme-org": "acme"},
+}
+
+
+@pytest.mark.parametrize(
+    ("issuers", "complaint"),
+    [
+        ([{**ISSUER, "algorithms": ["HS256"]}], "setting gateway.issuers[0].algorithms[0]: invalid enum value"),
+        ([{**ISSUER, "algorithms": ["none"]}], "setting gateway.issuers[0].algorithms[0]: invalid enum value"),
+        ([{**ISSUER, "algorithms": []}], "setting gateway.issuers[0].algorithms: "),
+        ([{**ISSUER, "audience": []}], "setting gateway.issuers[0].audience: "),
+        ([{**ISSUER, "jwks_url": "http://login.example.com/keys"}], "setting gateway.issuers[0].jwks_url: must begin"),
+        ([{**ISSUER, "jwks_url": "https://me:secret@login/keys"}], "setting gateway.issuers[0].jwks_url: must begin"),
+        ([{**ISSUER, "jwks_url": "https://[/"}], "setting gateway.issuers[0].jwks_url: must begin"),
+        ([{**ISSUER, "tenants": {}}], "setting gateway.issuers[0].tenants: "),
+        ([{**ISSUER, "tenants": {"a": "no tenant"}}], "setting gateway.issuers[0].tenants: must name tenants"),
+        ([{**ISSUER, "leeway_s": 301}], "setting gateway.issuers[0].leeway_s: "),
+        ([{**ISSUER, "tenant_claim": ""}], "setting gateway.issuers[0]: tenant_claim"),
+        ([{**ISSUER, "name": "a/b"}], "setting gateway.issuers[0].name: "),
+        ([ISSUER, {**ISSUER, "name": "other"}], "setting gateway.issuers[1].issuer: is listed twice"),
+        ([ISSUER, {**ISSUER, "issuer": "https://other/"}], "setting gateway.issuers[1].name: is another"),
+        ([{**ISSUER, "jku": "x"}], "setting gateway.issuers[0].jku: no such setting"),
+        (
+            [{**ISSUER, "groups": [{"group": "a", "limits": {"tokens": 1}}]}],
+            "setting gateway.issuers[0].groups[0].limits.tokens: no such limit",
+        ),
+        (
+            [{**ISSUER, "groups": [{"group": "a", "scopes": {"act_as": ["acme"]}}]}],
+            "setting gateway.issuers[0].groups[0].scopes.act_as: only a key",
+        ),
+    ],
+)
+def test_a_wrong_issuer_is_named(tmp_path: Path, issuers: list[dict[str, object]], complaint: str) -> None:
+    file = tmp_path / "fairlane.yaml"
+    file.write_text(json.dumps({"gateway": {"issuers": issuers}}))  # JSON is YAML
+
+    with pytest.raises(SettingsError, match=re.escape(complaint)):
+        read(line("--config", str(file)), STORE)
+
+
+def test_an_issuer_is_read_from_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "fairlane.yaml"
+    groups = [{"group": "interns", "limits": {"tokens_per_minute": 5}, "scopes": {"lanes": ["latency"]}}]
+    issuer = {**ISSUER, "groups": groups, "groups_claim": ["realm", "roles"]}
+    file.write_text(json.dumps({"gateway": {"issuers": [issuer], "tenant_header_peers": ["10.0.0.0/8"]}}))
+
+    section = read(line("--config", str(file)), STORE).gateway
+
+    assert (section.issuers[0].groups_claim, section.issuers[0].groups[0].group) == (("realm", "roles"), "interns")
+    assert "10.1.2.3" in section.tenant_header_peers
+
+
+@pytest.mark.parametrize("name", ["authorization", "X-Tenant", "", "a b", "x-api-key"])
+def test_a_header_with_a_meaning_of_its_own_names_no_tenant(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "fairlane.yaml"
+    file.write_text(json.dumps({"gateway": {"tenant_header": name}}))
+
+    with pytest.raises(SettingsError, match=r"setting gateway\.tenant_header: "):
+        read(line("--config", str(file)), STORE)
 
 
 def test_the_admin_key_is_never_shown() -> None:

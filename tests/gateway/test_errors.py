@@ -14,8 +14,17 @@ from fairlane.gateway.openapi.anthropic import AnthropicError
 
 CONTRACT: dict[int, set[Code]] = {
     400: {"invalid_request_error", "context_length_exceeded", "request_exceeds_limit"},
-    401: {"invalid_api_key"},
+    401: {
+        "invalid_api_key",
+        "invalid_token",
+        "token_expired",
+        "token_not_yet_valid",
+        "wrong_audience",
+        "unknown_signing_key",
+        "identity_conflict",
+    },
     403: {
+        "tenant_not_allowed",
         "lane_not_allowed",
         "model_not_allowed",
         "endpoint_not_allowed",
@@ -39,7 +48,14 @@ CONTRACT: dict[int, set[Code]] = {
     },
     431: {"headers_too_large"},
     500: {"internal_error"},
-    503: {"no_worker", "quota_store_unavailable", "shutting_down", "unavailable", "overloaded_memory"},
+    503: {
+        "no_worker",
+        "issuer_unavailable",
+        "quota_store_unavailable",
+        "shutting_down",
+        "unavailable",
+        "overloaded_memory",
+    },
     504: {"deadline_exceeded"},
 }
 NOT_WORTH_REPEATING: set[int] = {400, 401, 403, 404, 405, 408, 409, 412, 413, 431, 504}

@@ -32,7 +32,7 @@ from fairlane.gateway.admin.openai.shapes import (
     ServiceAccountView,
 )
 from fairlane.gateway.admin.router import Call, Operation
-from fairlane.gateway.admin.views import KeyView, NewKeyView, key_view
+from fairlane.gateway.admin.views import KeyView, NewKeyView, key_view, new_key_view
 from fairlane.gateway.errors import not_found
 from fairlane.quotas.api_keys import ApiKey, KeyNotFound
 from fairlane.quotas.limits import LARGEST, Limits
@@ -115,7 +115,7 @@ async def delete_key(call: Call, nothing: Nothing) -> DeletedKeyView:
 async def create_service_account(call: Call, body: ServiceAccountBody) -> NewServiceAccountView:
     """A new key, shown this once. Raises TenantNotFound, FieldError."""
     expires_at = None if body.expires_in_seconds is None else time.time() + body.expires_in_seconds
-    new = await admin_keys.create_key(call, KeyBody(name=body.name, expires_at=expires_at))
+    new = new_key_view(await admin_keys.make_key(call, KeyBody(name=body.name, expires_at=expires_at)))
     return {**_account_view(new), "api_key": _value_view(new)}
 
 

@@ -47,6 +47,7 @@ async def test_no_secret_ever_reaches_the_audit_log(bench: AdminBench) -> None:
 
 async def test_a_key_keeps_its_expiry_limits_and_scopes(bench: AdminBench) -> None:
     scopes = {"models": ["tiny"], "lanes": ["latency"], "endpoints": ["/v1/completions"], "cidrs": ["10.0.0.0/8"]}
+    scopes["act_as"] = ["beta"]
 
     made = await make(bench, expires_at="2100-01-01T00:00:00Z", limits={"tokens_per_day": 5}, scopes=scopes)
 

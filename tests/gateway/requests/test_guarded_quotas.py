@@ -6,6 +6,7 @@ import pytest
 
 from fairlane.gateway.requests.guarded_quotas import LOOK_EVERY_S, TRUSTED_S, GuardedQuotas, Modes, RememberedKeys
 from fairlane.quotas.api_keys import KeyStore
+from fairlane.quotas.delegated_keys import DelegatedKeys, Delegation
 from fairlane.quotas.store import AlreadySettled, Charge, Denied, Need
 from fairlane.quotas.tenants import TenantStore
 from fairlane.store.connections import server
@@ -205,3 +206,22 @@ async def test_a_key_is_remembered_for_a_while_and_a_revoked_one_never(bench: Be
     bench.now_s += TRUSTED_S + 1
     with pytest.raises(StoreUnavailable):
         await remembered.lookup(made.secret)
+
+
+async def test_who_comes_through_others_is_remembered_as_keys_are(bench: Bench) -> None:
+    tenant = await TenantStore(bench.store.patient).create({"id": "acme"})
+    keys, delegated = KeyStore(bench.store.patient), DelegatedKeys(bench.store.patient)
+    remembered = RememberedKeys(keys, delegated, clock=lambda: bench.now_s)
+    ways = [Delegation(via=f"issuer:{name}", tenant="acme") for name in ("login", "ended", "never")]
+    for way in ways[:2]:
+        assert await remembered.identity(way) is not None
+    await keys.revoke(tenant, ways[1].key_id)
+    assert await remembered.identity(ways[1]) is None
+    bench.leave()
+
+    found = await remembered.identity(ways[0])
+    assert found is not None
+    assert found.key.via == "issuer:login"
+    for way in ways[1:]:
+        with pytest.raises(StoreUnavailable):
+            await remembered.identity(way)

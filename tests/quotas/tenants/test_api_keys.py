@@ -1,5 +1,6 @@
 """API keys: their form, who they are, and how they end."""
 
+import hashlib
 import hmac
 import string
 
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlane.quotas import api_keys
-from fairlane.quotas.api_keys import KeyNotFound, KeyStore, Scopes, public_id
+from fairlane.quotas.api_keys import KeyExists, KeyNotFound, KeyStore, Scopes, public_id
 from fairlane.quotas.field_checks import FieldError
 from fairlane.quotas.limits import Limits
 from fairlane.quotas.tenants import Tenant, TenantStore
@@ -228,3 +229,67 @@ async def test_a_deleted_tenant_gets_no_key(keys: KeyStore, acme: Tenant, store:
 
     with pytest.raises(KeyNotFound):
         await keys.create(acme, {})
+
+
+OTHERS = "sk-made-by-other-software"
+
+
+def sha256(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+async def test_a_key_of_other_software_goes_on_working(
+    keys: KeyStore, acme: Tenant, store: redis.asyncio.Redis
+) -> None:
+    adopted = await keys.adopt(acme, sha256(OTHERS), {"name": "search", "scopes": {"models": ["tiny"]}})
+
+    found = await keys.lookup(OTHERS)
+
+    assert found is not None
+    assert (found.tenant.id, found.key.id, found.key.scopes.models) == ("acme", adopted.id, ("tiny",))
+    assert await keys.lookup(sha256(OTHERS)) is None
+    assert await keys.lookup(f"sk-{sha256(OTHERS)}") is None
+    kept = [name async for name in store.scan_iter()]
+    assert not any(sha256(OTHERS).encode() in name for name in kept)
+
+
+async def test_a_key_of_other_software_is_adopted_once_and_ends_as_any(keys: KeyStore, acme: Tenant) -> None:
+    adopted = await keys.adopt(acme, sha256(OTHERS), {})
+    await keys.revoke(acme, adopted.id)
+
+    with pytest.raises(KeyExists):
+        await keys.adopt(acme, sha256(OTHERS), {})
+    assert await keys.lookup(OTHERS) is None
+
+
+async def test_a_key_whose_tenant_was_deleted_may_be_adopted_again(
+    keys: KeyStore, acme: Tenant, store: redis.asyncio.Redis
+) -> None:
+    tenants = TenantStore(store)
+    await keys.adopt(acme, sha256(OTHERS), {})
+    await tenants.delete("acme")
+    assert await keys.lookup(OTHERS) is None
+    with pytest.raises(KeyNotFound):
+        await keys.adopt(acme, sha256(OTHERS), {})
+    beta = await tenants.create({"id": "beta"})
+
+    await keys.adopt(beta, sha256(OTHERS), {})
+
+    found = await keys.lookup(OTHERS)
+    assert found is not None
+    assert found.tenant.id == "beta"
+
+
+async def test_an_adopted_key_is_rotated_into_one_of_ours(keys: KeyStore, acme: Tenant) -> None:
+    adopted = await keys.adopt(acme, sha256(OTHERS), {})
+
+    new = await keys.rotate(acme, adopted.id)
+
+    assert await keys.lookup(OTHERS) is None
+    assert await keys.lookup(new.secret) is not None
+
+
+@pytest.mark.parametrize("digest", ["", "a" * 63, "A" * 64, "g" * 64, "a" * 64 + "\n", OTHERS])
+async def test_what_is_no_sha256_is_not_adopted(keys: KeyStore, acme: Tenant, digest: str) -> None:
+    with pytest.raises(FieldError):
+        await keys.adopt(acme, digest, {})

@@ -3,6 +3,7 @@
 import pytest
 
 from fairlane.quotas.api_keys import Scopes
+from fairlane.quotas.field_checks import FieldError
 
 
 def test_scopes_allow_all_that_they_do_not_name() -> None:
@@ -21,6 +22,15 @@ def test_a_scope_allows_only_what_it_names() -> None:
     assert not scopes.allows("models", "c")
     assert not scopes.allows("lanes", "latency")
     assert not scopes.allows("endpoints", "/v1/chat/completions")
+
+
+def test_a_key_acts_for_nobody_unless_it_says_for_whom() -> None:
+    assert not Scopes.parse(None).may_act_as("acme")
+    assert not Scopes.parse({"act_as": []}).may_act_as("acme")
+    named = Scopes.parse({"act_as": ["acme"]})
+    assert (named.may_act_as("acme"), named.may_act_as("beta"), named.may_act_as("acm")) == (True, False, False)
+    with pytest.raises(FieldError):
+        Scopes.parse({"act_as": ["*"]})
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,127 @@
+"""`fairlane import litellm`: LiteLLM's teams, budgets, model aliases and keys, through the admin API.
+
+Without `--apply` nothing is changed: it shows what would be made, and what cannot be carried over and why. Tenants and
+keys that are here already are left as they are, so an import that was cut short is run again.
+"""
+
+from collections.abc import Collection
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+
+from fairlane.cli.client import (
+    AdminClient,
+    CommandError,
+    Document,
+    RefusedCall,
+    Url,
+    connect,
+    segment,
+    show_table,
+)
+from fairlane.cli.litellm_plan import ImportPlan, Money, plan
+from fairlane.cli.litellm_tables import read_tables
+
+app = typer.Typer(no_args_is_help=True, add_completion=False)
+
+COLUMNS = ("what", "name", "tenant", "models", "limits", "expires", "")
+EXISTS = "already_exists"
+SOURCE_VARIABLE = "LITELLM_DATABASE_URL"
+"""A URL holds a password, which other users of a machine see in a command's arguments."""
+
+
+@app.callback()
+def root() -> None:
+    """Take over teams and keys from another gateway."""
+
+
+@app.command()
+def litellm(
+    source: Annotated[
+        str,
+        typer.Argument(
+            envvar=SOURCE_VARIABLE,
+            help="Its database's URL (postgresql://…), a JSON file of its tables, or a folder of CSVs.",
+        ),
+    ],
+    apply: Annotated[bool, typer.Option("--apply", help="Make it so; without this it is only shown.")] = False,
+    tenant: Annotated[str | None, typer.Option(help="Tenant, which is there, for keys without a team.")] = None,
+    tokens_per_unit: Annotated[
+        float | None, typer.Option(min=0, help="Tokens for each unit of money of a budget of a day or a month.")
+    ] = None,
+    without_money: Annotated[
+        bool, typer.Option("--without-money", help="Carry over what has a budget of money, without that budget.")
+    ] = False,
+    url: Url = None,
+) -> None:
+    """Organisations become tenants, teams tenants below them, and keys go on working as they are."""
+    with connect(url) as admin:
+        money = Money(tokens_per_unit=tokens_per_unit, ignored=without_money)
+        found = plan(read_tables(source), money=money, now=datetime.now(UTC), tenant=tenant)
+        here = {each["id"] for each in admin.all("/tenants")}
+        if tenant is not None and tenant not in here:
+            raise CommandError(f"there is no tenant {tenant} for keys without a team")
+        _show(found, here)
+        if apply:
+            _carry_out(admin, found, here)
+        else:
+            typer.echo("nothing is changed: --apply makes it so", err=True)
+
+
+def _show(found: ImportPlan, here: Collection[str]) -> None:
+    rows: list[tuple[object, ...]] = []
+    for each in found.tenants:
+        notes = ["is here already: left as it is"] if each["id"] in here else []
+        notes += ["suspended"] if each["id"] in found.suspended else []
+        rows.append(("tenant", each["name"], each["id"], _models(each), _limits(each), None, ", ".join(notes)))
+    for owner, each in found.keys:
+        ends = each.get("expires_at")
+        shown = None if ends is None else datetime.fromtimestamp(ends, UTC).strftime("%Y-%m-%d %H:%MZ")
+        rows.append(("key", each["name"], owner, _models(each.get("scopes", {})), _limits(each), shown, ""))
+    show_table(COLUMNS, rows)
+    if found.left:
+        typer.echo("\ncarried over without:")
+        show_table(("name", "what"), found.left)
+    if found.refused:
+        typer.echo("\nnot carried over:")
+        show_table(("name", "why"), found.refused)
+
+
+def _carry_out(admin: AdminClient, found: ImportPlan, here: Collection[str]) -> None:
+    tenants = [each for each in found.tenants if each["id"] not in here]
+    for each in tenants:
+        admin.call("POST", "/tenants", each)
+    for blocked in found.suspended:  # one that is here too: a run may have been cut short before it
+        admin.call("POST", f"/tenants/{segment(blocked)}/suspend")
+    made = sum(_make_key(admin, owner, each) for owner, each in found.keys)
+    there = len(found.keys) - made
+    typer.echo(
+        f"made {len(tenants)} tenants and {made} keys; {there} keys were here already; "
+        f"{len(found.refused)} not carried over",
+        err=True,
+    )
+
+
+def _make_key(admin: AdminClient, tenant: str, body: Document) -> bool:
+    """False where it is here already."""
+    try:
+        admin.call("POST", f"/tenants/{segment(tenant)}/keys", body)
+    except RefusedCall as refused:
+        if refused.code != EXISTS:
+            raise
+        return False
+    return True
+
+
+def _models(document: Document) -> str:
+    models = document.get("models")
+    aliases = [f"{name}={model}" for name, model in document.get("model_aliases", {}).items()]
+    return ", ".join([*(["all"] if models is None else models or ["none"]), *aliases])
+
+
+def _limits(document: Document) -> str:
+    limits = [f"{name}={figure:,}" for name, figure in document.get("limits", {}).items()]
+    for each in document.get("limits_by", []):
+        limits += [f"{each['model']}: {name}={figure:,}" for name, figure in each["limits"].items()]
+    return ", ".join(limits)

@@ -1,0 +1,258 @@
+"""What becomes of LiteLLM's organisations, teams and keys: tenants and keys here, or a reason why not. Pure.
+
+Nothing becomes more than it was: a limit, a scope or an end that cannot be carried over keeps its key or team out, by
+name, unless the operator says that it may be left behind.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from fairlane.cli.client import Document
+from fairlane.cli.litellm_tables import ALIASES, BUDGETS, KEYS, MODELS, ORGANISATIONS, TEAMS, Row, Tables
+from fairlane.quotas.api_keys import ENDPOINT, SHA256
+from fairlane.quotas.field_checks import LONGEST_TEXT
+from fairlane.quotas.limits import LARGEST
+from fairlane.quotas.tenants import TENANT_ID
+
+LIMITS = {
+    "rpm_limit": "requests_per_minute",
+    "tpm_limit": "tokens_per_minute",
+    "tpd_limit": "tokens_per_day",
+    "max_parallel_requests": "concurrent_requests",
+}
+"""LiteLLM's name → ours."""
+BUDGET_COLUMNS = (*LIMITS, "max_budget", "budget_duration", "model_max_budget")
+PERIODS = {"1d": "tokens_per_day", "24h": "tokens_per_day"} | dict.fromkeys(
+    ("28d", "30d", "31d", "1mo"), "tokens_per_month"
+)
+"""For how long a budget of money is → our limit of about the same time."""
+ALL_MODELS, TEAM_MODELS, NO_MODELS = ("all-proxy-models", "*"), "all-team-models", "no-default-models"
+ALL_ROUTES = frozenset({"llm_api_routes", "openai_routes", "/*"})
+CONSOLE_TEAM = "litellm-dashboard"
+"""Whose keys are sessions of LiteLLM's own console."""
+_ROUTE = re.compile(r"/[a-z0-9_/-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Money:
+    """What becomes of a budget of money, which LiteLLM has and we count in tokens."""
+
+    tokens_per_unit: float | None = None
+    """So many tokens for each unit of its currency; None: it is not exchanged…"""
+    ignored: bool = False
+    """…but left behind."""
+
+
+class Refused(Exception):
+    """Why something cannot be carried over."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImportPlan:
+    """What is to be made, parents before their children, and what is not."""
+
+    tenants: list[Document] = field(default_factory=list)
+    suspended: list[str] = field(default_factory=list)
+    """Tenants that are blocked there."""
+    keys: list[tuple[str, Document]] = field(default_factory=list, repr=False)
+    """Tenant and body of each; the bodies hold hashes of keys."""
+    refused: list[tuple[str, str]] = field(default_factory=list)
+    """Name and reason."""
+    left: list[tuple[str, str]] = field(default_factory=list)
+    """What is carried over without something that was left behind: name, and what."""
+
+
+def plan(tables: Tables, *, money: Money, now: datetime, tenant: str | None = None) -> ImportPlan:
+    """`tenant`: of keys without a team; None: these are refused."""
+    found = ImportPlan()
+    maker = _Maker(tables, money, now, found)
+    parents = {str(row["organization_id"]) for row in tables[TEAMS] if row.get("organization_id")}
+    for row in tables[ORGANISATIONS]:
+        if row.get("organization_id") in parents:
+            maker.tenant(row, str(row["organization_id"]), row.get("organization_alias"))
+    made = {each["id"] for each in found.tenants}
+    for row in tables[TEAMS]:
+        if row.get("team_id") != CONSOLE_TEAM:
+            maker.tenant(row, str(row.get("team_id") or ""), row.get("team_alias"), made)
+    for row in tables[KEYS]:
+        maker.key(row, tenant)
+    return found
+
+
+class _Maker:
+    """Adds to one plan."""
+
+    def __init__(self, tables: Tables, money: Money, now: datetime, found: ImportPlan) -> None:
+        self._money = money
+        self._now = now
+        self._found = found
+        self._budgets = {row.get("budget_id"): row for row in tables[BUDGETS]}
+        self._aliases = {row.get("id"): row.get("aliases") for row in tables[ALIASES]}
+        groups = (_object(row.get("model_info")).get("access_groups") for row in tables[MODELS])
+        self._groups = {str(name) for listed in groups if isinstance(listed, list) for name in listed}
+        self._of_tenants: dict[str, Mapping[str, str]] = {}
+        """Aliases of the tenants that are made."""
+
+    def tenant(self, row: Row, tenant_id: str, alias: object, parents: Iterable[str] | None = None) -> None:
+        """An organisation, or with the organisations that are made a team."""
+        name = f"{'organisation' if parents is None else 'team'} {alias or tenant_id}"
+        try:
+            if not TENANT_ID.fullmatch(tenant_id):
+                raise Refused("its id can be no tenant's here")
+            parent = row.get("organization_id") if parents is not None else None
+            if parent and parent not in (parents or ()):
+                raise Refused("its organisation is not carried over")
+            aliases = _texts(self._aliases.get(row.get("model_id"))) if row.get("model_id") else {}
+            limits, by = self._limits(name, row)
+            document: Document = {
+                "id": tenant_id,
+                "name": _name(alias, tenant_id),
+                "parent": parent or None,
+                "models": self._models(row, aliases),
+                "model_aliases": aliases or None,
+                "limits": limits or None,
+                "limits_by": by or None,
+            }
+        except Refused as reason:
+            self._found.refused.append((name, str(reason)))
+            return
+        self._of_tenants[tenant_id] = aliases
+        self._found.tenants.append({field: value for field, value in document.items() if value is not None})
+        if row.get("blocked"):
+            self._found.suspended.append(tenant_id)
+
+    def key(self, row: Row, without_team: str | None) -> None:
+        """A key, by its hash."""
+        name = f"key {row.get('key_alias') or row.get('key_name') or 'without a name'}"
+        try:
+            tenant = self._tenant_of(row, without_team)
+            self._check(row)
+            limits, by = self._limits(name, row)
+            if by:
+                raise Refused("it has limits of its own for single models")
+            scopes = {"models": self._models(row, self._of_tenants.get(tenant, {})), "endpoints": _endpoints(row)}
+            expires = row.get("expires")
+            document: Document = {
+                "name": _name(row.get("key_alias"), row.get("key_name") or "litellm"),
+                "sha256": row["token"],
+                "expires_at": expires.timestamp() if isinstance(expires, datetime) else None,
+                "limits": limits or None,
+                "scopes": {scope: listed for scope, listed in scopes.items() if listed is not None} or None,
+            }
+        except Refused as reason:
+            self._found.refused.append((name, str(reason)))
+            return
+        self._found.keys.append((tenant, {field: value for field, value in document.items() if value is not None}))
+
+    def _tenant_of(self, row: Row, without_team: str | None) -> str:
+        team = row.get("team_id")
+        if team == CONSOLE_TEAM:
+            raise Refused("it is a session of LiteLLM's console")
+        if not team:
+            if without_team is None:
+                raise Refused("it has no team: --tenant names one for such keys")
+            return without_team
+        if team not in self._of_tenants:
+            raise Refused("its team is not carried over")
+        return str(team)
+
+    def _check(self, row: Row) -> None:
+        """What ends or narrows a key in ways that are not ours. Raises Refused."""
+        expires = row.get("expires")
+        if not isinstance(row.get("token"), str) or not SHA256.fullmatch(row["token"]):
+            raise Refused("what is stored of it is no SHA-256")
+        if row.get("blocked"):
+            raise Refused("it is blocked")
+        if expires is not None and not isinstance(expires, datetime):
+            raise Refused("its end cannot be read")
+        if isinstance(expires, datetime) and expires.astimezone(UTC) <= self._now:
+            raise Refused("it has expired")
+        if _object(row.get("aliases")):
+            raise Refused("it has model aliases of its own: give them to its team")
+        if row.get("key_type") not in (None, "", "default", "llm_api"):
+            raise Refused("it is no key for models")
+
+    def _models(self, row: Row, aliases: Mapping[str, str]) -> list[str] | None:
+        """Names that may be used, None for all. Raises Refused."""
+        listed = row.get("models") or []
+        if row.get("access_group_ids"):
+            raise Refused("its models are those of access groups")
+        if not listed or TEAM_MODELS in listed or any(name in listed for name in ALL_MODELS):
+            return None
+        named = [str(name) for name in listed if name != NO_MODELS]
+        if any("*" in name for name in named):
+            raise Refused("its models are named by a pattern")
+        if not self._groups.isdisjoint(named):
+            raise Refused("its models are those of access groups")
+        if any(len(name) > LONGEST_TEXT or not name.isprintable() for name in named):
+            raise Refused("the name of a model cannot be one here")
+        return list(dict.fromkeys(aliases.get(name, name) for name in named))
+
+    def _limits(self, name: str, row: Row) -> tuple[dict[str, int], list[Document]]:
+        """Of its own row, or where that has none of its budget's; and those of single models. Raises Refused."""
+        budget = self._budgets.get(row.get("budget_id")) or {}
+        stated = {
+            column: row.get(column) if row.get(column) is not None else budget.get(column) for column in BUDGET_COLUMNS
+        }
+        limits = {ours: _figure(stated[theirs]) for theirs, ours in LIMITS.items() if stated[theirs] is not None}
+        worth = stated["max_budget"]
+        is_by_model = bool(_object(stated["model_max_budget"]) or row.get("budget_limits"))
+        if (worth is not None or is_by_model) and self._money.ignored:
+            self._found.left.append((name, "its budget of money"))
+        elif is_by_model:
+            raise Refused("it has budgets of money for single models (--without-money leaves them behind)")
+        elif worth is not None:
+            limit = PERIODS.get(str(stated["budget_duration"]))
+            if limit is None:
+                raise Refused("its budget of money is of no day or month (--without-money leaves it behind)")
+            if self._money.tokens_per_unit is None:
+                raise Refused("its budget is money: --tokens-per-unit exchanges it, --without-money leaves it behind")
+            exchanged = _figure(float(worth) * self._money.tokens_per_unit)
+            limits[limit] = min(exchanged, limits.get(limit, exchanged))
+        return limits, _by_model(_object(row.get("metadata")))
+
+
+def _by_model(metadata: Mapping[str, Any]) -> list[Document]:
+    """Limits of single models, which LiteLLM keeps among the metadata."""
+    found: dict[str, dict[str, int]] = {}
+    for theirs, ours in (("model_rpm_limit", "requests_per_minute"), ("model_tpm_limit", "tokens_per_minute")):
+        for model, figure in _object(metadata.get(theirs)).items():
+            found.setdefault(str(model), {})[ours] = _figure(figure)
+    return [{"model": model, "limits": limits} for model, limits in found.items()]
+
+
+def _figure(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= LARGEST:
+        raise Refused("a limit of it is no figure that a limit can have")
+    return int(value)
+
+
+def _endpoints(row: Row) -> list[str] | None:
+    """Paths that a key may be used for; None: all. Raises Refused."""
+    routes = [str(route) for route in row.get("allowed_routes") or []]
+    if not routes or not ALL_ROUTES.isdisjoint(routes):
+        return None
+    paths = [route if route.startswith("/v1") else f"/v1{route}" for route in routes if _ROUTE.fullmatch(route)]
+    if len(paths) < len(routes) or not all(map(ENDPOINT.fullmatch, paths)):
+        raise Refused("it is for routes that are not ours")
+    return list(dict.fromkeys(paths))
+
+
+def _object(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _texts(value: object) -> dict[str, str]:
+    """Aliases. Raises Refused."""
+    found = _object(value)
+    if not all(isinstance(name, str) and name and isinstance(to, str) and to for name, to in found.items()):
+        raise Refused("its model aliases are no names")
+    return dict(found)
+
+
+def _name(alias: object, otherwise: object) -> str:
+    """For people; what cannot be shown is left out."""
+    return "".join(each for each in str(alias or otherwise) if each.isprintable())[:LONGEST_TEXT]

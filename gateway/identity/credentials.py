@@ -1,0 +1,131 @@
+"""What a request brings to say whose it is: a key or a token, and the tenant that a gateway in front names.
+
+All of it is read at once, before anything is asked or remembered: of two identities in one request none is chosen, the
+request is refused.
+"""
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from starlette.types import Scope
+
+from fairlane.gateway.errors import identity_conflict, invalid, invalid_api_key, invalid_token
+from fairlane.gateway.http.connections import holder_of, peer_of
+from fairlane.gateway.identity.tokens import LONGEST_TOKEN, is_token
+from fairlane.quotas.api_keys import is_imported, public_id
+from fairlane.quotas.tenants import TENANT_ID
+from fairlane.scheduler.protocol.settings import Networks
+
+log = logging.getLogger(__name__)
+
+Headers = Iterable[tuple[bytes, bytes]]
+_BEARER = "bearer"
+_KEY_HEADER = b"x-api-key"
+LONGEST_KEY = 512
+MOST_PEERS_TOLD = 16
+"""Of those whose tenant header is ignored, in the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What one request brings."""
+
+    secret: str = field(repr=False)
+    """A key or a token."""
+    also: str = field(default="", repr=False)
+    """A key of other software in another header: nobody's, unless it was imported."""
+    tenant: str = ""
+    """Named by a peer that may do so; empty: none."""
+
+
+class CredentialReader:
+    """Reads them by the settings."""
+
+    def __init__(
+        self, *, header: str = "x-fairlane-tenant", peers: Networks | None = None, takes_tokens: bool = False
+    ) -> None:
+        """`header`: names a tenant, from one of these peers."""
+        self._header = header.encode()
+        self._peers = peers or Networks()
+        self._takes_tokens = takes_tokens
+        self._told: set[str] = set()
+
+    def read(self, scope: Scope) -> Credentials:
+        """Raises ApiError: `invalid_api_key`, `identity_conflict`, `invalid_request_error` for what names no tenant."""
+        own = self._header
+        authorization, keys, named = [], [], []
+        for name, value in scope["headers"]:
+            if name == b"authorization":
+                authorization.append(value)
+            elif name == _KEY_HEADER:
+                keys.append(value)
+            elif name == own:
+                named.append(value)
+        tenant = self._tenant(named, scope) if named else ""
+        if not authorization:
+            return Credentials(self._checked(_one(keys)), "", tenant)
+        secret, also = self._checked(_bearer(authorization)), ""
+        for value in keys:
+            other = value.decode("latin-1").strip()
+            if other != secret and self._is_identity(other):
+                raise identity_conflict()
+            if other != secret and is_imported(other):
+                also = other
+        return Credentials(secret, also, tenant)
+
+    def _tenant(self, named: Sequence[bytes], scope: Scope) -> str:
+        peer = peer_of(scope)
+        if peer not in self._peers:
+            self._tell(peer)
+            return ""
+        found = {value.decode("latin-1").strip() for value in named}
+        if len(found) != 1:
+            raise identity_conflict()
+        tenant = found.pop()
+        if not TENANT_ID.fullmatch(tenant):
+            raise invalid(self._header.decode(), "This header must name one tenant by its id.")
+        return tenant
+
+    def _tell(self, peer: str) -> None:
+        """Once for each peer, and of a few peers alone."""
+        holder = holder_of(peer)
+        if holder not in self._told and len(self._told) < MOST_PEERS_TOLD:
+            self._told.add(holder)
+            name, told = self._header.decode(), holder or "a peer without an address"
+            log.warning("%s is ignored from %s: gateway.tenant_header_peers does not list it", name, told)
+
+    def _is_identity(self, text: str) -> bool:
+        return public_id(text) is not None or (self._takes_tokens and is_token(text))
+
+    def _checked(self, secret: str) -> str:
+        """Of a length that its kind can have."""
+        if self._takes_tokens and is_token(secret):
+            if len(secret) > LONGEST_TOKEN:
+                raise invalid_token()
+        elif len(secret) > LONGEST_KEY:
+            raise invalid_api_key()
+        return secret
+
+
+def bearer(headers: Headers) -> str:
+    """The key in the one `Authorization: Bearer` header. Raises ApiError `invalid_api_key`."""
+    secret = _bearer([value for name, value in headers if name == b"authorization"])
+    if len(secret) > LONGEST_KEY:
+        raise invalid_api_key()
+    return secret
+
+
+def _bearer(given: Sequence[bytes]) -> str:
+    scheme, _, secret = _one(given).partition(" ")
+    if scheme.lower() != _BEARER or not secret.strip():
+        raise invalid_api_key()
+    return secret.strip()
+
+
+def _one(given: Sequence[bytes]) -> str:
+    """The text of the one header."""
+    text = given[0].decode("latin-1").strip() if len(given) == 1 else ""
+    if not text or not text.isascii():
+        raise invalid_api_key()
+    return text

@@ -1,0 +1,156 @@
+"""What a token has to be (RFC 7519, 8725), and what of its claims becomes a tenant and a group.
+
+    sized, three parts ──> header: alg of the settings, kid, nothing that names a key ──> iss: one of the settings'
+      ──> the issuer's key for (kid, alg) ──> signature, exp, nbf, iat, iss, aud ──> claim → tenant, groups → limits
+
+Until the signature is checked, a token only chooses among what the settings have: an issuer, and a key that this issuer
+published for this algorithm. Nothing of a token is logged, nor in a message.
+"""
+
+import base64
+import binascii
+from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import jwt
+import msgspec
+
+from fairlane.gateway.errors import ApiError, invalid_token, tenant_not_allowed
+from fairlane.gateway.identity.settings import ClaimPath, GroupSection, IssuerSection
+from fairlane.gateway.identity.signing_keys import SigningKeys
+from fairlane.quotas.api_keys import is_imported
+from fairlane.quotas.delegated_keys import Delegation
+
+PARTS = 3
+LONGEST_TOKEN = 16 * 1024
+LONGEST_HEADER = 2 * 1024
+"""Of its own: base64 and all."""
+LONGEST_KID = 256
+MOST_VALUES = 1_000
+"""Of a claim that is a list."""
+REFUSED_HEADERS = frozenset({"jku", "jwk", "x5u", "x5c", "crit", "b64", "zip", "enc"})
+"""What would say where a key is, bring it along, or ask for what is not understood here."""
+TYPES = frozenset({"", "jwt", "at+jwt", "application/at+jwt"})
+"""Of a token that says who calls; others, such as `logout+jwt`, are of an issuer's too, and were made for something
+else."""
+REQUIRED = ["exp", "iss", "aud"]
+
+T = TypeVar("T")
+
+
+class _Issued(msgspec.Struct):
+    iss: str
+
+
+class _Issuer:
+    """One of the settings', with its keys."""
+
+    def __init__(self, section: IssuerSection) -> None:
+        self.section = section
+        self.keys = SigningKeys(section)
+
+
+class Tokens:
+    """Tokens of all issuers."""
+
+    def __init__(self, issuers: Sequence[IssuerSection]) -> None:
+        self._issuers = {each.issuer: _Issuer(each) for each in issuers}
+
+    def upkeep(self) -> list[Coroutine[Any, Any, None]]:
+        """What keeps each issuer's keys fresh for as long as it runs."""
+        return [each.keys.run() for each in self._issuers.values()]
+
+    async def delegation(self, token: str) -> Delegation:
+        """Which tenant a token is of, and by which way.
+
+        Raises ApiError: `invalid_token`, `token_expired`, `token_not_yet_valid`, `wrong_audience`,
+        `unknown_signing_key`, `issuer_unavailable`, `tenant_not_allowed`.
+        """
+        header, issued = _read(token)
+        issuer = self._issuers.get(issued.iss)
+        algorithm, kid = header.get("alg"), header.get("kid")
+        if issuer is None or algorithm not in issuer.section.algorithms:
+            raise invalid_token()
+        if not isinstance(kid, str) or not 0 < len(kid) <= LONGEST_KID:
+            raise invalid_token()
+        claims = verified(token, await issuer.keys.of(kid, algorithm), issuer.section)
+        return delegation_of(claims, issuer.section)
+
+
+def is_token(credential: str) -> bool:
+    """It has a token's form, signed or encrypted: no key of ours has a dot, and no token begins as imported keys do."""
+    return credential.count(".") >= PARTS - 1 and not is_imported(credential)
+
+
+def _read(token: str) -> tuple[dict[str, Any], _Issued]:
+    """Header and issuer, on which nothing may rest yet. Raises ApiError `invalid_token`."""
+    parts = token.split(".", PARTS)
+    if len(token) > LONGEST_TOKEN or len(parts) != PARTS or len(parts[0]) > LONGEST_HEADER:
+        raise invalid_token()
+    header = _json(parts[0], dict[str, Any])
+    said = header.get("typ", "")
+    if not REFUSED_HEADERS.isdisjoint(header) or not isinstance(said, str) or said.lower() not in TYPES:
+        raise invalid_token()
+    return header, _json(parts[1], _Issued)
+
+
+def _json(part: str, kind: type[T]) -> T:
+    with suppress(ValueError, RecursionError, binascii.Error):
+        return msgspec.json.decode(base64.b64decode(part + "=" * (-len(part) % 4), b"-_", validate=True), type=kind)
+    raise invalid_token()
+
+
+def verified(token: str, key: jwt.PyJWK, issuer: IssuerSection) -> dict[str, Any]:
+    """The claims of a token that its issuer signed for us and that holds now. Raises ApiError."""
+    try:
+        claims: dict[str, Any] = jwt.decode(
+            token,
+            key,
+            algorithms=[key.algorithm_name],
+            audience=issuer.audience,
+            issuer=issuer.issuer,
+            leeway=issuer.leeway_s,
+            options={"require": REQUIRED},
+        )
+    except jwt.ExpiredSignatureError:
+        raise ApiError("The token has expired.", "token_expired") from None
+    except jwt.ImmatureSignatureError:
+        raise ApiError("The token is not valid yet.", "token_not_yet_valid") from None
+    except jwt.InvalidAudienceError:
+        raise ApiError(
+            "The token was made for somebody else: its audience is not this gateway's.", "wrong_audience"
+        ) from None
+    except (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError):
+        raise invalid_token() from None
+    return claims
+
+
+def delegation_of(claims: Mapping[str, Any], issuer: IssuerSection) -> Delegation:
+    """The tenant that the claims name by the settings' list, and the limits of the first listed group that they have.
+
+    Raises ApiError `tenant_not_allowed` where that is no tenant or more than one, or none of the groups.
+    """
+    tenants = {issuer.tenants[each] for each in _texts(claims, issuer.tenant_claim) if each in issuer.tenants}
+    if len(tenants) != 1:
+        raise tenant_not_allowed()
+    group: GroupSection | None = None
+    if issuer.groups:
+        held = frozenset(_texts(claims, issuer.groups_claim))
+        group = next((each for each in issuer.groups if each.group in held), None)
+        if group is None:
+            raise tenant_not_allowed()
+    limits, scopes = issuer.terms_of(group)
+    via = f"issuer:{issuer.name}" + (f"/{group.group}" if group else "")
+    return Delegation(via=via, tenant=tenants.pop(), limits=limits, scopes=scopes)
+
+
+def _texts(claims: Mapping[str, Any], path: ClaimPath) -> list[str]:
+    """What a claim says: one text or a list of them; nothing where it is anything else."""
+    found: Any = claims
+    for name in (path,) if isinstance(path, str) else path:
+        found = found.get(name) if isinstance(found, dict) else None
+    listed = [found] if isinstance(found, str) else found
+    if not isinstance(listed, list) or len(listed) > MOST_VALUES:
+        return []
+    return [each for each in listed if isinstance(each, str)]

@@ -1,0 +1,109 @@
+"""Keys that are nobody's secret: each stands for one way on which somebody whom we trust brings a tenant's requests.
+
+Such a way is an identity provider, with or without one of its groups, or the key of a gateway in front. Its key has
+limits, usage and an end as any other has, so budgets count all callers alike, and revoking it closes that way alone.
+It is made at its first use, under an id that follows from the way and the tenant: no two gateways make two.
+"""
+
+import base64
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass, field
+
+from fairlane.quotas import keyspace
+from fairlane.quotas.api_keys import ApiKey, Identity, KeyStore, Scopes
+from fairlane.quotas.audit import Note
+from fairlane.quotas.limits import LIMIT_NAMES, Limits
+from fairlane.quotas.scripts import Database, Redis
+from fairlane.quotas.store import QuotaError
+from fairlane.quotas.tenants import TenantStore
+
+ACTOR = "gateway"
+"""Who makes them, as the audit log says it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delegation:
+    """One way to one tenant. A tenant or a way of another name has another key."""
+
+    via: str
+    """The way: as `issuer:login`, `issuer:login/research`, `key:<public id>`."""
+    tenant: str
+    limits: Limits | None = None
+    """Of all requests on this way together; None: what operators set of its key."""
+    scopes: Scopes = field(default_factory=Scopes)
+
+    @property
+    def key_id(self) -> str:
+        """80 bits of a hash, in the form of all public ids."""
+        digest = hashlib.sha256(json.dumps([self.via, self.tenant]).encode()).digest()
+        return base64.b32encode(digest[:10]).decode().lower()
+
+
+class DelegatedKeys:
+    """The keys of delegations. Every call may raise StoreUnavailable."""
+
+    def __init__(self, client: Redis) -> None:
+        self._database = Database(client)
+        self._keys = KeyStore(client)
+        self._tenants = TenantStore(client)
+        self._applied: dict[str, Delegation] = {}
+        """By key: what this process has seen to be stored of it."""
+
+    async def identity(self, delegation: Delegation) -> Identity | None:
+        """Who comes on this way; None where the tenant is not there, or the way's key was revoked."""
+        key_id = delegation.key_id
+        root, tenant_id = await self._database.call("HMGET", keyspace.api_key(key_id), "root", "tenant")
+        found = None if root is None else await self._keys.identity(root, tenant_id, key_id)
+        if found is None:
+            if root is not None and await self._database.call("EXISTS", _record(root, key_id)):
+                return None  # revoked
+            return await self._make(delegation)
+        if self._applied.get(key_id) != delegation:
+            found = await self._apply(delegation, found)
+        return found and Identity(found.tenant, dataclasses.replace(found.key, scopes=delegation.scopes))
+
+    async def _make(self, delegation: Delegation) -> Identity | None:
+        tenant, key_id = await self._tenants.get(delegation.tenant), delegation.key_id
+        if tenant is None:
+            return None
+        where = ("root", tenant.root, "tenant", tenant.id)
+        await self._database.call("HSET", keyspace.api_key(key_id), *where)
+        key = ApiKey(
+            id=key_id,
+            tenant=tenant.id,
+            name=delegation.via[:200],
+            created_at=await self._database.now_ms() / 1e3,
+            limits=delegation.limits or Limits(),
+            scopes=delegation.scopes,
+            via=delegation.via,
+        )
+        target = f"{tenant.id}/{key_id}"
+        note = Note(actor=ACTOR, action="key.create", target=target, changes={"via": {"after": delegation.via}})
+        await self._keys.put(tenant, key, note)  # where another gateway was quicker, its key is as good
+        return await self._keys.identity(tenant.root, tenant.id, key_id)
+
+    async def _apply(self, delegation: Delegation, found: Identity) -> Identity | None:
+        """Have the key follow what is stated of its way: once for each process, so that two of different settings do
+        not take turns."""
+        tenant, key, stated = found.tenant, found.key, _stated(delegation)
+        if key.changed(stated) != key:
+            try:
+                key = await self._keys.update(tenant, key, stated)
+            except QuotaError:  # changed or revoked meanwhile: the next request tries again
+                return await self._keys.identity(tenant.root, tenant.id, key.id)
+        self._applied[key.id] = delegation
+        return Identity(tenant, key)
+
+
+def _stated(delegation: Delegation) -> dict[str, object]:
+    """As a change of its key."""
+    scopes = dataclasses.asdict(delegation.scopes)
+    if delegation.limits is None:
+        return {"scopes": scopes}
+    return {"scopes": scopes, "limits": dict.fromkeys(LIMIT_NAMES) | delegation.limits.as_dict()}
+
+
+def _record(root: str, key_id: str) -> str:
+    return keyspace.of_root(root) + keyspace.key_level(key_id)
