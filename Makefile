@@ -12,7 +12,8 @@ help: ## This list
 serve: $(VENV)/.serve ## Store, gateway and worker on http://127.0.0.1:8000
 	$(BIN)/fairlane serve
 
-test: check unit ## Lint, types, import rules, and the whole suite
+test: ## Lint, types, import rules, and the whole suite; types take one core, so both go on at once
+	$(MAKE) --no-print-directory --jobs 2 check unit
 
 fast: $(VENV)/.dev ## Tests that need no process, no store and no torch: under a minute
 	$(BIN)/pytest --numprocesses 2 --dist worksteal -m "not slow"

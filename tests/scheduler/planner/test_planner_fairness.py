@@ -69,7 +69,7 @@ requests = st.tuples(st.integers(1, 300), st.integers(1, 200))
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=10)
 @given(
     one=requests,
     other=requests,
