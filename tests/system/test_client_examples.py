@@ -21,8 +21,7 @@ CLIENTS = ROOT / "examples" / "clients"
 PYTHON = ROOT / ".venv" / "clients" / "bin" / "python"
 AISDK = "aisdk/chat.mjs"
 EXAMPLES = ("litellm_chat.py", "llamaindex_chat.py", "instructor_extract.py", AISDK)
-TOKENS_PER_DAY, SPENT = 1_000, 970
-"""No example's first request fits into what is left of the day."""
+TOKENS_PER_DAY = 1_000
 
 Run = Callable[[str, str], "subprocess.CompletedProcess[str]"]
 
@@ -68,11 +67,12 @@ def test_it_prints_what_it_asked_for(server: Server, run: Run, example: str, pri
     assert [text for text in printed if text not in ran.stdout] == []
 
 
+@pytest.mark.parametrize("spent", [970, 920], ids=["no answer fits", "no stream after it fits"])
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_at_a_limit_it_says_when_the_request_would_fit(server: Server, run: Run, example: str) -> None:
-    key = server.tenant(f"spent-{Path(example).stem}", limits={"tokens_per_day": TOKENS_PER_DAY})
+def test_at_a_limit_it_says_when_the_request_would_fit(server: Server, run: Run, example: str, spent: int) -> None:
+    key = server.tenant(f"spent-{spent}-{Path(example).stem}", limits={"tokens_per_day": TOKENS_PER_DAY})
     with server.sdk(key) as sdk:
-        sdk.completions.create(model=MODEL, prompt=[1] * SPENT, max_tokens=1)
+        sdk.completions.create(model=MODEL, prompt=[1] * spent, max_tokens=1)
 
     ran = run(example, key)
 

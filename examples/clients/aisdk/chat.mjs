@@ -26,9 +26,14 @@ async function chat() {
 }
 
 async function stream() {
-  const onError = ({ error }) => { throw error; }; // else it is logged, and the stream ends
-  const answer = streamText({ ...asked, prompt: 'Say in one sentence what a river is.', onError });
+  let refused; // a stream tells of errors here alone, and ends
+  const answer = streamText({
+    ...asked,
+    prompt: 'Say in one sentence what a river is.',
+    onError: ({ error }) => { refused = error; },
+  });
   for await (const piece of answer.textStream) process.stdout.write(piece);
+  if (refused) throw refused;
   const { inputTokens, outputTokens } = await answer.usage;
   console.log(`\n${inputTokens} prompt tokens, ${outputTokens} output tokens`);
 }
