@@ -19,6 +19,7 @@ def start_logging(level: str, name: str = "gateway") -> None:
     lines = Lines()
     lines.setFormatter(Stamped(FORMAT.format(name, os.getpid())))
     logging.basicConfig(level=level.upper(), handlers=[lines])
+    logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # it quotes the bytes that are no form
 
 
 class Lines(logging.StreamHandler[TextIO]):
