@@ -100,7 +100,7 @@ def _previous_id(body: bytes) -> str | None:
     """The id in a body; None too where the body is refused for it."""
     try:
         found = msgspec.json.decode(body, type=_Previous).previous_response_id
-    except (msgspec.MsgspecError, RecursionError):
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return None
     return found if isinstance(found, str) and found and found.isprintable() else None
 

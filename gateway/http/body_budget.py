@@ -14,6 +14,7 @@ leave is given back now and then, in a thread: that takes some milliseconds, in 
 import asyncio
 import ctypes
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from fairlane.gateway.errors import ApiError, body_budget_full, overloaded_memory
@@ -200,7 +201,8 @@ class Trimmer:
         if self._trim is None or (self._trimming is not None and not self._trimming.done()):
             return
         self._bytes = 0
-        self._trimming = asyncio.get_running_loop().run_in_executor(None, self._trim, 0)
+        with suppress(RuntimeError):  # the loop is closing, and takes no more for its threads
+            self._trimming = asyncio.get_running_loop().run_in_executor(None, self._trim, 0)
 
 
 def _of_glibc(name: str) -> Callable[..., int] | None:

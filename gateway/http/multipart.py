@@ -144,7 +144,7 @@ async def read_form(
     in time; starlette's ClientDisconnect.
     """
     given = dict(headers)
-    if given.get(b"content-encoding", b"identity").strip().lower() != b"identity":
+    if any(name == b"content-encoding" and value.strip().lower() != b"identity" for name, value in headers):
         raise invalid("content-encoding", "`content-encoding` is not supported: send the body as it is.")
     reader = FormReader(given.get(b"content-type", b""), max_file_bytes=max_file_bytes)
     try:

@@ -51,7 +51,7 @@ def asks_for_stream(body: bytes) -> bool:
         return False
     try:
         return msgspec.json.decode(body, type=_Asked).stream is True
-    except (msgspec.MsgspecError, RecursionError):
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return False
 
 

@@ -21,6 +21,7 @@ def start_logging(level: str, name: str = "gateway") -> None:
     logging.basicConfig(level=level.upper(), handlers=[lines])
     for library in ("httpx", "httpcore"):  # a line for each fetch of an issuer's keys, and every header of it
         logging.getLogger(library).setLevel(logging.WARNING)
+    logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # it quotes the bytes that are no form
 
 
 class Lines(logging.StreamHandler[TextIO]):

@@ -1,16 +1,20 @@
 """What each choice has to be: a request's form and tools, checked, as one grammar for the worker."""
 
+import asyncio
 from collections.abc import Sequence
 
 import msgspec
 
-from fairlane.gateway.errors import invalid
+from fairlane.gateway.errors import ApiError, invalid
 from fairlane.gateway.grammar.checker import GrammarChecker
 from fairlane.gateway.grammar.structure import json_structure
 from fairlane.gateway.openai.requests import ChatRequest, GenerationRequest
 from fairlane.gateway.openai.tools import Tool
 from fairlane.gateway.text.tokenizer import TextModel
 from fairlane.scheduler.protocol.grammar_limits import MOST_GRAMMAR_CHARS
+
+MOST_CHECKING_S = 6.0
+"""How long the tools of one request may be checked."""
 
 
 async def grammar_of(
@@ -62,8 +66,13 @@ async def _with_tools(
 
 
 async def _check(request: ChatRequest, tools: Sequence[Tool], checker: GrammarChecker, tenant_id: str) -> None:
+    clock = asyncio.get_running_loop().time
+    end_s = clock() + MOST_CHECKING_S
     for tool in tools:
         param = request.parameters_param.format(index=request.tools.index(tool))
+        if clock() > end_s:  # others wait for the same few processes; what was checked is kept for the next try
+            message = f"Checking `{param}` and what stands before it takes more than {MOST_CHECKING_S:g} s."
+            raise ApiError(message, "overloaded", param, retry_after_s=1.0)
         await checker.grammar(json_structure(tool.parameters, param), tenant_id)
 
 

@@ -8,7 +8,7 @@ import pytest
 from openai.types.responses import Response
 
 from tests.support.gateway.response_events import RESPONSES, events, prompt
-from tests.support.gateway.served import SAID, Served, serving, settings
+from tests.support.gateway.served import SAID, Served, error_of, serving, settings
 
 pytestmark = pytest.mark.anyio
 
@@ -52,6 +52,17 @@ async def test_a_kept_response_is_shown_and_forgotten(served: Served) -> None:
             await sdk.responses.create(model="tiny", input="And?", previous_response_id=made.id)
 
     assert refused.value.param == "previous_response_id"
+
+
+@pytest.mark.parametrize("field", ["previous_response_id", "stream"])
+@pytest.mark.parametrize("padding", [0, 20_000])
+async def test_a_body_that_is_no_unicode_is_refused_before_anything_is_looked_up(
+    served: Served, padding: int, field: str
+) -> None:
+    body = b'{"model": "tiny", "input": "%b", "%b": "\xff"}' % (b"x" * padding, field.encode())
+
+    for headers in ({}, {"idempotency_key": "a key"}):
+        assert error_of(await served.post(RESPONSES, body, **headers)) == (400, "invalid_request_error")
 
 
 async def test_a_streamed_response_is_kept_too(served: Served) -> None:

@@ -1,6 +1,7 @@
 """Files by the official SDK and past it: kept as they come, bounded, and nobody else's."""
 
 import asyncio
+import gzip
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -58,6 +59,18 @@ async def test_a_query_that_is_none_is_refused(served: Served, path: str, query:
 
     assert error_of(refused) == (400, "invalid_request_error")
     assert refused.json()["error"]["param"] == param
+
+
+@pytest.mark.parametrize("encodings", [("gzip",), ("gzip", "identity"), ("identity", "br"), ("gzip, identity",)])
+async def test_a_compressed_form_is_refused_unread(served: Served, tmp_path: Path, encodings: tuple[str, ...]) -> None:
+    bomb = gzip.compress(b"0" * 10 * MOST_BYTES)
+    form = [("content-type", "multipart/form-data; boundary=b"), *(("content-encoding", each) for each in encodings)]
+    async with served.http as client:
+        key = ("authorization", f"Bearer {served.keys['acme']}")
+        refused = await client.post("/v1/files", content=bomb, headers=[key, *form])
+
+    assert error_of(refused) == (400, "invalid_request_error")
+    assert (refused.json()["error"]["param"], left(tmp_path)) == ("content-encoding", [])
 
 
 async def test_lists_come_in_pages_and_either_order(served: Served) -> None:

@@ -8,7 +8,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 
 from fairlane.gateway.errors import ApiError
-from fairlane.gateway.http.body_budget import BodyBudget, BodyHold
+from fairlane.gateway.http import body_budget
+from fairlane.gateway.http.body_budget import TRIM_AFTER_BYTES, BodyBudget, BodyHold, Trimmer
 from fairlane.scheduler.protocol.settings import ByteSize
 from tests.support.gateway.served import ASKED, CHAT, COMPLETIONS, WAIT_S, Served, error_of, serving, settings, until
 
@@ -182,3 +183,19 @@ def test_a_body_that_found_no_room_takes_nothing_more() -> None:
     with pytest.raises(ApiError, match="Too many bodies"):
         hold.claim("a", 10)
     assert budget.held_bytes == 0
+
+
+async def test_what_was_freed_as_the_loop_closes_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(body_budget, "REST_S", 0.0)
+    told: list[str] = []
+
+    async def closing() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: told.append(context["message"]))
+        await loop.shutdown_default_executor()
+        Trimmer().freed(TRIM_AFTER_BYTES)
+        await asyncio.sleep(0.01)
+
+    await asyncio.to_thread(asyncio.run, closing())
+
+    assert told == []

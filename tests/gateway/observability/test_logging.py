@@ -3,6 +3,8 @@
 import asyncio
 import io
 import logging
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -94,3 +96,22 @@ async def test_arguments_that_do_not_fit_are_no_fault_of_who_logs(capsys: pytest
 
     assert written.getvalue() == "two\n"
     assert "--- Logging error ---" in capsys.readouterr().err
+
+
+BROKEN_FORM = """
+from fairlane.gateway.errors import ApiError
+from fairlane.gateway.http.multipart import FormReader
+from fairlane.gateway.observability.logging import start_logging
+start_logging("debug")
+try:
+    FormReader(b"multipart/form-data; boundary=b", max_file_bytes=9).push(b"secret")
+except ApiError:
+    print("refused")
+"""
+
+
+@pytest.mark.slow
+def test_bytes_of_a_form_that_is_none_are_not_logged() -> None:
+    done = subprocess.run([sys.executable, "-c", BROKEN_FORM], capture_output=True, text=True, check=True)
+
+    assert (done.stdout, done.stderr) == ("refused\n", "")
