@@ -267,7 +267,7 @@ def the_least_computed_yields(config: VllmConfig) -> None:
     for number in range(SLOTS):
         engine.add(f"low{number}", low(), prompt=200 if number != 3 else 30, tokens=50)
     engine.steps(3)
-    engine.scheduler._ranked_ms = 0.0  # by the clock it may not be due yet
+    engine.scheduler._rank_ms = 0.0  # by the clock it may not be due yet
     engine.add("high", high())
     engine.step()
     assert [name for name, one in engine.requests.items() if one.num_preemptions] == ["low3"]
