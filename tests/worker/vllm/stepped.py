@@ -218,7 +218,7 @@ def a_lane_below_its_floor_gets_the_next_free_slot(config: VllmConfig) -> None:
     engine.step()
     engine.add("low", low(), tokens=5)
     for _ in range(30):  # a lane above that never ends
-        while len(engine.scheduler.waiting) < SLOTS:
+        while len(engine.scheduler.waiting) < 3 * SLOTS:
             engine.add(next(names), high(), tokens=5)
         engine.step()
         if len(engine.outputs["low"]) == 5:
