@@ -35,6 +35,11 @@ class Claim(NamedTuple):
     weight: float
 
 
+def service(claim: Claim, prefilled: int, produced: int) -> float:
+    """What so many tokens of its prompt and of its output count for."""
+    return (PREFILL_WEIGHT * prefilled + DECODE_WEIGHT * produced) / claim.weight
+
+
 class Progress(NamedTuple):
     """How far a request is."""
 
@@ -99,6 +104,8 @@ class LanePolicy:
         """Tenants whose requests wait or run, as of late."""
         self._least = dict.fromkeys(lanes, math.inf)
         """The smallest counter of those that wait; infinity where nobody does."""
+        self._ends = dict.fromkeys(lanes, math.inf)
+        """Counters up to which a tenant is inside the window."""
         self._now_ms = 0.0
         self._base_ms = self._token_ms = self._pair_ms = 0.0
 
@@ -118,6 +125,7 @@ class LanePolicy:
                 self._counters[name] = Counters(self._window)
             self._least[name] = min(map(self._counters[name].value, waits[name]), default=math.inf)
             self._here[name] = waits[name] | runs[name]
+            self._ends[name] = self._least[name] + self.lanes[name].window(self._window, self._token_ms)
 
     def arrive(self, claim: Claim) -> None:
         """A request came. A tenant of which nothing is here starts from the least served of those that are."""
@@ -126,10 +134,9 @@ class LanePolicy:
             counters.lift(claim.tenant, here)
             here.add(claim.tenant)
 
-    def charge(self, claim: Claim, prefilled: int, produced: int) -> None:
-        """Count a step's service."""
-        service = PREFILL_WEIGHT * prefilled + DECODE_WEIGHT * produced
-        self._counters[claim.lane.name].charge(claim.tenant, service, claim.weight)
+    def charge(self, lane: LaneName, tenant: str, service: float) -> None:
+        """Count a step's service (`service`), each token by its request's weight."""
+        self._counters[lane].charge(tenant, service, 1.0)
 
     def lane_rank(self, claim: Claim) -> int:
         """Its lane's rank, one higher once it has waited long."""
@@ -175,8 +182,7 @@ class LanePolicy:
 
     def _is_outside(self, claim: Claim, counter: float) -> bool:
         """Its tenant had more than Θ above the least served that waits. A promise holds whatever its tenant has had."""
-        window = claim.lane.window(self._window, self._token_ms)
-        return not claim.guaranteed and counter > self._least[claim.lane.name] + window
+        return not claim.guaranteed and counter > self._ends[claim.lane.name]
 
     def _prospects(self, claim: Claim, progress: Progress, counter: float) -> tuple[int, float]:
         """Class and urgency. With its first token out nothing is due any more that an engine was told of."""

@@ -15,7 +15,7 @@ import itertools
 import logging
 import math
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from typing import NamedTuple, Self
 
@@ -32,7 +32,8 @@ from vllm.v1.request import Request, RequestStatus
 
 from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.steps import StepFeatures
-from fairlane.worker.vllm.lane_policy import Claim, LanePolicy, Progress, Rank, claim_of
+from fairlane.scheduler.protocol.lanes import LaneName
+from fairlane.worker.vllm.lane_policy import Claim, LanePolicy, Progress, Rank, claim_of, service
 from fairlane.worker.vllm.pace import Allowance, Load, allowance
 from fairlane.worker.vllm.ranked_queue import RankedQueue
 from fairlane.worker.vllm.settings import read_settings
@@ -41,8 +42,9 @@ from fairlane.worker.vllm.yielding import Holder, Room, Wish, choose_yielding, s
 
 log = logging.getLogger("vllm.fairlane")  # vLLM gives handlers to its own loggers alone
 
-RERANK_MS = 50.0
-"""So often urgency, counters and promotions move what waits; what comes takes its place at once."""
+RERANK_MS, RERANK_PART = 50.0, 0.01
+"""So often urgency, counters and promotions move what waits and runs, and for at most so much of the time; what comes
+takes its place at once."""
 LONGEST_PAUSE = 64
 """Steps for which nobody is asked to yield after yielding helped nobody."""
 
@@ -82,7 +84,9 @@ class LaneScheduler(Scheduler):  # type: ignore[misc] # vllm is not installed wh
         """Waiting requests whose lanes lack slots of their floors: they go first."""
         self._in_order: list[Request] = []
         """What ran when it was last put into order."""
-        self._ranked_ms = -math.inf
+        self._rank_ms = 0.0
+        """When all is ranked anew."""
+        self._running_ranks: dict[str, Rank] = {}
         self._lacking: dict[int, int] = {}
         self._allowance: Allowance | None = None
         self._beneficiaries: list[Request] = []
@@ -176,20 +180,31 @@ class LaneScheduler(Scheduler):  # type: ignore[misc] # vllm is not installed wh
         self._allowance = None
         if self._pause_state != PauseState.UNPAUSED:
             return
-        now_ms, lacking = time.time() * 1e3, self._lack()
-        is_due = now_ms - self._ranked_ms >= RERANK_MS or now_ms < self._ranked_ms
+        began_ms, lacking = _now_ms(), self._lack()
+        is_due = began_ms >= self._rank_ms
         if is_due or lacking != self._lacking:
-            self._rank_anew(now_ms, lacking)
+            self._rank_anew(lacking)
+            self._running_ranks.clear()
         if is_due or self.running != self._in_order:
-            self.running.sort(key=lambda one: self._policy.running_rank(self._claim(one), _progress(one)))
+            self.running.sort(key=self._running_rank)
+        if is_due:
+            ended_ms = _now_ms()
+            self._rank_ms = ended_ms + max(RERANK_MS, (ended_ms - began_ms) / RERANK_PART)
         if self.current_step >= self._pause_until_step:
             self._let_yield()
         self._in_order = [*self.running]
 
-    def _rank_anew(self, now_ms: float, lacking: dict[int, int]) -> None:
+    def _running_rank(self, request: Request) -> Rank:
+        rank = self._running_ranks.get(request.request_id)
+        if rank is None:
+            rank = self._policy.running_rank(self._claim(request), _progress(request))
+            self._running_ranks[request.request_id] = rank
+        return rank
+
+    def _rank_anew(self, lacking: dict[int, int]) -> None:
         waiting = self.waiting.unordered()
         self._claims = {one: claim for one, claim in self._claims.items() if one in self.requests}
-        self._policy.begin(now_ms, map(self._claim, waiting), map(self._claim, self.running))
+        self._policy.begin(time.time() * 1e3, map(self._claim, waiting), map(self._claim, self.running))
         self._first_of_floors.clear()
         for rank, count in lacking.items():
             here = [one for one in waiting if self._claim(one).lane.rank == rank and _may_start(one)]
@@ -197,7 +212,7 @@ class LaneScheduler(Scheduler):  # type: ignore[misc] # vllm is not installed wh
             fitting = (one for one in sorted(here, key=self._waiting_rank) if self._needs(one) <= free)
             self._first_of_floors.update([one.request_id for one in itertools.islice(fitting, count)])
         self.waiting.rerank()
-        self._ranked_ms, self._lacking = now_ms, lacking
+        self._lacking = lacking
 
     def _lack(self) -> dict[int, int]:
         """Slots of their floors that lanes with waiting work lack, by rank."""
@@ -280,6 +295,7 @@ class LaneScheduler(Scheduler):  # type: ignore[misc] # vllm is not installed wh
     def _preempt(self, victims: list[Request]) -> None:
         now_s = time.monotonic()
         for request in victims:
+            self._running_ranks.pop(request.request_id, None)
             self.running.remove(request)
             self._preempt_request(request, now_s, drop_stale_output=self.requires_kv_delivery)
 
@@ -293,9 +309,10 @@ class LaneScheduler(Scheduler):  # type: ignore[misc] # vllm is not installed wh
         if self._allowance is None:
             self._allowance = allowance(self._load(), self._first, self._costs, self.max_num_scheduled_tokens)
         granted = self._allowance.take(tokens, computed)
-        if not granted and request.request_id in self._first_of_floors:
-            return 1  # it stands before upper lanes' requests, which vLLM would not admit past it
-        return granted
+        if granted or request.status == RequestStatus.RUNNING:
+            return granted
+        # vLLM admits nothing past a waiting request without tokens: upper lanes' would wait behind these.
+        return int(request.request_id in self._first_of_floors or self._holds_kv_blocks(request))
 
     def _load(self) -> Load:
         """What this step holds beside lower lanes' prompts."""
@@ -316,8 +333,10 @@ class LaneScheduler(Scheduler):  # type: ignore[misc] # vllm is not installed wh
     def _note(self, output: SchedulerOutput) -> None:
         """Count a step's service, and whether it helped that somebody yielded."""
         rows = prefilled = context = attention = 0
+        served: defaultdict[tuple[LaneName, str], float] = defaultdict(float)
         for name, tokens in output.num_scheduled_tokens.items():
             request = self.requests[name]
+            claim = self._claim(request)
             end, is_sampled = request.num_computed_tokens, not request.is_prefill_chunk
             rows += 1
             if tokens == 1:
@@ -325,7 +344,10 @@ class LaneScheduler(Scheduler):  # type: ignore[misc] # vllm is not installed wh
             else:
                 prefilled, attention = prefilled + tokens, attention + tokens * end
             again = request.num_preemptions > 0  # what it lost it has been charged for
-            self._policy.charge(self._claim(request), 0 if again else tokens - is_sampled, int(is_sampled))
+            computed = 0 if again else tokens - is_sampled
+            served[claim.lane.name, claim.tenant] += service(claim, computed, is_sampled)
+        for (lane, tenant), amount in served.items():
+            self._policy.charge(lane, tenant, amount)
         if rows:
             self._steps.append(_Step(output, StepFeatures(rows, prefilled, context, attention), _now_ms()))
         if self._beneficiaries:

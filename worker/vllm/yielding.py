@@ -63,8 +63,10 @@ def slot_floors(lanes: Iterable[Lane], slots: int) -> dict[int, int]:
 def choose_yielding(
     wishes: Sequence[Wish], holders: Sequence[Holder], room: Room, floors: Mapping[int, int]
 ) -> tuple[list[int], int]:
-    """The places of those that yield, and how many of the wishes can be met then, from the first. `holders` in running
-    order: those that may yield alone, with every other one of their lanes that keeps a slot of its floor."""
+    """The places of those that yield, and how many of the wishes, from the first, are met then.
+
+    `holders`: those that could yield, in running order. A floor is counted over them alone.
+    """
     slots, blocks, tokens = room
     running = Counter(holder.lane_rank for holder in holders)
     left = list(holders)

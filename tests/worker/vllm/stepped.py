@@ -218,7 +218,7 @@ def a_lane_below_its_floor_gets_the_next_free_slot(config: VllmConfig) -> None:
     engine.step()
     engine.add("low", low(), tokens=5)
     for _ in range(30):  # a lane above that never ends
-        while len(engine.scheduler.waiting) < SLOTS:
+        while len(engine.scheduler.waiting) < 3 * SLOTS:
             engine.add(next(names), high(), tokens=5)
         engine.step()
         if len(engine.outputs["low"]) == 5:
@@ -267,7 +267,7 @@ def the_least_computed_yields(config: VllmConfig) -> None:
     for number in range(SLOTS):
         engine.add(f"low{number}", low(), prompt=200 if number != 3 else 30, tokens=50)
     engine.steps(3)
-    engine.scheduler._ranked_ms = 0.0  # by the clock it may not be due yet
+    engine.scheduler._rank_ms = 0.0  # by the clock it may not be due yet
     engine.add("high", high())
     engine.step()
     assert [name for name, one in engine.requests.items() if one.num_preemptions] == ["low3"]

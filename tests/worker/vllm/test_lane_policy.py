@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.ordering import STEP_WINDOW
 from fairlane.scheduler.protocol.engine_priority import encode
-from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LATENCY, THROUGHPUT
-from fairlane.worker.vllm.lane_policy import Claim, LanePolicy, Progress, claim_of
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LATENCY, THROUGHPUT, LaneName
+from fairlane.worker.vllm.lane_policy import Claim, LanePolicy, Progress, claim_of, service
 
 NOW_MS = 1.8e12
 NEW = Progress(tokens=100, computed=0, has_output=False)
@@ -136,7 +136,7 @@ def test_of_running_prompts_whose_deadlines_press_the_latest_yields_first() -> N
 def test_a_tenant_far_ahead_goes_after_the_least_served_that_waits() -> None:
     ahead, behind = claim(tenant="a", arrived_ms=NOW_MS - 1.0), claim(tenant="b")
     order = policy(ahead, behind)
-    order.charge(ahead, prefilled=int(STEP_WINDOW) + 1, produced=0)
+    order.charge(ahead.lane.name, ahead.tenant, STEP_WINDOW + 1.0)
     order.begin(NOW_MS, [ahead, behind], [])
 
     assert order.waiting_rank(behind, NEW) < order.waiting_rank(ahead, NEW)
@@ -149,8 +149,8 @@ def test_service_counts_by_weight() -> None:
         for name, weight in (("heavy", 4.0), ("light", 1.0))
     )
     order = policy(heavy, light)
-    order.charge(heavy, 400, 0)
-    order.charge(light, 200, 0)
+    order.charge(LaneName.THROUGHPUT, "heavy", service(heavy, 400, 50))
+    order.charge(LaneName.THROUGHPUT, "light", service(light, 200, 50))
 
     assert order.waiting_rank(heavy, NEW) < order.waiting_rank(light, NEW)
 
@@ -158,7 +158,7 @@ def test_service_counts_by_weight() -> None:
 def test_who_comes_to_a_busy_lane_starts_from_the_least_served_there() -> None:
     old, new = claim(tenant="old"), claim(tenant="new", arrived_ms=NOW_MS + 1.0)
     order = policy(old)
-    order.charge(old, 10_000, 0)
+    order.charge(LaneName.THROUGHPUT, "old", 10_000.0)
     order.arrive(new)
     order.begin(NOW_MS, [old, new], [])
 
@@ -168,7 +168,7 @@ def test_who_comes_to_a_busy_lane_starts_from_the_least_served_there() -> None:
 def test_a_lane_where_nobody_is_left_is_level_again() -> None:
     old, new = claim(tenant="old"), claim(tenant="new")
     order = policy(old)
-    order.charge(old, 10_000, 0)
+    order.charge(LaneName.THROUGHPUT, "old", 10_000.0)
     order.begin(NOW_MS, [], [])
     order.begin(NOW_MS, [old, new], [])
 
@@ -189,7 +189,7 @@ claims = st.builds(
 @given(st.lists(st.tuples(claims, progresses), min_size=2, max_size=8), st.integers(0, 20_000))
 def test_both_orders_are_total_and_the_lane_leads(all_work: list[tuple[Claim, Progress]], served: int) -> None:
     order = policy(*[one for one, _ in all_work])
-    order.charge(all_work[0][0], served, 0)
+    order.charge(all_work[0][0].lane.name, all_work[0][0].tenant, float(served))
     order.begin(NOW_MS, [one for one, _ in all_work], [])
     for rank in (order.waiting_rank, order.running_rank):
         ranks = sorted(rank(one, progress) for one, progress in all_work)
