@@ -14,7 +14,7 @@ from starlette.types import Scope
 from fairlane.gateway.errors import ApiError, identity_conflict, invalid_api_key, tenant_not_allowed
 from fairlane.gateway.identity.credentials import CredentialReader, Credentials
 from fairlane.gateway.identity.tokens import Tokens, is_token
-from fairlane.quotas.api_keys import Identity
+from fairlane.quotas.api_keys import KEY_WAY, Identity
 from fairlane.quotas.delegated_keys import Delegation
 from fairlane.quotas.limits import LimitStatus
 from fairlane.quotas.store import Once
@@ -173,7 +173,7 @@ class Authenticator:
         if own.tenant.state == "suspended":
             raise ApiError("The tenant of this key is suspended.", "tenant_suspended")
         passed_on = dataclasses.replace(scopes, act_as=None)
-        return await self._delegated(Delegation(via=f"key:{own.key.id}", tenant=tenant, scopes=passed_on))
+        return await self._delegated(Delegation(via=f"{KEY_WAY}{own.key.id}", tenant=tenant, scopes=passed_on))
 
     async def _delegated(self, delegation: Delegation) -> Identity | None:
         return None if self._delegations is None else await self._delegations.identity(delegation)

@@ -85,6 +85,8 @@ class Scopes:
         return any(caller in ipaddress.ip_network(cidr) for cidr in self.cidrs)
 
 
+KEY_WAY = "key:"
+"""How `via` begins where a key is used through another, whose public id follows."""
 CHANGEABLE = ("name", "expires_at", "limits", "scopes")
 LONGEST_OVERLAP_S = 30 * 86_400.0
 _RECORD = ("doc", "state", "expires_ms", "used_ms", "version")
@@ -210,8 +212,10 @@ class KeyStore:
             if root and await self._database.call("EXISTS", keyspace.of_root(root) + keyspace.key_level(before)):
                 raise KeyExists(before)
         await self._database.call("HSET", place, "id", key.id, "root", tenant.root, "tenant", tenant.id)
+        await self._database.call("HSET", keyspace.api_key(key.id), "root", tenant.root, "tenant", tenant.id)
         if await self.put(tenant, key, note and note(key)) != 1:
             await self._database.call("DEL", place)
+            await self._database.call("DEL", keyspace.api_key(key.id))
             raise KeyNotFound(f"no tenant {tenant.id}")
         return key
 
@@ -266,6 +270,17 @@ class KeyStore:
         if key.state != "active" or _is_over(key, now_ms):
             return None
         return Identity(decode_tenant(tenant_doc, tenant_state, version), key)
+
+    async def is_open(self, key: ApiKey) -> bool:
+        """Whether the key that another is used through may still act for its tenant; True where there is none."""
+        if not key.via.startswith(KEY_WAY):
+            return True
+        acting = key.via.removeprefix(KEY_WAY)
+        root, tenant_id = await self._database.call("HMGET", keyspace.api_key(acting), "root", "tenant")
+        found = None if root is None else await self.identity(root, tenant_id, acting)
+        if found is None or found.tenant.state != "active":
+            return False
+        return found.key.scopes.may_act_as(key.tenant)
 
     async def get(self, tenant: Tenant, key_id: str) -> ApiKey | None:
         record = keyspace.of_root(tenant.root) + keyspace.key_level(key_id)

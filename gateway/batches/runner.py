@@ -228,7 +228,8 @@ class BatchRunner:
         if known is None or now_s - seen_s > TRUSTED_S:
             tenant = await self._tenants.get(batch.tenant)
             key = None if tenant is None else await self._keys.get(tenant, batch.key_id)
-            known = None if tenant is None or key is None else Identity(tenant, key)
+            is_open = key is not None and await self._keys.is_open(key)
+            known = Identity(tenant, key) if tenant is not None and key is not None and is_open else None
             if len(self._identities) > 2 * self._settings.most_batches:
                 self._identities.clear()
             self._identities[who] = now_s, known

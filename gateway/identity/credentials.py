@@ -68,10 +68,11 @@ class CredentialReader:
         secret, also = self._checked(_bearer(authorization)), ""
         for value in keys:
             other = value.decode("latin-1").strip()
-            if other != secret and self._is_identity(other):
+            if other == secret:
+                continue
+            if self._is_identity(other) or (also and other != also):
                 raise identity_conflict()
-            if other != secret and is_imported(other):
-                also = other
+            also = other if is_imported(other) else also
         return Credentials(secret, also, tenant)
 
     def _tenant(self, named: Sequence[bytes], scope: Scope) -> str:

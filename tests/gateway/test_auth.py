@@ -189,3 +189,13 @@ async def test_a_keys_scopes_bound_where_from_and_what_for(
         check(await authenticator.identify(asked), asked)
     else:
         assert await refusal(authenticator, asked) == code
+
+
+@pytest.mark.parametrize("second", ["sk-other", "sk-ant-theirs"])
+async def test_of_several_keys_of_other_software_none_is_overlooked(second: str) -> None:
+    headers = [(b"authorization", b"Bearer fl-good"), (b"x-api-key", b"sk-imported"), (b"x-api-key", second.encode())]
+    keys = HandKeys({"fl-good": identity(), "sk-imported": identity()})
+
+    assert await refusal(Authenticator(keys), {**scope(), "headers": headers}) == "identity_conflict"
+    assert await refusal(Authenticator(keys), {**scope(), "headers": headers[:2]}) == "identity_conflict"
+    assert (await Authenticator(keys).identify({**scope(), "headers": [headers[0], headers[2]]})).tenant_id == "acme"

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import redis.asyncio
 
-from fairlane.quotas.api_keys import KeyStore, Scopes
+from fairlane.quotas.api_keys import KEY_WAY, ApiKey, KeyStore, Scopes
 from fairlane.quotas.audit import Audit
 from fairlane.quotas.delegated_keys import DelegatedKeys, Delegation
 from fairlane.quotas.limits import Limits
@@ -88,3 +88,30 @@ async def test_a_revoked_way_stays_closed(store: redis.asyncio.Redis, acme: Tena
 async def test_a_way_to_nowhere_makes_nothing(store: redis.asyncio.Redis) -> None:
     assert await DelegatedKeys(store).identity(WAY) is None
     assert not [name async for name in store.scan_iter("fl:apikey:*")]
+
+
+async def test_a_way_through_a_key_is_open_as_long_as_that_key_may_act(
+    store: redis.asyncio.Redis, acme: Tenant
+) -> None:
+    keys, tenants = KeyStore(store), TenantStore(store)
+    front = await tenants.create({"id": "front"})
+    acts = {"scopes": {"act_as": ["acme"]}}
+    ours, adopted = (await keys.create(front, acts)).key, await keys.adopt(front, "a" * 64, acts)
+
+    async def is_open(acting: ApiKey) -> bool:
+        found = await DelegatedKeys(store).identity(Delegation(via=f"{KEY_WAY}{acting.id}", tenant="acme"))
+        assert found is not None
+        return await keys.is_open(found.key)
+
+    assert [await is_open(each) for each in (ours, adopted)] == [True, True]
+    issuers = await DelegatedKeys(store).identity(WAY)
+    assert issuers is not None
+    assert await keys.is_open(issuers.key)
+
+    await keys.revoke(front, adopted.id)
+    assert [await is_open(each) for each in (ours, adopted)] == [True, False]
+    await tenants.suspend("front")
+    assert not await is_open(ours)
+    await tenants.resume("front")
+    await keys.update(front, ours, {"scopes": {"act_as": ["beta"]}})
+    assert not await is_open(ours)
