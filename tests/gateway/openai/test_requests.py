@@ -1,9 +1,7 @@
 """Request bodies: what is valid, and the field that is named where one is not."""
 
-import gc
 import json
 import math
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -12,48 +10,18 @@ from hypothesis import strategies as st
 from openai.types.chat.completion_create_params import CompletionCreateParamsBase
 
 from fairlane.gateway.errors import ApiError
-from fairlane.gateway.http.body import LARGE_BODY_BYTES, MAX_DEPTH, MAX_PARTS
 from fairlane.gateway.openai.neutral import NEUTRAL_CHAT, NEUTRAL_COMPLETION
-from fairlane.gateway.openai.requests import ChatRequest, CompletionRequest, Turn, parse_chat, parse_completion
+from fairlane.gateway.openai.requests import ChatRequest, CompletionRequest, Turn
 from fairlane.gateway.openai.wire import (
     MAX_CHOICES,
     MAX_SEQUENCES,
     ChatBody,
     CompletionBody,
 )
+from tests.support.gateway.bodies import CHAT, COMPLETION, MESSAGES, SECRET, chat, completion, param, refused
 
-SECRET = "the prompt that nobody may read"
-MESSAGES = [{"role": "user", "content": SECRET}]
-CHAT = {"model": "tiny", "messages": MESSAGES}
-COMPLETION = {"model": "tiny", "prompt": SECRET}
 NOT_NUMBERS: list[Any] = ["1", True, [], {}, math.nan, math.inf, -math.inf]
-TOKEN_IDS = 2_000_000
-"""That a completion's body may hold here."""
 HINTS = ("user", "safety_identifier", "prompt_cache_key")
-
-
-def chat(**fields: Any) -> ChatRequest:
-    return parse_chat(json.dumps({**CHAT, **fields}).encode())
-
-
-def completion(**fields: Any) -> CompletionRequest:
-    return parse_completion(json.dumps({**COMPLETION, **fields}).encode(), TOKEN_IDS)
-
-
-def refused(body: bytes | dict[str, Any], *, by_completion: bool = False) -> ApiError:
-    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    with pytest.raises(ApiError) as caught:
-        parse_completion(raw, TOKEN_IDS) if by_completion else parse_chat(raw)
-    error = caught.value
-    assert (error.code, error.status) == ("invalid_request_error", 400)
-    assert SECRET not in error.message
-    assert len(error.message) < 250
-    assert error.__context__ is None  # a logged traceback would quote the body
-    return error
-
-
-def param(**fields: Any) -> str | None:
-    return refused({**CHAT, **fields}).param
 
 
 def test_a_small_chat_has_openais_defaults() -> None:
@@ -403,60 +371,6 @@ def test_prompts_times_choices_are_bounded() -> None:
     assert refused({**COMPLETION, "prompt": ["a"] * (MAX_SEQUENCES + 1)}, by_completion=True).param == "prompt"
 
 
-BROKEN: dict[str, tuple[bytes, str | None]] = {
-    "empty": (b"", None),
-    "cut": (b'{"model": "m", "messages": [{"role": "us', "messages"),
-    "no JSON": (b"hello", None),
-    "a list": (b"[]", None),
-    "text": (b'"a"', None),
-    "null": (b"null", None),
-    "two values": (b"{} {}", None),
-    "trailing comma": (b'{"model": "m",}', None),
-    "bad literal": (b'{"model": "m", "stream": tru}', "stream"),
-    "comment": (b'{"model": "m" /* */}', "model"),
-    "invalid UTF-8": (b'{"model": "m", "user": "\xff"}', "user"),
-    "overlong UTF-8": (b'{"model": "\xc0\x80"}', "model"),
-    "UTF-16": ('{"model": "m"}'.encode("utf-16"), None),
-    "control character": (b'{"model": "a\nb"}', "model"),
-    "doubled field": (b'{"model": "m", "model": "n"}', "model"),
-    "doubled inside": (b'{"model": "m", "metadata": {"k": "1", "k": "2"}}', "k"),
-    "surrogate in a name": (b'{"\\ud800": 1}', "?"),
-    "deep lists": (b'{"model": "m", "tools": ' + b"[" * 40_000, "tools"),
-    "deep objects": (b'{"user": "u", "metadata": ' + b'{"a":' * 20_000, "metadata"),
-    "deep, behind a lot": (b'{"a": [' + b"[]," * 20_000 + b'0], "b":' + b"[" * 20_000, None),
-}
-
-
-@pytest.mark.parametrize("case", BROKEN)
-def test_broken_json_is_told_with_its_field(case: str) -> None:
-    body, named = BROKEN[case]
-
-    assert refused(body).param == named
-
-
-def nested(depth: int, padding: int = 0) -> bytes:
-    """A body with so many levels, the body itself and `tools` among them."""
-    inner = '{"a":' * (depth - 4) + "1" + "}" * (depth - 4)
-    function = f'{{"name": "f", "parameters": {inner}, "description": "{"x" * padding}"}}'
-    return f'{{"model": "m", "messages": [], "tools": [{{"type": "function", "function": {function}}}]}}'.encode()
-
-
-@pytest.mark.parametrize("padding", [0, LARGE_BODY_BYTES])
-def test_a_body_may_have_so_many_levels_and_no_more(padding: int) -> None:
-    assert refused(nested(MAX_DEPTH, padding)).param == "messages"
-    for depth in (MAX_DEPTH + 1, *range(850, 1050, 3)):
-        error = refused(nested(depth, padding))
-        assert (error.param, "nested too deeply" in error.message) == ("tools", True)
-
-
-@given(body=st.binary(max_size=200) | st.text(alphabet='{}[]":,\\ud8ae1-."model', max_size=80).map(str.encode))
-@settings(max_examples=200)
-def test_no_body_breaks_the_parser(body: bytes) -> None:
-    for parse in (parse_chat, parse_completion):
-        with pytest.raises(ApiError):
-            parse(body, TOKEN_IDS)
-
-
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just("\ud800"),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
@@ -490,35 +404,3 @@ def test_reprs_show_no_content() -> None:
 def test_openapi_can_show_the_bodies() -> None:
     assert "messages" in ChatBody.model_json_schema()["properties"]
     assert "prompt" in CompletionBody.model_json_schema()["properties"]
-
-
-@pytest.mark.parametrize("part", ['"k%d\\"": 1', '"[%d": []', '"%d": {}', '"%d": "{\\\\"'])
-def test_a_body_of_very_many_parts_is_not_even_parsed(part: str) -> None:
-    body = "{" + ",".join(part % number for number in range(MAX_PARTS + 1)) + "}"
-
-    with pytest.raises(ApiError) as refused:
-        parse_chat(body.encode())
-
-    assert (refused.value.code, refused.value.status) == ("request_too_large", 413)
-
-
-@pytest.mark.parametrize("fields", ['"x": 1', '"x": }', '"x": 1, "x": 2', '"stop": [5]', '"n": 1.5'])
-def test_nothing_of_a_refused_body_waits_for_the_next_collection(fields: str) -> None:
-    body = f'{{"model": "tiny", "prompt": "{"x" * 20_000}", {fields}}}'.encode()
-    gc.collect()
-    gc.disable()
-    try:
-        with suppress(ApiError):
-            parse_completion(body, TOKEN_IDS)
-        assert gc.collect() == 0
-    finally:
-        gc.enable()
-
-
-@pytest.mark.parametrize("text", ['{"[', "\\", '\\"{'])
-def test_a_text_may_look_like_very_many_parts(text: str) -> None:
-    assert completion(prompt=text * MAX_PARTS).prompts == (text * MAX_PARTS,)
-
-
-def test_of_very_many_broken_messages_the_first_is_told() -> None:
-    assert param(messages=[*MESSAGES, *[1] * 90_000]) == "messages.[1]"
