@@ -143,7 +143,7 @@ WRONG: list[tuple[str, OfField]] = [
 
 
 def named(case: Any) -> str:
-    return json.dumps(case, default=str)[:60] if isinstance(case, dict) else ""
+    return json.dumps(case, default=lambda _: "omitted")[:60] if isinstance(case, dict) else ""
 
 
 def test_no_field_is_left_out() -> None:
