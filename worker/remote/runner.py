@@ -150,7 +150,9 @@ class RemoteRunner:
     def _ensure_open(self, row: Row) -> bool:
         """Whether its stream was opened now."""
         choice = self._choices[row.seq]
-        if self._streams.opened_s(row.seq) is not None or self._clock() < choice.not_before_s:
+        if self._streams.opened_s(row.seq) is not None:
+            return False
+        if not self._streams.is_up or self._clock() < choice.not_before_s:
             return False
         job, so_far = choice.job, len(choice.output)
         choice.runs += 1

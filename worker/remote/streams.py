@@ -115,6 +115,11 @@ class Streams:
         for stream in stopped:
             self._loop.call_soon_threadsafe(self._cancel, stream)
 
+    @property
+    def is_up(self) -> bool:
+        """Nothing says that the server has gone."""
+        return self._is_up
+
     def opened_s(self, seq: SeqId) -> float | None:
         """When its stream was opened; None where it has none."""
         stream = self._streams.get(seq)
@@ -149,7 +154,7 @@ class Streams:
 
     def _ready(self, seqs: Collection[SeqId]) -> int:
         streams = [self._streams.get(seq) for seq in seqs]
-        return sum([one is None or bool(one.tokens) or one.end is not None for one in streams])
+        return sum([one is not None and (bool(one.tokens) or one.end is not None) for one in streams])
 
     # On the streams' own thread.
 
@@ -225,6 +230,7 @@ class Streams:
 
     def _look(self) -> None:
         """Something went wrong: is the server there?"""
+        self._is_up = False
         if self._looking is None or self._looking.done():
             self._looking = self._loop.create_task(self._look_until_up())
 
@@ -236,6 +242,7 @@ class Streams:
                 is_told = True
                 self._on_presence(False)
             await asyncio.sleep(LOOK_S)
+        self._is_up = True
         if is_told:
             log.info("the engine is back")
             self._on_presence(True)
