@@ -126,6 +126,7 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         input=KeyBody,
         answer=CreatedKeyView,
         status=201,
+        codes=("already_exists",),
     ),
     Operation(
         method="GET",

@@ -13,7 +13,7 @@ from fairlane.scheduler.queue.types import JobState
 from tests.support.scheduler.queues import PLENTY
 from tests.support.worker.listener import Listener
 from tests.support.worker.scripted import ScriptedRunner, job
-from tests.support.worker.serving import CARD, Worker, gateway, working
+from tests.support.worker.serving import CARD, LIMIT_S, Worker, gateway, working
 
 pytestmark = pytest.mark.anyio
 
@@ -269,17 +269,17 @@ async def test_an_engine_that_goes_hands_its_jobs_back_at_once_and_takes_them_ag
 ) -> None:
     runner = ScriptedRunner(gated=True)
     async with gateway(valkey_url) as listener, working(valkey_url, runner=runner) as worker:
-        await listener.queue.put(job(max_tokens=9))
+        await listener.queue.put(job(max_tokens=200))
         runner.allow(3)
         await listener.until(lambda: listener.count("job") == 3)
         worker.server.engine_is_there(False)
-        runner.open()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(LIMIT_S):
             while (record := await listener.queue.record("job")) is None or record.state is not JobState.QUEUED:
-                pass
+                runner.allow()  # the step that runs ends first
         worker.server.engine_is_there(True)
+        runner.open()
         await listener.ended("job")
-        assert listener.tokens["job", 0] == script(9)
+        assert listener.tokens["job", 0] == script(200)
         worker.server.stop()
         assert await worker.ended() == 0
 

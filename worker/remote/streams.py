@@ -81,6 +81,7 @@ class Streams:
         self._arrived = threading.Condition()
         self._woken = False
         self._is_up = True
+        self._is_closed = False
         self._on_presence: Callable[[bool], None] = lambda _: None
         self._looking: asyncio.Task[None] | None = None
         self._ending: set[asyncio.Task[None]] = set()
@@ -159,7 +160,8 @@ class Streams:
     # On the streams' own thread.
 
     def _begin(self, stream: _Stream) -> None:
-        stream.task = self._loop.create_task(self._read(stream))
+        if not self._is_closed:
+            stream.task = self._loop.create_task(self._read(stream))
 
     def _cancel(self, stream: _Stream) -> None:
         if stream.task is not None and not stream.task.done():
@@ -248,11 +250,10 @@ class Streams:
             self._on_presence(True)
 
     async def _close(self) -> None:
-        for task in asyncio.all_tasks():
-            if task is not asyncio.current_task():
+        self._is_closed = True
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:  # those that they begin as they end, too
+            for task in others:
                 task.cancel()
-        await asyncio.gather(
-            *(task for task in asyncio.all_tasks() if task is not asyncio.current_task()), return_exceptions=True
-        )
+            await asyncio.gather(*others, return_exceptions=True)
         await self._loop.shutdown_asyncgens()
         await self._api.close()
