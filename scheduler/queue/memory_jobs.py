@@ -112,7 +112,7 @@ class JobBook:
             return is_repeat
         for choice, _, ids in item.tokens:
             entry.generated[choice].extend(ids)
-        if entry.claim_us and entry.produced:
+        if entry.claim_us and any(ids for _, _, ids in item.tokens):
             self._release_claim(entry)
         covered = min(entry.credit, item.cost)
         entry.credit -= covered

@@ -71,6 +71,18 @@ async def test_what_has_its_first_token_or_is_over_claims_no_more(queue: Queue) 
     assert await promised(queue, "e", 1_800.0)
 
 
+async def test_what_goes_on_elsewhere_claims_its_time_until_its_first_token_here(queue: Queue) -> None:
+    again = job("a", guaranteed=True, claim_ms=1_800.0, work_ms=1e-3, pace_ms=50.0, ttft_ms=9e5, hard_ttft_ms=2_050.0)
+    assert (await queue.put(again, generated=((1, 2),))).guaranteed
+    lease = await take_one(queue)
+
+    await queue.publish("gw", "w1", [tokens(lease, first=2)])
+    assert not await promised(queue, "b", 1_800.0)
+    await queue.publish("gw", "w1", [tokens(lease, 7, first=2)])
+
+    assert await promised(queue, "c", 1_800.0)
+
+
 async def test_time_that_has_passed_cannot_be_promised(queue: Queue, clock: Clock) -> None:
     assert not await promised(queue, "a", 1.0, due_ms=0.0)
     assert await promised(queue, "b", 1_000.0)
