@@ -146,33 +146,24 @@ class LanePolicy:
     def waiting_rank(self, claim: Claim, progress: Progress, *, keeps_floor: bool = False) -> Rank:
         """The place of a request that waits, for the first time or again."""
         counter = self._counter(claim)
-        service_class, urgency = self._prospects(claim, progress, counter)
-        return Rank(
-            0 if keeps_floor else 1,
-            self.lane_rank(claim),
-            claim.plain,
-            self._is_outside(claim, counter),
-            service_class,
-            not progress.has_output,
-            urgency,
-            counter,
-            claim.due_ms,
-            claim.arrived_ms,
-        )
+        return self._rank(claim, progress, counter, 0 if keeps_floor else 1, counter)
 
     def running_rank(self, claim: Claim, progress: Progress) -> Rank:
         """The place of a request that runs: the last yields first, and is the last to get a step's tokens."""
-        counter = self._counter(claim)
+        return self._rank(claim, progress, self._counter(claim), 1, -progress.computed)
+
+    def _rank(self, claim: Claim, progress: Progress, counter: float, floor: int, cost: float) -> Rank:
+        """`floor`, `cost`: as `Rank` has them."""
         service_class, urgency = self._prospects(claim, progress, counter)
         return Rank(
-            1,
+            floor,
             self.lane_rank(claim),
             claim.plain,
             self._is_outside(claim, counter),
             service_class,
             not progress.has_output,
             urgency,
-            -progress.computed,
+            cost,
             claim.due_ms,
             claim.arrived_ms,
         )
