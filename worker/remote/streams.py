@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -84,7 +84,7 @@ class Streams:
         self._is_closed = False
         self._on_presence: Callable[[bool], None] = lambda _: None
         self._looking: asyncio.Task[None] | None = None
-        self._ending: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="engine requests", daemon=True)
         self._thread.start()
@@ -161,12 +161,16 @@ class Streams:
 
     def _begin(self, stream: _Stream) -> None:
         if not self._is_closed:
-            stream.task = self._loop.create_task(self._read(stream))
+            stream.task = self._spawn(self._read(stream))
+
+    def _spawn(self, coroutine: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     def _cancel(self, stream: _Stream) -> None:
-        if stream.task is not None and not stream.task.done():
-            self._ending.add(stream.task)
-            stream.task.add_done_callback(self._ending.discard)
+        if stream.task is not None:
             stream.task.cancel()
 
     async def _read(self, stream: _Stream) -> None:
@@ -234,7 +238,7 @@ class Streams:
         """Something went wrong: is the server there?"""
         self._is_up = False
         if self._looking is None or self._looking.done():
-            self._looking = self._loop.create_task(self._look_until_up())
+            self._looking = self._spawn(self._look_until_up())
 
     async def _look_until_up(self) -> None:
         since_s, is_told = self._clock(), False
@@ -251,9 +255,9 @@ class Streams:
 
     async def _close(self) -> None:
         self._is_closed = True
-        while others := asyncio.all_tasks() - {asyncio.current_task()}:  # those that they begin as they end, too
-            for task in others:
+        while tasks := [*self._tasks]:  # those that they begin as they end, too; what a library began is its own to end
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*others, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
         await self._loop.shutdown_asyncgens()
         await self._api.close()

@@ -1,5 +1,10 @@
 """The planner's steps out of a server's streams: each token once, nothing beyond a grant, no belief in the server."""
 
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Coroutine
+from concurrent.futures import Future
+
 import msgspec
 import pytest
 
@@ -9,6 +14,8 @@ from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import Lease, Outcome, Paused, Preempted, Sampling, TokenDelta
 from fairlane.worker.remote import runner as remote_runner
 from fairlane.worker.remote import streams
+from fairlane.worker.remote.api import Ask, Piece
+from fairlane.worker.remote.vllm import VllmApi
 from tests.support.worker.hand import lease
 from tests.support.worker.remote import remote_client
 from tests.support.worker.vllm_stand_in import VllmStandIn, continuation
@@ -196,3 +203,42 @@ def test_decode_steps_are_learnt_from_when_their_tokens_arrive() -> None:
         client.run()
 
         assert client.costs.single_stream_ms >= 20.0
+
+
+class BusyLibrary(VllmApi):
+    """Begins a task of its own just before the streams end theirs."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url, None)
+        self.is_asked, self.is_closing, self.started = threading.Event(), threading.Event(), 0
+
+    async def generate(self, ask: Ask) -> AsyncGenerator[Piece, None]:
+        self.is_asked.set()
+        self.is_closing.wait(streams.CLOSE_S)
+        await asyncio.sleep(0)
+        self.task = asyncio.create_task(self._start())
+        await asyncio.sleep(60)
+        yield Piece()
+
+    async def _start(self) -> None:
+        self.started += 1
+
+
+def test_closing_leaves_the_tasks_of_a_library_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is cancelled before it begins cannot end what it holds: anyio's coroutines are never awaited then."""
+    begin_closing = asyncio.run_coroutine_threadsafe
+    with VllmStandIn() as server:
+        api = BusyLibrary(server.url)
+        busy = streams.Streams(api, vocab_size=97)
+
+        def told(coroutine: Coroutine[None, None, None], loop: asyncio.AbstractEventLoop) -> Future[None]:
+            begun = begin_closing(coroutine, loop)
+            api.is_closing.set()
+            return begun
+
+        monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", told)
+        busy.open(FIRST, Ask("a", PROMPT, 4, Sampling(), 0, ""))
+        assert api.is_asked.wait(streams.CLOSE_S)
+        busy.close()
+
+        assert api.started == 1
