@@ -1,5 +1,5 @@
 """`python -m benchmarks.engines --vllm PYTHON --model DIRECTORY`: what a flood of the throughput lane does to requests
-of the latency lane, and they to the flood, on vLLM as it is and with our lanes inside."""
+of the latency lane, and they to the flood: on vLLM as it is, with our lanes inside, and behind Fairlane."""
 
 import argparse
 import asyncio
@@ -36,8 +36,8 @@ def main() -> None:
     for number in asked.arms:
         arm = ARMS[number]
         log = logs / f"arm{number}.log"
-        with served(arm, asked.vllm, asked.model.resolve(), log, more=tuple(asked.more)) as base_url:
-            found[arm.name] = asyncio.run(Load(base_url, seed=7).run(asked.warm, asked.requests, asked.every))
+        with served(arm, asked.vllm, asked.model.resolve(), log, more=tuple(asked.more)) as door:
+            found[arm.name] = asyncio.run(Load(door, seed=7).run(asked.warm, asked.requests, asked.every))
         print(arm.name, f"median {quantile(found[arm.name].ttft_s, 0.5):.3f} s", f"log {log}", flush=True)
     shown = Table("served by", "TTFT median s", "TTFT P99 s", "flood tokens/s", title=f"{FLOOD} streams beside")
     for name, one in found.items():

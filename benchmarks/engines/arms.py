@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +11,9 @@ from pathlib import Path
 
 import httpx
 
-from benchmarks.common.served import free_port
+from benchmarks.common.served import ServedFairlane, free_port
+from benchmarks.engines.load import Door, FairlaneDoor, VllmDoor
+from fairlane.scheduler.protocol.lanes import LaneName
 
 ROOT = Path(__file__).parents[2]
 LANE_SCHEDULER = "fairlane.worker.vllm.LaneScheduler"
@@ -21,26 +24,55 @@ SLOTS = 8
 
 @dataclass(frozen=True)
 class Arm:
-    """One way to serve: vLLM with these arguments."""
+    """One way to serve: vLLM with these arguments, and Fairlane before it or not."""
 
     name: str
     arguments: tuple[str, ...]
+    is_behind_fairlane: bool = False
 
 
+_PRIORITY = ("--scheduling-policy", "priority")
+_LANES = (*_PRIORITY, "--scheduler-cls", LANE_SCHEDULER)
 ARMS = (
     Arm("vLLM, FCFS", ("--scheduling-policy", "fcfs")),
-    Arm("vLLM, its priority policy", ("--scheduling-policy", "priority")),
-    Arm("vLLM with LaneScheduler", ("--scheduling-policy", "priority", "--scheduler-cls", LANE_SCHEDULER)),
+    Arm("vLLM, its priority policy", _PRIORITY),
+    Arm("vLLM with LaneScheduler", _LANES),
+    Arm("Fairlane before vLLM", _PRIORITY, is_behind_fairlane=True),
+    Arm("Fairlane before vLLM with LaneScheduler", _LANES, is_behind_fairlane=True),
 )
 
 
 @contextmanager
-def served(arm: Arm, python: str, model: Path, log: Path, *, more: tuple[str, ...] = ()) -> Iterator[str]:
-    """The base URL of the arm's server, for as long as the block runs. Raises RuntimeError where it does not start."""
+def served(arm: Arm, python: str, model: Path, log: Path, *, more: tuple[str, ...] = ()) -> Iterator[Door]:
+    """Where the arm is asked, for as long as the block runs. Raises RuntimeError where it does not start."""
+    with _vllm(arm, python, model, log, more) as url:
+        if not arm.is_behind_fairlane:
+            yield VllmDoor(url)
+            return
+        settings = {
+            "MODEL": str(model),
+            "WORKER__ENGINE": "vllm",
+            "WORKER__ENGINE_URL": url,
+            "WORKER__MAX_SEQUENCES": str(SLOTS),
+        }
+        with ServedFairlane(Path(tempfile.mkdtemp(prefix="engines-")), settings) as fairlane:
+            keys = {lane: fairlane.tenant(lane) for lane in LaneName}
+            yield FairlaneDoor(fairlane.url, model.name, keys)
+
+
+@contextmanager
+def _vllm(arm: Arm, python: str, model: Path, log: Path, more: tuple[str, ...]) -> Iterator[str]:
     port = free_port()
     command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model), "--port", str(port)]
     command += ["--host", "127.0.0.1", "--enable-scale-out", "--max-num-seqs", str(SLOTS), "--max-model-len", "2048"]
-    command += ["--enable-prefix-caching", *arm.arguments, *more]
+    command += [
+        "--enable-prefix-caching",
+        "--enable-prompt-tokens-details",
+        "--served-model-name",
+        model.name,
+        *arm.arguments,
+        *more,
+    ]
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "FAIRLANE_"))}
     environ = {"VLLM_CPU_KVCACHE_SPACE": "2"} | environ | {"PYTHONPATH": str(ROOT)}
     with log.open("wb") as out:

@@ -5,13 +5,14 @@ import itertools
 import json
 import random
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import httpx
 
 from fairlane.scheduler.protocol.engine_priority import encode
-from fairlane.scheduler.protocol.lanes import LATENCY, THROUGHPUT, Lane
+from fairlane.scheduler.protocol.lanes import LATENCY, THROUGHPUT, Lane, LaneName
 
 FLOOD = 48
 """Streams of the flood at any time, each of a prompt of its own."""
@@ -38,11 +39,76 @@ class Found:
         return self.flood_tokens / self.seconds if self.seconds else 0.0
 
 
+class Door(Protocol):
+    """How one arm is asked for tokens."""
+
+    url: str
+
+    def headers(self, lane: Lane) -> dict[str, str]:
+        """Of a request of this lane."""
+
+    def body(self, name: str, lane: Lane, token_ids: list[int], tokens: int) -> dict[str, Any]:
+        """Of a request for just so many tokens, streamed."""
+
+    def count(self, event: dict[str, Any], so_far: int) -> int:
+        """Tokens that came with this event, after so many."""
+
+
+class VllmDoor:
+    """vLLM's token interface, with the priority that a lease holder would give it."""
+
+    def __init__(self, base_url: str) -> None:
+        self.url = f"{base_url}/inference/v1/generate"
+
+    def headers(self, lane: Lane) -> dict[str, str]:
+        return {}
+
+    def body(self, name: str, lane: Lane, token_ids: list[int], tokens: int) -> dict[str, Any]:
+        return {
+            "request_id": name,
+            "token_ids": token_ids,
+            "sampling_params": {"max_tokens": tokens, "min_tokens": tokens, "ignore_eos": True, "temperature": 0.0},
+            "priority": encode(lane.rank, time.time() * 1e3 + lane.ttft_ms),
+            "stream": True,
+        }
+
+    def count(self, event: dict[str, Any], so_far: int) -> int:
+        choices = event.get("choices") or [{}]
+        return len(choices[0].get("token_ids") or ())
+
+
+class FairlaneDoor:
+    """Fairlane's completions, each lane by the key of a tenant of its own."""
+
+    def __init__(self, base_url: str, model: str, keys: Mapping[LaneName, str]) -> None:
+        self.url = f"{base_url}/v1/completions"
+        self._model = model
+        self._keys = keys
+
+    def headers(self, lane: Lane) -> dict[str, str]:
+        return {"authorization": f"Bearer {self._keys[lane.name]}", "x-fairlane-lane": lane.name}
+
+    def body(self, name: str, lane: Lane, token_ids: list[int], tokens: int) -> dict[str, Any]:
+        return {
+            "model": self._model,
+            "prompt": token_ids,
+            "max_tokens": tokens,
+            "ignore_eos": True,
+            "temperature": 0.0,
+            "stream": True,
+            "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+        }
+
+    def count(self, event: dict[str, Any], so_far: int) -> int:
+        usage = event.get("usage") or {}
+        return max(0, int(usage.get("completion_tokens", 0)) - so_far)
+
+
 class Load:
     """One arm's load; the same seed sends the same prompts."""
 
-    def __init__(self, base_url: str, seed: int) -> None:
-        self._url = f"{base_url}/inference/v1/generate"
+    def __init__(self, door: Door, seed: int) -> None:
+        self._door = door
         self._rng = random.Random(seed)
         self._names = itertools.count()
         self._counts = False
@@ -77,17 +143,16 @@ class Load:
 
     async def _stream(self, client: httpx.AsyncClient, lane: Lane, prompt: int, tokens: int) -> AsyncIterator[int]:
         """How many tokens come with each event."""
-        body = {
-            "request_id": f"load-{next(self._names)}",
-            "token_ids": [self._rng.randrange(10, VOCABULARY) for _ in range(prompt)],
-            "sampling_params": {"max_tokens": tokens, "min_tokens": tokens, "ignore_eos": True, "temperature": 0.0},
-            "priority": encode(lane.rank, time.time() * 1e3 + lane.ttft_ms),
-            "stream": True,
-        }
-        async with client.stream("POST", self._url, json=body) as answer:
+        prompt_ids = [self._rng.randrange(10, VOCABULARY) for _ in range(prompt)]
+        body, so_far = self._door.body(f"load-{next(self._names)}", lane, prompt_ids, tokens), 0
+        async with client.stream("POST", self._door.url, json=body, headers=self._door.headers(lane)) as answer:
             if answer.status_code != httpx.codes.OK:
                 raise RuntimeError(f"{answer.status_code}: {(await answer.aread())[:300]!r}")
             async for line in answer.aiter_lines():
                 if line.startswith("data: {"):
-                    choices = json.loads(line[6:]).get("choices") or [{}]
-                    yield len(choices[0].get("token_ids") or ())
+                    came = self._door.count(json.loads(line[6:]), so_far)
+                    so_far += came
+                    if came:
+                        yield came
+        if so_far != tokens:
+            raise RuntimeError(f"{so_far} tokens instead of {tokens}")
