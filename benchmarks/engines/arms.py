@@ -49,15 +49,22 @@ def served(arm: Arm, python: str, model: Path, log: Path, *, more: tuple[str, ..
         if not arm.is_behind_fairlane:
             yield VllmDoor(url)
             return
-        settings = {
-            "MODEL": str(model),
-            "WORKER__ENGINE": "vllm",
-            "WORKER__ENGINE_URL": url,
-            "WORKER__MAX_SEQUENCES": str(SLOTS),
-        }
-        with ServedFairlane(Path(tempfile.mkdtemp(prefix="engines-")), settings) as fairlane:
-            keys = {lane: fairlane.tenant(lane) for lane in LaneName}
-            yield FairlaneDoor(fairlane.url, model.name, keys)
+        with behind_fairlane(url, model, SLOTS, model.name) as door:
+            yield door
+
+
+@contextmanager
+def behind_fairlane(url: str, model: Path, slots: int, name: str) -> Iterator[Door]:
+    """A whole Fairlane before an engine that stands at `url` and serves by `name`."""
+    settings = {
+        "MODEL": str(model),
+        "WORKER__ENGINE": "vllm",
+        "WORKER__ENGINE_URL": url,
+        "WORKER__MAX_SEQUENCES": str(slots),
+    }
+    with ServedFairlane(Path(tempfile.mkdtemp(prefix="engines-")), settings) as fairlane:
+        keys = {lane: fairlane.tenant(lane) for lane in LaneName}
+        yield FairlaneDoor(fairlane.url, name, keys)
 
 
 @contextmanager
@@ -78,7 +85,7 @@ def _vllm(arm: Arm, python: str, model: Path, log: Path, more: tuple[str, ...]) 
     with log.open("wb") as out:
         process = subprocess.Popen(command, env=environ, stdout=out, stderr=subprocess.STDOUT, cwd=log.parent)
     try:
-        _wait(f"http://127.0.0.1:{port}/health", process, log)
+        wait_until_ready(f"http://127.0.0.1:{port}/health", process, log)
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
@@ -89,7 +96,8 @@ def _vllm(arm: Arm, python: str, model: Path, log: Path, more: tuple[str, ...]) 
             process.wait()
 
 
-def _wait(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+def wait_until_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    """Until the process answers there. Raises RuntimeError where it ends instead, or takes too long."""
     deadline = time.monotonic() + START_LIMIT_S
     while time.monotonic() < deadline:
         if process.poll() is not None:

@@ -6,6 +6,7 @@ import json
 import random
 import time
 from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -116,17 +117,28 @@ class Load:
 
     async def run(self, warm_s: float, requests: int, every_s: float) -> Found:
         """Flood; after `warm_s` send so many requests of the latency lane, one after the other, `every_s` apart."""
+        async with self._flooded(warm_s) as client:
+            for _ in range(requests):
+                await asyncio.gather(self._one(client), asyncio.sleep(every_s))
+        return self.found
+
+    async def flood_alone(self, warm_s: float, window_s: float) -> Found:
+        """Flood; after `warm_s` count for `window_s`."""
+        async with self._flooded(warm_s):
+            await asyncio.sleep(window_s)
+        return self.found
+
+    @asynccontextmanager
+    async def _flooded(self, warm_s: float) -> AsyncIterator[httpx.AsyncClient]:
         limits = httpx.Limits(max_connections=None)
         async with httpx.AsyncClient(limits=limits, timeout=600.0) as client, asyncio.TaskGroup() as group:
             flood = [group.create_task(self._flood(client)) for _ in range(FLOOD)]
             await asyncio.sleep(warm_s)
             self._counts, began_s = True, time.monotonic()
-            for _ in range(requests):
-                await asyncio.gather(self._one(client), asyncio.sleep(every_s))
+            yield client
             self._counts, self.found.seconds = False, time.monotonic() - began_s
             for task in flood:
                 task.cancel()
-        return self.found
 
     async def _flood(self, client: httpx.AsyncClient) -> None:
         while True:
