@@ -65,14 +65,15 @@ def measure(
     lane and above has yet to take, and one block for each of those to grow; of rows and blocks its share floor at
     least, and of what is free or held below not the floors that are used there, unless the lanes above have nothing
     here: then they may ask for the whole pool. And what its own work would yield, floors and all: what needs more than
-    they leave is what they give way to."""
+    they leave is what they give way to. A row whose next token is its last counts as free: while that token is
+    computed, the queue is asked for what takes the row's place."""
     size = pool.block_size
     tables: dict[LaneName, list[list[int]]] = {name: [] for name in lanes}
     idle: dict[LaneName, list[list[int]]] = {name: [] for name in lanes}
     rows, wanted = dict.fromkeys(lanes, 0), dict.fromkeys(lanes, 0)
     for name, decodes in index.decodes.alike():
         tables[name] += [seq.table for seq in decodes]
-        rows[name] += len(decodes)
+        rows[name] += len(decodes) - sum([seq.remaining == 1 for seq in decodes])
         wanted[name] += len(decodes) + sum([seq.num_computed >= len(seq.table) * size for seq in decodes])
     for seq in index.not_decoding():
         (tables if seq.is_runnable else idle)[seq.job.lane].append(seq.table)

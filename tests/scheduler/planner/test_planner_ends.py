@@ -249,7 +249,7 @@ def test_counts_and_capacity_of_an_empty_worker() -> None:
 def test_a_lane_could_take_what_lower_lanes_hold() -> None:
     world = World(blocks=16, block_size=4, max_sequences=4, max_step_tokens=64)
     for name in "abcd":
-        world.add(job(name, THROUGHPUT, prompt=12, max_tokens=2))
+        world.add(job(name, THROUGHPUT, prompt=12, max_tokens=3))
     world.step()
 
     capacity = world.planner.capacity()
@@ -258,6 +258,20 @@ def test_a_lane_could_take_what_lower_lanes_hold() -> None:
     assert capacity.kv_tokens[LATENCY] == 64
     assert capacity.kv_tokens[THROUGHPUT] == 0
     assert world.planner.counts().running == {"latency": 0, "throughput": 4}
+
+
+def test_a_row_whose_next_token_is_its_last_is_room_for_another() -> None:
+    world = World(blocks=16, block_size=4, max_sequences=2, max_step_tokens=64)
+    world.add(job("ends", THROUGHPUT, prompt=4, max_tokens=2))
+    world.add(job("stays", THROUGHPUT, prompt=4, max_tokens=3))
+    world.step()
+
+    assert world.planner.capacity().sequences[THROUGHPUT] == 1
+    world.add(job("next", THROUGHPUT, prompt=4, max_tokens=2))
+    assert world.planner.capacity().sequences[THROUGHPUT] == 0
+
+    steps = [{row.seq.job_id for row in world.step()[0].rows} for _ in range(2)]
+    assert steps == [{"ends", "stays"}, {"stays", "next"}]
 
 
 def test_work_that_waits_here_already_is_no_room() -> None:
