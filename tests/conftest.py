@@ -18,7 +18,7 @@ from fairlane.cli.embedded_store import EmbeddedStore, valkey_binary
 HERE = Path(__file__).parent
 
 hunted = os.environ.get("FAIRLANE_TEST_HUNT")
-hypothesis.settings.register_profile("same", derandomize=True)
+hypothesis.settings.register_profile("same", derandomize=True, deadline=None)
 hypothesis.settings.register_profile(
     "hunt", max_examples=max(100, int(hunted or 0)), deadline=None, suppress_health_check=list(hypothesis.HealthCheck)
 )
