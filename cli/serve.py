@@ -202,7 +202,10 @@ async def _greet_when_ready(settings: SharedSettings, greeting: str) -> None:
 
 async def _served_model(client: httpx.AsyncClient, settings: SharedSettings) -> str:
     """The name that clients use: the engine's own where that is a server elsewhere."""
-    url = settings.worker.get("engine_url") if isinstance(settings.worker, Mapping) else None
+    section = settings.worker if isinstance(settings.worker, Mapping) else {}
+    url, named = section.get("engine_url"), section.get("engine_model")
+    if isinstance(named, str):
+        return named
     if isinstance(url, str):
         with suppress(httpx.HTTPError, ValueError, LookupError, TypeError):
             return str((await client.get(f"{url.rstrip('/')}/v1/models")).json()["data"][0]["id"])

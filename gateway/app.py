@@ -30,7 +30,8 @@ from fairlane.gateway.api.files import FileParts
 from fairlane.gateway.api.generate import Bounds, Generate, Parts
 from fairlane.gateway.api.health import Health
 from fairlane.gateway.api.models import ListModels, ShowLimits, ShowModel
-from fairlane.gateway.api.responses import ForgetResponse, ListInputItems, Respond, ShowResponse
+from fairlane.gateway.api.response_socket import RespondOnSocket
+from fairlane.gateway.api.responses import Compact, ForgetResponse, ListInputItems, Respond, ShowResponse
 from fairlane.gateway.api.tokenize import AnswerText, TextAnswers
 from fairlane.gateway.console import routes as console_routes
 from fairlane.gateway.middleware.idempotency import Idempotent
@@ -69,17 +70,17 @@ class FastPath:
 
 def create_app(resources: Resources) -> Starlette:
     """What is served on the tenants' port; its lifespan opens and closes the gateway's parts."""
-    events, kept = _generation(resources), resources.responses
+    events, kept, seals = _generation(resources), resources.responses, resources.seals
     kinds: Mapping[str, Kind[Any]] = {
         completions.CHAT_PATH: completions.CHAT,
         completions.COMPLETION_PATH: completions.COMPLETION,
         messages.MESSAGES_PATH: messages.MESSAGES,
     }
     endpoints = {path: Generate(kind, events) for path, kind in kinds.items()}
-    of_lines: dict[str, ASGIApp] = {**endpoints, responses.PATH: Respond(events, kept, may_store=False)}
+    of_lines: dict[str, ASGIApp] = {**endpoints, responses.PATH: Respond(events, kept, seals, may_store=False)}
     texts = TextAnswers(resources.fleet_cache, resources.body_room)
 
-    def tenant(method: str, path: str, endpoint: ASGIApp) -> Route:
+    def guarded(path: str, endpoint: ASGIApp) -> ASGIApp:
         wrapped = TenantMiddleware(
             endpoint,
             path,
@@ -90,7 +91,10 @@ def create_app(resources: Resources) -> Starlette:
             refusal=resources.refusal,
             refused=resources.refused,
         )
-        return Route(path, DegradedMiddleware(wrapped, resources.missing), methods=[method])
+        return DegradedMiddleware(wrapped, resources.missing)
+
+    def tenant(method: str, path: str, endpoint: ASGIApp) -> Route:
+        return Route(path, guarded(path, endpoint), methods=[method])
 
     def once(path: str, kind: Kind[Any], endpoint: ASGIApp) -> ASGIApp:
         bounds, prompts = events.bounds, kind.most_prompts
@@ -104,6 +108,17 @@ def create_app(resources: Resources) -> Starlette:
             error_frame=kind.error_frame,
         )
 
+    section = resources.settings.gateway
+    on_socket = RespondOnSocket(
+        events,
+        kept,
+        seals,
+        lambda endpoint: guarded(responses.PATH, endpoint),
+        section.cors_origins,
+        idle_s=section.websocket_idle_s,
+        age_s=section.websocket_age_s,
+    )
+
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         async with resources.running(), resources.batch_runner.running(of_lines):
@@ -114,7 +129,13 @@ def create_app(resources: Resources) -> Starlette:
             *[tenant("POST", path, once(path, kind, endpoints[path])) for path, kind in kinds.items()],
             *[tenant(*each) for each in _batches(resources, events.bounds)],
             tenant("POST", messages.COUNT_PATH, messages.CountTokens(resources.preparer, events.bounds)),
-            tenant("POST", responses.PATH, once(responses.PATH, responses.RESPONSE, Respond(events, kept))),
+            tenant("POST", responses.PATH, once(responses.PATH, responses.RESPONSE, Respond(events, kept, seals))),
+            tenant(
+                "POST",
+                responses.COMPACT_PATH,
+                once(responses.COMPACT_PATH, responses.COMPACT, Compact(events, kept, seals)),
+            ),
+            tenant("GET", responses.PATH, on_socket),
             tenant("GET", responses.ONE_PATH, ShowResponse(kept)),
             tenant("DELETE", responses.ONE_PATH, ForgetResponse(kept)),
             tenant("GET", responses.ITEMS_PATH, ListInputItems(kept)),
@@ -208,8 +229,8 @@ def _health(resources: Resources) -> Health:
 def with_fast_path(app: Starlette) -> ASGIApp:
     """The application as it is served: generation goes the short way: the tenant middleware does the rest."""
     paths = (completions.CHAT_PATH, completions.COMPLETION_PATH, messages.MESSAGES_PATH, responses.PATH)
-    found = [route for route in app.routes if isinstance(route, Route) and route.path in paths]
-    return FastPath(app, {("POST", route.path): route.app for route in found})
+    posted = [route for route in app.routes if isinstance(route, Route) and "POST" in (route.methods or ())]
+    return FastPath(app, {("POST", route.path): route.app for route in posted if route.path in paths})
 
 
 def with_cors(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:

@@ -46,6 +46,7 @@ from fairlane.quotas.idempotency import IdempotencyRecords
 from fairlane.quotas.ledger import Ledger, RollUp
 from fairlane.quotas.redis_store import RedisQuotaStore
 from fairlane.quotas.responses import KeptResponses
+from fairlane.quotas.seals import TenantSeals
 from fairlane.quotas.store import QuotaStore
 from fairlane.quotas.tenants import TenantStore
 from fairlane.quotas.upkeep import GatewayPresence
@@ -235,6 +236,7 @@ class Resources:
             most_bytes=int(section.responses_kept_bytes),
             most_response_bytes=int(section.response_bytes),
         )
+        self.seals = TenantSeals(patient)
         self.malformed = Malformed()
         """Requests on all ports."""
         self.crowd = self.new_crowd()

@@ -103,6 +103,11 @@ def response(root: str, tenant: str, digest: str) -> str:
     return f"{of_root(root)}response:{tenant}:{digest}"
 
 
+def seal(root: str, tenant: str) -> str:
+    """Where the key stands by which a tenant's things are sealed."""
+    return f"{of_root(root)}seal:{tenant}"
+
+
 def tenant_level(tenant: str) -> str:
     """Under which id a tenant's limits and figures are kept."""
     return f"tenant:{tenant}"

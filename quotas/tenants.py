@@ -27,6 +27,7 @@ from fairlane.quotas.idempotency import forget_all
 from fairlane.quotas.limits import LIMIT_NAMES, Limits, LimitsBy
 from fairlane.quotas.responses import forget_responses
 from fairlane.quotas.scripts import Database, Redis
+from fairlane.quotas.seals import forget_seal
 from fairlane.quotas.store import QuotaError
 from fairlane.quotas.windows import zone_table
 from fairlane.store.errors import StoreUnavailable
@@ -288,6 +289,7 @@ class TenantStore:
                 await self._database.call("DEL", keyspace.api_key(public_id))
                 await forget_all(self._database, root, public_id)
             await forget_responses(self._database, root, tenant_id)
+            await forget_seal(self._database, root, tenant_id)
 
     async def _change(
         self, tenant_id: str, change: Callable[[Tenant], Tenant], version: int | None = None, note: Note | None = None

@@ -22,8 +22,8 @@ from fairlane.scheduler.protocol.settings import (
 )
 from fairlane.store import urls
 
-EngineKind = Literal["own", "vllm"]
-OWN_FLAGS = ("engine", "engine_url")
+EngineKind = Literal["own", "vllm", "sglang", "openai"]
+OWN_FLAGS = ("engine", "engine_url", "engine_model")
 """Of its own section."""
 FLAGS = ("redis_url", "model", "data_dir", "log_level")
 """Shared settings that have a flag of their own."""
@@ -38,6 +38,8 @@ class WorkerSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     engine_url: str | None = None
     engine_key: str | None = None
     """The key that the server asks for, if it does."""
+    engine_model: str | None = None
+    """Which of the models that the server has, an adapter perhaps, by its name there; None: the first."""
     kv_memory: ByteSize | None = None
     """Bytes of the device's KV pool; None: sized from what is free."""
     host_kv_memory: ByteSize | None = None
@@ -121,8 +123,10 @@ def read(line: WorkerArguments, environ: Mapping[str, str]) -> WorkerSettings:
 def _check_engine(section: WorkerSection) -> None:
     """Raises SettingsError where an engine elsewhere has no URL, or our own has one."""
     if section.engine == "own":
-        if section.engine_url is not None:
-            raise SettingsError("setting worker.engine: an engine_url needs a kind of engine: vllm")
+        for name in ("engine_url", "engine_model"):
+            if getattr(section, name) is not None:
+                kinds = "vllm, sglang or openai"
+                raise SettingsError(f"setting worker.engine: an {name} needs a kind of engine: {kinds}")
         return
     parts = urlsplit(section.engine_url or "")
     if parts.scheme not in ("http", "https") or not parts.hostname:

@@ -51,7 +51,7 @@ def serve(
 
 
 async def _serve(settings: WorkerSettings, environ: Mapping[str, str], opened: OpenedEngine) -> int:
-    about = _about(settings, opened)
+    about = _about(opened)
     traces = open_traces(environ, worker_id=about.worker_id, model=opened.card.model)
     timeout_s = min(5.0, max(1.0, settings.lease_s / 2))
     async with _connected(settings.store_url, timeout_s) as client:
@@ -69,7 +69,7 @@ async def _serve(settings: WorkerSettings, environ: Mapping[str, str], opened: O
             block_s=timeout_s / 2,
         )
         _hear_signals(server)
-        opened.watch(server.engine_is_there)
+        opened.watch(server.engine_is_there, server.engine_is_another)
         log.info("%s serves %s", about.worker_id, about.queue)
         status = await server.run()
     if traces is not None:
@@ -87,7 +87,7 @@ def _check_metrics_port(host: str, port: int) -> None:
             raise SettingsError(f"setting host or worker.metrics_port: {error.strerror}") from None
 
 
-def _about(settings: WorkerSettings, opened: OpenedEngine) -> WorkerStatus:
+def _about(opened: OpenedEngine) -> WorkerStatus:
     """Who this worker is, by a name that no process has had before: nothing of an earlier one is taken for its own."""
     card, sizes = opened.card, opened.engine.planner.pool_sizes
     sha256 = card_sha256(card)
@@ -100,7 +100,7 @@ def _about(settings: WorkerSettings, opened: OpenedEngine) -> WorkerStatus:
         block_size=sizes.block_size,
         blocks_total=sizes.blocks,
         host_slots_total=sizes.host_slots,
-        max_sequences=settings.worker.max_sequences,
+        max_sequences=opened.engine.planner.max_sequences,
     )
 
 

@@ -6,6 +6,7 @@ thread and gets its commands through `EngineThread`. What ends the worker:
     SIGTERM, SIGINT   drain: take no more, let what runs end within `drain_s`, publish everything, hand the rest
                       back, leave the registry, exit 0. A second signal exits at once.
     Drain             the same, but the process stays, idle, until it gets a signal or Undrain: take jobs again.
+    another engine    the server elsewhere is not the one of our card any more: hand all back, exit 1.
     engine failure    publish what was computed, then exit 1 with the leases held: they lapse, and the jobs go on
                       elsewhere, counted as a loss, so that a job that breaks every engine is not tried for ever.
 """
@@ -24,6 +25,7 @@ from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.registry import RedisRegistry
 from fairlane.scheduler.queue.types import Publication
 from fairlane.store.retry import StoreLink
+from fairlane.worker.engine.engine import EngineError
 from fairlane.worker.engine_thread import Drop, EngineThread, described
 from fairlane.worker.heartbeat import Heartbeat
 from fairlane.worker.leases import HeldLeases, Intake
@@ -93,6 +95,9 @@ class WorkerServer:
         """Drained, or the engine failed."""
         self._leaving = asyncio.Event()
         self._failure: BaseException | None = None
+        self._stranger: EngineError | None = None
+        """Said of an engine that is not ours any more."""
+        self._changed = asyncio.Event()
 
     async def run(self) -> int:
         self._loop = asyncio.get_running_loop()
@@ -152,6 +157,16 @@ class WorkerServer:
         """By any thread: the engine, a server elsewhere, has gone, so that its jobs go on elsewhere; or is back."""
         self._loop.call_soon_threadsafe(self._present.set if is_there else self._engine_left)
 
+    def engine_is_another(self, change: str) -> None:
+        """By any thread: the server elsewhere is not what our card says of it. The jobs go on elsewhere, and this
+        worker ends: whoever starts it again has it find out what is there now."""
+        self._loop.call_soon_threadsafe(self._engine_changed, change)
+
+    def _engine_changed(self, change: str) -> None:
+        self._stranger = EngineError(f"it is another now: {change}")
+        self._engine_left()
+        self._changed.set()
+
     def _engine_left(self) -> None:
         self._present.clear()
         self._intake.close()
@@ -170,7 +185,10 @@ class WorkerServer:
                 log.info("drained")
                 self._done.set()
                 await self._undrained.wait()
-            await self._present.wait()
+            await _first(self._present.wait(), self._changed.wait())
+            if self._stranger is not None:
+                self._failed(self._stranger)
+                return
             if not self._draining:
                 self._intake.open()
 

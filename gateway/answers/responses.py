@@ -11,9 +11,11 @@ from fairlane.gateway.answers.response_output import OutputItems
 from fairlane.gateway.fleet import ServedModel
 from fairlane.gateway.http import sse
 from fairlane.gateway.http.sse import EventStream
+from fairlane.gateway.openai.compaction import CompactRequest
 from fairlane.gateway.openai.requests import GenerationRequest
 from fairlane.gateway.openai.response_body import ResponseRequest
-from fairlane.gateway.openai.response_items import new_id
+from fairlane.gateway.openai.response_items import MessageItem, new_id
+from fairlane.gateway.openai.sealed_summary import sealed
 from fairlane.gateway.requests.request import LiveJob
 from fairlane.scheduler.protocol.messages import FinishReason
 
@@ -145,3 +147,29 @@ class ResponseAnswer(AnswerBuilder):
             "output_tokens_details": {"reasoning_tokens": self._output.reasoning_tokens},
             "total_tokens": usage.prompt_tokens + usage.completion_tokens,
         }
+
+
+class CompactionAnswer(ResponseAnswer):
+    """A conversation made short: what its user said, then a summary of it all."""
+
+    def whole(self) -> Json:
+        assert isinstance(self.request, CompactRequest)  # noqa: S101 - its kind parses no other
+        response = self.ended()
+        said = [item for item in self.request.items if isinstance(item, MessageItem) and item.role == "user"]
+        parts = [part for item in response["output"] if item["type"] == "message" for part in item["content"]]
+        summary = "".join([part["text"] for part in parts]).strip()
+        told = {
+            "id": self.id,
+            "object": "response.compaction",
+            "created_at": self._created_s,
+            "output": [
+                *[item.as_json() for item in said],
+                {
+                    "type": "compaction",
+                    "id": new_id("cmp"),
+                    "encrypted_content": sealed(summary, self.request.close),
+                },
+            ],
+            "usage": response["usage"],
+        }
+        return {**told, "fairlane": response["fairlane"]} if "fairlane" in response else told

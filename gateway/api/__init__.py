@@ -3,6 +3,7 @@
     generate.py      one request that produces tokens: read, prepare, submit, stream; open it first
     completions.py   what differs between chat and plain completions
     messages.py      what is Anthropic's: messages, and the count of their tokens
+    responses.py     the Responses API; response_socket.py: the same on a WebSocket
     models.py        GET /v1/models
     tokenize.py      POST /tokenize, /detokenize and /v1/embeddings: what a card alone answers
     health.py        /healthz, /readyz, /version, /metrics

@@ -74,4 +74,5 @@ def _shown(model: ServedModel) -> dict[str, Any]:
         "owned_by": OWNER,
         "context_length": model.context_length,
         "max_model_len": model.context_length,
+        "exact": model.text.card.is_exact,
     }

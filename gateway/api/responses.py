@@ -1,12 +1,15 @@
 """`POST /v1/responses`: a conversation as items, which may go on from a response that was kept.
 
+`POST /v1/responses/compact`: the same conversation made short.
+
 `GET` and `DELETE /v1/responses/{id}`, `GET /v1/responses/{id}/input_items`: responses that a tenant has kept.
 """
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field
@@ -14,24 +17,29 @@ from starlette.datastructures import QueryParams
 from starlette.types import Receive, Scope, Send
 
 from fairlane.gateway.answers.builder import AnswerBuilder, Json
-from fairlane.gateway.answers.responses import ResponseAnswer
+from fairlane.gateway.answers.responses import CompactionAnswer, ResponseAnswer
 from fairlane.gateway.api.generate import Generate, Parts
 from fairlane.gateway.auth import Caller
 from fairlane.gateway.errors import ApiError, invalid, not_found
 from fairlane.gateway.http.body import LARGE_BODY_BYTES
 from fairlane.gateway.http.sse import send_json
+from fairlane.gateway.openai.compaction import parse_compaction
 from fairlane.gateway.openai.response_body import KeptResponse, ResponseRequest, parse_response, read_kept
 from fairlane.gateway.openai.wire import checked_fields
 from fairlane.gateway.requests.prepare import Kind, Tokens
 from fairlane.gateway.text.tokenizer import TextModel
 from fairlane.quotas.responses import KeptResponses
+from fairlane.quotas.seals import TenantSeals
 from fairlane.store.errors import STORE_ERRORS
 
 PATH = "/v1/responses"
 ONE_PATH = PATH + "/{response_id}"
 ITEMS_PATH = ONE_PATH + "/input_items"
-_PARAM = "previous_response_id"
-_NAME = _PARAM.encode()
+COMPACT_PATH = PATH + "/compact"
+COMPACTION = b"compaction"
+"""In every body that has a summary in it."""
+PARAM = "previous_response_id"
+_NAME = PARAM.encode()
 
 
 def _prompts(text: TextModel, request: ResponseRequest) -> list[Tokens]:
@@ -53,27 +61,51 @@ RESPONSE = Kind(
 )
 
 
+COMPACT = replace(RESPONSE, answer=CompactionAnswer)
+
+
 class Respond(Generate[ResponseRequest]):
     """The endpoint that makes responses."""
 
-    def __init__(self, parts: Parts, kept: KeptResponses, *, may_store: bool = True) -> None:
+    def __init__(
+        self,
+        parts: Parts,
+        kept: KeptResponses,
+        seals: TenantSeals,
+        *,
+        kind: Kind[ResponseRequest] = RESPONSE,
+        may_store: bool = True,
+    ) -> None:
         """`may_store`: answers are kept where that is wanted."""
-        self._parse = partial(parse_response, may_store=may_store)
-        super().__init__(replace(RESPONSE, parse=self._parse), parts)
+        super().__init__(kind, parts)
+        self._parse: Callable[..., ResponseRequest] = partial(parse_response, may_store=may_store)
         self._kept = kept
+        self._seals = seals
 
     async def _kind_of(self, body: bytes, caller: Caller) -> Kind[ResponseRequest]:
-        """With what is kept of the response that the body goes on from. Raises StoreUnavailable."""
-        if _NAME not in body:
-            return self._kind
-        large = len(body) > LARGE_BODY_BYTES
-        previous_id = await asyncio.to_thread(_previous_id, body) if large else _previous_id(body)
-        if previous_id is None:
-            return self._kind
-        previous = await self._kept.read(caller.root, caller.tenant_id, previous_id)
+        """With all that has to be known to read it. Raises StoreUnavailable."""
+        known = await self._known(body, caller)
+        carried_bytes = len(known.get("previous", b""))
+        return replace(self._kind, parse=partial(self._parse, **known), carried_bytes=carried_bytes)
+
+    async def _known(self, body: bytes, caller: Caller) -> dict[str, Any]:
+        """What is kept of the response that a body goes on from, and what opens a summary in either."""
+        known: dict[str, Any] = {}
+        if _NAME in body:
+            large = len(body) > LARGE_BODY_BYTES
+            previous_id = await asyncio.to_thread(_previous_id, body) if large else _previous_id(body)
+            if previous_id is not None:
+                known["previous"] = await self._previous(caller, previous_id)
+        if COMPACTION in body or COMPACTION in known.get("previous", b""):
+            known["opens"] = (await self._seals.of(caller.root, caller.tenant_id)).open
+        return known
+
+    async def _previous(self, caller: Caller, response_id: str) -> bytes:
+        """What is kept of the response that a body names. Raises ApiError where nothing is."""
+        previous = await self._kept.read(caller.root, caller.tenant_id, response_id)
         if previous is None:
-            raise ApiError("No response of this id is kept.", "not_found", _PARAM)
-        return replace(self._kind, parse=partial(self._parse, previous=previous), carried_bytes=len(previous))
+            raise ApiError("No response of this id is kept.", "not_found", PARAM)
+        return previous
 
     async def _heard(self, answer: AnswerBuilder, caller: Caller) -> None:
         """Keep the response, if that is wanted, before its client learns its end."""
@@ -82,12 +114,28 @@ class Respond(Generate[ResponseRequest]):
             answer.not_kept()
 
     async def _keep(self, answer: ResponseAnswer, caller: Caller) -> bool:
-        items = [item.as_json() for item in answer.request.items]
-        content = msgspec.json.encode(KeptResponse(answer.ended(), items))
         try:
-            return await self._kept.keep(caller.root, caller.tenant_id, answer.id, content)
+            return await self._kept.keep(caller.root, caller.tenant_id, answer.id, kept_content(answer))
         except STORE_ERRORS:
             return False
+
+
+class Compact(Respond):
+    """The endpoint that makes a summary of a conversation."""
+
+    def __init__(self, parts: Parts, kept: KeptResponses, seals: TenantSeals) -> None:
+        super().__init__(parts, kept, seals, kind=COMPACT)
+        self._parse = parse_compaction
+
+    async def _known(self, body: bytes, caller: Caller) -> dict[str, Any]:
+        seal = await self._seals.of(caller.root, caller.tenant_id)
+        return {**await super()._known(body, caller), "close": seal.close, "opens": seal.open}
+
+
+def kept_content(answer: ResponseAnswer) -> bytes:
+    """What is kept of an answer that is whole."""
+    items = [item.as_json() for item in answer.request.items]
+    return msgspec.json.encode(KeptResponse(answer.ended(), items))
 
 
 class _Previous(msgspec.Struct):

@@ -7,6 +7,7 @@
     body.py          reading a JSON body within bounds
     body_budget.py   bytes of bodies in flight, by tenant and process, and giving memory back
     disconnect.py    how a request hears that its client has left
+    websocket.py     a connection that goes on as a WebSocket
     response.py sse.py   writing answers, whole and streamed
     refusals.py      what is refused before the application sees it
 

@@ -12,7 +12,8 @@ The life of a connection, request by request:
 A refusal is answered with our error JSON, then the client may go on sending for `linger_s` without being listened to:
 closing at once would reset the connection and destroy the answer on its way.
 
-Requests that ask for another protocol (`Upgrade: h2c`, as Java's client does on every call) go on in HTTP/1.1.
+Requests that ask for another protocol (`Upgrade: h2c`, as Java's client does on every call) go on in HTTP/1.1; one that
+asks for a WebSocket too, until it is answered with a 101 (`websocket.py`).
 
 The parser stops at such a request and drops its body, which would then be read as the next request. So its head is
 written anew, without the wish, for a parser that has not stopped.
@@ -31,12 +32,13 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from fairlane.gateway.errors import ApiError, headers_too_large, invalid, request_timeout
-from fairlane.gateway.http import body_budget, connections, response
+from fairlane.gateway.http import body_budget, connections, response, websocket
 from fairlane.gateway.http.body_budget import BodyBudget, BodyHold
 from fairlane.gateway.http.connections import Crowd, Heads, Place, forwarded_for
 from fairlane.gateway.http.disconnect import STATE, Disconnect
 from fairlane.gateway.http.refusals import Malformed, answer_bytes, refusal_of
 from fairlane.gateway.http.response import Answer
+from fairlane.gateway.http.websocket import MAX_EARLY_BYTES, Offer, WebSocket, wishes_websocket
 from fairlane.scheduler.protocol.settings import Networks
 
 _WISHES = frozenset({b"upgrade", b"http2-settings"})
@@ -148,6 +150,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._data = b""
         """The last that came."""
         self._wishes_upgrade = False
+        self._offer: Offer | None = None
+        """The request that is answered wishes for a WebSocket: what comes behind it may be frames."""
         self._deadline: asyncio.TimerHandle | None = None
         self._patience: asyncio.TimerHandle | None = None
         """With a client that takes nothing."""
@@ -220,6 +224,11 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         if self._is_deaf or self._is_last:
             self._hear_slowly()
             return
+        if self._offer is not None:
+            self._offer.early += data
+            if len(self._offer.early) > MAX_EARLY_BYTES:
+                self.flow.pause_reading()
+            return
         if self._is_silent:
             self._is_silent = False
             self._expect_within(self.limits.header_timeout_s)
@@ -270,6 +279,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._wishes_upgrade = True
             return
         self.scope["state"][STATE], self.scope["state"][connections.STATE] = self._disconnect, self._place
+        if self._offer is not None:
+            self.scope["state"][websocket.STATE] = self._offer
         super().on_headers_complete()
         self.headers = [*self.headers]  # uvicorn adds trailers to them, which are no headers
         if self.pipeline:
@@ -307,7 +318,13 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         """The request is answered. A body that the answer did not wait for may end now, but not go on for ever."""
         if self._is_deaf:
             return  # nor is what waits behind it served
+        offer, self._offer = self._offer, None
+        if offer is not None and offer.accepted is not None and not self.transport.is_closing():
+            self._go_on_as_websocket(offer)
+            return
         super().on_response_complete()
+        if offer is not None and offer.early:  # it was refused, and all goes on in HTTP
+            self.loop.call_soon(self.data_received, offer.early)
         if self.transport.is_closing() or self.is_answering():
             return
         if not self._awaits_headers:
@@ -318,7 +335,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._forget()
 
     def _should_upgrade(self) -> bool:
-        return False  # nothing here speaks another protocol
+        return False  # not by uvicorn's means
 
     def _unsupported_upgrade_warning(self) -> None:
         """The parser has stopped at a request that wishes for another protocol: read it again as HTTP/1.1."""
@@ -326,9 +343,23 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         end_of_head: int = wish.args[0]
         head = plain_head(self.parser.get_method(), self.url, self.parser.get_http_version(), self.headers)
         self._wishes_upgrade, self._awaits_headers = False, True
+        rest, is_next = self._data[end_of_head:], not self.is_answering() and not self.pipeline
+        if is_next and wishes_websocket(self.parser.get_method(), self.parser.get_http_version(), self.headers):
+            self._offer, rest = Offer(self.headers), b""
+            self._offer.early = self._data[end_of_head:]
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's own
-        self._read(head + self._data[end_of_head:])
+        self._read(head + rest)
+
+    def _go_on_as_websocket(self, offer: Offer) -> None:
+        """The 101 is on its way: this protocol hears no more of its connection."""
+        assert offer.accepted is not None  # noqa: S101 - it was looked at
+        self._expect_nothing()
+        self._trust()
+        self.connections.discard(self)
+        place, self._place = self._place, None
+        self._let_go()
+        WebSocket(cast(websocket.Carrier, self), place, *offer.accepted).begin(offer.early)
 
     def send_400_response(self, msg: str) -> None:
         """The parser gave up: on our refusal, or on bytes that are no HTTP."""

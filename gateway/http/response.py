@@ -13,7 +13,7 @@ from fairlane.gateway.http.body_budget import BodyHold
 
 STATE = "answer"
 """Where the `state` of a scope has its `Channel`."""
-_BODILESS = (204, 304)
+_BODILESS = (101, 204, 304)
 
 
 @lru_cache(maxsize=256)  # answers have few sets of names

@@ -8,6 +8,7 @@
     response_body.py   the body of the Responses API, and the request that it becomes
     response_tools.py  its tools, and the choice of them
     response_items.py  items of its conversations, and the turns that they come to
+    compaction.py   a conversation made short; sealed_summary.py: how its client carries that
     neutral.py      fields that are not served yet, and the values that ask for nothing
     rate_limits.py  the x-ratelimit headers
 

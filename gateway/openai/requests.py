@@ -50,6 +50,8 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Output tokens per choice; None: what context and limits leave."""
     max_tokens_param: str = "max_tokens"
     """The field that stated it."""
+    longest_summary: int | None = None
+    """It asks for a summary of its prompt: of at most so many tokens, and hardly more than half of the prompt's."""
     min_tokens: int = 0
     ignore_eos: bool = False
     stop: tuple[str, ...] = ()
@@ -84,6 +86,11 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     def offered_tools(self) -> tuple[Tool, ...]:
         """The tools that the model may call."""
         return ()
+
+    def asks_for(self, field: str) -> bool:
+        """It says something else than usual there. `field`: one of those by which tokens are drawn, begun or ended."""
+        said = getattr(self, field, None)
+        return field in self.draw or bool(said) or (field == "logprobs" and said is not None)
 
     def sampling(self, seed: int, eos: tuple[int, ...]) -> Sampling:
         """What the worker is told. `seed`: the caller's, or the one that the gateway drew; `eos`: the model's."""

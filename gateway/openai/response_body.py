@@ -9,10 +9,22 @@ from pydantic import Field, ValidationError
 
 from fairlane.gateway.errors import invalid
 from fairlane.gateway.grammar.structure import ANY_OBJECT, Structure
-from fairlane.gateway.openai.fields import Fields, Hint, Off, Text
+from fairlane.gateway.openai.fields import Fields, Hint, Off, On, Text
 from fairlane.gateway.openai.neutral import Neutral
 from fairlane.gateway.openai.requests import ChatRequest, draw_of
-from fairlane.gateway.openai.response_items import Item, Items, Json, read_items, turns_of
+from fairlane.gateway.openai.response_items import (
+    CallItem,
+    CompactionItem,
+    CustomCallItem,
+    GivenItem,
+    Item,
+    Items,
+    Json,
+    OutputItem,
+    Summary,
+    read_items,
+    turns_of,
+)
 from fairlane.gateway.openai.response_tools import (
     CalledAs,
     ChosenTool,
@@ -22,6 +34,7 @@ from fairlane.gateway.openai.response_tools import (
     ToolNamespace,
     told_tools,
 )
+from fairlane.gateway.openai.sealed_summary import Open, unsealed
 from fairlane.gateway.openai.structures import JsonSchema
 from fairlane.gateway.openai.tools import Tool, ToolChoice, checked_choice
 from fairlane.gateway.openai.wire import MAX_DEADLINE_MS, Count, Penalty, Real, Tier, checked
@@ -110,6 +123,16 @@ class ResponseBody(Fields):
     prompt_cache_key: Hint | None = None
 
 
+NEUTRAL_MESSAGE: Neutral = {**NEUTRAL_RESPONSE, "generate": (True,)}
+
+
+class CreateMessage(ResponseBody):
+    """The same as a message on a WebSocket, which is always answered with events."""
+
+    type: Literal["response.create"]
+    stream: On | None = None
+
+
 class ResponseRequest(ChatRequest, frozen=True, kw_only=True):
     """A valid `POST /v1/responses`."""
 
@@ -143,20 +166,28 @@ def read_kept(kept: bytes) -> KeptResponse:
 
 
 def parse_response(
-    body: bytes, token_ids: int = 0, *, previous: bytes | None = None, may_store: bool = True
+    body: bytes,
+    token_ids: int = 0,
+    *,
+    previous: bytes | None = None,
+    may_store: bool = True,
+    is_message: bool = False,
+    opens: Open | None = None,
 ) -> ResponseRequest:
     """The request that a body holds. `token_ids`: how many there may be in it, though no field of it takes any;
-    `previous`: what is kept of the response that it names; `may_store`: its answer may be kept. Raises ApiError naming
-    the field at fault."""
-    asked = checked(ResponseBody, NEUTRAL_RESPONSE, body, token_ids=token_ids)
+    `previous`: what is kept of the response that it names; `may_store`: its answer may be kept; `is_message`: it came
+    on a WebSocket; `opens`: the tenant's seal, where there is something to open. Raises ApiError naming the field at
+    fault."""
+    if is_message:
+        asked: ResponseBody = checked(CreateMessage, NEUTRAL_MESSAGE, body, token_ids=token_ids)
+    else:
+        asked = checked(ResponseBody, NEUTRAL_RESPONSE, body, token_ids=token_ids)
     if asked.store and not may_store:
         raise invalid("store", "`store` must be false: a batch's answers stand in its output file, and nowhere else.")
     store = may_store and asked.store is not False
-    if (asked.previous_response_id is None) != (previous is None):
-        raise invalid("previous_response_id", "`previous_response_id` must be spelled plainly.")
-    if asked.stream_options is not None and not asked.stream:
+    if asked.stream_options is not None and not (asked.stream or is_message):
         raise invalid("stream_options", "`stream_options` needs `stream: true`.")
-    items = [*_earlier(previous), *asked.input]
+    items = conversation(asked.input, asked.previous_response_id, previous, opens)
     turns = turns_of(items, asked.instructions)
     if not turns:
         raise invalid("input", "`input` holds nothing that the model could answer.")
@@ -175,7 +206,7 @@ def parse_response(
         called_as={tool.name: called_as for tool, called_as in told if called_as is not None},
         max_tokens=asked.max_output_tokens,
         max_tokens_param="max_output_tokens",
-        stream=bool(asked.stream),
+        stream=is_message or bool(asked.stream),
         service_tier=asked.service_tier,
         deadline_ms=asked.deadline_ms,
         seed=asked.seed,
@@ -187,7 +218,28 @@ def parse_response(
     )
 
 
-def _earlier(previous: bytes | None) -> list[Item]:
+def conversation(
+    given: Sequence[GivenItem], previous_id: str | None, previous: bytes | None, opens: Open | None
+) -> list[Item]:
+    """All items of a conversation. `previous_id`, `previous`: the response that it goes on from, and what is kept of
+    it; `opens`: a summary that the tenant was given. Raises ApiError."""
+    if (previous_id is None) != (previous is None):
+        raise invalid("previous_response_id", "`previous_response_id` must be spelled plainly.")
+    items = [_opened(item, opens) for item in (*_earlier(previous), *given)]
+    _check_outputs(items)
+    return items
+
+
+def _opened(item: GivenItem, opens: Open | None) -> Item:
+    if not isinstance(item, CompactionItem):
+        return item
+    text = None if opens is None else unsealed(item.encrypted_content, opens)
+    if text is None:
+        raise invalid("input", "`input` holds a compaction that was not made for this tenant, or was changed.")
+    return Summary(item, text)
+
+
+def _earlier(previous: bytes | None) -> list[GivenItem]:
     if previous is None:
         return []
     kept = read_kept(previous)
@@ -196,6 +248,18 @@ def _earlier(previous: bytes | None) -> list[Item]:
     except ValidationError:  # as a call without a name, where nothing but the model decided on it
         refused = invalid("previous_response_id", "The kept response holds what cannot be sent to a model again.")
     raise refused
+
+
+def _check_outputs(items: Sequence[Item]) -> None:
+    """Raise ApiError for what a call came to where there is no such call before it."""
+    called: set[str] = set()
+    for item in items:
+        if isinstance(item, Summary):
+            return  # the call may be in it
+        if isinstance(item, CallItem | CustomCallItem):
+            called.add(item.call_id)
+        elif isinstance(item, OutputItem) and item.call_id not in called:
+            raise invalid("input", "`input` holds the output of a call that is not in the conversation before it.")
 
 
 def _choice(asked: ResponseBody, tools: Sequence[Tool]) -> ToolChoice:

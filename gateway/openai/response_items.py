@@ -7,6 +7,7 @@ it said, then its calls.
 import json
 import secrets
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from msgspec.structs import replace
@@ -195,18 +196,55 @@ class OutputItem(Fields):
         return {**told, "call_id": self.call_id, **named, "output": self.output}
 
 
-Item = MessageItem | ReasoningItem | CallItem | CustomCallItem | OutputItem
-_KINDS: dict[str, type[Item]] = {
+class CompactionItem(Fields):
+    """The summary of a conversation, as it was sealed for its tenant."""
+
+    type: Literal["compaction", "compaction_summary"]
+    encrypted_content: Annotated[str, Field(min_length=1)]
+    id: Hint | None = None
+    created_by: Hint | None = None
+
+    def as_json(self) -> Json:
+        """As it is kept and listed."""
+        return {"type": "compaction", "id": self.id or new_id("cmp"), "encrypted_content": self.encrypted_content}
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The same, opened."""
+
+    item: CompactionItem
+    text: str
+
+    def turn(self) -> Turn:
+        """As the model reads it."""
+        return Turn(role="user", content=f"This is a summary of our conversation so far:\n\n{self.text}")
+
+    def as_json(self) -> Json:
+        """As it is kept and listed."""
+        return self.item.as_json()
+
+    def __repr__(self) -> str:
+        return f"Summary({len(self.text)} characters)"
+
+
+PlainItem = MessageItem | ReasoningItem | CallItem | CustomCallItem | OutputItem
+GivenItem = PlainItem | CompactionItem
+"""As it stands in a body."""
+Item = PlainItem | Summary
+_KINDS: dict[str, type[GivenItem]] = {
     "message": MessageItem,
     "reasoning": ReasoningItem,
     "function_call": CallItem,
     "custom_tool_call": CustomCallItem,
     "function_call_output": OutputItem,
     "custom_tool_call_output": OutputItem,
+    "compaction": CompactionItem,
+    "compaction_summary": CompactionItem,
 }
 
 
-def _item(item: object) -> Item:
+def _item(item: object) -> GivenItem:
     if not isinstance(item, dict):
         raise PydanticCustomError("item", "must be an object")
     kind = item.get("type", "message" if "role" in item else "item_reference")
@@ -222,7 +260,7 @@ def _listed(given: object) -> object:
     return [{"role": "user", "content": given}] if isinstance(given, str) else given
 
 
-ListedItem = Annotated[Item, PlainValidator(_item, json_schema_input_type=Item)]
+ListedItem = Annotated[GivenItem, PlainValidator(_item, json_schema_input_type=GivenItem)]
 Items = Annotated[
     list[ListedItem],
     Field(min_length=1, fail_fast=True),
@@ -231,7 +269,7 @@ Items = Annotated[
 _read = TypeAdapter(list[ListedItem]).validate_python
 
 
-def read_items(items: Iterable[Json]) -> list[Item]:
+def read_items(items: Iterable[Json]) -> list[GivenItem]:
     """Items that were kept."""
     return _read(list(items))
 

@@ -14,6 +14,7 @@ from fairlane.gateway.api.tokenize import DetokenizeBody, EmbeddingsBody, Tokeni
 from fairlane.gateway.errors import ANTHROPIC_PATH, Code
 from fairlane.gateway.openai import batches as openai_batches
 from fairlane.gateway.openai.batches import UploadForm
+from fairlane.gateway.openai.compaction import NEUTRAL_COMPACTION, CompactBody
 from fairlane.gateway.openai.neutral import NEUTRAL_CHAT, NEUTRAL_COMPLETION, Neutral
 from fairlane.gateway.openai.response_body import NEUTRAL_RESPONSE, ResponseBody
 from fairlane.gateway.openai.wire import ChatBody, CompletionBody
@@ -175,6 +176,26 @@ TENANT_API: tuple[Documented, ...] = (
         body=ResponseBody,
         neutral=NEUTRAL_RESPONSE,
         answers={JSON: response_schemas.ResponseObject, STREAM: str},
+        codes=(*_GENERATION, "not_found"),
+    ),
+    Documented(
+        method="GET",
+        path="/v1/responses",
+        name="connect_responses",
+        summary="Open a WebSocket for `response.create` messages; a GET without an upgrade is refused",
+        who="tenant",
+        answers={},
+        codes=(*_ANY_TENANT, "invalid_request_error", "origin_not_allowed"),
+    ),
+    Documented(
+        method="POST",
+        path="/v1/responses/compact",
+        name="compact_response",
+        summary="Make a conversation short: the model sums it up",
+        who="tenant",
+        body=CompactBody,
+        neutral=NEUTRAL_COMPACTION,
+        answers={JSON: response_schemas.Compaction},
         codes=(*_GENERATION, "not_found"),
     ),
     Documented(

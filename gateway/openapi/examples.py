@@ -28,6 +28,10 @@ BODIES: Mapping[str, Mapping[str, Any]] = {
     "create_message": {"model": _MODEL, "max_tokens": 32, "messages": _CONVERSATION},
     "count_message_tokens": {"model": _MODEL, "messages": _CONVERSATION},
     "create_response": {"model": _MODEL, "input": "What is the capital of France?", "max_output_tokens": 32},
+    "compact_response": {
+        "model": _MODEL,
+        "input": [*_CONVERSATION, {"role": "assistant", "content": "The capital of France is Paris."}],
+    },
     "create_embeddings": {"model": _MODEL, "input": "The capital of France is Paris."},
     "create_key": {"name": "production", "scopes": {"lanes": ["latency"]}},
     "create_project": {"name": "Search"},
@@ -90,6 +94,7 @@ ANSWERS: Mapping[str, Mapping[str, Any]] = {
                 "owned_by": "fairlane",
                 "context_length": 8192,
                 "max_model_len": 8192,
+                "exact": True,
             }
         ],
     },

@@ -163,6 +163,35 @@ class DeletedResponse(TypedDict):
     deleted: Literal[True]
 
 
+class CompactionOutput(TypedDict):
+    """The summary of a conversation, sealed for its tenant: an item of later input, as it is."""
+
+    type: Literal["compaction"]
+    id: str
+    encrypted_content: str
+
+
+class UserMessage(TypedDict):
+    """What the user said."""
+
+    type: Literal["message"]
+    id: str
+    status: ItemStatus
+    role: Literal["user"]
+    content: list[dict[str, Any]]
+
+
+class Compaction(TypedDict):
+    """A conversation made short: what its user said, then a summary of all of it."""
+
+    id: str
+    object: Literal["response.compaction"]
+    created_at: int
+    output: list[UserMessage | CompactionOutput]
+    usage: ResponseUsage
+    fairlane: NotRequired[Limited]
+
+
 class InputItemList(TypedDict):
     """What a kept response answers: messages, reasoning, calls and what these came to."""
 

@@ -244,6 +244,7 @@ class ModelObject(TypedDict):
     owned_by: str
     context_length: int
     max_model_len: int
+    exact: bool
 
 
 class ModelList(TypedDict):

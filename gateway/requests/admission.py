@@ -23,6 +23,9 @@ from fairlane.scheduler.admission.open_requests import OpenRequests, Request
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
 from fairlane.scheduler.queue.types import LaneFull, TenantQueueFull, Unattainable
 
+LEAST_SUMMARY_TOKENS = 64
+"""Of a short prompt's summary."""
+
 
 def class_name(*, guaranteed: bool) -> str:
     """As the answer's `x-fairlane-class` has it."""
@@ -58,13 +61,21 @@ def measure(
         lane=service_level.lane.name,
         tenant=tenant.id,
         prompt_tokens=prompt_tokens,
-        max_tokens=max(1, model.longest - prompt_tokens) if max_tokens is None else max_tokens,
+        max_tokens=_unstated(prompt_tokens, request, model) if max_tokens is None else max_tokens,
         max_tokens_stated=max_tokens is not None,
         choices=request.n,
         deadline_ms=None if deadline_ms is None else deadline_ms - elapsed_ms,
         ttft_ms=None if ttft_ms is None else ttft_ms - elapsed_ms,
         exact=tenant.is_exact,
     )
+
+
+def _unstated(prompt_tokens: int, request: GenerationRequest, model: ServedModel) -> int:
+    """Output tokens of a request that states none."""
+    left = max(1, model.longest - prompt_tokens)
+    if request.longest_summary is None:
+        return left
+    return min(left, request.longest_summary, max(LEAST_SUMMARY_TOKENS, prompt_tokens // 2))
 
 
 def admit(

@@ -235,6 +235,7 @@ class Preparer:
             least = f"at least {long.least_tokens}"
             raise too_long(least, request, model, prompt_param=kind.prompt_param) from None
         _check_token_ids(request, model.text.card.vocab_size)
+        _check_fields(request, model.text.card.refused_fields)
         if not all(prompts):
             raise invalid(kind.prompt_param, f"`{kind.prompt_param}` holds no token.")
         return request, model, prompts
@@ -247,6 +248,13 @@ def _check_token_ids(request: GenerationRequest, vocab_size: int) -> None:
     for field, tokens in named.items():
         if tokens and max(tokens) >= vocab_size:
             raise invalid(field, f"`{field}` holds a token id that is not below {vocab_size}.")
+
+
+def _check_fields(request: GenerationRequest, refused: Sequence[str]) -> None:
+    """Raises ApiError for a field that the engine of the model's workers does not take."""
+    field = next((field for field in refused if request.asks_for(field)), None)
+    if field is not None:
+        raise invalid(field, f"`{field}` cannot be served: the engine of this model does not take it.")
 
 
 def allowed_model(fleet_cache: FleetCache, name: str, caller: Caller) -> ServedModel:

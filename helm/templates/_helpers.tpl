@@ -74,6 +74,27 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- end }}
 {{- end }}
 
+{{/*
+A worker's probes, which ask its metrics: no traffic comes in. Ready means that its model is there, and holds a rollout
+until then. Takes (dict "port" NAME "startSeconds" N).
+*/}}
+{{- define "fairlane.workerProbes" -}}
+startupProbe:
+  httpGet: {path: /metrics, port: {{ .port }}}
+  periodSeconds: 5
+  timeoutSeconds: 5
+  failureThreshold: {{ div (add 4 .startSeconds) 5 }}
+livenessProbe:
+  httpGet: {path: /metrics, port: {{ .port }}}
+  periodSeconds: 10
+  timeoutSeconds: 10
+  failureThreshold: 6
+readinessProbe:
+  httpGet: {path: /metrics, port: {{ .port }}}
+  periodSeconds: 5
+  timeoutSeconds: 5
+{{- end }}
+
 {{/* Where the pods of a component may run. Takes the component's values. */}}
 {{- define "fairlane.placement" -}}
 {{- with .nodeSelector }}

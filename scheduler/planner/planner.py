@@ -262,6 +262,11 @@ class Planner:
         return PoolSizes(self._pool.block_size, self._pool.blocks, self._pool.host_slots)
 
     @property
+    def max_sequences(self) -> int:
+        """Most in one step."""
+        return self._max_sequences
+
+    @property
     def has_work(self) -> bool:
         """There are jobs here, or ends to report. Paused ones count: their deadlines pass in `plan`."""
         return bool(self._groups or self._ended)
@@ -338,10 +343,12 @@ class Planner:
         """What came out of one row; its charge."""
         before, charge, cached = seq.state, DECODE_WEIGHT, 0
         seq.num_computed += len(row.token_ids)
+        if row.seq in result.cached_tokens:
+            group = self._groups[row.seq.job_id]
+            group.cached_tokens = cached = max(group.cached_tokens, result.cached_tokens[row.seq])
         if before is not DECODE:  # else its prompt was charged, and shared
             group = self._groups[row.seq.job_id]
-            group.cached_tokens = max(group.cached_tokens, result.cached_tokens.get(row.seq, 0))
-            charge, cached = group.charge(row), 0 if row.output_index else group.cached_tokens
+            charge, cached = group.charge(row), cached if row.output_index else group.cached_tokens
             self._index.lanes[seq.job.lane].computed(seq, len(row.token_ids))
             for sibling in group.share_prefix(seq, self._pool, self._claims.may_begin):
                 self._index.file(sibling)

@@ -168,7 +168,7 @@ class StepResult:
     pending: Set[SeqId] = frozenset()
     """Rows that are not computed yet, where the runner does not wait for all: they are planned again."""
     cached_tokens: Mapping[SeqId, int] = field(default_factory=dict)
-    """Of the prompts of rows that yield a first token, what a cache had that the planner does not keep."""
+    """Of the prompts of these rows, what a cache had that the planner does not keep; said with any of their tokens."""
     is_typical: bool = True
     """Steps like this one take `run_ms`."""
     run_ms: float = 0.0
@@ -185,7 +185,7 @@ class Produced(msgspec.Struct, frozen=True):
     token_id: int
     finish_reason: FinishReason | None
     cached_tokens: int = 0
-    """With its first token: of the job's prompt, what the prefix cache had."""
+    """With its first token, or with the one by which it was known: of the job's prompt, what the prefix cache had."""
 
     def __repr__(self) -> str:
         return f"Produced({self.seq}[{self.index}], {self.finish_reason})"

@@ -165,7 +165,8 @@ class TokenDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     logprobs: tuple[PositionLogprobs, ...] = ()
     finish_reason: FinishReason | None = None
     cached_tokens: int = 0
-    """Prompt tokens of the job that the prefix cache had; said with a choice's first token."""
+    """Prompt tokens of the job that the prefix cache had; said with a choice's first token, or with the one by which
+    an engine elsewhere has told it."""
 
     def __repr__(self) -> str:
         return f"TokenDelta({self.job_id}/{self.choice} from {self.first_index}, {len(self.token_ids)} tokens)"
@@ -308,6 +309,21 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     response_template: str | msgspec.UnsetType = msgspec.UNSET
     """How the model's answers are read, as transformers' JSON; unset (and then no part of the card, which is named by
     its bytes) where none came with the model."""
+    exact: bool | msgspec.UnsetType = msgspec.UNSET
+    """False where the workers' engine says text alone: its tokens are those by which the model's tokenizer spells it.
+    Else unset, as above."""
+    lacks: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Fields of a request that the workers' engine does not take; unset, as above, where it takes all."""
+
+    @property
+    def is_exact(self) -> bool:
+        """Tokens are told as they were drawn."""
+        return self.exact is not False
+
+    @property
+    def refused_fields(self) -> tuple[str, ...]:
+        """What it lacks, as far as anything."""
+        return self.lacks if isinstance(self.lacks, tuple) else ()
 
     @property
     def system_fingerprint(self) -> str:

@@ -51,7 +51,7 @@ def test_every_selector_meets_the_labels_of_its_own_pods_only(render: Render, mo
     chart = render(mode)
     pods = {
         component: chart.one("Deployment", component)["spec"]["template"]["metadata"]["labels"]
-        for component in ("gateway", "worker")
+        for component in chart.components
     }
 
     for owner, selector in _selectors(chart):

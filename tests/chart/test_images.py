@@ -1,9 +1,10 @@
-"""The two Dockerfiles, against the chart that runs their images and the package that they install. Nothing is built."""
+"""The Dockerfiles, against the chart that runs their images and the package that they install. Nothing is built."""
 
 import importlib.util
 import json
 import re
 import tomllib
+from typing import NamedTuple
 
 import pytest
 
@@ -13,62 +14,80 @@ from tests.support.chart import CHART
 ROOT = CHART.parent
 INSTRUCTIONS = {"ARG", "COPY", "ENTRYPOINT", "ENV", "FROM", "HEALTHCHECK", "RUN", "USER"}
 
-pytestmark = pytest.mark.parametrize("component", ["gateway", "worker"])
+
+class Image(NamedTuple):
+    """One Dockerfile, and the container that runs its image."""
+
+    folder: str
+    extras: tuple[str, ...]
+    mode: str
+    component: str
+    container: str
 
 
-def instructions(component: str) -> list[tuple[str, str]]:
+IMAGES = [
+    Image("gateway", ("gateway", "objects"), "minimal", "gateway", "gateway"),
+    Image("worker", ("worker",), "minimal", "worker", "worker"),
+    Image("worker/remote", ("remote",), "sidecar", "engine-qwen", "lease-holder"),
+]
+
+pytestmark = pytest.mark.parametrize("image", IMAGES, ids=lambda image: image.container)
+
+
+def instructions(image: Image) -> list[tuple[str, str]]:
     """The instructions of a Dockerfile with their arguments, continued lines joined."""
-    text = (ROOT / component / "Dockerfile").read_text()
+    text = (ROOT / image.folder / "Dockerfile").read_text()
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     joined = re.sub(r"\\\n\s*", "", "\n".join(lines))
     return [(line.partition(" ")[0], line.partition(" ")[2]) for line in joined.splitlines()]
 
 
-def only(component: str, name: str) -> str:
+def only(image: Image, name: str) -> str:
     """The argument of the last instruction of that name."""
-    return [arguments for each, arguments in instructions(component) if each == name][-1]
+    return [arguments for each, arguments in instructions(image) if each == name][-1]
 
 
-def test_every_instruction_is_one_that_docker_knows(component: str) -> None:
-    assert {name for name, _ in instructions(component)} <= INSTRUCTIONS
+def test_every_instruction_is_one_that_docker_knows(image: Image) -> None:
+    assert {name for name, _ in instructions(image)} <= INSTRUCTIONS
 
 
-def test_the_image_starts_the_module_that_the_chart_starts(render: Render, component: str) -> None:
-    entrypoint = json.loads(only(component, "ENTRYPOINT"))
+def test_the_image_starts_the_module_that_the_chart_starts(render: Render, image: Image) -> None:
+    entrypoint = json.loads(only(image, "ENTRYPOINT"))
 
-    assert entrypoint == render().container(component)["command"]
+    assert entrypoint == render(image.mode).container(image.component, image.container)["command"]
     assert importlib.util.find_spec(f"{entrypoint[2]}.__main__") is not None
 
 
-def test_the_image_installs_its_own_extra_alone(component: str) -> None:
+def test_the_image_installs_its_own_extra_alone(image: Image) -> None:
     known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 
-    (extras,) = re.findall(r'"/src\[([\w,]+)\]"', (ROOT / component / "Dockerfile").read_text())
+    (extras,) = re.findall(r'"/src\[([\w,]+)\]"', (ROOT / image.folder / "Dockerfile").read_text())
 
-    assert extras.split(",") == {"gateway": ["gateway", "objects"], "worker": ["worker"]}[component]
-    assert set(extras.split(",")) <= known.keys()
+    assert tuple(extras.split(",")) == image.extras
+    assert {*image.extras} <= known.keys()
 
 
-def test_the_image_runs_as_the_chart_s_user_who_is_not_root(render: Render, component: str) -> None:
-    security = render().pod(component)["securityContext"]
+def test_the_image_runs_as_the_chart_s_user_who_is_not_root(render: Render, image: Image) -> None:
+    security = render(image.mode).pod(image.component)["securityContext"]
 
-    assert only(component, "USER") == f"{security['runAsUser']}:{security['runAsGroup']}"
+    assert only(image, "USER") == f"{security['runAsUser']}:{security['runAsGroup']}"
     assert security["runAsUser"] > 0
 
 
-def test_the_image_sets_nothing_that_the_chart_s_configuration_says(render: Render, component: str) -> None:
+def test_the_image_sets_nothing_that_the_chart_s_configuration_says(render: Render, image: Image) -> None:
     """A variable of the image would win over fairlane.yaml."""
-    names = re.findall(r"(FAIRLANE_\w+)=", only(component, "ENV"))
+    names = re.findall(r"(FAIRLANE_\w+)=", only(image, "ENV"))
 
+    directory = render(image.mode).env(image.component, image.container)["FAIRLANE_DATA_DIR"]
     assert names == ["FAIRLANE_DATA_DIR"]
-    assert f"FAIRLANE_DATA_DIR={render().env(component)['FAIRLANE_DATA_DIR']}" in only(component, "ENV")
+    assert f"FAIRLANE_DATA_DIR={directory}" in only(image, "ENV")
 
 
-def test_what_is_copied_is_the_package_and_what_it_is_built_from(component: str) -> None:
+def test_what_is_copied_is_the_package_and_what_it_is_built_from(image: Image) -> None:
     kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     rooms = {path.name for path in (ROOT / "fairlane").iterdir() if path.is_symlink()}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
     assert kept >= rooms | {"fairlane", "pyproject.toml", "constraints.txt", project["readme"]}
     assert all((ROOT / name).exists() for name in kept)
-    assert component in kept
+    assert image.folder.partition("/")[0] in kept

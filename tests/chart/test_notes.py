@@ -32,3 +32,14 @@ def test_the_notes_warn_where_files_stand_on_the_pods_own_disks(helm: Path) -> N
 
 def test_the_notes_name_the_ingress_where_there_is_one(helm: Path) -> None:
     assert "URL=https://llm.example.com" in _notes(helm, "production")
+
+
+def test_the_notes_say_what_is_served_and_by_what(helm: Path) -> None:
+    own, sidecar, several = (_notes(helm, mode) for mode in ("minimal", "sidecar", "external-engine"))
+
+    assert "SmolLM2-135M-Instruct by 1 worker(s)" in own
+    assert "qwen3-32b by 2 pod(s) of vLLM" in sidecar
+    assert "Qwen/Qwen3-235B-A22B by the vllm at http://vllm-large-1.llm:8000" in several
+    assert "deployment/fairlane-worker" not in sidecar
+    for name in ("worker", "engine-large-a", "engine-large-b", "engine-small"):
+        assert f"rollout status deployment/fairlane-{name}\n" in several

@@ -7,6 +7,8 @@ import pytest
 from tests.chart.conftest import Render
 from tests.support.chart import RefusedError
 
+HOLDER = {"leaseHolder": {"image": {"repository": "registry.example.com/fairlane-lease-holder"}}}
+
 
 @pytest.mark.parametrize(
     ("values", "sentence"),
@@ -27,6 +29,29 @@ from tests.support.chart import RefusedError
             "2 pods share no disk",
         ),
         ({"ingress": {"enabled": True}}, "ingress.host is required where ingress.enabled is true"),
+        (
+            {"engines": {"a": {"model": "m"}}},
+            "leaseHolder.image.repository is required: name the image that was built with fairlane.remote",
+        ),
+        ({**HOLDER, "engines": {"a": {}}}, "engines.a.model is required: a hub id, or a directory under /weights"),
+        ({**HOLDER, "engines": {"a": None}}, "engines.a.model is required"),
+        ({**HOLDER, "engines": {"a" * 40: {"model": "m"}}, "nameOverride": "b" * 50}, "is too long a name"),
+        (
+            {**HOLDER, "engines": {"a": {"model": "m", "url": "http://vllm:8000", "replicas": 2}}},
+            "engines.a.replicas must be 1 beside a url: one engine has one lease holder",
+        ),
+        (
+            {**HOLDER, "engines": {"a": {"model": "m", "kind": "sglang"}}},
+            "engines.a.url is required: of the engines the chart runs vllm alone",
+        ),
+        (
+            {**HOLDER, "engines": {"a": {"model": "m", "leaseHolders": [{"maxSequences": 1}, {"maxSequences": 2}]}}},
+            "engines.a.leaseHolders name an engineModel twice",
+        ),
+        (
+            {**HOLDER, "engines": {"a": {"model": "m", "vllm": {"image": {"tag": "latest"}}}}},
+            "engines.a.vllm.image.tag must not be latest",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused_with_a_sentence(render: Render, values: dict[str, Any], sentence: str) -> None:
@@ -52,6 +77,17 @@ def test_what_cannot_work_is_refused_with_a_sentence(render: Render, values: dic
         ({"config": {"log_level": "loud"}}, "config/log_level"),
         ({"otlpEndpoint": "collector:4318"}, "otlpEndpoint"),
         ({"store": {"existingSecret": "not a name"}}, "store/existingSecret"),
+        ({"engines": {"Not A Name": {}}}, "Not A Name"),
+        ({"engines": {"a": {"modle": "m"}}}, "engines/a"),
+        ({"engineDefaults": {"kind": "magic"}}, "engineDefaults/kind"),
+        ({"engineDefaults": {"url": "vllm:8000"}}, "engineDefaults/url"),
+        ({"engineDefaults": {"url": "http://me:pw@vllm:8000"}}, "engineDefaults/url"),
+        ({"engineDefaults": {"leaseHolders": []}}, "engineDefaults/leaseHolders"),
+        ({"engineDefaults": {"leaseHolders": [{"maxSequences": 0}]}}, "engineDefaults/leaseHolders/0/maxSequences"),
+        ({"engineDefaults": {"vllm": {"tensorParallel": 0}}}, "engineDefaults/vllm/tensorParallel"),
+        ({"engineDefaults": {"vllm": {"args": "--quantization fp8"}}}, "engineDefaults/vllm/args"),
+        ({"engineDefaults": {"vllm": {"gpuResource": "gpu"}}}, "engineDefaults/vllm/gpuResource"),
+        ({"leaseHolder": {"replicas": 2}}, "leaseHolder"),
     ],
 )
 def test_a_value_of_the_wrong_kind_is_refused_by_the_schema(render: Render, values: dict[str, Any], place: str) -> None:
@@ -63,6 +99,12 @@ def test_one_gateway_may_keep_files_in_a_folder(render: Render) -> None:
     files = {"files": {"url": "file:///var/lib/fairlane/files"}}
 
     assert render(values={"gateway": {"replicas": 1}, "config": {"gateway": files}}).manifests
+
+
+def test_an_image_is_needed_of_what_runs_alone(render: Render) -> None:
+    nothing_but_a_gateway = {"worker": {"enabled": False, "image": {"repository": ""}}}
+
+    assert render(values=nothing_but_a_gateway).components == ["gateway"]
 
 
 def test_latest_is_allowed_beside_a_digest_because_the_digest_wins(render: Render) -> None:

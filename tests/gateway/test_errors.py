@@ -13,7 +13,13 @@ from fairlane.gateway.errors import TABLE, ApiError, Code, Denial, LimitBlock, R
 from fairlane.gateway.openapi.anthropic import AnthropicError
 
 CONTRACT: dict[int, set[Code]] = {
-    400: {"invalid_request_error", "context_length_exceeded", "request_exceeds_limit"},
+    400: {
+        "invalid_request_error",
+        "context_length_exceeded",
+        "request_exceeds_limit",
+        "previous_response_not_found",
+        "websocket_connection_limit_reached",
+    },
     401: {
         "invalid_api_key",
         "invalid_token",

@@ -35,17 +35,23 @@ class Chart:
         spec: Manifest = self.one("Deployment", component)["spec"]["template"]["spec"]
         return spec
 
-    def container(self, component: str) -> Manifest:
-        """The only container of a component's pods."""
-        (container,) = self.pod(component)["containers"]
-        found: Manifest = container
-        return found
+    def container(self, component: str, name: str | None = None) -> Manifest:
+        """The container of that name in a component's pods, a sidecar too; without a name the only one."""
+        pod = self.pod(component)
+        every = [*pod.get("initContainers", []), *pod["containers"]]
+        (found,) = (each for each in every if name in (None, each["name"]))
+        container: Manifest = found
+        return container
 
-    def env(self, component: str) -> dict[str, Any]:
+    def env(self, component: str, name: str | None = None) -> dict[str, Any]:
         """A container's variables: the value, or where it comes from."""
-        return {
-            each["name"]: each.get("value", each.get("valueFrom")) for each in self.container(component).get("env", [])
-        }
+        listed = self.container(component, name).get("env", [])
+        return {each["name"]: each.get("value", each.get("valueFrom")) for each in listed}
+
+    @property
+    def components(self) -> list[str]:
+        """Those that have a Deployment."""
+        return [component_of(manifest) for manifest in self.all("Deployment")]
 
     def settings(self) -> Manifest:
         """fairlane.yaml, as the processes read it."""

@@ -5,11 +5,29 @@ from pathlib import Path
 
 import pytest
 
+from fairlane.scheduler.protocol.settings import DEFAULT_MODEL
+from fairlane.worker.model.files import resolve
 from tests.support.ports import free_port
+from tests.support.system import vllm
 from tests.support.system.harness import Server
 from tests.support.system.otlp import Collector, receiving
 
 StartServer = Callable[..., Server]
+
+
+@pytest.fixture(scope="session")
+def engine(tmp_path_factory: pytest.TempPathFactory, models_dir: Path) -> Iterator[dict[str, str]]:
+    """The settings of what computes: our own engine, or one vLLM for all servers (docs/engines.md). The tokens of both
+    are the same however they come about: alone, beside others, from the cache."""
+    shared = {"WORKER__MODELS_DIR": str(models_dir)}
+    if not vllm.IS_BEHIND:
+        yield shared
+        return
+    assert vllm.PYTHON, vllm.MISSING
+    directory = resolve(DEFAULT_MODEL, models_dir).directory
+    started = vllm.Vllm(tmp_path_factory.mktemp("vllm"), directory).start()
+    yield shared | started.settings
+    started.stop()
 
 
 @pytest.fixture(scope="session")
@@ -20,10 +38,10 @@ def collector() -> Iterator[Collector]:
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory, models_dir: Path, collector: Collector) -> Iterator[Server]:
+def server(tmp_path_factory: pytest.TempPathFactory, engine: dict[str, str], collector: Collector) -> Iterator[Server]:
     """Its tokens are the same however they come about: alone, beside others, from the cache. It waits for its store as
     long as a busy machine takes, and tells its traces."""
-    settings = {"WORKER__MODELS_DIR": str(models_dir), "WORKER__DTYPE": "float32", "GATEWAY__STORE_TIMEOUT_S": "5"}
+    settings = {"WORKER__DTYPE": "float32", "GATEWAY__STORE_TIMEOUT_S": "5", **engine}
     traced = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint, "OTEL_BSP_SCHEDULE_DELAY": "100"}
     started = Server(tmp_path_factory.mktemp("serve"), settings, environ=traced).start()
     yield started
@@ -31,10 +49,10 @@ def server(tmp_path_factory: pytest.TempPathFactory, models_dir: Path, collector
 
 
 @pytest.fixture(scope="session")
-def mortal(tmp_path_factory: pytest.TempPathFactory, models_dir: Path) -> Iterator[Server]:
+def mortal(tmp_path_factory: pytest.TempPathFactory, engine: dict[str, str]) -> Iterator[Server]:
     """One whose processes are killed. Its tokens are the same however it comes to them, and it soon knows who died. Its
     environment names a proxy that nobody is: those of one machine do not ask it for each other."""
-    settings = {"WORKER__MODELS_DIR": str(models_dir), "WORKER__DTYPE": "float32", "LEASE_S": "2"}
+    settings = {"WORKER__DTYPE": "float32", "LEASE_S": "2", **engine}
     settings |= {"GATEWAY__RESERVATION_LEASE_S": "2", "GATEWAY__QUANTUM_TOKENS": "8"}
     nobody = {"HTTP_PROXY": f"http://127.0.0.1:{free_port()}"}
     started = Server(tmp_path_factory.mktemp("mortal"), settings, environ=nobody).start()
@@ -43,12 +61,12 @@ def mortal(tmp_path_factory: pytest.TempPathFactory, models_dir: Path) -> Iterat
 
 
 @pytest.fixture
-def start_server(tmp_path: Path, models_dir: Path) -> Iterator[StartServer]:
+def start_server(tmp_path: Path, engine: dict[str, str]) -> Iterator[StartServer]:
     """Start servers with settings of their own; they are stopped at the end."""
     started: list[Server] = []
 
     def start(directory: Path = tmp_path, **settings: str) -> Server:
-        started.append(Server(directory, {"WORKER__MODELS_DIR": str(models_dir), **settings}).start())
+        started.append(Server(directory, {**engine, **settings}).start())
         return started[-1]
 
     yield start

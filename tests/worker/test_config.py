@@ -65,6 +65,28 @@ def test_a_bad_setting_is_named_in_one_line(name: str, value: str, complaint: st
     assert "\n" not in str(raised.value)
 
 
+def test_an_engine_elsewhere_is_named_by_flags() -> None:
+    found = settings({}, "--engine", "vllm", "--engine-url", "http://gpu:8000", "--engine-model", "polite").worker
+    assert (found.engine, found.engine_url, found.engine_model) == ("vllm", "http://gpu:8000", "polite")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--engine-url", "http://gpu:8000"), "setting worker.engine: an engine_url needs a kind of engine"),
+        (("--engine-model", "polite"), "setting worker.engine: an engine_model needs a kind of engine"),
+        (("--engine", "vllm"), "setting worker.engine_url: the engine vllm needs an http:// or https:// URL"),
+        (("--engine", "vllm", "--engine-url", "gpu:8000"), "setting worker.engine_url: the engine vllm needs an http"),
+        (("--engine", "vllm", "--engine-url", "http://me:pw@gpu"), "setting worker.engine_url: no user, query"),
+        (("--engine", "own", "--engine-model", "polite"), "setting worker.engine: an engine_model needs a kind"),
+    ],
+)
+def test_half_an_engine_is_refused(arguments: tuple[str, ...], complaint: str) -> None:
+    with pytest.raises(SettingsError) as raised:
+        settings({}, *arguments)
+    assert str(raised.value).startswith(complaint)
+
+
 def test_a_file_that_is_named_must_be_readable_yaml(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"missing\.yaml: cannot be read as YAML \(FileNotFoundError\)"):
         settings({}, "--config", str(tmp_path / "missing.yaml"))

@@ -26,7 +26,8 @@ from fairlane.scheduler.queue.registry import card_sha256, queue_name
 from fairlane.worker.model.files import ModelFiles, fingerprint, model_card, weights_digest
 from tests.support.worker.fleet import Fleet, Process
 from tests.support.worker.listener import Listener, listening
-from tests.support.worker.tiny_model import VOCABULARY, write_tiny_model
+from tests.support.worker.tiny_model import write_tiny_model
+from tests.support.worker.word_model import VOCABULARY
 
 pytestmark = pytest.mark.anyio
 LEASE_S = 1.0

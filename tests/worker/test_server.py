@@ -284,6 +284,28 @@ async def test_an_engine_that_goes_hands_its_jobs_back_at_once_and_takes_them_ag
         assert await worker.ended() == 0
 
 
+@pytest.mark.parametrize("was_away", [False, True])
+async def test_an_engine_that_is_another_gets_no_job_and_ends_the_worker(valkey_url: str, was_away: bool) -> None:
+    """Its jobs are handed back at once, and not as lost."""
+    runner = ScriptedRunner(gated=True)
+    async with gateway(valkey_url) as listener:
+        async with working(valkey_url, runner=runner, worker_id="before") as worker:
+            await listener.queue.put(job(max_tokens=9))
+            runner.allow(3)
+            await listener.until(lambda: listener.count("job") == 3)
+            if was_away:
+                worker.server.engine_is_there(False)
+                async with asyncio.timeout(LIMIT_S):
+                    while (record := await listener.queue.record("job")) is None or record.state is not JobState.QUEUED:
+                        runner.allow()
+            worker.server.engine_is_another("its root was one, and is two")
+            runner.open()
+            assert await worker.ended() == 1
+        async with working(valkey_url, worker_id="next"):
+            await listener.ended("job")
+        assert listener.tokens["job", 0] == script(9)
+
+
 async def test_a_worker_whose_engine_is_gone_can_be_stopped(valkey_url: str) -> None:
     async with gateway(valkey_url), working(valkey_url) as worker:
         await worker.status()

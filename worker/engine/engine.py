@@ -181,7 +181,7 @@ class Engine:
 class RemotePart(Protocol):
     """What reaches a server elsewhere."""
 
-    def watch(self, on_presence: Callable[[bool], None]) -> None:
+    def watch(self, on_presence: Callable[[bool], None], on_change: Callable[[str], None]) -> None:
         """See `OpenedEngine.watch`."""
 
     def close(self) -> None:
@@ -201,10 +201,11 @@ class OpenedEngine:
     remote: RemotePart | None = None
     """Of an engine that is a server elsewhere."""
 
-    def watch(self, on_presence: Callable[[bool], None]) -> None:
-        """Have `on_presence` called, by any thread, whenever the engine goes or comes back."""
+    def watch(self, on_presence: Callable[[bool], None], on_change: Callable[[str], None]) -> None:
+        """Have `on_presence` called, by any thread, whenever the engine goes or comes back; `on_change` when another
+        has come in its place, with what is another."""
         if self.remote is not None:
-            self.remote.watch(on_presence)
+            self.remote.watch(on_presence, on_change)
 
     def close(self) -> None:
         """Nothing more is asked of it."""

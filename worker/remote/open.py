@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Callable, Mapping
 
 import msgspec
+from msgspec import UNSET
 
 from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.planner import Planner
@@ -16,7 +17,9 @@ from fairlane.worker.config import EngineKind, WorkerSettings
 from fairlane.worker.engine.engine import Engine, EngineError, OpenedEngine
 from fairlane.worker.model.files import model_card, resolve
 from fairlane.worker.remote.api import Api, Away, Facts
+from fairlane.worker.remote.openai import OpenAiApi
 from fairlane.worker.remote.runner import RemoteRunner
+from fairlane.worker.remote.sglang import SglangApi
 from fairlane.worker.remote.streams import Streams
 from fairlane.worker.remote.vllm import VllmApi
 
@@ -25,35 +28,54 @@ log = logging.getLogger(__name__)
 START_S = 600.0
 """How long the server may take until it answers: it may be loading its model."""
 LOOK_S = 1.0
-APIS: Mapping[EngineKind, Callable[[str, str | None], Api]] = {"vllm": VllmApi}
+APIS: Mapping[EngineKind, Callable[[str, str | None, str | None], Api]] = {
+    "vllm": VllmApi,
+    "sglang": SglangApi,
+    "openai": OpenAiApi,
+}
+"""By URL, key, and the name of a model there."""
+WATCHED: frozenset[EngineKind] = frozenset({"vllm"})
+"""Those that say what they are for nothing, all the time."""
+MOST_BLOCKS_EACH = 512
+"""Of a sequence, where the server does not say how it keeps KV: coarser ones then."""
 
 
 def open_engine(settings: WorkerSettings) -> OpenedEngine:
     """Wait for the server, and make an engine of it. Raises EngineError, ModelError."""
     section = settings.worker
-    make = APIS[section.engine]
-    url, key = str(section.engine_url), section.engine_key
-    facts = asyncio.run(_facts(make(url, key)))
+    api = APIS[section.engine](str(section.engine_url), section.engine_key, section.engine_model)
+    facts = asyncio.run(_facts(api))
     named = settings.model if settings.model != DEFAULT_MODEL or not facts.root else facts.root
-    card = _card(model_card(resolve(named, settings.models_directory)), facts, section.engine)
+    card = _card(model_card(resolve(named, settings.models_directory, with_weights=False)), facts, section.engine)
+    sequences = min(section.max_sequences, facts.sequences or section.max_sequences)
+    told, facts = facts, _with_room(facts, card.context_length, sequences)
     log.info("%s %s serves %s: %d blocks of %d tokens", section.engine, facts.version, *_sizes(facts))
     lanes, costs = settings.lanes.lanes(), CostModel()
-    streams = Streams(make(url, key), card.vocab_size)
+    watched = told if section.engine in WATCHED else None
+    streams = Streams(api.serving(card), card.vocab_size, facts=watched, lease_s=settings.lease_s)
     planner = Planner(
         lanes=lanes,
         block_size=facts.block_size,
         blocks=facts.blocks,
         host_slots=0,
-        max_sequences=section.max_sequences,
+        max_sequences=sequences,
         max_step_tokens=section.max_step_tokens,
         costs=costs,
     )
-    runner = RemoteRunner(streams, lanes, secrets.token_hex(4))
+    runner = RemoteRunner(streams, lanes, secrets.token_hex(4), resumes_grammars=facts.resumes_grammars)
     return OpenedEngine(Engine(planner, runner), card, costs, section.max_step_tokens, streams)
 
 
 def _sizes(facts: Facts) -> tuple[str, int, int]:
     return facts.model, facts.blocks, facts.block_size
+
+
+def _with_room(facts: Facts, length: int, sequences: int) -> Facts:
+    """Where the server does not say how many tokens it holds, as many as its sequences can come to."""
+    if facts.blocks:
+        return facts
+    block_size = max(facts.block_size, -(-length // MOST_BLOCKS_EACH))
+    return facts._replace(block_size=block_size, blocks=sequences * -(-length // block_size))
 
 
 async def _facts(api: Api) -> Facts:
@@ -77,8 +99,16 @@ async def _facts(api: Api) -> Facts:
 def _card(card: ModelCard, facts: Facts, kind: EngineKind) -> ModelCard:
     """The card of the model's files, as this server computes it: workers of servers that are alike share one."""
     length = min(card.context_length, facts.context_length or card.context_length)
-    words = f"{kind} {facts.version} {facts.root or facts.model} {length} {card.tokenizer_json}"
+    form = "with grammars" if facts.takes_grammars else "without grammars"
+    served = f"{facts.root or facts.model} {facts.adapter} {length}"
+    words = f"{kind} {facts.version} {served} {form} {card.tokenizer_json}"
     fingerprint = hashlib.sha256(words.encode()).hexdigest()
     return msgspec.structs.replace(
-        card, model=facts.model, context_length=length, takes_grammars=False, fingerprint=fingerprint
+        card,
+        model=facts.model,
+        context_length=length,
+        takes_grammars=facts.takes_grammars,
+        fingerprint=fingerprint,
+        exact=UNSET if facts.is_exact else False,
+        lacks=facts.lacks or UNSET,
     )

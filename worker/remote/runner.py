@@ -13,6 +13,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import msgspec
 
@@ -23,6 +24,7 @@ from fairlane.scheduler.protocol.lanes import Lane, LaneName
 from fairlane.scheduler.protocol.messages import Job, Lease, Paused, PositionLogprobs, Preempted, Resumed
 from fairlane.worker.engine.engine import LookAhead
 from fairlane.worker.remote.api import Ask
+from fairlane.worker.remote.lark import as_lark
 from fairlane.worker.remote.streams import StreamEnd, Streams, Token
 
 log = logging.getLogger(__name__)
@@ -53,8 +55,20 @@ class _Choice:
     """Streams opened so far."""
     broken: int = 0
     """Of these, those that broke off since its last token."""
+    first_run: int = 0
+    """The one of its first token; 0 where that was another worker's."""
+    cached: int = 0
+    """Tokens of its prompt that the server's cache had."""
     not_before_s: float = 0.0
     unplanned: int = 0
+
+
+class _Since(NamedTuple):
+    """From when on the server computes what it is planned to, and nothing else."""
+
+    at_s: float
+    """When the last step's tokens came, or its prompts were asked for."""
+    prompts: frozenset[SeqId] = frozenset()
 
 
 @dataclass(slots=True)
@@ -75,20 +89,22 @@ class RemoteRunner:
         lanes: Mapping[LaneName, Lane],
         name: str,
         *,
+        resumes_grammars: bool = False,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """`name`: of this worker's process, in the ids of requests."""
+        """`name`: of this worker's process, in the ids of requests. `resumes_grammars`: as the server's `Facts`."""
         self._streams = streams
         self._lanes = lanes
         self._name = name
+        self._resumes_grammars = resumes_grammars
         self._clock = clock
         self._wall_clock = wall_clock
         self._secret = secrets.token_bytes(32)
         """Of the salts: nobody else can tell one, and so ask for a tenant's cached KV."""
         self._choices: dict[SeqId, _Choice] = {}
-        self._last_arrival_s: float | None = None
-        """Of the last step's tokens; None where it had none of all its rows."""
+        self._since: _Since | None = None
+        """None where the server has begun something in between."""
 
     def prepare(self, job: Job) -> None:
         """Nothing: the server does."""
@@ -154,22 +170,31 @@ class RemoteRunner:
             return False
         if not self._streams.is_up or self._clock() < choice.not_before_s:
             return False
-        job, so_far = choice.job, len(choice.output)
         choice.runs += 1
-        ask = Ask(
+        self._streams.open(row.seq, self._ask(choice))
+        return True
+
+    def _ask(self, choice: _Choice) -> Ask:
+        """For what the choice still lacks. A server that begins its grammar anew is to say again what was said."""
+        job, output = choice.job, choice.output
+        repeats = output if job.grammar and not self._resumes_grammars else []
+        known = [] if repeats else output
+        sampling = msgspec.structs.replace(
+            job.sampling,
+            min_tokens=max(0, job.sampling.min_tokens - len(known)),
+            seed=_seed(job.sampling.seed, choice.number, len(known)),
+        )
+        return Ask(
             request_id=f"{self._name}-{job.job_id}-{choice.number}-{choice.runs}",
-            token_ids=[*job.prompt, *choice.output],
-            max_tokens=job.max_tokens - so_far,
-            sampling=msgspec.structs.replace(
-                job.sampling,
-                min_tokens=max(0, job.sampling.min_tokens - so_far),
-                seed=_seed(job.sampling.seed, choice.number, so_far),
-            ),
+            token_ids=[*job.prompt, *known],
+            max_tokens=job.max_tokens - len(known),
+            sampling=sampling,
             priority=engine_priority.encode(self._lanes[job.lane].rank, choice.due_ms, guaranteed=job.guaranteed),
             cache_salt=choice.salt,
+            grammar=as_lark(job.grammar) if job.grammar else "",
+            begun=len(known) if job.grammar else 0,
+            repeats=[*repeats],
         )
-        self._streams.open(row.seq, ask)
-        return True
 
     def _take(self, row: Row, found: _Found) -> None:
         token = self._streams.take(row.seq)
@@ -198,25 +223,40 @@ class RemoteRunner:
         if token.logprob is not None:
             found.logprobs[seq] = token.logprob
         if len(choice.output) == 1:
-            found.cached[seq] = min(token.cached_tokens, len(choice.job.prompt))
+            choice.first_run = choice.runs
+        cached = min(token.cached_tokens, len(choice.job.prompt))
+        if choice.runs == choice.first_run and cached > choice.cached:  # later runs find what the first has computed
+            found.cached[seq] = choice.cached = cached
 
     def _step_ms(self, rows: Sequence[Row], opened: Sequence[SeqId], found: _Found) -> float | None:
         """What a step with these rows takes at the server, where their tokens say it: they have come all together,
         after those of the last such step, or of prompts that were asked for at once while nothing else ran."""
-        before_s, self._last_arrival_s = self._last_arrival_s, None
-        if not rows or len(found.tokens) < len(rows):
+        since, self._since = self._since, None
+        if not rows:
+            return None
+        if opened:
+            since = self._asked_at_once(rows, opened)
+        if not (found.tokens or found.failed):
+            self._since = since  # it goes on with it: a step there may take longer than one here waits
+            return None
+        if len(found.tokens) < len(rows):
             return None
         first_s, last_s = min(found.arrivals), max(found.arrivals)
-        self._last_arrival_s = last_s
-        if not opened:
-            is_decode = all(len(row.token_ids) == 1 for row in rows)
-            is_fresh = before_s is not None and first_s > before_s
-            return (last_s - before_s) * 1e3 if before_s is not None and is_decode and is_fresh else None
-        is_whole = len(opened) == len(rows) and all(row.first_position == 0 for row in rows)
-        if not is_whole or any(found.cached.values()):
+        self._since = _Since(last_s)
+        if since is None or first_s <= since.at_s:
             return None
-        since_s = [self._streams.opened_s(seq) for seq in opened]
-        return (last_s - min(one for one in since_s if one is not None)) * 1e3 if all(since_s) else None
+        if since.prompts:
+            is_alike = since.prompts == {row.seq for row in rows} and not found.cached
+        else:
+            is_alike = all(len(row.token_ids) == 1 for row in rows)
+        return (last_s - since.at_s) * 1e3 if is_alike else None
+
+    def _asked_at_once(self, rows: Sequence[Row], opened: Sequence[SeqId]) -> "_Since | None":
+        """Whole prompts, and nothing beside them."""
+        if len(opened) < len(rows) or any(row.first_position for row in rows):
+            return None
+        at_s = [self._streams.opened_s(seq) or 0.0 for seq in opened]
+        return _Since(min(at_s), frozenset(opened))
 
     def _salt(self, job: Job) -> str:
         whose = f"group {job.share_group}" if job.share_group else f"tenant {job.tenant} {job.tenant_since}"

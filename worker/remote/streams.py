@@ -1,6 +1,9 @@
 """The requests that are open at a server: each a task on the event loop of a thread of their own, its tokens kept until
 the engine's thread takes them.
 
+Whether it is what it was when its card was made is looked at while nothing comes of it, and before it is asked again
+after anything went wrong: a server that was started again may serve something else.
+
 What a server says is not believed: ids beyond the vocabulary, more tokens than were asked for, a count that is not
 ours, or silence for too long end the stream as broken, and the tokens before that stand.
 """
@@ -10,7 +13,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Coroutine, Iterable
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -18,18 +21,23 @@ from typing import NamedTuple
 
 from fairlane.scheduler.planner.steps import SeqId
 from fairlane.scheduler.protocol.messages import PositionLogprobs
-from fairlane.worker.remote.api import Api, Ask, Away, Lied, Piece, Refused
+from fairlane.worker.engine.engine import EngineError
+from fairlane.worker.remote.api import Api, Ask, Away, Facts, Lied, Piece, Refused
 
 log = logging.getLogger(__name__)
 
 FIRST_TOKEN_S = 120.0
 """How long a prompt may take, and what the server has to do before it."""
 STALL_S = 30.0
-"""How long a further token may take."""
+"""How long a further token may take, at most; no longer than a lease."""
 TOGETHER_S = 0.004
 """The tokens of one step of the server arrive one after another: how long those that come late are waited for."""
+REST_S = 1.0
+"""How long what follows the last tokens may take."""
 LOOK_S = 0.5
 """Between two looks whether the server is up, while it is not."""
+WATCH_S = 1.0
+"""Between two looks at what it is, while nothing comes of it."""
 GONE_S = 2.0
 """How long it may be away before its jobs are given to others."""
 CLOSE_S = 5.0
@@ -53,7 +61,7 @@ class Token(NamedTuple):
     logprob: PositionLogprobs | None
     arrived_s: float
     cached_tokens: int
-    """With a stream's first token: of what was asked with, what a cache had."""
+    """With the token by which the server has told it: of what was asked with, what a cache had."""
 
     def __repr__(self) -> str:
         return f"Token(at {self.arrived_s:.3f} s)"
@@ -65,6 +73,7 @@ class _Stream:
     opened_s: float
     tokens: deque[Token] = field(default_factory=deque)
     came: int = 0
+    """Tokens, with those that it repeats."""
     end: StreamEnd | None = None
     reason: str = ""
     task: "asyncio.Task[None] | None" = None
@@ -73,8 +82,19 @@ class _Stream:
 class Streams:
     """All of one server. `open`, `stop`, `wait`, `take` and `end_of` are for the engine's thread."""
 
-    def __init__(self, api: Api, vocab_size: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        api: Api,
+        vocab_size: int,
+        *,
+        facts: Facts | None = None,
+        lease_s: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`facts`: what the server must go on to be; None: nobody looks. `lease_s`: longest silence in mid-stream."""
         self._api = api
+        self._facts = facts
+        self._stall_s = STALL_S if lease_s is None else min(lease_s, STALL_S)
         self._vocab_size = vocab_size
         self._clock = clock
         self._streams: dict[SeqId, _Stream] = {}
@@ -83,15 +103,22 @@ class Streams:
         self._is_up = True
         self._is_closed = False
         self._on_presence: Callable[[bool], None] = lambda _: None
+        self._on_change: Callable[[str], None] = lambda _: None
+        self._strangeness = ""
+        """Why it is not the server that it was, as was logged."""
+        self._last_piece_s = 0.0
         self._looking: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="engine requests", daemon=True)
         self._thread.start()
 
-    def watch(self, on_presence: Callable[[bool], None]) -> None:
-        """Have it called, by the streams' thread, when the server has gone, and when it is back."""
-        self._on_presence = on_presence
+    def watch(self, on_presence: Callable[[bool], None], on_change: Callable[[str], None] = lambda _: None) -> None:
+        """Have these called, by the streams' thread: when the server has gone, and when it is back; when it is another
+        now, with what is. Such a one is asked nothing more."""
+        self._on_presence, self._on_change = on_presence, on_change
+        if self._facts is not None:
+            self._loop.call_soon_threadsafe(self._begin_watching)
 
     def close(self) -> None:
         """End every stream, there too."""
@@ -163,6 +190,10 @@ class Streams:
         if not self._is_closed:
             stream.task = self._spawn(self._read(stream))
 
+    def _begin_watching(self) -> None:
+        if not self._is_closed:
+            self._spawn(self._keep_watch())
+
     def _spawn(self, coroutine: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(coroutine)
         self._tasks.add(task)
@@ -183,6 +214,8 @@ class Streams:
             log.warning("a request of the engine broke off: %s", str(error) or type(error).__name__)
             if isinstance(error, Away):
                 self._look()
+            elif isinstance(error, TimeoutError) and stream.came and self._is_silent:
+                self._look(is_stalled=True)
             self._end(stream, StreamEnd.BROKEN, str(error) or "the engine was silent")
         except Exception as error:  # noqa: BLE001 - a reader that dies in silence would leave its choice waiting
             log.error("a request of the engine failed: %s", type(error).__name__)
@@ -190,41 +223,54 @@ class Streams:
 
     async def _read_whole(self, stream: _Stream) -> None:
         async with aclosing(self._api.generate(stream.ask)) as pieces:
-            is_complete = False
-            while not is_complete:
-                async with asyncio.timeout(STALL_S if stream.came else FIRST_TOKEN_S):
+            while True:
+                async with asyncio.timeout(self._stall_s if stream.came else FIRST_TOKEN_S):
                     piece = await anext(pieces, None)
                 if piece is None:
                     raise Away("the stream ended too early")
                 self._check(stream, piece)
+                if piece.has_ended:
+                    piece = await self._with_the_rest(piece, pieces)
                 is_complete = self._keep(stream, piece)
                 if piece.has_ended and not is_complete:
                     raise Lied("the stream ended before its length and without a stop token")
-                if is_complete and not piece.has_ended:
-                    return  # it would go on
-            async with asyncio.timeout(STALL_S):
-                async for _ in pieces:  # to its very end: the connection serves again
-                    pass
+                if is_complete:
+                    return
+
+    async def _with_the_rest(self, last: Piece, pieces: AsyncGenerator[Piece, None]) -> Piece:
+        """The last tokens with what the server says after them, at once: its usage. So its stream is read to its very
+        end, and the connection serves again."""
+        cached = last.cached_tokens
+        with suppress(TimeoutError, Away, Lied):  # the tokens are there
+            async with asyncio.timeout(REST_S):
+                async for piece in pieces:
+                    cached = max(cached, piece.cached_tokens)
+        return last._replace(cached_tokens=cached)
 
     def _check(self, stream: _Stream, piece: Piece) -> None:
         if any(not 0 <= token_id < self._vocab_size for token_id in piece.token_ids):
             raise Lied("a token is not of the vocabulary")
         if piece.counted is not None and piece.token_ids and piece.counted != stream.came + len(piece.token_ids):
             raise Lied("tokens are missing, or came twice")
+        repeats = stream.ask.repeats[stream.came : stream.came + len(piece.token_ids)]
+        if [*piece.token_ids[: len(repeats)]] != [*repeats]:
+            raise Lied("it does not repeat what it said before")
         if stream.ask.sampling.logprobs is not None and len(piece.logprobs) < len(piece.token_ids):
             raise Lied("log-probabilities are missing")
 
     def _keep(self, stream: _Stream, piece: Piece) -> bool:
         """Whether what was asked for is there, or a stop token."""
         now_s, sampling, is_complete = self._clock(), stream.ask.sampling, False
+        self._last_piece_s = now_s
         with self._arrived:
             for place, token_id in enumerate(piece.token_ids):
                 if is_complete:
                     break  # more than was asked for
-                cached = 0 if stream.came else piece.cached_tokens
                 logprob = None if sampling.logprobs is None else piece.logprobs[place]
-                stream.tokens.append(Token(token_id, logprob, now_s, cached))
                 stream.came += 1
+                if stream.came <= len(stream.ask.repeats):
+                    continue
+                stream.tokens.append(Token(token_id, logprob, now_s, piece.cached_tokens))
                 is_complete = stream.came == stream.ask.max_tokens or token_id in sampling.stop_token_ids
             self._arrived.notify()
         return is_complete
@@ -234,15 +280,24 @@ class Streams:
             stream.end, stream.reason = end, reason
             self._arrived.notify()
 
-    def _look(self) -> None:
+    @property
+    def _is_silent(self) -> bool:
+        """No stream has got anything for as long as one may be silent: it is not this one's fault."""
+        return self._clock() - self._last_piece_s >= self._stall_s
+
+    def _look(self, *, is_stalled: bool = False) -> None:
         """Something went wrong: is the server there?"""
         self._is_up = False
         if self._looking is None or self._looking.done():
-            self._looking = self._spawn(self._look_until_up())
+            self._looking = self._spawn(self._look_until_up(is_stalled=is_stalled))
 
-    async def _look_until_up(self) -> None:
-        since_s, is_told = self._clock(), False
-        while not await self._api.is_up():
+    async def _look_until_up(self, *, is_stalled: bool) -> None:
+        since_s, is_told = self._clock(), is_stalled
+        if is_stalled:  # whatever it says of its health: others get its jobs first
+            log.warning("the engine has stalled")
+            self._on_presence(False)
+            await asyncio.sleep(self._stall_s)
+        while not await self._is_as_it_was():
             if not is_told and self._clock() - since_s >= GONE_S:
                 log.warning("the engine has gone")
                 is_told = True
@@ -252,6 +307,38 @@ class Streams:
         if is_told:
             log.info("the engine is back")
             self._on_presence(True)
+
+    async def _keep_watch(self) -> None:
+        """One that was started again while nothing was asked of it broke no stream."""
+        while True:
+            await asyncio.sleep(WATCH_S)
+            is_quiet = self._clock() - self._last_piece_s >= WATCH_S
+            if self._is_up and is_quiet and not await self._is_as_it_was():
+                self._look()
+
+    async def _is_as_it_was(self) -> bool:
+        """It would take requests, and is the server that its card speaks of. Does not return where it is another."""
+        try:
+            if not await self._api.is_up():
+                return False
+            change = "" if self._facts is None else self._facts.change(await self._api.facts())
+        except Away:
+            return False
+        except EngineError as error:  # it may be one that we cannot read until it is started again
+            self._say_strange(str(error))
+            return False
+        if change:
+            self._is_up = False
+            self._say_strange(change)
+            self._on_change(change)
+            await asyncio.Event().wait()
+        self._strangeness = ""
+        return True
+
+    def _say_strange(self, why: str) -> None:
+        if why != self._strangeness:
+            log.error("the engine is not what it was: %s", why)
+            self._strangeness = why
 
     async def _close(self) -> None:
         self._is_closed = True

@@ -7,30 +7,32 @@ among the tokens that it returns.
 
 import asyncio
 import re
+import time
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing, suppress
-from typing import Any, TypeVar
+from contextlib import aclosing
+from typing import Any, NamedTuple
 
-import httpx
 import msgspec
 
-from fairlane.scheduler.protocol.messages import PositionLogprobs
+from fairlane.scheduler.protocol import engine_priority
+from fairlane.scheduler.protocol.messages import ModelCard, PositionLogprobs, Sampling
 from fairlane.worker.engine.engine import EngineError
 from fairlane.worker.remote.api import Ask, Away, Facts, Lied, Piece, Refused
+from fairlane.worker.remote.http import Http
+from fairlane.worker.remote.lark import HEADER
+from fairlane.worker.vllm.lane_policy import BEGUN
 
 GENERATE, ABORT = "/inference/v1/generate", "/inference/v1/abort_requests"
 KNOWN = ("0.32",)
 """Versions whose interface this is."""
-_ANSWER_S = 10.0
-_SERVER_ERROR = 500
-_REFUSED = frozenset({400, 404, 413, 422})
-"""Statuses that would come again."""
-_MOST_LINE_BYTES = 8 * 2**20
+_CLOSED = frozenset({403, 404})
+_TRIAL = (40, 41, 42)
+"""Tokens that every vocabulary has, by which it is tried what becomes of a grammar."""
+_TRIAL_S = 60.0
+"""How long the server may take for that: its first grammar takes seconds."""
 _CACHE_CONFIG = re.compile(rb"^vllm:cache_config_info\{(?P<labels>[^}]*)\}", re.MULTILINE)
+_STARTED = re.compile(rb"^process_start_time_seconds (\S+)", re.MULTILINE)
 _LABEL = re.compile(rb'(\w+)="([^"]*)"')
-
-
-Answer = TypeVar("Answer", bound=msgspec.Struct)
 
 
 class _LogProb(msgspec.Struct):
@@ -70,97 +72,128 @@ class _Chunk(msgspec.Struct):
 _chunk = msgspec.json.Decoder(_Chunk)
 
 
-class VllmApi:
-    """One server."""
+class _Tried(NamedTuple):
+    """What became of grammars, in the life of one process."""
 
-    def __init__(self, url: str, key: str | None) -> None:
-        headers = {"authorization": f"Bearer {key}"} if key else {}
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-        timeout = httpx.Timeout(_ANSWER_S, read=None)  # how long a token may take is for `streams` to say
-        self._client = httpx.AsyncClient(
-            base_url=url.rstrip("/"), headers=headers, limits=limits, timeout=timeout, trust_env=False
-        )
+    started: bytes
+    takes_grammars: bool
+    resumes_grammars: bool
+
+
+class VllmApi:
+    """One model of a server: that of its weights, or an adapter over them."""
+
+    def __init__(self, url: str, key: str | None, model: str | None = None) -> None:
+        """`model`: the name that the server has for it; None: its first."""
+        self._url, self._key, self._model = url, key, model
+        self._http = Http(url, key, "vLLM")
+        self._tried: _Tried | None = None
 
     async def facts(self) -> Facts:
-        version = await self._get("/version", _Version)
+        version = await self._http.get("/version", _Version)
         if not version.version.startswith(tuple(f"{known}." for known in KNOWN)):
             raise EngineError(f"engine_url: vLLM {version.version} is not known here, but {' and '.join(KNOWN)}")
-        models = await self._get("/v1/models", _Models)
-        if not models.data:
-            raise EngineError("engine_url: the server names no model")
-        served = models.data[0]
-        config = await self._cache_config()
+        served, base = _chosen((await self._http.get("/v1/models", _Models)).data, self._model)
+        metrics = await self._http.text("/metrics")
+        config, tried = _cache_config(metrics), await self._try(metrics)
         return Facts(
             version=version.version,
             model=served.id,
-            root=served.root or "",
-            context_length=served.max_model_len,
+            root=base.root or "",
+            context_length=served.max_model_len or base.max_model_len,
             block_size=int(config["block_size"]),
             blocks=int(config["num_gpu_blocks"]),
+            adapter=(served.root or served.id) if served.parent else "",
+            takes_grammars=tried.takes_grammars,
+            resumes_grammars=tried.resumes_grammars,
         )
+
+    def serving(self, card: ModelCard) -> "VllmApi":
+        other = VllmApi(self._url, self._key, card.model)
+        other._tried = self._tried
+        return other
+
+    async def _try(self, metrics: bytes) -> _Tried:
+        """Once for each time that the server was started: a trial takes a slot there."""
+        found = _STARTED.search(metrics)
+        started = found[1] if found else b""
+        if self._tried is None or self._tried.started != started:
+            await self._check_interface()
+            takes = await self._completes(begun=0)
+            self._tried = _Tried(started, takes, takes and await self._completes(begun=1))
+        return self._tried
+
+    async def _completes(self, begun: int) -> bool:
+        """It completes a grammar of which so many tokens are there. Raises Away where it does not answer."""
+        first, *rest = _TRIAL
+        ask = Ask(
+            request_id=f"trial-{begun}-{time.time_ns()}",
+            token_ids=[first, *rest[:begun]],
+            max_tokens=len(rest) - begun,
+            sampling=Sampling(temperature=0.0),
+            priority=engine_priority.encode(0, 0.0, guaranteed=True),
+            cache_salt="trial",
+            grammar="\n".join([HEADER, "start: " + " ".join(f"<[{token}]>" for token in rest)]),
+            begun=begun,
+        )
+        try:
+            async with asyncio.timeout(_TRIAL_S), aclosing(self.generate(ask)) as pieces:
+                came = [token async for piece in pieces for token in piece.token_ids]
+        except TimeoutError:
+            raise Away("it does not answer in time") from None
+        except Refused:
+            return False
+        except (Away, Lied):
+            if await self._http.is_healthy("/health"):
+                return False  # what it makes of a grammar fails
+            raise
+        return came == rest[begun:]
 
     async def is_up(self) -> bool:
         try:
-            answer = await self._client.get("/health", timeout=_ANSWER_S)
-        except httpx.HTTPError:
+            if not await self._http.is_healthy("/health"):
+                return False
+            _chosen((await self._http.get("/v1/models", _Models)).data, self._model)
+        except Away:
             return False
-        return answer.is_success
+        return True
 
     async def generate(self, ask: Ask) -> AsyncGenerator[Piece, None]:
         is_over = False
         try:
-            async with self._client.stream("POST", GENERATE, json=_body(ask)) as answer:
-                if answer.status_code in _REFUSED:
-                    raise Refused(f"the engine refused it with status {answer.status_code}")
-                if not answer.is_success:
-                    raise Away(f"the engine answered with status {answer.status_code}")
-                async with aclosing(_lines(answer)) as lines:
-                    async for line in lines:
-                        piece = _piece(line, ask.sampling.logprobs or 0)
-                        is_over = is_over or piece.has_ended
-                        yield piece
-        except httpx.HTTPError as error:
-            raise Away(type(error).__name__) from None
+            async with aclosing(self._http.events(GENERATE, _body(ask, self._model))) as lines:
+                async for line in lines:
+                    piece = _piece(line, ask.sampling.logprobs or 0)
+                    is_over = is_over or piece.has_ended
+                    yield piece
         except (GeneratorExit, asyncio.CancelledError):
             if not is_over:
                 await self._abort(ask.request_id)
             raise
 
     async def close(self) -> None:
-        await self._client.aclose()
+        await self._http.close()
+
+    async def _check_interface(self) -> None:
+        """Without it every request would be refused. Raises EngineError, Away."""
+        status = await self._http.tell(ABORT, {"request_ids": []})
+        if status is None:
+            raise Away("it does not answer")
+        if status in _CLOSED:
+            raise EngineError("engine_url: vLLM keeps its token interface closed: start it with --enable-scale-out")
 
     async def _abort(self, request_id: str) -> None:
         """Beside closing the stream, which a proxy between us may not pass on at once."""
-        with suppress(httpx.HTTPError):
-            ids = [request_id, f"generate-tokens-{request_id}"]
-            await self._client.post(ABORT, json={"request_ids": ids}, timeout=_ANSWER_S)
+        await self._http.tell(ABORT, {"request_ids": [request_id, f"generate-tokens-{request_id}"]})
 
-    async def _get(self, path: str, kind: type[Answer]) -> Answer:
-        try:
-            answer = await self._client.get(path, timeout=_ANSWER_S)
-            if answer.status_code in (401, 403):
-                raise EngineError("engine_key: the server does not take it")
-            answer.raise_for_status()
-            return msgspec.json.decode(answer.content, type=kind)
-        except httpx.HTTPStatusError as error:
-            if error.response.status_code >= _SERVER_ERROR:
-                raise Away(f"the engine answered {path} with status {error.response.status_code}") from None
-            raise EngineError(f"engine_url: no vLLM: {path} has status {error.response.status_code}") from None
-        except httpx.HTTPError as error:
-            raise Away(type(error).__name__) from None
-        except msgspec.MsgspecError:
-            raise EngineError(f"engine_url: no vLLM: {path} is not as vLLM's") from None
 
-    async def _cache_config(self) -> dict[str, str]:
-        """The labels of vLLM's metric of that name."""
-        try:
-            found = _CACHE_CONFIG.search((await self._client.get("/metrics", timeout=_ANSWER_S)).content)
-        except httpx.HTTPError as error:
-            raise Away(type(error).__name__) from None
-        labels = {name.decode(): value.decode() for name, value in _LABEL.findall(found["labels"] if found else b"")}
-        if not (labels.get("block_size", "").isdigit() and labels.get("num_gpu_blocks", "").isdigit()):
-            raise EngineError("engine_url: vLLM's /metrics do not say how large its KV cache is")
-        return labels
+def _cache_config(metrics: bytes) -> dict[str, str]:
+    """The labels of vLLM's metric of that name."""
+    found = _CACHE_CONFIG.search(metrics)
+    labels = {name.decode(): value.decode() for name, value in _LABEL.findall(found["labels"] if found else b"")}
+    if not (labels.get("block_size", "").isdigit() and labels.get("num_gpu_blocks", "").isdigit()):
+        raise EngineError("engine_url: vLLM's /metrics do not say how large its KV cache is")
+    return labels
 
 
 class _Version(msgspec.Struct):
@@ -170,6 +203,8 @@ class _Version(msgspec.Struct):
 class _Model(msgspec.Struct):
     id: str
     root: str | None = None
+    parent: str | None = None
+    """Of an adapter: the model whose weights it goes over."""
     max_model_len: int | None = None
 
 
@@ -177,9 +212,22 @@ class _Models(msgspec.Struct):
     data: list[_Model]
 
 
-def _body(ask: Ask) -> dict[str, Any]:
+def _chosen(models: Sequence[_Model], name: str | None) -> tuple[_Model, _Model]:
+    """The model of that name, the first without one; and the model whose weights it has, of an adapter its parent.
+    Raises EngineError where the server has no such."""
+    if not models:
+        raise EngineError("engine_url: the server names no model")
+    by_name = {one.id: one for one in models}
+    served = models[0] if name is None else by_name.get(name)
+    if served is None:
+        raise EngineError(f"engine_model: the server has no {name!r}, but {', '.join(by_name)}")
+    return served, by_name.get(served.parent or "", served)
+
+
+def _body(ask: Ask, model: str | None) -> dict[str, Any]:
     sampling = ask.sampling
     return {
+        "model": model,
         "request_id": ask.request_id,
         "token_ids": ask.token_ids,
         "sampling_params": {
@@ -192,34 +240,20 @@ def _body(ask: Ask) -> dict[str, Any]:
             "presence_penalty": sampling.presence_penalty,
             "frequency_penalty": sampling.frequency_penalty,
             "seed": sampling.seed,
-            "min_tokens": sampling.min_tokens,
+            "min_tokens": 0 if ask.grammar else sampling.min_tokens,  # it would leave nothing where a grammar ends
             "stop_token_ids": [*sampling.stop_token_ids],
             "ignore_eos": True,  # what ends a choice are the stop tokens that it came with
             "logprobs": sampling.logprobs,
             "logit_bias": {str(token): bias for token, bias in sampling.logit_bias} or None,
             "detokenize": False,
+            "structured_outputs": {"grammar": ask.grammar} if ask.grammar else None,
+            "extra_args": {BEGUN: ask.begun} if ask.begun else None,
         },
         "priority": ask.priority,
         "cache_salt": ask.cache_salt,
         "stream": True,
         "stream_options": {"include_usage": True, "continuous_usage_stats": True},
     }
-
-
-async def _lines(answer: httpx.Response) -> AsyncGenerator[bytes, None]:
-    """The data of a stream of server-sent events, to its `[DONE]`. Raises Lied, and Away where it ends before."""
-    rest = b""
-    async for part in answer.aiter_bytes():
-        *lines, rest = (rest + part).split(b"\n")
-        if len(rest) > _MOST_LINE_BYTES:
-            raise Lied("a line of the stream is too long")
-        for line in lines:
-            if line.startswith(b"data:"):
-                data = line[5:].strip()
-                if data == b"[DONE]":
-                    return
-                yield data
-    raise Away("the stream ended before its end")
 
 
 def _piece(data: bytes, most: int) -> Piece:

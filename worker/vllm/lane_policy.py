@@ -17,6 +17,8 @@ from fairlane.scheduler.protocol.lanes import Lane, LaneName
 TENANT, WEIGHT = "fairlane_tenant", "fairlane_weight"
 """Extra arguments of a request (`vllm_xargs`): whom its service counts for, and what that one's share is, 1 by
 default."""
+BEGUN = "fairlane_begun"
+"""Extra argument of a request with a grammar: how many of its prompt's last tokens that has to begin with."""
 LONGEST_TENANT = 256
 WEIGHTS = (1e-3, 1e6)
 
@@ -90,6 +92,12 @@ def claim_of(priority: int, extra: Mapping[str, object] | None, arrived_ms: floa
         tenant=tenant if isinstance(tenant, str) and len(tenant) <= LONGEST_TENANT else "",
         weight=float(weight) if is_weight and isinstance(weight, int | float) else 1.0,
     )
+
+
+def begun_of(extra: Mapping[str, object] | None) -> int:
+    """How many of a prompt's last tokens its grammar has to begin with; 0 where that is not said."""
+    begun = (extra or {}).get(BEGUN)
+    return max(0, begun) if isinstance(begun, int) and not isinstance(begun, bool) else 0
 
 
 class LanePolicy:

@@ -5,8 +5,9 @@ steps, requests of lower lanes yield what waiting ones of upper lanes lack; the 
 running and waiting; and while it walks, lower lanes' prompts are cut to what the first lane's pace leaves.
 
 What of vLLM is overridden: `schedule`, `update_from_output`, `add_request`, `_reserve_prefill_lookahead` (vLLM asks it
-for the length of each chunk); `waiting` is replaced, and `policy` set so that a request that must yield amid a step is
-the last that runs. What is called is its own `_preempt_request`, so that whoever yields comes back with all its tokens.
+for the length of each chunk), `_handle_blocked_waiting_request` (is a grammar compiled?); `waiting` is replaced, and
+`policy` set so that a request that must yield amid a step is the last that runs. What is called is its own
+`_preempt_request`, so that whoever yields comes back with all its tokens.
 
 No fault of ours takes the engine down: after the first one vLLM's own order rules, until it is started again.
 """
@@ -33,7 +34,7 @@ from vllm.v1.request import Request, RequestStatus
 from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.steps import StepFeatures
 from fairlane.scheduler.protocol.lanes import LaneName
-from fairlane.worker.vllm.lane_policy import Claim, LanePolicy, Progress, Rank, claim_of, service
+from fairlane.worker.vllm.lane_policy import Claim, LanePolicy, Progress, Rank, begun_of, claim_of, service
 from fairlane.worker.vllm.pace import Allowance, Load, allowance
 from fairlane.worker.vllm.ranked_queue import RankedQueue
 from fairlane.worker.vllm.settings import read_settings
@@ -124,6 +125,21 @@ class LaneScheduler(Scheduler):  # type: ignore[misc] # vllm is not installed wh
                 self._break("cutting a prompt")
         tokens: int = super()._reserve_prefill_lookahead(request, num_computed_tokens, num_new_tokens)
         return tokens
+
+    def _handle_blocked_waiting_request(self, request: Request) -> bool:
+        awaits_grammar = request.status == RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
+        is_ready: bool = super()._handle_blocked_waiting_request(request)
+        return self._begins(request) if is_ready and awaits_grammar else is_ready
+
+    def _begins(self, request: Request) -> bool:
+        """Have a grammar read what of it an earlier run has said, which is the prompt's end now: vLLM would begin it
+        anew. One that it does not begin with ends the request, as one does that cannot be compiled."""
+        begun = begun_of(request.sampling_params.extra_args)
+        if begun and not self.structured_output_manager.accept_tokens(request, request.prompt_token_ids[-begun:]):
+            request.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
+            self.grammar_compile_error_reqs.add(request.request_id)
+            return False
+        return True
 
     def _guard(self, act: Callable[..., None], *given: object) -> None:
         """Call it, unless a call has failed before; vLLM's own order rules from then on."""

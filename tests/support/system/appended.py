@@ -1,5 +1,6 @@
 """What a store did, read from its append-only file: every write of every script in order, whoever was killed then."""
 
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,6 +76,8 @@ class Account:
     """Of the month."""
     published: dict[str, int] = field(default_factory=dict)
     """By job."""
+    ids: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """The same tokens, by `job:choice`."""
     ledger: dict[str, dict[str, str]] = field(default_factory=dict)
     """By booking."""
     settled: set[str] = field(default_factory=set)
@@ -95,8 +98,10 @@ class Account:
     def _take(self, command: Command) -> None:
         verb, key = command[0].upper(), command[1].decode() if len(command) > 1 else ""
         if verb == b"APPEND" and ":ids:" in key:
-            job_id = key.split(":ids:")[1].rsplit(":", 1)[0]
-            self.published[job_id] = self.published.get(job_id, 0) + len(command[2]) // 4
+            choice = key.split(":ids:")[1]
+            job_id, count = choice.rsplit(":", 1)[0], len(command[2]) // 4
+            self.published[job_id] = self.published.get(job_id, 0) + count
+            self.ids[choice] = self.ids.get(choice, ()) + struct.unpack(f"<{count}I", command[2])
         elif verb in (b"SET", b"MSET"):
             for name, value in zip(command[1::2], command[2::2], strict=False):
                 self._set(name.decode(), value)

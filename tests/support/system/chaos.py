@@ -33,11 +33,12 @@ class Process:
     environ: dict[str, str]
     log: Path
     running: subprocess.Popen[bytes] | None = None
+    python: str = sys.executable
 
     def start(self) -> None:
         with self.log.open("ab") as log:
             self.running = subprocess.Popen(
-                [sys.executable, *self.command], env=self.environ, stdout=log, stderr=log, preexec_fn=die_with_parent()
+                [self.python, *self.command], env=self.environ, stdout=log, stderr=log, preexec_fn=die_with_parent()
             )
 
     def kill(self) -> None:

@@ -12,6 +12,7 @@ from fairlane.scheduler.planner.steps import Ended, SeqId
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
 from fairlane.scheduler.protocol.messages import Event, Lease, TokenDelta
 from fairlane.worker.engine.engine import Engine
+from fairlane.worker.remote.api import Api, Facts
 from fairlane.worker.remote.runner import RemoteRunner
 from fairlane.worker.remote.streams import Streams
 from fairlane.worker.remote.vllm import VllmApi
@@ -27,12 +28,21 @@ class RemoteClient:
     server: VllmStandIn
     max_sequences: int = 8
     blocks: int = 64
+    model: str | None = None
+    """By its name at the server."""
+    api: Api | None = None
+    """Speaks to another kind of server than vLLM's."""
+    resumes_grammars: bool = False
+    facts: Facts | None = None
+    """What the server must go on to be."""
+    lease_s: float | None = None
     events: list[Event] = field(default_factory=list)
     tokens: dict[SeqId, list[int]] = field(default_factory=lambda: defaultdict(list))
     ends: dict[str, Ended] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.streams = Streams(VllmApi(self.server.url, None), VOCABULARY)
+        api = self.api or VllmApi(self.server.url, None, self.model)
+        self.streams = Streams(api, VOCABULARY, facts=self.facts, lease_s=self.lease_s)
         self.costs = CostModel()
         planner = Planner(
             lanes=DEFAULT_LANES,
@@ -43,7 +53,8 @@ class RemoteClient:
             max_step_tokens=64,
             costs=self.costs,
         )
-        self.engine = Engine(planner, RemoteRunner(self.streams, DEFAULT_LANES, "test"))
+        runner = RemoteRunner(self.streams, DEFAULT_LANES, "test", resumes_grammars=self.resumes_grammars)
+        self.engine = Engine(planner, runner)
 
     def add(self, *leases: Lease) -> None:
         for lease in leases:
@@ -78,8 +89,18 @@ class RemoteClient:
 
 
 @contextmanager
-def remote_client(server: VllmStandIn, *, max_sequences: int = 8, blocks: int = 64) -> Iterator[RemoteClient]:
-    client = RemoteClient(server, max_sequences, blocks)
+def remote_client(
+    server: VllmStandIn,
+    *,
+    max_sequences: int = 8,
+    blocks: int = 64,
+    model: str | None = None,
+    api: Api | None = None,
+    resumes_grammars: bool = False,
+    facts: Facts | None = None,
+    lease_s: float | None = None,
+) -> Iterator[RemoteClient]:
+    client = RemoteClient(server, max_sequences, blocks, model, api, resumes_grammars, facts, lease_s)
     try:
         yield client
     finally:

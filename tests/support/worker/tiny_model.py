@@ -3,12 +3,9 @@
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, LlamaConfig
 
-VOCABULARY = 97
-CONTEXT = 4_096
+from tests.support.worker.word_model import CONTEXT, EOS, VOCABULARY, write_word_tokenizer
 
 
 def write_tiny_model(directory: Path) -> Path:
@@ -22,10 +19,9 @@ def write_tiny_model(directory: Path) -> Path:
         num_key_value_heads=2,
         max_position_embeddings=CONTEXT,
         initializer_range=0.5,
-        eos_token_id=2,
+        eos_token_id=EOS,
     )
     torch.manual_seed(0)
     AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(directory)
-    words = Tokenizer(WordLevel({f"w{token}": token for token in range(VOCABULARY)}, unk_token="w0"))
-    PreTrainedTokenizerFast(tokenizer_object=words, eos_token="w2", unk_token="w0").save_pretrained(directory)
+    write_word_tokenizer(directory)
     return directory

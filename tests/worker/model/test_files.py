@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from fnmatch import fnmatch
 from pathlib import Path
 
 import gguf
@@ -257,6 +258,25 @@ def test_a_hub_model_without_a_network_is_refused(monkeypatch: pytest.MonkeyPatc
         with pytest.raises(ModelError, match=r"^model nobody/nothing: ") as refusal:
             resolve(setting, tmp_path)
         assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("with_weights", [True, False])
+def test_a_card_needs_no_weights_of_the_hub(
+    with_weights: bool, unpacked: ModelFiles, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def download(repository: str, *, allow_patterns: list[str]) -> str:
+        assert repository == "somebody/something"
+        for file in unpacked.directory.iterdir():
+            if any(fnmatch(file.name, pattern) for pattern in allow_patterns):
+                shutil.copy(file, tmp_path)
+        return str(tmp_path)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+
+    found = resolve("somebody/something", tmp_path / "models", with_weights=with_weights)
+
+    assert [file.name for file in tmp_path.glob("*.safetensors")] == ["model.safetensors"] * with_weights
+    assert msgspec.structs.replace(model_card(found), model="small") == model_card(unpacked)
 
 
 def test_a_model_that_is_not_supported_is_refused_before_its_weights_are_read(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 import msgspec
 import pytest
 
-from fairlane.scheduler.planner.steps import SeqId
+from fairlane.scheduler.planner.steps import SeqId, StepFeatures
 from fairlane.scheduler.protocol import engine_priority
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import Lease, Outcome, Paused, Preempted, Sampling, TokenDelta
@@ -137,7 +137,7 @@ def test_what_the_servers_cache_had_and_log_probabilities_come_through() -> None
         client.run()
 
         deltas = [event for event in client.events if isinstance(event, TokenDelta)]
-        assert [delta.cached_tokens for delta in deltas] == [len(PROMPT) // 2, 0]
+        assert [delta.cached_tokens for delta in deltas] == [0, len(PROMPT) // 2]
         assert [[len(one.top) for one in delta.logprobs] for delta in deltas] == [[2], [2]]
         assert client.ends["a"].cached_tokens == len(PROMPT) // 2
 
@@ -204,6 +204,21 @@ def test_decode_steps_are_learnt_from_when_their_tokens_arrive() -> None:
         client.run()
 
         assert client.costs.single_stream_ms >= 20.0
+
+
+def test_steps_that_take_longer_than_one_here_waits_are_learnt_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prompts among them: else nobody knows what a loaded server can promise."""
+    monkeypatch.setattr(remote_runner, "PATIENCE_S", 0.005)
+    with VllmStandIn(step_s=0.02) as server, remote_client(server) as client:
+        client.add(lease("a", PROMPT, max_tokens=20))
+        client.run()
+        assert client.costs.single_stream_ms >= 20.0
+
+        seen: list[StepFeatures] = []
+        monkeypatch.setattr(client.costs, "observe", lambda plan, *_: seen.append(plan))
+        client.add(lease("b", PROMPT, max_tokens=2))
+        client.run()
+        assert [plan.prefill_tokens for plan in seen] == [len(PROMPT), 0]
 
 
 class BusyLibrary(VllmApi):

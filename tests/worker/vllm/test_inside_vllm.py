@@ -21,7 +21,7 @@ from tests.support.ports import free_port
 PYTHON = os.environ.get("FAIRLANE_TEST_VLLM", "")
 ROOT = Path(__file__).parents[3]
 START_LIMIT_S = 600.0
-SCENARIOS = 19
+SCENARIOS = 20
 SLOTS, FLOOD, PEOPLE = 8, 40, 6
 FLOOD_TOKENS, TOKENS = 300, 12
 VOCABULARY = 997
@@ -41,8 +41,8 @@ def environ() -> dict[str, str]:
 
 @functools.cache
 def stepped() -> dict[str, str | None]:
-    """What went wrong in each scenario of `stepped.py`."""
-    command = [PYTHON, "-m", "tests.worker.vllm.stepped"]
+    """What went wrong in each scenario of `scenarios.py`."""
+    command = [PYTHON, "-m", "tests.worker.vllm.scenarios"]
     done = subprocess.run(command, env=environ(), cwd=ROOT, stdout=subprocess.PIPE, timeout=START_LIMIT_S, check=True)
     told = [json.loads(line) for line in done.stdout.decode().splitlines() if line.startswith("{")]
     return {one["scenario"]: one["wrong"] for one in told}

@@ -1,0 +1,222 @@
+"""Any server with OpenAI's `/v1/completions`: llama.cpp's, Text Generation Inference, Ollama, a cloud's.
+
+What it can is tried by a request for one token, when it is opened and whenever it comes back:
+
+    prompts     token ids where it takes them and counts them right, else text
+    tokens      by `token_ids` in its chunks, with vLLM's `return_token_ids`; else its text is read as tokens here
+    sampling    what OpenAI defines; beyond that what the products that name themselves in `/v1/models` take
+
+Of llama.cpp's (2026-10) the ids that come with `logprobs` are not used, nor its own path's `tokens`: of a character
+that is more than one token they name the last alone.
+"""
+
+import logging
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import msgspec
+
+from fairlane.scheduler.protocol.messages import ModelCard
+from fairlane.worker.engine.engine import EngineError
+from fairlane.worker.remote.api import Ask, Away, Facts, Lied, Piece, Refused
+from fairlane.worker.remote.http import BAD_KEY, UNAUTHORISED, UNKNOWN, BadStatus, Http
+from fairlane.worker.remote.openai_wire import ALL, LLAMA, VLLM, Choice, Chunk, Ways, body_of, logprobs_of, read, trial
+from fairlane.worker.remote.retokenise import Retokeniser
+
+log = logging.getLogger(__name__)
+
+GENERATE = "/v1/completions"
+BLOCK = 16
+"""Tokens: servers do not say how they keep KV."""
+_CHANGED = "engine_url: the server is not what it was when this worker began: start the worker again"
+_TRIAL_IDS = (40, 41, 42)
+"""Tokens that every vocabulary has."""
+_TRIAL_TEXT = "Hello"
+
+
+class _Meta(msgspec.Struct):
+    n_ctx: int | None = None
+
+
+class _Model(msgspec.Struct):
+    id: str
+    owned_by: str | None = None
+    root: str | None = None
+    max_model_len: int | None = None
+    meta: _Meta | None = None
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model]
+
+
+class _Props(msgspec.Struct):
+    """llama.cpp's own."""
+
+    total_slots: int | None = None
+    model_path: str | None = None
+
+
+class OpenAiApi:
+    """One model of a server."""
+
+    def __init__(self, url: str, key: str | None, model: str | None = None, card: ModelCard | None = None) -> None:
+        """`model`: the name that the server has for it; None: its first. `card`: of what is asked for, known once the
+        facts are."""
+        self._url, self._key, self._model = url, key, model
+        self._http = Http(url, key, "OpenAI-compatible server")
+        self._ways: Ways | None = None
+        self._retokeniser = None if card is None else Retokeniser(card)
+
+    async def facts(self) -> Facts:
+        served, ways = await self._learn()
+        self._ways = ways
+        props = await self._http.find("/props", _Props) if ways.owner == LLAMA else None
+        meta = served.meta or _Meta()
+        log.info("the server takes %s and says %s", _named(ids=ways.takes_ids), _named(ids=ways.says_ids))
+        return Facts(
+            version=ways.owner or "of unknown make",
+            model=served.id,
+            root=(props.model_path if props is not None else served.root) or "",
+            context_length=served.max_model_len or meta.n_ctx,
+            block_size=BLOCK,
+            blocks=0,
+            sequences=props.total_slots if props is not None else None,
+            is_exact=ways.says_ids,
+            lacks=tuple(sorted(ALL - ways.takes)),
+        )
+
+    def serving(self, card: ModelCard) -> "OpenAiApi":
+        other = OpenAiApi(self._url, self._key, card.model, card)
+        other._ways = self._ways
+        return other
+
+    async def is_up(self) -> bool:
+        """Whoever starts it again may start something else."""
+        try:
+            _, ways = await self._learn()
+        except Away:
+            return False
+        if self._ways not in (None, ways):
+            raise EngineError(_CHANGED)
+        return True
+
+    async def generate(self, ask: Ask) -> AsyncGenerator[Piece, None]:
+        """Closing the stream is all that ends a request there."""
+        ways = self._ways
+        if ways is None:
+            _, ways = await self._learn()
+            self._ways = ways
+        run = self._run_by_ids(ask, ways) if ways.says_ids else self._run_by_text(ask, ways)
+        async with aclosing(run) as pieces:
+            async for piece in pieces:
+                yield piece
+
+    async def close(self) -> None:
+        await self._http.close()
+
+    async def _run_by_ids(self, ask: Ask, ways: Ways) -> AsyncGenerator[Piece, None]:
+        most, stops = ask.sampling.logprobs, ask.sampling.stop_token_ids
+        async with aclosing(self._chunks(ask, ways)) as chunks:
+            async for chunk in chunks:
+                choice = chunk.choices[0] if chunk.choices else Choice()
+                token_ids, end = choice.token_ids or [], choice.finish_reason
+                logprobs = () if most is None else logprobs_of(choice, most)
+                counted = chunk.usage.completion_tokens if chunk.usage is not None else None
+                if ways.owner != VLLM and end not in (None, "length") and not {*token_ids} & {*stops}:
+                    token_ids, counted = [*token_ids, *stops[:1]], None  # what ended it is counted, and not told
+                yield Piece(token_ids, logprobs, counted, chunk.cached_tokens, end is not None)
+
+    async def _run_by_text(self, ask: Ask, ways: Ways) -> AsyncGenerator[Piece, None]:
+        """A text may come to fewer tokens than the server has drawn for it: then it is asked to go on."""
+        if self._retokeniser is None:
+            raise Refused("the engine says no tokens, and the model's tokenizer is not known")
+        so_far, first = [*ask.token_ids], len(ask.token_ids)
+        while len(so_far) - first < ask.max_tokens:
+            end, began = None, len(so_far)
+            further = replace(ask, token_ids=so_far, max_tokens=ask.max_tokens - (began - first))
+            async with aclosing(self._chunks(further, ways)) as chunks:
+                async for chunk in chunks:
+                    if not chunk.choices:
+                        continue
+                    token_ids = self._retokeniser.tokens(so_far, chunk.choices[0].text)
+                    so_far += token_ids
+                    end = chunk.choices[0].finish_reason or end
+                    if token_ids:
+                        yield Piece(token_ids, cached_tokens=chunk.cached_tokens)
+            if end is None:
+                raise Lied("the stream does not say why it ended")
+            if end != "length":
+                # the token that ended it was not told: any that ends this choice does
+                yield Piece(ask.sampling.stop_token_ids[:1], has_ended=True)
+                return
+            if len(so_far) == began:
+                raise Lied("no token of what it computed has a text")
+        yield Piece(has_ended=True)
+
+    async def _chunks(self, ask: Ask, ways: Ways) -> AsyncGenerator[Chunk, None]:
+        prompt: str | Sequence[int] = ask.token_ids
+        if not ways.takes_ids and self._retokeniser is not None:
+            plain = len(self._retokeniser.encode(_TRIAL_TEXT))
+            prompt = self._retokeniser.prompt(ask.token_ids, server_adds_mark=(ways.trial_tokens or 0) > plain)
+        async with aclosing(self._http.events(GENERATE, body_of(ways, prompt, ask))) as lines:
+            async for line in lines:
+                yield read(line)
+
+    async def _learn(self) -> tuple[_Model, Ways]:
+        """Raises Away, EngineError."""
+        models = {one.id: one for one in (await self._http.get("/v1/models", _Models)).data}
+        if not models:
+            raise EngineError("engine_url: the server names no model")
+        served = models.get(self._model or next(iter(models)))
+        if served is None:
+            raise EngineError(f"engine_model: the server has no {self._model!r}, but {', '.join(models)}")
+        return served, await self._try(served)
+
+    async def _try(self, served: _Model) -> Ways:
+        """Ask for one token, from the most that a server may take to the least. Raises Away, EngineError."""
+        reason = ""
+        for prompt in (_TRIAL_IDS, _TRIAL_TEXT):
+            for asks_ids in (True, False):
+                try:
+                    seen = await self._seen(trial(served.id, prompt, asks_ids=asks_ids))
+                except Refused as refused:
+                    reason = str(refused)
+                    continue
+                if prompt is _TRIAL_IDS and seen.prompt_tokens != len(_TRIAL_IDS):
+                    continue  # it has read something else
+                takes_ids = prompt is _TRIAL_IDS
+                trial_tokens = None if takes_ids else seen.prompt_tokens
+                return Ways(served.id, served.owned_by or "", takes_ids, takes_ids and seen.says_ids, trial_tokens)
+        raise EngineError(f"engine_url: no OpenAI-compatible server of completions: {reason or 'nothing fits'}")
+
+    async def _seen(self, body: Mapping[str, Any]) -> "_Seen":
+        """Raises Refused, Away; EngineError where what comes is no such stream."""
+        says_ids, prompt_tokens = False, None
+        try:
+            async with aclosing(self._http.events(GENERATE, body)) as lines:
+                async for line in lines:
+                    chunk = read(line)
+                    says_ids = says_ids or any(choice.token_ids for choice in chunk.choices)
+                    if chunk.usage is not None:
+                        prompt_tokens = chunk.usage.prompt_tokens
+        except Lied as lied:
+            raise EngineError(f"engine_url: no OpenAI-compatible server: {lied}") from None
+        except BadStatus as bad:
+            if bad.status in UNAUTHORISED:  # some show their models to anybody
+                raise EngineError(BAD_KEY) from None
+            if bad.status in UNKNOWN:
+                raise EngineError(f"engine_url: no completions: {GENERATE} has status {bad.status}") from None
+            raise
+        return _Seen(says_ids, prompt_tokens)
+
+
+class _Seen(NamedTuple):
+    says_ids: bool
+    prompt_tokens: int | None
+
+
+def _named(*, ids: bool) -> str:
+    return "token ids" if ids else "text"

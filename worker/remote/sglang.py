@@ -1,0 +1,247 @@
+"""SGLang's server, by its own `/generate`: token ids in and out.
+
+Shapes: sglang/srt (0.5: `managers/io_struct.py`, `managers/tokenizer_manager.py`, `api/v1`). Each `data:` line of a
+stream is one JSON object; its `output_ids`, and the log-probabilities in its `meta_info`, are all of the request so
+far, or with `--incremental-streaming-output` those since the last one. `completion_tokens` counts all in both. The last
+line is `[DONE]`.
+
+`ignore_eos` is told always, which lets SGLang pass over `stop_token_ids` too: who reads the stream ends it there.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Any, NamedTuple
+
+import msgspec
+
+from fairlane.scheduler.protocol.messages import ModelCard, PositionLogprobs
+from fairlane.worker.engine.engine import EngineError
+from fairlane.worker.remote.api import Ask, Away, Facts, Lied, Piece, Refused
+from fairlane.worker.remote.http import REFUSED, Answer, Http
+
+log = logging.getLogger(__name__)
+
+GENERATE, ABORT = "/generate", "/abort_request"
+KNOWN = ("0.5",)
+"""Versions whose interface this is."""
+LEAST_BLOCK = 16
+"""Tokens. SGLang's pages may be of one token: the planner counts coarser ones."""
+LEAST_TOP_P = 1e-6
+
+_Logprob = tuple[float, int, str | None]
+
+
+class _ServerInfo(msgspec.Struct):
+    """`/server_info`: its arguments as resolved, and what its scheduler came to."""
+
+    version: str
+    max_total_num_tokens: int
+    page_size: int | None = None
+    dp_size: int | None = None
+    max_running_requests: int | None = None
+    incremental_streaming_output: bool = False
+    enable_priority_scheduling: bool = False
+    schedule_low_priority_values_first: bool = False
+
+
+class _ModelInfo(msgspec.Struct):
+    model_path: str = ""
+
+
+class _Model(msgspec.Struct):
+    id: str
+    max_model_len: int | None = None
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model]
+
+
+class _End(msgspec.Struct):
+    type: str
+    status_code: int | None = None
+
+
+class _Meta(msgspec.Struct):
+    finish_reason: _End | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+    output_token_logprobs: list[_Logprob] = []
+    output_top_logprobs: list[list[_Logprob] | None] = []
+
+
+class _Error(msgspec.Struct):
+    code: int | None = None
+
+
+class _Chunk(msgspec.Struct):
+    output_ids: list[int] = []
+    meta_info: _Meta = msgspec.field(default_factory=_Meta)
+    error: _Error | None = None
+
+
+_chunk = msgspec.json.Decoder(_Chunk)
+
+
+class _Ways(NamedTuple):
+    """How this server goes about it, by its arguments."""
+
+    model: str
+    is_incremental: bool
+    priority_sign: int
+    """Of our priorities, lower first, for its own; 0: it orders by none, and is told none."""
+
+
+class SglangApi:
+    """One server."""
+
+    def __init__(self, url: str, key: str | None, model: str | None = None) -> None:
+        """`model`: the name that it has to serve its model by; None: any."""
+        self._url, self._key, self._model = url, key, model
+        self._http = Http(url, key, "SGLang")
+        self._ways: _Ways | None = None
+
+    async def facts(self) -> Facts:
+        info, served = await self._learn()
+        root = await self._first("/model_info", "/get_model_info", _ModelInfo)
+        if not info.enable_priority_scheduling:
+            log.warning("SGLang orders by no priority: it runs without --enable-priority-scheduling")
+        ranks, block_size = info.dp_size or 1, max(info.page_size or 1, LEAST_BLOCK)
+        return Facts(
+            version=info.version,
+            model=served.id,
+            root=root.model_path,
+            context_length=served.max_model_len,
+            block_size=block_size,
+            blocks=ranks * info.max_total_num_tokens // block_size,
+            sequences=ranks * info.max_running_requests if info.max_running_requests else None,
+        )
+
+    def serving(self, card: ModelCard) -> "SglangApi":
+        return SglangApi(self._url, self._key, card.model)
+
+    async def is_up(self) -> bool:
+        """Whoever starts it again may do so with other arguments."""
+        self._ways = None
+        try:
+            return await self._http.is_healthy("/health") and bool(await self._learn())
+        except Away:
+            return False
+
+    async def generate(self, ask: Ask) -> AsyncGenerator[Piece, None]:
+        ways = self._ways or await self._know()
+        # SGLang aborts all whose ids begin alike: one must not be the beginning of another
+        rid, is_over, reader = f"{ask.request_id}.", False, _Reader(ask, is_incremental=ways.is_incremental)
+        try:
+            async with aclosing(self._http.events(GENERATE, _body(ask, rid, ways.priority_sign))) as lines:
+                async for line in lines:
+                    piece = reader.read(line)
+                    is_over = is_over or piece.has_ended
+                    yield piece
+        except (GeneratorExit, asyncio.CancelledError):
+            if not is_over:
+                await self._http.tell(ABORT, {"rid": rid})
+            raise
+
+    async def close(self) -> None:
+        await self._http.close()
+
+    async def _know(self) -> _Ways:
+        await self._learn()
+        assert self._ways is not None  # noqa: S101 - learnt
+        return self._ways
+
+    async def _learn(self) -> tuple[_ServerInfo, _Model]:
+        """What it says of itself; how it goes about it is known from then on. Raises Away, EngineError."""
+        info = await self._first("/server_info", "/get_server_info", _ServerInfo)
+        if not info.version.startswith(tuple(f"{known}." for known in KNOWN)):
+            raise EngineError(f"engine_url: SGLang {info.version} is not known here, but {' and '.join(KNOWN)}")
+        served = next(iter((await self._http.get("/v1/models", _Models)).data), None)
+        if served is None:
+            raise EngineError("engine_url: the server names no model")
+        if self._model is not None and served.id != self._model:
+            raise EngineError(f"engine_model: the server has no {self._model!r}, but {served.id}")
+        sign = (1 if info.schedule_low_priority_values_first else -1) if info.enable_priority_scheduling else 0
+        self._ways = _Ways(served.id, info.incremental_streaming_output, sign)
+        return info, served
+
+    async def _first(self, path: str, older: str, kind: type[Answer]) -> Answer:
+        """By the path's newer name, else by its older one."""
+        return await self._http.find(path, kind) or await self._http.get(older, kind)
+
+
+class _Reader:
+    """One stream, chunk by chunk."""
+
+    def __init__(self, ask: Ask, *, is_incremental: bool) -> None:
+        self._is_incremental = is_incremental
+        self._most = ask.sampling.logprobs
+        self._so_far: list[int] = []
+
+    def read(self, data: bytes) -> Piece:
+        """Raises Lied, Refused, Away."""
+        try:
+            chunk = _chunk.decode(data)
+        except msgspec.MsgspecError:
+            raise Lied("a chunk cannot be read") from None
+        meta = chunk.meta_info
+        if chunk.error is not None:
+            raise _failure(chunk.error.code)
+        if meta.finish_reason is not None and meta.finish_reason.type == "abort":
+            raise _failure(meta.finish_reason.status_code)
+        first = 0 if self._is_incremental else len(self._so_far)
+        if not self._is_incremental and chunk.output_ids[:first] != self._so_far:
+            raise Lied("what it said before has changed")
+        token_ids = chunk.output_ids[first:]
+        self._so_far += token_ids
+        logprobs = () if self._most is None else _logprobs(meta, first, self._most)
+        return Piece(token_ids, logprobs, meta.completion_tokens, meta.cached_tokens or 0, bool(meta.finish_reason))
+
+
+def _failure(status: int | None) -> Exception:
+    """A stream has the status 200 already when SGLang refuses its request."""
+    if status in REFUSED:
+        return Refused(f"the engine refused it with status {status}")
+    return Away("the engine ended the stream")
+
+
+def _logprobs(meta: _Meta, first: int, most: int) -> list[PositionLogprobs]:
+    found = []
+    for place, (logprob, _, _) in enumerate(meta.output_token_logprobs[first:], first):
+        top: Sequence[_Logprob] = ()
+        if place < len(meta.output_top_logprobs):
+            top = meta.output_top_logprobs[place] or ()
+        found.append(PositionLogprobs(logprob, tuple((token_id, value) for value, token_id, _ in top[:most])))
+    return found
+
+
+def _body(ask: Ask, rid: str, priority_sign: int) -> dict[str, Any]:
+    sampling = ask.sampling
+    body: dict[str, Any] = {
+        "rid": rid,
+        "input_ids": ask.token_ids,
+        "sampling_params": {
+            "max_new_tokens": ask.max_tokens,
+            "min_new_tokens": sampling.min_tokens,
+            "temperature": sampling.temperature,
+            "top_p": max(sampling.top_p, LEAST_TOP_P),
+            "top_k": sampling.top_k if sampling.top_k > 0 else -1,
+            "min_p": sampling.min_p,
+            "repetition_penalty": sampling.repetition_penalty,
+            "presence_penalty": sampling.presence_penalty,
+            "frequency_penalty": sampling.frequency_penalty,
+            "stop_token_ids": [*sampling.stop_token_ids],
+            "ignore_eos": True,
+            "sampling_seed": sampling.seed,
+            "logit_bias": {str(token): bias for token, bias in sampling.logit_bias},
+        },
+        "stream": True,
+        "extra_key": ask.cache_salt,
+    }
+    if priority_sign:
+        body["priority"] = priority_sign * ask.priority
+    if sampling.logprobs is not None:
+        body |= {"return_logprob": True, "top_logprobs_num": sampling.logprobs, "logprob_start_len": -1}
+    return body
