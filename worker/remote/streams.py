@@ -26,10 +26,12 @@ from fairlane.worker.remote.api import Api, Ask, Away, Facts, Lied, Piece, Refus
 
 log = logging.getLogger(__name__)
 
-FIRST_TOKEN_S = 120.0
-"""How long a prompt may take, and what the server has to do before it."""
 STALL_S = 30.0
-"""How long a further token may take, at most; no longer than a lease."""
+"""How long a token may take, at most; no longer than a lease."""
+SLOWEST_PREFILL = 50
+"""Tokens per second: so much longer may a first token take as the prompts that wait for theirs are long."""
+LONGEST_PREFILL_S = 90.0
+"""But no longer than this beyond the stall."""
 TOGETHER_S = 0.004
 """The tokens of one step of the server arrive one after another: how long those that come late are waited for."""
 REST_S = 1.0
@@ -71,6 +73,8 @@ class Token(NamedTuple):
 class _Stream:
     ask: Ask
     opened_s: float
+    heard_s: float
+    """When its last tokens came; before the first, when it was opened."""
     tokens: deque[Token] = field(default_factory=deque)
     came: int = 0
     """Tokens, with those that it repeats."""
@@ -131,7 +135,8 @@ class Streams:
 
     def open(self, seq: SeqId, ask: Ask) -> None:
         """Ask for a choice's further tokens; the stream before it is over."""
-        stream = _Stream(ask, self._clock())
+        now_s = self._clock()
+        stream = _Stream(ask, opened_s=now_s, heard_s=now_s)
         with self._arrived:
             self._streams[seq] = stream
         self._loop.call_soon_threadsafe(self._begin, stream)
@@ -214,7 +219,7 @@ class Streams:
             log.warning("a request of the engine broke off: %s", str(error) or type(error).__name__)
             if isinstance(error, Away):
                 self._look()
-            elif isinstance(error, TimeoutError) and stream.came and self._is_silent:
+            elif isinstance(error, TimeoutError) and self._last_piece_s <= stream.heard_s:  # nor did any other hear
                 self._look(is_stalled=True)
             self._end(stream, StreamEnd.BROKEN, str(error) or "the engine was silent")
         except Exception as error:  # noqa: BLE001 - a reader that dies in silence would leave its choice waiting
@@ -224,7 +229,7 @@ class Streams:
     async def _read_whole(self, stream: _Stream) -> None:
         async with aclosing(self._api.generate(stream.ask)) as pieces:
             while True:
-                async with asyncio.timeout(self._stall_s if stream.came else FIRST_TOKEN_S):
+                async with asyncio.timeout(self._patience_s(stream)):
                     piece = await anext(pieces, None)
                 if piece is None:
                     raise Away("the stream ended too early")
@@ -236,6 +241,14 @@ class Streams:
                     raise Lied("the stream ended before its length and without a stop token")
                 if is_complete:
                     return
+
+    def _patience_s(self, stream: _Stream) -> float:
+        """How long its next tokens may take. The server computes prompts whole, one after the other."""
+        if stream.came:
+            return self._stall_s
+        with self._arrived:
+            prompts = sum(len(one.ask.token_ids) for one in self._streams.values() if not one.came)
+        return self._stall_s + min(prompts / SLOWEST_PREFILL, LONGEST_PREFILL_S)
 
     async def _with_the_rest(self, last: Piece, pieces: AsyncGenerator[Piece, None]) -> Piece:
         """The last tokens with what the server says after them, at once: its usage. So its stream is read to its very
@@ -261,7 +274,7 @@ class Streams:
     def _keep(self, stream: _Stream, piece: Piece) -> bool:
         """Whether what was asked for is there, or a stop token."""
         now_s, sampling, is_complete = self._clock(), stream.ask.sampling, False
-        self._last_piece_s = now_s
+        self._last_piece_s = stream.heard_s = now_s
         with self._arrived:
             for place, token_id in enumerate(piece.token_ids):
                 if is_complete:
@@ -279,11 +292,6 @@ class Streams:
         with self._arrived:
             stream.end, stream.reason = end, reason
             self._arrived.notify()
-
-    @property
-    def _is_silent(self) -> bool:
-        """No stream has got anything for as long as one may be silent: it is not this one's fault."""
-        return self._clock() - self._last_piece_s >= self._stall_s
 
     def _look(self, *, is_stalled: bool = False) -> None:
         """Something went wrong: is the server there?"""

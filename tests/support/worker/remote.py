@@ -1,5 +1,6 @@
 """An engine whose computing a stand-in of vLLM does, stepped by the test's own thread."""
 
+import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -86,6 +87,19 @@ class RemoteClient:
     @property
     def now_ms(self) -> float:
         return time.monotonic() * 1e3
+
+
+def facts(server: VllmStandIn, model: str | None = None) -> Facts:
+    """What it says of itself, and of the model that it has by that name."""
+
+    async def asked() -> Facts:
+        api = VllmApi(server.url, None, model)
+        try:
+            return await api.facts()
+        finally:
+            await api.close()
+
+    return asyncio.run(asked())
 
 
 @contextmanager

@@ -84,8 +84,10 @@ class VllmStandIn:
     refuses: int | None = None
     """Answers requests with this status."""
     lies: str | None = None
-    """What is wrong from a stream's third token on: `vocabulary`, `count`, `short`, `silent`, `cut`, `garbled`,
+    """What is wrong from then on: `vocabulary`, `count`, `short`, `silent`, `cut`, `garbled`,
     `missing`, `repeated`; `many`: it goes on beyond what was asked for."""
+    lies_from: int = 3
+    """A stream's token, counted from 1."""
     lies_left: int = 10**9
     ends_after: int | None = None
     """Its so manieth token is an end of sequence."""
@@ -206,7 +208,7 @@ class VllmStandIn:
                 context.append(EOS if number == self.ends_after else token)
                 self.produced += 1
                 is_last = number == most or context[-1] in sampling["stop_token_ids"]
-                lie = self.lies if number >= 3 and self.lies_left > 0 else None
+                lie = self.lies if number >= self.lies_from and self.lies_left > 0 else None
                 if lie is not None:
                     self.lies_left -= 1
                 if lie == "silent":

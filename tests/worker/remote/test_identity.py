@@ -1,6 +1,5 @@
 """A server that is started again may be another: that is noticed before it is asked for a token. So is a stall."""
 
-import asyncio
 import logging
 import threading
 
@@ -9,10 +8,8 @@ import pytest
 from fairlane.scheduler.planner.steps import SeqId
 from fairlane.worker.remote import runner as remote_runner
 from fairlane.worker.remote import streams
-from fairlane.worker.remote.api import Facts
-from fairlane.worker.remote.vllm import VllmApi
 from tests.support.worker.hand import lease
-from tests.support.worker.remote import LIMIT_S, remote_client
+from tests.support.worker.remote import LIMIT_S, facts, remote_client
 from tests.support.worker.vllm_stand_in import VllmStandIn, continuation
 
 PROMPT = (5, 6, 7, 8, 9)
@@ -25,17 +22,6 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, seconds in {"WATCH_S": 0.02, "LOOK_S": 0.02, "GONE_S": 0.1}.items():
         monkeypatch.setattr(streams, name, seconds)
     monkeypatch.setattr(remote_runner, "RETRY_S", 0.01)
-
-
-def facts(server: VllmStandIn) -> Facts:
-    async def asked() -> Facts:
-        api = VllmApi(server.url, None)
-        try:
-            return await api.facts()
-        finally:
-            await api.close()
-
-    return asyncio.run(asked())
 
 
 class Watch:
@@ -143,14 +129,16 @@ def test_a_restart_as_the_same_changes_nothing() -> None:
         assert watch.changes == []
 
 
-def test_a_server_that_stalls_gives_its_jobs_back_within_a_lease() -> None:
+@pytest.mark.parametrize("said", [0, 2])
+def test_a_server_that_stalls_gives_its_jobs_back_within_a_lease(said: int) -> None:
     """Though it says that it is well."""
-    with VllmStandIn(lies="silent") as server, remote_client(server, facts=facts(server), lease_s=0.2) as client:
+    stalled = VllmStandIn(lies="silent", lies_from=said + 1)
+    with stalled as server, remote_client(server, facts=facts(server), lease_s=0.2) as client:
         watch = Watch()
         client.streams.watch(watch.present, watch.changed)
         client.add(lease("a", PROMPT, max_tokens=40))
         client.until(lambda: watch.presence)
 
         assert watch.presence[0] is False
-        assert client.tokens[FIRST] == continuation(PROMPT, 2)
+        assert client.tokens[FIRST] == continuation(PROMPT, said)
         assert not client.streams.is_up

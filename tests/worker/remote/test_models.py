@@ -14,7 +14,7 @@ from fairlane.worker.remote import runner as remote_runner
 from fairlane.worker.remote import streams
 from fairlane.worker.remote.open import open_engine
 from tests.support.worker.hand import lease
-from tests.support.worker.remote import remote_client
+from tests.support.worker.remote import facts, remote_client
 from tests.support.worker.tiny_model import write_tiny_model
 from tests.support.worker.vllm_stand_in import MODEL, VllmStandIn, continuation
 
@@ -95,7 +95,7 @@ def test_an_adapter_that_is_taken_away_hands_its_work_over_until_it_is_back(
     monkeypatch.setattr(streams, "GONE_S", 0.05)
     monkeypatch.setattr(streams, "LOOK_S", 0.01)
     told: list[bool] = []
-    with remote_client(server, model="terse") as client:
+    with remote_client(server, model="terse", facts=facts(server, "terse")) as client:
         client.streams.watch(told.append)
         server.adapters.remove("terse")
         client.add(lease("a", PROMPT, max_tokens=6))
@@ -114,7 +114,7 @@ def test_a_server_that_comes_back_with_another_model_gets_nothing_of_this_one(
     monkeypatch.setattr(streams, "GONE_S", 0.05)
     monkeypatch.setattr(streams, "LOOK_S", 0.01)
     told: list[bool] = []
-    with remote_client(server, model=MODEL) as client:
+    with remote_client(server, model=MODEL, facts=facts(server, MODEL)) as client:
         client.streams.watch(told.append)
         server.model = "other"
         client.add(lease("a", PROMPT, max_tokens=6))
