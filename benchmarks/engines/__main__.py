@@ -26,7 +26,7 @@ def main() -> None:
     parser.add_argument("--model", required=True, type=Path, help="a model directory")
     parser.add_argument("--arms", nargs="*", type=int, default=[*range(len(ARMS))], help="which of them, from 0")
     parser.add_argument("--requests", type=int, default=60, help="of the latency lane, in each arm")
-    parser.add_argument("--every", type=float, default=1.0, help="seconds between them, at the least")
+    parser.add_argument("--every", type=float, default=4.0, help="seconds from one to the next")
     parser.add_argument("--warm", type=float, default=20.0, help="seconds of flood before the first of them")
     parser.add_argument("--json", type=Path, help="where to keep every figure")
     parser.add_argument("more", nargs="*", help="further arguments of vLLM, behind --")
@@ -39,10 +39,12 @@ def main() -> None:
         with served(arm, asked.vllm, asked.model.resolve(), log, more=tuple(asked.more)) as door:
             found[arm.name] = asyncio.run(Load(door, seed=7).run(asked.warm, asked.requests, asked.every))
         print(arm.name, f"median {quantile(found[arm.name].ttft_s, 0.5):.3f} s", f"log {log}", flush=True)
-    shown = Table("served by", "TTFT median s", "TTFT P99 s", "flood tokens/s", title=f"{FLOOD} streams beside")
+    columns = ("TTFT median s", "TTFT P99 s", "TPOT median ms", "flood tokens/s")
+    shown = Table("served by", *columns, title=f"a request each {asked.every:g} s beside {FLOOD} streams")
     for name, one in found.items():
         first, last = quantile(one.ttft_s, 0.5), quantile(one.ttft_s, 0.99)
-        shown.add_row(name, f"{first:.3f}", f"{last:.3f}", f"{one.flood_rate:.1f}")
+        pace_ms = quantile(one.tpot_s, 0.5) * 1e3
+        shown.add_row(name, f"{first:.3f}", f"{last:.3f}", f"{pace_ms:.0f}", f"{one.flood_rate:.1f}")
     open_console().print(describe(("fairlane",)), shown)
     if asked.json is not None:
         asked.json.write_text(json.dumps({name: vars(one) for name, one in found.items()}, indent=1) + "\n")

@@ -30,9 +30,11 @@ class Found:
 
     ttft_s: list[float] = field(default_factory=list)
     """Of the latency lane's requests."""
+    tpot_s: list[float] = field(default_factory=list)
+    """Of them, too: between the first token and the last, for each further one."""
     flood_tokens: int = 0
     seconds: float = 0.0
-    """The window in which both were counted."""
+    """The window in which requests of the latency lane came, and the flood's tokens were counted."""
 
     @property
     def flood_rate(self) -> float:
@@ -112,20 +114,24 @@ class Load:
         self._door = door
         self._rng = random.Random(seed)
         self._names = itertools.count()
-        self._counts = False
+        self._counts, self._began_s = False, 0.0
         self.found = Found()
 
     async def run(self, warm_s: float, requests: int, every_s: float) -> Found:
-        """Flood; after `warm_s` send so many requests of the latency lane, one after the other, `every_s` apart."""
-        async with self._flooded(warm_s) as client:
+        """Flood; after `warm_s` send so many requests of the latency lane, `every_s` apart, whenever they are answered:
+        a slow server gets as much to do as a fast one."""
+        async with self._flooded(warm_s) as client, asyncio.TaskGroup() as group:
             for _ in range(requests):
-                await asyncio.gather(self._one(client), asyncio.sleep(every_s))
+                group.create_task(self._one(client))
+                await asyncio.sleep(every_s)
+            self._end_window()
         return self.found
 
     async def flood_alone(self, warm_s: float, window_s: float) -> Found:
         """Flood; after `warm_s` count for `window_s`."""
         async with self._flooded(warm_s):
             await asyncio.sleep(window_s)
+            self._end_window()
         return self.found
 
     @asynccontextmanager
@@ -134,11 +140,13 @@ class Load:
         async with httpx.AsyncClient(limits=limits, timeout=600.0) as client, asyncio.TaskGroup() as group:
             flood = [group.create_task(self._flood(client)) for _ in range(FLOOD)]
             await asyncio.sleep(warm_s)
-            self._counts, began_s = True, time.monotonic()
+            self._counts, self._began_s = True, time.monotonic()
             yield client
-            self._counts, self.found.seconds = False, time.monotonic() - began_s
             for task in flood:
                 task.cancel()
+
+    def _end_window(self) -> None:
+        self._counts, self.found.seconds = False, time.monotonic() - self._began_s
 
     async def _flood(self, client: httpx.AsyncClient) -> None:
         while True:
@@ -152,6 +160,7 @@ class Load:
         if first_s is None:
             raise RuntimeError("a request of the latency lane ended without a token")
         self.found.ttft_s.append(first_s - sent_s)
+        self.found.tpot_s.append((time.monotonic() - first_s) / (TOKENS - 1))
 
     async def _stream(self, client: httpx.AsyncClient, lane: Lane, prompt: int, tokens: int) -> AsyncIterator[int]:
         """How many tokens come with each event."""
