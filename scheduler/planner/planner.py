@@ -72,6 +72,8 @@ class Planner:
 
     With a `prefix_share`, KV of earlier requests is found again: a tenant's own, and safe from others up to this part
     of the pool; else there is no prefix cache. `copies_ahead`: see `StepBuilder.copy_ahead`; the most of each step.
+    Without `holds_decodes`, a decode that has its blocks and a row to itself gets a part in every step: where a step is
+    not this planner's to make, holding it back for the first lane's pace would end its stream and begin it anew.
     """
 
     def __init__(
@@ -88,6 +90,7 @@ class Planner:
         prefix_share: float | None = None,
         window: float = STEP_WINDOW,
         copies_ahead: int = 0,
+        holds_decodes: bool = True,
     ) -> None:
         require("max_sequences", max_sequences, 1)
         require("max_step_tokens", max_step_tokens, 1)
@@ -98,6 +101,7 @@ class Planner:
         self._max_sequences = max_sequences
         self._max_step_tokens = max_step_tokens
         self._copies_ahead = copies_ahead
+        self._holds_decodes = holds_decodes
         self._costs = costs
         costs.expect_blocks_of(bytes_per_block)
         self._ample = ample_budget(lanes, max_sequences, max_step_tokens)
@@ -190,8 +194,15 @@ class Planner:
     def _weigh_up(self, now_ms: float) -> tuple[StepBuilder, dict[SeqId, WaitReason]]:
         """The step as lanes, tenants, deadlines and blocks decide it, and why others have no part in it."""
         begun = survey(self._index, now_ms)
-        number = self._plan.number
-        budget = step_budget(begun, self._lanes, self._costs, self._max_sequences, self._max_step_tokens, number=number)
+        budget = step_budget(
+            begun,
+            self._lanes,
+            self._costs,
+            self._max_sequences,
+            self._max_step_tokens,
+            number=self._plan.number,
+            holds_decodes=self._holds_decodes,
+        )
         builder = StepBuilder(budget, self._pool, self._prefixes, self._index, now_ms)
         if self._forced:
             self._yield_forced(builder)

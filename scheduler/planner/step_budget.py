@@ -141,9 +141,10 @@ def step_budget(
     max_tokens: int,
     *,
     number: int = 0,
+    holds_decodes: bool = True,
 ) -> StepBudget:
     """The budget of the step of this number, for which this work has begun. Beside first-lane decodes, a step stays
-    small until step times are known."""
+    small until step times are known. Without `holds_decodes`, those of lower lanes go on however tight its time."""
     most = min(max_sequences, max_tokens)
     price = Price(*costs.step_weights()[1:])
     least_prefill = max(LEAST_PREFILL, max_tokens // LEAST_PREFILL_PART)
@@ -153,6 +154,10 @@ def step_budget(
     }
     first = next(lane for lane in lanes.values() if lane.rank == 0)
     time_ms, spare_ms = _times(begun, first, costs, price)
+    has_first = begun.pace_ms < math.inf or begun.first_waits
+    if has_first and not holds_decodes and time_ms < math.inf:
+        time_ms -= _decodes_ms(begun, price)
+        spare_ms += _decodes_ms(begun, price, below=first.name)
     has_lower = any(begun.claims[name] for name, lane in lanes.items() if lane.rank)
     in_time = time_ms / price.token if price.token > 0.0 else math.inf
     trickle = min(
@@ -168,7 +173,7 @@ def step_budget(
         time_ms=time_ms,
         spare_ms=spare_ms,
         price=price,
-        times_decodes=begun.pace_ms < math.inf or begun.first_waits,
+        times_decodes=has_first and holds_decodes,
         share_below=sum(lane.share_floor for name, lane in lanes.items() if lane.rank and _has_prompts(begun, name)),
     )
 
@@ -192,9 +197,13 @@ def _times(begun: Survey, first: Lane, costs: CostModel, price: Price) -> tuple[
     if begun.first_waits:
         time_ms = _within(pace_ms, base_ms, costs)
         return time_ms, max(0.0, longest_ms - time_ms)
-    decodes = [seq for alike in begun.decodes.values() for seq in alike]
-    decodes_ms = len(decodes) * price.row + price.context * sum([seq.num_computed for seq in decodes])
-    return max(_within(HOLD * pace_ms, base_ms, costs) - decodes_ms, LEAST_HOLD * pace_ms), 0.0
+    return max(_within(HOLD * pace_ms, base_ms, costs) - _decodes_ms(begun, price), LEAST_HOLD * pace_ms), 0.0
+
+
+def _decodes_ms(begun: Survey, price: Price, *, below: LaneName | None = None) -> float:
+    """What the decodes take together: all, or those of other lanes than the first."""
+    decodes = [seq for kind, alike in begun.decodes.items() if kind[0] is not below for seq in alike]
+    return len(decodes) * price.row + price.context * sum([seq.num_computed for seq in decodes])
 
 
 def ample_budget(lanes: Mapping[LaneName, Lane], max_sequences: int, max_tokens: int) -> StepBudget:

@@ -61,6 +61,7 @@ def open_engine(settings: WorkerSettings) -> OpenedEngine:
         max_sequences=sequences,
         max_step_tokens=section.max_step_tokens,
         costs=costs,
+        holds_decodes=False,
     )
     runner = RemoteRunner(streams, lanes, secrets.token_hex(4), resumes_grammars=facts.resumes_grammars)
     return OpenedEngine(Engine(planner, runner), card, costs, section.max_step_tokens, streams)

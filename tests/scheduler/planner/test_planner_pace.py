@@ -209,3 +209,40 @@ def test_ended_jobs_leave_no_deadlines_behind() -> None:
         world.planner.cancel(f"f{number}")
 
     assert len(world.planner._expiries) < 50
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_decodes_of_lower_lanes_wait_for_a_chats_pace_where_the_planner_makes_the_steps(holds: bool) -> None:
+    costs = CostModel()
+    for rows in (1, 2, 4, 8) * 20:
+        costs.observe(StepFeatures(rows, 0, 0, 0), 5.0 + 5.0 * rows, 0, 0.0)
+    world = World(blocks=400, max_sequences=8, max_step_tokens=64, costs=costs, holds_decodes=holds)
+    for number in range(6):
+        world.add(job(f"batch-{number}", THROUGHPUT, prompt=4, max_tokens=60))
+    for _ in range(10):
+        world.step()
+    world.add(paced("chat", tpot_ms=10.0))
+
+    plans = [world.step()[0] for _ in range(20)]
+
+    kept = [event for plan in plans for event in plan.events if isinstance(event, Preempted) and event.mode == "keep"]
+    assert bool(kept) is holds
+    assert "chat" in world.rows()
+
+
+def test_where_decodes_are_not_held_a_lower_prompt_gets_the_time_that_they_leave() -> None:
+    costs = known_costs(token_ms=0.5)
+    for rows in (1, 2, 4, 8) * 20:
+        costs.observe(StepFeatures(rows, 0, 0, 0), 5.0 + 5.0 * rows, 0, 0.0)
+    world = World(blocks=400, max_step_tokens=640, max_sequences=8, costs=costs, holds_decodes=False)
+    world.add(paced("chat", tpot_ms=40.0))
+    for number in range(6):
+        world.add(job(f"batch-{number}", THROUGHPUT, prompt=4, max_tokens=60))
+    for _ in range(10):
+        world.step()
+    world.add(job("prompt", THROUGHPUT, prompt=300))
+
+    world.step()
+
+    assert len(world.rows()) == 8
+    assert 0 < prefilled(world, "prompt") < 10

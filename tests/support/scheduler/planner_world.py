@@ -91,6 +91,7 @@ class World:
     prefix_share: float | None = None
     copies_ahead: int = 0
     looks_ahead: bool = True
+    holds_decodes: bool = True
     lanes: Mapping[LaneName, Lane] = field(default_factory=lambda: DEFAULT_LANES)
     costs: CostModel = field(default_factory=CostModel)
     now_ms: float = 0.0
@@ -112,6 +113,7 @@ class World:
             window=self.window,
             prefix_share=self.prefix_share,
             copies_ahead=self.copies_ahead,
+            holds_decodes=self.holds_decodes,
         )
         self.owners = Owners(self.block_size)
         self.runner = KvRunner(

@@ -53,6 +53,7 @@ class RemoteClient:
             max_sequences=self.max_sequences,
             max_step_tokens=64,
             costs=self.costs,
+            holds_decodes=False,
         )
         runner = RemoteRunner(self.streams, DEFAULT_LANES, "test", resumes_grammars=self.resumes_grammars)
         self.engine = Engine(planner, runner)
