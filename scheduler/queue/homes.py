@@ -25,7 +25,7 @@ MOST_HOMES = 65_536
 """Beginnings filed in one generation; later ones are not."""
 HOME_LEAD = 1.25
 """A home counts while it holds at most so many times as many jobs as its peers in the mean, and one more."""
-HOME_PEERS = 16
+HOME_PEERS = 8
 """Workers that this mean is of, the home itself perhaps among them: those whose leases lapse first."""
 DIGEST_BYTES = 8
 LENGTHS = tuple(256 * quarters << octave >> 2 for octave in range(7) for quarters in (4, 5, 6, 7))

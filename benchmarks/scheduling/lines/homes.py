@@ -105,6 +105,8 @@ def play(case: Case) -> Found:
     ).run()
     begun = [record for record in records.values() if record.ttft_ms is not None]
     ttft = spread([record.ttft_ms for record in begun if record.ttft_ms is not None])
+    if ttft is None:
+        raise ValueError("no conversation has begun")
     cached = sum(record.cached for record in begun) / sum(record.arrival.prompt_tokens for record in begun)
     return Found(cached, ttft.mean, ttft.p99)
 

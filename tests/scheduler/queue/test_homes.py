@@ -1,6 +1,7 @@
 """Homes: who is named for a job, who counts for nothing, and that the order of jobs is the same with or without."""
 
 from random import Random
+from typing import Any
 
 import hypothesis.strategies as st
 import pytest
@@ -19,7 +20,7 @@ from tests.support.scheduler.queues import LEASE_MS, Clock, Queue, job, lanes, r
 pytestmark = pytest.mark.anyio
 
 
-def turn(job_id: str, length: int, tenant: str = "acme", **fields: object) -> Job:
+def turn(job_id: str, length: int, tenant: str = "acme", **fields: Any) -> Job:
     """Of one conversation, so many tokens of it."""
     return job(job_id, tenant, prompt=tuple(range(length)), **fields)
 
