@@ -59,6 +59,7 @@ class Scenario:
             hardware=self.calibration.hardware,
             queue=LaneQueue(DEFAULT_LANES) if self.workers > 1 else None,
             admission=admission.decide if decides else None,
+            has_homes=self.prefix_cache,
             observers=(meter, admission, _Ends(on_end)) if decides else (meter, _Ends(on_end)),
             seed=self.seed,
         ).run()

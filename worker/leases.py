@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from fairlane.scheduler.planner.steps import Capacity
 from fairlane.scheduler.protocol.messages import Cancel, Grant, Lease
+from fairlane.scheduler.queue.homes import HOME_MS
 from fairlane.worker.reports import Report
 
 MOST_EARLY = 1_000
@@ -73,6 +74,7 @@ class Intake:
         self._turned = False
         """The engine ended a turn since the queue was last asked."""
         self._closed = False
+        self._later: asyncio.TimerHandle | None = None
         self._changed = asyncio.Event()
 
     def turned(self, report: Report, told: int) -> None:
@@ -86,8 +88,16 @@ class Intake:
 
     def woken(self) -> None:
         """The queue may have new work."""
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
         self._news = True
         self._changed.set()
+
+    def woken_after_another(self) -> None:
+        """The queue may have new work, which another worker is to ask for first: this is news here HOME_MS later."""
+        if self._later is None:
+            self._later = asyncio.get_running_loop().call_later(HOME_MS / 1e3, self.woken)
 
     def took(self, leases: int) -> None:
         """A take brought so many leases."""

@@ -23,7 +23,7 @@ from fairlane.scheduler.planner.steps import Capacity
 from fairlane.scheduler.protocol.messages import Drain, Lease, ModelCard, Undrain
 from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.registry import RedisRegistry
-from fairlane.scheduler.queue.types import Publication
+from fairlane.scheduler.queue.types import Publication, Wake
 from fairlane.store.retry import StoreLink
 from fairlane.worker.engine.engine import EngineError
 from fairlane.worker.engine_thread import Drop, EngineThread, described
@@ -232,7 +232,7 @@ class WorkerServer:
         last_id = "0-0"
         while True:
             read = partial(self._queue.read_control, self._worker_id, last_id, self._block_ms)
-            last_id, messages, woken = await self._link.persist("control", read)
+            last_id, messages, wake = await self._link.persist("control", read)
             for message in messages:
                 if isinstance(message, Drain):
                     self.drain()
@@ -240,8 +240,10 @@ class WorkerServer:
                     self.undrain()
                 elif self._leases.received(message):
                     self._engine.tell(message)
-            if woken:
+            if wake is Wake.NOW:
                 self._intake.woken()
+            elif wake is Wake.LATER:
+                self._intake.woken_after_another()
 
     # Tokens out.
 

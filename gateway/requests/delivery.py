@@ -37,11 +37,12 @@ class JobQueue(Protocol):
         *,
         tenant_limit: int | None = None,
         waited_ms: int = 0,
+        prefixes: bytes = b"",
         generated: Sequence[Sequence[int]] = (),
     ) -> Put:
         """Add a job, that may have waited elsewhere, or have tokens from an earlier run; its place among its tenant's,
-        and whether it is promised. Raises LaneFull, TenantQueueFull,
-        Unattainable."""
+        and whether it is promised. `prefixes`: as `scheduler.queue.homes.prefix_keys` gives them. Raises LaneFull,
+        TenantQueueFull, Unattainable."""
 
     async def grant(self, job_id: str, granted_until: int) -> bool:
         """Let each of its choices come to so many output tokens."""

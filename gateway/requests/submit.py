@@ -27,6 +27,7 @@ from fairlane.quotas.limits import RULES, LimitStatus
 from fairlane.quotas.store import AccessDenied, Ask, Denied, Once, QuotaStore, Reservation
 from fairlane.quotas.tenants import Tenant
 from fairlane.scheduler.protocol.messages import Job, Outcome
+from fairlane.scheduler.queue.homes import prefix_keys
 from fairlane.scheduler.queue.types import LaneFull, TenantQueueFull, Unattainable
 from fairlane.store.circuit_breaker import StoreAway
 from fairlane.store.errors import STORE_ERRORS
@@ -224,7 +225,9 @@ class Submitter:
         try:
             queue = self._dispatcher.queue(job.queue)
             generated = [head.token_ids for head in heads]
-            put = await queue.put(message, tenant_limit=None if limit is None else limit.limit, generated=generated)
+            most = None if limit is None else limit.limit
+            prefixes = prefix_keys(message)
+            put = await queue.put(message, tenant_limit=most, prefixes=prefixes, generated=generated)
         except (LaneFull, TenantQueueFull, Unattainable) as full:
             job.message = None  # nothing was written
             raise queue_refused(full, "tenant" if limit is None else limit.scope) from full

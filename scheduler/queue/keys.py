@@ -30,14 +30,15 @@ weighted tokens. Under `fl:{queue}:`
 | `pulse` | hash | `seen`: last renew or reclaim; `quiet_until`: until when reclaim does nothing; `served`: last renew |
 | `events:<gateway>` | stream | what workers say: each field of an entry is one encoded list of events |
 | `control:<worker>` | stream | what gateways say: field `c` is one encoded Control |
-| `wake` | stream | one entry: the last time that a job was queued |
+| `homes:<generation>` | hash | digest of a prompt's beginning → the worker that took it last |
+| `wake` | stream | one entry: the last time that a job was queued, and who is to ask for it first |
 """
 
 from pathlib import Path
 
 from fairlane.scheduler.planner import ordering
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
-from fairlane.scheduler.queue import promises
+from fairlane.scheduler.queue import homes, promises
 from fairlane.scheduler.queue import types as queue_types
 from fairlane.scheduler.queue.memory_jobs import POISONED
 from fairlane.store.scripts import Script, read_scripts
@@ -49,6 +50,7 @@ _PARTS = read_scripts(Path(__file__).parent / "lua")
 _LUA_CONSTANTS = {
     queue_types: "APART_MS ELDERS_PER_TAKE GATEWAY_LEASES KEPT_MS LOOKS_PER_TAKE MAX_LOSSES NEVER_MS OWED_LIMIT"
     " QUANTUM_COST RECORD_TTL_MS SUSPECT_LOSSES SWEEP TENANTS_PER_TAKE",
+    homes: "DIGEST_BYTES HOMES_MS HOME_LEAD HOME_MS HOME_PEERS MOST_HOMES",
     ordering: "BEHIND LEAD PLENTY SHORT_FIRST",
     promises: "BUCKET_MS BUCKETS PAST_MS MARGIN MOST_TAKEN RECENT_MS SURGE_MS WHOLE",
 }
@@ -68,10 +70,10 @@ def control_stream(queue: str, worker_id: str) -> str:
 def scripts(lanes: dict[LaneName, Lane], lease_ms: int, window: float) -> dict[str, Script]:
     """Every operation of a queue with these settings: the constants, the preludes, and its own text."""
     shared = [_constants(lanes, lease_ms, window), *(_PARTS[name] for name in _PRELUDES)]
-    order = {"take": [_PARTS["take_order"]]}
+    more = {"put": [_PARTS["homes"]], "take": [_PARTS["homes"], _PARTS["take_order"]]}
     return {
-        name: Script("\n".join([*shared, *order.get(name, []), _PARTS[name]]))
-        for name in _PARTS.keys() - {*_PRELUDES, "take_order"}
+        name: Script("\n".join([*shared, *more.get(name, []), _PARTS[name]]))
+        for name in _PARTS.keys() - {*_PRELUDES, "homes", "take_order"}
     }
 
 

@@ -49,6 +49,10 @@ class JobBook:
         held = [self.entries[job_id] for job_id in self._held.get(worker_id, ())]
         return sorted(held, key=lambda entry: (entry.losses, entry.job.job_id))
 
+    def held_by(self, worker_id: str) -> int:
+        """How many jobs this worker holds."""
+        return len(self._held.get(worker_id, ()))
+
     def late(self, now_ms: int) -> list[QueuedJob]:
         """Waiting jobs whose time is over, at most SWEEP of them."""
         count = bisect_right(self._expiry, float(now_ms), key=itemgetter(0))

@@ -7,11 +7,13 @@ its gateway exactly once; an epoch never comes twice; tokens are recorded in ord
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 
 from fairlane.scheduler.planner.ordering import QUEUE_WINDOW
 from fairlane.scheduler.planner.steps import Capacity
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
 from fairlane.scheduler.protocol.messages import Grant, Job, Lease, Outcome
+from fairlane.scheduler.queue.homes import HOME_MS, Homes, is_light
 from fairlane.scheduler.queue.memory_jobs import JobBook
 from fairlane.scheduler.queue.promises import WHOLE
 from fairlane.scheduler.queue.take_order import Order
@@ -49,6 +51,7 @@ class LaneQueue:
         self._said: dict[str, tuple[bytes, int]] = {}
         """What each gateway said last, and when."""
         self._last_serial: dict[tuple[str, str], str] = {}
+        self._homes = Homes()
         self._seen_ms: int | None = None
         self._quiet_until_ms = 0
         self._served_ms: int | None = None
@@ -63,13 +66,15 @@ class LaneQueue:
         *,
         tenant_limit: int | None = None,
         waited_ms: int = 0,
+        prefixes: bytes = b"",
         generated: Sequence[Sequence[int]] = (),
     ) -> Put:
         """Queue a job, and book what it was promised.
 
         `waited_ms`: in another queue, from which it was withdrawn; it arrived so much earlier. `generated`: tokens of
-        each choice that an earlier run of the same request has published, from which it goes on; empty: none. Raises
-        TenantQueueFull, LaneFull and Unattainable, and has then changed nothing.
+        each choice that an earlier run of the same request has published, from which it goes on; empty: none.
+        `prefixes`: by which its home is found, as `prefix_keys` gives them. Raises TenantQueueFull, LaneFull and
+        Unattainable, and has then changed nothing.
         """
         known = self._book.entries.get(job.job_id)
         if known is not None:
@@ -81,8 +86,11 @@ class LaneQueue:
         if places.depth >= places.lane.max_queued:
             raise LaneFull(job.lane, places.depth, drain_ms(places.depth, oldest_wait_ms))
         entry = self._book.add(now_ms - waited_ms, job, now_ms, generated)
+        entry.prefixes = prefixes
         self._gateways.setdefault(job.gateway_id, now_ms + GATEWAY_LEASES * self._lease_ms)
-        return Put(places.position(entry), entry.job.guaranteed)
+        is_free = oldest_wait_ms <= HOME_MS and not entry.job.guaranteed
+        home = self._homes.find(now_ms, prefixes, partial(self._counts_as_home, now_ms)) if is_free else ""
+        return Put(places.position(entry), entry.job.guaranteed, home)
 
     def cancel(self, job_id: str) -> JobRecord | None:
         """End a waiting job, tell a leased one's holder to stop it. Idempotent; None where it is unknown."""
@@ -197,6 +205,7 @@ class LaneQueue:
         leases = []
         while (entry := order.pick()) is not None:
             leases.append(self._book.lease(entry, worker_id, now_ms))
+            self._homes.file(now_ms, entry.prefixes, worker_id)
         return leases
 
     def renew(self, now_ms: int, worker_id: str, holding: Collection[str] | None = None) -> bool:
@@ -284,6 +293,11 @@ class LaneQueue:
             return False
         self._book.withdraw(entry)
         return True
+
+    def _counts_as_home(self, now_ms: int, worker_id: str) -> bool:
+        """It lives, and holds no more jobs than it may beside its peers."""
+        lives = self._workers.get(worker_id, now_ms) > now_ms
+        return lives and is_light(worker_id, self._book.held_by, self._workers)
 
     def _is_orphan(self, now_ms: int, grace_ms: int) -> bool:
         """No worker has renewed its lease for so long, though those that live had the time to: somebody looks

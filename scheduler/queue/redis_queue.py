@@ -43,6 +43,7 @@ from fairlane.scheduler.queue.types import (
     ReportExchange,
     TenantQueueFull,
     Unattainable,
+    Wake,
     claim_due_ms,
     claim_us,
     due_after_ms,
@@ -94,13 +95,19 @@ class RedisQueue:
     # What gateways call.
 
     async def put(
-        self, job: Job, *, tenant_limit: int | None = None, waited_ms: int = 0, generated: Sequence[Sequence[int]] = ()
+        self,
+        job: Job,
+        *,
+        tenant_limit: int | None = None,
+        waited_ms: int = 0,
+        prefixes: bytes = b"",
+        generated: Sequence[Sequence[int]] = (),
     ) -> Put:
         limit = "" if tenant_limit is None else tenant_limit
         due = (due_after_ms(job), hard_first_ms(job), hard_end_ms(job))
         args: list[Arg] = [job.job_id, job.lane, job.tenant, limit, job.gateway_id, *due, *_record_fields(job)]
         known = work_us(job), job.token_ms
-        answer = await self._call("put", *args, waited_ms, job.prompt_print, *known, *map(_packed, generated))
+        answer = await self._call("put", *args, waited_ms, job.prompt_print, *known, prefixes, *map(_packed, generated))
         match answer[0]:
             case b"tenant":
                 raise TenantQueueFull(tenant_limit or 0, answer[1], answer[2])
@@ -108,7 +115,7 @@ class RedisQueue:
                 raise LaneFull(job.lane, answer[1], answer[2])
             case b"late":
                 raise Unattainable(answer[1])
-        return Put(int(answer[1]), bool(answer[2]))
+        return Put(int(answer[1]), bool(answer[2]), answer[3].decode())
 
     async def cancel(self, job_id: str) -> JobRecord | None:
         return _record(await self._call("cancel", job_id))
@@ -210,8 +217,8 @@ class RedisQueue:
     async def release(self, worker_id: str, job_ids: Iterable[str]) -> None:
         await self._call("release", worker_id, *job_ids)
 
-    async def read_control(self, worker_id: str, last_id: str, block_ms: int) -> tuple[str, list[Control], bool]:
-        """What gateways say to this worker after `last_id`, the id to go on from, and whether jobs were queued.
+    async def read_control(self, worker_id: str, last_id: str, block_ms: int) -> tuple[str, list[Control], Wake]:
+        """What gateways say to this worker after `last_id`, the id to go on from, and whether to ask for jobs.
 
         `last_id`: what the last call returned; `0-0` (woken at once if anything was ever queued) or `$` to begin.
         `block_ms` 0 does not wait; waits are cut at MAX_BLOCK_MS.
@@ -224,7 +231,7 @@ class RedisQueue:
         said, woken = streams.get(control, []), streams.get(wake, [])
         controls = controls_of(blob for _, fields in said for blob in fields)
         next_id = f"{said[-1][0] if said else control_id}/{woken[-1][0] if woken else wake_id}"
-        return next_id, controls, bool(woken)
+        return next_id, controls, _wake(woken[-1][1][0], worker_id) if woken else Wake.NOTHING
 
     # What every gateway calls each second.
 
@@ -280,6 +287,10 @@ def _publication(item: Publication) -> list[Arg]:
     for choice, first_index, ids in tokens:
         args += (choice, first_index, _packed(ids))
     return args
+
+
+def _wake(home: bytes, worker_id: str) -> Wake:
+    return Wake.LATER if home and home.decode() != worker_id else Wake.NOW
 
 
 def _packed(token_ids: Sequence[int]) -> bytes:

@@ -61,6 +61,8 @@ class QueuedJob:
     taken_ms: int = 0
     cancelled: bool = False
     returned: bool = False
+    prefixes: bytes = b""
+    """Digests of its prompt's beginnings."""
     losses: int = 0
     claim_us: int = 0
     """What is booked of the workers' time for its promise, while it has no token."""

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
 from fairlane.scheduler.planner.ordering import DECODE_WEIGHT, first_due_ms, promised_due_ms
@@ -134,6 +134,18 @@ class Put(NamedTuple):
     guaranteed: bool
     """Whether its deadlines are promised: never where its gateway did not, and not where other gateways had promised
     the time that it would take."""
+    home: str = ""
+    """The worker that is to ask for it first (`scheduler.queue.homes`); empty: none."""
+
+
+class Wake(IntEnum):
+    """What a worker hears of the queue."""
+
+    NOTHING = 0
+    NOW = 1
+    """There may be jobs for it."""
+    LATER = 2
+    """There may be jobs, and another worker is to ask for them first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,9 @@ from typing import NamedTuple, Protocol
 from fairlane.scheduler.admission.decide import UNPROMISED, Admitted
 from fairlane.scheduler.planner.steps import Capacity, Ended, StepFeatures, StepOutcome, StepPlan, StepResult
 from fairlane.scheduler.protocol.messages import Finished, Job, Lease, Outcome
+from fairlane.scheduler.queue.homes import prefix_keys
 from fairlane.scheduler.queue.memory_queue import LaneQueue
-from fairlane.scheduler.queue.types import Publication, QueueError
+from fairlane.scheduler.queue.types import Publication, Put, QueueError
 from fairlane.scheduler.simulation.cruise import Coaster, CoastObserver, Cruise
 from fairlane.scheduler.simulation.workload import END_TOKEN, Arrival, Hardware, Record
 
@@ -112,6 +113,8 @@ class Simulation:
     hardware: Hardware
     queue: LaneQueue | None = None
     admission: AdmissionCheck | None = None
+    has_homes: bool = False
+    """Of idle workers the one wins a job that has computed its prompt's beginning (`scheduler.queue.homes`)."""
     deaths: Sequence[Death] = ()
     observers: Sequence[SimulationObserver] = ()
     seed: int = 0
@@ -204,13 +207,26 @@ class Simulation:
         self.now_ms = arrival.at_ms
         record = self.records[arrival.job_id] = Record(arrival)
         word = UNPROMISED if self.admission is None else self.admission(arrival, self.now_ms)
-        if word is None or not self._let_in(arrival.job(word)):
+        put = None if word is None else self._let_in(arrival.job(word))
+        if put is None:
             record.outcome, record.end_ms = Outcome.REJECTED, self.now_ms
             return
         for observer in self.observers:
             observer.arrived(arrival, self.now_ms)
-        if self._asleep:  # one for each arrival: idle workers race for jobs, and any of them may win
+        if put.home:
+            self._call_home(int(put.home))
+        if self._asleep and (self._waiting or self.queue is None):
+            # one for each arrival: idle workers race for jobs, and any of them may win
             self._wake(self._draw_sleeper(), self.now_ms)
+
+    def _call_home(self, number: int) -> None:
+        """This worker takes what waits before others, in the midst of a step too."""
+        if self._workers[number].is_dead:
+            return
+        self._take(number)
+        if number in self._asleep and self._workers[number].policy.has_work:
+            self._asleep.remove(number)
+            self._wake(number, self.now_ms)
 
     def _sleep(self, number: int) -> None:
         """Where jobs still wait, what woke this worker may be for another: one that has not looked at this moment."""
@@ -227,16 +243,20 @@ class Simulation:
         self._asleep[place], self._asleep[-1] = self._asleep[-1], self._asleep[place]
         return self._asleep.pop()
 
-    def _let_in(self, job: Job) -> bool:
+    def _let_in(self, job: Job) -> Put | None:
+        now_ms, prefixes = int(self.now_ms), b""
         if self.queue is None:
             self._land(0)
             self.policies[0].add(Lease(job=job, epoch=1, arrived_ms_ago=0.0), self.now_ms)
-            return True
+            return Put(0, guaranteed=job.guaranteed)
+        if self.has_homes:
+            prefixes = prefix_keys(job)
+            for number in [number for number, worker in enumerate(self._workers) if not worker.is_dead]:
+                self.queue.renew(now_ms, str(number))
         try:
-            self.queue.put(int(self.now_ms), job)
+            return self.queue.put(now_ms, job, prefixes=prefixes)
         except QueueError:
-            return False
-        return True
+            return None
 
     def _wake(self, number: int, at_ms: float) -> None:
         self._order += 1

@@ -109,6 +109,26 @@ async def test_after_a_take_that_found_nothing_it_waits_for_news() -> None:
     assert await asks(room)
 
 
+async def test_what_another_worker_is_to_ask_for_first_is_news_a_little_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    room = Intake()
+    room.turned(report(room_for(4)), told=0)
+    assert await asks(room)
+    room.took(0)
+
+    monkeypatch.setattr("fairlane.worker.leases.HOME_MS", 60_000)
+    room.woken_after_another()
+    assert await asks(room) is None
+    room.woken()
+    assert await asks(room)
+    room.took(0)
+
+    monkeypatch.setattr("fairlane.worker.leases.HOME_MS", 0)
+    room.woken_after_another()
+    assert await asyncio.wait_for(room.worth_asking(), 5) == room_for(4)
+
+
 async def test_more_room_is_news_and_less_is_not() -> None:
     room = Intake()
     room.turned(report(room_for(4)), told=0)

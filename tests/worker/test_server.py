@@ -9,6 +9,7 @@ import redis
 
 from fairlane.cli.embedded_store import EmbeddedStore
 from fairlane.scheduler.protocol.messages import Outcome, Paused
+from fairlane.scheduler.queue.homes import DIGEST_BYTES
 from fairlane.scheduler.queue.types import JobState
 from tests.support.scheduler.queues import PLENTY
 from tests.support.worker.listener import Listener
@@ -39,6 +40,26 @@ async def test_a_job_that_is_put_is_served_at_once(valkey_url: str) -> None:
         record = await listener.queue.record("job")
         assert record is not None
         assert (record.state, record.outcome, record.generated) == (JobState.ENDED, Outcome.FINISHED, (5,))
+
+
+async def test_a_job_whose_home_is_full_is_served_by_another(valkey_url: str) -> None:
+    prefixes = b"k" * DIGEST_BYTES
+    async with gateway(valkey_url) as listener:
+        full = working(valkey_url, runner=ScriptedRunner(gated=True), worker_id="full", max_sequences=1)
+        async with full as home:
+            await listener.queue.put(job("first", max_tokens=1), prefixes=prefixes)
+            home.runner.allow()
+            await listener.ended("first")
+            await listener.queue.put(job("fills", max_tokens=50))
+            home.runner.allow()
+            await listener.until(lambda: listener.count("fills") == 1)
+            async with working(valkey_url, worker_id="another"):
+                put = await listener.queue.put(job("next"), prefixes=prefixes)
+                await listener.ended("next")
+                record = await listener.queue.record("next")
+
+    assert record is not None
+    assert (put.home, record.worker_id) == ("full", "another")
 
 
 async def test_every_choice_is_served(valkey_url: str) -> None:

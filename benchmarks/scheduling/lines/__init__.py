@@ -10,6 +10,7 @@ from benchmarks.scheduling.lines import (
     fidelity,
     gauntlet,
     guarantees,
+    homes,
     isolation,
     newcomers,
     overload,
@@ -32,5 +33,6 @@ MEASURES: Mapping[tuple[int, ...], Callable[[Effort], list[Line]]] = {
     (10,): safety.measure,
     (11,): guarantees.measure,
     (12,): lambda effort: [*newcomers.measure(effort), *returning.measure(effort)],
+    (13,): homes.measure,
 }
 """By the lines that they yield."""

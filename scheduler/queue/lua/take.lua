@@ -16,6 +16,7 @@ local function take()
     if whole then
       occupy(job)
       taken[#taken + 1] = lease(whole, worker, provisional_cost(job))
+      file_home(whole.prefix, worker)
     else
       unseat(job) -- the store has dropped its record
     end

@@ -24,12 +24,14 @@ from fairlane.scheduler.protocol.messages import Event, Finished, Lease, Outcome
 from fairlane.scheduler.queue import take_order as lane_order
 from fairlane.scheduler.queue import take_order as lane_places
 from fairlane.scheduler.queue import types as queue_types
+from fairlane.scheduler.queue.homes import DIGEST_BYTES
 from fairlane.scheduler.queue.types import JobState, Publication, Put, QueueError
 from tests.support.scheduler.queues import Clock, MemoryQueue, Queue, StoredQueue, job, lanes
 
 EXAMPLES = int(os.environ.get("FAIRLANE_TEST_EXAMPLES", "30"))
 LEASE_MS = 1_000
 TENANTS, GATEWAYS, WORKERS = ("red", "green", "blue"), ("g1", "g2"), ("w1", "w2", "w3")
+BEGINNINGS = tuple(name * DIGEST_BYTES for name in (b"a", b"b", b"c"))
 FIGURES = lanes(
     latency={"max_queued": 12, "max_wait_ms": 6_000.0},
     throughput={"max_queued": 12, "max_wait_ms": 9_001.0, "share_floor": 0.25},
@@ -124,7 +126,13 @@ class Twins(RuleBasedStateMachine):
         limit = rng.choice([None, None, 0, 3, 6])
         waited_ms = rng.choice([0, 0, 0, 300, 7_000])
         generated = [tuple(range(rng.choice([0, 1, 40]))) for _ in range(sent.n)] if rng.random() < 0.2 else ()
-        answer = self.both(lambda queue: queue.put(sent, tenant_limit=limit, waited_ms=waited_ms, generated=generated))
+        first, more = rng.choice(BEGINNINGS), rng.choice(BEGINNINGS)
+        prefixes = rng.choice([b"", first, first + more])
+        answer = self.both(
+            lambda queue: queue.put(
+                sent, tenant_limit=limit, waited_ms=waited_ms, prefixes=prefixes, generated=generated
+            )
+        )
         if not again and isinstance(answer, Put):
             self.job_ids.append(job_id)
             self.followers |= {job_id} if sent.follows else set()

@@ -7,7 +7,9 @@ import redis.asyncio
 
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
 from fairlane.scheduler.protocol.messages import Cancel, Event, Grant, TokenDelta
+from fairlane.scheduler.queue.homes import HOMES_MS, prefix_keys
 from fairlane.scheduler.queue.redis_queue import TRIM_EVERY, RedisQueue
+from fairlane.scheduler.queue.types import Wake
 from tests.support.scheduler.queues import PLENTY, job, tokens
 
 pytestmark = pytest.mark.anyio
@@ -111,13 +113,13 @@ async def test_a_stream_that_nobody_reads_is_bounded(
 
 async def test_a_worker_is_woken_when_a_job_comes(queue: RedisQueue) -> None:
     last_id, controls, woken = await queue.read_control("w1", "$", 0)
-    assert (controls, woken) == ([], False)
+    assert (controls, woken) == ([], Wake.NOTHING)
 
     await queue.put(job("a"))
     last_id, controls, woken = await queue.read_control("w1", last_id, 0)
-    assert (controls, woken) == ([], True)
+    assert (controls, woken) == ([], Wake.NOW)
 
-    assert (await queue.read_control("w1", last_id, 0))[1:] == ([], False)
+    assert (await queue.read_control("w1", last_id, 0))[1:] == ([], Wake.NOTHING)
 
 
 async def test_a_worker_is_woken_when_jobs_come_back(queue: RedisQueue) -> None:
@@ -128,6 +130,20 @@ async def test_a_worker_is_woken_when_jobs_come_back(queue: RedisQueue) -> None:
     await queue.release("w1", ["a"])
 
     assert (await queue.read_control("w2", last_id, 2_000))[2]
+
+
+async def test_a_jobs_home_is_told_to_ask_now_and_others_later(queue: RedisQueue, store: redis.asyncio.Redis) -> None:
+    first, again = (job(name, prompt=tuple(range(300))) for name in "ab")
+    await queue.put(first, prefixes=prefix_keys(first))
+    await queue.take("w1", PLENTY)
+    heard = {worker: (await queue.read_control(worker, "$", 0))[0] for worker in ("w1", "w2")}
+
+    await queue.put(again, prefixes=prefix_keys(again))
+
+    wakes = {worker: (await queue.read_control(worker, last_id, 0))[2] for worker, last_id in heard.items()}
+    assert wakes == {"w1": Wake.NOW, "w2": Wake.LATER}
+    [homes] = await store.keys("fl:{model@1}:homes:*")
+    assert 0 < await store.pttl(homes) <= 2 * HOMES_MS
 
 
 async def test_wake_ups_do_not_pile_up(queue: RedisQueue, store: redis.asyncio.Redis) -> None:

@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 
 from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.planner import Planner
-from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
 from fairlane.scheduler.protocol.messages import Job, Lease
+from fairlane.scheduler.queue.memory_queue import LaneQueue
 from fairlane.scheduler.simulation.simulate import Simulation
 from fairlane.scheduler.simulation.synthetic_tenants import SyntheticTenants
-from fairlane.scheduler.simulation.workload import HASHED_TOKENS, Hardware, Prompt, TraceRow
+from fairlane.scheduler.simulation.workload import HASHED_TOKENS, Arrival, Hardware, Prompt, TraceRow
 
 HARDWARE = Hardware(step=(1.0, 0.1, 0.01, 0.0, 0.0), copy=(0.1, 0.1))
 PLACES = st.none() | st.integers(-2_000, 2_000)
@@ -100,6 +101,32 @@ def test_without_a_cache_nothing_is_found() -> None:
     records = Simulation(arrivals, [planner(remembers=False)], HARDWARE).run()
 
     assert [record.cached for record in records.values()] == [0, 0]
+
+
+def test_of_two_idle_workers_a_jobs_home_wins_it() -> None:
+    turns = [
+        Arrival(
+            at_ms=10_000.0 * number,
+            job_id=f"{number}",
+            tenant="acme",
+            lane=LaneName.LATENCY,
+            prompt_tokens=HASHED_TOKENS * (1 + number),
+            output_tokens=1,
+            max_tokens=1,
+            ttft_ms=1_000.0,
+            tpot_ms=100.0,
+            blocks=tuple(range(2, 3 + number)),
+        )
+        for number in range(8)
+    ]
+    queue = LaneQueue(DEFAULT_LANES)
+
+    records = Simulation(turns, [planner(), planner()], HARDWARE, queue=queue, has_homes=True).run()
+
+    assert [records[f"{number}"].cached for number in range(8)] == [
+        0,
+        *(HASHED_TOKENS * number for number in range(1, 8)),
+    ]
 
 
 def test_a_conversation_stays_with_its_tenant() -> None:

@@ -52,10 +52,17 @@ class MemoryQueue:
         *,
         tenant_limit: int | None = None,
         waited_ms: int = 0,
+        prefixes: bytes = b"",
         generated: Sequence[Sequence[int]] = (),
     ) -> Put:
-        now_ms = self._clock()
-        return self._queue.put(now_ms, job, tenant_limit=tenant_limit, waited_ms=waited_ms, generated=generated)
+        return self._queue.put(
+            self._clock(),
+            job,
+            tenant_limit=tenant_limit,
+            waited_ms=waited_ms,
+            prefixes=prefixes,
+            generated=generated,
+        )
 
     async def take(self, worker_id: str, capacity: Capacity) -> list[Lease]:
         return self._queue.take(self._clock(), worker_id, capacity)

@@ -27,8 +27,9 @@ end
 -- The fields of a record, without its body; `lane` comes first.
 local FIELDS = {'lane', 'tenant', 'gateway', 'state', 'worker', 'outcome', 'weight', 'n', 'prompt', 'guaranteed', 'due',
   'hard_first', 'hard_end', 'granted', 'epoch', 'arrived', 'queued', 'taken', 'cancelled', 'returned', 'losses',
-  'generated', 'credit', 'follows', 'whole', 'claim', 'bucket'}
-local IS_TEXT = {body = true, lane = true, tenant = true, gateway = true, state = true, worker = true, outcome = true}
+  'generated', 'credit', 'follows', 'whole', 'claim', 'bucket', 'prefix'}
+local IS_TEXT = {body = true, lane = true, tenant = true, gateway = true, state = true, worker = true, outcome = true,
+  prefix = true}
 
 -- A job's record, or some fields of it; nil where it is unknown. A number that an older release did not note is 0.
 local function load(job_id, fields)
@@ -57,7 +58,7 @@ local function tell(stream, ...)
   call('PEXPIRE', stream, RECORD_TTL_MS)
 end
 
--- Wake the workers that wait for jobs: one entry, however many of them.
-local function wake()
-  call('XADD', key('wake'), 'MAXLEN', 1, '*', 'w', '')
+-- Wake the workers that wait for jobs: one entry, however many of them. `home`: who is to ask first; none: all at once.
+local function wake(home)
+  call('XADD', key('wake'), 'MAXLEN', 1, '*', 'w', home or '')
 end
