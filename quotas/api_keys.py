@@ -321,7 +321,7 @@ class KeyStore:
         The new key's own limits start unused. Raises KeyNotFound, FieldError, and VersionConflict where others change
         the old one at the same time, or `version` is given and was left behind.
         """
-        overlap_ms = int(field_checks.number(overlap_s, "overlap_s", 0, LONGEST_OVERLAP_S) * 1e3)
+        overlap_ms = checked_overlap_ms(overlap_s)
         old = await self.get(tenant, key_id)
         now_ms = await self._database.now_ms()
         if old is None or old.state != "active" or _is_over(old, now_ms):
@@ -372,6 +372,11 @@ class KeyStore:
             await self._database.call("SET", keyspace.HASHING, secrets.token_hex(32), "NX")
             self._pepper = bytes.fromhex(await self._database.call("GET", keyspace.HASHING))
         return hmac.digest(self._pepper, full_key.encode(), "sha256").hex()
+
+
+def checked_overlap_ms(overlap_s: object) -> int:
+    """How long a key that is replaced goes on working. Raises FieldError."""
+    return int(field_checks.number(overlap_s, "overlap_s", 0, LONGEST_OVERLAP_S) * 1e3)
 
 
 def _is_over(key: ApiKey, now_ms: int) -> bool:

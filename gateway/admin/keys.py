@@ -18,7 +18,7 @@ from fairlane.gateway.admin.views import (
     new_key_view,
     page,
 )
-from fairlane.quotas.api_keys import ApiKey, KeyNotFound, NewKey
+from fairlane.quotas.api_keys import ApiKey, KeyNotFound, NewKey, checked_overlap_ms
 from fairlane.quotas.audit import Note
 from fairlane.quotas.tenants import Tenant, VersionConflict
 
@@ -101,6 +101,7 @@ async def revoke_key(call: Call, _: Nothing) -> KeyView:
 
 async def rotate_key(call: Call, body: RotateBody) -> NewKeyView:
     """A new key like this one, which ends after the overlap. Raises TenantNotFound, KeyNotFound, FieldError."""
+    checked_overlap_ms(body.overlap_s)  # what is never taken is refused first, whatever the caller has seen
     tenant = await the_tenant(call)
     for _ in range(TRIES):
         before = await _as_seen(call, tenant)

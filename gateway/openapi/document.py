@@ -225,7 +225,7 @@ def _example(known: Mapping[str, Mapping[str, Any]], row: Documented) -> Json:
 
 
 def _answer_schema(kind: str, shape: Any, named: Mapping[Any, Json]) -> Json:  # noqa: ANN401 - any type
-    """What a body holds; of a stream: its events, one after the other, as OpenAPI has it for sequential media."""
+    """What a body holds; of a stream: each of its events, as those who read OpenAPI 3.1 take it."""
     schema = named.get(shape, {"type": "string"})
     if kind != STREAM:
         return schema
@@ -234,7 +234,7 @@ def _answer_schema(kind: str, shape: Any, named: Mapping[Any, Json]) -> Json:  #
     )
     data = {"type": "string", "description": "The event as JSON; `[DONE]` ends a whole stream", **inside}
     name = {"type": "string", "description": "The event's name, where it has one"}
-    return {"type": "array", "items": {"type": "object", "properties": {"data": data, "event": name}}}
+    return {"type": "object", "properties": {"data": data, "event": name}}
 
 
 def _refusals(row: Documented, named: Mapping[Any, Json]) -> Json:
