@@ -1,5 +1,6 @@
 """An engine whose computing a stand-in of vLLM does, stepped by the test's own thread."""
 
+import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -19,6 +20,18 @@ from fairlane.worker.remote.vllm import VllmApi
 from tests.support.worker.vllm_stand_in import VOCABULARY, VllmStandIn
 
 LIMIT_S = 30.0
+
+
+def facts_of(api: Api) -> Facts:
+    """What it finds its server to be; it is closed then."""
+
+    async def found() -> Facts:
+        try:
+            return await api.facts()
+        finally:
+            await api.close()
+
+    return asyncio.run(found())
 
 
 @dataclass

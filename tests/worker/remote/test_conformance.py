@@ -13,13 +13,13 @@ from fairlane.scheduler.protocol.messages import Lease, Outcome, Paused, Preempt
 from fairlane.worker.engine.engine import EngineError
 from fairlane.worker.remote import runner as remote_runner
 from fairlane.worker.remote import streams
-from fairlane.worker.remote.api import Api, Facts
+from fairlane.worker.remote.api import Api
 from fairlane.worker.remote.openai import OpenAiApi
 from fairlane.worker.remote.sglang import SglangApi
 from fairlane.worker.remote.vllm import VllmApi
 from tests.support.worker.hand import lease
 from tests.support.worker.openai_stand_in import OpenAiStandIn, card
-from tests.support.worker.remote import remote_client
+from tests.support.worker.remote import facts_of, remote_client
 from tests.support.worker.sglang_stand_in import SglangStandIn
 from tests.support.worker.vllm_stand_in import EOS, VllmStandIn, continuation
 
@@ -39,14 +39,9 @@ class Kind:
 
     def api(self, server: VllmStandIn) -> Api:
         """Once the facts are found."""
-        return asyncio.run(found(self.speak(server.url, None)))[1]
-
-
-async def found(api: Api) -> tuple[Facts, Api]:
-    try:
-        return await api.facts(), api.serving(card())
-    finally:
-        await api.close()
+        api = self.speak(server.url, None)
+        facts_of(api)
+        return api.serving(card())
 
 
 ALL_OF_TEXT = ("short", "cut", "garbled", "silent")
@@ -261,15 +256,15 @@ def test_a_key_that_it_does_not_take_stops_the_start(kind: Kind) -> None:
     with kind.serve() as server:
         server.key = "right"
         with pytest.raises(EngineError, match=r"^engine_key: the server does not take it$"):
-            asyncio.run(found(kind.speak(server.url, "wrong")))
-        assert asyncio.run(found(kind.speak(server.url, "right")))[0].model
+            facts_of(kind.speak(server.url, "wrong"))
+        assert facts_of(kind.speak(server.url, "right")).model
 
 
 def test_a_server_of_another_kind_is_refused_by_name() -> None:
     with VllmStandIn() as vllm, SglangStandIn() as sglang:
         with pytest.raises(EngineError, match=r"^engine_url: no SGLang: /get_server_info has status 404$"):
-            asyncio.run(found(SglangApi(vllm.url, None)))
+            facts_of(SglangApi(vllm.url, None))
         with pytest.raises(EngineError, match=r"^engine_url: no vLLM: /version has status 404$"):
-            asyncio.run(found(VllmApi(sglang.url, None)))
+            facts_of(VllmApi(sglang.url, None))
         with pytest.raises(EngineError, match=r"^engine_url: no completions: /v1/completions has status 404$"):
-            asyncio.run(found(OpenAiApi(sglang.url, None)))
+            facts_of(OpenAiApi(sglang.url, None))

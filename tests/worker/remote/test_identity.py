@@ -1,6 +1,5 @@
 """A server that is started again may be another: that is noticed before it is asked for a token. So is a stall."""
 
-import asyncio
 import logging
 import threading
 
@@ -12,7 +11,7 @@ from fairlane.worker.remote import streams
 from fairlane.worker.remote.api import Facts
 from fairlane.worker.remote.vllm import VllmApi
 from tests.support.worker.hand import lease
-from tests.support.worker.remote import LIMIT_S, remote_client
+from tests.support.worker.remote import LIMIT_S, facts_of, remote_client
 from tests.support.worker.vllm_stand_in import VllmStandIn, continuation
 
 PROMPT = (5, 6, 7, 8, 9)
@@ -28,14 +27,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def facts(server: VllmStandIn) -> Facts:
-    async def asked() -> Facts:
-        api = VllmApi(server.url, None)
-        try:
-            return await api.facts()
-        finally:
-            await api.close()
-
-    return asyncio.run(asked())
+    return facts_of(VllmApi(server.url, None))
 
 
 class Watch:

@@ -1,7 +1,5 @@
 """What is vLLM's own: its facts, its closed interface, its priorities and ids, what divides tenants in its cache."""
 
-import asyncio
-
 import msgspec
 import pytest
 
@@ -9,26 +7,17 @@ from fairlane.scheduler.planner.steps import SeqId
 from fairlane.scheduler.protocol import engine_priority
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.worker.engine.engine import EngineError
-from fairlane.worker.remote.api import Facts
 from fairlane.worker.remote.vllm import VllmApi
 from tests.support.worker.hand import lease
-from tests.support.worker.remote import remote_client
+from tests.support.worker.remote import facts_of, remote_client
 from tests.support.worker.vllm_stand_in import MODEL, VllmStandIn
 
 PROMPT = (5, 6, 7, 8, 9)
 
 
-async def facts(server: VllmStandIn) -> Facts:
-    api = VllmApi(server.url, None)
-    try:
-        return await api.facts()
-    finally:
-        await api.close()
-
-
 def test_it_tells_what_it_serves_and_how_large_its_cache_is() -> None:
     with VllmStandIn(blocks=32, block_size=8) as server:
-        found = asyncio.run(facts(server))
+        found = facts_of(VllmApi(server.url, None))
 
     assert (found.model, found.blocks, found.block_size) == (MODEL, 32, 8)
 
@@ -38,7 +27,7 @@ def test_without_its_token_interface_it_is_refused_by_the_flag_that_opens_it() -
         VllmStandIn(is_open=False) as server,
         pytest.raises(EngineError, match="token interface closed: start it with --enable-scale-out"),
     ):
-        asyncio.run(facts(server))
+        facts_of(VllmApi(server.url, None))
 
 
 def test_what_orders_and_what_divides_tenants_is_told_to_the_server() -> None:
