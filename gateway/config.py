@@ -10,8 +10,8 @@ from typing import Annotated
 import msgspec
 
 from fairlane.gateway.batches.storage import storage
+from fairlane.gateway.http.limits import HttpLimits
 from fairlane.gateway.http.ports import PortName
-from fairlane.gateway.http.protocol import HttpLimits
 from fairlane.gateway.identity.settings import IssuerSection, check_header, check_issuers
 from fairlane.gateway.requests.guarded_quotas import Mode
 from fairlane.quotas.limits import LIMIT_NAMES

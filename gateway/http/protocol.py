@@ -6,23 +6,16 @@ The life of a connection, request by request:
        │          │         │         └ uvicorn's timeout_keep_alive
        │          │         ├ nothing of it is taken: `write_timeout_s`, then the connection is cut
        │          │         └ body still coming after it: `linger_s`, then the connection is cut
-       │          └ `http_body.read_body` in the application: bytes and time
+       │          └ `body.read_body` in the application: bytes and time
        └ here: bytes, number, time
 
 A refusal is answered with our error JSON, then the client may go on sending for `linger_s` without being listened to:
-closing at once would reset the connection and destroy the answer on its way.
-
-Requests that ask for another protocol (`Upgrade: h2c`, as Java's client does on every call) go on in HTTP/1.1; one that
-asks for a WebSocket too, until it is answered with a 101 (`websocket.py`).
-
-The parser stops at such a request and drops its body, which would then be read as the next request. So its head is
-written anew, without the wish, for a parser that has not stopped.
+closing at once would reset the connection and destroy the answer on its way. Requests that wish for another protocol:
+`upgrade.py`.
 """
 
 import asyncio
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, cast
 
@@ -36,25 +29,13 @@ from fairlane.gateway.http import body_budget, connections, response, websocket
 from fairlane.gateway.http.body_budget import BodyBudget, BodyHold
 from fairlane.gateway.http.connections import Crowd, Heads, Place, forwarded_for
 from fairlane.gateway.http.disconnect import STATE, Disconnect
+from fairlane.gateway.http.limits import HttpLimits
+from fairlane.gateway.http.patience import Patience
 from fairlane.gateway.http.refusals import Malformed, answer_bytes, refusal_of
 from fairlane.gateway.http.response import Answer
-from fairlane.gateway.http.websocket import MAX_EARLY_BYTES, Offer, WebSocket, wishes_websocket
+from fairlane.gateway.http.upgrade import plain_head, wishes_websocket
+from fairlane.gateway.http.websocket import MAX_EARLY_BYTES, Offer, WebSocket
 from fairlane.scheduler.protocol.settings import Networks
-
-_WISHES = frozenset({b"upgrade", b"http2-settings"})
-
-
-def plain_head(method: bytes, url: bytes, version: str, headers: Sequence[tuple[bytes, bytes]]) -> bytes:
-    """The same request line and headers without the wish. Names are in lower case."""
-    kept = [(name, value) for name, value in headers if name not in _WISHES]
-    lines = [b"%s: %s\r\n" % (name, _without_wishes(value) if name == b"connection" else value) for name, value in kept]
-    return b"%s %s HTTP/%s\r\n%s\r\n" % (method, url, version.encode("ascii"), b"".join(lines))
-
-
-def _without_wishes(connection: bytes) -> bytes:
-    tokens = (token.strip() for token in connection.split(b","))
-    return b", ".join(token for token in tokens if token.lower() not in _WISHES)
-
 
 PROBES = frozenset({b"/healthz", b"/health", b"/readyz"})
 """Paths that are served however full it is."""
@@ -65,26 +46,6 @@ DEAF_REST_S = 0.02
 """Between pieces, of up to 256 KiB each, of what a client sends that was refused already."""
 _BYTES_PER_CHUNKED_BYTE = 8
 """Bytes on the wire for each byte of a body that comes in chunks of one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpLimits:
-    """What one connection may do before its request is whole."""
-
-    max_header_bytes: int = 32 * 1024
-    """Request line and headers together: 431 above it."""
-    max_headers: int = 128
-    first_byte_timeout_s: float = 5.0
-    """From connecting to the first byte of a request: the connection is closed without a word after it."""
-    header_timeout_s: float = 10.0
-    """From the first byte of a request to the end of its headers: 408 after it."""
-    linger_s: float = 5.0
-    """How long a client may go on sending what nobody will read."""
-    write_timeout_s: float = 60.0
-    """A client that takes nothing of its answer for so long is cut off."""
-    max_pipelined: int = 16
-    """Requests that may wait on a connection behind the one that is answered. One read may bring thousands: so many
-    are answered, then it is closed."""
 
 
 def limited_protocol(
@@ -153,7 +114,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._offer: Offer | None = None
         """The request that is answered wishes for a WebSocket: what comes behind it may be frames."""
         self._deadline: asyncio.TimerHandle | None = None
-        self._patience: asyncio.TimerHandle | None = None
+        self._patience: Patience | None = None
         """With a client that takes nothing."""
         self._cycles: list[RequestResponseCycle] = []
         """Those that are not answered: several where requests are pipelined."""
@@ -456,17 +417,13 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._deadline.cancel()
             self._deadline = None
 
-    def _watch(self, untaken_before: int | None = None) -> None:
+    def _watch(self) -> None:
         """Whether it takes any of what waits for it."""
-        untaken = self.transport.get_write_buffer_size()
-        if untaken == untaken_before:
-            self.transport.abort()
-        else:
-            self._patience = self.loop.call_later(self.limits.write_timeout_s, self._watch, untaken)
+        self._patience = Patience(self.transport, self.limits.write_timeout_s)
 
     def _trust(self) -> None:
         if self._patience is not None:
-            self._patience.cancel()
+            self._patience.end()
             self._patience = None
 
     def _close(self) -> None:

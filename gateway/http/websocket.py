@@ -13,7 +13,7 @@ message cannot become a large one. Nothing of what is said goes to a log.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol as Interface
 
@@ -29,6 +29,8 @@ from fairlane.gateway.errors import ApiError, error_body, invalid, request_timeo
 from fairlane.gateway.http.body_budget import BodyBudget, BodyHold
 from fairlane.gateway.http.connections import Place
 from fairlane.gateway.http.disconnect import Disconnect
+from fairlane.gateway.http.patience import Patience
+from fairlane.gateway.http.upgrade import Headers
 
 STATE = "websocket"
 """Where the `state` of a scope has the `Offer` of a request that wishes for a WebSocket."""
@@ -37,8 +39,6 @@ MAX_EARLY_BYTES = 64 * 1024
 _SWITCHING = 101
 _SILENT = logging.Logger("fairlane.frames", logging.CRITICAL)
 """The library's own log tells what frames hold."""
-
-Headers = Sequence[tuple[bytes, bytes]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,13 +65,6 @@ def error_event(error: ApiError, headers: Mapping[str, str] | None = None) -> by
     """An error as clients of the Responses API read it on a WebSocket. `headers`: what HTTP would have told there."""
     told = {"type": "error", "status": error.status, **error_body(error)}
     return msgspec.json.encode({**told, "headers": headers} if headers else told)
-
-
-def wishes_websocket(method: bytes, version: str, headers: Headers) -> bool:
-    """Whether a request asks for one. Names are in lower case."""
-    has_body = any(name in (b"content-length", b"transfer-encoding") for name, _ in headers)
-    upgrades = [value.strip().lower() for name, value in headers if name == b"upgrade"]
-    return method == b"GET" and version == "1.1" and upgrades == [b"websocket"] and not has_body
 
 
 Converse = Callable[["WebSocket"], Awaitable[None]]
@@ -141,8 +134,7 @@ class WebSocket(asyncio.Protocol):
         self._began_s = self._loop.time()
         self._deadline: asyncio.TimerHandle | None = None
         """Of the message that is coming; then of the client's close frame."""
-        self._patience: asyncio.TimerHandle | None = None
-        """With a client that takes nothing."""
+        self._patience: Patience | None = None
 
     def begin(self, early: bytes) -> None:
         """The 101 is sent. `early`: what came before it."""
@@ -328,7 +320,7 @@ class WebSocket(asyncio.Protocol):
     def pause_writing(self) -> None:
         self._writable.clear()
         self._transport.pause_reading()  # it would have us answer pings that nobody takes
-        self._watch()
+        self._patience = Patience(self._transport, self._terms.write_timeout_s)
 
     def resume_writing(self) -> None:
         self._writable.set()
@@ -336,16 +328,9 @@ class WebSocket(asyncio.Protocol):
         if not self._transport.is_closing():
             self._transport.resume_reading()
 
-    def _watch(self, untaken_before: int | None = None) -> None:
-        untaken = self._transport.get_write_buffer_size()
-        if untaken == untaken_before:
-            self._transport.abort()
-        else:
-            self._patience = self._loop.call_later(self._terms.write_timeout_s, self._watch, untaken)
-
     def _trust(self) -> None:
         if self._patience is not None:
-            self._patience.cancel()
+            self._patience.end()
             self._patience = None
 
     def _expect_nothing(self) -> None:

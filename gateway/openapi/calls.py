@@ -96,7 +96,9 @@ _COUNTING: tuple[Code, ...] = (
     "concurrency_limit_exceeded",
     "internal_error",
 )
-_KEPT: tuple[Code, ...] = (*_ANY_TENANT, "invalid_request_error", "not_found")
+_CHECKED: tuple[Code, ...] = (*_ANY_TENANT, "invalid_request_error")
+_FOUND: tuple[Code, ...] = (*_ANY_TENANT, "not_found")
+_FOUND_AND_CHECKED: tuple[Code, ...] = (*_CHECKED, "not_found")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +187,7 @@ TENANT_API: tuple[Documented, ...] = (
         summary="Open a WebSocket for `response.create` messages; a GET without an upgrade is refused",
         who="tenant",
         answers={},
-        codes=(*_ANY_TENANT, "invalid_request_error", "origin_not_allowed"),
+        codes=(*_CHECKED, "origin_not_allowed"),
     ),
     Documented(
         method="POST",
@@ -206,7 +208,7 @@ TENANT_API: tuple[Documented, ...] = (
         who="tenant",
         query=ResponseQuery,
         answers={JSON: response_schemas.ResponseObject},
-        codes=_KEPT,
+        codes=_FOUND_AND_CHECKED,
     ),
     Documented(
         method="DELETE",
@@ -215,7 +217,7 @@ TENANT_API: tuple[Documented, ...] = (
         summary="Forget a response that was kept",
         who="tenant",
         answers={JSON: response_schemas.DeletedResponse},
-        codes=(*_ANY_TENANT, "not_found"),
+        codes=_FOUND,
     ),
     Documented(
         method="GET",
@@ -225,7 +227,7 @@ TENANT_API: tuple[Documented, ...] = (
         who="tenant",
         query=ItemsQuery,
         answers={JSON: response_schemas.InputItemList},
-        codes=_KEPT,
+        codes=_FOUND_AND_CHECKED,
     ),
     Documented(
         method="GET",
@@ -286,7 +288,6 @@ TENANT_API: tuple[Documented, ...] = (
         codes=_ANY_TENANT,
     ),
 )
-_FILES: tuple[Code, ...] = (*_ANY_TENANT, "invalid_request_error", "not_found")
 BATCH_API: tuple[Documented, ...] = (
     Documented(
         method="POST",
@@ -313,7 +314,7 @@ BATCH_API: tuple[Documented, ...] = (
         who="tenant",
         query=openai_batches.FilesQuery,
         answers={JSON: openai_batches.FileList},
-        codes=(*_ANY_TENANT, "invalid_request_error"),
+        codes=_CHECKED,
     ),
     Documented(
         method="GET",
@@ -322,7 +323,7 @@ BATCH_API: tuple[Documented, ...] = (
         summary="Show a file",
         who="tenant",
         answers={JSON: openai_batches.FileObject},
-        codes=(*_ANY_TENANT, "not_found"),
+        codes=_FOUND,
     ),
     Documented(
         method="DELETE",
@@ -331,7 +332,7 @@ BATCH_API: tuple[Documented, ...] = (
         summary="Delete a file that no open batch reads",
         who="tenant",
         answers={JSON: openai_batches.FileDeleted},
-        codes=(*_FILES, "unavailable"),
+        codes=(*_FOUND_AND_CHECKED, "unavailable"),
     ),
     Documented(
         method="GET",
@@ -340,7 +341,7 @@ BATCH_API: tuple[Documented, ...] = (
         summary="Fetch a file's bytes",
         who="tenant",
         answers={BYTES: str},
-        codes=(*_ANY_TENANT, "not_found", "unavailable"),
+        codes=(*_FOUND, "unavailable"),
     ),
     Documented(
         method="POST",
@@ -369,7 +370,7 @@ BATCH_API: tuple[Documented, ...] = (
         who="tenant",
         query=openai_batches.BatchesQuery,
         answers={JSON: openai_batches.BatchList},
-        codes=(*_ANY_TENANT, "invalid_request_error"),
+        codes=_CHECKED,
     ),
     Documented(
         method="GET",
@@ -378,7 +379,7 @@ BATCH_API: tuple[Documented, ...] = (
         summary="Show a batch and how far it is",
         who="tenant",
         answers={JSON: openai_batches.BatchObject},
-        codes=(*_ANY_TENANT, "not_found"),
+        codes=_FOUND,
     ),
     Documented(
         method="POST",
@@ -387,7 +388,7 @@ BATCH_API: tuple[Documented, ...] = (
         summary="End a batch: lines that were answered stay in its output file",
         who="tenant",
         answers={JSON: openai_batches.BatchObject},
-        codes=_FILES,
+        codes=_FOUND_AND_CHECKED,
     ),
 )
 OPENAPI = Documented(

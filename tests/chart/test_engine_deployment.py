@@ -1,6 +1,5 @@
 """`templates/engine`: vLLM in a pod with its lease holders, and lease holders of engines that run elsewhere."""
 
-import os
 import subprocess
 from typing import Any, get_args
 
@@ -11,8 +10,8 @@ from fairlane.worker.config import EngineKind, WorkerSettings
 from fairlane.worker.remote.vllm import KNOWN
 from tests.chart.conftest import Render
 from tests.support.chart import Chart
+from tests.support.vllm import PYTHON, needs_vllm
 
-PYTHON = os.environ.get("FAIRLANE_TEST_VLLM", "")
 SIDECAR, LARGE = "engine-qwen", "engine-large-a"
 
 
@@ -234,7 +233,7 @@ def test_the_schema_knows_every_kind_of_engine(render: Render) -> None:
         assert read(chart, "engine-one").worker.engine == kind
 
 
-@pytest.mark.skipif(not PYTHON, reason="FAIRLANE_TEST_VLLM names no Python that has vllm")
+@needs_vllm
 @pytest.mark.parametrize(("mode", "component"), [("sidecar", SIDECAR), ("external-engine", "engine-small")])
 def test_vllm_takes_the_arguments_that_the_chart_gives_it(render: Render, mode: str, component: str) -> None:
     container = render(mode).container(component, "vllm")

@@ -8,17 +8,14 @@ which is started again up to two seconds later. At the end the outputs are compa
 a line has two answers or none, is charged twice or not at all, or the same prompt has two texts.
 """
 
-import argparse
 import asyncio
 import contextlib
 import json
 import random
-import sys
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,10 +25,10 @@ from openai.types import Batch
 
 from tests.support.gateway.batch_files import ENDED, line
 from tests.support.system.chaos import Process, Victim, World, kill
+from tests.support.system.kills import KillsCase, KillsReport, parser_of, run_all
 
 WITHIN_S = 180.0
 BATCH_WITHIN_S = 3_600.0
-LONGEST_AWAY_S = 2.0
 PROMPTS = 40
 """That differ: lines share them, and so what they are answered."""
 MODEL = "tiny"
@@ -41,37 +38,23 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class Case(KillsCase):
     """One batch and those who die."""
 
     lines: int
     kills: int
-    seed: int
     tokens: int = 8
     """That each line is answered with."""
     people_per_s: float = 1.0
-    longest_away_s: float = LONGEST_AWAY_S
+    longest_away_s: float = 2.0
 
 
 @dataclass
-class KillsReport:
-    """What became of a batch."""
+class Report(KillsReport[Case]):
+    """What became of a batch: how people's requests beside it ended (whole, refused, cut), and the lines charged."""
 
-    case: Case
-    deaths: Counter[str] = field(default_factory=Counter)
-    people: Counter[str] = field(default_factory=Counter)
-    """How their requests ended: whole, refused, cut."""
     answered: int = 0
-    charged: int = 0
     """Lines."""
-    took_s: float = 0.0
-    faults: list[str] = field(default_factory=list)
-    """What is not as it must be."""
-
-    def expect(self, what: str, seen: object, wanted: object) -> None:
-        """Note where it is otherwise."""
-        if seen != wanted:
-            self.faults.append(f"{what}: {seen}, not {wanted}")
 
 
 async def sure(world: World, call: Callable[[openai.AsyncOpenAI], Awaitable[T]]) -> T:
@@ -98,13 +81,10 @@ def content(case: Case) -> bytes:
     )
 
 
-async def run(world: World, case: Case) -> KillsReport:
+async def run(world: World, case: Case) -> Report:
     """The batch from its file to its end, in a world that is ready."""
-    report, began_s = KillsReport(case), time.monotonic()
-    keys = {}
-    for tenant in (CLERK, CROWD):
-        await world.admin("POST", "/tenants", json={"id": tenant, "limits": LIMITS})
-        keys[tenant] = (await world.admin("POST", f"/tenants/{tenant}/keys", json={"name": "test"}))["key"]
+    report, began_s = Report(case), time.monotonic()
+    keys = {tenant: await world.tenant(tenant, limits=LIMITS) for tenant in (CLERK, CROWD)}
     world.key = keys[CLERK]
     file = await sure(world, lambda client: client.files.create(file=("in.jsonl", content(case)), purpose="batch"))
     batch = await sure(
@@ -129,7 +109,7 @@ async def run(world: World, case: Case) -> KillsReport:
     return report
 
 
-async def _deaths(world: World, batch_id: str, report: KillsReport) -> None:
+async def _deaths(world: World, batch_id: str, report: Report) -> None:
     """One when each of some counts of lines is reached, all drawn at random; each victim in its turn."""
     case, chooser = report.case, world.chooser
     turn = list[Victim]()
@@ -160,13 +140,13 @@ async def _reaches(world: World, batch_id: str, count: int) -> Batch:
         await asyncio.sleep(0.05)
 
 
-async def _crowd(world: World, key: str, report: KillsReport) -> None:
+async def _crowd(world: World, key: str, report: Report) -> None:
     """People, until cancelled: streams on the latency lane, at random moments and to either gateway."""
     chooser = random.Random(report.case.seed)
     async with asyncio.TaskGroup() as group, httpx.AsyncClient(timeout=WITHIN_S) as client:
         while True:
             await asyncio.sleep(chooser.expovariate(report.case.people_per_s))
-            group.create_task(_ask(client, chooser.choice(world.urls), key, report.people))
+            group.create_task(_ask(client, chooser.choice(world.urls), key, report.ends))
 
 
 async def _ask(client: httpx.AsyncClient, url: str, key: str, ends: Counter[str]) -> None:
@@ -186,7 +166,7 @@ async def _ask(client: httpx.AsyncClient, url: str, key: str, ends: Counter[str]
     ends[end] += 1
 
 
-async def _judge(world: World, batch: Batch, report: KillsReport) -> None:
+async def _judge(world: World, batch: Batch, report: Report) -> None:
     """Compare the outputs with what was asked and with the ledger."""
     case = report.case
     found = await _records(world, batch.output_file_id)
@@ -238,7 +218,7 @@ def shared(directory: Path, **settings: str) -> dict[str, str]:
     }
 
 
-async def with_engines(case: Case, directory: Path) -> KillsReport:
+async def with_engines(directory: Path, case: Case) -> Report:
     """The same with workers that run a model."""
     from tests.support.worker.tiny_model import write_tiny_model  # torch, which the short form does without
 
@@ -258,45 +238,27 @@ async def with_engines(case: Case, directory: Path) -> KillsReport:
         return await run(world, case)
 
 
-def told(reports: Sequence[KillsReport]) -> str:
-    """A table of them, as Markdown."""
-    rows = [
-        "| seed | kills: gateways, workers, store | lines | answered | charged | people: whole, cut, refused |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
-    for each in reports:
-        deaths, people = each.deaths, each.people
-        killed = f"{deaths.total()}: {deaths['gateway']}, {deaths['worker']}, {deaths['store']}"
-        asked = f"{people['whole']}, {people['cut']}, {people['refused']}"
-        rows.append(
-            f"| {each.case.seed} | {killed} | {each.case.lines:,} | {each.answered:,} | {each.charged:,} | {asked} |"
-        )
-    return "\n".join(rows) + "\n"
+COLUMNS: dict[str, Callable[[Report], object]] = {
+    "seed": lambda each: each.case.seed,
+    "kills: gateways, workers, store": lambda each: (
+        f"{each.deaths.total()}: {each.deaths['gateway']}, {each.deaths['worker']}, {each.deaths['store']}"
+    ),
+    "lines": lambda each: f"{each.case.lines:,}",
+    "answered": lambda each: f"{each.answered:,}",
+    "charged": lambda each: f"{each.charged:,}",
+    "people: whole, cut, refused": lambda each: f"{each.ends['whole']}, {each.ends['cut']}, {each.ends['refused']}",
+}
 
 
 def main() -> int:
     """Run it; 1 where anything is not as it must be."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument("--lines", type=int, default=5_000)
     parser.add_argument("--kills", type=int, default=24)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
-    parser.add_argument("--keep", type=Path, help="a folder for the logs, which are dropped otherwise")
     options = parser.parse_args()
-    reports = list[KillsReport]()
-    for seed in options.seeds:
-        with contextlib.ExitStack() as stack:
-            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fairlane-kills-")))
-            if options.keep:
-                directory = options.keep / str(seed)
-                directory.mkdir(parents=True)
-            case = Case(lines=options.lines, kills=options.kills, seed=seed)
-            reports.append(asyncio.run(with_engines(case, directory)))
-        for fault in reports[-1].faults:
-            sys.stdout.write(f"seed {seed}: {fault}\n")
-        sys.stdout.write(f"seed {seed}: {reports[-1].took_s:.0f} s\n")
-        sys.stdout.flush()
-    sys.stdout.write(told(reports))
-    return 1 if any(each.faults for each in reports) else 0
+    cases = [Case(lines=options.lines, kills=options.kills, seed=seed) for seed in options.seeds]
+    return run_all(cases, with_engines, COLUMNS, options.keep)
 
 
 if __name__ == "__main__":

@@ -7,9 +7,9 @@ import pytest
 
 from fairlane.scheduler.protocol.settings import DEFAULT_MODEL
 from fairlane.worker.model.files import resolve
+from tests.support import vllm
 from tests.support.ports import free_port
-from tests.support.system import vllm
-from tests.support.system.harness import Server
+from tests.support.system.harness import MODEL, Server
 from tests.support.system.otlp import Collector, receiving
 
 StartServer = Callable[..., Server]
@@ -25,9 +25,8 @@ def engine(tmp_path_factory: pytest.TempPathFactory, models_dir: Path) -> Iterat
         return
     assert vllm.PYTHON, vllm.MISSING
     directory = resolve(DEFAULT_MODEL, models_dir).directory
-    started = vllm.Vllm(tmp_path_factory.mktemp("vllm"), directory).start()
-    yield shared | started.settings
-    started.stop()
+    with vllm.Vllm(tmp_path_factory.mktemp("vllm"), directory, MODEL, vllm.SMALL_BLOCKS) as started:
+        yield shared | started.settings
 
 
 @pytest.fixture(scope="session")

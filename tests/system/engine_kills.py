@@ -12,16 +12,13 @@ compared with what was published, token by token, and nothing may be reserved or
 not as it must be.
 """
 
-import argparse
 import asyncio
-import contextlib
 import random
 import sys
-import tempfile
 import time
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 
@@ -29,6 +26,7 @@ from tests.support.system.appended import Account
 from tests.support.system.chaos import Process, kill
 from tests.support.system.engine_clients import Asked, Clients, Kind, Told
 from tests.support.system.engine_world import Engine, EngineWorld
+from tests.support.system.kills import KillsCase, KillsReport, parser_of, run_all
 from tests.support.worker.vllm_stand_in import continuation
 from tests.support.worker.word_model import write_word_model
 
@@ -40,45 +38,28 @@ VLLM_WITHIN_S = 1_800.0
 """Within which a request must end before one that takes minutes to start where others take the processor too."""
 AMPLE = 10**8
 TENANTS = {Kind.PATIENT: "patient", Kind.LEAVER: "leaver", Kind.ONCE: "once"}
-TOKEN_IDS = 4
-"""Bytes of one token where it is published."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class Case(KillsCase):
     """Schedules in one world."""
 
     schedules: int
-    seed: int
     requests: int = 12
     prompts: int = 8
     """That differ."""
     max_tokens: int = 48
-    longest_away_s: float = 1.0
 
 
 @dataclass
-class KillsReport:
-    """What became of them."""
+class Report(KillsReport[Case]):
+    """What became of them: how requests ended by who asked, and the output tokens in the ledgers."""
 
-    case: Case
-    deaths: Counter[str] = field(default_factory=Counter)
-    ends: Counter[str] = field(default_factory=Counter)
-    """How requests ended, by who asked."""
     tokens: int = 0
     """Compared, each by request, choice and index."""
-    charged: int = 0
-    """Output tokens in the ledgers."""
     published: int = 0
     near_ties: int = 0
     """Answers that parted there, and were compared up to there."""
-    took_s: float = 0.0
-    faults: list[str] = field(default_factory=list)
-
-    def expect(self, what: str, seen: object, wanted: object) -> None:
-        """Note where it is otherwise."""
-        if seen != wanted:
-            self.faults.append(f"{what}: {seen}, not {wanted}")
 
 
 @dataclass
@@ -91,14 +72,12 @@ class References:
     margins: dict[tuple[int, ...], list[float]] = field(default_factory=dict)
 
 
-async def run(world: EngineWorld, case: Case) -> KillsReport:
+async def run(world: EngineWorld, case: Case) -> Report:
     """All schedules, in a world that has begun."""
-    report, began_s = KillsReport(case), time.monotonic()
+    report, began_s = Report(case), time.monotonic()
     await world.ready()
-    keys = {}
-    for kind, tenant in TENANTS.items():
-        await world.admin("POST", "/tenants", json={"id": tenant, "limits": {"tokens_per_month": AMPLE}})
-        keys[kind] = (await world.admin("POST", f"/tenants/{tenant}/keys", json={"name": "test"}))["key"]
+    limits = {"tokens_per_month": AMPLE}
+    keys = {kind: await world.tenant(tenant, limits=limits) for kind, tenant in TENANTS.items()}
     clients = Clients(world.urls, world.model_name, keys, world.chooser)
     if world.vllm:
         clients.within_s = VLLM_WITHIN_S
@@ -151,7 +130,7 @@ def _drawn(chooser: random.Random, number: int, case: Case, undisturbed: Referen
     return Asked(number, kind, chooser.choice(undisturbed.prompts), n, length, tier, has_logprobs, leaves_after)
 
 
-async def _schedule(world: EngineWorld, clients: Clients, crowd: Sequence[Asked], report: KillsReport) -> list[Told]:
+async def _schedule(world: EngineWorld, clients: Clients, crowd: Sequence[Asked], report: Report) -> list[Told]:
     """A crowd, and three deaths amid it."""
     chooser, told_before = world.chooser, clients.progress.tokens
     sure = sum(asked.n * asked.max_tokens for asked in crowd if asked.kind is Kind.PATIENT)
@@ -167,7 +146,7 @@ async def _schedule(world: EngineWorld, clients: Clients, crowd: Sequence[Asked]
     return answers
 
 
-async def _death(world: EngineWorld, clients: Clients, victim: Process, tokens: int, report: KillsReport) -> None:
+async def _death(world: EngineWorld, clients: Clients, victim: Process, tokens: int, report: Report) -> None:
     away_s = world.chooser.uniform(0.0, report.case.longest_away_s)
     await clients.progress.reach(tokens)
     await asyncio.to_thread(kill, victim, away_s)
@@ -175,7 +154,7 @@ async def _death(world: EngineWorld, clients: Clients, victim: Process, tokens: 
     report.deaths[kind] += 1
 
 
-def _compare(told: Told, undisturbed: References, report: KillsReport) -> None:
+def _compare(told: Told, undisturbed: References, report: Report) -> None:
     """Every token that a client was told."""
     asked = told.asked
     report.faults += told.faults
@@ -214,7 +193,7 @@ def _parted(told: Told, choice: int, undisturbed: References) -> tuple[int | Non
 
 
 async def _judge(
-    world: EngineWorld, answers: Sequence[Told], case: Case, undisturbed: References, report: KillsReport
+    world: EngineWorld, answers: Sequence[Told], case: Case, undisturbed: References, report: Report
 ) -> None:
     """Ledgers, budgets and what the store has seen published."""
     for kind, tenant in TENANTS.items():
@@ -246,7 +225,7 @@ async def _judge(
         report.expect(f"{log.name}, bad lines", bad[:3], [])
 
 
-def _judge_published(account: Account, case: Case, undisturbed: References, report: KillsReport) -> None:
+def _judge_published(account: Account, case: Case, undisturbed: References, report: Report) -> None:
     """Each choice's tokens are those of a prompt, in order; a further try's are those behind what it went on from."""
     answers = [tuple(continuation(prompt, case.max_tokens)) for prompt in undisturbed.prompts]
     for name, ids in account.ids.items():
@@ -258,7 +237,7 @@ def _delivered(told: Told) -> int:
     return told.count if told.usage is None else int(told.usage["completion_tokens"])
 
 
-async def lives(directory: Path, case: Case, *, vllm: str = "", model: Path | None = None) -> KillsReport:
+async def lives(directory: Path, case: Case, *, vllm: str = "", model: Path | None = None) -> Report:
     """A world of its own for the case."""
     settings = {"LEASE_S": "2"}
     if vllm:  # which is away for a minute, and takes the processor from all others
@@ -271,48 +250,33 @@ async def lives(directory: Path, case: Case, *, vllm: str = "", model: Path | No
         return await run(world, case)
 
 
-def told_table(reports: Sequence[KillsReport]) -> str:
-    """A table of them, as Markdown."""
-    rows = [
-        "| seed | schedules | kills: engine, lease holder, gateway | answers, near-ties | tokens | charged |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
-    for each in reports:
-        deaths = each.deaths
-        killed = f"{deaths['engine']}, {deaths['lease holder']}, {deaths['gateway']}"
-        rows.append(
-            f"| {each.case.seed} | {each.case.schedules} | {killed} | {each.ends.total()}, {each.near_ties} "
-            f"| {each.tokens:,} | {each.charged:,} |"
-        )
-    return "\n".join(rows) + "\n"
+COLUMNS: dict[str, Callable[[Report], object]] = {
+    "seed": lambda each: each.case.seed,
+    "schedules": lambda each: each.case.schedules,
+    "kills: engine, lease holder, gateway": lambda each: (
+        f"{each.deaths['engine']}, {each.deaths['lease holder']}, {each.deaths['gateway']}"
+    ),
+    "answers, near-ties": lambda each: f"{each.ends.total()}, {each.near_ties}",
+    "tokens": lambda each: f"{each.tokens:,}",
+    "charged": lambda each: f"{each.charged:,}",
+}
 
 
 def main() -> int:
     """Run it; 1 where anything is not as it must be."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument("--schedules", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--vllm", default="", help="Python of an environment that has vLLM; else stand-ins")
     parser.add_argument("--model", type=Path, help="a directory, which vLLM serves")
-    parser.add_argument("--keep", type=Path, help="a folder for the logs, which are dropped otherwise")
     options = parser.parse_args()
     if options.vllm and options.model is None:
         parser.error("--vllm needs --model DIRECTORY")
-    reports = list[KillsReport]()
-    for first in range(0, options.schedules, PER_WORLD):
-        case = Case(schedules=min(PER_WORLD, options.schedules - first), seed=options.seed + first)
-        with contextlib.ExitStack() as stack:
-            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fairlane-kills-")))
-            if options.keep:
-                directory = options.keep / str(case.seed)
-                directory.mkdir(parents=True)
-            reports.append(asyncio.run(lives(directory, case, vllm=options.vllm, model=options.model)))
-        for fault in reports[-1].faults:
-            sys.stdout.write(f"seed {case.seed}: {fault}\n")
-        sys.stdout.write(f"seed {case.seed}: {reports[-1].took_s:.0f} s, {dict(reports[-1].ends)}\n")
-        sys.stdout.flush()
-    sys.stdout.write(told_table(reports))
-    return 1 if any(each.faults for each in reports) else 0
+    cases = [
+        Case(schedules=min(PER_WORLD, options.schedules - first), seed=options.seed + first)
+        for first in range(0, options.schedules, PER_WORLD)
+    ]
+    return run_all(cases, partial(lives, vllm=options.vllm, model=options.model), COLUMNS, options.keep)
 
 
 if __name__ == "__main__":

@@ -21,4 +21,4 @@ async def test_every_line_is_answered_and_charged_once_whoever_is_killed(tmp_pat
 
     assert report.faults == []
     assert report.deaths == {"gateway": 2, "worker": 2, "store": 1}
-    assert report.people["whole"] > 0
+    assert report.ends["whole"] > 0

@@ -13,12 +13,11 @@ import pytest
 from fairlane.cli.embedded_store import EmbeddedStore
 from fairlane.scheduler.protocol.settings import DEFAULT_MODEL
 from fairlane.worker.model.files import resolve
-from tests.support.system import vllm
 from tests.support.system.chaos import Process
 from tests.support.system.harness import MODEL, Server
-from tests.support.system.vllm import Vllm
+from tests.support.vllm import SMALL_BLOCKS, START_LIMIT_S, Vllm, needs_vllm
 
-pytestmark = [pytest.mark.system, pytest.mark.skipif(not vllm.PYTHON, reason=vllm.MISSING)]
+pytestmark = [pytest.mark.system, needs_vllm]
 
 PROMPT = "Once upon a time there was a lighthouse keeper who"
 MAX_TOKENS, STRUCK_AFTER = 160, 24
@@ -28,15 +27,15 @@ LIMIT_S = 120.0
 @pytest.fixture(scope="module")
 def behind(tmp_path_factory: pytest.TempPathFactory, models_dir: Path) -> Iterator[Vllm]:
     """One that is killed."""
-    started = Vllm(tmp_path_factory.mktemp("vllm"), resolve(DEFAULT_MODEL, models_dir).directory).start()
-    yield started
-    started.stop()
+    model = resolve(DEFAULT_MODEL, models_dir).directory
+    with Vllm(tmp_path_factory.mktemp("vllm"), model, MODEL, SMALL_BLOCKS) as started:
+        yield started
 
 
 @pytest.fixture(scope="module")
 def front(tmp_path_factory: pytest.TempPathFactory, models_dir: Path, behind: Vllm) -> Iterator[Server]:
     """Before it, with a lease holder of its own."""
-    settings = {"LEASE_S": "2", "LANES__LATENCY__MAX_WAIT_S": str(vllm.START_LIMIT_S)}  # vLLM is away for minutes
+    settings = {"LEASE_S": "2", "LANES__LATENCY__MAX_WAIT_S": str(START_LIMIT_S)}  # vLLM is away for minutes
     settings |= {"WORKER__MODELS_DIR": str(models_dir), **behind.settings}
     started = Server(tmp_path_factory.mktemp("front"), settings).start()
     yield started
@@ -79,7 +78,7 @@ def until(holds: Callable[[], bool]) -> None:
 def told(front: Server, tenant: str, strike: Callable[[], Any] = lambda: None) -> str:
     """The text of one greedy stream of a tenant of its own, amid which somebody is struck."""
     text, usage = "", None
-    with front.sdk(front.tenant(tenant), timeout=vllm.START_LIMIT_S, max_retries=0) as client:
+    with front.sdk(front.tenant(tenant), timeout=START_LIMIT_S, max_retries=0) as client:
         stream = client.completions.create(
             model=MODEL,
             prompt=PROMPT,

@@ -23,8 +23,7 @@ async def lives(directory: Path, schedules: int, seed: int, limit: int) -> Accou
     """What became of one tenant's budget."""
     with World(directory, random.Random(seed)) as world:
         await world.ready()
-        await world.admin("POST", "/tenants", json={"id": "acme", "limits": {"tokens_per_month": limit}})
-        world.key = (await world.admin("POST", "/tenants/acme/keys", json={"name": "test"}))["key"]
+        world.key = await world.tenant("acme", limits={"tokens_per_month": limit})
         for _ in range(schedules):
             await world.schedule()
             await world.ready()

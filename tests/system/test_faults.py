@@ -6,7 +6,7 @@ import httpx
 import openai
 import pytest
 
-from tests.support.system import vllm
+from tests.support import vllm
 from tests.support.system.harness import MODEL, Server
 
 pytestmark = pytest.mark.system

@@ -43,10 +43,18 @@ class _PromptDetails(msgspec.Struct):
     cached_tokens: int | None = None
 
 
-class _Usage(msgspec.Struct):
+class Usage(msgspec.Struct):
+    """Tokens so far."""
+
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     prompt_tokens_details: _PromptDetails | None = None
+
+    @property
+    def cached_tokens(self) -> int:
+        """Of the prompt, what its prefix cache had."""
+        details = self.prompt_tokens_details
+        return (details.cached_tokens if details is not None else None) or 0
 
 
 class _Error(msgspec.Struct):
@@ -57,14 +65,13 @@ class Chunk(msgspec.Struct):
     """One `data:` line of a stream."""
 
     choices: list[Choice] = []
-    usage: _Usage | None = None
+    usage: Usage | None = None
     error: _Error | str | None = None
 
     @property
     def cached_tokens(self) -> int:
         """Of the prompt, what its prefix cache had."""
-        details = self.usage.prompt_tokens_details if self.usage is not None else None
-        return (details.cached_tokens if details is not None else None) or 0
+        return self.usage.cached_tokens if self.usage is not None else 0
 
 
 _chunk = msgspec.json.Decoder(Chunk)

@@ -20,6 +20,7 @@ from fairlane.worker.engine.engine import EngineError
 from fairlane.worker.remote.api import Ask, Away, Facts, Lied, Piece, Refused
 from fairlane.worker.remote.http import Http
 from fairlane.worker.remote.lark import HEADER
+from fairlane.worker.remote.openai_wire import Usage
 from fairlane.worker.vllm.lane_policy import BEGUN
 
 GENERATE, ABORT = "/inference/v1/generate", "/inference/v1/abort_requests"
@@ -54,18 +55,9 @@ class _Choice(msgspec.Struct):
     finish_reason: str | None = None
 
 
-class _PromptDetails(msgspec.Struct):
-    cached_tokens: int | None = None
-
-
-class _Usage(msgspec.Struct):
-    completion_tokens: int | None = None
-    prompt_tokens_details: _PromptDetails | None = None
-
-
 class _Chunk(msgspec.Struct):
     choices: list[_Choice] = []
-    usage: _Usage | None = None
+    usage: Usage | None = None
     error: Any = None
 
 
@@ -261,8 +253,7 @@ def _piece(data: bytes, most: int) -> Piece:
         raise Away("the engine failed in mid-stream")
     usage = chunk.usage
     counted = usage.completion_tokens if usage is not None else None
-    details = usage.prompt_tokens_details if usage is not None else None
-    cached = (details.cached_tokens if details is not None else None) or 0
+    cached = usage.cached_tokens if usage is not None else 0
     if not chunk.choices:
         return Piece(counted=counted, cached_tokens=cached)
     choice = chunk.choices[0]

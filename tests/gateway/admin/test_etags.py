@@ -83,6 +83,13 @@ async def test_a_key_that_was_changed_since_is_not_ended(bench: AdminBench, meth
     assert (await change(bench, method, path + call, {}, now))[0] in (200, 201)
 
 
+async def test_what_is_never_taken_is_refused_for_that_whatever_was_seen(bench: AdminBench) -> None:
+    made = await bench.done("POST", "/tenants/acme/keys", json={})
+    path = f"/tenants/acme/keys/{made['id']}/rotate"
+
+    assert await change(bench, "POST", path, {"overlap_s": 1e12}, '"999"') == (400, "invalid_request_error")
+
+
 @pytest.mark.parametrize("form", ["*", '"0", {}', '{},W/"2"'])
 async def test_any_of_several_tags_will_do(bench: AdminBench, form: str) -> None:
     assert await change(bench, *CHANGES[0], form.format(await tag(bench))) == (200, "")

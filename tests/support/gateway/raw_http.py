@@ -17,7 +17,8 @@ from fairlane.gateway.errors import ApiError
 from fairlane.gateway.http.body import read_body
 from fairlane.gateway.http.body_budget import BodyBudget
 from fairlane.gateway.http.connections import Crowd, Heads
-from fairlane.gateway.http.protocol import HttpLimits, limited_protocol
+from fairlane.gateway.http.limits import HttpLimits
+from fairlane.gateway.http.protocol import limited_protocol
 from fairlane.gateway.http.refusals import Malformed
 from fairlane.gateway.middleware.request_id import RequestIdMiddleware
 

@@ -130,6 +130,11 @@ class World:
         async with httpx.AsyncClient(base_url=f"{self.urls[0]}/admin/v1", headers=headers, timeout=20.0) as client:
             return (await client.request(method, path, **options)).raise_for_status().json()
 
+    async def tenant(self, name: str, **fields: Any) -> str:
+        """Make a tenant with one key; the key."""
+        await self.admin("POST", "/tenants", json={"id": name, **fields})
+        return str((await self.admin("POST", f"/tenants/{name}/keys", json={"name": "test"}))["key"])
+
     async def schedule(self) -> None:
         """Requests of every kind, and one or two deaths amid them."""
         asking = [asyncio.create_task(self._ask()) for _ in range(REQUESTS)]

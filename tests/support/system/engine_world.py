@@ -14,9 +14,9 @@ import psutil
 
 from tests.support.ports import free_port
 from tests.support.system.chaos import READY_S, Process, World
+from tests.support.vllm import START_LIMIT_S, environ, server_command
 from tests.support.worker.vllm_stand_in import MODEL
 
-ENGINES_READY_S = 600.0
 _OPEN = re.compile(r"^vllm:num_requests_(?:running|waiting)\{[^}]*\} ([\d.]+)", re.MULTILINE)
 
 
@@ -69,7 +69,9 @@ class EngineWorld(World):
         port, log = free_port(), self.directory / f"engine{number}.log"
         url = f"http://127.0.0.1:{port}"
         if self.vllm:
-            return Engine(self._vllm(port), _vllm_environ(), log, python=self.vllm, url=url)
+            command = server_command(self.model, self.model_name, port, slots=self.slots)
+            command += ["--max-model-len", "2048"]
+            return Engine(command, environ(), log, python=self.vllm, url=url)
         figures = str(port), str(self.step_s), str(self.slots)
         return Engine(["-m", "tests.support.worker.vllm_stand_in", *figures], dict(os.environ), log, url=url)
 
@@ -77,13 +79,6 @@ class EngineWorld(World):
     def model_name(self) -> str:
         """That the engines serve by."""
         return self.model.name if self.vllm else MODEL
-
-    def _vllm(self, port: int) -> list[str]:
-        command = ["-m", "vllm.entrypoints.openai.api_server", "--model", str(self.model)]
-        command += ["--served-model-name", self.model_name, "--host", "127.0.0.1", "--port", str(port)]
-        command += ["--enable-scale-out", "--scheduling-policy", "priority", "--enable-prompt-tokens-details"]
-        command += ["--max-num-seqs", str(self.slots), "--max-model-len", "2048"]
-        return [*command, "--dtype", "float32", "--enforce-eager"]
 
     def __enter__(self) -> "EngineWorld":
         for engine in self.engines:
@@ -98,7 +93,7 @@ class EngineWorld(World):
 
     async def ready(self) -> None:
         """Until all of them serve."""
-        async with httpx.AsyncClient(timeout=5.0) as client, asyncio.timeout(ENGINES_READY_S):
+        async with httpx.AsyncClient(timeout=5.0) as client, asyncio.timeout(START_LIMIT_S):
             for engine in self.engines:
                 while True:
                     with contextlib.suppress(httpx.TransportError):
@@ -128,8 +123,3 @@ class EngineWorld(World):
 
 def _open_requests(metrics: str) -> float:
     return sum(map(float, _OPEN.findall(metrics)))
-
-
-def _vllm_environ() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("FAIRLANE_", "OMP_"))}
-    return {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"} | kept

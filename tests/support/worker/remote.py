@@ -22,6 +22,18 @@ from tests.support.worker.vllm_stand_in import VOCABULARY, VllmStandIn
 LIMIT_S = 30.0
 
 
+def facts_of(api: Api) -> Facts:
+    """What it finds its server to be; it is closed then."""
+
+    async def found() -> Facts:
+        try:
+            return await api.facts()
+        finally:
+            await api.close()
+
+    return asyncio.run(found())
+
+
 @dataclass
 class RemoteClient:
     """One engine before one server."""
@@ -92,15 +104,7 @@ class RemoteClient:
 
 def facts(server: VllmStandIn, model: str | None = None) -> Facts:
     """What it says of itself, and of the model that it has by that name."""
-
-    async def asked() -> Facts:
-        api = VllmApi(server.url, None, model)
-        try:
-            return await api.facts()
-        finally:
-            await api.close()
-
-    return asyncio.run(asked())
+    return facts_of(VllmApi(server.url, None, model))
 
 
 @contextmanager

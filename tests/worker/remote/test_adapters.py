@@ -1,15 +1,12 @@
-"""Adapters of a real vLLM: FAIRLANE_TEST_VLLM names the Python of an environment that has it (docs/engines.md)."""
+"""Adapters of a real vLLM."""
 
 import json
-import os
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -20,11 +17,9 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, Pre
 from fairlane.scheduler.protocol.messages import ModelCard, Sampling, TokenDelta
 from fairlane.worker.config import WorkerSection, WorkerSettings
 from fairlane.worker.remote.open import open_engine
-from tests.support.ports import free_port
+from tests.support.vllm import Vllm, needs_vllm
 from tests.support.worker.hand import lease
 
-PYTHON = os.environ.get("FAIRLANE_TEST_VLLM", "")
-START_LIMIT_S = 600.0
 VOCABULARY, WIDTH, HEADS, LAYERS, RANK, ALPHA = 997, 128, 2, 2, 8, 16
 ADAPTED = ("q_proj", "o_proj")
 PROMPT = tuple(10 + place * 31 for place in range(24))
@@ -32,10 +27,7 @@ TOKENS = 24
 NEAR_TIE = 1e-3
 """Of two logits: which of them wins may depend on the order of sums."""
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not PYTHON, reason="FAIRLANE_TEST_VLLM names no Python that has vllm"),
-]
+pytestmark = [pytest.mark.slow, needs_vllm]
 
 
 @dataclass(frozen=True)
@@ -54,40 +46,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     for number, name in enumerate(("polite", "terse"), 1):
         models[name] = write_adapter(directory / name, directory / "plain", seed=number)
     modules = [f"{name}={directory / name}" for name in models if name != "plain"]
-    port, log = free_port(), directory / "server.log"
-    command = [PYTHON, "-m", "vllm.entrypoints.openai.api_server", "--model", str(directory / "plain")]
-    command += ["--served-model-name", "plain", "--enable-lora", "--max-loras", "2", "--lora-modules", *modules]
-    command += [
-        "--enable-scale-out",
-        "--scheduling-policy",
-        "priority",
-        "--max-num-seqs",
-        "8",
-        "--max-model-len",
-        "512",
-    ]
-    command += ["--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", "--enforce-eager"]
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("FAIRLANE_", "OMP_"))}
-    environ = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "WARNING"} | kept
-    with log.open("wb") as out:
-        process = subprocess.Popen(command, env=environ, stdout=out, stderr=subprocess.STDOUT, cwd=directory)
-    try:
-        deadline = time.monotonic() + START_LIMIT_S
-        while not is_healthy(f"http://127.0.0.1:{port}"):
-            assert process.poll() is None, log.read_text()[-5_000:]
-            assert time.monotonic() < deadline, log.read_text()[-5_000:]
-            time.sleep(0.5)
-        yield Served(f"http://127.0.0.1:{port}", models)
-    finally:
-        process.terminate()
-        process.wait(60)
-
-
-def is_healthy(base_url: str) -> bool:
-    try:
-        return httpx.get(f"{base_url}/health", timeout=5.0).status_code == httpx.codes.OK
-    except httpx.TransportError:
-        return False
+    lora = ("--enable-lora", "--max-loras", "2", "--lora-modules", *modules, "--max-model-len", "512")
+    with Vllm(directory, directory / "plain", arguments=lora) as started:
+        yield Served(started.url, models)
 
 
 def write_model(directory: Path) -> PreTrainedModel:

@@ -13,13 +13,13 @@ from fairlane.scheduler.protocol.messages import Lease, Outcome, Paused, Preempt
 from fairlane.worker.engine.engine import EngineError
 from fairlane.worker.remote import runner as remote_runner
 from fairlane.worker.remote import streams
-from fairlane.worker.remote.api import Api, Facts
+from fairlane.worker.remote.api import Api
 from fairlane.worker.remote.openai import OpenAiApi
 from fairlane.worker.remote.sglang import SglangApi
 from fairlane.worker.remote.vllm import VllmApi
 from tests.support.worker.hand import lease
 from tests.support.worker.openai_stand_in import OpenAiStandIn, card
-from tests.support.worker.remote import remote_client
+from tests.support.worker.remote import facts_of, remote_client
 from tests.support.worker.sglang_stand_in import SglangStandIn
 from tests.support.worker.vllm_stand_in import EOS, VllmStandIn, continuation
 
@@ -39,14 +39,9 @@ class Kind:
 
     def api(self, server: VllmStandIn) -> Api:
         """Once the facts are found."""
-        return asyncio.run(found(self.speak(server.url, None)))[1]
-
-
-async def found(api: Api) -> tuple[Facts, Api]:
-    try:
-        return await api.facts(), api.serving(card())
-    finally:
-        await api.close()
+        api = self.speak(server.url, None)
+        facts_of(api)
+        return api.serving(card())
 
 
 ALL_OF_TEXT = ("short", "cut", "garbled", "silent")
@@ -74,14 +69,16 @@ def granted(one: Lease, tokens: int) -> Lease:
 
 def test_many_streams_are_whole(kind: Kind) -> None:
     with kind.serve() as server, remote_client(server, api=kind.api(server)) as client:
-        prompts = {f"job{number}": [number + 3] * (number + 1) for number in range(12)}
-        client.add(*(lease(name, prompt, max_tokens=9) for name, prompt in prompts.items()))
+        prompts = {f"job{number}": [number + 3] * (number + 1) for number in range(20)}
+        client.add(*(lease(name, prompt, max_tokens=12) for name, prompt in prompts.items()))
         client.run()
 
         assert {name: client.tokens[SeqId(name, 0)] for name in prompts} == {
-            name: continuation(prompt, 9) for name, prompt in prompts.items()
+            name: continuation(prompt, 12) for name, prompt in prompts.items()
         }
         assert {ended.outcome for ended in client.ends.values()} == {Outcome.FINISHED}
+        assert server.most_running <= 8
+        assert server.aborted == []
 
 
 def test_nothing_is_told_beyond_a_grant_and_a_further_grant_goes_on_from_there(kind: Kind) -> None:
@@ -94,30 +91,40 @@ def test_nothing_is_told_beyond_a_grant_and_a_further_grant_goes_on_from_there(k
         client.run()
 
         assert client.tokens[FIRST] == continuation(PROMPT, 12)
+        assert len(server.asked) == 2
 
 
-def test_who_yields_goes_on_from_its_last_token(kind: Kind) -> None:
-    with kind.serve() as server, remote_client(server, api=kind.api(server), max_sequences=1) as client:
-        server.step_s = 0.005
-        client.add(lease("a", PROMPT, max_tokens=40, lane=LaneName.THROUGHPUT))
-        client.until(lambda: len(client.tokens[FIRST]) >= 3)
+def test_a_lane_above_takes_the_place_of_one_below_which_goes_on_after_it(kind: Kind) -> None:
+    with kind.serve() as server, remote_client(server, api=kind.api(server), max_sequences=2) as client:
+        server.step_s, server.slots = 0.005, 2
+        below = [
+            lease(name, [number] * 6, max_tokens=60, lane=LaneName.THROUGHPUT) for number, name in enumerate("ab", 3)
+        ]
+        client.add(*below)
+        client.until(lambda: len(client.tokens) == 2)
         client.add(lease("urgent", PROMPT, max_tokens=3))
+        client.until(lambda: "urgent" in client.ends)
+        assert not {"a", "b"} & client.ends.keys()
         client.run()
 
         assert any(isinstance(event, Preempted) for event in client.events)
         assert client.tokens[SeqId("urgent", 0)] == continuation(PROMPT, 3)
-        assert client.tokens[FIRST] == continuation(PROMPT, 40)
+        assert [client.tokens[SeqId(one.job.job_id, 0)] for one in below] == [
+            continuation(one.job.prompt, 60) for one in below
+        ]
 
 
 def test_a_cancelled_job_ends_at_the_server_too(kind: Kind) -> None:
     with kind.serve() as server, remote_client(server, api=kind.api(server)) as client:
         server.step_s = 0.02
-        client.add(lease("a", PROMPT, max_tokens=200), lease("b", PROMPT, max_tokens=30))
+        client.add(lease("a", PROMPT, max_tokens=200), lease("b", PROMPT, max_tokens=40))
         client.until(lambda: len(client.tokens[FIRST]) >= 2)
-        client.engine.cancel("a")
+        ended = client.engine.cancel("a")
         client.run()
 
-        assert client.tokens[SeqId("b", 0)] == continuation(PROMPT, 30)
+        assert ended is not None
+        assert ended.outcome is Outcome.CANCELLED
+        assert client.tokens[SeqId("b", 0)] == continuation(PROMPT, 40)
         client.until(lambda: server.aborted)
 
 
@@ -194,6 +201,7 @@ def test_what_the_server_refuses_is_not_asked_twice(kind: Kind) -> None:
 
 
 def test_a_server_that_restarts_goes_on_with_every_stream(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many tries would fit into the time that it is away."""
     monkeypatch.setattr(remote_runner, "RETRY_S", 0.001)
     monkeypatch.setattr(streams, "GONE_S", 0.3)
     monkeypatch.setattr(streams, "LOOK_S", 0.02)
@@ -201,7 +209,7 @@ def test_a_server_that_restarts_goes_on_with_every_stream(kind: Kind, monkeypatc
     with kind.serve() as server, remote_client(server, api=kind.api(server)) as client:
         server.lies = "silent"
         client.streams.watch(told.append)
-        client.add(*(lease(name, [number] * 5, max_tokens=20) for number, name in enumerate("abc", 3)))
+        client.add(*(lease(name, [number] * 5, max_tokens=40) for number, name in enumerate("abc", 3)))
         client.until(lambda: [len(tokens) for tokens in client.tokens.values()] == [2, 2, 2])
         server.stop()
         client.until(lambda: told == [False])
@@ -210,7 +218,7 @@ def test_a_server_that_restarts_goes_on_with_every_stream(kind: Kind, monkeypatc
         client.run()
 
         assert [client.tokens[SeqId(name, 0)] for name in "abc"] == [
-            continuation([number] * 5, 20) for number in (3, 4, 5)
+            continuation([number] * 5, 40) for number in (3, 4, 5)
         ]
         assert told == [False, True]
 
@@ -223,6 +231,7 @@ def test_log_probabilities_and_what_the_servers_cache_had_come_through(name: str
 
         deltas = [event for event in client.events if isinstance(event, TokenDelta)]
         assert sorted([delta.cached_tokens for delta in deltas]) == [0, 0, len(PROMPT) // 2]
+        assert client.ends["a"].cached_tokens == len(PROMPT) // 2
         assert [[one.logprob for one in delta.logprobs] for delta in deltas] == [[-0.5]] * 3
         assert [[one.top for one in delta.logprobs] for delta in deltas] == [[((0, -1.0), (1, -2.0))]] * 3
 
@@ -247,15 +256,15 @@ def test_a_key_that_it_does_not_take_stops_the_start(kind: Kind) -> None:
     with kind.serve() as server:
         server.key = "right"
         with pytest.raises(EngineError, match=r"^engine_key: the server does not take it$"):
-            asyncio.run(found(kind.speak(server.url, "wrong")))
-        assert asyncio.run(found(kind.speak(server.url, "right")))[0].model
+            facts_of(kind.speak(server.url, "wrong"))
+        assert facts_of(kind.speak(server.url, "right")).model
 
 
 def test_a_server_of_another_kind_is_refused_by_name() -> None:
     with VllmStandIn() as vllm, SglangStandIn() as sglang:
         with pytest.raises(EngineError, match=r"^engine_url: no SGLang: /get_server_info has status 404$"):
-            asyncio.run(found(SglangApi(vllm.url, None)))
+            facts_of(SglangApi(vllm.url, None))
         with pytest.raises(EngineError, match=r"^engine_url: no vLLM: /version has status 404$"):
-            asyncio.run(found(VllmApi(sglang.url, None)))
+            facts_of(VllmApi(sglang.url, None))
         with pytest.raises(EngineError, match=r"^engine_url: no completions: /v1/completions has status 404$"):
-            asyncio.run(found(OpenAiApi(sglang.url, None)))
+            facts_of(OpenAiApi(sglang.url, None))

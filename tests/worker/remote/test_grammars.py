@@ -1,7 +1,5 @@
 """Answers with a form before a server: it keeps to the grammar, and a resumed answer is the one that was begun."""
 
-import asyncio
-
 import llguidance
 import msgspec
 import pytest
@@ -11,11 +9,10 @@ from fairlane.gateway.grammar.structure import StructureKind
 from fairlane.scheduler.planner.steps import SeqId
 from fairlane.scheduler.protocol.messages import Lease, Outcome, Paused, Sampling
 from fairlane.worker.remote import runner as remote_runner
-from fairlane.worker.remote.api import Facts
 from fairlane.worker.remote.lark import as_lark
 from fairlane.worker.remote.vllm import VllmApi
 from tests.support.worker.hand import lease
-from tests.support.worker.remote import remote_client
+from tests.support.worker.remote import facts_of, remote_client
 from tests.support.worker.vllm_stand_in import EOS, VllmStandIn
 
 PROMPT = (5, 6, 7)
@@ -42,15 +39,8 @@ def listed(*, granted: int = 20, generated: tuple[tuple[int, ...], ...] = ()) ->
     ],
 )
 def test_what_the_server_makes_of_grammars_is_tried(grammars: str, takes: bool, resumes: bool) -> None:
-    async def facts() -> Facts:
-        api = VllmApi(server.url, None)
-        try:
-            return await api.facts()
-        finally:
-            await api.close()
-
     with VllmStandIn(grammars=grammars) as server:
-        found = asyncio.run(facts())
+        found = facts_of(VllmApi(server.url, None))
 
     assert (found.takes_grammars, found.resumes_grammars) == (takes, resumes)
 

@@ -70,12 +70,6 @@ def test_a_model_that_the_server_has_not_is_named_beside_those_that_it_has(serve
         card(server, "rude")
 
 
-def test_a_server_whose_token_interface_is_closed_is_refused_by_the_flag_that_opens_it(server: VllmStandIn) -> None:
-    server.is_open = False
-    with pytest.raises(EngineError, match="token interface closed: start it with --enable-scale-out"):
-        card(server)
-
-
 def test_each_worker_of_one_server_gets_its_own_model_s_tokens(server: VllmStandIn) -> None:
     got = {}
     for name in (MODEL, "polite", "terse"):

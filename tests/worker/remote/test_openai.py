@@ -15,7 +15,7 @@ from fairlane.worker.remote.openai import OpenAiApi
 from fairlane.worker.remote.retokenise import Retokeniser
 from tests.support.worker.hand import lease
 from tests.support.worker.openai_stand_in import OpenAiStandIn, card, spelled
-from tests.support.worker.remote import remote_client
+from tests.support.worker.remote import facts_of, remote_client
 from tests.support.worker.vllm_stand_in import EOS, continuation
 
 PROMPT = (5, 6, 7, 8, 9)
@@ -24,12 +24,9 @@ DRAWS = ("min_p", "repetition_penalty", "top_k")
 NEED_IDS = ("logprobs", "min_tokens")
 
 
-async def found(server: OpenAiStandIn) -> tuple[Facts, Api]:
+def found(server: OpenAiStandIn) -> tuple[Facts, Api]:
     api = OpenAiApi(server.url, None)
-    try:
-        return await api.facts(), api.serving(card())
-    finally:
-        await api.close()
+    return facts_of(api), api.serving(card())
 
 
 @pytest.mark.parametrize(
@@ -45,7 +42,7 @@ def test_what_a_server_can(
     owner: str, is_exact: bool, lacks: tuple[str, ...], length: int | None, sequences: int | None
 ) -> None:
     with OpenAiStandIn(owner=owner) as server:
-        facts, _ = asyncio.run(found(server))
+        facts, _ = found(server)
 
     assert (facts.version, facts.is_exact, facts.context_length) == (owner, is_exact, length)
     assert (facts.lacks, facts.sequences) == (tuple(sorted(lacks)), sequences)
@@ -53,7 +50,7 @@ def test_what_a_server_can(
 
 def test_a_server_is_told_no_field_that_it_does_not_take() -> None:
     """The stand-in refuses every field beyond OpenAI's."""
-    with OpenAiStandIn(owner="strict") as server, remote_client(server, api=asyncio.run(found(server))[1]) as client:
+    with OpenAiStandIn(owner="strict") as server, remote_client(server, api=found(server)[1]) as client:
         sampling = Sampling(temperature=0.5, presence_penalty=1.0, logit_bias=((5, 1.0),), stop_token_ids=(EOS,))
         client.add(lease("a", PROMPT, max_tokens=4, sampling=sampling))
         client.run()
@@ -64,7 +61,7 @@ def test_a_server_is_told_no_field_that_it_does_not_take() -> None:
 
 
 def test_llama_cpp_is_told_what_its_defaults_would_change() -> None:
-    with OpenAiStandIn(owner="llamacpp") as server, remote_client(server, api=asyncio.run(found(server))[1]) as client:
+    with OpenAiStandIn(owner="llamacpp") as server, remote_client(server, api=found(server)[1]) as client:
         client.add(lease("a", PROMPT, max_tokens=4, sampling=Sampling(seed=2**62 + 7, repetition_penalty=1.5)))
         client.run()
 
@@ -77,7 +74,7 @@ def test_llama_cpp_is_told_what_its_defaults_would_change() -> None:
 def test_text_that_comes_many_tokens_at_once_is_told_token_by_token(owner: str) -> None:
     with (
         OpenAiStandIn(owner=owner, per_chunk=3) as server,
-        remote_client(server, api=asyncio.run(found(server))[1]) as client,
+        remote_client(server, api=found(server)[1]) as client,
     ):
         client.add(lease("a", PROMPT, max_tokens=10))
         client.run()
@@ -145,7 +142,7 @@ def test_a_mark_that_the_server_puts_before_a_text_is_left_to_it() -> None:
 
 def test_a_trial_is_repeated_when_a_server_comes_back() -> None:
     with OpenAiStandIn(owner="vllm") as server:
-        _, api = asyncio.run(found(server))
+        _, api = found(server)
 
         async def looked() -> bool:
             was_up = await api.is_up()

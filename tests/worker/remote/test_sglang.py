@@ -1,35 +1,24 @@
 """What is SGLang's own: its priorities, its ids, its errors in mid-stream, its older paths."""
 
-import asyncio
-
 import pytest
 
 from fairlane.scheduler.planner.steps import SeqId
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import Outcome, Sampling
 from fairlane.worker.engine.engine import EngineError
-from fairlane.worker.remote.api import Facts
 from fairlane.worker.remote.sglang import SglangApi
 from tests.support.worker.hand import lease
-from tests.support.worker.remote import remote_client
+from tests.support.worker.remote import facts_of, remote_client
 from tests.support.worker.sglang_stand_in import SglangStandIn
 from tests.support.worker.vllm_stand_in import MODEL, continuation
 
 PROMPT = (5, 6, 7, 8, 9)
 
 
-async def facts(server: SglangStandIn) -> Facts:
-    api = SglangApi(server.url, None)
-    try:
-        return await api.facts()
-    finally:
-        await api.close()
-
-
 @pytest.mark.parametrize("has_old_paths", [False, True])
 def test_its_facts(has_old_paths: bool) -> None:
     with SglangStandIn(has_old_paths=has_old_paths, blocks=64, block_size=4) as server:
-        found = asyncio.run(facts(server))
+        found = facts_of(SglangApi(server.url, None))
 
     assert (found.version, found.model, found.context_length, found.sequences) == ("0.5.23", MODEL, 256, 8)
     assert found.block_size * found.blocks == 64 * 4
@@ -41,7 +30,7 @@ def test_a_version_that_is_not_known_is_refused() -> None:
         SglangStandIn(version="0.6.0") as server,
         pytest.raises(EngineError, match=r"^engine_url: SGLang 0\.6\.0 is not known here, but 0\.5$"),
     ):
-        asyncio.run(facts(server))
+        facts_of(SglangApi(server.url, None))
 
 
 @pytest.mark.parametrize("orders", ["high", "low"])
@@ -61,7 +50,7 @@ def test_the_lane_above_comes_first_whichever_way_it_orders(orders: str) -> None
 def test_one_that_orders_by_no_priority_is_told_none(caplog: pytest.LogCaptureFixture) -> None:
     """It may abort requests that name one."""
     with SglangStandIn(orders=None) as server, remote_client(server, api=SglangApi(server.url, None)) as client:
-        asyncio.run(facts(server))
+        facts_of(SglangApi(server.url, None))
         client.add(lease("a", PROMPT, max_tokens=2))
         client.run()
 

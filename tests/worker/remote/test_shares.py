@@ -33,18 +33,12 @@ SETTLED, MEASURED = 8_000, 4_000
 queue's window, 4,096 weighted tokens, both are served alike."""
 
 
-async def tenant(world: EngineWorld, name: str, **fields: object) -> str:
-    """Make one; its key."""
-    await world.admin("POST", "/tenants", json={"id": name, **fields})
-    return str((await world.admin("POST", f"/tenants/{name}/keys", json={"name": "test"}))["key"])
-
-
 async def test_fifty_streams_on_a_hundred_tokens_a_minute_are_told_no_token_more(tmp_path: Path) -> None:
     with EngineWorld(
         tmp_path, random.Random(1), {"LEASE_S": "2"}, step_s=0.005, model=write_word_model(tmp_path / "model")
     ) as world:
         await world.ready()
-        key = await tenant(world, "minute", limits={"tokens_per_minute": BUDGET})
+        key = await world.tenant("minute", limits={"tokens_per_minute": BUDGET})
         clients = Clients(world.urls, world.model_name, {Kind.ONCE: key}, world.chooser)
         crowd = [
             asyncio.create_task(clients.ask(Asked(number, Kind.ONCE, (5 + number,), 1, 32)))
@@ -83,7 +77,7 @@ async def test_tenants_share_four_to_one_whichever_gateway_they_come_by(tmp_path
         await world.ready()
         crowds: dict[str, Clients] = {}
         for url, (name, weight) in zip(world.urls, WEIGHTS.items(), strict=True):
-            key = await tenant(world, name, weight=weight)
+            key = await world.tenant(name, weight=weight)
             crowds[name] = Clients([url], world.model_name, {Kind.ONCE: key}, world.chooser)
 
         async def loop(name: str) -> None:

@@ -1,9 +1,8 @@
-"""Our lanes inside vLLM: FAIRLANE_TEST_VLLM names the Python of an environment that has it (docs/engines.md)."""
+"""Our lanes inside a real vLLM."""
 
 import asyncio
 import functools
 import json
-import os
 import subprocess
 import time
 from collections.abc import Iterator
@@ -16,34 +15,25 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from fairlane.scheduler.protocol.engine_priority import encode
-from tests.support.ports import free_port
+from tests.support.vllm import PYTHON, SLOTS, SMALL_BLOCKS, START_LIMIT_S, Vllm, environ, needs_vllm
 
-PYTHON = os.environ.get("FAIRLANE_TEST_VLLM", "")
 ROOT = Path(__file__).parents[3]
-START_LIMIT_S = 600.0
 SCENARIOS = 20
-SLOTS, FLOOD, PEOPLE = 8, 40, 6
+FLOOD, PEOPLE = 40, 6
 FLOOD_TOKENS, TOKENS = 300, 12
 VOCABULARY = 997
 NEAR_TIE = 1e-3
 """Of two log probabilities: which of them wins may depend on what else is in the batch."""
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not PYTHON, reason="FAIRLANE_TEST_VLLM names no Python that has vllm"),
-]
-
-
-def environ() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("FAIRLANE_", "OMP_"))}
-    return {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "WARNING"} | kept | {"PYTHONPATH": str(ROOT)}
+pytestmark = [pytest.mark.slow, needs_vllm]
 
 
 @functools.cache
 def stepped() -> dict[str, str | None]:
     """What went wrong in each scenario of `scenarios.py`."""
     command = [PYTHON, "-m", "tests.worker.vllm.scenarios"]
-    done = subprocess.run(command, env=environ(), cwd=ROOT, stdout=subprocess.PIPE, timeout=START_LIMIT_S, check=True)
+    known = environ(PYTHONPATH=str(ROOT))
+    done = subprocess.run(command, env=known, cwd=ROOT, stdout=subprocess.PIPE, timeout=START_LIMIT_S, check=True)
     told = [json.loads(line) for line in done.stdout.decode().splitlines() if line.startswith("{")]
     return {one["scenario"]: one["wrong"] for one in told}
 
@@ -79,39 +69,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def base_url(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """vLLM's own server with LaneScheduler, for as long as the module runs."""
-    port, log = free_port(), tmp_path_factory.mktemp("vllm") / "server.log"
-    command = [PYTHON, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model), "--skip-tokenizer-init"]
-    command += [
-        "--enable-scale-out",
-        "--scheduling-policy",
-        "priority",
-        "--max-num-seqs",
-        str(SLOTS),
-        "--port",
-        str(port),
-    ]
-    command += ["--host", "127.0.0.1", "--dtype", "float32", "--enforce-eager", "--block-size", "32"]
-    command += ["--scheduler-cls", "fairlane.worker.vllm.LaneScheduler"]
-    with log.open("wb") as out:
-        process = subprocess.Popen(command, env=environ(), stdout=out, stderr=subprocess.STDOUT, cwd=log.parent)
-    try:
-        deadline = time.monotonic() + START_LIMIT_S
-        while not is_healthy(f"http://127.0.0.1:{port}"):
-            assert process.poll() is None, log.read_text()[-5_000:]
-            assert time.monotonic() < deadline, log.read_text()[-5_000:]
-            time.sleep(0.5)
-        yield f"http://127.0.0.1:{port}"
-        assert b"fault in" not in log.read_bytes()
-    finally:
-        process.terminate()
-        process.wait(60)
-
-
-def is_healthy(base_url: str) -> bool:
-    try:
-        return httpx.get(f"{base_url}/health", timeout=5.0).status_code == httpx.codes.OK
-    except httpx.TransportError:
-        return False
+    arguments = ("--skip-tokenizer-init", *SMALL_BLOCKS, "--scheduler-cls", "fairlane.worker.vllm.LaneScheduler")
+    variables = {"PYTHONPATH": str(ROOT)}
+    with Vllm(tmp_path_factory.mktemp("vllm"), model, arguments=arguments, variables=variables) as started:
+        yield started.url
+        assert "fault in" not in started.log()
 
 
 @dataclass
