@@ -84,7 +84,7 @@ async def test_a_key_that_was_changed_since_is_not_ended(bench: AdminBench, meth
 
 
 async def test_what_is_never_taken_is_refused_for_that_whatever_was_seen(bench: AdminBench) -> None:
-    made = await bench.done("POST", "/tenants/acme/keys", json={})
+    made = await bench.done("POST", "/tenants/acme/keys", json={"name": "one"})
     path = f"/tenants/acme/keys/{made['id']}/rotate"
 
     assert await change(bench, "POST", path, {"overlap_s": 1e12}, '"999"') == (400, "invalid_request_error")
