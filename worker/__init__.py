@@ -15,6 +15,7 @@
     publisher.py      publications to the store, merged and repeated
     heartbeat.py      load and speed for the registry, learnt costs for the simulator
     telemetry.py      metrics and traces
+    directory_lock.py what is compiled or converted once is made by one process
 
 Open `server.py` first. `fairlane worker` starts it; nothing else calls in but benchmarks and tests. The gateway is
 reached through the store alone: the two never import each other.

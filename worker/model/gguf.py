@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from fairlane.worker.directory_lock import locked
+
 if TYPE_CHECKING:
     import torch
 
@@ -41,6 +43,14 @@ def convert(gguf: Path, models_dir: Path) -> Path:
     if target.is_dir():
         return target.resolve()
     models_dir.mkdir(parents=True, exist_ok=True)
+    with locked(models_dir):  # processes that start together convert once
+        if not target.is_dir():
+            _convert(gguf, target)
+    return target.resolve()
+
+
+def _convert(gguf: Path, target: Path) -> None:
+    models_dir = target.parent
     _remove_abandoned(models_dir)
     unfinished = Path(tempfile.mkdtemp(prefix=".converting-", dir=models_dir))
     try:
@@ -51,7 +61,6 @@ def convert(gguf: Path, models_dir: Path) -> Path:
             raise OSError(f"cannot write {target} ({error.strerror or error})") from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-    return target.resolve()
 
 
 def _digest(file: Path) -> str:

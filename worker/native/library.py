@@ -23,6 +23,8 @@ from typing import NamedTuple
 
 import torch
 
+from fairlane.worker.directory_lock import locked
+
 HEAD_DIMS = {8, 16, 32, 64, 96, 128}
 """Head sizes that attention is compiled for."""
 TILE_OUTPUTS = 32
@@ -175,12 +177,13 @@ def load_library(source: Path, cache: Path | None = None) -> ctypes.CDLL:
         library = cache / f"{source.stem}-{hashlib.sha256(made_for.encode()).hexdigest()[:16]}.so"
         cache.mkdir(mode=_MODE, parents=True, exist_ok=True)
         _check_writers(cache)
-        if library.exists():
-            _check_writers(library)
-            with suppress(OSError):  # cut off by a crash, or made beside another C library: it is made anew
-                return ctypes.CDLL(str(library))
-        _compile(source, library)
-        return ctypes.CDLL(str(library))
+        with locked(cache):  # processes that start together compile once
+            if library.exists():
+                _check_writers(library)
+                with suppress(OSError):  # cut off by a crash, or made beside another C library: it is made anew
+                    return ctypes.CDLL(str(library))
+            _compile(source, library)
+            return ctypes.CDLL(str(library))
     except (OSError, RuntimeError) as error:  # nowhere to write, no home, or not loadable
         raise BuildError(str(error).partition("\n")[0]) from error
 

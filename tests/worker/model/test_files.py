@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -129,6 +131,20 @@ def test_of_two_processes_that_convert_at_once_the_later_takes_the_earlier_ones_
 
     assert len(only_weights(files.directory)) == 12
     assert [files.directory] == list(tmp_path.iterdir())
+
+
+def test_a_process_that_waited_for_another_s_conversion_does_not_convert(
+    packed: Path, unpacked: ModelFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def waited(directory: Path) -> Iterator[None]:
+        shutil.copytree(unpacked.directory, directory / unpacked.directory.name)
+        yield
+
+    monkeypatch.setattr(conversion, "locked", waited)
+    monkeypatch.setattr(conversion, "_unpack", lambda *_: pytest.fail("converted again"))
+
+    assert resolve(str(packed), tmp_path).directory.parent == tmp_path
 
 
 def test_models_that_cannot_be_written_are_refused(
