@@ -63,7 +63,13 @@ def open_engine(settings: WorkerSettings) -> OpenedEngine:
         costs=costs,
         holds_decodes=False,
     )
-    runner = RemoteRunner(streams, lanes, secrets.token_hex(4), resumes_grammars=facts.resumes_grammars)
+    runner = RemoteRunner(
+        streams,
+        lanes,
+        secrets.token_hex(4),
+        max_sequences=sequences,
+        resumes_grammars=facts.resumes_grammars,
+    )
     return OpenedEngine(Engine(planner, runner), card, costs, section.max_step_tokens, streams)
 
 

@@ -89,14 +89,17 @@ class RemoteRunner:
         lanes: Mapping[LaneName, Lane],
         name: str,
         *,
+        max_sequences: int,
         resumes_grammars: bool = False,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """`name`: of this worker's process, in the ids of requests. `resumes_grammars`: as the server's `Facts`."""
+        """`name`: of this worker's process, in the ids of requests. `max_sequences`: streams at the server at once.
+        `resumes_grammars`: as the server's `Facts`."""
         self._streams = streams
         self._lanes = lanes
         self._name = name
+        self._max_sequences = max_sequences
         self._resumes_grammars = resumes_grammars
         self._clock = clock
         self._wall_clock = wall_clock
@@ -130,7 +133,7 @@ class RemoteRunner:
         on_forward()
         self._stop_preempted(plan)
         sampling = [row for row in plan.rows if row.samples]
-        self._stop_unplanned(plan.rows)
+        self._stop_unplanned(plan.rows, sampling)
         opened = [row.seq for row in sampling if self._ensure_open(row)]
         if sampling:
             self._streams.wait([row.seq for row in sampling], PATIENCE_S)
@@ -155,13 +158,17 @@ class RemoteRunner:
         self._streams.stop(one.seq for one in plan.yields)
         self._streams.stop(SeqId(event.job_id, event.choice) for event in plan.events if _stops(event))
 
-    def _stop_unplanned(self, rows: Sequence[Row]) -> None:
-        """A stream without a row for long holds what others could use."""
-        planned = {row.seq for row in rows}
+    def _stop_unplanned(self, rows: Sequence[Row], sampling: Sequence[Row]) -> None:
+        """A stream without a row has a place that others could use: it is ended once it had none for long, and at once
+        where what has a row would find no place, those first that have waited longest."""
+        planned, idle = {row.seq for row in rows}, []
         for seq, choice in self._choices.items():
             choice.unplanned = 0 if seq in planned else choice.unplanned + 1
-            if choice.unplanned == UNPLANNED:
-                self._streams.stop([seq])
+            if choice.unplanned and self._streams.is_running(seq):
+                idle.append((choice.unplanned, seq))
+        idle.sort(reverse=True)
+        excess = len(idle) + len(sampling) - self._max_sequences
+        self._streams.stop([seq for place, (steps, seq) in enumerate(idle) if place < excess or steps >= UNPLANNED])
 
     def _ensure_open(self, row: Row) -> bool:
         """Whether its stream was opened now."""

@@ -158,6 +158,11 @@ class Streams:
         stream = self._streams.get(seq)
         return None if stream is None else stream.opened_s
 
+    def is_running(self, seq: SeqId) -> bool:
+        """It has a stream that has not ended: a place at the server."""
+        stream = self._streams.get(seq)
+        return stream is not None and stream.end is None
+
     def wake(self) -> None:
         """Have `wait` come back."""
         with self._arrived:

@@ -67,7 +67,13 @@ class RemoteClient:
             costs=self.costs,
             holds_decodes=False,
         )
-        runner = RemoteRunner(self.streams, DEFAULT_LANES, "test", resumes_grammars=self.resumes_grammars)
+        runner = RemoteRunner(
+            self.streams,
+            DEFAULT_LANES,
+            "test",
+            max_sequences=self.max_sequences,
+            resumes_grammars=self.resumes_grammars,
+        )
         self.engine = Engine(planner, runner)
 
     def add(self, *leases: Lease) -> None:

@@ -8,6 +8,7 @@ from concurrent.futures import Future
 import pytest
 
 from fairlane.scheduler.planner.steps import SeqId, StepFeatures
+from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import Sampling
 from fairlane.worker.remote import runner as remote_runner
 from fairlane.worker.remote import streams
@@ -49,6 +50,21 @@ def test_a_job_goes_on_from_what_others_have_published() -> None:
 
         assert [body["token_ids"] for body in server.asked] == [[*PROMPT, *so_far]]
         assert client.tokens[FIRST] == continuation(PROMPT, 9)
+
+
+def test_a_prompt_that_was_asked_for_gives_its_place_at_the_server_to_a_higher_lane(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(remote_runner, "PATIENCE_S", 0.001)
+    monkeypatch.setattr(remote_runner, "UNPLANNED", 10**9)
+    with VllmStandIn(step_s=3_600.0, slots=2) as server, remote_client(server, max_sequences=2) as client:
+        client.add(*[lease(name, PROMPT, lane=LaneName.THROUGHPUT) for name in "ab"])
+        client.until(lambda: server.most_running == 2)
+        client.add(lease("chat", PROMPT))
+        client.until(lambda: len(server.asked) == 3 and server.aborted)
+
+        assert server.asked[-1]["request_id"].startswith("test-chat-")
+        assert len({name.removeprefix("generate-tokens-") for name in server.aborted}) == 1
 
 
 def test_decode_steps_are_learnt_from_when_their_tokens_arrive() -> None:
