@@ -96,12 +96,18 @@ class Journal:
     tenant: str = ""
     body_bytes: int = 0
     lane: str = "none"
+    model: str = "none"
     code: str = OK
     prompt_tokens: int = 0
     output_tokens: int = 0
     first_token_s: float | None = None
     notes: Notes = field(default_factory=dict)
     """Attributes of its span."""
+
+    @property
+    def is_refusal(self) -> bool:
+        """It was refused, or ended by an error."""
+        return self.code not in (OK, CLIENT_CLOSED)
 
 
 class TenantMiddleware:
@@ -199,11 +205,17 @@ class TenantMiddleware:
         return caller.statuses
 
     def _record(self, journal: Journal, span: Span, now_s: float) -> None:
-        telemetry, took_s = self._telemetry, now_s - journal.arrived_s
-        telemetry.requests.add(journal.endpoint, journal.lane, journal.code)
-        telemetry.duration.observe(journal.lane, took_s)
-        if journal.first_token_s is not None:
-            telemetry.time_to_first_token.observe(journal.lane, journal.first_token_s - journal.arrived_s)
+        took_s, first_s = now_s - journal.arrived_s, journal.first_token_s
+        self._telemetry.ended(
+            endpoint=journal.endpoint,
+            lane=journal.lane,
+            model=journal.model,
+            tenant=journal.tenant,
+            code=journal.code,
+            is_refusal=journal.is_refusal,
+            took_s=took_s,
+            first_token_s=None if first_s is None else first_s - journal.arrived_s,
+        )
         if span.is_recording:
             _tell(journal, span)
         log.info(
@@ -227,7 +239,7 @@ def _tell(journal: Journal, span: Span) -> None:
         "fairlane.code": journal.code,
     }
     span.tell(own | journal.notes)
-    if journal.code not in (OK, CLIENT_CLOSED):
+    if journal.is_refusal:
         span.fail(journal.code)
         span.tell({"error.type": journal.code})
 
