@@ -192,10 +192,12 @@ class OpenBatchView(TypedDict):
 
 
 class LaneView(TypedDict):
-    """One lane over all models and workers."""
+    """One lane, of all models or of one."""
 
     lane: str
     queued: int
+    queued_tokens: int
+    """Of the prompts that wait."""
     oldest_wait_ms: float
     running: int
     preempted: int
