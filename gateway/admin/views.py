@@ -197,7 +197,6 @@ class LaneView(TypedDict):
     lane: str
     queued: int
     queued_tokens: int
-    """Of the prompts that wait."""
     oldest_wait_ms: float
     running: int
     preempted: int
