@@ -57,7 +57,7 @@ def test_the_list_of_commands_needs_no_extra() -> None:
 
 
 def test_a_process_of_its_own_is_not_started_without_its_packages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli.metadata, "requires", lambda _: ['no-such-package; extra == "gateway"'])
+    monkeypatch.setattr(metadata, "requires", lambda _: ['no-such-package; extra == "gateway"'])
 
     done = CliRunner().invoke(cli.app, ["gateway"])
 
