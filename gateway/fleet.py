@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
-from fairlane.gateway.errors import fleet_unknown
+from fairlane.gateway.errors import fleet_unknown, not_found
 from fairlane.gateway.text.tokenizer import TextModel
 from fairlane.scheduler.planner.costs import slowest_ms
 from fairlane.scheduler.protocol.lanes import LaneName
@@ -282,15 +282,22 @@ class StoredFleet:
         """Let it take jobs again; False where there is no such worker."""
         return await self._registry.undrain(worker_id)
 
-    async def depths(self) -> Mapping[LaneName, LaneDepth]:
-        """What waits in each lane, over all models."""
-        found = [await self._queue(name).depths() for name in sorted(self._fleet_cache.queues)]
+    async def depths(self, model: str | None = None) -> Mapping[LaneName, LaneDepth]:
+        """What waits in each lane for a model; None: for all of them. Raises ApiError where that model is not known."""
+        queues = self._fleet_cache.queues
+        if model is not None:
+            queues = {name for name in queues if model_of(name) == model}
+            if not queues:
+                raise not_found("model") if self._fleet_cache.is_fresh else fleet_unknown()
+        found = [await self._queue(name).depths() for name in sorted(queues)]
+        of_lane = {lane: [depths[lane] for depths in found if lane in depths] for lane in LaneName}
         return {
             lane: LaneDepth(
-                queued=sum(depths[lane].queued for depths in found if lane in depths),
-                oldest_wait_ms=max((depths[lane].oldest_wait_ms for depths in found if lane in depths), default=0),
+                queued=sum(depth.queued for depth in depths),
+                oldest_wait_ms=max((depth.oldest_wait_ms for depth in depths), default=0),
+                queued_tokens=sum(depth.queued_tokens for depth in depths),
             )
-            for lane in LaneName
+            for lane, depths in of_lane.items()
         }
 
     async def open_requests(self, tenant: str, allowed: Collection[str] | None) -> list[Door]:

@@ -2,7 +2,7 @@
 
 import logging
 
-from fairlane.gateway.admin.inputs import Nothing, PageQuery
+from fairlane.gateway.admin.inputs import LanesQuery, Nothing, PageQuery
 from fairlane.gateway.admin.router import Call
 from fairlane.gateway.admin.views import LaneView, Page, WorkerView, page, worker_view
 from fairlane.gateway.errors import not_found
@@ -49,9 +49,11 @@ async def _set_draining(call: Call, *, draining: bool) -> WorkerView:
     return {**before, "draining": draining}
 
 
-async def list_lanes(call: Call, query: PageQuery) -> Page[LaneView]:
-    """Each lane over all models and workers, most urgent first, which is also by name."""
-    workers, depths = await call.parts.fleet.workers(), await call.parts.fleet.depths()
+async def list_lanes(call: Call, query: LanesQuery) -> Page[LaneView]:
+    """Each lane, of all models or of one, most urgent first, which is also by name. Raises ApiError for a model that is
+    not known."""
+    alive, depths = await call.parts.fleet.workers(), await call.parts.fleet.depths(query.model)
+    workers = [status for status in alive if query.model in (None, status.model)]
     following = [lane for lane in LaneName if lane.value > (query.after or "")]
     return page(
         following,
@@ -65,6 +67,7 @@ def _lane(lane: Lane, depth: LaneDepth, workers: list[WorkerStatus]) -> LaneView
     return {
         "lane": lane.name.value,
         "queued": depth.queued,
+        "queued_tokens": depth.queued_tokens,
         "oldest_wait_ms": depth.oldest_wait_ms,
         "running": sum(status.running.get(lane.name, 0) for status in workers),
         "preempted": sum(status.preempted.get(lane.name, 0) for status in workers),
