@@ -210,7 +210,7 @@ class Generate(Generic[Generation]):
         journal.prompt_tokens, journal.output_tokens = usage.prompt_tokens, usage.completion_tokens
         if is_recording():
             journal.notes |= _used(events, usage)
-        pace_s = events.seconds_per_token
+        journal.pace_s = pace_s = events.seconds_per_token
         if math.isfinite(pace_s):
             self._parts.telemetry.time_per_output_token.observe(journal.lane, pace_s)
 
