@@ -2,7 +2,7 @@
 
 import logging
 
-from fairlane.gateway.admin.inputs import Nothing, PageQuery
+from fairlane.gateway.admin.inputs import LanesQuery, Nothing, PageQuery
 from fairlane.gateway.admin.overview import OverviewView, lane_view
 from fairlane.gateway.admin.router import Call
 from fairlane.gateway.admin.views import LaneView, Page, WorkerView, page, worker_view
@@ -53,9 +53,11 @@ async def get_overview(call: Call, _: Nothing) -> OverviewView:
     return await call.parts.overview.view()
 
 
-async def list_lanes(call: Call, query: PageQuery) -> Page[LaneView]:
-    """Each lane over all models and workers, most urgent first, which is also by name."""
-    workers, depths = await call.parts.fleet.workers(), await call.parts.fleet.depths()
+async def list_lanes(call: Call, query: LanesQuery) -> Page[LaneView]:
+    """Each lane, of all models or of one, most urgent first, which is also by name. Raises ApiError for a model that is
+    not known."""
+    alive, depths = await call.parts.fleet.workers(), await call.parts.fleet.depths(query.model)
+    workers = [status for status in alive if query.model in (None, status.model)]
     following = [lane for lane in LaneName if lane.value > (query.after or "")]
     return page(
         following,

@@ -15,8 +15,8 @@ from fairlane.gateway.admin.views import LaneView, WorkerView, worker_view
 from fairlane.gateway.errors import fleet_unknown
 from fairlane.gateway.figures.figure_store import SLOT_S, FigureStore, GatewayFigures
 from fairlane.gateway.figures.sums import OTHERS, Buckets, LaneSums, Sums, merged, percentile_ms
-from fairlane.gateway.figures.teller import FleetPicture, depths
-from fairlane.gateway.fleet import ServedModel
+from fairlane.gateway.figures.teller import FleetPicture
+from fairlane.gateway.fleet import ServedModel, together
 from fairlane.scheduler.planner.costs import slowest_ms
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
 from fairlane.scheduler.protocol.messages import WorkerStatus
@@ -131,7 +131,7 @@ class Overview:
         return {
             "at": now_s,
             "window_s": window_s,
-            "lanes": _lanes(self._lanes, sums, workers, depths(models)),
+            "lanes": _lanes(self._lanes, sums, workers, together([model.depths for model in models])),
             "refusals": dict(sorted(sums.refusals.items())),
             "tenants": _tenants(sums, in_hand_now(heard, now_s * 1e3), workers, window_s),
             "workers": [_worker(status) for status in sorted(workers, key=lambda status: status.worker_id)],
@@ -192,6 +192,7 @@ def lane_view(lane: Lane, depth: LaneDepth, workers: Sequence[WorkerStatus]) -> 
     return {
         "lane": lane.name.value,
         "queued": depth.queued,
+        "queued_tokens": depth.queued_tokens,
         "oldest_wait_ms": depth.oldest_wait_ms,
         "running": sum(status.running.get(lane.name, 0) for status in workers),
         "preempted": sum(status.preempted.get(lane.name, 0) for status in workers),

@@ -99,8 +99,8 @@ class Fleet(Protocol):
     async def drain(self, worker_id: str) -> bool:
         """Let it take no more jobs; False where there is no such worker."""
 
-    async def depths(self) -> Mapping[LaneName, LaneDepth]:
-        """What waits in each lane, over all models."""
+    async def depths(self, model: str | None = None) -> Mapping[LaneName, LaneDepth]:
+        """What waits in each lane for a model; None: for all of them. Raises ApiError where that model is not known."""
 
     async def open_requests(self, tenant: str, allowed: Collection[str] | None) -> Sequence[Door]:
         """Each model that a tenant may use (None: all), as its next request finds it. Raises ApiError where that is not

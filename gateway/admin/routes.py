@@ -13,6 +13,7 @@ from fairlane.gateway.admin.inputs import (
     ExplainBody,
     KeyBody,
     KeyChange,
+    LanesQuery,
     LedgerQuery,
     Nothing,
     OpenBatchesQuery,
@@ -279,7 +280,7 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         name="list_lanes",
         summary="Show each lane's queue, running work and rate",
         handler=admin_fleet.list_lanes,
-        input=PageQuery,
+        input=LanesQuery,
         answer=Page[LaneView],
     ),
     Operation(

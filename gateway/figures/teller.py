@@ -12,11 +12,10 @@ from typing import Protocol
 from fairlane.gateway.figures.figure_store import SLOT_S, FigureStore, Told
 from fairlane.gateway.figures.recorder import InHand, Recorder, in_hand, targets
 from fairlane.gateway.figures.sums import Sums, bounded
-from fairlane.gateway.fleet import ServedModel
+from fairlane.gateway.fleet import ServedModel, together
 from fairlane.scheduler.planner.costs import slowest_ms
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
 from fairlane.scheduler.protocol.messages import WorkerStatus
-from fairlane.scheduler.queue.types import LaneDepth
 from fairlane.store.errors import STORE_ERRORS
 
 log = logging.getLogger(__name__)
@@ -123,18 +122,6 @@ class Teller:
         self._recorder.sums = sums
 
 
-def depths(models: Iterable[ServedModel]) -> dict[LaneName, LaneDepth]:
-    """What waits in each lane, over all models."""
-    found = [model.depths for model in models]
-    return {
-        lane: LaneDepth(
-            queued=sum(depths[lane].queued for depths in found if lane in depths),
-            oldest_wait_ms=max((depths[lane].oldest_wait_ms for depths in found if lane in depths), default=0),
-        )
-        for lane in LaneName
-    }
-
-
 def kv_used(workers: Iterable[WorkerStatus]) -> float:
     """Share of all KV blocks that hold something in use; 0 where there are none."""
     pools = [(worker.blocks_total, worker.blocks_free) for worker in workers]
@@ -144,7 +131,7 @@ def kv_used(workers: Iterable[WorkerStatus]) -> float:
 
 def sample(sums: Sums, workers: Iterable[WorkerStatus], models: Iterable[ServedModel]) -> None:
     """Count the fleet as it is now."""
-    alive, waiting = list(workers), depths(models)
+    alive, waiting = list(workers), together([model.depths for model in models])
     sums.samples += 1
     sums.kv_used += kv_used(alive)
     for name in LaneName:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 FIGURES: Mapping[str, str] = {
-    "LaneFiguresView.goodput": "Part of the requests of the window that met the lane's targets, 0 to 1; null: none ended",
+    "LaneFiguresView.goodput": "Part of the requests of the window that met the lane's targets; null: none ended",
     "LaneFiguresView.queue_wait_ms": "Wait until a worker began, of requests of the window; null: none was measured",
     "LaneFiguresView.refused": "Requests of the window that a limit, a deadline or the system's load refused",
     "LaneFiguresView.requests": "Requests that ended in the window",

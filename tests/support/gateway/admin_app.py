@@ -87,7 +87,9 @@ class HandFleet:
         self.undrained.append(worker_id)
         return any(status.worker_id == worker_id for status in self.statuses)
 
-    async def depths(self) -> Mapping[LaneName, LaneDepth]:
+    async def depths(self, model: str | None = None) -> Mapping[LaneName, LaneDepth]:
+        if model not in (None, "tiny"):
+            raise errors.not_found("model")
         return self.depth
 
     async def open_requests(self, tenant: str, allowed: Collection[str] | None) -> list[Door]:
