@@ -11,7 +11,7 @@
     litellm_plan.py     what becomes of it, and what cannot be carried over
     reports.py          `usage`, `workers`
     simulate.py         `simulate`: the real scheduler in virtual time over a trace
-    simulated_run.py    one simulated installation
+    simulation_inputs.py  its trace and what its workers are; those of `advise` too
     simulate_report.py  its tables, JSON and pictures
 
 Open `main.py` first. It may import every other package; none imports it, but for benchmarks and tests, which start an

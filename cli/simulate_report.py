@@ -14,8 +14,8 @@ import msgspec
 import typer
 
 from fairlane.cli.client import CommandError, check_directory, check_writable, make_directory, show_table, write_whole
-from fairlane.cli.simulated_run import Scenario
 from fairlane.scheduler.simulation.results import Group, Spread, Summary
+from fairlane.scheduler.simulation.scenario import Scenario
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
