@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route, Router
 
 from fairlane.gateway import errors
+from fairlane.gateway.admin.overview import Overview
 from fairlane.gateway.batches.batch_records import BatchRecords
 from fairlane.gateway.errors import ApiError, Code, invalid, not_found
 from fairlane.gateway.fleet import Door
@@ -125,6 +126,7 @@ class AdminParts:
     batches: BatchRecords
     open_requests: AllOpenRequests
     """What this gateway has let in."""
+    overview: Overview
     changed: Callable[[], None]
     """To be called once a call may have changed a tenant or a key, before it is answered."""
 

@@ -24,6 +24,7 @@ from fairlane.gateway.admin.inputs import (
     TenantChange,
     UsageQuery,
 )
+from fairlane.gateway.admin.overview import OverviewView
 from fairlane.gateway.admin.router import Operation
 from fairlane.gateway.admin.views import (
     AuditView,
@@ -263,6 +264,15 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         handler=admin_fleet.undrain_worker,
         input=Nothing,
         answer=WorkerView,
+    ),
+    Operation(
+        method="GET",
+        path="/overview",
+        name="get_overview",
+        summary="Show what the console shows: lanes, refusals, tenants, workers and models of the whole fleet",
+        handler=admin_fleet.get_overview,
+        input=Nothing,
+        answer=OverviewView,
     ),
     Operation(
         method="GET",

@@ -210,9 +210,17 @@ class Generate(Generic[Generation]):
         journal.prompt_tokens, journal.output_tokens = usage.prompt_tokens, usage.completion_tokens
         if is_recording():
             journal.notes |= _used(events, usage)
-        pace_s = events.seconds_per_token
+        journal.pace_s = pace_s = events.seconds_per_token
+        journal.queued_s = _queued_s(events)
         if math.isfinite(pace_s):
             self._parts.telemetry.time_per_output_token.observe(journal.lane, pace_s)
+
+
+def _queued_s(events: TokenEvents) -> float | None:
+    """The longest wait of its jobs until a worker took them, as far as workers have said."""
+    steps = [job.finished.steps for job in events.jobs if job.finished is not None]
+    waits_ms = [each.queued_ms for each in steps if each is not None and each.queued_ms is not None]
+    return max(waits_ms) / 1e3 if waits_ms else None
 
 
 def _used(events: TokenEvents, usage: Usage) -> Notes:

@@ -34,6 +34,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from fairlane.gateway.config import Member
+from fairlane.gateway.figures.recorder import Recorder
 from fairlane.gateway.fleet import ServedModel
 from fairlane.gateway.observability.tracing import NO_SPAN, Kept, Span, Spans, span_id
 from fairlane.quotas.store import Charge
@@ -144,6 +145,8 @@ class Telemetry:
         self._sample = sample
         self._max_tenants = max_tenants
         self._tenants: set[str] = set()
+        self.figures = Recorder()
+        """The same for the whole fleet, as the console shows it."""
         by_tenant = ("tenant",) if max_tenants else ()
         self.registry = CollectorRegistry()
         self.requests = self._counter(
@@ -206,6 +209,7 @@ class Telemetry:
         self.tokens.add(*whose, lane, "prompt", by=charge.prompt_tokens)
         self.tokens.add(*whose, lane, "output", by=charge.output_tokens)
         self.jobs.add(lane, charge.outcome)
+        self.figures.charged(tenant, charge.output_tokens)
         self.preemptions.add(lane, by=charge.preemptions)
 
     def shadowed(self, tenant: str, limits: Iterable[str]) -> None:

@@ -303,6 +303,8 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What a further token takes a stream that is alone here: a step, and what lies between two. 0.0: not measured."""
     prefill_tokens_per_s: float = 0.0
     """Measured prefill rate, for people."""
+    kv_blocks: dict[str, int] = {}
+    """KV blocks that running and waiting sequences hold, of the tenants with most of them."""
     step_weights: tuple[float, ...] = ()
     """What a step takes in ms: whatever it holds, and per row, prefilled token, KV token read and attention pair. Empty
     before the worker has learnt it."""
