@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from fairlane.scheduler.planner.steps import Capacity, Ended
-from fairlane.scheduler.protocol.messages import Event, Finished, Lease, TokenDelta
+from fairlane.scheduler.protocol.messages import Event, Finished, JobSteps, Lease, TokenDelta
 from fairlane.scheduler.queue.types import Publication
 from fairlane.worker.engine.engine import StepReport
 
@@ -225,4 +225,11 @@ class ReportBuilder:
             cached_tokens=end.cached_tokens,
             preemptions=end.preemptions,
             worker_id=self._worker_id,
+            steps=_steps_of(lease, end),
         )
+
+
+def _steps_of(lease: Lease, end: Ended) -> JobSteps | None:
+    """What a job's steps came to, and how long it had been in the queue before them."""
+    steps = end.steps or JobSteps()
+    return steps if any(lease.generated) else msgspec.structs.replace(steps, queued_ms=lease.arrived_ms_ago)

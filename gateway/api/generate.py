@@ -211,13 +211,13 @@ class Generate(Generic[Generation]):
         journal.prompt_tokens, journal.output_tokens = usage.prompt_tokens, usage.completion_tokens
         if is_recording():
             journal.notes |= _used(events, usage)
-        pace_s = events.seconds_per_token
+        journal.pace_s, journal.queued_s = events.seconds_per_token, events.queued_s
         self._parts.telemetry.generated(
             journal.lane,
             journal.model,
             journal.tenant,
-            queued_s=events.queued_s,
-            pace_s=pace_s if math.isfinite(pace_s) else None,
+            queued_s=journal.queued_s,
+            pace_s=journal.pace_s if math.isfinite(journal.pace_s) else None,
         )
 
 

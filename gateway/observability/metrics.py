@@ -19,6 +19,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from prometheus_client import CollectorRegistry, Gauge, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
+from fairlane.gateway.figures.recorder import Recorder
 from fairlane.gateway.observability.collectors import Distribution, FastCounter, Labels, Series, Total
 from fairlane.gateway.observability.fleet_gauges import FleetGauges
 from fairlane.gateway.observability.tracing import NO_SPAN, Kept, Span, Spans, span_id
@@ -55,6 +56,8 @@ class Telemetry:
         self._sample = sample
         self._max_tenants = max_tenants
         self._tenants: set[str] = set()
+        self.figures = Recorder()
+        """The same for the whole fleet, as the console shows it."""
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self.fleet = FleetGauges(self.registry)
@@ -230,6 +233,7 @@ class Telemetry:
         self.tokens.add(*whose, lane, "prompt", by=charge.prompt_tokens)
         self.tokens.add(*whose, lane, "output", by=charge.output_tokens)
         self.jobs.add(lane, charge.outcome)
+        self.figures.charged(tenant, charge.output_tokens)
         self.preemptions.add(lane, by=charge.preemptions)
 
     def shadowed(self, tenant: str, limits: Iterable[str]) -> None:
