@@ -282,6 +282,7 @@ def _admin(resources: Resources) -> AdminParts:
         lanes=resources.lanes,
         batches=resources.batches,
         open_requests=resources.open_requests,
+        overview=resources.overview,
         changed=resources.authenticator.forget,
     )
 

@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route, Router
 
 from fairlane.gateway import errors
+from fairlane.gateway.admin.overview import Overview
 from fairlane.gateway.batches.batch_records import BatchRecords
 from fairlane.gateway.errors import ApiError, Code, invalid, not_found
 from fairlane.gateway.fleet import Door
@@ -98,8 +99,8 @@ class Fleet(Protocol):
     async def drain(self, worker_id: str) -> bool:
         """Let it take no more jobs; False where there is no such worker."""
 
-    async def depths(self) -> Mapping[LaneName, LaneDepth]:
-        """What waits in each lane, over all models."""
+    async def depths(self, model: str | None = None) -> Mapping[LaneName, LaneDepth]:
+        """What waits in each lane for a model; None: for all of them. Raises ApiError where that model is not known."""
 
     async def open_requests(self, tenant: str, allowed: Collection[str] | None) -> Sequence[Door]:
         """Each model that a tenant may use (None: all), as its next request finds it. Raises ApiError where that is not
@@ -125,6 +126,7 @@ class AdminParts:
     batches: BatchRecords
     open_requests: AllOpenRequests
     """What this gateway has let in."""
+    overview: Overview
     changed: Callable[[], None]
     """To be called once a call may have changed a tenant or a key, before it is answered."""
 

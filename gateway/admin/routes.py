@@ -13,6 +13,7 @@ from fairlane.gateway.admin.inputs import (
     ExplainBody,
     KeyBody,
     KeyChange,
+    LanesQuery,
     LedgerQuery,
     Nothing,
     OpenBatchesQuery,
@@ -23,6 +24,7 @@ from fairlane.gateway.admin.inputs import (
     TenantChange,
     UsageQuery,
 )
+from fairlane.gateway.admin.overview import OverviewView
 from fairlane.gateway.admin.router import Operation
 from fairlane.gateway.admin.views import (
     AuditView,
@@ -265,11 +267,20 @@ OPERATIONS: tuple[Operation[Any], ...] = (
     ),
     Operation(
         method="GET",
+        path="/overview",
+        name="get_overview",
+        summary="Show what the console shows: lanes, refusals, tenants, workers and models of the whole fleet",
+        handler=admin_fleet.get_overview,
+        input=Nothing,
+        answer=OverviewView,
+    ),
+    Operation(
+        method="GET",
         path="/lanes",
         name="list_lanes",
         summary="Show each lane's queue, running work and rate",
         handler=admin_fleet.list_lanes,
-        input=PageQuery,
+        input=LanesQuery,
         answer=Page[LaneView],
     ),
     Operation(
