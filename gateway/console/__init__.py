@@ -11,6 +11,6 @@
       style.css, parts.css, views.css   colours and shell; shared parts; what one view alone has
     vendor/            uPlot, which draws the charts
 
-Its pages call the operators' API like any other client, and put all text from outside into text nodes. Whoever signed in
-has a session (`gateway.operators`), not the key. A view whose API an older gateway has not says so.
+Its pages call the operators' API like any other client, and put all text from outside into text nodes. Whoever signed
+in has a session (`gateway.operators`), not the key. A view whose API an older gateway has not says so.
 """
