@@ -7,6 +7,8 @@ import { ApiError } from "../api.js";
 export const badge = (word, tone = "") => h("span", { class: `badge ${tone}` }, word);
 
 export const laneTag = (lane) => h("span", { class: `lane-tag ${laneClass(lane)}` }, lane ?? "–");
+/** The same at the head of a part. */
+export const laneTitle = (lane) => h("span", { class: `lane-tag ${laneClass(lane)}` }, `${lane[0].toUpperCase()}${lane.slice(1)} lane`);
 export const laneClass = (lane) => (lane === "latency" ? "is-latency" : lane === "throughput" ? "is-throughput" : "");
 
 const TONES = {
