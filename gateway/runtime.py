@@ -31,7 +31,8 @@ from fairlane.gateway.identity.credentials import CredentialReader
 from fairlane.gateway.identity.tokens import Tokens
 from fairlane.gateway.middleware.idempotent_run import Runs
 from fairlane.gateway.middleware.tenant import RefusedRequests
-from fairlane.gateway.observability.metrics import ProcessMetrics, Telemetry
+from fairlane.gateway.observability.metrics import Telemetry
+from fairlane.gateway.observability.process_metrics import ProcessMetrics
 from fairlane.gateway.operators import AdminKeys, Sessions
 from fairlane.gateway.requests.admission import AllOpenRequests
 from fairlane.gateway.requests.delivery import Dispatcher, Link
@@ -361,17 +362,19 @@ class Resources:
     def _fleet_changed(self) -> None:
         self._looked.set()
         self.dispatcher.keep_lines(self.fleet_cache.queues)
-        self.telemetry.observe_fleet(self.fleet_cache.models.values())
 
     def _tell_when_asked(self) -> None:
         """Metrics that are read when they are asked for."""
         main, budgets, guard = self.store.breaker, self.budgets.breaker, self.guard
+        self.telemetry.fleet.lanes = self.lanes
+        self.telemetry.fleet.models = lambda: self.fleet_cache.models.values()
         self.telemetry.store_up.set_function(lambda: main.is_whole)
         self.telemetry.quota_store_up.set_function(lambda: budgets.is_whole)
         self.telemetry.store_openings.read = lambda: sum(each.openings for each in {main, budgets})
         self.telemetry.unreported.set_function(lambda: guard.unreported if guard else 0)
         self.telemetry.settlements_in_hand.set_function(lambda: self.settlements.in_hand)
         self.telemetry.connections.set_function(lambda: self.crowd.count)
+        self.telemetry.most_connections.set(self.settings.gateway.max_connections)
         self.telemetry.connections_cut.read = lambda: self.crowd.gave_way + self.crowd.turned_away
         self.telemetry.malformed.read = lambda: self.malformed.count
         self.telemetry.batches_open.set_function(lambda: self.batch_runner.open_count)
