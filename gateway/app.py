@@ -284,6 +284,7 @@ def _admin(resources: Resources) -> AdminParts:
         open_requests=resources.open_requests,
         overview=resources.overview,
         live=resources.live,
+        history=resources.history,
         changed=resources.authenticator.forget,
     )
 
