@@ -10,6 +10,7 @@
     tools/           how models call tools: formats, readers, grammars
     requests/        a request on its way: prepare, admit, submit, stream, settle
     admin/ console/  what operators call and see
+    figures/         what all gateways count, now and over a month
     openapi/ observability/
 
 Open `app.py` first: every route on one screen; then `api/generate.py`, which serves tokens, and `runtime.py`, which

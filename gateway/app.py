@@ -282,6 +282,8 @@ def _admin(resources: Resources) -> AdminParts:
         lanes=resources.lanes,
         batches=resources.batches,
         open_requests=resources.open_requests,
+        overview=resources.overview,
+        live=resources.live,
         changed=resources.authenticator.forget,
     )
 

@@ -219,6 +219,12 @@ class PageQuery(_Query):
     after: Annotated[Word | None, Field(description="`last_id` of the page before")] = None
 
 
+class LanesQuery(PageQuery):
+    """Of which model."""
+
+    model: Annotated[Word | None, Field(description="What waits and runs for this one; absent: for all")] = None
+
+
 class OpenBatchesQuery(PageQuery):
     """Which open batches, by the end of their windows."""
 

@@ -7,6 +7,7 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar, get_origin
 
 import msgspec
@@ -16,6 +17,8 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route, Router
 
 from fairlane.gateway import errors
+from fairlane.gateway.admin.live import LiveHub
+from fairlane.gateway.admin.overview import Overview
 from fairlane.gateway.batches.batch_records import BatchRecords
 from fairlane.gateway.errors import ApiError, Code, invalid, not_found
 from fairlane.gateway.fleet import Door
@@ -98,8 +101,8 @@ class Fleet(Protocol):
     async def drain(self, worker_id: str) -> bool:
         """Let it take no more jobs; False where there is no such worker."""
 
-    async def depths(self) -> Mapping[LaneName, LaneDepth]:
-        """What waits in each lane, over all models."""
+    async def depths(self, model: str | None = None) -> Mapping[LaneName, LaneDepth]:
+        """What waits in each lane for a model; None: for all of them. Raises ApiError where that model is not known."""
 
     async def open_requests(self, tenant: str, allowed: Collection[str] | None) -> Sequence[Door]:
         """Each model that a tenant may use (None: all), as its next request finds it. Raises ApiError where that is not
@@ -125,6 +128,8 @@ class AdminParts:
     batches: BatchRecords
     open_requests: AllOpenRequests
     """What this gateway has let in."""
+    overview: Overview
+    live: LiveHub
     changed: Callable[[], None]
     """To be called once a call may have changed a tenant or a key, before it is answered."""
 
@@ -138,6 +143,8 @@ class Call:
     expected: IfMatch
     """What the caller takes what is to be changed for."""
     address: str
+    check: Callable[[], Awaitable[object]]
+    """Raises ApiError once the operator may not call any more: for answers that take long."""
     headers: dict[str, str] = field(default_factory=dict)
     """Of the answer, beside those of all answers."""
 
@@ -232,7 +239,8 @@ def endpoint(operation: Operation[Any], parts: AdminParts) -> Callable[[Request]
             address = await _let_through(parts, request)
             given = await _input(operation, request)
             expected = if_match(request.scope["headers"]) if operation.honours_tags else IfMatch()
-            call = Call(parts, request.path_params, expected, address)
+            check = partial(_let_through, parts, request)
+            call = Call(parts, request.path_params, expected, address, check)
             try:
                 document = await operation.handler(call, given)
             finally:

@@ -13,6 +13,7 @@ from fairlane.gateway.admin.inputs import (
     ExplainBody,
     KeyBody,
     KeyChange,
+    LanesQuery,
     LedgerQuery,
     Nothing,
     OpenBatchesQuery,
@@ -23,6 +24,7 @@ from fairlane.gateway.admin.inputs import (
     TenantChange,
     UsageQuery,
 )
+from fairlane.gateway.admin.overview import OverviewView
 from fairlane.gateway.admin.router import Operation
 from fairlane.gateway.admin.views import (
     AuditView,
@@ -39,6 +41,7 @@ from fairlane.gateway.admin.views import (
     UsageView,
     WorkerView,
 )
+from fairlane.gateway.http.sse import MEDIA_TYPE
 
 PREFIX = "/admin/v1"
 _TENANT = "/tenants/{tenant}"
@@ -265,11 +268,31 @@ OPERATIONS: tuple[Operation[Any], ...] = (
     ),
     Operation(
         method="GET",
+        path="/overview",
+        name="get_overview",
+        summary="Show what the console shows: lanes, refusals, tenants, workers and models of the whole fleet",
+        handler=admin_fleet.get_overview,
+        input=Nothing,
+        answer=OverviewView,
+    ),
+    Operation(
+        method="GET",
+        path="/live",
+        name="watch_overview",
+        summary="Watch the overview: an event `overview` about each second, until the session or token ends",
+        handler=admin_fleet.watch,
+        input=Nothing,
+        answer=str,
+        media=(MEDIA_TYPE,),
+        codes=("overloaded",),
+    ),
+    Operation(
+        method="GET",
         path="/lanes",
         name="list_lanes",
         summary="Show each lane's queue, running work and rate",
         handler=admin_fleet.list_lanes,
-        input=PageQuery,
+        input=LanesQuery,
         answer=Page[LaneView],
     ),
     Operation(

@@ -14,11 +14,14 @@ from starlette.responses import Response
 
 from fairlane.gateway import errors
 from fairlane.gateway.admin import routes as admin
+from fairlane.gateway.admin.live import LiveHub
 from fairlane.gateway.admin.openai import routes as openai_admin
+from fairlane.gateway.admin.overview import Overview
 from fairlane.gateway.admin.router import AdminParts, mount
 from fairlane.gateway.batches.batch_records import BatchRecords
 from fairlane.gateway.console import routes as console_routes
-from fairlane.gateway.fleet import Door
+from fairlane.gateway.figures.figure_store import FigureStore
+from fairlane.gateway.fleet import Door, ServedModel
 from fairlane.gateway.openapi import document as openapi
 from fairlane.gateway.operators import AdminKeys, Guesses, Sessions
 from fairlane.gateway.requests.admission import AllOpenRequests
@@ -85,7 +88,9 @@ class HandFleet:
         self.undrained.append(worker_id)
         return any(status.worker_id == worker_id for status in self.statuses)
 
-    async def depths(self) -> Mapping[LaneName, LaneDepth]:
+    async def depths(self, model: str | None = None) -> Mapping[LaneName, LaneDepth]:
+        if model not in (None, "tiny"):
+            raise errors.not_found("model")
         return self.depth
 
     async def open_requests(self, tenant: str, allowed: Collection[str] | None) -> list[Door]:
@@ -103,6 +108,19 @@ class HandFleet:
 
     async def waiting(self, tenant: str) -> int:
         return self.queued.get(tenant, 0)
+
+
+@dataclass
+class HandPicture:
+    """The same fleet as a cache has read it."""
+
+    fleet: HandFleet
+    is_fresh: bool = True
+    models: Mapping[str, ServedModel] = field(default_factory=dict)
+
+    @property
+    def workers(self) -> list[WorkerStatus]:
+        return self.fleet.statuses
 
 
 @dataclass
@@ -154,6 +172,7 @@ def ask(tenant: str, job: str, **fields: Any) -> Ask:
 
 def parts(redis: Redis, fleet: HandFleet, open_requests: AllOpenRequests) -> AdminParts:
     """What the admin API works on, over one store."""
+    overview = Overview(HandPicture(fleet), FigureStore(redis), DEFAULT_LANES)
     admin_keys = AdminKeys(redis, ADMIN_KEY, Guesses(free=1000))
     return AdminParts(
         admin_keys=admin_keys,
@@ -167,6 +186,8 @@ def parts(redis: Redis, fleet: HandFleet, open_requests: AllOpenRequests) -> Adm
         lanes=DEFAULT_LANES,
         batches=BatchRecords(redis, most_open=100),
         open_requests=open_requests,
+        overview=overview,
+        live=LiveHub(overview.view),
         changed=lambda: None,
     )
 
