@@ -283,6 +283,7 @@ def _admin(resources: Resources) -> AdminParts:
         batches=resources.batches,
         open_requests=resources.open_requests,
         overview=resources.overview,
+        live=resources.live,
         changed=resources.authenticator.forget,
     )
 
