@@ -11,6 +11,8 @@ from functools import partial
 import redis.asyncio
 from opentelemetry.sdk.trace import SpanProcessor
 
+from fairlane.gateway.admin.history import History
+from fairlane.gateway.admin.live import LiveHub
 from fairlane.gateway.admin.overview import Overview
 from fairlane.gateway.auth import Authenticator
 from fairlane.gateway.batches.batch_records import BatchRecords
@@ -247,6 +249,8 @@ class Resources:
             self.figures, self.telemetry.figures, self.fleet_cache, self.lanes, self.gateway_id, self._jobs_in_hand
         )
         self.overview = Overview(self.fleet_cache, self.figures, self.lanes, clock=lambda: self.teller.now_s)
+        self.history = History(self.figures, clock=lambda: self.teller.now_s)
+        self.live = LiveHub(self.overview.view)
         self.malformed = Malformed()
         """Requests on all ports."""
         self.crowd = self.new_crowd()
@@ -275,6 +279,7 @@ class Resources:
     async def drain(self, grace_s: float) -> None:
         """Take no more requests, let those in the air finish for so long, then end them with an error that says so."""
         self._draining = True
+        await self.live.aclose()
         await self._landed(grace_s)
         left = [job for job in self.dispatcher.jobs.values() if not job.settled]
         if left:

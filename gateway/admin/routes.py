@@ -8,9 +8,11 @@ from fairlane.gateway.admin import fleet as admin_fleet
 from fairlane.gateway.admin import keys as admin_keys
 from fairlane.gateway.admin import tenants as admin_tenants
 from fairlane.gateway.admin import usage as admin_usage
+from fairlane.gateway.admin.history import HistoryView
 from fairlane.gateway.admin.inputs import (
     AuditQuery,
     ExplainBody,
+    HistoryQuery,
     KeyBody,
     KeyChange,
     LanesQuery,
@@ -41,6 +43,7 @@ from fairlane.gateway.admin.views import (
     UsageView,
     WorkerView,
 )
+from fairlane.gateway.http.sse import MEDIA_TYPE
 
 PREFIX = "/admin/v1"
 _TENANT = "/tenants/{tenant}"
@@ -273,6 +276,26 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         handler=admin_fleet.get_overview,
         input=Nothing,
         answer=OverviewView,
+    ),
+    Operation(
+        method="GET",
+        path="/history",
+        name="get_history",
+        summary="Show the fleet's figures over fifteen minutes, a day or a month, in at most 360 points",
+        handler=admin_fleet.get_history,
+        input=HistoryQuery,
+        answer=HistoryView,
+    ),
+    Operation(
+        method="GET",
+        path="/live",
+        name="watch_overview",
+        summary="Watch the overview: an event `overview` about each second, until the session or token ends",
+        handler=admin_fleet.watch,
+        input=Nothing,
+        answer=str,
+        media=(MEDIA_TYPE,),
+        codes=("overloaded",),
     ),
     Operation(
         method="GET",

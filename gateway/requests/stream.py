@@ -196,7 +196,7 @@ class TokenEvents:
 
     def _began(self, delta: TokenDelta, now_s: float) -> None:
         self.first_token_s = now_s
-        if delta.queued_ms > 0.0:
+        if delta.queued_ms is not None:
             self.queued_s = delta.queued_ms / 1e3
         self.queue_span.end()
 

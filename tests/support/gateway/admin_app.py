@@ -1,5 +1,6 @@
 """The admin API over a real store, with a fleet that tests write by hand."""
 
+import time
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -14,6 +15,8 @@ from starlette.responses import Response
 
 from fairlane.gateway import errors
 from fairlane.gateway.admin import routes as admin
+from fairlane.gateway.admin.history import History
+from fairlane.gateway.admin.live import LiveHub
 from fairlane.gateway.admin.openai import routes as openai_admin
 from fairlane.gateway.admin.overview import Overview
 from fairlane.gateway.admin.router import AdminParts, mount
@@ -171,6 +174,7 @@ def ask(tenant: str, job: str, **fields: Any) -> Ask:
 
 def parts(redis: Redis, fleet: HandFleet, open_requests: AllOpenRequests) -> AdminParts:
     """What the admin API works on, over one store."""
+    overview = Overview(HandPicture(fleet), FigureStore(redis), DEFAULT_LANES)
     admin_keys = AdminKeys(redis, ADMIN_KEY, Guesses(free=1000))
     return AdminParts(
         admin_keys=admin_keys,
@@ -184,7 +188,9 @@ def parts(redis: Redis, fleet: HandFleet, open_requests: AllOpenRequests) -> Adm
         lanes=DEFAULT_LANES,
         batches=BatchRecords(redis, most_open=100),
         open_requests=open_requests,
-        overview=Overview(HandPicture(fleet), FigureStore(redis), DEFAULT_LANES),
+        overview=overview,
+        live=LiveHub(overview.view),
+        history=History(FigureStore(redis), clock=time.time),
         changed=lambda: None,
     )
 
