@@ -1,6 +1,6 @@
 """The operators' console in a real browser: Chromium by Playwright, checked by axe-core."""
 
-import json
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -31,6 +31,14 @@ class Console:
     url: str
     faults: list[str] = field(default_factory=list)
     """Errors of scripts, and what the browser's own console calls an error."""
+    expected: set[int] = field(default_factory=set)
+    """Statuses of refusals that are provoked: the browser calls each an error."""
+
+    def hear(self, said: Any) -> None:
+        """What the browser's console shows."""
+        refused = re.search(r"responded with a status of (\d+)", said.text)
+        if said.type == "error" and not (refused and int(refused[1]) in self.expected):
+            self.faults.append(f"{said.text} {said.location}")
 
     def sign_in(self, key: str) -> None:
         """Sign in with the admin key or a token, and wait for the first view."""
@@ -77,7 +85,7 @@ def console(browser: Any, url: str, *, width: int = 1440, height: int = 900, sch
     context.set_default_timeout(PATIENCE_MS)
     page = context.new_page()
     opened = Console(page, url)
-    page.on("console", lambda said: opened.faults.append(f"{said.text} {json.dumps(said.location)}") if said.type == "error" else None)
+    page.on("console", opened.hear)
     page.on("pageerror", lambda error: opened.faults.append(f"{error.message}\n{error.stack}"))
     yield opened
     context.close()

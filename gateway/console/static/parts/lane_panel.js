@@ -1,6 +1,6 @@
 // One lane: its figures now against their targets, and its charts.
 
-import { fill, h } from "../dom.js";
+import { fill, h, setText } from "../dom.js";
 import { amount, count, duration, percent, rate } from "../format.js";
 import { chart } from "./chart.js";
 import { figure, laneClass, laneTitle } from "./pieces.js";
@@ -10,6 +10,7 @@ const PERCENTILES = ["p50", "p95", "p99"];
 export function lanePanel(lane, signal) {
   const figures = h("dl", { class: "figures" });
   const aims = {};
+  let drawn = "";
   const plots = charts(lane, aims, signal);
   const element = h("section", { class: `card lane ${laneClass(lane)}` },
     h("header", {}, h("h2", {}, laneTitle(lane)), h("p", { class: "targets muted" })),
@@ -19,8 +20,10 @@ export function lanePanel(lane, signal) {
 
   function update(now) {
     Object.assign(aims, { ttft_ms: now.ttft_target_ms, tpot_ms: now.tpot_target_ms });
-    fill(targets, `Targets: first token ${duration(now.ttft_target_ms)}, each further one ${duration(now.tpot_target_ms)}`);
-    fill(figures, ...figuresOf(now));
+    setText(targets, `Targets: first token ${duration(now.ttft_target_ms)}, each further one ${duration(now.tpot_target_ms)}`);
+    const state = JSON.stringify(now);
+    if (state !== drawn) fill(figures, ...figuresOf(now)); // a selection stays where nothing has changed
+    drawn = state;
   }
   function plot(points, name, from) {
     const xs = points.map(({ at }) => at);

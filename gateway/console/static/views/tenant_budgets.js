@@ -32,7 +32,7 @@ export async function budgets(place, state) {
       get(path, { from, group_by: "day,lane" }, state.signal),
       get(path, { from, group_by: "lane,model,key" }, state.signal),
     ]);
-    fill(past, chart(daily.data, from, days), usageTable(grouped));
+    fill(past, byDay(daily.data, from, days), usageTable(grouped));
   }
   await Promise.all([
     readPast(30),
@@ -81,7 +81,7 @@ function standing(limits) {
 
 const tokens = (line) => line.prompt_tokens + line.output_tokens;
 
-function chart(lines, from, days) {
+function byDay(lines, from, days) {
   const dates = Array.from({ length: days }, (_, i) => new Date(new Date(from).getTime() + i * DAY_MS).toISOString().slice(0, 10));
   const of = (day, lane) => lines.filter((line) => line.day === day && line.lane === lane).reduce((all, line) => all + tokens(line), 0);
   const total = lines.reduce((all, line) => all + tokens(line), 0);
