@@ -203,6 +203,8 @@ class ApiError(Exception):
         self.retry_after_s = retry_after_s
         self.work_s = 0.0
         """Processor time that finding it out took, where that was measured."""
+        self.asked = ("", "", 0)
+        """Lane, model and prompt tokens of what is refused, where they are known."""
 
     @property
     def status(self) -> int:

@@ -6,6 +6,7 @@
     usage.py                   spend by lane, model, key and day; the ledger as CSV or JSON lines
     fleet.py                   models, workers, drain and undrain
     batches.py                 batches that have not ended
+    requests.py                requests that run and that ended, and why they went as they did
     explain.py                 why a request of this tenant would be refused or wait now
     inputs.py  views.py        what is read from a body, and what is answered
     openai/                    OpenAI's administration API over the same tenants, keys and limits

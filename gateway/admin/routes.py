@@ -6,6 +6,7 @@ from fairlane.gateway.admin import batches as admin_batches
 from fairlane.gateway.admin import explain as admin_explain
 from fairlane.gateway.admin import fleet as admin_fleet
 from fairlane.gateway.admin import keys as admin_keys
+from fairlane.gateway.admin import requests as admin_requests
 from fairlane.gateway.admin import tenants as admin_tenants
 from fairlane.gateway.admin import usage as admin_usage
 from fairlane.gateway.admin.inputs import (
@@ -19,6 +20,7 @@ from fairlane.gateway.admin.inputs import (
     OpenBatchesQuery,
     PageQuery,
     QuotaBody,
+    RequestsQuery,
     RotateBody,
     TenantBody,
     TenantChange,
@@ -40,6 +42,7 @@ from fairlane.gateway.admin.views import (
     UsageView,
     WorkerView,
 )
+from fairlane.gateway.records.views import RequestDetail, RequestView
 
 PREFIX = "/admin/v1"
 _TENANT = "/tenants/{tenant}"
@@ -281,6 +284,24 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         handler=admin_batches.list_batches,
         input=OpenBatchesQuery,
         answer=Page[OpenBatchView],
+    ),
+    Operation(
+        method="GET",
+        path="/requests",
+        name="list_requests",
+        summary="Show requests that run, and those that ended of late: the latest first, or the slowest",
+        handler=admin_requests.list_requests,
+        input=RequestsQuery,
+        answer=Page[RequestView],
+    ),
+    Operation(
+        method="GET",
+        path="/requests/{request}",
+        name="get_request",
+        summary="Show what became of a request and why; by its id, its `x-request-id` or its answer's id",
+        handler=admin_requests.get_request,
+        input=Nothing,
+        answer=RequestDetail,
     ),
     Operation(
         method="GET",

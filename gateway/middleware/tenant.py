@@ -23,6 +23,7 @@ from fairlane.gateway.middleware.request_id import ANTHROPIC_HEADER, HEADER, log
 from fairlane.gateway.observability.metrics import Telemetry
 from fairlane.gateway.observability.tracing import Span, Value
 from fairlane.gateway.openai import rate_limits
+from fairlane.gateway.records.live import LiveRecord
 from fairlane.quotas.limits import LimitStatus
 from fairlane.quotas.store import QuotaStore
 from fairlane.store.circuit_breaker import Availability
@@ -100,6 +101,8 @@ class Journal:
     prompt_tokens: int = 0
     output_tokens: int = 0
     first_token_s: float | None = None
+    record: LiveRecord | None = None
+    """What is kept of it, once it was let in."""
     notes: Notes = field(default_factory=dict)
     """Attributes of its span."""
 

@@ -183,6 +183,9 @@ class Telemetry:
         self.unreported = self._level("unreported", "Requests admitted without the store, and not charged there yet")
         self.settlements_in_hand = self._level("settlements_in_hand", "Settlements that wait for a worker or the store")
         self.reaped = self._total("reaped", "Lapsed reservations settled here")
+        self.records_dropped = self._total(
+            "request_records_dropped", "Requests that ended without a record: more ended than are kept"
+        )
         self.batches_open = self._level("batches_open", "Batches that this gateway runs")
         self.batches = self._counter(
             "batches", "Batches that ended here: completed, failed, expired or cancelled", "status"

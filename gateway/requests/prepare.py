@@ -106,8 +106,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     def class_name(self, jobs: Sequence[LiveJob]) -> str:
         """As the answer's header has it: the queue may have promised less than admission would."""
-        booked = all(job.message is not None and job.message.guaranteed for job in jobs)
-        return class_name(guaranteed=self.guaranteed and booked)
+        return class_name(guaranteed=self.is_guaranteed(jobs))
+
+    def is_guaranteed(self, jobs: Sequence[LiveJob]) -> bool:
+        """The same as one word."""
+        return self.guaranteed and all(job.message is not None and job.message.guaranteed for job in jobs)
 
     def headers(self, jobs: Sequence[LiveJob]) -> Headers:
         """What the answer says of how it was served; of its jobs, once they are put."""
@@ -187,7 +190,11 @@ class Preparer:
                 for prompt in prompts
             ]
             known, now_ms = self._open_requests.at(model.queue), self._open_requests.now_ms
-            answers = admit(ids, asked, model, known, now_ms=now_ms)
+            try:
+                answers = admit(ids, asked, model, known, now_ms=now_ms)
+            except ApiError as refused:
+                refused.asked = service_level.lane.name.value, model.name, sum(map(len, prompts))
+                raise
         return Plan(
             request=request,
             model=model,

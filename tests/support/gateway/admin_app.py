@@ -21,7 +21,11 @@ from fairlane.gateway.console import routes as console_routes
 from fairlane.gateway.fleet import Door
 from fairlane.gateway.openapi import document as openapi
 from fairlane.gateway.operators import AdminKeys, Guesses, Sessions
+from fairlane.gateway.records.recorder import Recorder
+from fairlane.gateway.records.search import Records
+from fairlane.gateway.records.storage import RecordStore
 from fairlane.gateway.requests.admission import AllOpenRequests
+from fairlane.gateway.requests.request import LiveJob
 from fairlane.quotas.api_keys import KeyStore
 from fairlane.quotas.audit import Audit
 from fairlane.quotas.ledger import Ledger
@@ -154,9 +158,17 @@ def ask(tenant: str, job: str, **fields: Any) -> Ask:
     return house.ask(job, **{"root": tenant, "tenant": tenant, "model": "tiny", "max_output_tokens": 5, **fields})
 
 
+class _Nowhere:
+    """Queues of a gateway that has let in nothing."""
+
+    async def position(self, job: LiveJob) -> int | None:
+        return None
+
+
 def parts(redis: Redis, fleet: HandFleet, open_requests: AllOpenRequests) -> AdminParts:
     """What the admin API works on, over one store."""
     admin_keys = AdminKeys(redis, ADMIN_KEY, Guesses(free=1000))
+    records = RecordStore(redis, "test", most=1_000)
     return AdminParts(
         admin_keys=admin_keys,
         sessions=Sessions(redis, admin_keys),
@@ -168,6 +180,7 @@ def parts(redis: Redis, fleet: HandFleet, open_requests: AllOpenRequests) -> Adm
         fleet=fleet,
         lanes=DEFAULT_LANES,
         batches=BatchRecords(redis, most_open=100),
+        records=Records(records, Recorder(records, _Nowhere(), "test", enabled=True)),
         open_requests=open_requests,
         changed=lambda: None,
     )
