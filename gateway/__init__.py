@@ -11,6 +11,7 @@
     requests/        a request on its way: prepare, admit, submit, stream, settle
     records/         what became of each request and why, for those who ask later
     admin/ console/  what operators call and see
+    figures/         what all gateways count, now and over a month
     openapi/ observability/
 
 Open `app.py` first: every route on one screen; then `api/generate.py`, which serves tokens, and `runtime.py`, which

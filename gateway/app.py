@@ -285,6 +285,8 @@ def _admin(resources: Resources) -> AdminParts:
         batches=resources.batches,
         records=resources.records,
         open_requests=resources.open_requests,
+        overview=resources.overview,
+        live=resources.live,
         changed=resources.authenticator.forget,
     )
 

@@ -26,6 +26,7 @@ from fairlane.gateway.admin.inputs import (
     TenantChange,
     UsageQuery,
 )
+from fairlane.gateway.admin.overview import OverviewView
 from fairlane.gateway.admin.router import Operation
 from fairlane.gateway.admin.views import (
     AuditView,
@@ -42,6 +43,7 @@ from fairlane.gateway.admin.views import (
     UsageView,
     WorkerView,
 )
+from fairlane.gateway.http.sse import MEDIA_TYPE
 from fairlane.gateway.records.views import RequestDetail, RequestView
 
 PREFIX = "/admin/v1"
@@ -266,6 +268,26 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         handler=admin_fleet.undrain_worker,
         input=Nothing,
         answer=WorkerView,
+    ),
+    Operation(
+        method="GET",
+        path="/overview",
+        name="get_overview",
+        summary="Show what the console shows: lanes, refusals, tenants, workers and models of the whole fleet",
+        handler=admin_fleet.get_overview,
+        input=Nothing,
+        answer=OverviewView,
+    ),
+    Operation(
+        method="GET",
+        path="/live",
+        name="watch_overview",
+        summary="Watch the overview: an event `overview` about each second, until the session or token ends",
+        handler=admin_fleet.watch,
+        input=Nothing,
+        answer=str,
+        media=(MEDIA_TYPE,),
+        codes=("overloaded",),
     ),
     Operation(
         method="GET",

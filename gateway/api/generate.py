@@ -21,7 +21,7 @@ from fairlane.gateway.http.response import Channel
 from fairlane.gateway.http.sse import ClientConnection, EventStream, Headers, Push, send_json
 from fairlane.gateway.middleware.tenant import Journal, Notes
 from fairlane.gateway.observability.metrics import PROVIDER, Telemetry, is_recording
-from fairlane.gateway.records.recorder import Recorder
+from fairlane.gateway.records.recorder import RequestRecorder
 from fairlane.gateway.requests.delivery import Dispatcher
 from fairlane.gateway.requests.prepare import Generation, Kind, Plan, Preparer
 from fairlane.gateway.requests.request import LiveRequest
@@ -53,7 +53,7 @@ class Parts:
     dispatcher: Dispatcher
     settlements: Settlements
     telemetry: Telemetry
-    recorder: Recorder
+    recorder: RequestRecorder
 
 
 class Generate(Generic[Generation]):
@@ -80,7 +80,7 @@ class Generate(Generic[Generation]):
     async def _serve(
         self, plan: Plan, caller: Caller, journal: Journal, disconnect: Disconnect, send: Send, push: Push
     ) -> None:
-        journal.lane = plan.service_level.lane.name
+        journal.lane, journal.model = plan.service_level.lane.name, plan.model.name
         if is_recording():
             self._note(journal, plan)
         in_flight = self._parts.telemetry.in_flight
@@ -196,6 +196,7 @@ class Generate(Generic[Generation]):
             queue_span=self._parts.telemetry.span("queue"),
             still_waits_ms=self._parts.dispatcher.still_waits_ms,
             eta_ms=plan.expected_ttft_ms,
+            gap=self._parts.telemetry.gaps(journal.lane, journal.model, journal.tenant).observe,
         )
         if journal.record is not None:
             journal.record.follow(events)
@@ -227,9 +228,14 @@ class Generate(Generic[Generation]):
         journal.prompt_tokens, journal.output_tokens = usage.prompt_tokens, usage.completion_tokens
         if is_recording():
             journal.notes |= _used(events, usage)
-        pace_s = events.seconds_per_token
-        if math.isfinite(pace_s):
-            self._parts.telemetry.time_per_output_token.observe(journal.lane, pace_s)
+        journal.pace_s, journal.queued_s = events.seconds_per_token, events.queued_s
+        self._parts.telemetry.generated(
+            journal.lane,
+            journal.model,
+            journal.tenant,
+            queued_s=journal.queued_s,
+            pace_s=journal.pace_s if math.isfinite(journal.pace_s) else None,
+        )
 
 
 def _used(events: TokenEvents, usage: Usage) -> Notes:

@@ -9,10 +9,11 @@ from fairlane.gateway.errors import ApiError
 from fairlane.gateway.middleware.tenant import CLIENT_CLOSED, Journal
 from fairlane.gateway.observability.metrics import traceparent
 from fairlane.gateway.records.record import LONGEST_TEXT, RequestRecord
-from fairlane.gateway.records.recorder import Recorder, Refused
+from fairlane.gateway.records.recorder import Refused, RequestRecorder
 from fairlane.gateway.requests.prepare import Plan
 from fairlane.gateway.requests.request import LiveRequest
 from fairlane.gateway.requests.settlement import outcome_of
+from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import Outcome
 from fairlane.store.errors import STORE_ERRORS
 
@@ -23,7 +24,7 @@ _TRACED = "-01"
 
 
 def opened(
-    recorder: Recorder, caller: Caller, journal: Journal, plan: Plan, request: LiveRequest, answer_id: str
+    recorder: RequestRecorder, caller: Caller, journal: Journal, plan: Plan, request: LiveRequest, answer_id: str
 ) -> None:
     """All jobs of a request are put. `answer_id`: where the answer's id does not hold the request's; else empty."""
     if not recorder.enabled:
@@ -51,7 +52,7 @@ def opened(
     journal.record = recorder.open(record, request, journal.arrived_s)
 
 
-def ended(recorder: Recorder, caller: Caller, journal: Journal, error: BaseException | None) -> None:
+def ended(recorder: RequestRecorder, caller: Caller, journal: Journal, error: BaseException | None) -> None:
     """Generation has ended, by this error if by one; what was never let in is noted too."""
     if not recorder.enabled:
         return
@@ -60,7 +61,8 @@ def ended(recorder: Recorder, caller: Caller, journal: Journal, error: BaseExcep
         outcome = Outcome.FINISHED if error is None else _outcome(error)
         journal.record.answered(code, outcome, message, limit)
     elif isinstance(error, ApiError) and error.status in _RECORDED:
-        lane, model, prompt_tokens = error.asked
+        model, prompt_tokens = error.asked
+        lane = journal.lane if journal.lane in set(LaneName) else ""
         refused = Refused(
             tenant=caller.tenant_id,
             key=caller.key_id,
@@ -69,7 +71,7 @@ def ended(recorder: Recorder, caller: Caller, journal: Journal, error: BaseExcep
             code=error.code,
             message=message,
             limit=limit,
-            lane=lane,
+            lane=error.lane or lane,
             model=model,
             prompt_tokens=prompt_tokens,
         )

@@ -16,10 +16,16 @@ class Progress(Protocol):
     """When tokens came, on the event loop's clock; `requests.stream.TokenEvents` is one."""
 
     @property
-    def first_token_s(self) -> float | None: ...
+    def first_token_s(self) -> float | None:
+        """None: there is none yet."""
 
     @property
-    def last_token_s(self) -> float | None: ...
+    def last_token_s(self) -> float | None:
+        """As above."""
+
+    @property
+    def queued_s(self) -> float | None:
+        """How long it took until the step that began with its prompt; None: not told."""
 
 
 class LiveRecord:
@@ -112,6 +118,8 @@ class LiveRecord:
         record, self._answered = self.record, True
         self.update()
         record.total_ms = round(self.age_ms, 1)
+        if record.queue_ms is None:
+            record.queue_ms = record.taken_ms
         record.code, record.message, record.limit = code, message, limit
         record.outcome = record.outcome or outcome.value
         record.add(record.total_ms, "ended")
@@ -128,6 +136,8 @@ class LiveRecord:
             if record.ttft_ms is None:
                 record.ttft_ms = self._at_ms(progress.first_token_s)
                 record.add(record.ttft_ms, "first_token")
+            if progress.queued_s is not None:
+                record.queue_ms = round(progress.queued_s * 1e3, 1)
             if progress.last_token_s is not None:
                 record.last_token_ms = self._at_ms(progress.last_token_s)
         record.state = self._state()
@@ -190,7 +200,7 @@ class LiveRecord:
         record.prefill_steps += steps.prefill_steps
         record.prefill_tokens += steps.prefill_tokens
         record.decode_steps += steps.decode_steps
-        if steps.queued_ms is not None:
-            record.queue_ms = round(max(record.queue_ms or 0.0, steps.queued_ms), 1)
+        if steps.taken_ms is not None:
+            record.taken_ms = round(max(record.taken_ms or 0.0, steps.taken_ms), 1)
         for reason, waited_ms in steps.waits_ms.items():
             waits[reason] = round(max(waits.get(reason, 0.0), waited_ms), 1)

@@ -80,6 +80,9 @@ class RequestRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     expected_ttft_ms: float | None = None
     """What admission reckoned with."""
     queue_ms: float | None = None
+    """Until the step that began with its prompt."""
+    taken_ms: float | None = None
+    """Until the worker that ended it took it from the queue."""
     ttft_ms: float | None = None
     last_token_ms: float | None = None
     total_ms: float | None = None

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from fairlane.gateway.records.live import LiveRecord
 from fairlane.gateway.records.record import LONGEST_TEXT, RequestRecord
-from fairlane.gateway.records.storage import Ended, RecordStore, packed_names
+from fairlane.gateway.records.storage import EndedRecord, RecordStore, packed_names
 from fairlane.gateway.requests.request import LiveJob, LiveRequest, random_id
 from fairlane.quotas.store import Charge, Lapsed
 from fairlane.scheduler.protocol.messages import Outcome
@@ -73,9 +73,9 @@ class _Lot:
 
     most: int
     came: int = 0
-    kept: list[Ended] = field(default_factory=list)
+    kept: list[EndedRecord] = field(default_factory=list)
 
-    def add(self, one: Ended) -> None:
+    def add(self, one: EndedRecord) -> None:
         self.came += 1
         if len(self.kept) < self.most:
             self.kept.append(one)
@@ -83,7 +83,7 @@ class _Lot:
             self.kept[place] = one
 
 
-class Recorder:
+class RequestRecorder:
     """Of one gateway. `run` writes; the other calls only take notes."""
 
     def __init__(
@@ -102,7 +102,7 @@ class Recorder:
         self._wall_clock = wall_clock
         self._live: dict[str, LiveRecord] = {}
         self._special, self._plain = _Lot(MOST_A_FLUSH), _Lot(MOST_A_FLUSH)
-        self._unwritten: list[Ended] = []
+        self._unwritten: list[EndedRecord] = []
         """Taken from the two, and not in the store yet."""
         self._gone: dict[str, str] = {}
         """What was written as running and is over: names by id."""
@@ -251,7 +251,7 @@ class Recorder:
 
     def _end(self, record: RequestRecord) -> None:
         is_special = _is_special(record)
-        (self._special if is_special else self._plain).add(Ended(record, is_special))
+        (self._special if is_special else self._plain).add(EndedRecord(record, is_special))
 
     def _with_news(self, now_s: float) -> list[LiveRecord]:
         """What is to be written of what runs."""

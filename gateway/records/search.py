@@ -13,7 +13,7 @@ from typing import Literal
 
 from fairlane.gateway.records import keys
 from fairlane.gateway.records.record import RequestRecord
-from fairlane.gateway.records.recorder import Recorder
+from fairlane.gateway.records.recorder import RequestRecorder
 from fairlane.gateway.records.storage import PAGE, RecordStore
 
 Slowest = Literal["ttft", "total", "queue"]
@@ -71,7 +71,7 @@ class Wanted:
 class Records:
     """What any gateway can say of all gateways' requests. Every call may raise StoreUnavailable."""
 
-    def __init__(self, store: RecordStore, recorder: Recorder) -> None:
+    def __init__(self, store: RecordStore, recorder: RequestRecorder) -> None:
         self._store = store
         self._recorder = recorder
         self._one_at_a_time = asyncio.Lock()

@@ -27,7 +27,7 @@ _SCRIPTS = {name: Script(source) for name, source in read_scripts(Path(__file__)
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedRecord:
     """A record that goes into the ring; `is_special`: others make room before it does."""
 
     record: RequestRecord
@@ -44,14 +44,14 @@ class RecordStore:
         self._most = most
 
     async def write(
-        self, ended: Sequence[Ended], running: Sequence[RequestRecord], gone: Iterable[tuple[str, str]] = ()
+        self, ended: Sequence[EndedRecord], running: Sequence[RequestRecord], gone: Iterable[tuple[str, str]] = ()
     ) -> None:
         """Note what has ended, how far it is what runs, and what runs no more: the last by id and packed names."""
         await self._write(self._gateway_id, ended, running, gone)
 
     async def settle_lost(self, gateway_id: str, record: RequestRecord) -> None:
         """A request of another gateway, which is gone, has ended: it was settled in its place."""
-        await self._write(gateway_id, [Ended(record, is_special=True)], (), [(record.id, packed_names(record))])
+        await self._write(gateway_id, [EndedRecord(record, is_special=True)], (), [(record.id, packed_names(record))])
 
     async def find(self, name: str) -> RequestRecord | None:
         """A record by its id or another of its names."""
@@ -83,7 +83,7 @@ class RecordStore:
     async def _write(
         self,
         gateway_id: str,
-        ended: Sequence[Ended],
+        ended: Sequence[EndedRecord],
         running: Sequence[RequestRecord],
         gone: Iterable[tuple[str, str]],
     ) -> None:

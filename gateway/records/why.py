@@ -29,8 +29,9 @@ _LEAST_MS = 1.0
 def waits_of(record: RequestRecord) -> list[tuple[str, float]]:
     """What it waited for, the longest first; until a worker took it, and at the worker by reason."""
     waits = dict(record.waits_ms)
-    if record.queue_ms is not None:
-        waits["queue"] = record.queue_ms
+    queued_ms = record.queue_ms if record.taken_ms is None else record.taken_ms
+    if queued_ms is not None:
+        waits["queue"] = queued_ms
     if record.paused_ms > waits.get("grant", 0.0):
         waits["grant"] = record.paused_ms
     return sorted(waits.items(), key=lambda wait: wait[1], reverse=True)

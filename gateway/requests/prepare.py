@@ -193,7 +193,8 @@ class Preparer:
             try:
                 answers = admit(ids, asked, model, known, now_ms=now_ms)
             except ApiError as refused:
-                refused.asked = service_level.lane.name.value, model.name, sum(map(len, prompts))
+                refused.lane = service_level.lane.name
+                refused.asked = model.name, sum(map(len, prompts))
                 raise
         return Plan(
             request=request,

@@ -70,7 +70,7 @@ class Submitter:
             await self._start(caller, request, plan, arrived_s)
         except BaseException as error:
             if isinstance(error, ApiError):
-                error.asked = request.ask.lane, request.ask.model, request.ask.prompt_tokens
+                error.asked = request.ask.model, request.ask.prompt_tokens
             await self._end(caller, request, error, submitted=False)
             raise
         return request

@@ -169,6 +169,8 @@ class TokenDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     cached_tokens: int = 0
     """Prompt tokens of the job that the prefix cache had; said with a choice's first token, or with the one by which
     an engine elsewhere has told it."""
+    queued_ms: float | None = None
+    """From the job's arrival to the step in which its prompt was begun; said with its first token under a lease."""
 
     def __repr__(self) -> str:
         return f"TokenDelta({self.job_id}/{self.choice} from {self.first_index}, {len(self.token_ids)} tokens)"
@@ -217,7 +219,7 @@ class Paused(msgspec.Struct, frozen=True, kw_only=True, tag="paused"):
 class JobSteps(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a job's steps at the worker that ended it came to, over all its choices."""
 
-    queued_ms: float | None = None
+    taken_ms: float | None = None
     """From the job's arrival until this worker took it; None: an earlier holder had published tokens of it."""
     prefill_steps: int = 0
     prefill_tokens: int = 0
@@ -303,6 +305,8 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What a further token takes a stream that is alone here: a step, and what lies between two. 0.0: not measured."""
     prefill_tokens_per_s: float = 0.0
     """Measured prefill rate, for people."""
+    kv_blocks: dict[str, int] = {}
+    """KV blocks that running and waiting sequences hold, of the tenants with most of them."""
     step_weights: tuple[float, ...] = ()
     """What a step takes in ms: whatever it holds, and per row, prefilled token, KV token read and attention pair. Empty
     before the worker has learnt it."""

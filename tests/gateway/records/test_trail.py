@@ -261,7 +261,7 @@ async def test_a_client_that_leaves_is_no_failure(served: Served) -> None:
             await anext(got.aiter_lines())
     await served.landed()
     async with asyncio.timeout(WAIT_S):
-        while (await record(served, "left"))["state"] != "ended":
+        while (await record(served, "left"))["state"] != "ended":  # noqa: ASYNC110 - polled from outside
             await asyncio.sleep(0.01)
 
     found = await record(served, "left")
@@ -310,7 +310,7 @@ async def test_another_gateway_tells_of_requests_that_run_and_that_ended(served:
         served.worker.limit = None
         await running
         async with asyncio.timeout(WAIT_S):
-            while (await record(other, "runs"))["state"] != "ended":
+            while (await record(other, "runs"))["state"] != "ended":  # noqa: ASYNC110 - polled from outside
                 await asyncio.sleep(0.02)
 
         assert states == {"ended": "ended", "runs": "running"}

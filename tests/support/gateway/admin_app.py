@@ -14,14 +14,17 @@ from starlette.responses import Response
 
 from fairlane.gateway import errors
 from fairlane.gateway.admin import routes as admin
+from fairlane.gateway.admin.live import LiveHub
 from fairlane.gateway.admin.openai import routes as openai_admin
+from fairlane.gateway.admin.overview import Overview
 from fairlane.gateway.admin.router import AdminParts, mount
 from fairlane.gateway.batches.batch_records import BatchRecords
 from fairlane.gateway.console import routes as console_routes
-from fairlane.gateway.fleet import Door
+from fairlane.gateway.figures.figure_store import FigureStore
+from fairlane.gateway.fleet import Door, ServedModel
 from fairlane.gateway.openapi import document as openapi
 from fairlane.gateway.operators import AdminKeys, Guesses, Sessions
-from fairlane.gateway.records.recorder import Recorder
+from fairlane.gateway.records.recorder import RequestRecorder
 from fairlane.gateway.records.search import Records
 from fairlane.gateway.records.storage import RecordStore
 from fairlane.gateway.requests.admission import AllOpenRequests
@@ -112,6 +115,19 @@ class HandFleet:
 
 
 @dataclass
+class HandPicture:
+    """The same fleet as a cache has read it."""
+
+    fleet: HandFleet
+    is_fresh: bool = True
+    models: Mapping[str, ServedModel] = field(default_factory=dict)
+
+    @property
+    def workers(self) -> list[WorkerStatus]:
+        return self.fleet.statuses
+
+
+@dataclass
 class AdminBench:
     """A gateway's admin side, open for one test."""
 
@@ -167,6 +183,7 @@ class _Nowhere:
 
 def parts(redis: Redis, fleet: HandFleet, open_requests: AllOpenRequests) -> AdminParts:
     """What the admin API works on, over one store."""
+    overview = Overview(HandPicture(fleet), FigureStore(redis), DEFAULT_LANES)
     admin_keys = AdminKeys(redis, ADMIN_KEY, Guesses(free=1000))
     records = RecordStore(redis, "test", most=1_000)
     return AdminParts(
@@ -180,8 +197,10 @@ def parts(redis: Redis, fleet: HandFleet, open_requests: AllOpenRequests) -> Adm
         fleet=fleet,
         lanes=DEFAULT_LANES,
         batches=BatchRecords(redis, most_open=100),
-        records=Records(records, Recorder(records, _Nowhere(), "test", enabled=True)),
+        records=Records(records, RequestRecorder(records, _Nowhere(), "test", enabled=True)),
         open_requests=open_requests,
+        overview=overview,
+        live=LiveHub(overview.view),
         changed=lambda: None,
     )
 

@@ -1,4 +1,4 @@
-"""One simulated installation under a trace: what `fairlane simulate` runs, once for each load."""
+"""One simulated installation under a trace: what `fairlane simulate` and the console run, once for each load."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,7 +12,8 @@ from fairlane.scheduler.simulation.results import ServiceMeter, Summary, summari
 from fairlane.scheduler.simulation.simulate import SimulatedStep, Simulation, SimulationObserver
 from fairlane.scheduler.simulation.simulated_admission import SimulatedAdmission
 from fairlane.scheduler.simulation.synthetic_tenants import SyntheticTenants
-from fairlane.scheduler.simulation.workload import Arrival, Record, TraceRow, scale_load
+from fairlane.scheduler.simulation.trace import TraceRow, scale_load
+from fairlane.scheduler.simulation.workload import Arrival, Record
 
 MOST_WORKERS = 1_000
 MOST_LOAD = 10_000.0
@@ -52,7 +53,9 @@ class Scenario:
             max_sequences=sizes.max_sequences,
             costs=sizes.costs(),
         )
-        decides = any(tier.deadline_ms or tier.hard_ttft_ms for tier in self.overlay.tiers)
+        decides = any(tier.deadline_ms or tier.hard_ttft_ms for tier in self.overlay.tiers) or any(
+            row.deadline_ms or row.ttft_ms for row in self.rows
+        )
         records = Simulation(
             arrivals=self.overlay.arrivals(scale_load(self.rows, load)),
             policies=planners,
