@@ -7,6 +7,7 @@
     fleet.py                   models, workers, drain and undrain
     overview.py                what the console shows first, of the whole fleet
     batches.py                 batches that have not ended
+    traces.py                  request traces, and simulations of them
     explain.py                 why a request of this tenant would be refused or wait now
     inputs.py  views.py        what is read from a body, and what is answered
     openai/                    OpenAI's administration API over the same tenants, keys and limits
