@@ -285,6 +285,7 @@ def _admin(resources: Resources) -> AdminParts:
         overview=resources.overview,
         traces=resources.traces,
         simulator=resources.simulator,
+        live=resources.live,
         changed=resources.authenticator.forget,
     )
 

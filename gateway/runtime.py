@@ -11,6 +11,7 @@ from functools import partial
 import redis.asyncio
 from opentelemetry.sdk.trace import SpanProcessor
 
+from fairlane.gateway.admin.live import LiveHub
 from fairlane.gateway.admin.overview import Overview
 from fairlane.gateway.auth import Authenticator
 from fairlane.gateway.batches.batch_records import BatchRecords
@@ -30,7 +31,8 @@ from fairlane.gateway.identity.credentials import CredentialReader
 from fairlane.gateway.identity.tokens import Tokens
 from fairlane.gateway.middleware.idempotent_run import Runs
 from fairlane.gateway.middleware.tenant import RefusedRequests
-from fairlane.gateway.observability.metrics import ProcessMetrics, Telemetry
+from fairlane.gateway.observability.metrics import Telemetry
+from fairlane.gateway.observability.process_metrics import ProcessMetrics
 from fairlane.gateway.operators import AdminKeys, Sessions
 from fairlane.gateway.requests.admission import AllOpenRequests
 from fairlane.gateway.requests.delivery import Dispatcher, Link
@@ -250,6 +252,7 @@ class Resources:
             self.figures, self.telemetry.figures, self.fleet_cache, self.lanes, self.gateway_id, self._jobs_in_hand
         )
         self.overview = Overview(self.fleet_cache, self.figures, self.lanes, clock=lambda: self.teller.now_s)
+        self.live = LiveHub(self.overview.view)
         self.malformed = Malformed()
         """Requests on all ports."""
         self.crowd = self.new_crowd()
@@ -278,6 +281,7 @@ class Resources:
     async def drain(self, grace_s: float) -> None:
         """Take no more requests, let those in the air finish for so long, then end them with an error that says so."""
         self._draining = True
+        await self.live.aclose()
         await self._landed(grace_s)
         left = [job for job in self.dispatcher.jobs.values() if not job.settled]
         if left:
@@ -362,17 +366,19 @@ class Resources:
     def _fleet_changed(self) -> None:
         self._looked.set()
         self.dispatcher.keep_lines(self.fleet_cache.queues)
-        self.telemetry.observe_fleet(self.fleet_cache.models.values())
 
     def _tell_when_asked(self) -> None:
         """Metrics that are read when they are asked for."""
         main, budgets, guard = self.store.breaker, self.budgets.breaker, self.guard
+        self.telemetry.fleet.lanes = self.lanes
+        self.telemetry.fleet.models = lambda: self.fleet_cache.models.values()
         self.telemetry.store_up.set_function(lambda: main.is_whole)
         self.telemetry.quota_store_up.set_function(lambda: budgets.is_whole)
         self.telemetry.store_openings.read = lambda: sum(each.openings for each in {main, budgets})
         self.telemetry.unreported.set_function(lambda: guard.unreported if guard else 0)
         self.telemetry.settlements_in_hand.set_function(lambda: self.settlements.in_hand)
         self.telemetry.connections.set_function(lambda: self.crowd.count)
+        self.telemetry.most_connections.set(self.settings.gateway.max_connections)
         self.telemetry.connections_cut.read = lambda: self.crowd.gave_way + self.crowd.turned_away
         self.telemetry.malformed.read = lambda: self.malformed.count
         self.telemetry.batches_open.set_function(lambda: self.batch_runner.open_count)

@@ -5,7 +5,7 @@
     tenants.py  keys.py        create, read, change, delete
     usage.py                   spend by lane, model, key and day; the ledger as CSV or JSON lines
     fleet.py                   models, workers, drain and undrain
-    overview.py                what the console shows first, of the whole fleet
+    overview.py  live.py       what the console shows first, of the whole fleet; the same as it changes
     batches.py                 batches that have not ended
     traces.py                  request traces, and simulations of them
     explain.py                 why a request of this tenant would be refused or wait now

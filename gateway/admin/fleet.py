@@ -2,7 +2,10 @@
 
 import logging
 
+from starlette.responses import Response
+
 from fairlane.gateway.admin.inputs import LanesQuery, Nothing, PageQuery
+from fairlane.gateway.admin.live import LiveResponse
 from fairlane.gateway.admin.overview import OverviewView, lane_view
 from fairlane.gateway.admin.router import Call
 from fairlane.gateway.admin.views import LaneView, Page, WorkerView, page, worker_view
@@ -51,6 +54,11 @@ async def _set_draining(call: Call, *, draining: bool) -> WorkerView:
 async def get_overview(call: Call, _: Nothing) -> OverviewView:
     """What the console shows, of the whole fleet."""
     return await call.parts.overview.view()
+
+
+async def watch(call: Call, _: Nothing) -> Response:
+    """The same, as it changes."""
+    return LiveResponse(call.parts.live, call.parts.live.enter(call.check))
 
 
 async def list_lanes(call: Call, query: LanesQuery) -> Page[LaneView]:

@@ -7,6 +7,7 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar, get_origin
 
 import msgspec
@@ -16,6 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route, Router
 
 from fairlane.gateway import errors
+from fairlane.gateway.admin.live import LiveHub
 from fairlane.gateway.admin.overview import Overview
 from fairlane.gateway.batches.batch_records import BatchRecords
 from fairlane.gateway.errors import ApiError, Code, invalid, not_found
@@ -131,6 +133,7 @@ class AdminParts:
     overview: Overview
     traces: TraceFolder
     simulator: Simulator
+    live: LiveHub
     changed: Callable[[], None]
     """To be called once a call may have changed a tenant or a key, before it is answered."""
 
@@ -144,6 +147,8 @@ class Call:
     expected: IfMatch
     """What the caller takes what is to be changed for."""
     address: str
+    check: Callable[[], Awaitable[object]]
+    """Raises ApiError once the operator may not call any more: for answers that take long."""
     headers: dict[str, str] = field(default_factory=dict)
     """Of the answer, beside those of all answers."""
     request: Request | None = None
@@ -242,9 +247,9 @@ def endpoint(operation: Operation[Any], parts: AdminParts) -> Callable[[Request]
             address = await _let_through(parts, request)
             given = await _input(operation, request) if operation.form is None else operation.input()
             expected = if_match(request.scope["headers"]) if operation.honours_tags else IfMatch()
-            call = Call(
-                parts, request.path_params, expected, address, request=request if operation.form is not None else None
-            )
+            check = partial(_let_through, parts, request)
+            read_by_handler = None if operation.form is None else request
+            call = Call(parts, request.path_params, expected, address, check, request=read_by_handler)
             try:
                 document = await operation.handler(call, given)
             finally:

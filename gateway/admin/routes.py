@@ -44,6 +44,7 @@ from fairlane.gateway.admin.views import (
     UsageView,
     WorkerView,
 )
+from fairlane.gateway.http.sse import MEDIA_TYPE
 from fairlane.gateway.traces.figures import SimulationView
 
 PREFIX = "/admin/v1"
@@ -277,6 +278,17 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         handler=admin_fleet.get_overview,
         input=Nothing,
         answer=OverviewView,
+    ),
+    Operation(
+        method="GET",
+        path="/live",
+        name="watch_overview",
+        summary="Watch the overview: an event `overview` about each second, until the session or token ends",
+        handler=admin_fleet.watch,
+        input=Nothing,
+        answer=str,
+        media=(MEDIA_TYPE,),
+        codes=("overloaded",),
     ),
     Operation(
         method="GET",

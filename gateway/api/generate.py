@@ -67,7 +67,7 @@ class Generate(Generic[Generation]):
         disconnect = scope["state"][STATE]
         plan = await self._read(scope, receive, answer, caller, journal)
         with plan:
-            journal.lane = plan.service_level.lane.name
+            journal.lane, journal.model = plan.service_level.lane.name, plan.model.name
             if is_recording():
                 self._note(journal, plan)
             in_flight = self._parts.telemetry.in_flight
@@ -181,6 +181,7 @@ class Generate(Generic[Generation]):
             queue_span=self._parts.telemetry.span("queue"),
             still_waits_ms=self._parts.dispatcher.still_waits_ms,
             eta_ms=plan.expected_ttft_ms,
+            gap=self._parts.telemetry.gaps(journal.lane, journal.model, journal.tenant).observe,
         )
         try:
             await events.run(answer, rhythm)
@@ -210,17 +211,14 @@ class Generate(Generic[Generation]):
         journal.prompt_tokens, journal.output_tokens = usage.prompt_tokens, usage.completion_tokens
         if is_recording():
             journal.notes |= _used(events, usage)
-        journal.pace_s = pace_s = events.seconds_per_token
-        journal.queued_s = _queued_s(events)
-        if math.isfinite(pace_s):
-            self._parts.telemetry.time_per_output_token.observe(journal.lane, pace_s)
-
-
-def _queued_s(events: TokenEvents) -> float | None:
-    """The longest wait of its jobs until a worker took them, as far as workers have said."""
-    steps = [job.finished.steps for job in events.jobs if job.finished is not None]
-    waits_ms = [each.queued_ms for each in steps if each is not None and each.queued_ms is not None]
-    return max(waits_ms) / 1e3 if waits_ms else None
+        journal.pace_s, journal.queued_s = events.seconds_per_token, events.queued_s
+        self._parts.telemetry.generated(
+            journal.lane,
+            journal.model,
+            journal.tenant,
+            queued_s=journal.queued_s,
+            pace_s=journal.pace_s if math.isfinite(journal.pace_s) else None,
+        )
 
 
 def _used(events: TokenEvents, usage: Usage) -> Notes:

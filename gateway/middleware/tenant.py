@@ -97,6 +97,7 @@ class Journal:
     tenant: str = ""
     body_bytes: int = 0
     lane: str = "none"
+    model: str = "none"
     code: str = OK
     prompt_tokens: int = 0
     output_tokens: int = 0
@@ -107,6 +108,11 @@ class Journal:
     """Wait until a worker began with it, from its arrival."""
     notes: Notes = field(default_factory=dict)
     """Attributes of its span."""
+
+    @property
+    def is_refusal(self) -> bool:
+        """It was refused, or ended by an error."""
+        return self.code not in (OK, CLIENT_CLOSED)
 
 
 class TenantMiddleware:
@@ -204,13 +210,19 @@ class TenantMiddleware:
         return caller.statuses
 
     def _record(self, journal: Journal, span: Span, now_s: float) -> None:
-        telemetry, took_s = self._telemetry, now_s - journal.arrived_s
-        telemetry.requests.add(journal.endpoint, journal.lane, journal.code)
-        telemetry.duration.observe(journal.lane, took_s)
-        ttft_s = None if journal.first_token_s is None else journal.first_token_s - journal.arrived_s
-        if ttft_s is not None:
-            telemetry.time_to_first_token.observe(journal.lane, ttft_s)
-        telemetry.figures.ended(
+        took_s, first_s = now_s - journal.arrived_s, journal.first_token_s
+        ttft_s = None if first_s is None else first_s - journal.arrived_s
+        self._telemetry.ended(
+            endpoint=journal.endpoint,
+            lane=journal.lane,
+            model=journal.model,
+            tenant=journal.tenant,
+            code=journal.code,
+            is_refusal=journal.is_refusal,
+            took_s=took_s,
+            first_token_s=ttft_s,
+        )
+        self._telemetry.figures.ended(
             Ended(journal.tenant, journal.lane, journal.code, ttft_s, journal.pace_s, journal.queued_s)
         )
         if span.is_recording:
@@ -236,7 +248,7 @@ def _tell(journal: Journal, span: Span) -> None:
         "fairlane.code": journal.code,
     }
     span.tell(own | journal.notes)
-    if journal.code not in (OK, CLIENT_CLOSED):
+    if journal.is_refusal:
         span.fail(journal.code)
         span.tell({"error.type": journal.code})
 

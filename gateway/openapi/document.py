@@ -194,7 +194,7 @@ def _generates(body: object) -> bool:
 
 def _operation(row: Documented, named: Mapping[Any, Json]) -> Json:
     shown: Json = {"operationId": row.name, "summary": row.summary, "tags": [row.who]}
-    of_a_model = STREAM in row.answers
+    of_a_model = STREAM in row.answers and row.who == "tenant"
     asked = openapi_schemas.asked(of_a_model=of_a_model, if_match=row.if_match)
     shown["parameters"] = [*parameters(row.path, row.query), *asked]
     if row.body is not None:

@@ -169,6 +169,8 @@ class TokenDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     cached_tokens: int = 0
     """Prompt tokens of the job that the prefix cache had; said with a choice's first token, or with the one by which
     an engine elsewhere has told it."""
+    queued_ms: float | None = None
+    """From the job's arrival to the step in which its prompt was begun; said with its first token under a lease."""
 
     def __repr__(self) -> str:
         return f"TokenDelta({self.job_id}/{self.choice} from {self.first_index}, {len(self.token_ids)} tokens)"

@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 from fairlane.gateway import errors
 from fairlane.gateway.admin import routes as admin
+from fairlane.gateway.admin.live import LiveHub
 from fairlane.gateway.admin.openai import routes as openai_admin
 from fairlane.gateway.admin.overview import Overview
 from fairlane.gateway.admin.router import AdminParts, mount
@@ -176,6 +177,7 @@ def ask(tenant: str, job: str, **fields: Any) -> Ask:
 
 def parts(redis: Redis, fleet: HandFleet, open_requests: AllOpenRequests, traces: TraceFolder) -> AdminParts:
     """What the admin API works on, over one store."""
+    overview = Overview(HandPicture(fleet), FigureStore(redis), DEFAULT_LANES)
     admin_keys = AdminKeys(redis, ADMIN_KEY, Guesses(free=1000))
     return AdminParts(
         admin_keys=admin_keys,
@@ -189,9 +191,10 @@ def parts(redis: Redis, fleet: HandFleet, open_requests: AllOpenRequests, traces
         lanes=DEFAULT_LANES,
         batches=BatchRecords(redis, most_open=100),
         open_requests=open_requests,
-        overview=Overview(HandPicture(fleet), FigureStore(redis), DEFAULT_LANES),
         traces=traces,
         simulator=Simulator(),
+        overview=overview,
+        live=LiveHub(overview.view),
         changed=lambda: None,
     )
 
