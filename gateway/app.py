@@ -286,6 +286,7 @@ def _admin(resources: Resources) -> AdminParts:
         traces=resources.traces,
         simulator=resources.simulator,
         live=resources.live,
+        history=resources.history,
         changed=resources.authenticator.forget,
     )
 

@@ -11,6 +11,7 @@ from functools import partial
 import redis.asyncio
 from opentelemetry.sdk.trace import SpanProcessor
 
+from fairlane.gateway.admin.history import History
 from fairlane.gateway.admin.live import LiveHub
 from fairlane.gateway.admin.overview import Overview
 from fairlane.gateway.auth import Authenticator
@@ -252,6 +253,7 @@ class Resources:
             self.figures, self.telemetry.figures, self.fleet_cache, self.lanes, self.gateway_id, self._jobs_in_hand
         )
         self.overview = Overview(self.fleet_cache, self.figures, self.lanes, clock=lambda: self.teller.now_s)
+        self.history = History(self.figures, clock=lambda: self.teller.now_s)
         self.live = LiveHub(self.overview.view)
         self.malformed = Malformed()
         """Requests on all ports."""

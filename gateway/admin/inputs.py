@@ -261,6 +261,18 @@ class TraceContentQuery(_Query):
     offset: Annotated[int, Field(ge=0, le=2**53, description="Bytes to leave out at the beginning")] = 0
 
 
+class HistoryQuery(_Query):
+    """Which part of the history."""
+
+    span: Annotated[Literal["15m", "day", "month"], Field(description="How far it goes back")] = "15m"
+    lane: Annotated[Lane | None, Field(description="Only this lane's figures; absent: of all")] = None
+    tenant: Annotated[Word | None, Field(description="This tenant's figures too; absent: of none")] = None
+    until: Annotated[
+        float | None,
+        Field(ge=0, le=1e11, allow_inf_nan=False, description="Unix seconds at which it ends; absent: now"),
+    ] = None
+
+
 class OpenBatchesQuery(PageQuery):
     """Which open batches, by the end of their windows."""
 

@@ -17,6 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route, Router
 
 from fairlane.gateway import errors
+from fairlane.gateway.admin.history import History
 from fairlane.gateway.admin.live import LiveHub
 from fairlane.gateway.admin.overview import Overview
 from fairlane.gateway.batches.batch_records import BatchRecords
@@ -134,6 +135,7 @@ class AdminParts:
     traces: TraceFolder
     simulator: Simulator
     live: LiveHub
+    history: History
     changed: Callable[[], None]
     """To be called once a call may have changed a tenant or a key, before it is answered."""
 

@@ -9,9 +9,11 @@ from fairlane.gateway.admin import keys as admin_keys
 from fairlane.gateway.admin import tenants as admin_tenants
 from fairlane.gateway.admin import traces as admin_traces
 from fairlane.gateway.admin import usage as admin_usage
+from fairlane.gateway.admin.history import HistoryView
 from fairlane.gateway.admin.inputs import (
     AuditQuery,
     ExplainBody,
+    HistoryQuery,
     KeyBody,
     KeyChange,
     LanesQuery,
@@ -278,6 +280,15 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         handler=admin_fleet.get_overview,
         input=Nothing,
         answer=OverviewView,
+    ),
+    Operation(
+        method="GET",
+        path="/history",
+        name="get_history",
+        summary="Show the fleet's figures over fifteen minutes, a day or a month, in at most 360 points",
+        handler=admin_fleet.get_history,
+        input=HistoryQuery,
+        answer=HistoryView,
     ),
     Operation(
         method="GET",

@@ -1,5 +1,6 @@
 """The admin API over a real store, with a fleet that tests write by hand."""
 
+import time
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from starlette.responses import Response
 
 from fairlane.gateway import errors
 from fairlane.gateway.admin import routes as admin
+from fairlane.gateway.admin.history import History
 from fairlane.gateway.admin.live import LiveHub
 from fairlane.gateway.admin.openai import routes as openai_admin
 from fairlane.gateway.admin.overview import Overview
@@ -195,6 +197,7 @@ def parts(redis: Redis, fleet: HandFleet, open_requests: AllOpenRequests, traces
         simulator=Simulator(),
         overview=overview,
         live=LiveHub(overview.view),
+        history=History(FigureStore(redis), clock=time.time),
         changed=lambda: None,
     )
 
