@@ -286,7 +286,10 @@ def _admin(resources: Resources) -> AdminParts:
         records=resources.records,
         open_requests=resources.open_requests,
         overview=resources.overview,
+        traces=resources.traces,
+        simulator=resources.simulator,
         live=resources.live,
+        history=resources.history,
         changed=resources.authenticator.forget,
     )
 
