@@ -49,8 +49,11 @@ def _packed_binary() -> bytes:
 def render(helm: Path) -> Render:
     """Render the chart from a file of `helm/ci` and values on top. Raises RefusedError with helm's own words."""
 
-    def template(mode: str = "minimal", values: dict[str, Any] | None = None, release: str = "fairlane") -> Chart:
+    def template(
+        mode: str = "minimal", values: dict[str, Any] | None = None, release: str = "fairlane", kubernetes: str = "1.34"
+    ) -> Chart:
         command = [str(helm), "template", release, str(CHART), "--values", str(CHART / "ci" / f"{mode}-values.yaml")]
+        command += ["--namespace", "llm", "--kube-version", kubernetes]
         done = subprocess.run(
             [*command, "--values", "-"], input=json.dumps(values or {}), capture_output=True, text=True, check=False
         )

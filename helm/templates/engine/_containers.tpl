@@ -126,7 +126,7 @@ priority. So its probes are commands. Takes (dict "root" $ "engine" VALUES).
   volumeMounts:
     - {name: config, mountPath: /etc/fairlane, readOnly: true}
     - {name: data, mountPath: /var/lib/fairlane}
-    {{- if or (not $engine.url) $engine.weights.existingClaim }}
+    {{- if or (not $engine.url) $engine.weights.existingClaim $engine.weights.create }}
     - {name: weights, mountPath: /weights, readOnly: true}
     {{- end }}
     - {name: tmp, mountPath: /tmp}
