@@ -172,6 +172,7 @@ class Telemetry:
         self.duration = self._histogram("request_duration_seconds", "From arrival to the end of the answer", _SECONDS)
         self.queued = self._gauge("lane_queued", "Jobs that wait for a worker", "model", "lane")
         self.queued_tokens = self._gauge("lane_queued_tokens", "Tokens of the prompts that wait", "model", "lane")
+        self.running = self._gauge("lane_running", "Jobs that workers run", "model", "lane")
         self.oldest_wait = self._gauge("lane_oldest_wait_seconds", "Age of the oldest", "model", "lane")
         self.workers = self._gauge("workers", "Workers that take jobs of a model", "model")
         self.store_up = self._level("store_up", "1 while the store answers")
@@ -218,6 +219,8 @@ class Telemetry:
         for model in models:
             self.workers.labels(model.name).set(sum(not worker.draining for worker in model.workers))
             for lane, depth in model.depths.items():
+                running = sum(worker.running.get(lane, 0) for worker in model.workers)
+                self.running.labels(model.name, lane.value).set(running)
                 self.queued.labels(model.name, lane.value).set(depth.queued)
                 self.queued_tokens.labels(model.name, lane.value).set(depth.queued_tokens)
                 self.oldest_wait.labels(model.name, lane.value).set(depth.oldest_wait_ms / 1e3)

@@ -79,6 +79,22 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- end }}
 {{- end }}
 
+{{/* The authority of the store's certificate, as a volume and where it is mounted. Both take the root. */}}
+{{- define "fairlane.storeVolume" -}}
+{{- with .Values.store.ca.existingSecret }}
+- name: store-ca
+  secret:
+    secretName: {{ . }}
+    items: [{key: {{ $.Values.store.ca.secretKey }}, path: ca.crt}]
+{{- end }}
+{{- end }}
+
+{{- define "fairlane.storeMount" -}}
+{{- if .Values.store.ca.existingSecret }}
+- {name: store-ca, mountPath: /etc/fairlane-store, readOnly: true}
+{{- end }}
+{{- end }}
+
 {{/*
 A worker's probes, which ask its metrics: no traffic comes in. Ready means that its model is there, and holds a rollout
 until then. Takes (dict "port" NAME "startSeconds" N).

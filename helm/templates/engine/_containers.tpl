@@ -130,4 +130,7 @@ priority. So its probes are commands. Takes (dict "root" $ "engine" VALUES).
     - {name: weights, mountPath: /weights, readOnly: true}
     {{- end }}
     - {name: tmp, mountPath: /tmp}
+    {{- with include "fairlane.storeMount" .root }}
+    {{- . | nindent 4 }}
+    {{- end }}
 {{- end }}
