@@ -101,6 +101,19 @@ class ServedModel:
         return self.context_length if self.pool is None else min(self.context_length, self.pool)
 
 
+def together(found: Sequence[Depths]) -> dict[LaneName, LaneDepth]:
+    """What waits in each lane, over all of these queues."""
+    of_lane = {lane: [depths[lane] for depths in found if lane in depths] for lane in LaneName}
+    return {
+        lane: LaneDepth(
+            queued=sum(depth.queued for depth in depths),
+            oldest_wait_ms=max((depth.oldest_wait_ms for depth in depths), default=0),
+            queued_tokens=sum(depth.queued_tokens for depth in depths),
+        )
+        for lane, depths in of_lane.items()
+    }
+
+
 class FleetCache:
     """The last picture of the fleet. Between refreshes nothing changes, and nothing here waits for the store."""
 
@@ -289,16 +302,7 @@ class StoredFleet:
             queues = {name for name in queues if model_of(name) == model}
             if not queues:
                 raise not_found("model") if self._fleet_cache.is_fresh else fleet_unknown()
-        found = [await self._queue(name).depths() for name in sorted(queues)]
-        of_lane = {lane: [depths[lane] for depths in found if lane in depths] for lane in LaneName}
-        return {
-            lane: LaneDepth(
-                queued=sum(depth.queued for depth in depths),
-                oldest_wait_ms=max((depth.oldest_wait_ms for depth in depths), default=0),
-                queued_tokens=sum(depth.queued_tokens for depth in depths),
-            )
-            for lane, depths in of_lane.items()
-        }
+        return together([await self._queue(name).depths() for name in sorted(queues)])
 
     async def open_requests(self, tenant: str, allowed: Collection[str] | None) -> list[Door]:
         """Each model that a tenant may use (None: all), as its next request finds it. Raises as `find` does."""

@@ -2,13 +2,14 @@
 
 import pytest
 
-from fairlane.cli.simulated_run import Scenario
 from fairlane.scheduler.planner.step_budget import HOLD
 from fairlane.scheduler.protocol.lanes import LATENCY, LaneName
 from fairlane.scheduler.protocol.messages import Lease
 from fairlane.scheduler.simulation.calibration import preset
+from fairlane.scheduler.simulation.scenario import Scenario
 from fairlane.scheduler.simulation.synthetic_tenants import SyntheticTenants, lane_tiers
-from fairlane.scheduler.simulation.workload import Arrival, TraceRow
+from fairlane.scheduler.simulation.trace import TraceRow
+from fairlane.scheduler.simulation.workload import Arrival
 
 
 @pytest.mark.parametrize("name", ["h100-1b", "h100-8b", "a100-8b"])
