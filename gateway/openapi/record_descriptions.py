@@ -58,7 +58,7 @@ RECORD_PROPERTIES: Mapping[str, str] = {
     "RequestWait.reason": "`queue`: until a worker took it; else why a worker gave it no part in its steps",
     "PreemptionCause.lane": "Of who took its place",
     "PreemptionCause.request": "Id of the request that took its place; null where `tenant` is",
-    "PreemptionCause.resource": "What it lacked: `blocks` of KV, `slots` of the batch, `tokens` of a step, or its `pace`",
+    "PreemptionCause.resource": "What it lacked: KV `blocks`, batch `slots`, `tokens` of a step, or its `pace`",
     "PreemptionCause.tenant": "Whose request it was; null to other tenants, and where it was the lane's share floor",
     "RequestPreemption.at_ms": "Since the request's arrival",
     "RequestPreemption.blocks": "KV blocks that it gave up",
