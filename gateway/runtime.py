@@ -35,6 +35,9 @@ from fairlane.gateway.middleware.tenant import RefusedRequests
 from fairlane.gateway.observability.metrics import Telemetry
 from fairlane.gateway.observability.process_metrics import ProcessMetrics
 from fairlane.gateway.operators import AdminKeys, Sessions
+from fairlane.gateway.records.recorder import RequestRecorder
+from fairlane.gateway.records.search import Records
+from fairlane.gateway.records.storage import RecordStore
 from fairlane.gateway.requests.admission import AllOpenRequests
 from fairlane.gateway.requests.delivery import Dispatcher, Link
 from fairlane.gateway.requests.guarded_quotas import GuardedQuotas, Modes, RememberedKeys
@@ -45,6 +48,8 @@ from fairlane.gateway.requests.resume import Earlier
 from fairlane.gateway.requests.settlement import Settlements
 from fairlane.gateway.requests.submit import Submitter
 from fairlane.gateway.text.tokenizer import TextModel
+from fairlane.gateway.traces.files import TraceFolder
+from fairlane.gateway.traces.simulator import Simulator
 from fairlane.quotas.api_keys import KeyStore
 from fairlane.quotas.audit import Audit
 from fairlane.quotas.delegated_keys import DelegatedKeys
@@ -154,6 +159,11 @@ class Resources:
             self.registry, self._depths, read=partial(TextModel, raw_prompts=section.completions_special_tokens)
         )
         self.fleet = StoredFleet(self.registry, self.fleet_cache, self._calls)
+        record_store = RecordStore(self.store.patient, self.gateway_id, most=section.request_records)
+        self.recorder = RequestRecorder(
+            record_store, self.dispatcher, self.gateway_id, enabled=section.request_records > 0
+        )
+        self.records = Records(record_store, self.recorder)
         self.settlements = Settlements(
             self.quotas,
             self.dispatcher,
@@ -189,6 +199,7 @@ class Resources:
             self.dispatcher,
             self.fleet_cache,
             lease_s=section.reservation_lease_s,
+            on_reaped=self.recorder.reaped,
         )
         self.lost_jobs = LostJobs(self.dispatcher)
         self.orphans = Orphans(
@@ -244,6 +255,8 @@ class Resources:
             most_response_bytes=int(section.response_bytes),
         )
         self.seals = TenantSeals(patient)
+        self.traces = TraceFolder(settings.traces_folder, most_recorded=section.record.max_files * section.processes)
+        self.simulator = Simulator()
         self.figures = FigureStore(self.store.patient)
         self.teller = Teller(
             self.figures, self.telemetry.figures, self.fleet_cache, self.lanes, self.gateway_id, self._jobs_in_hand
@@ -297,6 +310,7 @@ class Resources:
                 stack.push_async_callback(self.budgets.aclose)
             if self.guard is not None:
                 stack.push_async_callback(self.guard.aclose, SETTLE_GRACE_S)
+            stack.push_async_callback(self.recorder.aclose)
             stack.push_async_callback(self.dispatcher.aclose)
             stack.push_async_callback(self.settlements.aclose, SETTLE_GRACE_S)
             stack.push_async_callback(self.runs.aclose, SETTLE_GRACE_S)
@@ -308,6 +322,7 @@ class Resources:
                 asyncio.create_task(self.lost_jobs.run(), name="lookout"),
                 asyncio.create_task(self.orphans.run(), name="orphans"),
                 asyncio.create_task(self._roll_up(), name="roll-up"),
+                asyncio.create_task(self.recorder.run(), name="recorder"),
                 asyncio.create_task(self.teller.run(), name="figures"),
             ]
             if self.guard is not None:
@@ -380,6 +395,7 @@ class Resources:
         self.telemetry.connections_cut.read = lambda: self.crowd.gave_way + self.crowd.turned_away
         self.telemetry.malformed.read = lambda: self.malformed.count
         self.telemetry.batches_open.set_function(lambda: self.batch_runner.open_count)
+        self.telemetry.records_dropped.read = lambda: self.recorder.dropped
         self.telemetry.reaped.read = lambda: self.reaper.reaped
         self.telemetry.wasted_tokens.read = lambda: self.dispatcher.wasted_tokens
 

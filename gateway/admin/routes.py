@@ -6,7 +6,9 @@ from fairlane.gateway.admin import batches as admin_batches
 from fairlane.gateway.admin import explain as admin_explain
 from fairlane.gateway.admin import fleet as admin_fleet
 from fairlane.gateway.admin import keys as admin_keys
+from fairlane.gateway.admin import requests as admin_requests
 from fairlane.gateway.admin import tenants as admin_tenants
+from fairlane.gateway.admin import traces as admin_traces
 from fairlane.gateway.admin import usage as admin_usage
 from fairlane.gateway.admin.history import HistoryView
 from fairlane.gateway.admin.inputs import (
@@ -21,9 +23,12 @@ from fairlane.gateway.admin.inputs import (
     OpenBatchesQuery,
     PageQuery,
     QuotaBody,
+    RequestsQuery,
     RotateBody,
+    SimulationBody,
     TenantBody,
     TenantChange,
+    TraceContentQuery,
     UsageQuery,
 )
 from fairlane.gateway.admin.overview import OverviewView
@@ -44,6 +49,8 @@ from fairlane.gateway.admin.views import (
     WorkerView,
 )
 from fairlane.gateway.http.sse import MEDIA_TYPE
+from fairlane.gateway.records.views import RequestDetail, RequestView
+from fairlane.gateway.traces.figures import SimulationView
 
 PREFIX = "/admin/v1"
 _TENANT = "/tenants/{tenant}"
@@ -314,6 +321,64 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         handler=admin_batches.list_batches,
         input=OpenBatchesQuery,
         answer=Page[OpenBatchView],
+    ),
+    Operation(
+        method="GET",
+        path="/requests",
+        name="list_requests",
+        summary="Show requests that run, and those that ended of late: the latest first, or the slowest",
+        handler=admin_requests.list_requests,
+        input=RequestsQuery,
+        answer=Page[RequestView],
+    ),
+    Operation(
+        method="GET",
+        path="/requests/{request}",
+        name="get_request",
+        summary="Show what became of a request and why; by its id, its `x-request-id` or its answer's id",
+        handler=admin_requests.get_request,
+        input=Nothing,
+        answer=RequestDetail,
+    ),
+    Operation(
+        method="GET",
+        path="/traces",
+        name="list_traces",
+        summary="List the request traces that this gateway's machine has recorded or was sent, newest first",
+        handler=admin_traces.list_traces,
+        input=PageQuery,
+        answer=Page[admin_traces.TraceView],
+    ),
+    Operation(
+        method="POST",
+        path="/traces",
+        name="upload_trace",
+        summary="Send a request trace, to be simulated",
+        handler=admin_traces.upload_trace,
+        input=Nothing,
+        form=admin_traces.TraceForm,
+        answer=admin_traces.TraceView,
+        status=201,
+    ),
+    Operation(
+        method="GET",
+        path="/traces/{trace}",
+        name="get_trace",
+        summary="Read a trace from an offset on, as far as it was written",
+        handler=admin_traces.show_trace,
+        input=TraceContentQuery,
+        answer=str,
+        media=(admin_traces.TRACE,),
+    ),
+    Operation(
+        method="POST",
+        path="/simulations",
+        name="simulate",
+        summary="Play a trace through the real scheduler in virtual time; one at a time",
+        handler=admin_traces.simulate,
+        input=SimulationBody,
+        answer=SimulationView,
+        codes=("not_found", "overloaded", "request_exceeds_limit"),
     ),
     Operation(
         method="GET",
