@@ -12,6 +12,7 @@ export const laneTitle = (lane) => h("span", { class: `lane-tag ${laneClass(lane
 export const laneClass = (lane) => (lane === "latency" ? "is-latency" : lane === "throughput" ? "is-throughput" : "");
 
 const TONES = {
+  finished: "good", rejected: "bad", unavailable: "bad", lost: "bad",
   active: "good", serving: "good", running: "good", completed: "good", ok: "good", in_progress: "good", admitted: "good",
   suspended: "bad", revoked: "bad", expired: "bad", failed: "bad", refused: "bad", error: "bad",
   draining: "warn", preempted: "warn", paused: "warn", queued: "info", waiting: "info", validating: "info",
