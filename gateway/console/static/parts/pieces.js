@@ -3,6 +3,7 @@
 import { fill, h, named } from "../dom.js";
 import { amount, percent, words } from "../format.js";
 import { ApiError } from "../api.js";
+import { isMoney, money } from "./money.js";
 
 export const badge = (word, tone = "") => h("span", { class: `badge ${tone}` }, word);
 
@@ -63,8 +64,9 @@ export function meter(label, parts, total, isRoom = true) {
 
 export function limitMeter(name, limit) {
   const { used = 0, reserved = 0 } = limit;
+  const told = isMoney(name) ? money : amount;
   const share = limit.limit > 0 ? percent((used + reserved) / limit.limit) : "–";
-  const label = `${amount(used)} used${reserved ? `, ${amount(reserved)} reserved` : ""} of ${amount(limit.limit)} (${share})`;
+  const label = `${told(used)} used${reserved ? `, ${told(reserved)} reserved` : ""} of ${told(limit.limit)} (${share})`;
   return meter(label, [["used", used], ["reserved", reserved]], limit.limit);
 }
 

@@ -76,7 +76,7 @@ function charges(found) {
     ["Prompt", `${count(found.prompt_tokens)} tokens`],
     ["Of it cached", `${count(found.cached_tokens)} tokens`],
     ["Output", `${count(found.output_tokens)} tokens`],
-    ...told.filter(([name]) => !["prompt_tokens", "cached_tokens", "output_tokens"].includes(name)).map(([name, value]) => [words(name), /spend|cost|price/.test(name) ? money(value) : count(value)]),
+    ...told.filter(([name]) => !["prompt_tokens", "cached_tokens", "output_tokens"].includes(name)).map(([name, value]) => [words(name), /^(spend|cost)/.test(name) ? money(value) : count(value)]),
   ]);
 }
 

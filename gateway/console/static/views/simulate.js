@@ -17,7 +17,7 @@ export async function simulate(root, { signal }) {
 
   const trace = field({ name: "trace", label: "Trace", type: "select", options: [], required: true });
   const file = h("input", { type: "file", "aria-label": "Send a trace", onchange: send });
-  const told = h("p", { class: "hint", "aria-live": "polite" }, "Or send one: recorded by Fairlane, CSV of arrival_s,prompt_tokens,output_tokens, or Mooncake's JSON lines.");
+  const told = h("p", { class: "hint", "aria-live": "polite" }, "Or send one: recorded by Fairlane, Mooncake's, or CSV with arrival_s, prompt_tokens, output_tokens.");
   const place = h("div", { class: "stack", "aria-live": "polite" });
   show(first.data);
 

@@ -2,13 +2,13 @@
 
 import { getIfThere, get } from "../api.js";
 import { fill, h, named } from "../dom.js";
-import { amount, ago, count, rate, words } from "../format.js";
+import { ago, amount, count, duration, rate, words } from "../format.js";
 import { every } from "../live.js";
 import { bars } from "../parts/bars.js";
 import { chart } from "../parts/chart.js";
 import { badge, card, isCounted, laneTag, limitMeter, segmented } from "../parts/pieces.js";
 import { table } from "../parts/table.js";
-import { moneyOf } from "../parts/money.js";
+import { money } from "../parts/money.js";
 
 const EVERY_MS = 3000;
 const HISTORY_EVERY_MS = 15_000;
@@ -98,8 +98,7 @@ function byDay(lines, from, days) {
   });
 }
 
-function usageTable({ data, total }) {
-  const cost = moneyOf(total);
+function usageTable({ data, total, currency }) {
   const columns = [
     { name: "Lane", cell: (line) => (line.lane ? laneTag(line.lane) : h("strong", {}, "All")) },
     { name: "Model", cell: (line) => (line.model ? named(line.model) : "") },
@@ -108,7 +107,8 @@ function usageTable({ data, total }) {
     { name: "Prompt tokens", class: "number", cell: (line) => amount(line.prompt_tokens) },
     { name: "Cached", class: "number", cell: (line) => amount(line.cached_tokens) },
     { name: "Output tokens", class: "number", cell: (line) => amount(line.output_tokens) },
-    ...(cost ? [{ name: cost.name, class: "number", cell: cost.shown }] : []),
+    ...(total.cost == null ? [] : [{ name: `Spend${currency ? `, ${currency}` : ""}`, class: "number", cell: (line) => money(line.cost) }]),
+    ...(total.gpu_seconds == null ? [] : [{ name: "Steps' time", class: "number", cell: (line) => duration(1000 * line.gpu_seconds) }]),
   ];
   const shown = table({ caption: "Usage by lane, model and key", columns, key: (line) => `${line.lane}/${line.model}/${line.key}`, empty: "No request of this tenant was settled in these days." });
   shown.update(data.length ? [...data, total] : []);
