@@ -24,6 +24,7 @@ MODULES = {
     "workers": ("reports:workers", "List and drain workers."),
     "lanes": ("reports:lanes", "Each lane's queue, running work, rate and targets."),
     "audit": ("audit:app", "Who changed what, when."),
+    "bench": ("bench.command:app", "Load on a running gateway, and what it showed; two runs compared."),
     "simulate": ("simulate:app", "The real scheduler in virtual time over a request trace."),
 }
 """Subcommands: the module and the Typer in it, and the help."""
