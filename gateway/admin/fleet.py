@@ -4,7 +4,8 @@ import logging
 
 from starlette.responses import Response
 
-from fairlane.gateway.admin.inputs import LanesQuery, Nothing, PageQuery
+from fairlane.gateway.admin.history import HistoryView
+from fairlane.gateway.admin.inputs import HistoryQuery, LanesQuery, Nothing, PageQuery
 from fairlane.gateway.admin.live import LiveResponse
 from fairlane.gateway.admin.overview import OverviewView, lane_view
 from fairlane.gateway.admin.router import Call
@@ -59,6 +60,11 @@ async def get_overview(call: Call, _: Nothing) -> OverviewView:
 async def watch(call: Call, _: Nothing) -> Response:
     """The same, as it changes."""
     return LiveResponse(call.parts.live, call.parts.live.enter(call.check))
+
+
+async def get_history(call: Call, query: HistoryQuery) -> HistoryView:
+    """The same over a stretch of time."""
+    return await call.parts.history.view(query.span, lane=query.lane, tenant=query.tenant, until_s=query.until)
 
 
 async def list_lanes(call: Call, query: LanesQuery) -> Page[LaneView]:

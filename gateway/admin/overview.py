@@ -14,7 +14,7 @@ from typing_extensions import TypedDict
 from fairlane.gateway.admin.views import LaneView, WorkerView, worker_view
 from fairlane.gateway.errors import fleet_unknown
 from fairlane.gateway.figures.figure_store import SLOT_S, FigureStore, GatewayFigures
-from fairlane.gateway.figures.sums import OTHERS, Buckets, LaneSums, Sums, merged, percentile_ms
+from fairlane.gateway.figures.sums import OTHERS, Buckets, LaneSums, Sums, merged, percentiles_ms
 from fairlane.gateway.figures.teller import FleetPicture
 from fairlane.gateway.fleet import ServedModel, together
 from fairlane.scheduler.planner.costs import slowest_ms
@@ -155,10 +155,10 @@ def lane_figures(lane: LaneSums) -> tuple[PercentilesView | None, PercentilesVie
 
 def percentiles(buckets: Buckets) -> PercentilesView | None:
     """A distribution; None where nothing was counted."""
-    found = [percentile_ms(buckets, share) for share in (0.5, 0.95, 0.99)]
-    if found[0] is None or found[1] is None or found[2] is None:
+    if not buckets:
         return None
-    return {"p50": found[0], "p95": found[1], "p99": found[2]}
+    p50, p95, p99 = percentiles_ms(buckets, (0.5, 0.95, 0.99))
+    return {"p50": p50, "p95": p95, "p99": p99}
 
 
 def goodput(lane: LaneSums) -> float | None:

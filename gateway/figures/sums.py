@@ -6,7 +6,7 @@ that were taken, so that their mean over gateways and time is right: each gatewa
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -121,14 +121,15 @@ def observe(buckets: Buckets, ms: float) -> None:
     buckets[number] = buckets.get(number, 0) + 1
 
 
-def percentile_ms(buckets: Buckets, share: float) -> float | None:
-    """The duration that this share of all does not exceed; None where there is none."""
-    wanted, seen = share * sum(buckets.values()), 0.0
+def percentiles_ms(buckets: Buckets, shares: Sequence[float]) -> list[float]:
+    """For each share, in ascending order, the duration that this part of all does not exceed. There is one at least."""
+    found, total, seen = list[float](), sum(buckets.values()), 0.0
     for number, count in sorted(buckets.items()):
         seen += count
-        if seen >= wanted:
-            return float(upper_ms(number - 1) * 2.0 ** ((1.0 - (seen - wanted) / count) / PER_DOUBLING))
-    return None
+        while len(found) < len(shares) and seen >= shares[len(found)] * total:
+            within = 1.0 - (seen - shares[len(found)] * total) / count
+            found.append(float(upper_ms(number - 1) * 2.0 ** (within / PER_DOUBLING)))
+    return found
 
 
 def add_counts(into: dict[str, int] | Buckets, counts: Mapping[str, int] | Mapping[int, int]) -> None:
