@@ -1,10 +1,13 @@
 """`fairlane bench`: load on a running gateway. `fairlane bench compare`: two runs side by side."""
 
 import asyncio
+import os
 import random
+import secrets
 import signal
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -34,6 +37,7 @@ from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.simulation.trace import TraceRow
 
 Option = typer.Option
+KEY_VARIABLE = "OPENAI_API_KEY"
 DEFAULT_REQUESTS = 100
 ASK_S = 30.0
 PATHS = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
@@ -64,7 +68,7 @@ BadRowsPolicy = Annotated[
 ]
 PromptTokens = Annotated[str, Option(metavar="N or LEAST:MOST", help="Of each prompt, where no trace says.")]
 OutputTokens = Annotated[str, Option(metavar="N or LEAST:MOST", help="Of each answer, where no trace says.")]
-Keys = Annotated[list[str] | None, Option("--key", envvar="OPENAI_API_KEY", help="A tenant's key; may be repeated.")]
+Keys = Annotated[list[str] | None, Option("--key", help="A tenant's key; may be repeated. Else OPENAI_API_KEY.")]
 KeysFile = Annotated[Path | None, Option("--keys", metavar="FILE", help="A line each: KEY, or NAME KEY [WEIGHT].")]
 Zipf = Annotated[float, Option(min=0.0, max=10.0, help="Exponent of the keys' shares; 0: all ask alike.")]
 LatencyShare = Annotated[float, Option(min=0.0, max=1.0, help="Part in the latency lane, where no trace says.")]
@@ -76,7 +80,10 @@ Api = Annotated[Literal["completions", "chat"], Option(help="Prompts as exact to
 Eos = Annotated[bool, Option("--ignore-eos/--stop-at-eos", help="Whether each answer has its whole length.")]
 MostOpen = Annotated[int, Option(min=1, max=20_000, help="Open loop: requests that run at once at most.")]
 TimeoutS = Annotated[float, Option("--timeout", metavar="SECONDS", min=0.1, help="Of one request.")]
-Seed = Annotated[int, Option(help="Of arrivals, sizes, lanes, keys and prompts.")]
+Seed = Annotated[int, Option(help="Of arrivals, sizes, lanes and keys.")]
+SamePrompts = Annotated[
+    bool, Option("--same-prompts", help="Prompts from the seed too: a second run finds them in the prefix cache.")
+]
 JsonFile = Annotated[Path | None, Option("--json", metavar="FILE", help="Write every figure and request there.")]
 
 
@@ -100,6 +107,7 @@ class BenchPlan(msgspec.Struct, frozen=True, kw_only=True):
     most_open: int
     timeout_s: float
     seed: int
+    same_prompts: bool
     api: str
     ignore_eos: bool
 
@@ -127,6 +135,7 @@ def run(
     most_open: MostOpen = 4_000,
     timeout: TimeoutS = 600.0,
     seed: Seed = 0,
+    same_prompts: SamePrompts = False,
     json_file: JsonFile = None,
     url: Url = None,
 ) -> None:
@@ -143,7 +152,7 @@ def run(
         plan = BenchPlan(
             setup={},
             rows=rows,
-            keys=load.read_keys(key or [], keys_file, zipf),
+            keys=load.read_keys(key or _own_key(keys_file), keys_file, zipf),
             prompts=load.Lengths.parse(prompt_tokens, "--prompt-tokens"),
             outputs=load.Lengths.parse(output_tokens, "--output-tokens"),
             targets=_targets(target or []),
@@ -156,6 +165,7 @@ def run(
             most_open=most_open,
             timeout_s=timeout,
             seed=seed,
+            same_prompts=same_prompts,
             api=api,
             ignore_eos=ignore_eos,
         )
@@ -183,6 +193,11 @@ def compare(
         show(rows, output, lambda: report.show_compared(rows))
         for each in report.differences(a, b):
             typer.echo(f"not alike: {each}", err=True)
+
+
+def _own_key(keys_file: Path | None) -> list[str]:
+    """The environment's, where no key is named otherwise."""
+    return [] if keys_file is not None else [key for key in (os.environ.get(KEY_VARIABLE),) if key]
 
 
 def _targets(stated: Sequence[str]) -> dict[str, LaneTarget]:
@@ -215,6 +230,7 @@ def _setup(plan: BenchPlan, trace: Path | None, part: str | None) -> dict[str, o
         "api": plan.api,
         "ignore_eos": plan.ignore_eos,
         "seed": plan.seed,
+        "same_prompts": plan.same_prompts,
     }
 
 
@@ -224,14 +240,15 @@ async def _run(plan: BenchPlan, url: str, model: str | None) -> BenchReport:
         Endpoint(url, PATHS[plan.api]),
         plan.keys,
         lambda request: _body(plan, served, request),
-        PromptMaker(plan.seed, vocabulary),
+        PromptMaker(f"{plan.seed}/{'' if plan.same_prompts else secrets.token_hex(8)}", vocabulary),
         plan.timeout_s,
     )
     started_at = time.time()
     progress = report.BenchProgress(bench.tally, plan.requests, plan.duration_s)
     watching = asyncio.create_task(progress.show())
     loading = asyncio.create_task(_load(plan, bench))
-    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, loading.cancel)
+    with suppress(ValueError, RuntimeError):  # signals are for a process's first thread alone
+        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, loading.cancel)
     try:
         await loading
         interrupted = False

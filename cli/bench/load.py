@@ -150,7 +150,7 @@ def read_keys(listed: Sequence[str], file: Path | None, zipf: float) -> list[Ten
 
 def _key(words: Sequence[str], place: int, zipf: float) -> TenantKey:
     key = words[0] if len(words) == 1 else words[1]
-    if len(words) > 3 or not (key.isascii() and key.isprintable()):
+    if len(words) > 3 or not (key and key.isascii() and key.isprintable() and " " not in key):
         raise CommandError(f"key {place}: expected KEY or NAME KEY [WEIGHT]")
     weight = float(place) ** -zipf
     if len(words) == 3:

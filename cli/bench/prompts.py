@@ -19,11 +19,11 @@ WORDS = tuple(
 class PromptMaker:
     """Makes them as token ids where the model's ids of common words are known, else as text of about so many tokens.
 
-    One seed makes the same prompts again. Blocks that a trace names are made from their names, so two prompts agree up
+    One seed makes the same prompts again: a second run with it would find them in the prefix cache. Blocks that a trace names are made from their names, so two prompts agree up
     to where their names part, and no further.
     """
 
-    def __init__(self, seed: int, vocabulary: Sequence[int] = ()) -> None:
+    def __init__(self, seed: str, vocabulary: Sequence[int] = ()) -> None:
         """`vocabulary`: ids of tokens to draw from; none: prompts are text."""
         self._seed = seed
         self._vocabulary = vocabulary

@@ -67,10 +67,11 @@ def show_report(report: BenchReport) -> None:
     groups = {**report.lanes, "all": report.total} if len(report.lanes) != 1 else report.lanes
     show_table(COLUMNS, [_row(name, group) for name, group in groups.items()])
     typer.echo("")
+    details: list[tuple[str, ...]] = []
     for name, group in groups.items():
         kinds = (("TTFT", group.ttft_ms), ("TPOT", group.tpot_ms), ("ITL", group.itl_ms), ("e2e", group.e2e_ms))
-        rows = [(f"{name} {kind}", *_spread(found)) for kind, found in kinds]
-        show_table(DETAIL_COLUMNS if name == next(iter(groups)) else [""] * len(DETAIL_COLUMNS), rows)
+        details += [(f"{name} {kind}", *_spread(found)) for kind, found in kinds]
+    show_table(DETAIL_COLUMNS, details)
     if len(report.tenants) > 1:
         typer.echo("")
         shown = list(report.tenants.items())[:MOST_TENANTS_SHOWN]
@@ -84,7 +85,7 @@ def show_report(report: BenchReport) -> None:
         ]
         show_table(("error", "requests", *lanes), by_code)
     typer.echo("")
-    typer.echo("; ".join(_notes(report)))
+    typer.echo("\n".join(_notes(report)))
 
 
 def _row(name: str, group: BenchGroup) -> tuple[object, ...]:
@@ -95,14 +96,15 @@ def _row(name: str, group: BenchGroup) -> tuple[object, ...]:
         group.ended,
         group.requests_per_s,
         group.output_tokens_per_s,
-        *(duration(None if ttft is None else part) for part in (_three(ttft))),
-        *(duration(None if tpot is None else part) for part in (_three(tpot))),
+        *_three(ttft),
+        *_three(tpot),
         f"{group.goodput:.1%}",
     )
 
 
-def _three(spread: BenchSpread | None) -> tuple[float, float, float]:
-    return (0.0, 0.0, 0.0) if spread is None else (spread.p50, spread.p95, spread.p99)
+def _three(spread: BenchSpread | None) -> list[str]:
+    parts = (None, None, None) if spread is None else (spread.p50, spread.p95, spread.p99)
+    return [duration(part) for part in parts]
 
 
 def _spread(spread: BenchSpread | None) -> list[str]:
@@ -114,8 +116,7 @@ def _spread(spread: BenchSpread | None) -> list[str]:
 def _notes(report: BenchReport) -> list[str]:
     total = report.total
     notes = [
-        f"{report.duration_s:,.1f} s",
-        f"{total.prompt_tokens:,} prompt tokens ({total.cached_tokens:,} cached)",
+        f"{report.duration_s:,.1f} s, {total.prompt_tokens:,} prompt tokens ({total.cached_tokens:,} cached), "
         f"{total.output_tokens:,} output tokens",
     ]
     for lane in report.lanes:

@@ -37,7 +37,7 @@ class Gaps:
         self._counts: Counter[int] = Counter()
 
     def add(self, gap_s: float) -> None:
-        self._counts[int(math.log(gap_s if gap_s > _LEAST_S else _LEAST_S) * _PER_FACTOR)] += 1
+        self._counts[math.floor(math.log(gap_s if gap_s > _LEAST_S else _LEAST_S) * _PER_FACTOR)] += 1
 
     def __add__(self, other: "Gaps") -> "Gaps":
         both = Gaps()
