@@ -11,6 +11,7 @@
     requests/        a request on its way: prepare, admit, submit, stream, settle
     traces/          what requests asked for, recorded, and simulations of it
     admin/ console/  what operators call and see
+    operators/       who they are, and what each may do
     figures/         what all gateways count, now and over a month
     openapi/ observability/
 

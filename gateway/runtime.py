@@ -34,7 +34,10 @@ from fairlane.gateway.middleware.idempotent_run import Runs
 from fairlane.gateway.middleware.tenant import RefusedRequests
 from fairlane.gateway.observability.metrics import Telemetry
 from fairlane.gateway.observability.process_metrics import ProcessMetrics
-from fairlane.gateway.operators import AdminKeys, Sessions
+from fairlane.gateway.operators.admin_key import AdminKeys
+from fairlane.gateway.operators.admin_tokens import AdminTokens
+from fairlane.gateway.operators.operators import Operators
+from fairlane.gateway.operators.sessions import Sessions
 from fairlane.gateway.requests.admission import AllOpenRequests
 from fairlane.gateway.requests.delivery import Dispatcher, Link
 from fairlane.gateway.requests.guarded_quotas import GuardedQuotas, Modes, RememberedKeys
@@ -125,8 +128,9 @@ class Resources:
         self.tenants, self.keys = TenantStore(patient), KeyStore(patient)
         self.ledger, self.audit = Ledger(patient), Audit(patient)
         self.rollup = RollUp(patient, days=section.usage_days, months=section.usage_months)
-        self.admin_keys = AdminKeys(self.store.patient, settings.admin_key)
-        self.sessions = Sessions(self.store.patient, self.admin_keys)
+        admin_keys, admin_tokens = AdminKeys(self.store.patient, settings.admin_key), AdminTokens(self.store.patient)
+        sessions = Sessions(self.store.patient, admin_keys, admin_tokens)
+        self.operators = Operators(admin_keys, admin_tokens, sessions)
         quotas = RedisQuotaStore(short, lease_ms=round(section.reservation_lease_s * 1e3), slicing=slicing)
         keys, delegations = KeyStore(short), DelegatedKeys(short)
         self.guard: GuardedQuotas | None = None
@@ -254,7 +258,7 @@ class Resources:
         )
         self.overview = Overview(self.fleet_cache, self.figures, self.lanes, clock=lambda: self.teller.now_s)
         self.history = History(self.figures, clock=lambda: self.teller.now_s)
-        self.live = LiveHub(self.overview.view)
+        self.live = LiveHub(self.overview.view, admin_tokens.revision)
         self.malformed = Malformed()
         """Requests on all ports."""
         self.crowd = self.new_crowd()
