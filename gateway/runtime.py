@@ -38,6 +38,9 @@ from fairlane.gateway.operators.admin_key import AdminKeys
 from fairlane.gateway.operators.admin_tokens import AdminTokens
 from fairlane.gateway.operators.operators import Operators
 from fairlane.gateway.operators.sessions import Sessions
+from fairlane.gateway.records.recorder import RequestRecorder
+from fairlane.gateway.records.search import Records
+from fairlane.gateway.records.storage import RecordStore
 from fairlane.gateway.requests.admission import AllOpenRequests
 from fairlane.gateway.requests.delivery import Dispatcher, Link
 from fairlane.gateway.requests.guarded_quotas import GuardedQuotas, Modes, RememberedKeys
@@ -160,6 +163,11 @@ class Resources:
             self.registry, self._depths, read=partial(TextModel, raw_prompts=section.completions_special_tokens)
         )
         self.fleet = StoredFleet(self.registry, self.fleet_cache, self._calls)
+        record_store = RecordStore(self.store.patient, self.gateway_id, most=section.request_records)
+        self.recorder = RequestRecorder(
+            record_store, self.dispatcher, self.gateway_id, enabled=section.request_records > 0
+        )
+        self.records = Records(record_store, self.recorder)
         self.settlements = Settlements(
             self.quotas,
             self.dispatcher,
@@ -195,6 +203,7 @@ class Resources:
             self.dispatcher,
             self.fleet_cache,
             lease_s=section.reservation_lease_s,
+            on_reaped=self.recorder.reaped,
         )
         self.lost_jobs = LostJobs(self.dispatcher)
         self.orphans = Orphans(
@@ -305,6 +314,7 @@ class Resources:
                 stack.push_async_callback(self.budgets.aclose)
             if self.guard is not None:
                 stack.push_async_callback(self.guard.aclose, SETTLE_GRACE_S)
+            stack.push_async_callback(self.recorder.aclose)
             stack.push_async_callback(self.dispatcher.aclose)
             stack.push_async_callback(self.settlements.aclose, SETTLE_GRACE_S)
             stack.push_async_callback(self.runs.aclose, SETTLE_GRACE_S)
@@ -316,6 +326,7 @@ class Resources:
                 asyncio.create_task(self.lost_jobs.run(), name="lookout"),
                 asyncio.create_task(self.orphans.run(), name="orphans"),
                 asyncio.create_task(self._roll_up(), name="roll-up"),
+                asyncio.create_task(self.recorder.run(), name="recorder"),
                 asyncio.create_task(self.teller.run(), name="figures"),
             ]
             if self.guard is not None:
@@ -388,6 +399,7 @@ class Resources:
         self.telemetry.connections_cut.read = lambda: self.crowd.gave_way + self.crowd.turned_away
         self.telemetry.malformed.read = lambda: self.malformed.count
         self.telemetry.batches_open.set_function(lambda: self.batch_runner.open_count)
+        self.telemetry.records_dropped.read = lambda: self.recorder.dropped
         self.telemetry.reaped.read = lambda: self.reaper.reaped
         self.telemetry.wasted_tokens.read = lambda: self.dispatcher.wasted_tokens
 

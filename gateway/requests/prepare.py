@@ -106,8 +106,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     def class_name(self, jobs: Sequence[LiveJob]) -> str:
         """As the answer's header has it: the queue may have promised less than admission would."""
-        booked = all(job.message is not None and job.message.guaranteed for job in jobs)
-        return class_name(guaranteed=self.guaranteed and booked)
+        return class_name(guaranteed=self.is_guaranteed(jobs))
+
+    def is_guaranteed(self, jobs: Sequence[LiveJob]) -> bool:
+        """The same as one word."""
+        return self.guaranteed and all(job.message is not None and job.message.guaranteed for job in jobs)
 
     def headers(self, jobs: Sequence[LiveJob]) -> Headers:
         """What the answer says of how it was served; of its jobs, once they are put."""
@@ -191,6 +194,7 @@ class Preparer:
                 answers = admit(ids, asked, model, known, now_ms=now_ms)
             except ApiError as refused:
                 refused.lane = service_level.lane.name
+                refused.asked = model.name, sum(map(len, prompts))
                 raise
         return Plan(
             request=request,
