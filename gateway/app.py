@@ -266,6 +266,7 @@ def _generation(resources: Resources) -> Parts:
         dispatcher=resources.dispatcher,
         settlements=resources.settlements,
         telemetry=resources.telemetry,
+        recorder=resources.recorder,
     )
 
 
