@@ -25,7 +25,7 @@ from fairlane.gateway.admin import routes as admin
 from fairlane.gateway.admin.openai import routes as openai_admin
 from fairlane.gateway.admin.router import AdminParts, admin_keys_only, mount
 from fairlane.gateway.answers.chunks import Rhythm
-from fairlane.gateway.api import batches, completions, files, messages, responses, tokenize
+from fairlane.gateway.api import batches, completions, files, messages, requests, responses, tokenize
 from fairlane.gateway.api.files import FileParts
 from fairlane.gateway.api.generate import Bounds, Generate, Parts
 from fairlane.gateway.api.health import Health
@@ -150,6 +150,7 @@ def create_app(resources: Resources) -> Starlette:
                 )
             ],
             tenant("GET", "/v1/limits", ShowLimits(resources.quotas, resources.fleet.waiting, resources.batches)),
+            tenant("GET", requests.ONE_PATH, requests.ShowRequest(resources.records)),
             *_told(resources),
             *([] if resources.settings.admin_port else _operators(resources)),
         ],
@@ -267,6 +268,7 @@ def _generation(resources: Resources) -> Parts:
         settlements=resources.settlements,
         telemetry=resources.telemetry,
         recorder=resources.recorder,
+        trace=resources.trace,
     )
 
 
@@ -282,6 +284,7 @@ def _admin(resources: Resources) -> AdminParts:
         fleet=resources.fleet,
         lanes=resources.lanes,
         batches=resources.batches,
+        records=resources.records,
         open_requests=resources.open_requests,
         overview=resources.overview,
         traces=resources.traces,

@@ -35,6 +35,9 @@ from fairlane.gateway.middleware.tenant import RefusedRequests
 from fairlane.gateway.observability.metrics import Telemetry
 from fairlane.gateway.observability.process_metrics import ProcessMetrics
 from fairlane.gateway.operators import AdminKeys, Sessions
+from fairlane.gateway.records.recorder import RequestRecorder
+from fairlane.gateway.records.search import Records
+from fairlane.gateway.records.storage import RecordStore
 from fairlane.gateway.requests.admission import AllOpenRequests
 from fairlane.gateway.requests.delivery import Dispatcher, Link
 from fairlane.gateway.requests.guarded_quotas import GuardedQuotas, Modes, RememberedKeys
@@ -46,7 +49,7 @@ from fairlane.gateway.requests.settlement import Settlements
 from fairlane.gateway.requests.submit import Submitter
 from fairlane.gateway.text.tokenizer import TextModel
 from fairlane.gateway.traces.files import TraceFolder
-from fairlane.gateway.traces.recorder import Recorder
+from fairlane.gateway.traces.recorder import TraceRecorder
 from fairlane.gateway.traces.simulator import Simulator
 from fairlane.quotas.api_keys import KeyStore
 from fairlane.quotas.audit import Audit
@@ -158,6 +161,11 @@ class Resources:
             self.registry, self._depths, read=partial(TextModel, raw_prompts=section.completions_special_tokens)
         )
         self.fleet = StoredFleet(self.registry, self.fleet_cache, self._calls)
+        record_store = RecordStore(self.store.patient, self.gateway_id, most=section.request_records)
+        self.recorder = RequestRecorder(
+            record_store, self.dispatcher, self.gateway_id, enabled=section.request_records > 0
+        )
+        self.records = Records(record_store, self.recorder)
         self.settlements = Settlements(
             self.quotas,
             self.dispatcher,
@@ -179,7 +187,7 @@ class Resources:
         )
         self.grammars = GrammarChecker()
         self.traces = TraceFolder(settings.traces_folder, most_recorded=section.record.max_files * section.processes)
-        self.recorder = Recorder(
+        self.trace = TraceRecorder(
             self.traces if section.record.enabled else None,
             partial(pseudonym_key, patient),
             most_bytes=int(section.record.max_bytes),
@@ -192,7 +200,7 @@ class Resources:
             self.refusal,
             self.body_room,
             self.grammars,
-            self.recorder,
+            self.trace,
         )
         self.reaper = Reaper(
             self.quotas,
@@ -200,6 +208,7 @@ class Resources:
             self.dispatcher,
             self.fleet_cache,
             lease_s=section.reservation_lease_s,
+            on_reaped=self.recorder.reaped,
         )
         self.lost_jobs = LostJobs(self.dispatcher)
         self.orphans = Orphans(
@@ -309,6 +318,7 @@ class Resources:
                 stack.push_async_callback(self.budgets.aclose)
             if self.guard is not None:
                 stack.push_async_callback(self.guard.aclose, SETTLE_GRACE_S)
+            stack.push_async_callback(self.recorder.aclose)
             stack.push_async_callback(self.dispatcher.aclose)
             stack.push_async_callback(self.settlements.aclose, SETTLE_GRACE_S)
             stack.push_async_callback(self.runs.aclose, SETTLE_GRACE_S)
@@ -320,10 +330,11 @@ class Resources:
                 asyncio.create_task(self.lost_jobs.run(), name="lookout"),
                 asyncio.create_task(self.orphans.run(), name="orphans"),
                 asyncio.create_task(self._roll_up(), name="roll-up"),
+                asyncio.create_task(self.recorder.run(), name="recorder"),
                 asyncio.create_task(self.teller.run(), name="figures"),
             ]
-            if self.recorder.is_on:
-                tasks.append(asyncio.create_task(self.recorder.run(), name="recorder"))
+            if self.trace.is_on:
+                tasks.append(asyncio.create_task(self.trace.run(), name="trace"))
             if self.guard is not None:
                 tasks.append(asyncio.create_task(self.guard.run(), name="guard"))
             if self.tokens is not None:
@@ -394,6 +405,7 @@ class Resources:
         self.telemetry.connections_cut.read = lambda: self.crowd.gave_way + self.crowd.turned_away
         self.telemetry.malformed.read = lambda: self.malformed.count
         self.telemetry.batches_open.set_function(lambda: self.batch_runner.open_count)
+        self.telemetry.records_dropped.read = lambda: self.recorder.dropped
         self.telemetry.reaped.read = lambda: self.reaper.reaped
         self.telemetry.wasted_tokens.read = lambda: self.dispatcher.wasted_tokens
 

@@ -28,6 +28,7 @@ from fairlane.gateway.http.body import read_body
 from fairlane.gateway.http.connections import OPERATORS, vouch
 from fairlane.gateway.openai.wire import checked, checked_fields
 from fairlane.gateway.operators import AdminKeys, Sessions, check_origin, session_of
+from fairlane.gateway.records.search import Records
 from fairlane.gateway.requests.admission import AllOpenRequests
 from fairlane.gateway.traces.files import TraceFolder
 from fairlane.gateway.traces.simulator import Simulator
@@ -129,6 +130,8 @@ class AdminParts:
     fleet: Fleet
     lanes: Mapping[LaneName, Lane]
     batches: BatchRecords
+    records: Records
+    """What became of requests, of all gateways."""
     open_requests: AllOpenRequests
     """What this gateway has let in."""
     overview: Overview

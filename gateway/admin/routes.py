@@ -6,6 +6,7 @@ from fairlane.gateway.admin import batches as admin_batches
 from fairlane.gateway.admin import explain as admin_explain
 from fairlane.gateway.admin import fleet as admin_fleet
 from fairlane.gateway.admin import keys as admin_keys
+from fairlane.gateway.admin import requests as admin_requests
 from fairlane.gateway.admin import tenants as admin_tenants
 from fairlane.gateway.admin import traces as admin_traces
 from fairlane.gateway.admin import usage as admin_usage
@@ -22,6 +23,7 @@ from fairlane.gateway.admin.inputs import (
     OpenBatchesQuery,
     PageQuery,
     QuotaBody,
+    RequestsQuery,
     RotateBody,
     SimulationBody,
     TenantBody,
@@ -47,6 +49,7 @@ from fairlane.gateway.admin.views import (
     WorkerView,
 )
 from fairlane.gateway.http.sse import MEDIA_TYPE
+from fairlane.gateway.records.views import RequestDetail, RequestView
 from fairlane.gateway.traces.figures import SimulationView
 
 PREFIX = "/admin/v1"
@@ -318,6 +321,24 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         handler=admin_batches.list_batches,
         input=OpenBatchesQuery,
         answer=Page[OpenBatchView],
+    ),
+    Operation(
+        method="GET",
+        path="/requests",
+        name="list_requests",
+        summary="Show requests that run, and those that ended of late: the latest first, or the slowest",
+        handler=admin_requests.list_requests,
+        input=RequestsQuery,
+        answer=Page[RequestView],
+    ),
+    Operation(
+        method="GET",
+        path="/requests/{request}",
+        name="get_request",
+        summary="Show what became of a request and why; by its id, its `x-request-id` or its answer's id",
+        handler=admin_requests.get_request,
+        input=Nothing,
+        answer=RequestDetail,
     ),
     Operation(
         method="GET",

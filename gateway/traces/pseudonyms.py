@@ -10,9 +10,9 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from hashlib import blake2b
 
-BLOCK_TOKENS = 64
+BLOCK_TOKENS = 128
 """Of a prompt, what one name stands for."""
-MOST_BLOCKS = 1_024
+MOST_BLOCKS = 512
 """What a prompt has beyond them is not named."""
 _NAME_BYTES = 6
 """Of a block: few enough for any reader's numbers."""

@@ -58,7 +58,7 @@ class _Note(msgspec.Struct, frozen=True):
     outcome: str
 
 
-class Recorder:
+class TraceRecorder:
     """Writes to one file after another. Without a folder it records nothing."""
 
     def __init__(

@@ -13,7 +13,7 @@ import pytest
 from fairlane.gateway.config import RecordSection
 from fairlane.gateway.traces.files import TraceFolder
 from fairlane.gateway.traces.pseudonyms import BLOCK_TOKENS, Pseudonyms
-from fairlane.gateway.traces.recorder import Recorder
+from fairlane.gateway.traces.recorder import TraceRecorder
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.simulation.calibration import Calibration
 from fairlane.scheduler.simulation.scenario import Scenario
@@ -110,7 +110,7 @@ async def test_no_content_and_no_name_of_a_tenant_is_in_a_recording(valkey_url: 
     content = path.read_bytes()
     for word in (b"heron", b"avensbourne", b"noon", b"acme", b"someone", secret.encode(), secret[:12].encode()):
         assert word not in content
-    assert len(row["prefix"]) == row["prompt_tokens"] // BLOCK_TOKENS > 4
+    assert len(row["prefix"]) == row["prompt_tokens"] // BLOCK_TOKENS > 1
     assert not path.stat().st_mode & 0o077
 
 
@@ -136,7 +136,7 @@ async def test_nothing_is_recorded_unless_it_is_asked_for(valkey_url: str, tmp_p
 
 
 async def test_all_gateways_give_the_same_names(valkey_url: str, tmp_path: Path) -> None:
-    long = {"model": "tiny", "messages": [{"role": "user", "content": SECRET * 8}]}
+    long = {"model": "tiny", "messages": [{"role": "user", "content": SECRET * 10}]}
     async with recording(valkey_url, tmp_path / "0") as served:
         await served.tenant("acme", share_group="family")
         await served.tenant("beta", share_group="family")
@@ -174,7 +174,7 @@ async def test_files_are_bounded_and_the_oldest_go(tmp_path: Path) -> None:
     async def key() -> bytes:
         return bytes(32)
 
-    recorder = Recorder(folder, key, most_bytes=4_096)
+    recorder = TraceRecorder(folder, key, most_bytes=4_096)
     for number in range(40):
         for each in range(20):
             recorder.ended(asked(tenant=f"acme-{each}", prompt=[number] * 200), [5], None)
@@ -195,14 +195,14 @@ KILLED = """
 import asyncio, os, signal, sys
 from pathlib import Path
 from fairlane.gateway.traces.files import TraceFolder
-from fairlane.gateway.traces.recorder import Recorder
+from fairlane.gateway.traces.recorder import TraceRecorder
 from tests.support.gateway.recordings import asked
 
 async def key():
     return bytes(32)
 
 async def main():
-    recorder = Recorder(TraceFolder(Path(sys.argv[1]), most_recorded=3), key)
+    recorder = TraceRecorder(TraceFolder(Path(sys.argv[1]), most_recorded=3), key)
     for number in range(100):
         recorder.ended(asked(prompt=[number] * 200), [5], None)
     await recorder.flush()
@@ -229,7 +229,7 @@ async def test_a_full_disk_is_no_request_s_trouble(tmp_path: Path, caplog: pytes
     async def key() -> bytes:
         return bytes(32)
 
-    recorder = Recorder(TraceFolder(tmp_path / "file", most_recorded=3), key)
+    recorder = TraceRecorder(TraceFolder(tmp_path / "file", most_recorded=3), key)
     recorder.ended(asked(), [5], None)
     await recorder.flush()
 
