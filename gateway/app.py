@@ -268,6 +268,7 @@ def _generation(resources: Resources) -> Parts:
         settlements=resources.settlements,
         telemetry=resources.telemetry,
         recorder=resources.recorder,
+        trace=resources.trace,
     )
 
 

@@ -52,12 +52,14 @@ from fairlane.gateway.requests.settlement import Settlements
 from fairlane.gateway.requests.submit import Submitter
 from fairlane.gateway.text.tokenizer import TextModel
 from fairlane.gateway.traces.files import TraceFolder
+from fairlane.gateway.traces.recorder import TraceRecorder
 from fairlane.gateway.traces.simulator import Simulator
 from fairlane.quotas.api_keys import KeyStore
 from fairlane.quotas.audit import Audit
 from fairlane.quotas.delegated_keys import DelegatedKeys
 from fairlane.quotas.idempotency import IdempotencyRecords
 from fairlane.quotas.ledger import Ledger, RollUp
+from fairlane.quotas.pseudonym_key import pseudonym_key
 from fairlane.quotas.redis_store import RedisQuotaStore
 from fairlane.quotas.responses import KeptResponses
 from fairlane.quotas.seals import TenantSeals
@@ -188,6 +190,12 @@ class Resources:
             self.fleet_cache.longest_context,
         )
         self.grammars = GrammarChecker()
+        self.traces = TraceFolder(settings.traces_folder, most_recorded=section.record.max_files * section.processes)
+        self.trace = TraceRecorder(
+            self.traces if section.record.enabled else None,
+            partial(pseudonym_key, patient),
+            most_bytes=int(section.record.max_bytes),
+        )
         self.preparer = Preparer(
             self.lanes,
             self.fleet_cache,
@@ -196,6 +204,7 @@ class Resources:
             self.refusal,
             self.body_room,
             self.grammars,
+            self.trace,
         )
         self.reaper = Reaper(
             self.quotas,
@@ -259,7 +268,6 @@ class Resources:
             most_response_bytes=int(section.response_bytes),
         )
         self.seals = TenantSeals(patient)
-        self.traces = TraceFolder(settings.traces_folder, most_recorded=section.record.max_files * section.processes)
         self.simulator = Simulator()
         self.figures = FigureStore(self.store.patient)
         self.teller = Teller(
@@ -329,6 +337,8 @@ class Resources:
                 asyncio.create_task(self.recorder.run(), name="recorder"),
                 asyncio.create_task(self.teller.run(), name="figures"),
             ]
+            if self.trace.is_on:
+                tasks.append(asyncio.create_task(self.trace.run(), name="trace"))
             if self.guard is not None:
                 tasks.append(asyncio.create_task(self.guard.run(), name="guard"))
             if self.tokens is not None:
