@@ -19,8 +19,8 @@ WORDS = tuple(
 class PromptMaker:
     """Makes them as token ids where the model's ids of common words are known, else as text of about so many tokens.
 
-    One seed makes the same prompts again: a second run with it would find them in the prefix cache. Blocks that a trace names are made from their names, so two prompts agree up
-    to where their names part, and no further.
+    One seed makes the same prompts again: a second run with it would find them in the prefix cache. Blocks that a trace
+    names are made from their names, so two prompts agree up to where their names part, and no further.
     """
 
     def __init__(self, seed: str, vocabulary: Sequence[int] = ()) -> None:
