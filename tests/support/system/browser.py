@@ -70,7 +70,7 @@ class Console:
 @contextmanager
 def browsing() -> Iterator[Any]:
     """A browser without windows."""
-    from playwright.sync_api import sync_playwright  # noqa: PLC0415 - where it is missing, tests are skipped
+    from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(ARGUMENTS))
@@ -79,7 +79,9 @@ def browsing() -> Iterator[Any]:
 
 
 @contextmanager
-def console(browser: Any, url: str, *, width: int = 1440, height: int = 900, scheme: str = "light") -> Iterator[Console]:
+def console(
+    browser: Any, url: str, *, width: int = 1440, height: int = 900, scheme: str = "light"
+) -> Iterator[Console]:
     """A tab of its own, with cookies of its own."""
     context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
     context.set_default_timeout(PATIENCE_MS)

@@ -114,6 +114,12 @@ function waitTable(waits) {
   return shown.element;
 }
 
+/** A field of an event: a duration by its name's end. */
+function told([name, value]) {
+  if (name.endsWith("_ms")) return `${words(name.slice(0, -3))} ${duration(value)}`;
+  return `${words(name)} ${typeof value === "object" ? JSON.stringify(value) : value}`;
+}
+
 function eventTable(events) {
   const shown = table({
     caption: "Events",
@@ -122,7 +128,7 @@ function eventTable(events) {
     columns: [
       { name: "After", class: "number", cell: (each) => duration(each.at_ms) },
       { name: "Event", cell: (each) => words(each.kind) },
-      { name: "What", cell: (each) => named(Object.entries(each).filter(([name, value]) => !["at_ms", "kind"].includes(name) && value !== null).map(([name, value]) => `${words(name)} ${typeof value === "object" ? JSON.stringify(value) : value}`).join(", ")) },
+      { name: "What", cell: (each) => named(Object.entries(each).filter(([name, value]) => !["at_ms", "kind"].includes(name) && value !== null).map(told).join(", ")) },
     ],
   });
   shown.update(events);
