@@ -12,6 +12,7 @@
     litellm_plan.py     what becomes of it, and what cannot be carried over
     reports.py          `usage`, `workers`, `lanes`
     audit.py            `audit`
+    requests.py         `requests`
     config.py           `config show`, `config check`
     doctor/             `doctor`: is this machine ready, and what to do
     simulate.py         `simulate`: the real scheduler in virtual time over a trace
