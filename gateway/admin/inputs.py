@@ -199,6 +199,17 @@ class RotateBody(_Input):
     ] = 0.0
 
 
+class TokenBody(_Input):
+    """A new token for operators."""
+
+    name: Annotated[Text, Field(min_length=1, description="A name for people, which the audit log tells")]
+    role: Annotated[
+        Literal["viewer", "operator", "owner"],
+        Field(description="`viewer` reads; `operator` also changes limits and keys, drains and suspends; `owner`: all"),
+    ]
+    expires_at: Annotated[Expiry | None, Field(description="Unix seconds or RFC 3339; null or absent: never")] = None
+
+
 class ExplainBody(_Input):
     """The sizes of a request that is not sent."""
 

@@ -102,6 +102,8 @@ class Journal:
     code: str = OK
     prompt_tokens: int = 0
     output_tokens: int = 0
+    outputs: Sequence[int] = ()
+    """Tokens of each prompt's choices together, where requests are recorded."""
     first_token_s: float | None = None
     record: LiveRecord | None = None
     """What is kept of it, once it was let in."""

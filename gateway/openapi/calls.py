@@ -46,7 +46,7 @@ _ANY_TENANT: tuple[Code, ...] = (
     "quota_store_unavailable",
     "shutting_down",
 )
-_OPERATOR: tuple[Code, ...] = ("invalid_api_key", "rate_limit_exceeded", "quota_store_unavailable")
+_OPERATOR: tuple[Code, ...] = ("invalid_api_key", "rate_limit_exceeded", "quota_store_unavailable", "role_not_allowed")
 ANY_ADMIN: tuple[Code, ...] = ("invalid_request_error", *_OPERATOR)
 BY_SESSION: tuple[Code, ...] = ("origin_not_allowed",)
 """Of what changes something."""

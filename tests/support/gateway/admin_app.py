@@ -27,7 +27,10 @@ from fairlane.gateway.console import routes as console_routes
 from fairlane.gateway.figures.figure_store import FigureStore
 from fairlane.gateway.fleet import Door, ServedModel
 from fairlane.gateway.openapi import document as openapi
-from fairlane.gateway.operators import AdminKeys, Guesses, Sessions
+from fairlane.gateway.operators.admin_key import AdminKeys, Guesses
+from fairlane.gateway.operators.admin_tokens import AdminTokens
+from fairlane.gateway.operators.operators import Operators
+from fairlane.gateway.operators.sessions import Sessions
 from fairlane.gateway.records.recorder import RequestRecorder
 from fairlane.gateway.records.search import Records
 from fairlane.gateway.records.storage import RecordStore
@@ -191,11 +194,10 @@ class _Nowhere:
 def parts(redis: Redis, fleet: HandFleet, open_requests: AllOpenRequests, traces: TraceFolder) -> AdminParts:
     """What the admin API works on, over one store."""
     overview = Overview(HandPicture(fleet), FigureStore(redis), DEFAULT_LANES)
-    admin_keys = AdminKeys(redis, ADMIN_KEY, Guesses(free=1000))
+    admin_keys, tokens = AdminKeys(redis, ADMIN_KEY), AdminTokens(redis)
     records = RecordStore(redis, "test", most=1_000)
     return AdminParts(
-        admin_keys=admin_keys,
-        sessions=Sessions(redis, admin_keys),
+        operators=Operators(admin_keys, tokens, Sessions(redis, admin_keys, tokens), Guesses(free=1000)),
         tenants=TenantStore(redis),
         keys=KeyStore(redis),
         budgets=RedisQuotaStore(redis),
@@ -209,7 +211,7 @@ def parts(redis: Redis, fleet: HandFleet, open_requests: AllOpenRequests, traces
         traces=traces,
         simulator=Simulator(),
         overview=overview,
-        live=LiveHub(overview.view),
+        live=LiveHub(overview.view, tokens.revision),
         history=History(FigureStore(redis), clock=time.time),
         changed=lambda: None,
     )
