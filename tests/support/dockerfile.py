@@ -1,8 +1,8 @@
 """Dockerfiles read, and their steps replayed in a plain directory, since no test has a builder of images.
 
 The subset that ours use: FROM, ARG, ENV, LABEL, COPY, RUN, USER, HEALTHCHECK, ENTRYPOINT. Each stage is a directory;
-the image's paths that steps name are moved into it. What needs root or a distribution (`apt-get`, `useradd`, the owner of
-`install`) is a stand-in that notes how it was called; so is pip, unless packages are wanted from the network.
+the image's paths that steps name are moved into it. What needs root or a distribution (`apt-get`, `useradd`, `install`)
+is a stand-in that notes how it was called; so is pip, unless packages are wanted from the network.
 """
 
 import fnmatch
