@@ -15,8 +15,8 @@ All that belongs to one root organisation stands under one hash tag, so that a s
         month, packed (records.lua); where the level is no more, gone after 70 days
         minute:<L>           hash       older slices of the minute, where they are many (window.lua); expires after 2
                                         minutes
-        spent:<L>:<YYYY-MM>  hash       tokens charged on days that are over: day of month → tokens, month → tokens;
-                                        expires after 70 days
+        spent:<L>:<YYYY-MM>  hash       tokens charged on days that are over: day of month → tokens, month → tokens; of
+                                        money, where there was some: <day>:spend, month:spend; expires after 70 days
         paused:<L>           zset       reservations that wait for the minute to have room, since when, ms (sizing.lua)
         reservation:<F>           string     a reservation, packed (records.lua); `settled` for 10 minutes after its end
         leases               zset       open reservations by the end of their lease, ms
@@ -29,7 +29,8 @@ All that belongs to one root organisation stands under one hash tag, so that a s
         kept:<K>             hash       digest → bytes of its body, total → their sum
         paid:<K>:<D>:<P>     hash       input, output, until_ms: tokens that the runs of one request under an
                                         idempotency key have paid for (P: of its fingerprint); counted: one of them is
-                                        in the sums of usage; goes with idem:<K>:<D>
+                                        in the sums of usage; prices: until when, ms, and those of its first run,
+                                        packed; goes with idem:<K>:<D>
         runs:<K>:<D>:<P>     zset       the same request's last reservations that were not given back, by when, ms
         response:<T>:<D>     hash       body: a response that is kept, sealed (responses.py); D: digest of its id;
                                         expires
