@@ -19,8 +19,9 @@ test: ## Lint, types, import rules, and the whole suite; types take one core, so
 fast: $(VENV)/.dev ## Tests that need no process, no store and no torch: under a minute
 	$(BIN)/pytest --numprocesses 2 --dist worksteal -m "not slow"
 
-docs: $(VENV)/.dev ## docs/api.md from the gateway's OpenAPI document
+docs: $(VENV)/.dev ## docs/api.md from the gateway's OpenAPI document, the chart's schema of config from the settings
 	$(BIN)/python -m tests.support.api_page
+	$(BIN)/python -m tests.support.chart_schema
 
 format: $(VENV)/.dev ## Format, and mend what can be mended
 	$(BIN)/ruff format .

@@ -3,15 +3,19 @@
     main.py             the entry point: finds the subcommand, imports only what that one needs
     serve.py            `serve`: embedded store, one gateway and one worker on one machine
     embedded_store.py   Valkey as a child process, in a private directory
-    client.py           the way to a gateway's admin API, tables, files; shared by the five below
+    printer.py          what every command shows things with: tables, JSON, YAML
+    client.py           the way to a gateway's admin API, files; shared by those below
     tenants.py          `tenants`, `tenants apply`
     keys.py             `keys`, `quotas`
     imports.py          `import litellm`
     litellm_tables.py   what is there: its database or an export
     litellm_plan.py     what becomes of it, and what cannot be carried over
-    reports.py          `usage`, `workers`
+    reports.py          `usage`, `workers`, `lanes`
+    audit.py            `audit`
+    config.py           `config show`, `config check`
+    doctor/             `doctor`: is this machine ready, and what to do
     simulate.py         `simulate`: the real scheduler in virtual time over a trace
-    simulated_run.py    one simulated installation
+    simulation_inputs.py  its trace and what its workers are; those of `advise` too
     simulate_report.py  its tables, JSON and pictures
 
 Open `main.py` first. It may import every other package; none imports it, but for benchmarks and tests, which start an

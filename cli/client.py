@@ -1,19 +1,17 @@
-"""What the admin commands share: the way to a gateway's admin API, how its answers are shown, files written whole."""
+"""What the admin commands share: the way to a gateway's admin API, figures in arguments, files written whole."""
 
-import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import quote
 
 import httpx
 import typer
-from rich.console import Console
-from rich.table import Table
 
+from fairlane.cli.printer import Document
 from fairlane.cli.serve import ServeError, read_settings
 from fairlane.gateway.admin.router import of_version
 
@@ -21,10 +19,7 @@ URL_VARIABLE = "FAIRLANE_URL"
 TIMEOUT_S = 30.0
 PAGE = 1000
 """As many items as the admin API gives at once."""
-WIDTH_OF_A_PIPE = 200
-"""Columns of a table that no terminal shows."""
 
-Document = dict[str, Any]
 TenantId = Annotated[str, typer.Argument(metavar="TENANT", help="The tenant's id.")]
 Url = Annotated[
     str | None,
@@ -32,7 +27,6 @@ Url = Annotated[
         "--url", envvar=URL_VARIABLE, help="The gateway; else by the settings of its host and port.", metavar="URL"
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the API's JSON instead of a table.")]
 LimitOptions = Annotated[list[str] | None, typer.Option("--limit", metavar="NAME=NUMBER", help="May be repeated.")]
 
 
@@ -71,7 +65,7 @@ class AdminClient:
         try:
             answer = self._http.request(method, f"/admin/v1{path}", json=body, params=query, headers=headers)
         except httpx.HTTPError as error:
-            raise CommandError(f"no gateway answers at {self._http.base_url} ({type(error).__name__})") from None
+            raise no_gateway(str(self._http.base_url), error) from None
         if answer.is_success:
             return dict(answer.json()) if answer.content else {}
         raise _refused(answer)
@@ -85,7 +79,7 @@ class AdminClient:
                     raise _refused(answer)
                 yield from answer.iter_bytes()
         except httpx.HTTPError as error:
-            raise CommandError(f"{self._http.base_url} does not answer to the end ({type(error).__name__})") from None
+            raise no_gateway(str(self._http.base_url), error) from None
 
     def all(self, path: str) -> Iterator[Document]:
         after: str | None = None
@@ -95,6 +89,12 @@ class AdminClient:
             if not page["has_more"]:
                 return
             after = page["last_id"]
+
+
+def no_gateway(address: str, error: Exception) -> CommandError:
+    """Nobody answers at an address, or not to the end."""
+    named = f"set {URL_VARIABLE} (or --url) to where one is, or start one with `fairlane serve`"
+    return CommandError(f"no gateway answers at {address.rstrip('/')} ({type(error).__name__}): {named}")
 
 
 def segment(identifier: str) -> str:
@@ -107,8 +107,8 @@ def _refused(answer: httpx.Response) -> CommandError:
         error = answer.json()["error"]
         return RefusedCall(f"{error['message']} ({error['code']})", str(error["code"]))
     except (ValueError, LookupError, TypeError):
-        told = f"the gateway answered {answer.status_code}, and not in the words of Fairlane: is the URL right?"
-        return CommandError(told)
+        told = f"the gateway answered {answer.status_code}, and not in the words of Fairlane"
+        return CommandError(f"{told}: is {URL_VARIABLE} ({answer.url.scheme}://{answer.url.netloc.decode()}) right?")
 
 
 @contextmanager
@@ -166,56 +166,6 @@ def _limits_by(group: str) -> Document:
 def given(**fields: object) -> Document:
     """The fields that were given on the command line."""
     return {name: value for name, value in fields.items() if value is not None}
-
-
-def show_json(document: object) -> None:
-    """The document on stdout, for other programs."""
-    typer.echo(json.dumps(document, indent=2))
-
-
-def show_list(
-    items: Iterable[Document],
-    columns: Sequence[str],
-    row: Callable[[Document], Sequence[object]],
-    *,
-    as_json: bool,
-) -> None:
-    """A list of the API's, as its JSON or as a table with a row for each item."""
-    found = list(items)
-    if as_json:
-        show_json(found)
-    else:
-        show_table(columns, [row(item) for item in found])
-
-
-def show_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Rows on stdout; figures stand to the right. What the API says is shown as it is, never read as markup."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for place, column in enumerate(columns):
-        figures = rows and all(isinstance(row[place], int | float) for row in rows)
-        table.add_column(column, justify="right" if figures else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(_cell(value) for value in row))
-    console(None if sys.stdout.isatty() else WIDTH_OF_A_PIPE).print(table)
-
-
-def console(width: int | None = None) -> Console:
-    """Where tables go: stdout, without colour where `NO_COLOR` says so."""
-    return Console(width=width, markup=False, highlight=False, no_color="NO_COLOR" in os.environ or None)
-
-
-def _cell(value: object) -> str:
-    match value:
-        case None:
-            return "-"
-        case list():
-            return ", ".join(map(str, value)) or "-"
-        case float():
-            return f"{value:,.1f}"
-        case int():
-            return f"{value:,}"
-        case _:
-            return "".join(character if character.isprintable() else "?" for character in str(value))
 
 
 def check_writable(file: Path) -> None:

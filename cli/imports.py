@@ -13,15 +13,14 @@ import typer
 from fairlane.cli.client import (
     AdminClient,
     CommandError,
-    Document,
     RefusedCall,
     Url,
     connect,
     segment,
-    show_table,
 )
 from fairlane.cli.litellm_plan import ImportPlan, Money, plan
 from fairlane.cli.litellm_tables import read_tables
+from fairlane.cli.printer import Document, show_table
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 

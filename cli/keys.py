@@ -6,8 +6,6 @@ from typing import Annotated
 import typer
 
 from fairlane.cli.client import (
-    AsJson,
-    Document,
     LimitOptions,
     TenantId,
     Url,
@@ -15,7 +13,15 @@ from fairlane.cli.client import (
     given,
     limits_of,
     segment,
-    show_json,
+)
+from fairlane.cli.printer import (
+    Document,
+    Output,
+    OutputForm,
+    Shows,
+    printable,
+    show,
+    show_document,
     show_list,
     show_table,
 )
@@ -29,7 +35,7 @@ COLUMNS = ("id", "name", "state", "created", "expires", "last used")
 LIMIT_COLUMNS = ("limit", "used", "reserved", "remaining", "of")
 
 
-@app.command()
+@app.command(cls=Shows)
 def create(
     tenant: TenantId,
     name: Annotated[str, typer.Argument(help="What the key is for.")],
@@ -41,28 +47,28 @@ def create(
     cidr: Annotated[Many, typer.Option(help="Allow callers from this network only; may be repeated.")] = None,
     act_as: Annotated[Many, typer.Option(help="Let it name this tenant in a header; may be repeated.")] = None,
     url: Url = None,
-    as_json: AsJson = False,
+    output: Output = OutputForm.TABLE,
 ) -> None:
     """Make a key. It is shown this once: what is stored can only recognise it."""
     with connect(url) as admin:
         scopes = given(models=model, lanes=lane, endpoints=endpoint, cidrs=cidr, act_as=act_as)
         limits = limits_of(limit) if limit else None
         body = given(name=name, expires_at=expires_at, limits=limits, scopes=scopes or None)
-        _show_new(admin.call("POST", f"/tenants/{segment(tenant)}/keys", body), as_json)
+        _show_new(admin.call("POST", f"/tenants/{segment(tenant)}/keys", body), output)
 
 
-@app.command("list")
-def list_keys(tenant: TenantId, url: Url = None, as_json: AsJson = False) -> None:
+@app.command("list", cls=Shows)
+def list_keys(tenant: TenantId, url: Url = None, output: Output = OutputForm.TABLE) -> None:
     """The tenant's keys, without what is secret of them."""
     with connect(url) as admin:
-        show_list(admin.all(f"/tenants/{segment(tenant)}/keys"), COLUMNS, _row, as_json=as_json)
+        show_list(admin.all(f"/tenants/{segment(tenant)}/keys"), COLUMNS, _row, output)
 
 
-@app.command()
-def show(tenant: TenantId, key: Key, url: Url = None) -> None:
-    """One key, without what is secret of it, as JSON."""
+@app.command("show", cls=Shows)
+def show_key(tenant: TenantId, key: Key, url: Url = None, output: Output = OutputForm.JSON) -> None:
+    """One key, without what is secret of it."""
     with connect(url) as admin:
-        show_json(admin.get(_path(tenant, key)))
+        show_document(admin.get(_path(tenant, key)), output)
 
 
 @app.command()
@@ -91,29 +97,31 @@ def revoke(tenant: TenantId, key: Key, url: Url = None) -> None:
         typer.echo(f"{key} is revoked")
 
 
-@app.command()
+@app.command(cls=Shows)
 def rotate(
     tenant: TenantId,
     key: Key,
     overlap_s: Annotated[int, typer.Option(min=0, help="How long the old key goes on working, in seconds.")] = 3600,
     url: Url = None,
-    as_json: AsJson = False,
+    output: Output = OutputForm.TABLE,
 ) -> None:
     """Make a new key like this one; the old one ends after the overlap."""
     with connect(url) as admin:
-        _show_new(admin.call("POST", f"{_path(tenant, key)}/rotate", {"overlap_s": overlap_s}), as_json)
+        _show_new(admin.call("POST", f"{_path(tenant, key)}/rotate", {"overlap_s": overlap_s}), output)
 
 
 def _path(tenant: str, key: str) -> str:
     return f"/tenants/{segment(tenant)}/keys/{segment(key)}"
 
 
-def _show_new(key: Document, as_json: bool) -> None:
+def _show_new(key: Document, output: OutputForm) -> None:
     """The key alone on stdout, so that `KEY=$(fairlane keys create …)` works; the rest goes to stderr."""
-    if as_json:
-        return show_json(key)
-    typer.echo(f"{key['id']} ({key['name']}); the key is shown this once:", err=True)
-    return typer.echo(key["key"])
+    show(key, output, lambda: _show_secret(key))
+
+
+def _show_secret(key: Document) -> None:
+    typer.echo(f"{printable(key['id'])} ({printable(key['name'])}); the key is shown this once:", err=True)
+    typer.echo(key["key"])
 
 
 def _row(key: Document) -> tuple[object, ...]:
@@ -125,32 +133,30 @@ def _date(seconds: float | None) -> str | None:
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%MZ")
 
 
-@quotas.command("show")
-def show_limits(tenant: TenantId, url: Url = None, as_json: AsJson = False) -> None:
+@quotas.command("show", cls=Shows)
+def show_limits(tenant: TenantId, url: Url = None, output: Output = OutputForm.TABLE) -> None:
     """Every limit that stands, and what is used and reserved of it."""
     with connect(url) as admin:
-        _show_quota(admin.get(f"/tenants/{segment(tenant)}/quota"), as_json)
+        _show_quota(admin.get(f"/tenants/{segment(tenant)}/quota"), output)
 
 
-@quotas.command("set")
+@quotas.command("set", cls=Shows)
 def set_limits(
     tenant: TenantId,
     limits: Annotated[list[str], typer.Argument(metavar="NAME=NUMBER...", help="NAME=none takes a limit away.")],
     replace: Annotated[bool, typer.Option("--replace", help="Take every other limit away.")] = False,
     url: Url = None,
-    as_json: AsJson = False,
+    output: Output = OutputForm.TABLE,
 ) -> None:
     """Change limits; the next request on every gateway meets them."""
     with connect(url) as admin:
         method = "PUT" if replace else "PATCH"
-        _show_quota(admin.call(method, f"/tenants/{segment(tenant)}/quota", {"limits": limits_of(limits)}), as_json)
+        _show_quota(admin.call(method, f"/tenants/{segment(tenant)}/quota", {"limits": limits_of(limits)}), output)
 
 
-def _show_quota(quota: Document, as_json: bool) -> None:
-    if as_json:
-        return show_json(quota)
+def _show_quota(quota: Document, output: OutputForm) -> None:
     rows = [
         (name, limit["used"], limit["reserved"], limit["remaining"], limit["limit"])
         for name, limit in quota["limits"].items()
     ]
-    return show_table(LIMIT_COLUMNS, rows)
+    show(quota, output, lambda: show_table(LIMIT_COLUMNS, rows))

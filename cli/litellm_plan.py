@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from fairlane.cli.client import Document
 from fairlane.cli.litellm_tables import ALIASES, BUDGETS, KEYS, MODELS, ORGANISATIONS, TEAMS, Row, Tables
+from fairlane.cli.printer import Document
 from fairlane.quotas.api_keys import ENDPOINT, SHA256
 from fairlane.quotas.field_checks import LONGEST_TEXT
 from fairlane.quotas.limits import LARGEST

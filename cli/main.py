@@ -2,8 +2,10 @@
 
 import importlib
 import os
+import re
 import sys
-from typing import Annotated, Any, Literal
+from importlib import metadata
+from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -15,12 +17,20 @@ MODULES = {
     "tenants": ("tenants:app", "Create, show, change, suspend and delete tenants; apply a file of them."),
     "keys": ("keys:app", "Create, list, rotate and revoke a tenant's API keys."),
     "quotas": ("keys:quotas", "Show and change a tenant's limits."),
+    "config": ("config:app", "The settings that hold and where each comes from; whether a start would take them."),
+    "doctor": ("doctor.command:app", "Look whether this machine is ready to serve, and say what to do."),
     "import": ("imports:app", "Take over teams and keys from another gateway."),
     "usage": ("reports:usage", "Tokens and requests from the ledger."),
     "workers": ("reports:workers", "List and drain workers."),
+    "lanes": ("reports:lanes", "Each lane's queue, running work, rate and targets."),
+    "audit": ("audit:app", "Who changed what, when."),
     "simulate": ("simulate:app", "The real scheduler in virtual time over a request trace."),
 }
 """Subcommands: the module and the Typer in it, and the help."""
+EXTRA = "gateway"
+"""What brings the packages of these."""
+BAD_USAGE = 2
+"""Exit code: wrong arguments or settings, or a start that failed."""
 FORWARD = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 Option = typer.Option
@@ -40,17 +50,71 @@ class Commands(TyperGroup):
             return super().get_command(ctx, cmd_name)
         place, text = MODULES[cmd_name]
         module, _, attribute = place.partition(":")
-        command = typer.main.get_command(getattr(importlib.import_module(f"fairlane.cli.{module}"), attribute))
+        try:
+            found = importlib.import_module(f"fairlane.cli.{module}")
+        except ModuleNotFoundError as error:
+            if str(error.name).startswith(NAME):
+                raise
+            command = _absent(_lacks(error, cmd_name))
+        else:
+            command = typer.main.get_command(getattr(found, attribute))
         command.name, command.help = cmd_name, text
         return command
+
+
+def _lacks(error: ModuleNotFoundError, command: str) -> str:
+    return f"{error.name} is not installed: `{NAME} {command}` needs {NAME}[{EXTRA}]"
+
+
+def _absent(complaint: str) -> Any:  # noqa: ANN401
+    """A subcommand whose packages are not installed: it stands in the list, and says so when it is called."""
+    absent = typer.Typer(add_completion=False)
+
+    @absent.command(context_settings=FORWARD)
+    def complain(_: typer.Context) -> None:
+        refuse(complaint)
+
+    return typer.main.get_command(absent)
+
+
+def refuse(complaint: str) -> NoReturn:
+    """Say in one line why nothing was started."""
+    typer.echo(f"{NAME}: {complaint}", err=True)
+    raise typer.Exit(BAD_USAGE)
+
+
+def _need(extra: str) -> None:
+    """Refuse where a package of the extra is not installed; looked at are names alone, which costs no import."""
+    for requirement in metadata.requires(NAME) or ():
+        name, _, marker = requirement.partition(";")
+        if f'extra == "{extra}"' in marker and "sys_platform" not in marker:
+            package = re.split(r"[^\w.-]", name.strip(), maxsplit=1)[0]
+            try:
+                metadata.distribution(package)
+            except metadata.PackageNotFoundError:
+                refuse(f"{package} is not installed: this needs {NAME}[{extra}]")
 
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"{NAME} {metadata.version(NAME)}")
+        raise typer.Exit
+
+
 @app.callback()
-def root() -> None:
-    """Fairlane: multi-tenant LLM serving on two lanes."""
+def root(
+    version: Annotated[
+        bool, Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Fairlane: multi-tenant LLM serving on two lanes.
+
+    Exit codes: 0 done; 1 the gateway refused it, or a check found a fault; 2 wrong arguments, settings or a start that
+    failed; 130 interrupted.
+    """
 
 
 @app.command()
@@ -65,6 +129,7 @@ def serve(
     config: ConfigFile = None,
 ) -> None:
     """Everything on one machine: embedded Valkey, one gateway, one worker."""
+    _need(EXTRA)
     import asyncio
 
     from fairlane.cli import serve as command
@@ -81,13 +146,13 @@ def serve(
         }
         asyncio.run(command.serve(settings, config=config, flags=variables))
     except (command.ServeError, StoreError) as error:
-        typer.echo(f"fairlane: {error}", err=True)
-        raise typer.Exit(2) from None
+        refuse(str(error))
 
 
 @app.command(context_settings=FORWARD)
 def gateway(ctx: typer.Context) -> None:
     """One gateway, of FAIRLANE_GATEWAY__PROCESSES processes, against FAIRLANE_REDIS_URL."""
+    _need(EXTRA)
     os.execv(sys.executable, [sys.executable, "-m", "fairlane.gateway", *ctx.args])  # noqa: S606 - same program, no shell
 
 
@@ -111,4 +176,13 @@ def main() -> None:
         from typer._completion_classes import completion_init
 
         completion_init()
-    app(prog_name=NAME)
+    try:
+        app(prog_name=NAME)
+    except ModuleNotFoundError as error:
+        if str(error.name).startswith(NAME):
+            raise
+        sys.stderr.write(f"{NAME}: {_lacks(error, sys.argv[1])}\n")
+        sys.exit(BAD_USAGE)
+    except BrokenPipeError:  # whoever read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)

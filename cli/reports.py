@@ -1,4 +1,7 @@
-"""`fairlane usage`: what a tenant used, from the ledger. `fairlane workers`: list, drain and undrain workers."""
+"""`fairlane usage`: what a tenant used, from the ledger. `fairlane workers`: list, drain and undrain workers.
+
+`fairlane lanes`: the queues and what runs.
+"""
 
 import sys
 from pathlib import Path
@@ -8,21 +11,18 @@ import typer
 from typer.core import TyperGroup
 
 from fairlane.cli.client import (
-    AsJson,
-    Document,
     TenantId,
     Url,
     check_writable,
     connect,
     segment,
-    show_json,
-    show_list,
-    show_table,
     write_whole,
 )
+from fairlane.cli.printer import Document, Output, OutputForm, Shows, duration, show, show_list, show_table
 
 WORKER_COLUMNS = ("worker", "model", "state", "kv blocks used", "of", "running", "waiting", "preempted", "tokens/s")
 FIGURES = ("requests", "prompt_tokens", "cached_tokens", "output_tokens")
+LANE_COLUMNS = ("lane", "queued", "oldest wait", "running", "preempted", "tokens/s", "ttft target", "tpot target")
 Worker = Annotated[str, typer.Argument(help="Its id, as the list shows it.")]
 Since = Annotated[str | None, typer.Option("--from", metavar="TIME", help="Date, RFC 3339 or Unix time.")]
 Until = Annotated[str | None, typer.Option("--to", metavar="TIME", help="The same; its day is included.")]
@@ -39,28 +39,28 @@ class OrShow(TyperGroup):
 
 usage = typer.Typer(cls=OrShow, no_args_is_help=True, add_completion=False)
 workers = typer.Typer(no_args_is_help=True, add_completion=False)
+lanes = typer.Typer(add_completion=False)
 
 
-@usage.command()
-def show(
+@usage.command("show", cls=Shows)
+def show_usage(
     tenant: TenantId,
     since: Since = None,
     until: Until = None,
     group_by: Annotated[str | None, typer.Option(help="Of lane, model, key and day, with commas between.")] = None,
     url: Url = None,
-    as_json: AsJson = False,
+    output: Output = OutputForm.TABLE,
 ) -> None:
     """Requests and tokens, added up from the ledger."""
     with connect(url) as admin:
         query = {"from": since, "to": until, "group_by": group_by}
         report = admin.get(f"/tenants/{segment(tenant)}/usage", **query)
-        if as_json:
-            return show_json(report)
         groups = [name for name in (group_by or "").split(",") if name]
         rows = [tuple(line[name] for name in (*groups, *FIGURES)) for line in report["data"]]
         if groups:
             rows.append((*("total", *[""] * (len(groups) - 1)), *(report["total"][name] for name in FIGURES)))
-        return show_table((*groups, *FIGURES), rows or [tuple(report["total"][name] for name in FIGURES)])
+        rows = rows or [tuple(report["total"][name] for name in FIGURES)]
+        show(report, output, lambda: show_table((*groups, *FIGURES), rows))
 
 
 @usage.command()
@@ -84,11 +84,11 @@ def export(
         write_whole(output, chunks)
 
 
-@workers.command("list")
-def list_workers(url: Url = None, as_json: AsJson = False) -> None:
+@workers.command("list", cls=Shows)
+def list_workers(url: Url = None, output: Output = OutputForm.TABLE) -> None:
     """Every worker that is alive, and how full it is."""
     with connect(url) as admin:
-        show_list(admin.all("/workers"), WORKER_COLUMNS, _row, as_json=as_json)
+        show_list(admin.all("/workers"), WORKER_COLUMNS, _row, output)
 
 
 @workers.command()
@@ -105,6 +105,26 @@ def undrain(worker: Worker, url: Url = None) -> None:
     with connect(url) as admin:
         admin.call("POST", f"/workers/{segment(worker)}/undrain")
         typer.echo(f"{worker} takes jobs again")
+
+
+@lanes.command(cls=Shows)
+def list_lanes(url: Url = None, output: Output = OutputForm.TABLE) -> None:
+    """Each lane's queue, what runs and what was preempted, and its targets."""
+    with connect(url) as admin:
+        show_list(admin.all("/lanes"), LANE_COLUMNS, _lane_row, output)
+
+
+def _lane_row(lane: Document) -> tuple[object, ...]:
+    return (
+        lane["lane"],
+        lane["queued"],
+        duration(lane["oldest_wait_ms"]),
+        lane["running"],
+        lane["preempted"],
+        float(lane["tokens_per_s"]),
+        duration(lane["ttft_target_ms"]),
+        duration(lane["tpot_target_ms"]),
+    )
 
 
 def _row(worker: Document) -> tuple[object, ...]:

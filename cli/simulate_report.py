@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import typer
 
-from fairlane.cli.client import CommandError, check_directory, check_writable, make_directory, show_table, write_whole
-from fairlane.cli.simulated_run import Scenario
+from fairlane.cli.client import CommandError, check_directory, check_writable, make_directory, write_whole
+from fairlane.cli.printer import show_table
 from fairlane.scheduler.simulation.results import Group, Spread, Summary
+from fairlane.scheduler.simulation.scenario import Scenario
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -15,9 +15,7 @@ import yaml
 
 from fairlane.cli.client import (
     AdminClient,
-    AsJson,
     CommandError,
-    Document,
     LimitOptions,
     TenantId,
     Url,
@@ -26,9 +24,8 @@ from fairlane.cli.client import (
     limits_by_of,
     limits_of,
     segment,
-    show_json,
-    show_list,
 )
+from fairlane.cli.printer import Document, Output, OutputForm, Shows, show_document, show_list
 from fairlane.gateway.admin.inputs import TenantBody
 from fairlane.gateway.admin.views import TENANT_FIELDS, tenant_view
 from fairlane.gateway.errors import ApiError
@@ -62,18 +59,18 @@ Action = Literal["create", "update", "delete"]
 COLUMNS = ("id", "name", "parent", "state", "lanes", "weight", "models", "limits")
 
 
-@app.command("list")
-def list_tenants(url: Url = None, as_json: AsJson = False) -> None:
+@app.command("list", cls=Shows)
+def list_tenants(url: Url = None, output: Output = OutputForm.TABLE) -> None:
     """Every tenant."""
     with connect(url) as admin:
-        show_list(admin.all("/tenants"), COLUMNS, _row, as_json=as_json)
+        show_list(admin.all("/tenants"), COLUMNS, _row, output)
 
 
-@app.command()
-def show(tenant: TenantId, url: Url = None) -> None:
-    """One tenant, whole, as JSON."""
+@app.command(cls=Shows)
+def show(tenant: TenantId, url: Url = None, output: Output = OutputForm.JSON) -> None:
+    """One tenant, whole."""
     with connect(url) as admin:
-        show_json(admin.get(f"/tenants/{segment(tenant)}"))
+        show_document(admin.get(f"/tenants/{segment(tenant)}"), output)
 
 
 @app.command()
@@ -183,7 +180,7 @@ def resume(tenant: TenantId, url: Url = None) -> None:
         typer.echo(f"{tenant} is resumed")
 
 
-@app.command()
+@app.command(cls=Shows)
 def explain(
     tenant: TenantId,
     prompt_tokens: Annotated[int, typer.Option(min=0)],
@@ -192,12 +189,13 @@ def explain(
     model: Annotated[str | None, typer.Option(help="Any that the tenant may use where none is named.")] = None,
     deadline_ms: Annotated[float | None, typer.Option(help="From arrival to the last token.")] = None,
     url: Url = None,
+    output: Output = OutputForm.JSON,
 ) -> None:
-    """Ask whether a request of these sizes would be admitted now; nothing is reserved. Answers as JSON."""
+    """Ask whether a request of these sizes would be admitted now; nothing is reserved."""
     with connect(url) as admin:
         sizes = {"prompt_tokens": prompt_tokens, "max_output_tokens": max_output_tokens, "lane": lane}
         body = {**sizes, **given(model=model, deadline_ms=deadline_ms)}
-        show_json(admin.call("POST", f"/tenants/{segment(tenant)}/explain", body))
+        show_document(admin.call("POST", f"/tenants/{segment(tenant)}/explain", body), output)
 
 
 @app.command()

@@ -282,6 +282,11 @@ def _admin(resources: Resources) -> AdminParts:
         lanes=resources.lanes,
         batches=resources.batches,
         open_requests=resources.open_requests,
+        overview=resources.overview,
+        traces=resources.traces,
+        simulator=resources.simulator,
+        live=resources.live,
+        history=resources.history,
         changed=resources.authenticator.forget,
     )
 

@@ -203,6 +203,8 @@ class ApiError(Exception):
         self.retry_after_s = retry_after_s
         self.work_s = 0.0
         """Processor time that finding it out took, where that was measured."""
+        self.lane = ""
+        """Of the request, where admission refused it; else empty."""
 
     @property
     def status(self) -> int:

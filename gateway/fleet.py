@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
-from fairlane.gateway.errors import fleet_unknown
+from fairlane.gateway.errors import fleet_unknown, not_found
 from fairlane.gateway.text.tokenizer import TextModel
 from fairlane.scheduler.planner.costs import slowest_ms
 from fairlane.scheduler.protocol.lanes import LaneName
@@ -99,6 +99,19 @@ class ServedModel:
     def longest(self) -> int:
         """Tokens of prompt and output that context and KV pool hold."""
         return self.context_length if self.pool is None else min(self.context_length, self.pool)
+
+
+def together(found: Sequence[Depths]) -> dict[LaneName, LaneDepth]:
+    """What waits in each lane, over all of these queues."""
+    of_lane = {lane: [depths[lane] for depths in found if lane in depths] for lane in LaneName}
+    return {
+        lane: LaneDepth(
+            queued=sum(depth.queued for depth in depths),
+            oldest_wait_ms=max((depth.oldest_wait_ms for depth in depths), default=0),
+            queued_tokens=sum(depth.queued_tokens for depth in depths),
+        )
+        for lane, depths in of_lane.items()
+    }
 
 
 class FleetCache:
@@ -282,16 +295,14 @@ class StoredFleet:
         """Let it take jobs again; False where there is no such worker."""
         return await self._registry.undrain(worker_id)
 
-    async def depths(self) -> Mapping[LaneName, LaneDepth]:
-        """What waits in each lane, over all models."""
-        found = [await self._queue(name).depths() for name in sorted(self._fleet_cache.queues)]
-        return {
-            lane: LaneDepth(
-                queued=sum(depths[lane].queued for depths in found if lane in depths),
-                oldest_wait_ms=max((depths[lane].oldest_wait_ms for depths in found if lane in depths), default=0),
-            )
-            for lane in LaneName
-        }
+    async def depths(self, model: str | None = None) -> Mapping[LaneName, LaneDepth]:
+        """What waits in each lane for a model; None: for all of them. Raises ApiError where that model is not known."""
+        queues = self._fleet_cache.queues
+        if model is not None:
+            queues = {name for name in queues if model_of(name) == model}
+            if not queues:
+                raise not_found("model") if self._fleet_cache.is_fresh else fleet_unknown()
+        return together([await self._queue(name).depths() for name in sorted(queues)])
 
     async def open_requests(self, tenant: str, allowed: Collection[str] | None) -> list[Door]:
         """Each model that a tenant may use (None: all), as its next request finds it. Raises as `find` does."""

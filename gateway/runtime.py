@@ -4,13 +4,16 @@ import asyncio
 import logging
 import secrets
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 
 import redis.asyncio
 from opentelemetry.sdk.trace import SpanProcessor
 
+from fairlane.gateway.admin.history import History
+from fairlane.gateway.admin.live import LiveHub
+from fairlane.gateway.admin.overview import Overview
 from fairlane.gateway.auth import Authenticator
 from fairlane.gateway.batches.batch_records import BatchRecords
 from fairlane.gateway.batches.files import FileLimits, FileRecords
@@ -18,6 +21,8 @@ from fairlane.gateway.batches.runner import BatchRunner, BatchSettings
 from fairlane.gateway.batches.storage import PARTIAL, Drafts, storage
 from fairlane.gateway.config import GatewaySettings, Member
 from fairlane.gateway.errors import ApiError
+from fairlane.gateway.figures.figure_store import FigureStore
+from fairlane.gateway.figures.teller import Teller
 from fairlane.gateway.fleet import Depths, FleetCache, StoredFleet
 from fairlane.gateway.grammar.checker import GrammarChecker
 from fairlane.gateway.http.body_budget import BodyBudget, BodyRoom, Trimmer
@@ -27,7 +32,8 @@ from fairlane.gateway.identity.credentials import CredentialReader
 from fairlane.gateway.identity.tokens import Tokens
 from fairlane.gateway.middleware.idempotent_run import Runs
 from fairlane.gateway.middleware.tenant import RefusedRequests
-from fairlane.gateway.observability.metrics import ProcessMetrics, Telemetry
+from fairlane.gateway.observability.metrics import Telemetry
+from fairlane.gateway.observability.process_metrics import ProcessMetrics
 from fairlane.gateway.operators import AdminKeys, Sessions
 from fairlane.gateway.requests.admission import AllOpenRequests
 from fairlane.gateway.requests.delivery import Dispatcher, Link
@@ -39,6 +45,8 @@ from fairlane.gateway.requests.resume import Earlier
 from fairlane.gateway.requests.settlement import Settlements
 from fairlane.gateway.requests.submit import Submitter
 from fairlane.gateway.text.tokenizer import TextModel
+from fairlane.gateway.traces.files import TraceFolder
+from fairlane.gateway.traces.simulator import Simulator
 from fairlane.quotas.api_keys import KeyStore
 from fairlane.quotas.audit import Audit
 from fairlane.quotas.delegated_keys import DelegatedKeys
@@ -56,6 +64,7 @@ from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.registry import RedisRegistry
 from fairlane.store.circuit_breaker import Needed
 from fairlane.store.connections import Connections, connections
+from fairlane.store.errors import STORE_ERRORS
 from fairlane.store.retry import every
 
 log = logging.getLogger(__name__)
@@ -237,6 +246,15 @@ class Resources:
             most_response_bytes=int(section.response_bytes),
         )
         self.seals = TenantSeals(patient)
+        self.traces = TraceFolder(settings.traces_folder, most_recorded=section.record.max_files * section.processes)
+        self.simulator = Simulator()
+        self.figures = FigureStore(self.store.patient)
+        self.teller = Teller(
+            self.figures, self.telemetry.figures, self.fleet_cache, self.lanes, self.gateway_id, self._jobs_in_hand
+        )
+        self.overview = Overview(self.fleet_cache, self.figures, self.lanes, clock=lambda: self.teller.now_s)
+        self.history = History(self.figures, clock=lambda: self.teller.now_s)
+        self.live = LiveHub(self.overview.view)
         self.malformed = Malformed()
         """Requests on all ports."""
         self.crowd = self.new_crowd()
@@ -265,6 +283,7 @@ class Resources:
     async def drain(self, grace_s: float) -> None:
         """Take no more requests, let those in the air finish for so long, then end them with an error that says so."""
         self._draining = True
+        await self.live.aclose()
         await self._landed(grace_s)
         left = [job for job in self.dispatcher.jobs.values() if not job.settled]
         if left:
@@ -286,12 +305,14 @@ class Resources:
             stack.push_async_callback(self.settlements.aclose, SETTLE_GRACE_S)
             stack.push_async_callback(self.runs.aclose, SETTLE_GRACE_S)
             stack.push_async_callback(self.grammars.aclose)
+            stack.push_async_callback(self._tell_last)
             tasks = [
                 asyncio.create_task(self.fleet_cache.run(self._fleet_changed), name="directory"),
                 asyncio.create_task(self.reaper.run(), name="reaper"),
                 asyncio.create_task(self.lost_jobs.run(), name="lookout"),
                 asyncio.create_task(self.orphans.run(), name="orphans"),
                 asyncio.create_task(self._roll_up(), name="roll-up"),
+                asyncio.create_task(self.teller.run(), name="figures"),
             ]
             if self.guard is not None:
                 tasks.append(asyncio.create_task(self.guard.run(), name="guard"))
@@ -308,6 +329,16 @@ class Resources:
 
     async def _roll_up(self) -> None:
         await every(ROLL_UP_EVERY_S, "rolling up ledgers", self.rollup.daily)
+
+    async def _tell_last(self) -> None:
+        """What was counted since the last telling, if the store takes it."""
+        with suppress(*STORE_ERRORS):
+            await self.teller.tell()
+
+    def _jobs_in_hand(self) -> Iterator[tuple[str, bool, int]]:
+        """Tenant, whether it has begun, and the tokens that have arrived, of each job."""
+        for job in self.dispatcher.jobs.values():
+            yield job.request.ask.tenant, job.begun, sum([choice.published for choice in job.choices])
 
     async def _landed(self, within_s: float) -> None:
         with suppress(TimeoutError):
@@ -337,17 +368,19 @@ class Resources:
     def _fleet_changed(self) -> None:
         self._looked.set()
         self.dispatcher.keep_lines(self.fleet_cache.queues)
-        self.telemetry.observe_fleet(self.fleet_cache.models.values())
 
     def _tell_when_asked(self) -> None:
         """Metrics that are read when they are asked for."""
         main, budgets, guard = self.store.breaker, self.budgets.breaker, self.guard
+        self.telemetry.fleet.lanes = self.lanes
+        self.telemetry.fleet.models = lambda: self.fleet_cache.models.values()
         self.telemetry.store_up.set_function(lambda: main.is_whole)
         self.telemetry.quota_store_up.set_function(lambda: budgets.is_whole)
         self.telemetry.store_openings.read = lambda: sum(each.openings for each in {main, budgets})
         self.telemetry.unreported.set_function(lambda: guard.unreported if guard else 0)
         self.telemetry.settlements_in_hand.set_function(lambda: self.settlements.in_hand)
         self.telemetry.connections.set_function(lambda: self.crowd.count)
+        self.telemetry.most_connections.set(self.settings.gateway.max_connections)
         self.telemetry.connections_cut.read = lambda: self.crowd.gave_way + self.crowd.turned_away
         self.telemetry.malformed.read = lambda: self.malformed.count
         self.telemetry.batches_open.set_function(lambda: self.batch_runner.open_count)

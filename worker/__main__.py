@@ -54,7 +54,7 @@ def _serve(settings: WorkerSettings, environ: MutableMapping[str, str]) -> int:
             from fairlane.worker.runtime import serve
     except ModuleNotFoundError as error:
         needs = "a worker needs fairlane[worker]" if is_ours else "a remote engine needs fairlane[remote]"
-        sys.stderr.write(f"worker: {error.name} is not installed: {needs}\n")
+        sys.stderr.write(f"worker: {error.name or error} is not installed: {needs}\n")
         return BAD_SETTINGS
 
     try:

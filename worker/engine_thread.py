@@ -115,6 +115,9 @@ class EngineThread:
 
     def tell(self, *commands: Command) -> None:
         """Have commands obeyed before the next step."""
+        for command in commands:
+            if isinstance(command, Lease):
+                self._reports.told(command, self._clock() * 1e3)
         with self._changed:
             self._commands.extend(commands)
             self._told += len(commands)
@@ -186,8 +189,9 @@ class EngineThread:
             self._audit()
         if not self._can_step:
             return True
-        step = self._engine.step(self._clock() * 1e3, self._hand_over)
-        self._report(step=step)
+        began_ms = self._clock() * 1e3
+        step = self._engine.step(began_ms, self._hand_over)
+        self._report(step=step, began_ms=began_ms)
         return not step.plan.is_empty
 
     def _audit(self) -> None:
@@ -196,7 +200,12 @@ class EngineThread:
         self._report(audited=True)
 
     def _report(
-        self, changes: Sequence[JobChange] = (), step: StepReport | None = None, *, audited: bool = False
+        self,
+        changes: Sequence[JobChange] = (),
+        step: StepReport | None = None,
+        *,
+        began_ms: float = 0.0,
+        audited: bool = False,
     ) -> None:
         planner = self._engine.planner
         counts = planner.counts()
@@ -209,7 +218,7 @@ class EngineThread:
             host_slots_free=planner.host_slots_free,
         )
         jobs, capacity = len(self._engine.epochs), planner.capacity()
-        self._unread.append(EngineTurn(self._obeyed, jobs, capacity, load, changes, step, audited))
+        self._unread.append(EngineTurn(self._obeyed, jobs, capacity, load, changes, step, began_ms, audited))
 
     def _hand_over(self) -> None:
         """Wake the loop, if there is anything to tell it."""

@@ -128,4 +128,5 @@ def _joined(first: TokenDelta, second: TokenDelta) -> TokenDelta:
         logprobs=first.logprobs + second.logprobs,
         finish_reason=second.finish_reason,
         cached_tokens=first.cached_tokens,
+        queued_ms=first.queued_ms,
     )

@@ -9,8 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import msgspec
+
 from fairlane.scheduler.planner.steps import Capacity, Ended
-from fairlane.scheduler.protocol.messages import Event, Finished, Lease, TokenDelta
+from fairlane.scheduler.protocol.messages import Event, Finished, JobSteps, Lease, TokenDelta
 from fairlane.scheduler.queue.types import Publication
 from fairlane.worker.engine.engine import StepReport
 
@@ -59,6 +61,8 @@ class EngineTurn(NamedTuple):
     changes: Sequence[JobChange] = ()
     """In order; all of them before the step."""
     step: StepReport | None = None
+    began_ms: float = 0.0
+    """When the step began, on the engine thread's clock."""
     audited: bool = False
 
 
@@ -76,6 +80,8 @@ class Report:
     step: StepReport | None = None
     tokens: Mapping[str, LaneTokens] = field(default_factory=dict)
     """The step's, by lane."""
+    begun: Mapping[str, float] = field(default_factory=dict)
+    """Jobs whose first row under their lease was in the step, and how long they had waited, in milliseconds."""
     audited: bool = False
     """Idle, the engine compared its KV blocks with what jobs hold, and all were accounted for."""
 
@@ -116,6 +122,14 @@ class ReportBuilder:
     def __init__(self, worker_id: str) -> None:
         self._worker_id = worker_id
         self._leases: dict[str, Lease] = {}
+        self._arrived_ms: dict[str, float] = {}
+        """Jobs that no step had a row of yet, and when they arrived, on the engine thread's clock."""
+        self._waited_ms: dict[str, float] = {}
+        """Jobs that have begun and have no token yet, and how long they had waited."""
+
+    def told(self, lease: Lease, now_ms: float) -> None:
+        """The engine is about to hear of a job."""
+        self._arrived_ms[lease.job.job_id] = now_ms - lease.arrived_ms_ago
 
     def report(self, turn: EngineTurn) -> Report:
         """The report of the engine's next turn."""
@@ -123,10 +137,21 @@ class ReportBuilder:
         for change in turn.changes:
             self._change(change, by_gateway)
         tokens: dict[str, LaneTokens] = {}
+        begun: dict[str, float] = {}
         if turn.step is not None:
+            if self._arrived_ms:
+                begun = self._begin(turn.step, turn.began_ms)
             tokens = self._count(turn.step)  # before jobs that ended leave
             self._add(turn.step.events, turn.step.outcome.charges, turn.step.outcome.ended, by_gateway)
-        return Report(turn.obeyed, by_gateway, turn.capacity, turn.jobs, turn.load, turn.step, tokens, turn.audited)
+        return Report(
+            turn.obeyed, by_gateway, turn.capacity, turn.jobs, turn.load, turn.step, tokens, begun, turn.audited
+        )
+
+    def _begin(self, step: StepReport, began_ms: float) -> dict[str, float]:
+        begun = {row.seq.job_id for row in step.plan.rows} & self._arrived_ms.keys()
+        waited = {job_id: began_ms - self._arrived_ms.pop(job_id) for job_id in begun}
+        self._waited_ms |= waited
+        return waited
 
     def _change(self, change: JobChange, by_gateway: dict[str, list[Publication]]) -> None:
         match change:
@@ -135,7 +160,7 @@ class ReportBuilder:
             case Ended():
                 self._add((), {}, (change,), by_gateway)
             case Dropped():
-                self._leases.pop(change.job_id, None)
+                self._leave(change.job_id)
 
     def _count(self, step: StepReport) -> dict[str, LaneTokens]:
         leases, prefill = self._leases, Counter[str]()
@@ -163,9 +188,16 @@ class ReportBuilder:
                 publication = self._publication(lease, by_job[job_id], charges.get(job_id, 0.0), ends.get(job_id))
                 by_gateway[lease.job.gateway_id].append(publication)
         for job_id in ends:
-            self._leases.pop(job_id, None)
+            self._leave(job_id)
+
+    def _leave(self, job_id: str) -> None:
+        for known in (self._leases, self._arrived_ms, self._waited_ms):
+            known.pop(job_id, None)
 
     def _publication(self, lease: Lease, events: list[Event], cost: float, end: Ended | None) -> Publication:
+        waited_ms = self._waited_ms.get(lease.job.job_id) if self._waited_ms else None
+        if waited_ms is not None:
+            self._tell_wait(lease.job.job_id, events, waited_ms)
         published = (*events,) if end is None else (*events, self._finished(lease, end))
         return Publication(
             job_id=lease.job.job_id,
@@ -176,6 +208,14 @@ class ReportBuilder:
             ends=None if end is None else end.outcome,
         )
 
+    def _tell_wait(self, job_id: str, events: list[Event], waited_ms: float) -> None:
+        """With the job's first token, if that is among the events."""
+        for index, event in enumerate(events):
+            if isinstance(event, TokenDelta):
+                events[index] = msgspec.structs.replace(event, queued_ms=waited_ms)
+                del self._waited_ms[job_id]
+                return
+
     def _finished(self, lease: Lease, end: Ended) -> Finished:
         return Finished(
             job_id=lease.job.job_id,
@@ -185,4 +225,11 @@ class ReportBuilder:
             cached_tokens=end.cached_tokens,
             preemptions=end.preemptions,
             worker_id=self._worker_id,
+            steps=_steps_of(lease, end),
         )
+
+
+def _steps_of(lease: Lease, end: Ended) -> JobSteps | None:
+    """What a job's steps came to, and how long it had been in the queue before them."""
+    steps = end.steps or JobSteps()
+    return steps if any(lease.generated) else msgspec.structs.replace(steps, queued_ms=lease.arrived_ms_ago)

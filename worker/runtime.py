@@ -109,7 +109,7 @@ def _observers(
 ) -> list[EngineObserver]:
     observers: list[EngineObserver] = [] if traces is None else [traces]
     if settings.worker.metrics_port:
-        metrics = Metrics(about)
+        metrics = Metrics(about, engine=settings.worker.engine)
         report = CostReport(
             opened.costs,
             block_size=about.block_size,

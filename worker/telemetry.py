@@ -10,11 +10,13 @@ step's time the share that the cost model gives to them. A sequence that yields 
 """
 
 import logging
+import platform
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from importlib import metadata
 from operator import sub
 
 from opentelemetry import trace
@@ -22,7 +24,14 @@ from opentelemetry.sdk.resources import SERVICE_INSTANCE_ID, SERVICE_NAME, Resou
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+)
 
 from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.steps import Row, SeqId, StepFeatures, StepPlan, WaitReason, Yield, features
@@ -165,45 +174,101 @@ class PreemptionCosts(EngineObserver):
 
 
 class Metrics(EngineObserver):
-    """The metrics of a worker, in a registry of its own, so that nothing is global."""
+    """The metrics of a worker, in a registry of its own, so that nothing is global.
 
-    def __init__(self, about: WorkerStatus) -> None:
+    `requests_waiting`, `requests_running`, `kv_usage_ratio` and `cache_config_info` are what an endpoint picker of
+    llm-d or of the Kubernetes gateway API inference extension routes by.
+    """
+
+    def __init__(self, about: WorkerStatus, *, engine: str = "own") -> None:
+        """`engine`: what computes, as the setting names it."""
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self._about = about
         self.registry = CollectorRegistry()
-        counter = partial(Counter, registry=self.registry)
-        gauge = partial(Gauge, registry=self.registry)
-        histogram = partial(Histogram, registry=self.registry)
-        self.step = histogram("fairlane_worker_step_seconds", "Time of a step.", buckets=_STEP_S)
-        self.predicted = histogram(
-            "fairlane_worker_step_predicted_seconds", "What was expected of it.", buckets=_STEP_S
+        ProcessCollector(registry=self.registry)
+        self._gauge = partial(Gauge, registry=self.registry)
+        self._counter = partial(Counter, registry=self.registry)
+        self._histogram = partial(Histogram, registry=self.registry)
+        self._of_steps()
+        self._of_kv()
+        self._of_jobs()
+        build = self._gauge(
+            "fairlane_worker_build_info",
+            "1, with the version of Fairlane and of Python, the model and the engine as labels.",
+            ["version", "python", "model", "engine"],
         )
-        self.copies = counter("fairlane_worker_copy_seconds", "Time that copies of KV blocks kept steps waiting.")
-        self.rows = histogram("fairlane_worker_batch_rows", "Sequences in a step.", buckets=_ROWS)
-        self.tokens = counter("fairlane_worker_tokens", "Tokens: kind is prefill or output.", ["lane", "kind"])
-        self.sequences = gauge("fairlane_worker_sequences", "Sequences in hand.", ["lane", "state"])
-        waits = gauge("fairlane_worker_waits", "Sequences that the last step gave no row, by why.", ["reason"])
+        build.labels(metadata.version("fairlane"), platform.python_version(), about.model, engine).set(1)
+
+    def _of_steps(self) -> None:
+        self.step = self._histogram("fairlane_worker_step_seconds", "Time of a step, in seconds.", buckets=_STEP_S)
+        self.predicted = self._histogram(
+            "fairlane_worker_step_predicted_seconds",
+            "Time that the cost model expected a step to take, in seconds.",
+            buckets=_STEP_S,
+        )
+        self.copies = self._counter(
+            "fairlane_worker_copy_seconds", "Time that copies of KV blocks kept steps waiting, in seconds."
+        )
+        self.rows = self._histogram("fairlane_worker_batch_rows", "Sequences in a step, as a number.", buckets=_ROWS)
+        self.tokens = self._counter(
+            "fairlane_worker_tokens", "Tokens computed, as a number; `kind` is prefill or output.", ["lane", "kind"]
+        )
+        self.sequences = self._gauge(
+            "fairlane_worker_sequences", "Sequences in hand by lane and state, as a number.", ["lane", "state"]
+        )
+        self.waiting = self._gauge(
+            "fairlane_worker_requests_waiting", "Sequences in hand that do not run, as a number."
+        )
+        self.running = self._gauge("fairlane_worker_requests_running", "Sequences that run, as a number.")
+        waits = self._gauge(
+            "fairlane_worker_waits", "Sequences that the last step gave no row, by why, as a number.", ["reason"]
+        )
         self.waits = {reason: waits.labels(reason) for reason in WaitReason}
-        self.blocks = gauge("fairlane_worker_kv_blocks", "KV blocks.", ["pool", "state"])
-        self.prefix_blocks = gauge(
-            "fairlane_worker_prefix_blocks", "KV blocks kept for prompts that begin alike; free too."
+
+    def _of_kv(self) -> None:
+        self.blocks = self._gauge("fairlane_worker_kv_blocks", "KV blocks, as a number.", ["pool", "state"])
+        self.kv_usage = self._gauge(
+            "fairlane_worker_kv_usage_ratio",
+            "Part of a pool's KV blocks that sequences hold, as a ratio from 0 to 1; blocks that are only cached count "
+            "as free.",
+            ["pool"],
         )
-        self.prefix_hits = counter(
-            "fairlane_worker_prefix_hits", "Jobs that ended and had a part of their prompt cached."
+        config = self._gauge(
+            "fairlane_worker_cache_config_info",
+            "1, with the tokens of a KV block and the number of blocks on the device as labels.",
+            ["block_size", "num_gpu_blocks"],
         )
-        self.prefix_tokens = counter("fairlane_worker_prefix_tokens", "Prompt tokens of ended jobs that were cached.")
-        self.preemptions = counter("fairlane_worker_preemptions", "Preemptions.", ["mode"])
-        self.preempted_blocks = counter("fairlane_worker_preempted_blocks", "KV blocks yielded.", ["mode"])
-        self.stall = histogram("fairlane_worker_stall_seconds", "From preempted to resumed.", buckets=_STALL_S)
-        self.preemption_cost = histogram(
+        config.labels(str(self._about.block_size), str(self._about.blocks_total)).set(1)
+        self.prefix_blocks = self._gauge(
+            "fairlane_worker_prefix_blocks", "KV blocks kept for prompts that begin alike, as a number; free too."
+        )
+        self.prefix_hits = self._counter(
+            "fairlane_worker_prefix_hits", "Jobs that ended and had a part of their prompt cached, as a number."
+        )
+        self.prefix_tokens = self._counter(
+            "fairlane_worker_prefix_tokens", "Prompt tokens of ended jobs that were cached, as a number."
+        )
+        self.audits = self._counter(
+            "fairlane_worker_kv_audits", "Idle audits that found every KV block accounted for, as a number."
+        )
+
+    def _of_jobs(self) -> None:
+        self.preemptions = self._counter("fairlane_worker_preemptions", "Preemptions, as a number.", ["mode"])
+        self.preempted_blocks = self._counter(
+            "fairlane_worker_preempted_blocks", "KV blocks that preemptions freed, as a number.", ["mode"]
+        )
+        self.stall = self._histogram(
+            "fairlane_worker_stall_seconds", "Time from preempted to resumed, in seconds.", buckets=_STALL_S
+        )
+        self.preemption_cost = self._histogram(
             "fairlane_worker_preemption_cost_ratio",
-            "What preemptions cost, as a multiple of what was expected.",
+            "Time that preemptions cost, as a ratio to what was expected.",
             ["mode"],
             buckets=_RATIO,
         )
-        self.taken = counter("fairlane_worker_jobs_taken", "Jobs taken.", ["lane"])
-        self.ended = counter("fairlane_worker_jobs_ended", "Jobs ended here.", ["outcome"])
-        self.audits = counter("fairlane_worker_kv_audits", "Idle audits that found every KV block accounted for.")
-        self.lost_jobs = counter("fairlane_worker_jobs_lost", "Refused or handed back.")
+        self.taken = self._counter("fairlane_worker_jobs_taken", "Jobs taken, as a number.", ["lane"])
+        self.ended = self._counter("fairlane_worker_jobs_ended", "Jobs ended here, as a number.", ["outcome"])
+        self.lost_jobs = self._counter("fairlane_worker_jobs_lost", "Jobs refused or handed back, as a number.")
 
     def took(self, leases: Iterable[Lease]) -> None:
         for lease in leases:
@@ -221,12 +286,15 @@ class Metrics(EngineObserver):
         for state, by_lane in (("running", load.running), ("waiting", load.waiting), ("preempted", load.preempted)):
             for lane, count in by_lane.items():
                 self.sequences.labels(lane, state).set(count)
+        self.running.set(sum(load.running.values()))
+        self.waiting.set(sum(load.waiting.values()))
         for pool, total, free in (
             ("device", self._about.blocks_total, load.blocks_free),
             ("host", self._about.host_slots_total, load.host_slots_free),
         ):
             self.blocks.labels(pool, "free").set(free)
             self.blocks.labels(pool, "used").set(total - free)
+            self.kv_usage.labels(pool).set((total - free) / total if total else 0.0)
         self.prefix_blocks.set(load.blocks_cached)
         for publications in report.by_gateway.values():
             for publication in publications:

@@ -5,10 +5,13 @@
     tenants.py  keys.py        create, read, change, delete
     usage.py                   spend by lane, model, key and day; the ledger as CSV or JSON lines
     fleet.py                   models, workers, drain and undrain
+    overview.py  live.py       what the console shows first, of the whole fleet; the same as it changes
+    history.py                 the same over a day or a month
     batches.py                 batches that have not ended
+    traces.py                  request traces, and simulations of them
     explain.py                 why a request of this tenant would be refused or wait now
     inputs.py  views.py        what is read from a body, and what is answered
     openai/                    OpenAI's administration API over the same tenants, keys and limits
 
-Called by the application alone. Knows quotas and the fleet cache, never a request on its way.
+Called by the application alone. Knows quotas, the fleet cache and the fleet's figures, never a request on its way.
 """

@@ -2,13 +2,16 @@
 
 import logging
 
-from fairlane.gateway.admin.inputs import Nothing, PageQuery
+from starlette.responses import Response
+
+from fairlane.gateway.admin.history import HistoryView
+from fairlane.gateway.admin.inputs import HistoryQuery, LanesQuery, Nothing, PageQuery
+from fairlane.gateway.admin.live import LiveResponse
+from fairlane.gateway.admin.overview import OverviewView, lane_view
 from fairlane.gateway.admin.router import Call
 from fairlane.gateway.admin.views import LaneView, Page, WorkerView, page, worker_view
 from fairlane.gateway.errors import not_found
-from fairlane.scheduler.planner.costs import slowest_ms
-from fairlane.scheduler.protocol.lanes import Lane, LaneName
-from fairlane.scheduler.protocol.messages import WorkerStatus
+from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.queue.types import LaneDepth
 from fairlane.store.errors import STORE_ERRORS
 
@@ -49,26 +52,30 @@ async def _set_draining(call: Call, *, draining: bool) -> WorkerView:
     return {**before, "draining": draining}
 
 
-async def list_lanes(call: Call, query: PageQuery) -> Page[LaneView]:
-    """Each lane over all models and workers, most urgent first, which is also by name."""
-    workers, depths = await call.parts.fleet.workers(), await call.parts.fleet.depths()
+async def get_overview(call: Call, _: Nothing) -> OverviewView:
+    """What the console shows, of the whole fleet."""
+    return await call.parts.overview.view()
+
+
+async def watch(call: Call, _: Nothing) -> Response:
+    """The same, as it changes."""
+    return LiveResponse(call.parts.live, call.parts.live.enter(call.check))
+
+
+async def get_history(call: Call, query: HistoryQuery) -> HistoryView:
+    """The same over a stretch of time."""
+    return await call.parts.history.view(query.span, lane=query.lane, tenant=query.tenant, until_s=query.until)
+
+
+async def list_lanes(call: Call, query: LanesQuery) -> Page[LaneView]:
+    """Each lane, of all models or of one, most urgent first, which is also by name. Raises ApiError for a model that is
+    not known."""
+    alive, depths = await call.parts.fleet.workers(), await call.parts.fleet.depths(query.model)
+    workers = [status for status in alive if query.model in (None, status.model)]
     following = [lane for lane in LaneName if lane.value > (query.after or "")]
     return page(
         following,
         query.limit,
-        lambda lane: _lane(call.parts.lanes[lane], depths.get(lane, LaneDepth(0, 0)), workers),
+        lambda lane: lane_view(call.parts.lanes[lane], depths.get(lane, LaneDepth(0, 0)), workers),
         lambda lane: lane.value,
     )
-
-
-def _lane(lane: Lane, depth: LaneDepth, workers: list[WorkerStatus]) -> LaneView:
-    return {
-        "lane": lane.name.value,
-        "queued": depth.queued,
-        "oldest_wait_ms": depth.oldest_wait_ms,
-        "running": sum(status.running.get(lane.name, 0) for status in workers),
-        "preempted": sum(status.preempted.get(lane.name, 0) for status in workers),
-        "tokens_per_s": sum(status.tokens_per_s.get(lane.name, 0.0) for status in workers),
-        "ttft_target_ms": lane.ttft_ms,
-        "tpot_target_ms": lane.tpot_on(slowest_ms(workers)),
-    }

@@ -7,6 +7,7 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar, get_origin
 
 import msgspec
@@ -16,6 +17,9 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route, Router
 
 from fairlane.gateway import errors
+from fairlane.gateway.admin.history import History
+from fairlane.gateway.admin.live import LiveHub
+from fairlane.gateway.admin.overview import Overview
 from fairlane.gateway.batches.batch_records import BatchRecords
 from fairlane.gateway.errors import ApiError, Code, invalid, not_found
 from fairlane.gateway.fleet import Door
@@ -25,6 +29,8 @@ from fairlane.gateway.http.connections import OPERATORS, vouch
 from fairlane.gateway.openai.wire import checked, checked_fields
 from fairlane.gateway.operators import AdminKeys, Sessions, check_origin, session_of
 from fairlane.gateway.requests.admission import AllOpenRequests
+from fairlane.gateway.traces.files import TraceFolder
+from fairlane.gateway.traces.simulator import Simulator
 from fairlane.quotas.api_keys import KeyExists, KeyNotFound, KeyStore
 from fairlane.quotas.audit import Audit, Note
 from fairlane.quotas.field_checks import FieldError
@@ -98,8 +104,8 @@ class Fleet(Protocol):
     async def drain(self, worker_id: str) -> bool:
         """Let it take no more jobs; False where there is no such worker."""
 
-    async def depths(self) -> Mapping[LaneName, LaneDepth]:
-        """What waits in each lane, over all models."""
+    async def depths(self, model: str | None = None) -> Mapping[LaneName, LaneDepth]:
+        """What waits in each lane for a model; None: for all of them. Raises ApiError where that model is not known."""
 
     async def open_requests(self, tenant: str, allowed: Collection[str] | None) -> Sequence[Door]:
         """Each model that a tenant may use (None: all), as its next request finds it. Raises ApiError where that is not
@@ -125,6 +131,11 @@ class AdminParts:
     batches: BatchRecords
     open_requests: AllOpenRequests
     """What this gateway has let in."""
+    overview: Overview
+    traces: TraceFolder
+    simulator: Simulator
+    live: LiveHub
+    history: History
     changed: Callable[[], None]
     """To be called once a call may have changed a tenant or a key, before it is answered."""
 
@@ -138,8 +149,12 @@ class Call:
     expected: IfMatch
     """What the caller takes what is to be changed for."""
     address: str
+    check: Callable[[], Awaitable[object]]
+    """Raises ApiError once the operator may not call any more: for answers that take long."""
     headers: dict[str, str] = field(default_factory=dict)
     """Of the answer, beside those of all answers."""
+    request: Request | None = None
+    """Where the operation reads its form itself."""
 
     def tag(self, tag: str) -> None:
         """Say which version the answer shows."""
@@ -162,6 +177,8 @@ class Operation(Generic[Input]):
     handler: Callable[[Call, Input], Awaitable[Document | Response]]
     input: type[Input]
     """A GET's query, or any other call's body."""
+    form: Any = None
+    """A TypedDict that is sent as multipart/form-data and read by the handler, in place of `input`."""
     answer: Any
     """Type of what the handler returns, for the document."""
     media: tuple[str, ...] = (JSON,)
@@ -230,9 +247,11 @@ def endpoint(operation: Operation[Any], parts: AdminParts) -> Callable[[Request]
     async def serve(request: Request) -> Response:
         try:
             address = await _let_through(parts, request)
-            given = await _input(operation, request)
+            given = await _input(operation, request) if operation.form is None else operation.input()
             expected = if_match(request.scope["headers"]) if operation.honours_tags else IfMatch()
-            call = Call(parts, request.path_params, expected, address)
+            check = partial(_let_through, parts, request)
+            read_by_handler = None if operation.form is None else request
+            call = Call(parts, request.path_params, expected, address, check, request=read_by_handler)
             try:
                 document = await operation.handler(call, given)
             finally:

@@ -192,10 +192,11 @@ class OpenBatchView(TypedDict):
 
 
 class LaneView(TypedDict):
-    """One lane over all models and workers."""
+    """One lane, of all models or of one."""
 
     lane: str
     queued: int
+    queued_tokens: int
     oldest_wait_ms: float
     running: int
     preempted: int

@@ -67,7 +67,7 @@ class Generate(Generic[Generation]):
         disconnect = scope["state"][STATE]
         plan = await self._read(scope, receive, answer, caller, journal)
         with plan:
-            journal.lane = plan.service_level.lane.name
+            journal.lane, journal.model = plan.service_level.lane.name, plan.model.name
             if is_recording():
                 self._note(journal, plan)
             in_flight = self._parts.telemetry.in_flight
@@ -181,6 +181,7 @@ class Generate(Generic[Generation]):
             queue_span=self._parts.telemetry.span("queue"),
             still_waits_ms=self._parts.dispatcher.still_waits_ms,
             eta_ms=plan.expected_ttft_ms,
+            gap=self._parts.telemetry.gaps(journal.lane, journal.model, journal.tenant).observe,
         )
         try:
             await events.run(answer, rhythm)
@@ -210,9 +211,14 @@ class Generate(Generic[Generation]):
         journal.prompt_tokens, journal.output_tokens = usage.prompt_tokens, usage.completion_tokens
         if is_recording():
             journal.notes |= _used(events, usage)
-        pace_s = events.seconds_per_token
-        if math.isfinite(pace_s):
-            self._parts.telemetry.time_per_output_token.observe(journal.lane, pace_s)
+        journal.pace_s, journal.queued_s = events.seconds_per_token, events.queued_s
+        self._parts.telemetry.generated(
+            journal.lane,
+            journal.model,
+            journal.tenant,
+            queued_s=journal.queued_s,
+            pace_s=journal.pace_s if math.isfinite(journal.pace_s) else None,
+        )
 
 
 def _used(events: TokenEvents, usage: Usage) -> Notes:

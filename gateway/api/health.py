@@ -11,7 +11,7 @@ from starlette.routing import Route
 from fairlane.gateway import errors
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.fleet import FleetCache
-from fairlane.gateway.observability.metrics import ProcessMetrics
+from fairlane.gateway.observability.process_metrics import ProcessMetrics
 from fairlane.store.circuit_breaker import Availability
 
 VERSION = metadata.version("fairlane")

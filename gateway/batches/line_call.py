@@ -83,6 +83,8 @@ class LineCalls:
         finally:
             hold.release()
             self._telemetry.requests.add(path, LaneName.THROUGHPUT.value, journal.code)
+            if journal.is_refusal:
+                self._telemetry.refused_line(caller.tenant_id, journal.code)
         if recording.body is None:
             raise AnswerTooLarge
         return LineAnswer(recording.status, recording.body)

@@ -1,6 +1,8 @@
-"""The operators' console at `/`: a handful of static files under a strict content policy, and who is signed in."""
+"""The operators' console at `/`: its files under a strict content policy, and who is signed in."""
 
+from collections.abc import Iterator
 from importlib import resources
+from importlib.resources.abc import Traversable
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -13,18 +15,36 @@ from fairlane.gateway.http.static import file_route
 from fairlane.gateway.operators import check_origin, cookie, session_of
 from fairlane.store.errors import STORE_ERRORS
 
-FILES = {
-    "/": ("index.html", "text/html"),
-    "/console/app.js": ("app.js", "text/javascript"),
-    "/console/style.css": ("style.css", "text/css"),
-    "/console/icon.svg": ("icon.svg", "image/svg+xml"),
-}
+FOLDER = resources.files("fairlane.gateway.console")
+PAGE = "static/index.html"
+_TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+
+
+def _files() -> Iterator[tuple[str, str, str]]:
+    """Each file of the page: path that it is served at, name in this package, media type."""
+    yield "/", PAGE, _TYPES[".html"]
+    for folder, prefix in (("static", ""), ("vendor", "vendor/")):
+        for name in _within(FOLDER / folder):
+            suffix = name[name.rfind(".") :]
+            if suffix in _TYPES and f"{folder}/{name}" != PAGE:
+                yield f"/console/{prefix}{name}", f"{folder}/{name}", _TYPES[suffix]
+
+
+def _within(folder: Traversable, prefix: str = "") -> Iterator[str]:
+    for each in sorted(folder.iterdir(), key=lambda found: found.name):
+        if each.is_dir():
+            yield from _within(each, f"{prefix}{each.name}/")
+        else:
+            yield f"{prefix}{each.name}"
+
+
+FILES = {path: (name, media_type) for path, name, media_type in _files()}
+"""All that is served, by path."""
 
 
 def routes() -> list[Route]:
     """One route per file; each file is read here, once."""
-    folder = resources.files("fairlane.gateway.console")
-    return [file_route(path, (folder / name).read_bytes(), media_type) for path, (name, media_type) in FILES.items()]
+    return [file_route(path, (FOLDER / name).read_bytes(), media_type) for path, (name, media_type) in FILES.items()]
 
 
 def session_route(parts: AdminParts) -> Route:

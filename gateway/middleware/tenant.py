@@ -18,6 +18,7 @@ from fairlane.gateway import errors
 from fairlane.gateway.anthropic import rate_limits as anthropic_limits
 from fairlane.gateway.auth import Authenticator, Caller, check
 from fairlane.gateway.errors import ApiError, LimitBlock, internal_error, limit_denied, store_unavailable
+from fairlane.gateway.figures.recorder import Ended
 from fairlane.gateway.http.connections import vouch
 from fairlane.gateway.middleware.request_id import ANTHROPIC_HEADER, HEADER, log_fault, request_id_of
 from fairlane.gateway.observability.metrics import Telemetry
@@ -96,12 +97,22 @@ class Journal:
     tenant: str = ""
     body_bytes: int = 0
     lane: str = "none"
+    model: str = "none"
     code: str = OK
     prompt_tokens: int = 0
     output_tokens: int = 0
     first_token_s: float | None = None
+    pace_s: float | None = None
+    """Mean time from one token to the next."""
+    queued_s: float | None = None
+    """Wait until a worker began with it, from its arrival."""
     notes: Notes = field(default_factory=dict)
     """Attributes of its span."""
+
+    @property
+    def is_refusal(self) -> bool:
+        """It was refused, or ended by an error."""
+        return self.code not in (OK, CLIENT_CLOSED)
 
 
 class TenantMiddleware:
@@ -183,7 +194,7 @@ class TenantMiddleware:
     async def _refuse(
         self, error: ApiError, scope: Scope, receive: Receive, answer: "_Answer", journal: Journal
     ) -> None:
-        journal.code = error.code
+        journal.code, journal.lane = error.code, error.lane or journal.lane
         if answer.caller is not None:
             self._refused.count(answer.caller.key_id, error.status, journal.body_bytes, error.work_s)
         if not answer.started:
@@ -199,11 +210,21 @@ class TenantMiddleware:
         return caller.statuses
 
     def _record(self, journal: Journal, span: Span, now_s: float) -> None:
-        telemetry, took_s = self._telemetry, now_s - journal.arrived_s
-        telemetry.requests.add(journal.endpoint, journal.lane, journal.code)
-        telemetry.duration.observe(journal.lane, took_s)
-        if journal.first_token_s is not None:
-            telemetry.time_to_first_token.observe(journal.lane, journal.first_token_s - journal.arrived_s)
+        took_s, first_s = now_s - journal.arrived_s, journal.first_token_s
+        ttft_s = None if first_s is None else first_s - journal.arrived_s
+        self._telemetry.ended(
+            endpoint=journal.endpoint,
+            lane=journal.lane,
+            model=journal.model,
+            tenant=journal.tenant,
+            code=journal.code,
+            is_refusal=journal.is_refusal,
+            took_s=took_s,
+            first_token_s=ttft_s,
+        )
+        self._telemetry.figures.ended(
+            Ended(journal.tenant, journal.lane, journal.code, ttft_s, journal.pace_s, journal.queued_s)
+        )
         if span.is_recording:
             _tell(journal, span)
         log.info(
@@ -227,7 +248,7 @@ def _tell(journal: Journal, span: Span) -> None:
         "fairlane.code": journal.code,
     }
     span.tell(own | journal.notes)
-    if journal.code not in (OK, CLIENT_CLOSED):
+    if journal.is_refusal:
         span.fail(journal.code)
         span.tell({"error.type": journal.code})
 

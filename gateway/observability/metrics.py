@@ -1,26 +1,14 @@
 """All that this gateway measures: every metric and span name of it stands here, every label is of a closed set.
 
-No prompt, completion or key anywhere: spans and labels carry ids, counts and words of ours.
-
-Metrics that every request adds to: an entry of a dict each, made Prometheus' own only when somebody reads them.
-
-The library's children take a lock and four calls for each step of a counter, and a request takes a dozen of them.
-Written in the event loop's thread alone, read in any.
+No prompt, completion or key anywhere: spans and labels carry ids, counts and words of ours. What a metric costs a
+request is in `collectors.py`.
 """
 
-import asyncio
-import logging
+import platform
 import random
-import re
-from bisect import bisect_left
-from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
-from functools import partial
-from itertools import accumulate
-from pathlib import Path
-from typing import Any
+from importlib import metadata
 
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -28,87 +16,14 @@ from opentelemetry.sdk.trace import SpanProcessor
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.trace import SpanContext
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-from prometheus_client import CollectorRegistry, Gauge, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
+from prometheus_client import CollectorRegistry, Gauge, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from fairlane.gateway.config import Member
-from fairlane.gateway.fleet import ServedModel
+from fairlane.gateway.figures.recorder import Recorder
+from fairlane.gateway.observability.collectors import Distribution, FastCounter, Labels, Series, Total
+from fairlane.gateway.observability.fleet_gauges import FleetGauges
 from fairlane.gateway.observability.tracing import NO_SPAN, Kept, Span, Spans, span_id
 from fairlane.quotas.store import Charge
-
-Labels = tuple[str, ...]
-
-
-class FastCounter(Collector):
-    """Sums by their labels: a counter, or a gauge that goes up and down."""
-
-    def __init__(
-        self,
-        kind: type[CounterMetricFamily] | type[GaugeMetricFamily],
-        name: str,
-        documentation: str,
-        labels: Sequence[str],
-        registry: CollectorRegistry,
-    ) -> None:
-        self._family: Callable[[], CounterMetricFamily | GaugeMetricFamily]
-        self._family = partial(kind, name, documentation, labels=labels)
-        self._sums: defaultdict[Labels, float] = defaultdict(float)
-        registry.register(self)
-
-    def add(self, *labels: str, by: float = 1.0) -> None:
-        """Count."""
-        self._sums[labels] += by
-
-    def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
-        """As the library writes it."""
-        family = self._family()
-        for labels, value in list(self._sums.items()):
-            family.add_metric(labels, value)
-        yield family
-
-
-class Total(Collector):
-    """A counter that somebody else keeps: `read` when it is asked for, by any thread."""
-
-    def __init__(self, name: str, documentation: str, registry: CollectorRegistry) -> None:
-        self.read: Callable[[], float] = float
-        """Never less than it said before; 0 until somebody keeps it."""
-        self._family = partial(CounterMetricFamily, name, documentation)
-        registry.register(self)
-
-    def collect(self) -> Iterator[CounterMetricFamily]:
-        """As the library writes it."""
-        yield self._family(value=self.read())
-
-
-class Distribution(Collector):
-    """Figures by their lane and size: a histogram."""
-
-    def __init__(self, name: str, documentation: str, bounds: Sequence[float], registry: CollectorRegistry) -> None:
-        """`bounds`: ascending; each belongs to what is below it."""
-        self._family: Callable[[], HistogramMetricFamily]
-        self._family = partial(HistogramMetricFamily, name, documentation, labels=("lane",))
-        self._bounds = bounds
-        self._seen: dict[str, tuple[list[int], list[float]]] = {}
-        """By lane: how many between a bound and the one before it, and the sum of all, alone in its list."""
-        registry.register(self)
-
-    def observe(self, lane: str, figure: float) -> None:
-        """Count it in."""
-        counts, total = self._seen.setdefault(lane, ([0] * (len(self._bounds) + 1), [0.0]))
-        counts[bisect_left(self._bounds, figure)] += 1
-        total[0] += figure
-
-    def collect(self) -> Iterator[HistogramMetricFamily]:
-        """As the library writes it."""
-        family = self._family()
-        names = [*map(floatToGoString, self._bounds), "+Inf"]
-        for lane, (counts, total) in list(self._seen.items()):
-            family.add_metric((lane,), list(zip(names, accumulate(counts), strict=True)), total[0])
-        yield family
-
 
 SERVICE = "fairlane-gateway"
 PROVIDER = "fairlane"
@@ -117,12 +32,9 @@ _PREFIX = "fairlane_gateway_"
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.5, 1.0, 2.5)
 _OTHER = "other"
-PROCESS_UP = f"""\
-# HELP {_PREFIX}process_up 1 where this process behind the port has told its metrics
-# TYPE {_PREFIX}process_up gauge
-{_PREFIX}process_up {{}}
-"""
-"""What is said of each process where there are several: their expositions are merged as text."""
+_NOBODY = "none"
+"""The tenant of a request whose key was not recognised."""
+VERSION = metadata.version("fairlane")
 _propagator = TraceContextTextMapPropagator()
 _current: ContextVar[Span] = ContextVar("request_span", default=NO_SPAN)
 """This task's request."""
@@ -144,60 +56,176 @@ class Telemetry:
         self._sample = sample
         self._max_tenants = max_tenants
         self._tenants: set[str] = set()
-        by_tenant = ("tenant",) if max_tenants else ()
+        self.figures = Recorder()
+        """The same for the whole fleet, as the console shows it."""
         self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self.fleet = FleetGauges(self.registry)
+        by_tenant = ("tenant",) if max_tenants else ()
+        self._requests(by_tenant)
+        self._latencies(by_tenant)
+        self._state()
+        self._batches()
+
+    def _requests(self, by_tenant: Labels) -> None:
         self.requests = self._counter(
-            "requests", "Requests by how they ended; code: ok, or the error's", "endpoint", "lane", "code"
+            "requests",
+            "Requests by how they ended, as a number; `code` is `ok`, or the error's.",
+            "endpoint",
+            "lane",
+            "code",
+        )
+        self.refusals = self._counter(
+            "refusals", "Requests that were refused or ended by an error, as a number.", *by_tenant, "code"
         )
         self.replays = self._counter(
-            "replays", "Answers of an earlier request, told to one with the same idempotency key", "endpoint"
+            "replays",
+            "Answers of an earlier request that were told to one with the same idempotency key, as a number.",
+            "endpoint",
         )
         self.shadow_refusals = self._counter(
-            "shadow_refusals", "Requests let in that a limit in shadow would have refused", *by_tenant, "limit"
+            "shadow_refusals",
+            "Requests let in that a limit in shadow would have refused, as a number.",
+            *by_tenant,
+            "limit",
         )
-        self.jobs = self._counter("flights", "Jobs by how they ended; what was refused is none", "lane", "outcome")
+        self.jobs = self._counter(
+            "flights", "Jobs by how they ended, as a number; what was refused is none.", "lane", "outcome"
+        )
         self.tokens = self._counter(
-            "tokens", "Tokens charged; tenants beyond the first few count as `other`", *by_tenant, "lane", "kind"
+            "tokens",
+            "Tokens charged, as a number; tenants beyond the first few count as `other`.",
+            *by_tenant,
+            "lane",
+            "kind",
         )
-        self.preemptions = self._counter("preemptions", "Preemptions that jobs went through", "lane")
+        self.preemptions = self._counter("preemptions", "Preemptions that jobs went through, as a number.", "lane")
         self.in_flight = FastCounter(
-            GaugeMetricFamily, f"{_PREFIX}in_flight", "Requests admitted and not ended", ("lane",), self.registry
+            GaugeMetricFamily,
+            f"{_PREFIX}in_flight",
+            "Requests that are admitted and have not ended, as a number.",
+            ("lane",),
+            self.registry,
         )
+
+    def _latencies(self, by_tenant: Labels) -> None:
+        labels = ("lane", "model", *by_tenant)
         self.time_to_first_token = self._histogram(
-            "time_to_first_token_seconds", "From arrival to the first token", _SECONDS
+            "time_to_first_token_seconds", "Time from a request's arrival to its first token, in seconds.", labels
+        )
+        self.queue_wait = self._histogram(
+            "queue_wait_seconds",
+            "Time from a job's place in the queue to the step that begins its prefill, in seconds.",
+            labels,
         )
         self.time_per_output_token = self._histogram(
-            "time_per_output_token_seconds", "Mean time from one token of a request to the next", _TOKEN_SECONDS
+            "time_per_output_token_seconds",
+            "Mean time of a request from one of its tokens to the next, in seconds.",
+            labels,
+            _TOKEN_SECONDS,
         )
-        self.duration = self._histogram("request_duration_seconds", "From arrival to the end of the answer", _SECONDS)
-        self.queued = self._gauge("lane_queued", "Jobs that wait for a worker", "model", "lane")
-        self.oldest_wait = self._gauge("lane_oldest_wait_seconds", "Age of the oldest", "model", "lane")
-        self.workers = self._gauge("workers", "Workers that take jobs of a model", "model")
-        self.store_up = self._level("store_up", "1 while the store answers")
-        self.quota_store_up = self._level("quota_store_up", "1 while the store of budgets answers")
-        self.store_openings = self._total("store_openings", "Times that a store was found to be away")
-        self.connections = self._level("connections", "Connections of the tenants' port")
-        self.connections_cut = self._total("connections_cut", "Connections without a key that were closed for others")
-        self.malformed = self._total("malformed_requests", "Requests that are no HTTP, or beyond its bounds")
-        self.unreported = self._level("unreported", "Requests admitted without the store, and not charged there yet")
-        self.settlements_in_hand = self._level("settlements_in_hand", "Settlements that wait for a worker or the store")
-        self.reaped = self._total("reaped", "Lapsed reservations settled here")
-        self.batches_open = self._level("batches_open", "Batches that this gateway runs")
+        self.inter_token_gap = self._histogram(
+            "inter_token_gap_seconds",
+            "Time from one arrival of tokens of a request to the next, in seconds; stalls are in its tail.",
+            labels,
+            _TOKEN_SECONDS,
+        )
+        self.duration = self._histogram(
+            "request_duration_seconds",
+            "Time from arrival to the end of the answer, in seconds; what was refused is not in it.",
+            labels,
+        )
+
+    def _state(self) -> None:
+        self.store_up = self._level("store_up", "1 while the store answers, else 0.")
+        self.quota_store_up = self._level("quota_store_up", "1 while the store of budgets answers, else 0.")
+        self.store_openings = self._total("store_openings", "Times that a store was found to be away, as a number.")
+        self.connections = self._level("connections", "Open connections of the tenants' port, as a number.")
+        self.most_connections = self._level(
+            "max_connections", "Connections of the tenants' port that are accepted at most, as a number."
+        )
+        self.connections_cut = self._total(
+            "connections_cut", "Connections without a key that were closed for others, as a number."
+        )
+        self.malformed = self._total(
+            "malformed_requests", "Requests that are no HTTP, or beyond its bounds, as a number."
+        )
+        self.unreported = self._level(
+            "unreported", "Requests admitted without the store and not charged there yet, as a number."
+        )
+        self.settlements_in_hand = self._level(
+            "settlements_in_hand", "Settlements that wait for a worker or the store, as a number."
+        )
+        self.reaped = self._total("reaped", "Lapsed reservations of dead gateways that were settled here, as a number.")
+        self.wasted_tokens = self._total(
+            "wasted_tokens", "Tokens published here that nobody is charged for, as a number."
+        )
+        build = self._gauge(
+            "build_info", "1, with the version of Fairlane and of Python as labels.", "version", "python"
+        )
+        build.labels(VERSION, platform.python_version()).set(1)
+
+    def _batches(self) -> None:
+        self.batches_open = self._level("batches_open", "Batches that this gateway runs, as a number.")
         self.batches = self._counter(
-            "batches", "Batches that ended here: completed, failed, expired or cancelled", "status"
+            "batches",
+            "Batches that ended here by status, as a number: completed, failed, expired or cancelled.",
+            "status",
         )
         self.batch_lines = self._counter(
-            "batch_lines", "Lines of batches by how they ended: completed, failed or expired", "outcome"
+            "batch_lines",
+            "Lines of batches by how they ended, as a number: completed, failed or expired.",
+            "outcome",
         )
-        self.wasted_tokens = self._total("wasted_tokens", "Tokens published here that nobody is charged")
 
-    def _whose(self, tenant: str) -> tuple[str, ...]:
+    def _whose(self, tenant: str) -> Labels:
         """The tenant's label in metrics, where they have one: the first few by name, the others together."""
         if not self._max_tenants:
             return ()
+        if not tenant:
+            return (_NOBODY,)
         if tenant not in self._tenants and len(self._tenants) < self._max_tenants:
             self._tenants.add(tenant)
         return (tenant if tenant in self._tenants else _OTHER,)
+
+    def ended(
+        self,
+        *,
+        endpoint: str,
+        lane: str,
+        model: str,
+        tenant: str,
+        code: str,
+        is_refusal: bool,
+        took_s: float,
+        first_token_s: float | None,
+    ) -> None:
+        """A request is over. `first_token_s`: from its arrival; None: it had none. Only what was answered, whole or in
+        part, counts for the latencies."""
+        self.requests.add(endpoint, lane, code)
+        whose = self._whose(tenant)
+        if is_refusal:
+            self.refusals.add(*whose, code)
+        if first_token_s is not None:
+            self.time_to_first_token.series(lane, model, *whose).observe(first_token_s)
+        if first_token_s is not None or not is_refusal:
+            self.duration.series(lane, model, *whose).observe(took_s)
+
+    def gaps(self, lane: str, model: str, tenant: str) -> Series:
+        """Where a request's stream counts the time between its tokens."""
+        return self.inter_token_gap.series(lane, model, *self._whose(tenant))
+
+    def generated(self, lane: str, model: str, tenant: str, *, queued_s: float | None, pace_s: float | None) -> None:
+        """A generation is over. `queued_s`: until its prefill began; `pace_s`: mean time of a token. None: unknown."""
+        whose = self._whose(tenant)
+        if queued_s is not None:
+            self.queue_wait.series(lane, model, *whose).observe(queued_s)
+        if pace_s is not None:
+            self.time_per_output_token.series(lane, model, *whose).observe(pace_s)
+
+    def refused_line(self, tenant: str, code: str) -> None:
+        """A batch's line was refused, or ended by an error; it may be tried again."""
+        self.refusals.add(*self._whose(tenant), code)
 
     def charged(self, tenant: str, lane: str, charge: Charge) -> None:
         """One job's settlement."""
@@ -205,20 +233,13 @@ class Telemetry:
         self.tokens.add(*whose, lane, "prompt", by=charge.prompt_tokens)
         self.tokens.add(*whose, lane, "output", by=charge.output_tokens)
         self.jobs.add(lane, charge.outcome)
+        self.figures.charged(tenant, charge.output_tokens)
         self.preemptions.add(lane, by=charge.preemptions)
 
     def shadowed(self, tenant: str, limits: Iterable[str]) -> None:
         """A request was let in that these limits would have refused, were they not in shadow."""
         for limit in set(limits):
             self.shadow_refusals.add(*self._whose(tenant), limit)
-
-    def observe_fleet(self, models: Iterable[ServedModel]) -> None:
-        """The last picture of queues and workers."""
-        for model in models:
-            self.workers.labels(model.name).set(sum(not worker.draining for worker in model.workers))
-            for lane, depth in model.depths.items():
-                self.queued.labels(model.name, lane.value).set(depth.queued)
-                self.oldest_wait.labels(model.name, lane.value).set(depth.oldest_wait_ms / 1e3)
 
     def _counter(self, name: str, documentation: str, *labels: str) -> FastCounter:
         return FastCounter(CounterMetricFamily, f"{_PREFIX}{name}", documentation, labels, self.registry)
@@ -232,8 +253,10 @@ class Telemetry:
     def _level(self, name: str, documentation: str) -> Gauge:
         return Gauge(f"{_PREFIX}{name}", documentation, registry=self.registry)
 
-    def _histogram(self, name: str, documentation: str, bounds: tuple[float, ...]) -> Distribution:
-        return Distribution(f"{_PREFIX}{name}", documentation, bounds, self.registry)
+    def _histogram(
+        self, name: str, documentation: str, labels: Labels, bounds: tuple[float, ...] = _SECONDS
+    ) -> Distribution:
+        return Distribution(f"{_PREFIX}{name}", documentation, labels, bounds, self.registry)
 
     def exposition(self) -> bytes:
         """Prometheus' text. Takes a while where there are many tenants: call it in a thread."""
@@ -306,104 +329,3 @@ def _callers_trace(headers: Sequence[tuple[bytes, bytes]]) -> SpanContext | None
         return None
     context = trace.get_current_span(_propagator.extract(carrier, Context())).get_span_context()
     return context if context.is_valid else None
-
-
-log = logging.getLogger(__name__)
-
-PATIENCE_S = 1.0
-"""A sibling that has not told its metrics by then is shown as down."""
-_LENGTH_BYTES = 8
-_FAMILY = re.compile(rb"^(?=# HELP )", re.MULTILINE)
-_SAMPLE = re.compile(rb"^(\w+)(\{?)", re.MULTILINE)
-
-
-class ProcessMetrics:
-    """One process among those behind a port, or one that is alone."""
-
-    def __init__(self, member: Member | None, own: Callable[[], bytes]) -> None:
-        """`own`: this process's metrics, as Prometheus' text; called in a thread: the loop has streams to serve."""
-        self._member = member
-        self._own = _Together(lambda: asyncio.to_thread(own))
-        self._all = self._own if member is None else _Together(lambda: self._gather(member))
-
-    @asynccontextmanager
-    async def answering(self) -> AsyncIterator[None]:
-        """Tell the other processes, until the block ends."""
-        if self._member is None:
-            yield
-            return
-        server = await asyncio.start_unix_server(self._tell, self._member.path(self._member.index))
-        try:
-            yield
-        finally:
-            server.close()
-
-    async def exposition(self) -> bytes:
-        """Prometheus' text of all processes."""
-        return await self._all.get()
-
-    async def _gather(self, member: Member) -> bytes:
-        texts = await asyncio.gather(
-            *(self._own.get() if index == member.index else _ask(member.path(index)) for index in range(member.count))
-        )
-        return await asyncio.to_thread(merged, texts)
-
-    async def _tell(self, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(ConnectionError):
-            text = await self._own.get()
-            writer.write(len(text).to_bytes(_LENGTH_BYTES, "big") + text)
-            await writer.drain()
-        writer.close()
-
-
-class _Together:
-    """One look at a time, for all who ask meanwhile: however many scrape, they keep no more than a thread busy."""
-
-    def __init__(self, look: Callable[[], Coroutine[Any, Any, bytes]]) -> None:
-        self._look = look
-        self._looking: asyncio.Task[bytes] | None = None
-
-    async def get(self) -> bytes:
-        """What is found."""
-        if self._looking is None:
-            self._looking = asyncio.create_task(self._look())
-            self._looking.add_done_callback(self._found)
-        return await asyncio.shield(self._looking)
-
-    def _found(self, _: object) -> None:
-        self._looking = None
-
-
-async def _ask(path: Path) -> bytes | None:
-    """What a sibling says of itself; None where it is away, or dies over it."""
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            reader, writer = await asyncio.open_unix_connection(path)
-            try:
-                length = int.from_bytes(await reader.readexactly(_LENGTH_BYTES), "big")
-                return await reader.readexactly(length)
-            finally:
-                writer.close()
-    except (OSError, asyncio.IncompleteReadError) as error:
-        log.warning("%s does not tell its metrics (%s)", path.stem, type(error).__name__)
-        return None
-
-
-def merged(texts: Sequence[bytes | None]) -> bytes:
-    """One exposition of many, each by its index: every family once, its samples marked with who counted them.
-
-    None: it could not be asked.
-    """
-    families: defaultdict[bytes, list[bytes]] = defaultdict(list)
-    for index, text in enumerate(texts):
-        up = PROCESS_UP.format(float(text is not None)).encode()
-        for family in filter(None, _FAMILY.split((text or b"") + up)):
-            named, typed, samples = family.split(b"\n", 2)
-            families[named + b"\n" + typed + b"\n"].append(_marked(samples, index))
-    return b"".join(head + b"".join(samples) for head, samples in families.items())
-
-
-def _marked(samples: bytes, index: int) -> bytes:
-    """`name 1` becomes `name{process="0"} 1`, and a sample that has labels gets one more."""
-    label = b'{process="%d"' % index
-    return _SAMPLE.sub(lambda found: found[1] + label + (b"," if found[2] else b"}"), samples)

@@ -192,6 +192,7 @@ PROPERTIES: Mapping[str, str] = {
     "next_page": "For `page`; null: this is the last one",
     "num_model_requests": "Requests",
     "object": "Which kind of object this is",
+    "queued_tokens": "Tokens of the prompts that wait",
     "oldest_wait_ms": "How long the request that has waited longest has waited",
     "output_tokens": "Output tokens",
     "output_tokens_per_minute": "Output tokens in any 60 seconds",

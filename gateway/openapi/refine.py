@@ -10,8 +10,11 @@ from pydantic import BaseModel
 
 from fairlane.gateway.openai.neutral import Neutral
 from fairlane.gateway.openapi.descriptions import PROPERTIES
+from fairlane.gateway.openapi.figure_descriptions import FIGURES
+from fairlane.gateway.openapi.simulation_descriptions import SIMULATIONS
 
 Json = dict[str, Any]
+_WORDS = {**PROPERTIES, **FIGURES, **SIMULATIONS}
 
 
 def refined(schemas: Mapping[str, Json]) -> Json:
@@ -99,7 +102,7 @@ def _without_titles(value: Any) -> Any:  # noqa: ANN401 - any JSON
 
 def _with_described(name: str, schema: Json) -> Json:
     for field, told in schema.get("properties", {}).items():
-        words = PROPERTIES.get(f"{name}.{field}") or PROPERTIES.get(field)
+        words = _WORDS.get(f"{name}.{field}") or _WORDS.get(field)
         if "description" not in told and words is not None:
             told["description"] = words
     return schema

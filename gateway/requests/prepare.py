@@ -187,7 +187,11 @@ class Preparer:
                 for prompt in prompts
             ]
             known, now_ms = self._open_requests.at(model.queue), self._open_requests.now_ms
-            answers = admit(ids, asked, model, known, now_ms=now_ms)
+            try:
+                answers = admit(ids, asked, model, known, now_ms=now_ms)
+            except ApiError as refused:
+                refused.lane = service_level.lane.name
+                raise
         return Plan(
             request=request,
             model=model,

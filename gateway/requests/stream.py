@@ -43,6 +43,10 @@ class TokenEvents:
     """How long a job at a place of its tenant's queue waits from now; None where that is not known."""
     eta_ms: float = 0.0
     """What admission expects the request to wait for its first token, from its arrival."""
+    gap: Callable[[float], None] = lambda _seconds: None
+    """Told the time from each arrival of tokens to the next."""
+    queued_s: float | None = None
+    """From its place in the queue to the step that began the prefill of its first token; None: not told."""
     jobs: Sequence[LiveJob] = field(init=False)
     """The request's own: it lets go of them when it is settled."""
     first_token_s: float | None = None
@@ -171,10 +175,11 @@ class TokenEvents:
 
     def _hear(self, job: LiveJob, news: News, now_s: float) -> AnswerChunk | None:
         if isinstance(news, TokenDelta):
+            if self.last_token_s is None:
+                self._began(news, now_s)
+            elif now_s > self.last_token_s:  # else it is of the same arrival
+                self.gap(now_s - self.last_token_s)
             self.last_token_s = now_s
-            if self.first_token_s is None:
-                self.first_token_s = now_s
-                self.queue_span.end()
             return self._read_tokens(job, job.choices[news.choice], news)
         match news:
             case Fault():
@@ -188,6 +193,12 @@ class TokenEvents:
                 self._state = type(news).__name__.lower()
                 return Notice(self._state) if self.service_level.tells_progress else None
         return None
+
+    def _began(self, delta: TokenDelta, now_s: float) -> None:
+        self.first_token_s = now_s
+        if delta.queued_ms is not None:
+            self.queued_s = delta.queued_ms / 1e3
+        self.queue_span.end()
 
     def _read_tokens(self, job: LiveJob, choice: Choice, delta: TokenDelta) -> TextChunk | None:
         reader = choice.reader

@@ -7,6 +7,7 @@
     step_budget.py                   rows, tokens and time that a step may hold
     placement.py, step_builder.py    the walk down that order, and the plan that it fills
     preemption.py                    who yields blocks to whom
+    waits.py                         why sequences had no part in a step, and how long
     forecast.py                      how long outputs become, and whether the pools will hold them
     costs.py, fading.py              what steps and copies take, learnt from every step
     capacity.py                      what a worker could start next: what it asks the queue for

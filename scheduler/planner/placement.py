@@ -16,7 +16,7 @@ rows at once: the walk over them would end so. That is what makes a step of hund
 import heapq
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import chain, islice
 
@@ -32,9 +32,17 @@ from fairlane.scheduler.planner.sequence_index import WAITING_PER_TENANT
 from fairlane.scheduler.planner.step_builder import StepBuilder
 from fairlane.scheduler.planner.steps import SeqId, WaitReason
 from fairlane.scheduler.protocol.lanes import LaneName
+from fairlane.scheduler.protocol.messages import Cause, ScarceResource
 
 BACKFILL = 4
 """How many of a tenant's waiting requests a step looks at behind one that found no blocks."""
+
+_SCARCE: Mapping[WaitReason, ScarceResource] = {
+    WaitReason.BLOCKS: "blocks",
+    WaitReason.TOKENS: "tokens",
+    WaitReason.PACE: "pace",
+}
+"""What a decode was set aside for; by any other reason, its row."""
 
 
 class WaitingWork:
@@ -108,6 +116,8 @@ class Placement:
         self._floors = BlockFloors(ranking, pool)
         self._yielding: Counter[int] = Counter()
         """Decodes of tenants that yield to one request a step, by lane rank."""
+        self._placed: Sequence | None = None
+        """The last that was given its row by itself."""
         self._has_yielded = False
         """One has taken rows or blocks from others of its lane in this step."""
 
@@ -120,7 +130,7 @@ class Placement:
             reasons = self._walk()
         for seq in self._passed_over:
             if seq.is_resident and seq.id in reasons:
-                self._builder.set_aside(seq)
+                self._builder.set_aside(seq, self._who_has_its_row(reasons[seq.id]))
         for seq in self._index.idle.values():
             reasons[seq.id] = WaitReason.PREFIX if seq.awaits_prefix and seq.is_runnable else WaitReason.GRANT
         return reasons
@@ -132,7 +142,7 @@ class Placement:
             holders = filter(self._floors.gives, self._holders)
             guard = Guard(self._leader)
             for victim in give_back(short, holders, self._pool, self._costs, guard, self._claims):
-                self._builder.preempt(victim)
+                self._builder.preempt(victim, Cause(resource="blocks", lane=self._floors.shortest))
 
     def _walk(self) -> dict[SeqId, WaitReason]:
         self._head_starts, self._reasons, self._passed_over = None, {}, []
@@ -230,13 +240,21 @@ class Placement:
             if ranked.seq.state is State.WAITING:
                 self._claims.release(ranked.seq)
             return reason
-        for victim in (*victims, *(lost(seq, self._pool, self._costs) for seq in dropped)):
-            self._builder.preempt(victim)
+        if victims or dropped:
+            cause = _for(ranked.seq, "blocks")
+            for victim in (*victims, *(lost(seq, self._pool, self._costs) for seq in dropped)):
+                self._builder.preempt(victim, cause)
         self._has_yielded |= self._takes_row(ranked) or self._takes_blocks(ranked, victims)
         self._builder.run(ranked.seq)
+        self._placed = ranked.seq
         self._floors.ran([ranked.seq])
         self._forecast.add(ranked)
         return None
+
+    def _who_has_its_row(self, reason: WaitReason) -> Cause | None:
+        """For whom a decode is set aside: whoever came into the step last, else the last that goes on in it."""
+        taker = self._placed or next(reversed(self._builder.running.values()), None)
+        return None if taker is None else _for(taker, _SCARCE.get(reason, "slots"))
 
     def _count_on_host(self, ranked: Ranked) -> list[Sequence] | None:
         """Before exact work begins: whom the host drops for it, perhaps nobody; None where it would have to be computed
@@ -353,3 +371,9 @@ class Placement:
         """The most urgent that runs."""
         runs = [one for one in self._holders if one.rank.lane < IDLE]
         return min(runs).seq.id if runs else None
+
+
+def _for(seq: Sequence, resource: ScarceResource) -> Cause:
+    """That somebody yields to this sequence."""
+    job = seq.job
+    return Cause(resource=resource, lane=job.lane, tenant=job.tenant, job_id=job.job_id)

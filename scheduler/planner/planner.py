@@ -37,6 +37,7 @@ from fairlane.scheduler.planner.steps import (
     WaitReason,
     require,
 )
+from fairlane.scheduler.planner.waits import WaitLog
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
 from fairlane.scheduler.protocol.messages import Lease, Outcome, Paused, YieldMode
 
@@ -97,6 +98,7 @@ class Planner:
         self._lanes = lanes
         cache = PrefixCache(blocks=blocks, block_size=block_size, share=prefix_share or 0.0, prices_ms=costs.prefill_ms)
         self._pool = BlockPool(blocks=blocks, block_size=block_size, host_slots=host_slots, cache=cache)
+        self._pool.bytes_per_block = bytes_per_block
         self._prefixes = Prefixes(self._pool, enabled=prefix_share is not None)
         self._max_sequences = max_sequences
         self._max_step_tokens = max_step_tokens
@@ -111,6 +113,7 @@ class Planner:
         self._lengths = Lengths()
         self._groups: dict[str, SequenceGroup] = {}
         self._expiries = Expiries(self._groups)
+        self._waits = WaitLog()
         self._ended: list[Ended] = []
         self._paused: list[Paused] = []
         self._forced: dict[SeqId, tuple[YieldMode, int | None]] = {}
@@ -183,6 +186,8 @@ class Planner:
         builder = StepBuilder(self._ample, self._pool, self._prefixes, self._index, now_ms)
         if self._forced or not builder.run_all():
             builder, reasons = self._weigh_up(now_ms)
+        if reasons or not self._waits.is_empty:
+            self._waits.note(reasons, builder.running, now_ms)
         builder.copy_ahead(self._copies_ahead)
         events = [event for event in self._paused if event.job_id in self._groups]
         self._plan, self._paused = builder.finish(self._plan.number + 1, events, self._costs, reasons), []
@@ -325,16 +330,17 @@ class Planner:
         self._forced = {}
 
     def _close(self, group: SequenceGroup, outcome: Outcome, error: str = "") -> Ended:
-        self._release(group)
-        return group.ended(outcome, error)
+        return group.ended(outcome, error, self._release(group))
 
-    def _release(self, group: SequenceGroup) -> None:
+    def _release(self, group: SequenceGroup) -> dict[str, float]:
+        """A job leaves; its waits in ms, by reason."""
         for seq in group.live:
             self._free(seq)
             seq.move(State.FINISHED)
             self._index.remove(seq)
         del self._groups[group.job.job_id]
         self._claims.left(group.job)
+        return self._waits.leave(group.job.job_id, [seq.id for seq in group.choices])
 
     def _free(self, seq: Sequence) -> None:
         self._pool.release(seq.table)
@@ -360,6 +366,7 @@ class Planner:
         if before is not DECODE:  # else its prompt was charged, and shared
             group = self._groups[row.seq.job_id]
             charge, cached = group.charge(row), cached if row.output_index else group.cached_tokens
+            group.note_prefill(row)
             self._index.lanes[seq.job.lane].computed(seq, len(row.token_ids))
             for sibling in group.share_prefix(seq, self._pool, self._claims.may_begin):
                 self._index.file(sibling)

@@ -9,7 +9,7 @@ from fairlane.scheduler.planner.ordering import DECODE_WEIGHT, PREFILL_WEIGHT, f
 from fairlane.scheduler.planner.sequence import Sequence, State, finish_reason
 from fairlane.scheduler.planner.steps import Ended, Row, SeqId
 from fairlane.scheduler.protocol.lanes import Lane
-from fairlane.scheduler.protocol.messages import Job, Lease, Outcome
+from fairlane.scheduler.protocol.messages import Job, JobSteps, Lease, Outcome
 
 
 @dataclass(slots=True, eq=False)
@@ -29,6 +29,10 @@ class SequenceGroup:
     choices: tuple[Sequence, ...]
     cached_tokens: int = 0
     """Prompt tokens that nobody computed for it: the prefix cache had them."""
+    prefill_steps: int = 0
+    prefill_tokens: int = 0
+    known_tokens: int = 0
+    """Output tokens that came with the lease, or out of a step of a prompt: every other is a step of decoding."""
 
     @property
     def live(self) -> list[Sequence]:
@@ -99,9 +103,21 @@ class SequenceGroup:
             if any(pool.references(block) > 1 or pool.cache.knows(block) for block in written):
                 raise IntegrityError("shared_block_written", f"{seq} of {len(self.choices)} choices")
 
-    def ended(self, outcome: Outcome, error: str = "") -> Ended:
+    def note_prefill(self, row: Row) -> None:
+        """A row of a sequence that did not decode has been computed."""
+        self.prefill_steps += 1
+        self.prefill_tokens += len(row.token_ids)
+        self.known_tokens += row.samples
+
+    def ended(self, outcome: Outcome, error: str = "", waits_ms: Mapping[str, float] | None = None) -> Ended:
         preemptions = sum(seq.preemptions for seq in self.choices)
-        return Ended(self.job.job_id, outcome, error, preemptions, self.cached_tokens)
+        steps = JobSteps(
+            prefill_steps=self.prefill_steps,
+            prefill_tokens=self.prefill_tokens,
+            decode_steps=sum(len(seq.output) for seq in self.choices) - self.known_tokens,
+            waits_ms={**(waits_ms or {})},
+        )
+        return Ended(self.job.job_id, outcome, error, preemptions, self.cached_tokens, steps)
 
 
 def refusal(job: Job, pool: BlockPool) -> str:
@@ -141,6 +157,7 @@ def open_group(lease: Lease, lane: Lane, arrived_ms: float, block_size: int) -> 
         prompt_charged=len(job.prompt) if resumed else 0,
         resumed=resumed,
         choices=choices,
+        known_tokens=sum(map(len, generated)),
     )
     _choose_trunk(group)
     return group

@@ -25,7 +25,7 @@ from fairlane.scheduler.planner.steps import (
     features,
 )
 from fairlane.scheduler.protocol.lanes import LaneName
-from fairlane.scheduler.protocol.messages import Paused, Preempted, Resumed, YieldMode
+from fairlane.scheduler.protocol.messages import Cause, Paused, Preempted, Resumed, YieldMode
 
 
 class StepBuilder:
@@ -113,7 +113,7 @@ class StepBuilder:
         """Steps that a sequence runs for if it produces all it may."""
         return seq.remaining - 1 + -(-seq.pending // self._budget.tokens)
 
-    def preempt(self, victim: Victim) -> None:
+    def preempt(self, victim: Victim, cause: Cause | None = None) -> None:
         """Take a sequence's last blocks, now: it does not run until it has them again. Said once, when it begins."""
         seq, keep, ran = victim.seq, len(victim.seq.table) - victim.blocks, victim.seq.runs
         kept, gone, copied = min(seq.num_computed, keep * self._pool.block_size), seq.num_computed, 0
@@ -139,6 +139,8 @@ class StepBuilder:
                     mode=victim.mode,
                     blocks=victim.blocks,
                     predicted_ms=victim.resume_ms,
+                    bytes=victim.blocks * self._pool.bytes_per_block,
+                    cause=cause,
                 )
             )
 
@@ -150,13 +152,15 @@ class StepBuilder:
         if blocks and (mode == "recompute" or 0 < copied <= room):
             self.preempt(Victim(seq, mode, blocks, 0.0))
 
-    def set_aside(self, seq: Sequence) -> None:
+    def set_aside(self, seq: Sequence, cause: Cause | None) -> None:
         """A decode gets no row in this step; it keeps its blocks. Said once, when it begins to wait."""
         if seq.stalled_since_ms is None:
             seq.set_aside(self._now_ms)
             self._index.changes += 1
             self._events.append(
-                Preempted(job_id=seq.id.job_id, choice=seq.id.choice, mode="keep", blocks=0, predicted_ms=0.0)
+                Preempted(
+                    job_id=seq.id.job_id, choice=seq.id.choice, mode="keep", blocks=0, predicted_ms=0.0, cause=cause
+                )
             )
 
     def run(self, seq: Sequence) -> None:

@@ -13,6 +13,7 @@ import msgspec
 
 from fairlane.scheduler.protocol.messages import (
     FinishReason,
+    JobSteps,
     Outcome,
     Paused,
     PositionLogprobs,
@@ -200,6 +201,8 @@ class Ended:
     error: str = ""
     preemptions: int = 0
     cached_tokens: int = 0
+    steps: JobSteps | None = None
+    """What its steps came to; None where none was planned."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,8 @@ YieldMode = Literal["swap", "recompute"]
 """What becomes of KV whose blocks are taken: it goes to the host, or is computed again."""
 PreemptionMode = Literal["keep"] | YieldMode
 """`keep`: only the batch slot is lost."""
+ScarceResource = Literal["blocks", "slots", "tokens", "pace"]
+"""What a preemption makes room in: KV blocks, the batch, the tokens of a step, or the time of one."""
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,12 +169,24 @@ class TokenDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     cached_tokens: int = 0
     """Prompt tokens of the job that the prefix cache had; said with a choice's first token, or with the one by which
     an engine elsewhere has told it."""
+    queued_ms: float | None = None
+    """From the job's arrival to the step in which its prompt was begun; said with its first token under a lease."""
 
     def __repr__(self) -> str:
         return f"TokenDelta({self.job_id}/{self.choice} from {self.first_index}, {len(self.token_ids)} tokens)"
 
 
-class Preempted(msgspec.Struct, frozen=True, kw_only=True, tag="preempted"):
+class Cause(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """For whom a choice had to yield, and what that one lacked."""
+
+    resource: ScarceResource
+    lane: str
+    tenant: str = ""
+    """Empty: the blocks are the lane's own, by its share floor."""
+    job_id: str = ""
+
+
+class Preempted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="preempted"):
     """A choice had to yield its KV blocks; it will resume."""
 
     job_id: str
@@ -181,6 +195,10 @@ class Preempted(msgspec.Struct, frozen=True, kw_only=True, tag="preempted"):
     blocks: int
     predicted_ms: float
     """What the cost model expects the way back to cost."""
+    bytes: int = 0
+    """Of KV in these blocks; 0: an engine elsewhere has them, and does not say."""
+    cause: Cause | None = None
+    """None: nobody's; an operator's or a test's, or a worker of an earlier release did not say."""
 
 
 class Resumed(msgspec.Struct, frozen=True, kw_only=True, tag="resumed"):
@@ -198,6 +216,19 @@ class Paused(msgspec.Struct, frozen=True, kw_only=True, tag="paused"):
     choice: int
 
 
+class JobSteps(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a job's steps at the worker that ended it came to, over all its choices."""
+
+    queued_ms: float | None = None
+    """From the job's arrival until this worker took it; None: an earlier holder had published tokens of it."""
+    prefill_steps: int = 0
+    prefill_tokens: int = 0
+    """Tokens that these steps computed; recomputed ones too."""
+    decode_steps: int = 0
+    waits_ms: dict[str, float] = {}
+    """How long it had no part in a step, by the planner's reason; of several choices the one that waited longest."""
+
+
 class Finished(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="finished"):
     """The end of a job: nothing of it follows."""
 
@@ -209,6 +240,8 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     cached_tokens: int = 0
     preemptions: int = 0
     worker_id: str = ""
+    steps: JobSteps | None = None
+    """None: it never ran, or a worker of an earlier release did not say."""
 
 
 Event = TokenDelta | Preempted | Resumed | Paused | Finished
@@ -272,6 +305,8 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What a further token takes a stream that is alone here: a step, and what lies between two. 0.0: not measured."""
     prefill_tokens_per_s: float = 0.0
     """Measured prefill rate, for people."""
+    kv_blocks: dict[str, int] = {}
+    """KV blocks that running and waiting sequences hold, of the tenants with most of them."""
     step_weights: tuple[float, ...] = ()
     """What a step takes in ms: whatever it holds, and per row, prefilled token, KV token read and attention pair. Empty
     before the worker has learnt it."""

@@ -58,18 +58,18 @@ class Networks:
 
     def __init__(self, ranges: Iterable[str] = ()) -> None:
         """Raises ValueError for what is none."""
-        self._ranges = tuple(ipaddress.ip_network(each.strip()) for each in ranges)
+        self.ranges = tuple(ipaddress.ip_network(each.strip()) for each in ranges)
 
     def __contains__(self, address: str) -> bool:
         """False for what is no address."""
-        if not self._ranges:
+        if not self.ranges:
             return False
         try:
             found = ipaddress.ip_address(address)
         except ValueError:
             return False
         mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
-        return any((mapped or found) in each for each in self._ranges)
+        return any((mapped or found) in each for each in self.ranges)
 
 
 class Origins(tuple[str, ...]):

@@ -10,6 +10,7 @@ weighted tokens. Under `fl:{queue}:`
 | `queue:<lane>:<tenant>` | sorted set | the tenant's waiting jobs: returned, guaranteed, others; each by when due |
 | `heads:<lane>` | hash | tenant → its first job that never ran, after what orders it (lua/lib/jobs.lua) |
 | `waiting:<lane>` | sorted set | all waiting jobs by when they were queued: depth, oldest wait, promotion |
+| `queued_tokens` | hash | lane → tokens of the prompts that wait |
 | `returned:<lane>` | sorted set | waiting jobs that came back from a worker, in the same order |
 | `guaranteed:<lane>` | sorted set | guaranteed jobs that wait and never ran, by when they are due |
 | `promised:<lane>` | hash | when due, in buckets → microseconds that gateways have promised and that have not begun |

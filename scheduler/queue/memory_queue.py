@@ -156,7 +156,7 @@ class LaneQueue:
 
     def depths(self, now_ms: int) -> dict[LaneName, LaneDepth]:
         return {
-            name: LaneDepth(queued=places.depth, oldest_wait_ms=places.oldest_wait_ms(now_ms))
+            name: LaneDepth(places.depth, places.oldest_wait_ms(now_ms), places.queued_tokens)
             for name, places in self._book.places.items()
         }
 

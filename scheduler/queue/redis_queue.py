@@ -149,8 +149,10 @@ class RedisQueue:
     async def depths(self) -> dict[LaneName, LaneDepth]:
         answer = await self._call("depths")
         return {
-            lane: LaneDepth(queued=queued, oldest_wait_ms=oldest_wait_ms)
-            for lane, queued, oldest_wait_ms in zip(self._lanes, answer[::2], answer[1::2], strict=True)
+            lane: LaneDepth(queued=queued, oldest_wait_ms=oldest_wait_ms, queued_tokens=max(0, tokens))
+            for lane, queued, oldest_wait_ms, tokens in zip(
+                self._lanes, answer[::3], answer[1::3], answer[2::3], strict=True
+            )
         }
 
     async def exchange_reports(

@@ -117,6 +117,8 @@ class Places:
         self._guaranteed: list[Place] = []
         self._vouched: Counter[str] = Counter()
         """By tenant: weighted tokens that it was guaranteed and waits for."""
+        self.queued_tokens = 0
+        """Of the prompts that wait."""
         self._followers: Counter[str] = Counter()
         """By tenant: waiting jobs that are not the first of their request."""
 
@@ -131,6 +133,7 @@ class Places:
             self.counters.lift(tenant, self._queues)
         insort(self._queues.setdefault(tenant, []), _place(entry))
         insort(self._waiting, (entry.queued_ms, job_id))
+        self.queued_tokens += len(entry.job.prompt)
         self._followers[tenant] += entry.job.follows
         if entry.returned:
             insort(self._returned, _place(entry))
@@ -145,6 +148,7 @@ class Places:
         if not self._queues[tenant]:
             del self._queues[tenant]
         _remove(self._waiting, (entry.queued_ms, job_id))
+        self.queued_tokens -= len(entry.job.prompt)
         self._followers[tenant] -= entry.job.follows
         if entry.returned:
             _remove(self._returned, _place(entry))

@@ -184,6 +184,8 @@ class LaneDepth:
 
     queued: int
     oldest_wait_ms: int
+    queued_tokens: int = 0
+    """Of the prompts that wait."""
 
 
 def drain_ms(depth: int, oldest_wait_ms: int) -> int:

@@ -1,4 +1,5 @@
-"""What a trace does not say, from a seed: whose each request is, what it was promised, and what limit it stated.
+"""What a trace does not say, from a seed: whose each request is, what it was promised, and what limit it stated. What a
+trace does say stands: a recorded one names tenants, lanes and stated limits.
 
 Two numbers are drawn for each request, in order, whatever the settings: one names the tenant, one the tier. So another
 load, other tiers or another number of tenants leave all else of a request as it was (common random numbers).
@@ -11,15 +12,18 @@ first block, with which whole services begin alike, are of the tenant that was d
 import math
 import random
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from heapq import merge
 from itertools import accumulate, count
 
 from fairlane.scheduler.protocol.lanes import LATENCY, THROUGHPUT, LaneName
-from fairlane.scheduler.simulation.workload import FIRST_BLOCK, Arrival, TraceRow
+from fairlane.scheduler.simulation.trace import TraceRow
+from fairlane.scheduler.simulation.workload import FIRST_BLOCK, Arrival
 
 LEAST_MAX_TOKENS = 16
+LAST_TOKEN = 2**31 - 1
+"""The largest id that a token may have: the tokens that no block names are counted down from it."""
 MOST_TENANTS = 100_000
 
 
@@ -78,6 +82,8 @@ class SyntheticTenants:
     seed: int = 0
     kv_tokens: int | None = None
     """What the KV pool holds: no request may state more than fits."""
+    weights: Mapping[str, float] = field(default_factory=dict)
+    """Of tenants that a trace names; 1.0 else."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.tenants <= MOST_TENANTS:
@@ -96,18 +102,37 @@ class SyntheticTenants:
         owners: dict[int, int] = {}
         for number, row in enumerate(rows):
             tenant, tier = tenants.at(draws.random()), self.tiers[tiers.at(draws.random())]
+            if row.lane is not None:
+                tier = self._tier_of(row.lane) or tier
             if len(row.hash_ids) > 1:
                 tenant = owners.setdefault(row.hash_ids[1], tenant)
-            arrival = _arrival(row, tier, f"r{number}", f"tenant-{tenant + 1}", max_tokens_over(row, self.kv_tokens))
+            name = row.tenant or f"tenant-{tenant + 1}"
+            weight = self.weights.get(name, 1.0)
+            arrival = _arrival(row, tier, f"r{number}", name, max_tokens_over(row, self.kv_tokens), weight)
+            if row.ttft_ms is not None or row.deadline_ms is not None:
+                arrival = _stated(arrival, row)
             if row.hash_ids:
                 named = tuple([blocks.setdefault(one, len(blocks) + FIRST_BLOCK) for one in row.hash_ids])
-                arrival = replace(arrival, blocks=named, own_token=-1 - number)
+                own = LAST_TOKEN - number
+                arrival = replace(arrival, blocks=named, block_tokens=row.block_tokens, own_token=own)
             yield arrival
+
+    def _tier_of(self, lane: LaneName) -> Tier | None:
+        return next((tier for tier in self.tiers if tier.lane is lane), None)
+
+
+def _stated(arrival: Arrival, row: TraceRow) -> Arrival:
+    """With the limits that its caller stated: the first token is due by the earlier of them."""
+    stated = [ms for ms in (row.ttft_ms, row.deadline_ms) if ms is not None]
+    return replace(arrival, ttft_ms=min(stated), hard_ttft_ms=row.ttft_ms, deadline_ms=row.deadline_ms)
 
 
 def max_tokens_over(row: TraceRow, kv_tokens: int | None = None) -> int:
-    """What a caller states who knows the length of the answer to a power of two; cut to what the pool can hold."""
+    """What was stated; or what a caller states who knows the length of the answer to a power of two. Cut to what the
+    pool can hold."""
     stated = max(LEAST_MAX_TOKENS, 1 << row.output_tokens.bit_length())
+    if row.max_tokens is not None:
+        stated = max(row.output_tokens, row.max_tokens)
     return stated if kv_tokens is None else max(row.output_tokens, min(stated, kv_tokens - row.prompt_tokens))
 
 
@@ -169,6 +194,7 @@ def _arrival(row: TraceRow, tier: Tier, job_id: str, tenant: str, max_tokens: in
         deadline_ms=tier.deadline_ms,
         hard_ttft_ms=tier.hard_ttft_ms,
         tier=tier.name,
+        choices=row.choices,
     )
 
 

@@ -5,10 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from fairlane.cli.client import CommandError, limits_of, segment
 from fairlane.cli.embedded_store import EmbeddedStore
-from tests.support.gateway.admin_app import HandFleet
+from fairlane.scheduler.protocol.lanes import LaneName
+from fairlane.scheduler.queue.types import LaneDepth
+from tests.support.gateway.admin_app import HandFleet, worker
 from tests.support.gateway.commands_bench import Command, gateway
 
 
@@ -25,6 +28,7 @@ def command(
     monkeypatch.chdir(tmp_path)
     url, fleet = running
     fleet.drained.clear()
+    fleet.statuses, fleet.depth = [worker()], {}
     return Command(url, fleet)
 
 
@@ -280,3 +284,87 @@ def test_a_key_may_act_for_the_tenants_that_it_names(command: Command) -> None:
     (key,) = command.json("keys", "list", "front", "--json")
     assert (key["scopes"]["act_as"], key["via"]) == (["acme"], None)
     assert "scopes.act_as" in command.fails("keys", "create", "front", "any", "--act-as", "*")
+
+
+LISTS = [
+    ("tenants", "list"),
+    ("keys", "list", "acme"),
+    ("quotas", "show", "acme"),
+    ("usage", "acme"),
+    ("workers", "list"),
+    ("lanes",),
+    ("audit",),
+    ("tenants", "show", "acme"),
+]
+
+
+@pytest.mark.parametrize("asked", LISTS, ids=" ".join)
+def test_whatever_is_shown_is_a_table_json_or_yaml(command: Command, asked: tuple[str, ...]) -> None:
+    command.ok("tenants", "create", "acme", "--limit", "tokens_per_day=5")
+    command.ok("keys", "create", "acme", "ci")
+
+    document = command.json(*asked, "-o", "json")
+
+    assert document
+    assert yaml.safe_load(command.ok(*asked, "--output", "yaml")) == document
+    assert command.json(*asked, "--json") == document
+    table = command.ok(*asked, "-o", "table")
+    assert table
+    assert not table.startswith(("{", "["))
+
+
+def test_lanes_are_shown_with_their_queue_and_targets(command: Command) -> None:
+    command.fleet.depth = {LaneName.LATENCY: LaneDepth(queued=7, oldest_wait_ms=90_000)}
+
+    latency, throughput = command.ok("lanes").splitlines()[1:]
+
+    assert latency.split() == ["latency", "7", "1.5", "min", "1", "0", "10.0", "1", "s", "100", "ms"]
+    assert throughput.split()[:2] == ["throughput", "0"]
+
+
+def test_audit_tells_what_was_asked_for(command: Command) -> None:
+    for tenant in ("acme", "other"):
+        command.ok("tenants", "create", tenant)
+    command.ok("keys", "create", "acme", "ci")
+    command.ok("tenants", "suspend", "other")
+
+    def actions(*asked: str) -> list[tuple[str, str]]:
+        return [(each["action"], each["target"].partition("/")[0]) for each in command.json("audit", *asked, "--json")]
+
+    assert actions("--tenant", "acme") == [("key.create", "acme"), ("tenant.create", "acme")]
+    assert actions("--action", "tenant", "--limit", "2") == [("tenant.suspend", "other"), ("tenant.create", "other")]
+    assert actions("--action", "tenant.suspend") == [("tenant.suspend", "other")]
+    assert actions("--actor", "nobody") == []
+    assert actions("--since", "2100-01-01") == []
+    assert len(actions("--since", "1h")) == 4
+    assert "--since" in command.fails("audit", "--since", "soon")
+
+
+def test_audit_is_followed_from_the_oldest_on(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    for tenant in ("a", "b"):
+        command.ok("tenants", "create", tenant)
+    waits: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) > 1:
+            raise KeyboardInterrupt
+        command.ok("tenants", "create", "c")
+
+    monkeypatch.setattr("fairlane.cli.audit.time.sleep", wait)
+
+    lines = command.run("audit", "--follow", "--limit", "1", "-o", "json").stdout.splitlines()
+
+    assert [json.loads(line)["target"] for line in lines] == ["b", "c"]
+
+
+def test_a_name_cannot_move_the_cursor(command: Command) -> None:
+    command.fleet.statuses = [worker("w\u202e\x1b[2J1")]
+
+    assert "w??[2J1" in command.ok("workers", "list")
+
+
+def test_no_gateway_names_the_variable(command: Command) -> None:
+    command.url = "http://127.0.0.1:9"
+
+    assert "FAIRLANE_URL" in command.fails("lanes")

@@ -11,13 +11,32 @@ from typer.testing import CliRunner
 
 from fairlane.cli import main as cli
 
-ASK = """
+BASH = """
 source "$1"
 COMP_WORDS=({line})
 COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))
 _fairlane_completion fairlane
 echo "${{COMPREPLY[@]}}"
 """
+ZSH = """
+compdef() {{ : }}
+_arguments() {{ print -r -- "$@" | sed -nE 's/^[^"]*"([^"]*)".*/\\1/p' }}
+source "$1"
+words=({line})
+CURRENT=${{#words}}
+_fairlane_completion
+"""
+"""Zsh's own menu needs a terminal; here it prints what it is given to choose from."""
+FISH = """
+source $argv[1]
+complete -C '{line}' | cut -f 1
+"""
+LINES = [
+    ("fairlane ser", "serve"),
+    ("fairlane tenants cre", "create"),
+    ("fairlane comp", "completion"),
+    ("fairlane workers list -o ya", "yaml"),
+]
 
 
 @pytest.fixture
@@ -30,16 +49,21 @@ def path(tmp_path: Path) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+@pytest.mark.parametrize(("line", "words"), LINES)
 @pytest.mark.parametrize(
-    ("line", "words"), [("fairlane ser", "serve"), ("fairlane tenants cre", "create"), ("fairlane comp", "completion")]
+    ("shell", "ask"), [(["bash", "-c"], BASH), (["zsh", "-fc"], ZSH), (["fish", "--no-config", "-c"], FISH)]
 )
-def test_bash_completes_commands(tmp_path: Path, path: str, line: str, words: str) -> None:
+def test_a_shell_completes_commands(
+    tmp_path: Path, path: str, shell: list[str], ask: str, line: str, words: str
+) -> None:
+    if shutil.which(shell[0]) is None:
+        pytest.skip(f"needs {shell[0]}")
     script = tmp_path / "completion"
-    script.write_text(CliRunner().invoke(cli.app, ["completion", "bash"]).output)
+    script.write_text(CliRunner().invoke(cli.app, ["completion", shell[0]]).output)
+    zeroth = [] if shell[0] == "fish" else [shell[0]]
 
     said = subprocess.run(
-        ["bash", "-c", ASK.format(line=line), "bash", str(script)],
+        [*shell, ask.format(line=line), *zeroth, str(script)],
         env={**os.environ, "PATH": path, "PYTHONPATH": str(Path(cli.__file__).parents[2])},
         capture_output=True,
         text=True,

@@ -216,7 +216,6 @@ def test_plots_without_matplotlib_are_refused_before_anything_runs(
         (("--trace", "trace.csv", "--hardware", "abacus-8b"), "hardware must be one of cpu-135m, cpu-1b, cpu-8b"),
         (("--trace", "trace.csv", "--hardware", "l4-1b", "--costs", "costs.json"), "--hardware names the worker"),
         (("--trace", "trace.csv", "--blocks", "0"), "blocks: Expected `int` >= 1, not 0"),
-        (("--trace", "trace.csv", "--blocks", "2"), "trace.csv: row 4: needs 39 KV tokens, and the pool holds 32"),
         (("--trace", "trace.csv", "--max-sequences", "-1"), "max_sequences: Expected `int` >= 1, not -1"),
         (("--trace", "trace.csv", "--workers", "0"), "workers must be between 1 and 1000, not 0"),
         (("--trace", "trace.csv", "--workers", "1001"), "workers must be between 1 and 1000, not 1001"),
@@ -262,6 +261,25 @@ def test_a_bad_row_is_named_and_nothing_is_written(directory: Path, row: str, wo
 
     assert line.startswith(f"trace.csv: row 42: {words}")
     assert sorted(directory.iterdir()) == before
+
+
+def test_a_trace_with_several_bad_rows_names_them() -> None:
+    done = simulate("--trace", "trace.csv", "--blocks", "2")
+
+    first = "trace.csv: row 4: needs 39 KV tokens, and the pool holds 32"
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[0] == first
+    assert done.stderr.splitlines()[-1].startswith(f"fairlane: {first}; ")
+
+
+def test_bad_rows_are_named_and_left_out_where_that_is_wanted(directory: Path) -> None:
+    (directory / "trace.csv").write_text(f"{TRACE}99,5,-1\nnan,5,5\n100,5,5\n")
+
+    done = simulate("--trace", "trace.csv", "--costs", "costs.json", "--bad-rows", "skip", "--json", "out.json")
+
+    assert done.exit_code == 0, done.output
+    assert [line.split(":")[1] for line in done.stderr.splitlines()] == [" row 42", " row 43", " 2 rows are left out"]
+    assert json.loads((directory / "out.json").read_text())["requests"] == 41
 
 
 def test_a_directory_that_cannot_be_made_after_all_leaves_nothing_written(

@@ -242,7 +242,17 @@ async def test_metrics_name_lanes_codes_and_tokens(served: Served) -> None:
     assert codes == {"ok", "invalid_request_error"}
     tokens = {(labels["tenant"], labels["kind"]): value for labels, value in samples["fairlane_gateway_tokens_total"]}
     assert tokens["acme", "output"] == len(served.worker.script)
-    assert samples["fairlane_gateway_time_to_first_token_seconds_count"] == [({"lane": "latency"}, 1.0)]
+    assert samples["fairlane_gateway_time_to_first_token_seconds_count"] == [
+        ({"lane": "latency", "model": "tiny", "tenant": "acme"}, 1.0)
+    ]
+    assert [value for _, value in samples["fairlane_gateway_queue_wait_seconds_count"]] == [1.0]
+    assert [value for _, value in samples["fairlane_gateway_time_per_output_token_seconds_count"]] == [1.0]
+    ((_, gaps),) = samples["fairlane_gateway_inter_token_gap_seconds_count"]
+    assert 0 < gaps < len(served.worker.script)
+    refused = {(labels["tenant"], labels["code"]) for labels, _ in samples["fairlane_gateway_refusals_total"]}
+    assert refused == {("acme", "invalid_request_error")}
+    assert samples["fairlane_gateway_lane_ttft_target_seconds"][0] == ({"lane": "latency"}, 1.0)
+    assert samples["fairlane_gateway_kv_usage_ratio"] == [({"model": "tiny"}, 0.0)]
 
 
 async def explained(served: Served, **asked: Any) -> httpx.Response:

@@ -5,9 +5,12 @@ from dataclasses import dataclass, field
 import msgspec
 import pytest
 
-from fairlane.gateway.fleet import Depths, FleetCache
+from fairlane.gateway.errors import ApiError
+from fairlane.gateway.fleet import Depths, FleetCache, StoredFleet
+from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import ModelCard, WorkerStatus
 from fairlane.scheduler.queue.registry import ModelEntry, queue_name
+from fairlane.scheduler.queue.types import LaneDepth
 from tests.support.gateway.cards import byte_level_card, metaspace_card
 
 pytestmark = pytest.mark.anyio
@@ -146,3 +149,47 @@ async def test_a_picture_grows_stale() -> None:
 
     assert fresh == [True, False]
     assert "tiny" in fleet_cache.models
+
+
+class HandQueue:
+    """A queue that is as full as it says."""
+
+    def __init__(self, depth: LaneDepth) -> None:
+        self._depth = depth
+
+    async def depths(self) -> Depths:
+        return {LaneName.LATENCY: self._depth}
+
+    async def waiting(self, tenant: str) -> int:
+        return len(tenant)
+
+
+class ToldRegistry(HandRegistry):
+    """Whose workers nobody tells anything here."""
+
+    async def drain(self, worker_id: str) -> bool:
+        return bool(worker_id)
+
+    undrain = drain
+
+
+async def test_what_waits_for_one_model_is_asked_apart_over_all_its_cards() -> None:
+    other = msgspec.structs.replace(worker(BROKEN), model="other", queue=queue_name("other", BROKEN))
+    registry = ToldRegistry(alive=[worker(OLD), worker(NEW), other])
+    fleet = StoredFleet(registry, await looked(registry), lambda _: HandQueue(LaneDepth(2, 500, 30)))
+
+    assert (await fleet.depths())[LaneName.LATENCY] == LaneDepth(6, 500, 90)
+    assert (await fleet.depths("tiny"))[LaneName.LATENCY] == LaneDepth(4, 500, 60)
+    with pytest.raises(ApiError, match="no such model"):
+        await fleet.depths("nobody")
+
+
+async def test_a_gateway_that_knows_no_fleet_yet_denies_no_model() -> None:
+    registry, now = ToldRegistry(), [100.0]
+    cache = await looked(registry, now)
+    now[0] += 60
+
+    with pytest.raises(ApiError) as raised:
+        await StoredFleet(registry, cache, lambda _: HandQueue(LaneDepth(0, 0))).depths("nobody")
+
+    assert raised.value.status == 503

@@ -8,7 +8,7 @@ from threading import Thread
 
 import pytest
 
-from fairlane.scheduler.protocol.messages import Cancel, Finished, Grant, Lease, Outcome, Paused
+from fairlane.scheduler.protocol.messages import Cancel, Finished, Grant, Lease, Outcome, Paused, TokenDelta
 from fairlane.scheduler.queue.types import Publication
 from fairlane.worker.engine_thread import Drop, EngineThread, WakeUpPipe
 from fairlane.worker.reports import LaneTokens, Report
@@ -82,6 +82,19 @@ async def test_a_job_runs_to_its_end_and_every_token_is_reported_once() -> None:
         finished = [event for each in it.said for event in each.events if isinstance(event, Finished)]
         assert [(event.epoch, event.worker_id) for event in finished] == [(1, "worker")]
         assert sum(each.cost for each in it.said) == 5 + 3 * 2.0
+
+
+async def test_the_first_token_says_how_long_its_job_had_waited_when_its_prompt_was_begun() -> None:
+    async with desk(gated=True) as it:
+        it.thread.tell(Lease(job=job(max_tokens=3), epoch=1, arrived_ms_ago=20_000.0))
+        it.runner.open()
+        await it.until(it.ends)
+    deltas = [event for each in it.said for event in each.events if isinstance(event, TokenDelta)]
+    begun = [report.begun["job"] for report in it.reports if report.begun]
+    assert begun == [deltas[0].queued_ms]
+    assert deltas[0].queued_ms is not None
+    assert 20_000.0 <= deltas[0].queued_ms < 20_000.0 + LIMIT_S * 1e3
+    assert [delta.queued_ms for delta in deltas[1:]] == [None, None]
 
 
 async def test_an_idle_engine_says_at_once_what_it_could_start() -> None:

@@ -161,6 +161,11 @@ def test_a_step_and_its_events_are_counted() -> None:
         'fairlane_worker_kv_blocks{pool="device",state="used"} 4.0',
         'fairlane_worker_kv_blocks{pool="host",state="free"} 12.0',
         'fairlane_worker_sequences{lane="latency",state="running"} 2.0',
+        'fairlane_worker_kv_usage_ratio{pool="device"} 0.0625',
+        'fairlane_worker_kv_usage_ratio{pool="host"} 0.25',
+        "fairlane_worker_requests_running 2.0",
+        "fairlane_worker_requests_waiting 1.0",
+        'fairlane_worker_cache_config_info{block_size="16",num_gpu_blocks="64"} 1.0',
         "fairlane_worker_step_seconds_sum 0.02",
         "fairlane_worker_step_predicted_seconds_sum 0.03",
         "fairlane_worker_batch_rows_sum 1.0",
@@ -174,6 +179,21 @@ def test_a_step_and_its_events_are_counted() -> None:
         "fairlane_worker_prefix_blocks 9.0",
     ):
         assert line in shown
+
+
+def test_metrics_say_their_units_and_not_when_counting_began() -> None:
+    metrics = Metrics(ABOUT)
+    metrics.turned(report(PREEMPTED, step=step(), output=2))
+    shown = generate_latest(metrics.registry).decode()
+    assert "_created" not in shown
+    assert 'fairlane_worker_build_info{engine="own",model="tiny",' in shown
+    assert "process_cpu_seconds_total" in shown
+    for family in metrics.registry.collect():
+        if family.name.startswith("fairlane"):
+            units = {"_seconds": "in seconds", "_ratio": "ratio", "_info": "as labels"}
+            unit = next((unit for ending, unit in units.items() if family.name.endswith(ending)), "as a number")
+            assert family.documentation.endswith(".")
+            assert unit in family.documentation, family.name
 
 
 def test_the_heartbeats_rates_follow_the_steps() -> None:

@@ -340,6 +340,9 @@ class Streams:
         except EngineError as error:  # it may be one that we cannot read until it is started again
             self._say_strange(str(error))
             return False
+        except Exception as error:  # noqa: BLE001 - who stops looking never sees it come back
+            self._say_strange(f"looking at it failed: {type(error).__name__}")
+            return False
         if change:
             self._is_up = False
             self._say_strange(change)

@@ -107,16 +107,16 @@ class VllmApi:
 
     async def _try(self, metrics: bytes) -> _Tried:
         """Once for each time that the server was started: a trial takes a slot there."""
-        found = _STARTED.search(metrics)
-        started = found[1] if found else b""
+        started = _started(metrics)
         if self._tried is None or self._tried.started != started:
             await self._check_interface()
-            takes = await self._completes(begun=0)
-            self._tried = _Tried(started, takes, takes and await self._completes(begun=1))
+            takes = await self._completes(started, begun=0)
+            self._tried = _Tried(started, takes, takes and await self._completes(started, begun=1))
         return self._tried
 
-    async def _completes(self, begun: int) -> bool:
-        """It completes a grammar of which so many tokens are there. Raises Away where it does not answer."""
+    async def _completes(self, started: bytes, begun: int) -> bool:
+        """It completes a grammar of which so many tokens are there. Raises Away where it does not answer, or was
+        `started` again meanwhile."""
         first, *rest = _TRIAL
         ask = Ask(
             request_id=f"trial-{begun}-{time.time_ns()}",
@@ -135,10 +135,10 @@ class VllmApi:
             raise Away("it does not answer in time") from None
         except Refused:
             return False
-        except (Away, Lied):
-            if await self._http.is_healthy("/health"):
+        except (Away, Lied) as error:
+            if await self._http.is_healthy("/health") and _started(await self._http.text("/metrics")) == started:
                 return False  # what it makes of a grammar fails
-            raise
+            raise Away(str(error)) from None
         return came == rest[begun:]
 
     async def is_up(self) -> bool:
@@ -172,6 +172,12 @@ class VllmApi:
     async def _abort(self, request_id: str) -> None:
         """Beside closing the stream, which a proxy between us may not pass on at once."""
         await self._http.tell(ABORT, {"request_ids": [request_id, f"generate-tokens-{request_id}"]})
+
+
+def _started(metrics: bytes) -> bytes:
+    """When the server's process began, as it says it; empty where it does not."""
+    found = _STARTED.search(metrics)
+    return found[1] if found else b""
 
 
 def _cache_config(metrics: bytes) -> dict[str, str]:

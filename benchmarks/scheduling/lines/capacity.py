@@ -21,7 +21,8 @@ from benchmarks.scheduling.lines.world import OURS, World
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.simulation.results import attained
 from fairlane.scheduler.simulation.synthetic_tenants import SyntheticTenants, Tier
-from fairlane.scheduler.simulation.workload import Arrival, Record, TraceRow, read_trace, scale_load
+from fairlane.scheduler.simulation.trace import TraceRow, read_trace, scale_load
+from fairlane.scheduler.simulation.workload import Arrival, Record
 
 TRACES = ("code", "conversation")
 UNFAIR = f"{OURS}, one tenant"

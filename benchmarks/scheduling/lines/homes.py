@@ -21,7 +21,8 @@ from fairlane.scheduler.queue.memory_queue import LaneQueue
 from fairlane.scheduler.queue.types import Put
 from fairlane.scheduler.simulation.results import spread
 from fairlane.scheduler.simulation.simulate import Simulation
-from fairlane.scheduler.simulation.workload import FIRST_BLOCK, HASHED_TOKENS, Arrival
+from fairlane.scheduler.simulation.trace import HASHED_TOKENS
+from fairlane.scheduler.simulation.workload import FIRST_BLOCK, Arrival
 
 RATE_PER_S = 3.15
 """Conversations that begin, for each worker: about what it can serve where whoever asks first gets the job."""

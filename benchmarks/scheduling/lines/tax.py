@@ -14,7 +14,8 @@ from benchmarks.scheduling.lines.world import BLOCK_SIZE, OURS, World
 from fairlane.scheduler.protocol.lanes import THROUGHPUT
 from fairlane.scheduler.simulation.results import ServiceMeter
 from fairlane.scheduler.simulation.synthetic_tenants import max_tokens_over
-from fairlane.scheduler.simulation.workload import Arrival, TraceRow
+from fairlane.scheduler.simulation.trace import TraceRow
+from fairlane.scheduler.simulation.workload import Arrival
 
 REQUESTS = 300
 PARTS = (0.1, 0.2, 0.4)

@@ -138,6 +138,8 @@ class BlockPool:
         self.blocks = blocks
         self.block_size = block_size
         self.host_slots = host_slots
+        self.bytes_per_block = 0
+        """Of one block's KV, for those who are told of preemptions; 0: not known here."""
         self.cache = PrefixCache(blocks=blocks, block_size=block_size) if cache is None else cache
         self._references = [0] * blocks
         self._shared: set[int] = set()

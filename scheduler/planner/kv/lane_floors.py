@@ -56,6 +56,11 @@ class BlockFloors:
         self._look()
         return max(0, sum(self._lacking.values()) - self._pool.free_blocks)
 
+    @property
+    def shortest(self) -> LaneName:
+        """The lane whose floor lacks most, once `short` said that one does."""
+        return max(self._lacking, key=lambda name: self._lacking[name])
+
     def gives(self, one: Ranked) -> bool:
         """This holder is asked where a floor is short: idle work, and of the lanes above whoever has to heed it."""
         if one.rank.lane == IDLE:

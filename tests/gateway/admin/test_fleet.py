@@ -1,5 +1,6 @@
 """Workers and lanes through the admin API."""
 
+import msgspec
 import pytest
 
 from fairlane.scheduler.protocol.lanes import LaneName
@@ -73,13 +74,14 @@ async def test_a_worker_that_is_not_there_is_404_and_told_nothing(bench: AdminBe
 
 async def test_a_lane_adds_up_over_workers(bench: AdminBench) -> None:
     bench.fleet.statuses = [worker("w1"), worker("w2")]
-    bench.fleet.depth = {LaneName.THROUGHPUT: LaneDepth(7, 1500)}
+    bench.fleet.depth = {LaneName.THROUGHPUT: LaneDepth(7, 1500, 40_000)}
 
     latency, throughput = (await bench.done("GET", "/lanes"))["data"]
 
     assert latency == {
         "lane": "latency",
         "queued": 0,
+        "queued_tokens": 0,
         "oldest_wait_ms": 0,
         "running": 2,
         "preempted": 0,
@@ -90,6 +92,7 @@ async def test_a_lane_adds_up_over_workers(bench: AdminBench) -> None:
     assert throughput == {
         "lane": "throughput",
         "queued": 7,
+        "queued_tokens": 40_000,
         "oldest_wait_ms": 1500,
         "running": 4,
         "preempted": 2,
@@ -116,3 +119,13 @@ async def test_a_lane_tells_the_target_that_its_slowest_worker_sets(bench: Admin
 
     assert (latency["tpot_target_ms"], throughput["tpot_target_ms"]) == (48.0, 1_000.0)
     assert told == [12.0, 16.0]
+
+
+async def test_a_lane_of_one_model_leaves_the_others_out(bench: AdminBench) -> None:
+    bench.fleet.statuses = [worker("w1"), msgspec.structs.replace(worker("w2"), model="other")]
+    bench.fleet.depth = {LaneName.LATENCY: LaneDepth(3, 900, 1_200)}
+
+    latency, _ = (await bench.done("GET", "/lanes?model=tiny"))["data"]
+
+    assert (latency["queued_tokens"], latency["running"]) == (1_200, 1)
+    assert await bench.refused("GET", "/lanes?model=nobody") == (404, "not_found", None)

@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import (
     Cancel,
+    Cause,
     Control,
     Drain,
     Event,
     Finished,
     Grant,
     Job,
+    JobSteps,
     Lease,
     ModelCard,
     Outcome,
@@ -58,9 +60,24 @@ EVENTS: list[Event] = [
     TokenDelta(job_id="f1", epoch=3, choice=1, first_index=7, token_ids=(SECRET,), logprobs=LOGPROBS),
     TokenDelta(job_id="f1", epoch=3, choice=0, first_index=0, token_ids=(), finish_reason="stop"),
     Preempted(job_id="f1", choice=0, mode="swap", blocks=4, predicted_ms=1.25),
+    Preempted(
+        job_id="f1",
+        choice=0,
+        mode="swap",
+        blocks=4,
+        predicted_ms=1.25,
+        bytes=4096,
+        cause=Cause(resource="blocks", lane="latency", tenant="globex", job_id="f2"),
+    ),
     Resumed(job_id="f1", choice=0, stalled_ms=80.0),
     Paused(job_id="f1", choice=0),
     Finished(job_id="f1", epoch=3, outcome=Outcome.FAILED, error="worker lost", preemptions=2),
+    Finished(
+        job_id="f1",
+        epoch=3,
+        outcome=Outcome.FINISHED,
+        steps=JobSteps(queued_ms=3.5, prefill_steps=1, prefill_tokens=8, decode_steps=2, waits_ms={"blocks": 10.0}),
+    ),
 ]
 CONTROLS: list[Control] = [Cancel(job_id="f1"), Grant(job_id="f1", granted_until=64), Drain()]
 
@@ -104,6 +121,16 @@ def test_a_card_without_a_response_template_has_the_name_that_it_had_before_ther
 
     assert "response_template" not in fields
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(fields), type=ModelCard) == card
+
+
+@pytest.mark.parametrize("kind", [Preempted, Finished])
+def test_workers_of_two_releases_are_understood(kind: type[msgspec.Struct]) -> None:
+    """In a rolling update: an older worker says less of a preemption and of an end, and a newer one more."""
+    known = next(event for event in EVENTS if type(event) is kind)
+    said = msgspec.msgpack.decode(encode(known))
+
+    assert {"cause", "bytes", "steps"}.isdisjoint(said), "what an older release says"
+    assert decode_event(msgspec.msgpack.encode({**said, "of_a_later_release": {"x": 1}})) == known
 
 
 def test_no_message_shows_its_tokens() -> None:

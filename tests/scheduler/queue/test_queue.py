@@ -115,9 +115,22 @@ async def test_depths_say_how_many_wait_and_since_when(queue: Queue, clock: Cloc
     await queue.put(job("b"))
 
     assert await queue.depths() == {
-        LaneName.LATENCY: LaneDepth(queued=2, oldest_wait_ms=700),
+        LaneName.LATENCY: LaneDepth(queued=2, oldest_wait_ms=700, queued_tokens=2 * len(job("a").prompt)),
         LaneName.THROUGHPUT: LaneDepth(queued=0, oldest_wait_ms=0),
     }
+
+
+async def test_queued_tokens_are_those_of_the_prompts_that_wait(queue: Queue) -> None:
+    for job_id in ("a", "b", "c"):
+        await queue.put(job(job_id))
+    each = len(job("a").prompt)
+
+    await queue.cancel("b")
+    after_cancel = (await queue.depths())[LaneName.LATENCY].queued_tokens
+    await take_one(queue)
+
+    assert after_cancel == 2 * each
+    assert (await queue.depths())[LaneName.LATENCY].queued_tokens == each
 
 
 async def test_what_a_tenant_has_waiting_is_counted_over_all_lanes(queue: Queue) -> None:

@@ -13,7 +13,8 @@ from fairlane.scheduler.protocol.messages import Job, Lease
 from fairlane.scheduler.queue.memory_queue import LaneQueue
 from fairlane.scheduler.simulation.simulate import Simulation
 from fairlane.scheduler.simulation.synthetic_tenants import SyntheticTenants
-from fairlane.scheduler.simulation.workload import HASHED_TOKENS, Arrival, Hardware, Prompt, TraceRow
+from fairlane.scheduler.simulation.trace import HASHED_TOKENS, TraceRow
+from fairlane.scheduler.simulation.workload import Arrival, Hardware, Prompt
 
 HARDWARE = Hardware(step=(1.0, 0.1, 0.01, 0.0, 0.0), copy=(0.1, 0.1))
 PLACES = st.none() | st.integers(-2_000, 2_000)

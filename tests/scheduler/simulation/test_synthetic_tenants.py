@@ -14,7 +14,8 @@ from fairlane.scheduler.simulation.synthetic_tenants import (
     lane_tiers,
     max_tokens_over,
 )
-from fairlane.scheduler.simulation.workload import Arrival, TraceRow, scale_load
+from fairlane.scheduler.simulation.trace import TraceRow, scale_load
+from fairlane.scheduler.simulation.workload import Arrival
 
 ROWS = [TraceRow(number + 2, 10.0 * number, 100, 1 + number % 300) for number in range(4_000)]
 TIERS = (

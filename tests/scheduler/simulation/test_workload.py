@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlane.scheduler.simulation.workload import TraceError, TraceRow, read_trace, scale_load, slice_trace
+from fairlane.scheduler.simulation.trace import TraceError, TraceRow, read_trace, scale_load, slice_trace
 
 HEADER = "arrival_s,prompt_tokens,output_tokens"
 SHIPPED = Path(__file__).parents[3] / "benchmarks" / "scheduling" / "traces"

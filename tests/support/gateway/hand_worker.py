@@ -180,6 +180,7 @@ class HandWorker:
                 token_ids=(token,),
                 logprobs=logprobs,
                 finish_reason=finish,
+                queued_ms=lease.arrived_ms_ago if len(made) == 1 else None,
             )
             for choice in range(job.n)
         )

@@ -92,7 +92,15 @@ class EngineWorld(World):
             engine.kill()
 
     async def ready(self) -> None:
-        """Until all of them serve."""
+        """Until all of them serve. Where one does not, the logs say what it did instead."""
+        try:
+            await self._ready()
+        except TimeoutError:
+            logs = (path for path in sorted(self.directory.glob("*.log")) if path.name != "store.log")
+            tails = [f"{path.name}: {path.read_text(errors='replace')[-1_500:]}" for path in logs]
+            raise AssertionError("\n".join(["not all of them serve:", *tails])) from None
+
+    async def _ready(self) -> None:
         async with httpx.AsyncClient(timeout=5.0) as client, asyncio.timeout(START_LIMIT_S):
             for engine in self.engines:
                 while True:
@@ -104,7 +112,10 @@ class EngineWorld(World):
                     await asyncio.sleep(0.1)
         async with asyncio.timeout(READY_S):
             await super().ready()
-            while not await self._workers_serve():  # noqa: ASYNC110 - polled: nothing tells of it
+            while not await self._workers_serve():
+                for worker in self.workers:
+                    assert worker.running is not None
+                    assert worker.running.poll() is None, worker.log.read_text()[-3000:]
                 await asyncio.sleep(0.1)
 
     async def _workers_serve(self) -> bool:

@@ -9,6 +9,7 @@ from fairlane.gateway.grammar.structure import StructureKind
 from fairlane.scheduler.planner.steps import SeqId
 from fairlane.scheduler.protocol.messages import Lease, Outcome, Paused, Sampling
 from fairlane.worker.remote import runner as remote_runner
+from fairlane.worker.remote.api import Away
 from fairlane.worker.remote.lark import as_lark
 from fairlane.worker.remote.vllm import VllmApi
 from tests.support.worker.hand import lease
@@ -43,6 +44,20 @@ def test_what_the_server_makes_of_grammars_is_tried(grammars: str, takes: bool, 
         found = facts_of(VllmApi(server.url, None))
 
     assert (found.takes_grammars, found.resumes_grammars) == (takes, resumes)
+
+
+def test_a_trial_that_a_restart_cuts_says_nothing_of_grammars() -> None:
+    with VllmStandIn(grammars="resumed", lies="cut", lies_from=1) as server:
+
+        class Restarting(list[dict[str, object]]):
+            """The server is another process before it answers."""
+
+            def append(self, body: dict[str, object]) -> None:
+                server.started_s += 1.0
+
+        server.asked = Restarting()
+        with pytest.raises(Away):
+            facts_of(VllmApi(server.url, None))
 
 
 @pytest.mark.parametrize("resumes", [False, True])

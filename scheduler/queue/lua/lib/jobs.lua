@@ -117,6 +117,7 @@ local function seat(job)
       call('HSET', key('level'), lane, lowest)
       OWED[lane] = math.max(0, owed_to(lane))
       call('HSET', key('owed'), lane, OWED[lane])
+      call('HDEL', key('queued_tokens'), lane)
     end
     local counter = math.max(start, tonumber(call('ZSCORE', counters, job.tenant) or 0))
     call('ZADD', counters, counter, job.tenant)
@@ -125,6 +126,7 @@ local function seat(job)
   local place = place_of(job)
   call('ZADD', key('queue', lane, job.tenant), place, job.job_id)
   call('ZADD', key('waiting', lane), job.queued, job.job_id)
+  call('HINCRBY', key('queued_tokens'), lane, job.prompt)
   if job.follows == 1 then call('HINCRBY', key('followers'), job.tenant, 1) end
   if job.returned == 1 then
     call('ZADD', key('returned', lane), place, job.job_id)
@@ -151,6 +153,8 @@ local function unseat(job)
   local head = head_of(job.lane, job.tenant)
   if not head and call('EXISTS', queue) == 0 then call('ZREM', key('backlog', job.lane), job.tenant) end
   call('ZREM', key('waiting', job.lane), job.job_id)
+  local tokens = key('queued_tokens')
+  if call('HINCRBY', tokens, job.lane, -job.prompt) <= 0 then call('HDEL', tokens, job.lane) end
   if job.follows == 1 and call('HINCRBY', key('followers'), job.tenant, -1) == 0 then
     call('HDEL', key('followers'), job.tenant)
   end

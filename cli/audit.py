@@ -1,0 +1,121 @@
+"""`fairlane audit`: who changed what, when; newest first, or as it happens."""
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Annotated
+
+import msgspec
+import typer
+
+from fairlane.cli.client import PAGE, AdminClient, CommandError, Url, connect
+from fairlane.cli.printer import Document, Output, OutputForm, Shows, show_list, show_next
+
+app = typer.Typer(add_completion=False)
+
+COLUMNS = ("at", "actor", "from", "action", "target", "changes")
+FOLLOW_S = 1.0
+"""How often somebody who follows asks."""
+
+
+class AuditFilter(msgspec.Struct, frozen=True):
+    """Which entries are asked for; None: any."""
+
+    tenant: str | None
+    actor: str | None
+    action: str | None
+    since: float | None
+
+    def takes(self, entry: Document) -> bool:
+        """All that was named of it holds; an action is named whole or by its first part."""
+        target, action = str(entry["target"]), str(entry["action"])
+        return (
+            (self.tenant is None or target == self.tenant or target.startswith(f"{self.tenant}/"))
+            and (self.actor is None or entry["actor"] == self.actor)
+            and (self.action is None or action == self.action or action.startswith(f"{self.action}."))
+            and not self.is_older(entry)
+        )
+
+    def is_older(self, entry: Document) -> bool:
+        """So is all that comes after it, which is older still."""
+        return self.since is not None and entry["at"] < self.since
+
+
+@app.command(cls=Shows)
+def audit(
+    tenant: Annotated[str | None, typer.Option(help="Changes of this tenant, its keys and limits.")] = None,
+    actor: Annotated[str | None, typer.Option(help="Changes by this operator.")] = None,
+    action: Annotated[str | None, typer.Option(help="As key.revoke, or key for all that is done to keys.")] = None,
+    since: Annotated[str | None, typer.Option(metavar="TIME", help="Date, RFC 3339, or a while such as 2h.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=100_000, help="So many at most.")] = 50,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on with each as it happens, oldest first.")
+    ] = False,
+    url: Url = None,
+    output: Output = OutputForm.TABLE,
+) -> None:
+    """Who changed what, when: every admin call that changed something, newest first."""
+    with connect(url) as admin:
+        wanted = AuditFilter(tenant, actor, action, None if since is None else moment(since, time.time()))
+        if not follow:
+            return show_list(islice(_newest_first(admin, wanted), limit), COLUMNS, _row, output)
+        for entry in _followed(admin, wanted, limit):
+            show_next(entry, _row(entry), output)
+    return None
+
+
+def moment(text: str, now: float) -> float:
+    """Epoch seconds of a date, a time, or of a while before now. Raises CommandError."""
+    unit = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}.get(text[-1:], 0)
+    if unit and text[:-1].isascii() and text[:-1].isdecimal() and len(text) < 10:
+        return now - int(text[:-1]) * unit
+    try:
+        stated = datetime.fromisoformat(text)
+    except ValueError:
+        rule = "expected a date, a time or a while such as 90m, 2h, 7d"
+        raise CommandError(f"--since: {rule}, not {text[:40]!r}") from None
+    return (stated if stated.tzinfo else stated.replace(tzinfo=UTC)).timestamp()
+
+
+def _newest_first(admin: AdminClient, wanted: AuditFilter) -> Iterator[Document]:
+    """What was asked for, in pages as large as it takes; it ends at the first entry that is too old."""
+    after: str | None = None
+    while True:
+        page = admin.get("/audit", limit=PAGE, after=after)
+        for entry in page["data"]:
+            if wanted.is_older(entry):
+                return
+            if wanted.takes(entry):
+                yield entry
+        if not page["has_more"]:
+            return
+        after = page["last_id"]
+
+
+def _followed(admin: AdminClient, wanted: AuditFilter, limit: int) -> Iterator[Document]:
+    """The last ones, oldest first, and then each new one until the command is interrupted."""
+    head = admin.get("/audit", limit=1)["data"]
+    found = list(islice(_newest_first(admin, wanted), limit))
+    newest = max([entry["id"] for entry in (*head, *found)], key=_place, default="0-0")
+    yield from reversed(found)
+    while True:
+        fresh = []
+        for entry in _newest_first(admin, AuditFilter(None, None, None, wanted.since)):
+            if _place(entry["id"]) <= _place(newest):
+                break
+            fresh.append(entry)
+        if fresh:
+            newest = fresh[0]["id"]
+        yield from (entry for entry in reversed(fresh) if wanted.takes(entry))
+        time.sleep(FOLLOW_S)
+
+
+def _place(entry_id: str) -> tuple[int, ...]:
+    """An entry's id as what it is ordered by."""
+    return tuple(int(part) for part in entry_id.split("-"))
+
+
+def _row(entry: Document) -> tuple[object, ...]:
+    at = datetime.fromtimestamp(entry["at"], UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    return at, entry["actor"], entry["address"] or None, entry["action"], entry["target"], entry["changes"]

@@ -1,0 +1,130 @@
+"""How every command shows what it found: as a table for people, as JSON or YAML for programs.
+
+A command that lists or shows takes `output: Output` and is a `Shows`, so that `--json` goes on meaning `-o json`.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+import yaml
+from rich.console import Console
+from rich.table import Table
+from typer.core import TyperCommand
+
+WIDTH_OF_A_PIPE = 200
+"""Columns of a table that no terminal shows."""
+FIELD_COLUMNS = ("field", "value")
+
+Document = dict[str, Any]
+
+
+class OutputForm(StrEnum):
+    """What a list or a document is shown as."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+
+
+Output = Annotated[OutputForm, typer.Option("--output", "-o", help="How to show it; --json is -o json.")]
+
+
+class Shows(TyperCommand):
+    """A command with `--output`; `--json`, which was there first, is `--output json`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 - typer's own vendored click types are private
+        """The arguments, with the older spelling put into the newer."""
+        return super().parse_args(ctx, ["--output=json" if word == "--json" else word for word in args])
+
+
+def show_list(
+    items: Iterable[Document],
+    columns: Sequence[str],
+    row: Callable[[Document], Sequence[object]],
+    output: OutputForm,
+) -> None:
+    """A list of the API's: as it is, or as a table with a row for each item."""
+    found = list(items)
+    show(found, output, lambda: show_table(columns, [row(item) for item in found]))
+
+
+def show_document(document: Mapping[str, object], output: OutputForm) -> None:
+    """One document: as it is, or as a table with a row for each of its fields."""
+    show(document, output, lambda: show_table(FIELD_COLUMNS, [(name, value) for name, value in document.items()]))
+
+
+def show(document: object, output: OutputForm, table: Callable[[], None]) -> None:
+    """A document on stdout; `table` shows it to people."""
+    match output:
+        case OutputForm.JSON:
+            typer.echo(json.dumps(document, indent=2))
+        case OutputForm.YAML:
+            typer.echo(yaml.safe_dump(document, sort_keys=False, allow_unicode=True), nl=False)
+        case OutputForm.TABLE:
+            table()
+
+
+def show_next(document: Document, row: Sequence[object], output: OutputForm) -> None:
+    """One of a series that has no end yet: a line of its cells or of JSON, or a document of YAML's."""
+    match output:
+        case OutputForm.JSON:
+            typer.echo(json.dumps(document))
+        case OutputForm.YAML:
+            typer.echo(f"---\n{yaml.safe_dump(document, sort_keys=False, allow_unicode=True)}", nl=False)
+        case OutputForm.TABLE:
+            typer.echo("  ".join(map(cell, row)))
+
+
+def show_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Rows on stdout; figures stand to the right. What the API says is shown as it is, never read as markup."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for place, column in enumerate(columns):
+        figures = rows and all(isinstance(row[place], int | float) for row in rows)
+        table.add_column(column, justify="right" if figures else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(cell(value) for value in row))
+    console(None if sys.stdout.isatty() else WIDTH_OF_A_PIPE).print(table)
+
+
+def console(width: int | None = None) -> Console:
+    """Where tables go: stdout, without colour where `NO_COLOR` says so."""
+    return Console(width=width, markup=False, highlight=False, no_color="NO_COLOR" in os.environ or None)
+
+
+def cell(value: object) -> str:
+    """A value as a person reads it, in one line and without a character that would move the cursor."""
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case list() | tuple():
+            return ", ".join(map(cell, value)) or "-"
+        case Mapping():
+            return ", ".join(f"{cell(name)}={cell(each)}" for name, each in value.items()) or "-"
+        case float():
+            return f"{value:,.1f}"
+        case int():
+            return f"{value:,}"
+        case _:
+            return printable(str(value))
+
+
+def printable(text: str) -> str:
+    """What others named, with `?` for each character that a terminal would obey instead of show."""
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def duration(milliseconds: float | None) -> str:
+    """In the unit that a person would say it in; `-` where it is not known."""
+    if milliseconds is None:
+        return "-"
+    for least, unit in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s")):
+        if milliseconds >= least:
+            return f"{milliseconds / least:,.4g} {unit}"
+    return f"{milliseconds:.3g} ms"

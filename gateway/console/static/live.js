@@ -1,0 +1,119 @@
+// What moves: one stream of events for all views, and reads in turn where there is no stream.
+
+import { SignedOut, get, getIfThere } from "./api.js";
+
+const EVERY_MS = 2000;
+const RETRY_MS = 3000;
+const listeners = new Map([["overview", new Set()], ["kv", new Set()]]);
+let source = null;
+let timer = 0;
+let lastOverview = null;
+let status = () => {};
+let ended = () => {};
+
+/** `onstatus(text, isStale)` is told how it stands; `onend()` when the session has ended. */
+export function watch(onstatus, onend) {
+  status = onstatus;
+  ended = onend;
+}
+
+/** Calls back with each `overview` or `kv` until the signal aborts; the last overview at once. */
+export function follow(kind, signal, callback) {
+  const set = listeners.get(kind);
+  set.add(callback);
+  signal.addEventListener("abort", () => {
+    set.delete(callback);
+    if (![...listeners.values()].some((each) => each.size)) stop();
+  });
+  if (kind === "overview" && lastOverview) callback(lastOverview);
+  if (!source && !timer) start();
+}
+
+export function stop() {
+  source?.close();
+  source = null;
+  clearTimeout(timer);
+  timer = 0;
+  lastOverview = null;
+}
+
+const isWanted = () => [...listeners.values()].some((each) => each.size);
+const tell = (kind, data) => listeners.get(kind).forEach((callback) => callback(data));
+
+function heard(overview) {
+  lastOverview = overview;
+  status(`Live, ${new Date().toLocaleTimeString("en-GB")}`, false);
+  tell("overview", overview);
+}
+
+async function start() {
+  timer = -1; // being decided
+  try {
+    const overview = await getIfThere("/overview");
+    if (!isWanted()) return stop();
+    if (overview === null) return readInTurn();
+    heard(overview);
+    return open();
+  } catch (error) {
+    return again(error, start);
+  }
+}
+
+function open() {
+  timer = 0;
+  source = new EventSource("/admin/v1/live");
+  source.addEventListener("overview", (event) => heard(JSON.parse(event.data)));
+  source.addEventListener("kv", (event) => tell("kv", JSON.parse(event.data)));
+  source.addEventListener("error", () => {
+    status("Reconnecting…", true);
+    if (source?.readyState !== EventSource.CLOSED) return;
+    source = null; // refused: the session has ended, or there is no stream
+    timer = setTimeout(readInTurn, RETRY_MS);
+  });
+}
+
+/** What an older gateway tells, in the newer shape. */
+async function assembled() {
+  const [lanes, workers] = await Promise.all([get("/lanes"), get("/workers")]);
+  return { at: Date.now() / 1000, lanes: lanes.data, workers: workers.data, tenants: null, refusals: null };
+}
+
+async function readInTurn() {
+  try {
+    if (!document.hidden) heard((await getIfThere("/overview")) ?? (await assembled()));
+    if (isWanted()) timer = setTimeout(readInTurn, EVERY_MS);
+    else stop();
+  } catch (error) {
+    again(error, readInTurn);
+  }
+}
+
+function again(error, what) {
+  if (error instanceof SignedOut) return ended();
+  status(`Not updated: ${error.message}`, true);
+  timer = setTimeout(what, RETRY_MS);
+  return undefined;
+}
+
+/** Calls `read` now and then again and again while the page is seen, until the signal aborts. */
+export function every(ms, signal, read) {
+  let next = 0;
+  async function turn() {
+    clearTimeout(next);
+    if (signal.aborted) return;
+    try {
+      if (!document.hidden) await read();
+    } catch (error) {
+      if (error instanceof SignedOut) return ended();
+      if (!signal.aborted) status(`Not updated: ${error.message}`, true);
+    }
+    if (!signal.aborted) next = setTimeout(turn, ms);
+  }
+  const seen = () => document.hidden || turn();
+  document.addEventListener("visibilitychange", seen);
+  signal.addEventListener("abort", () => {
+    clearTimeout(next);
+    document.removeEventListener("visibilitychange", seen);
+  });
+  return turn();
+}

@@ -1,0 +1,118 @@
+// Charts over time, drawn by uPlot in the colours of the theme, each with a sentence for who does not see it.
+
+import uPlot from "../vendor/uplot/uPlot.esm.js";
+import { fill, h } from "../dom.js";
+
+const HEIGHT = 132;
+const drawn = new Set();
+document.addEventListener("themechange", () => drawn.forEach((each) => each.redraw()));
+
+/** What a custom property of a colour comes to in the theme that holds. */
+export function colour(name, alpha = 1) {
+  const probe = document.getElementById("main");
+  const was = probe.style.outlineColor;
+  probe.style.outlineColor = `var(--${name})`;
+  const found = getComputedStyle(probe).outlineColor;
+  probe.style.outlineColor = was;
+  return alpha === 1 ? found : found.replace(/^rgb\((.*)\)$/, `rgba($1, ${alpha})`);
+}
+
+const SHORTEST_S = 60;
+
+/**
+ * `series`: `{name, colour, dash?, area?, quiet?}` each, colours as custom properties; `shown(value)`: a figure with its
+ * unit. `ceiling`: the top of the scale where it is fixed. Returns `{element, update(times, values, from?)}`, times in Unix
+ * seconds; `from`: where the axis begins.
+ */
+export function chart({ title, series, shown, ceiling = null, height = HEIGHT, isTime = true, xShown = null, signal }) {
+  const legend = h("span", { class: "legend" }, ...series.filter(({ quiet }) => !quiet).map(({ name, colour: key, dash }) =>
+    h("span", {}, h("span", { class: `line ${dash ? "dashed" : ""} c-${key}` }), name)));
+  const latest = h("span", { class: "latest" });
+  const place = h("div", { class: "canvas", role: "img", "aria-label": title });
+  const nothing = h("p", { class: "empty" }, "Nothing was measured in this time.");
+  const element = h("figure", { class: "plot" }, h("figcaption", {}, h("span", { class: "plot-title" }, title), latest, legend), place, nothing);
+  let data = null;
+  let plot = null;
+  let begin = null;
+
+  function options(width) {
+    const ink = colour("muted");
+    const axis = { stroke: ink, grid: { stroke: colour("line"), width: 1 }, ticks: { show: false }, font: "11px sans-serif", labelFont: "11px sans-serif" };
+    return {
+      width,
+      height,
+      legend: { show: false },
+      cursor: { y: false, points: { size: 6 }, drag: { setScale: false, x: false, y: false } },
+      padding: [8, 8, 0, 0],
+      scales: { x: { time: isTime, range: (_, low, high) => (isTime ? [Math.min(begin ?? low, high - SHORTEST_S), high] : [low, high]) }, y: { range: (_, low, high) => [Math.min(0, low ?? 0), ceiling ?? (high > 0 ? high * 1.1 : 1)] } },
+      axes: [
+        { ...axis, grid: { show: false }, space: 70, size: 26, ...(isTime ? { values: times } : { values: (_, splits) => splits.map(xShown ?? String) }) },
+        { ...axis, size: 58, space: 34, values: (_, splits) => splits.map((each) => shown(each)) },
+      ],
+      series: [{}, ...series.map(({ name, colour: key, dash, area }) => ({
+        label: name,
+        stroke: colour(key),
+        width: dash ? 1 : 1.75,
+        dash: dash ? [4, 4] : undefined,
+        fill: area ? colour(key, 0.14) : undefined,
+        points: { show: (u) => u.data[0].length < 3, size: 4 },
+        spanGaps: false,
+      }))],
+      hooks: { setCursor: [tell] },
+    };
+  }
+
+  function tell(u) {
+    const at = u.cursor.idx;
+    fill(latest, at == null ? "" : text(at));
+  }
+  function text(at) {
+    const when = isTime ? new Date(data[0][at] * 1000).toLocaleTimeString("en-GB") : (xShown ?? String)(data[0][at]);
+    return `${when}: ${series.map(({ name }, i) => `${name} ${shown(data[i + 1][at])}`).join(", ")}`;
+  }
+  function redraw() {
+    const width = Math.floor(place.clientWidth);
+    if (!data || width < 40) return;
+    plot?.destroy();
+    plot = new uPlot(options(width), data, place);
+  }
+  const sized = new ResizeObserver(() => {
+    const width = Math.floor(place.clientWidth);
+    if (plot && width >= 40 && width !== plot.width) plot.setSize({ width, height });
+    else if (!plot) redraw();
+  });
+  sized.observe(place);
+  const own = { redraw };
+  drawn.add(own);
+  signal.addEventListener("abort", () => {
+    drawn.delete(own);
+    sized.disconnect();
+    plot?.destroy();
+  });
+
+  function update(xs, values, from = null) {
+    begin = from;
+    data = [xs, ...values];
+    const hasAny = values.some((each, i) => !series[i].dash && each.some((value) => value != null));
+    place.hidden = !hasAny;
+    nothing.hidden = hasAny;
+    if (!hasAny) return;
+    place.setAttribute("aria-label", `${title}. ${summary(xs, values)}`);
+    if (plot) plot.setData(data);
+    else redraw();
+  }
+  function summary(xs, values) {
+    return series.map(({ name }, i) => {
+      const known = values[i].filter((value) => value != null);
+      return known.length ? `${name}: now ${shown(known.at(-1))}, highest ${shown(Math.max(...known))}` : `${name}: nothing`;
+    }).join("; ");
+  }
+  return { element, update };
+}
+
+/** The axis of time: hours and minutes, or days where it spans more than two. */
+function times(u, splits) {
+  const isLong = u.scales.x.max - u.scales.x.min > 2 * 86_400;
+  const format = isLong ? { day: "numeric", month: "short" } : { hour: "2-digit", minute: "2-digit" };
+  return splits.map((each) => new Date(each * 1000).toLocaleString("en-GB", format));
+}

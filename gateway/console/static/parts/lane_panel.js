@@ -1,0 +1,71 @@
+// One lane: its figures now against their targets, and its charts.
+
+import { fill, h } from "../dom.js";
+import { amount, count, duration, percent, rate } from "../format.js";
+import { chart } from "./chart.js";
+import { figure, laneClass, laneTag } from "./pieces.js";
+
+const PERCENTILES = ["p50", "p95", "p99"];
+
+export function lanePanel(lane, signal) {
+  const figures = h("dl", { class: "figures" });
+  const plots = charts(lane, signal);
+  const element = h("section", { class: `card lane ${laneClass(lane)}` },
+    h("header", {}, h("h2", {}, laneTag(lane), " lane"), h("p", { class: "targets muted" })),
+    figures,
+    h("div", { class: "plots" }, ...plots.map(({ shown }) => shown.element)));
+  const targets = element.querySelector(".targets");
+
+  function update(now) {
+    fill(targets, `Targets: first token ${duration(now.ttft_target_ms)}, each further one ${duration(now.tpot_target_ms)}`);
+    fill(figures, ...figuresOf(now));
+  }
+  function plot(points, name, from) {
+    const xs = points.map(({ at }) => at);
+    const of = (read) => points.map((point) => (point.lanes?.[name] ? (read(point.lanes[name]) ?? null) : null));
+    for (const { shown, reads } of plots) shown.update(xs, reads.map(of), from);
+  }
+  return { element, update, plot };
+}
+
+/** How a figure stands to its target. */
+const against = (value, target) => (value == null || target == null ? "" : value <= target ? "good" : "bad");
+
+function figuresOf(now) {
+  const ttft = now.ttft_ms?.p95;
+  const tpot = now.tpot_ms?.p95;
+  return [
+    figure("Throughput", rate(now.tokens_per_s), { unit: "tokens/s" }),
+    figure("First token, p95", duration(ttft), { tone: against(ttft, now.ttft_target_ms), detail: now.ttft_ms && `p50 ${duration(now.ttft_ms.p50)}, p99 ${duration(now.ttft_ms.p99)}` }),
+    figure("Further token, p95", duration(tpot), { tone: against(tpot, now.tpot_target_ms), detail: now.tpot_ms && `p50 ${duration(now.tpot_ms.p50)}, p99 ${duration(now.tpot_ms.p99)}` }),
+    figure("Goodput", percent(now.goodput), { detail: now.requests == null ? null : `${amount(now.requests)} requests, ${amount(now.refused ?? 0)} refused` }),
+    figure("Queued", count(now.queued), { detail: now.queued ? `oldest ${duration(now.oldest_wait_ms)}` : null }),
+    figure("Running", count(now.running)),
+    figure("Preempted", count(now.preempted), { tone: now.preempted ? "warn" : "" }),
+  ];
+}
+
+function charts(lane, signal) {
+  const hue = lane === "throughput" ? "throughput" : "latency";
+  const percentiles = [
+    { name: "p50", colour: `${hue}-soft` },
+    { name: "p95", colour: hue },
+    { name: "p99", colour: `${hue}-deep` },
+    { name: "target", colour: "target", dash: true },
+  ];
+  const read = (field) => [...PERCENTILES.map((each) => (now) => now[field]?.[each])];
+  return [
+    { shown: chart({ title: "First token (TTFT)", series: percentiles, shown: duration, signal }), reads: [...read("ttft_ms"), targetWhere("ttft_ms", "ttft_target_ms")] },
+    { shown: chart({ title: "Further tokens (TPOT)", series: percentiles, shown: duration, signal }), reads: [...read("tpot_ms"), targetWhere("tpot_ms", "tpot_target_ms")] },
+    {
+      shown: chart({ title: "Requests", series: [{ name: "running", colour: hue, area: true }, { name: "queued", colour: "info" }, { name: "preempted", colour: "warn" }], shown: count, signal }),
+      reads: [(now) => now.running, (now) => now.queued, (now) => now.preempted],
+    },
+    { shown: chart({ title: "Throughput, tokens/s", series: [{ name: "tokens/s", colour: hue, area: true }], shown: rate, signal }), reads: [(now) => now.tokens_per_s] },
+  ];
+}
+
+/** A target is drawn where it is near to what was measured: one that is a hundred times higher flattens the rest. */
+function targetWhere(field, target) {
+  return (now) => (now[field]?.p99 * 12 >= now[target] ? now[target] : null);
+}

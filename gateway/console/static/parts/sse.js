@@ -1,0 +1,23 @@
+// Server-sent events of a stream that `fetch` opened: data and comments, in the order in which they come.
+
+/** Each event as `{comment}` or `{data}`; ends with the stream. */
+export async function* eventsOf(response) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  try {
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) return;
+      rest += value;
+      const lines = rest.split("\n");
+      rest = lines.pop();
+      for (const line of lines) {
+        const text = line.trimEnd();
+        if (text.startsWith(":")) yield { comment: text.slice(1).trim() };
+        else if (text.startsWith("data:")) yield { data: text.slice(5).trim() };
+      }
+    }
+  } finally {
+    reader.cancel().catch(() => {});
+  }
+}

@@ -1,0 +1,75 @@
+// What is of all lanes together: refusals by code, KV memory, who uses it now, and what computes.
+
+import { fill, h, named } from "../dom.js";
+import { count, duration, percent, rate } from "../format.js";
+import { chart } from "./chart.js";
+import { kvUsed } from "./history.js";
+import { badge, link, meter, tenantLink } from "./pieces.js";
+import { table } from "./table.js";
+
+const MOST_TENANTS = 8;
+const sum = (byLane) => Object.values(byLane ?? {}).reduce((total, each) => total + each, 0);
+
+export function systemPanel(signal) {
+  const kv = chart({ title: "KV memory in use", series: [{ name: "used", colour: "accent", area: true }], shown: percent, ceiling: 1, signal });
+  const refused = chart({ title: "Refusals in each step", series: [{ name: "refused", colour: "bad", area: true }], shown: count, signal });
+  const codes = h("div", { class: "codes" });
+  const tenants = tenantsTable();
+  const workers = workersTable();
+  const tenantsCard = h("section", { class: "card" }, h("div", { class: "row-head" }, h("h2", {}, "Tenants now"), link("#/tenants", "All tenants")), tenants.element);
+  const element = h("div", { class: "system" },
+    h("section", { class: "card" }, h("div", { class: "row-head" }, h("h2", {}, "KV memory"), link("#/kv", "Map of blocks")), kv.element),
+    h("section", { class: "card" }, h("h2", {}, "Refusals"), codes, refused.element),
+    tenantsCard,
+    h("section", { class: "card" }, h("div", { class: "row-head" }, h("h2", {}, "Workers"), link("#/workers", "All of each")), workers.element));
+
+  function update(now) {
+    drawCodes(codes, now.refusals);
+    tenantsCard.hidden = now.tenants === null;
+    if (now.tenants) tenants.update([...now.tenants].sort((a, b) => b.kv_blocks - a.kv_blocks || b.running - a.running).slice(0, MOST_TENANTS));
+    workers.update(now.workers);
+  }
+  function plot(points, from) {
+    const xs = points.map(({ at }) => at);
+    kv.update(xs, [points.map((point) => point.kv_used ?? null)], from);
+    refused.update(xs, [points.map(({ refusals, isNow }) => (refusals && !isNow ? sum(refusals) : null))], from);
+  }
+  return { element, update, plot };
+}
+
+function drawCodes(place, refusals) {
+  const found = Object.entries(refusals ?? {}).filter(([, n]) => n > 0).sort((a, b) => b[1] - a[1]);
+  const text = JSON.stringify(found);
+  if (place.dataset.text === text) return;
+  place.dataset.text = text;
+  const told = found.map(([code, n]) => h("li", {}, h("code", {}, code), h("strong", {}, count(n))));
+  fill(place, refusals === null ? h("p", { class: "muted" }, "This gateway does not count refusals here.")
+    : told.length ? h("ul", { class: "code-list" }, ...told) : h("p", { class: "muted" }, "Nothing was refused in the last 15 minutes."));
+}
+
+const tenantsTable = () => table({
+  caption: "Tenants that run or wait",
+  key: (each) => each.tenant,
+  empty: "No tenant runs or waits.",
+  columns: [
+    { name: "Tenant", cell: (each) => tenantLink(each.tenant) },
+    { name: "Running", class: "number", cell: (each) => count(each.running) },
+    { name: "Queued", class: "number", cell: (each) => count(each.queued) },
+    { name: "Tokens/s", class: "number", cell: (each) => rate(each.tokens_per_s) },
+    { name: "KV blocks", class: "number", cell: (each) => count(each.kv_blocks) },
+  ],
+});
+
+const workersTable = () => table({
+  caption: "Workers",
+  key: (worker) => worker.id,
+  empty: "No worker is alive.",
+  columns: [
+    { name: "Worker", class: "id", cell: (worker) => named(worker.id, "id") },
+    { name: "State", cell: (worker) => (worker.draining ? badge("draining", "warn") : badge("serving", "good")) },
+    { name: "KV blocks", class: "wide", cell: (worker) => meter(percent(kvUsed([worker])), [["used", worker.blocks_total - worker.blocks_free]], worker.blocks_total) },
+    { name: "Running", class: "number", cell: (worker) => count(sum(worker.running)) },
+    { name: "Step", class: "number", cell: (worker) => duration(worker.step_ms) },
+  ],
+});
+

@@ -1,0 +1,40 @@
+// A stream's life as one bar: each state as long as it lasted.
+
+import { fill, h } from "../dom.js";
+import { duration } from "../format.js";
+
+export function timeline() {
+  const bar = h("div", { class: "timeline", role: "img" });
+  let spans = [];
+  let begun = 0;
+  const made = {
+    element: bar,
+    state: null,
+    begin() {
+      spans = [];
+      begun = performance.now();
+      made.state = null;
+      fill(bar);
+    },
+    /** From now on it is in this state. */
+    enter(state, at) {
+      if (state === made.state) return;
+      const last = spans.at(-1);
+      if (last) last.until = at;
+      spans.push({ state, from: at, until: null });
+      made.state = state;
+      draw();
+    },
+  };
+  function draw() {
+    const total = Math.max(1, performance.now() - begun);
+    const shown = spans.filter(({ from, until }) => (until ?? total) - from > 0);
+    fill(bar, ...shown.map(({ state, from, until }) => {
+      const part = h("i", { class: `in-${state}`, title: `${state}: ${duration((until ?? total) - from)}` });
+      part.style.flexGrow = String(((until ?? total) - from) / total);
+      return part;
+    }));
+    bar.setAttribute("aria-label", shown.map(({ state, from, until }) => `${state} ${duration((until ?? total) - from)}`).join(", "));
+  }
+  return made;
+}

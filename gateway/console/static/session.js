@@ -1,0 +1,42 @@
+// Who is signed in, and what that role may do.
+
+import { ApiError, SignedOut, getIfThere, session } from "./api.js";
+
+const RANKS = { viewer: 0, operator: 1, owner: 2 };
+const OWNER = { name: "admin", role: "owner" };
+let who = null;
+
+/** Whether the role may do what needs at least this one. A button that it may not use is not there. */
+export const may = (role) => who !== null && (RANKS[who.role] ?? 0) >= RANKS[role];
+export const mayChange = () => may("operator");
+export const mayOwn = () => may("owner");
+export const signedIn = () => who;
+
+/** Learns who is signed in. Raises SignedOut where nobody is. A gateway without named operators has one: the owner. */
+export async function recognise() {
+  try {
+    const response = await session("GET");
+    who = response.status === 204 ? OWNER : { ...OWNER, ...(await response.json()) };
+  } catch (error) {
+    if (!(error instanceof ApiError) || ![404, 405].includes(error.status)) throw error;
+    await getIfThere("/workers", { limit: 1 }); // an older gateway says nothing of who it is
+    who = OWNER;
+  }
+  return who;
+}
+
+export async function signIn(key) {
+  await session("POST", key);
+  return recognise();
+}
+
+export async function signOut() {
+  try {
+    await session("DELETE");
+  } catch (error) {
+    if (!(error instanceof SignedOut)) throw error;
+  }
+  who = null;
+}
+
+export const forget = () => (who = null);

@@ -1,0 +1,61 @@
+// Who changed what, newest first.
+
+import { get } from "../api.js";
+import { h, named } from "../dom.js";
+import { moment } from "../format.js";
+import { button, loading, pageHead } from "../parts/pieces.js";
+import { table } from "../parts/table.js";
+
+const PAGE = 50;
+
+export async function audit(root, { signal }) {
+  let found = [];
+  let last = null;
+  const shown = table({
+    caption: "Changes",
+    key: (entry) => entry.id,
+    empty: "Nothing was changed yet.",
+    columns: [
+      { name: "When", cell: (entry) => moment(entry.at) },
+      { name: "Who", cell: (entry) => [named(entry.actor), h("div", { class: "muted id" }, entry.address)] },
+      { name: "What", class: "id", cell: (entry) => entry.action },
+      { name: "Of", cell: (entry) => named(entry.target) },
+      { name: "Changes", class: "wide", cell: (entry) => changesOf(entry.changes) },
+    ],
+  });
+  const more = button("Show older", () => read());
+  const wait = loading();
+  root.append(pageHead("Audit", "Every call that changed something, newest first.", button("Refresh", () => read(true))),
+    h("div", { class: "card flush" }, wait, shown.element, h("div", { class: "pages" }, more)));
+
+  async function read(anew = false) {
+    const page = await get("/audit", { limit: PAGE, after: anew ? null : last }, signal);
+    found = anew ? page.data : [...found, ...page.data];
+    last = page.last_id;
+    wait.remove();
+    shown.update(found);
+    more.hidden = !page.has_more;
+  }
+  await read(true);
+}
+
+/** Each field that is another one now: what it was, what it is. */
+function changesOf({ before, after }) {
+  const names = [...new Set([...Object.keys(before ?? {}), ...Object.keys(after ?? {})])];
+  const told = names.flatMap((name) => lines(name, before?.[name], after?.[name]));
+  if (!told.length) return h("span", { class: "muted" }, "–");
+  if (told.length <= 4) return h("ul", { class: "changes" }, ...told);
+  return h("details", {}, h("summary", {}, before ? `${told.length} fields` : `made with ${told.length} fields`), h("ul", { class: "changes" }, ...told));
+}
+
+const isPlain = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
+
+function lines(name, before, after) {
+  if (JSON.stringify(before) === JSON.stringify(after)) return [];
+  if (isPlain(before ?? after) && isPlain(after ?? before)) {
+    const inner = [...new Set([...Object.keys(before ?? {}), ...Object.keys(after ?? {})])];
+    return inner.flatMap((each) => lines(`${name}.${each}`, before?.[each], after?.[each]));
+  }
+  const text = (value) => (value === undefined || value === null ? "none" : typeof value === "string" ? value : JSON.stringify(value));
+  return [h("li", {}, h("code", {}, name), ": ", before === undefined ? null : [h("del", {}, named(text(before))), " → "], named(text(after)))];
+}

@@ -1,0 +1,70 @@
+// How it stands now and how it went: lanes against their targets, refusals, tenants, workers.
+
+import { getIfThere } from "../api.js";
+import { fill, h } from "../dom.js";
+import { count, duration } from "../format.js";
+import { every, follow } from "../live.js";
+import { History } from "../parts/history.js";
+import { segmented, loading, pageHead } from "../parts/pieces.js";
+import { lanePanel } from "../parts/lane_panel.js";
+import { systemPanel } from "../parts/system_panel.js";
+
+const SPANS = [["15m", "15 minutes"], ["day", "Day"], ["month", "Month"]];
+const READ_EVERY_MS = { "15m": 10_000, day: 60_000, month: 300_000 };
+const DEFAULT = "15m";
+
+export async function overview(root, { fields, signal }) {
+  const span = SPANS.some(([name]) => name === fields.get("span")) ? fields.get("span") : DEFAULT;
+  const history = new History(span);
+  const alarm = h("div", { class: "alarms", "aria-live": "polite" });
+  const note = h("p", { class: "muted history-note" });
+  const lanes = h("div", { class: "lane-panels" });
+  const system = systemPanel(signal);
+  const panels = new Map();
+  const wait = loading();
+  const choice = segmented("Time shown", SPANS, span, (chosen) => (location.hash = `#/overview${chosen === DEFAULT ? "" : `?span=${chosen}`}`));
+  root.append(pageHead("Overview", null, choice), alarm, wait, lanes, system.element, note);
+
+  function draw() {
+    const points = history.points();
+    const from = (points.at(-1)?.at ?? 0) - history.span;
+    for (const [lane, panel] of panels) panel.plot(points, lane, from);
+    system.plot(points, from);
+  }
+  follow("overview", signal, (now) => {
+    wait.remove();
+    drawAlarms(alarm, now);
+    for (const lane of now.lanes) {
+      if (!panels.has(lane.lane)) {
+        panels.set(lane.lane, lanePanel(lane.lane, signal));
+        lanes.append(panels.get(lane.lane).element);
+      }
+      panels.get(lane.lane).update(lane);
+    }
+    system.update(now);
+    history.add(now);
+    draw();
+  });
+  await every(READ_EVERY_MS[span], signal, async () => {
+    const read = await getIfThere("/history", { span }, signal);
+    if (read) history.replace(read.points);
+    else fill(note, "This gateway keeps no history: the charts begin when this page was opened. A newer one keeps a day at 10 seconds and a month at 5 minutes.");
+    draw();
+  });
+}
+
+/** What needs somebody now, one sentence each. */
+function drawAlarms(place, { lanes, workers }) {
+  const found = [];
+  if (!workers.length) found.push("No worker is alive: requests are refused with 503 until one is.");
+  else if (workers.every((worker) => worker.draining)) found.push("Every worker drains: nothing takes new requests.");
+  for (const { lane, ttft_ms: ttft, ttft_target_ms: target, queued, oldest_wait_ms: oldest } of lanes) {
+    if (ttft?.p95 > target) found.push(`${lane} lane: one in twenty first tokens takes ${duration(ttft.p95)} or longer, its target is ${duration(target)}.`);
+    else if (queued > 0 && oldest > target) found.push(`${lane} lane: ${count(queued)} wait, the oldest for ${duration(oldest)}; its target is ${duration(target)}.`);
+  }
+  const text = found.join(" ");
+  if (place.dataset.text === text) return;
+  place.dataset.text = text;
+  fill(place, ...found.map((sentence) => h("p", { class: "alarm" }, sentence)));
+}
+

@@ -1,0 +1,123 @@
+// One request: its way as a waterfall, each preemption with its cause, its waits, its charges, and why it took so long.
+
+import { getIfThere, segment } from "../api.js";
+import { fill, h, named } from "../dom.js";
+import { bytes, count, duration, moment, rate, words } from "../format.js";
+import { every } from "../live.js";
+import { money } from "../parts/money.js";
+import { card, facts, laneTag, link, pageHead, stateBadge, tenantLink } from "../parts/pieces.js";
+import { table } from "../parts/table.js";
+import { waterfall } from "../parts/waterfall.js";
+
+const EVERY_MS = 1500;
+
+export async function request(root, { id, signal }) {
+  const head = h("div");
+  const body = h("div", { class: "stack" });
+  root.append(head, body);
+  fill(head, pageHead("Request", named(id, "id")));
+  let drawn = "";
+  await every(EVERY_MS, signal, async () => {
+    if (drawn && !isRunning(JSON.parse(drawn))) return; // it has ended, and nothing of it changes any more
+    const found = await getIfThere(`/requests/${segment(id)}`, {}, signal);
+    if (found === null) return void (drawn || fill(body, gone()));
+    const text = JSON.stringify(found);
+    if (text === drawn) return;
+    drawn = text;
+    fill(head, pageHead("Request", h("span", { class: "tags" }, stateBadge(found.outcome ?? found.state), laneTag(found.lane), tenantLink(found.tenant), named(found.request_id ?? found.id, "id"))));
+    fill(body, ...parts(found));
+  });
+}
+
+const isRunning = ({ outcome, total_ms: total }) => outcome == null || total == null;
+const gone = () => h("p", { class: "card empty" }, "No record of this request is kept: it is older than the latest that are, it was not sampled, or this gateway keeps none. ", link("#/requests", "All requests"));
+
+function parts(found) {
+  const preemptions = Array.isArray(found.preemptions) ? found.preemptions : (found.preemption_list ?? []);
+  const shown = { ...found, preemption_list: preemptions };
+  return [
+    found.why && h("section", { class: "card why" }, h("h2", {}, "Why"), h("p", {}, found.why)),
+    card("In time", waterfall(shown)),
+    h("div", { class: "halves" }, card("Facts", facts(factsOf(found))), card("Charged", charges(found))),
+    card("Preemptions", preemptionTable(preemptions)),
+    h("div", { class: "halves" }, card("Waits", waitTable(found.waits ?? [])), card("Events", eventTable(found.events ?? []))),
+  ];
+}
+
+function factsOf(found) {
+  const decode = found.total_ms != null && found.ttft_ms != null ? found.total_ms - found.ttft_ms : null;
+  const perSecond = decode && found.output_tokens > 1 ? (1000 * (found.output_tokens - 1)) / decode : null;
+  return [
+    ["Arrived", moment(found.arrived_at)],
+    ["Model", named(found.model)],
+    ["Key", found.key ? named(found.key, "id") : undefined],
+    ["Promised", found.class ?? undefined],
+    ["Code", found.code ?? undefined],
+    ["Queue", duration(found.queue_ms)],
+    ["First token", duration(found.ttft_ms)],
+    ["In all", duration(found.total_ms)],
+    ["Decode", perSecond ? `${rate(perSecond)} tokens/s` : undefined],
+    ["Worker", found.worker ? named(found.worker, "id") : undefined],
+    ["Trace", found.trace_id ? named(found.trace_id, "id") : undefined],
+  ];
+}
+
+function charges(found) {
+  const told = Object.entries(found.charges ?? {}).filter(([, value]) => typeof value === "number");
+  return facts([
+    ["Prompt", `${count(found.prompt_tokens)} tokens`],
+    ["Of it cached", `${count(found.cached_tokens)} tokens`],
+    ["Output", `${count(found.output_tokens)} tokens`],
+    ...told.filter(([name]) => !["prompt_tokens", "cached_tokens", "output_tokens"].includes(name)).map(([name, value]) => [words(name), /spend|cost|price/.test(name) ? money(value) : count(value)]),
+  ]);
+}
+
+function preemptionTable(preemptions) {
+  const shown = table({
+    caption: "Preemptions",
+    key: (each) => `${each.at_ms}/${each.cause?.resource}`,
+    empty: "It was never preempted.",
+    columns: [
+      { name: "After", class: "number", cell: (each) => duration(each.at_ms) },
+      { name: "By", cell: (each) => [each.cause?.lane ? laneTag(each.cause.lane) : null, " ", each.cause?.tenant ? tenantLink(each.cause.tenant) : null] },
+      { name: "For", cell: (each) => words(each.cause?.resource ?? "–") },
+      { name: "Mode", cell: (each) => each.mode },
+      { name: "Blocks", class: "number", cell: (each) => count(each.blocks) },
+      { name: "Copied", class: "number", cell: (each) => bytes(each.bytes) },
+      { name: "Stall foreseen", class: "number", cell: (each) => duration(each.predicted_ms) },
+      { name: "Stall real", class: "number", cell: (each) => duration(each.stall_ms) },
+    ],
+  });
+  shown.update(preemptions);
+  return shown.element;
+}
+
+function waitTable(waits) {
+  const shown = table({
+    caption: "Waits",
+    key: (each) => each.reason,
+    empty: "It waited for nothing.",
+    columns: [
+      { name: "For", cell: (each) => words(each.reason) },
+      { name: "In all", class: "number", cell: (each) => duration(each.ms) },
+    ],
+  });
+  shown.update(waits);
+  return shown.element;
+}
+
+function eventTable(events) {
+  const shown = table({
+    caption: "Events",
+    key: (each) => JSON.stringify(each),
+    empty: "No event is recorded.",
+    columns: [
+      { name: "After", class: "number", cell: (each) => duration(each.at_ms) },
+      { name: "Event", cell: (each) => words(each.kind) },
+      { name: "What", cell: (each) => named(Object.entries(each).filter(([name, value]) => !["at_ms", "kind"].includes(name) && value !== null).map(([name, value]) => `${words(name)} ${typeof value === "object" ? JSON.stringify(value) : value}`).join(", ")) },
+    ],
+  });
+  shown.update(events);
+  return shown.element;
+}
+

@@ -1,0 +1,85 @@
+// Requests that run and that have ended lately, with filters that stand in the address.
+
+import { getIfThere } from "../api.js";
+import { fill, h, named } from "../dom.js";
+import { count, duration, moment } from "../format.js";
+import { every } from "../live.js";
+import { field } from "../parts/dialog.js";
+import { button, laneTag, loading, missing, pageHead, requestLink, stateBadge, tenantLink } from "../parts/pieces.js";
+import { table } from "../parts/table.js";
+
+const PAGE = 50;
+const EVERY_MS = 3000;
+const ANY = ["", "any"];
+const FILTERS = [
+  { name: "tenant", label: "Tenant" },
+  { name: "lane", label: "Lane", type: "select", options: [ANY, ["latency", "latency"], ["throughput", "throughput"]] },
+  { name: "state", label: "State", type: "select", options: [ANY, ...["queued", "running", "preempted", "paused", "ended"].map((each) => [each, each])] },
+  { name: "outcome", label: "Outcome", type: "select", options: [ANY, ...["completed", "cancelled", "failed", "expired", "refused"].map((each) => [each, each])] },
+  { name: "slowest", label: "Order", type: "select", options: [["", "newest first"], ["total", "longest in all"], ["ttft", "longest to the first token"], ["queue", "longest in the queue"]] },
+];
+
+export async function requests(root, { fields, signal }) {
+  const filters = FILTERS.map((each) => field({ ...each, value: fields.get(each.name) }));
+  const chosen = () => Object.fromEntries(filters.map(({ name, read }) => [name, read()]).filter(([, value]) => value));
+  const go = () => (location.hash = `#/requests${Object.keys(chosen()).length ? `?${new URLSearchParams(chosen())}` : ""}`);
+  const bar = h("form", { class: "filters", role: "search", "aria-label": "Filter requests", onsubmit: (event) => (event.preventDefault(), go()), onchange: go }, ...filters.map(({ element }) => element),
+    h("button", { type: "submit", class: "quiet" }, "Filter"));
+  const shown = requestTable();
+  const place = h("div", { class: "card flush" });
+  const more = h("div", { class: "pages" });
+  const wait = loading();
+  let pages = 1;
+  root.append(pageHead("Requests", "What runs now and what has ended lately. Of a request no text is kept: only what it waited for and what it cost."), bar, place);
+  fill(place, wait, shown.element, more);
+
+  async function read() {
+    const found = [];
+    let page = null;
+    for (let turn = 0; turn < pages; turn += 1) {
+      page = await getIfThere("/requests", { ...chosen(), limit: PAGE, after: page?.last_id }, signal);
+      if (page === null) return false;
+      found.push(...page.data);
+      if (!page.has_more) break;
+    }
+    wait.remove();
+    shown.update(found);
+    more.hidden = !page.has_more;
+    return true;
+  }
+  if (!(await read())) {
+    fill(place);
+    fill(bar);
+    bar.hidden = true;
+    root.append(missing("a record of requests"));
+    place.remove();
+    return;
+  }
+  fill(more, button("Show older", async () => {
+    pages += 1;
+    await read();
+  }));
+  await every(EVERY_MS, signal, read);
+}
+
+const requestTable = () => table({
+  caption: "Requests",
+  key: (each) => each.id,
+  empty: "No request of these filters is known. Records are kept of what runs and of the latest that ended.",
+  columns: [
+    { name: "Request", cell: (each) => requestLink(each.id, shortId(each.request_id ?? each.id)) },
+    { name: "Arrived", cell: (each) => moment(each.arrived_at) },
+    { name: "Tenant", cell: (each) => tenantLink(each.tenant) },
+    { name: "Lane", cell: (each) => laneTag(each.lane) },
+    { name: "State", cell: (each) => [stateBadge(each.outcome ?? each.state), each.code ? h("div", { class: "id muted" }, each.code) : null] },
+    { name: "Queue", class: "number", cell: (each) => duration(each.queue_ms) },
+    { name: "First token", class: "number", cell: (each) => duration(each.ttft_ms) },
+    { name: "In all", class: "number", cell: (each) => duration(each.total_ms) },
+    { name: "Prompt", class: "number", cell: (each) => count(each.prompt_tokens) },
+    { name: "Output", class: "number", cell: (each) => count(each.output_tokens) },
+    { name: "Preempted", class: "number", cell: (each) => (each.preemptions ? h("strong", { class: "warn-text" }, `${count(each.preemptions)} ×`) : "–") },
+    { name: "Worker", class: "id", cell: (each) => (each.worker ? named(each.worker, "id") : "–") },
+  ],
+});
+
+const shortId = (id) => (id.length > 20 ? `${id.slice(0, 18)}…` : id);

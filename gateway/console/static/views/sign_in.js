@@ -1,0 +1,51 @@
+// Signing in: by the admin key or a token, or by the company's identity provider where one is configured.
+
+import { SignedOut } from "../api.js";
+import { fill, h } from "../dom.js";
+import { field, form } from "../parts/dialog.js";
+import { signIn } from "../session.js";
+
+/** What ways there are, as the gateway tells those who are not signed in; none but the key where it does not. */
+async function ways() {
+  try {
+    const response = await fetch("/console/sign-in", { cache: "no-store" });
+    return response.ok ? await response.json() : {};
+  } catch {
+    return {};
+  }
+}
+
+export async function showSignIn(main, begin, reason) {
+  const key = field({
+    name: "key",
+    label: "Admin key or token",
+    type: "password",
+    hint: "Signs this browser in for eight hours. The key itself is not kept.",
+    required: true,
+  });
+  key.control.autocomplete = "current-password";
+  const reasonShown = h("p", { class: "note", role: "status" }, reason);
+  const others = h("div", { class: "other-ways" });
+  const sheet = form({
+    fields: [key],
+    action: "Sign in",
+    async send({ key: given }) {
+      key.control.value = "";
+      try {
+        await begin(await signIn(given));
+      } catch (error) {
+        if (!(error instanceof SignedOut)) throw error;
+        key.fail("This key is not accepted.");
+        key.control.focus();
+      }
+    },
+  });
+  const card = h("section", { class: "card sign-in" }, h("h1", {}, "Sign in"), reasonShown, sheet, others);
+  fill(main, card);
+  key.control.focus();
+  const { oidc } = await ways();
+  if (oidc) {
+    const label = `Sign in with ${typeof oidc === "string" ? oidc : (oidc.name ?? "single sign-on")}`;
+    fill(others, h("p", {}, "or"), h("a", { class: "button", href: oidc.url ?? "/console/oidc" }, label));
+  }
+}

@@ -1,0 +1,82 @@
+// A tenant's limits: what each is, what stands against it, and whether it refuses or only counts.
+
+import { change, get } from "../api.js";
+import { fill, h, named, setText, toast } from "../dom.js";
+import { words } from "../format.js";
+import { every } from "../live.js";
+import { field, form } from "../parts/dialog.js";
+import { card, isCounted, laneTag, limitMeter } from "../parts/pieces.js";
+import { table } from "../parts/table.js";
+import { mayChange } from "../session.js";
+import { LIMITS } from "../parts/limits.js";
+
+const EVERY_MS = 3000;
+
+export async function limits(place, state) {
+  const standing = new Map();
+  const own = state.tenant.limits;
+  const known = [...LIMITS.keys(), ...Object.keys(own).filter((name) => !LIMITS.has(name))];
+  const rows = known.map((name) => row(name, own[name], state.tenant.shadow.includes(name), standing));
+  const fields = rows.flatMap(({ figure, shadow }) => [figure, shadow]);
+  if (mayChange()) {
+    place.append(card("Limits", h("p", { class: "note" }, "Empty is no limit. A change holds for the next request, on every gateway. “Only count” tells what a limit would refuse, and refuses nothing."),
+      limitForm(rows, fields, state)));
+  } else {
+    fields.forEach(({ element }) => element.querySelectorAll("input").forEach((input) => (input.disabled = true)));
+    place.append(card("Limits", h("p", { class: "note" }, "Your role may see limits, not change them."), h("div", { class: "limit-rows" }, ...rows.map(({ element }) => element))));
+  }
+  place.append(perModel(state.tenant));
+  await every(EVERY_MS, state.signal, async () => {
+    const quota = await get(`${state.path}/quota`, {}, state.signal);
+    for (const [name, meterPlace] of standing) {
+      const limit = quota.limits[name];
+      if (limit && isCounted(name)) fill(meterPlace, limitMeter(name, limit));
+      else setText(meterPlace, "");
+    }
+  });
+}
+
+function row(name, value, isShadow, standing) {
+  const { label = words(name), unit = "" } = LIMITS.get(name) ?? {};
+  const figure = field({ name: `limits.${name}`, label, type: "number", value, hint: unit || null });
+  const shadow = field({ name: `shadow.${name}`, label: "Only count", type: "checkbox", value: isShadow });
+  shadow.control.setAttribute("aria-label", `Only count ${label}`);
+  const meterPlace = h("div", { class: "standing" });
+  standing.set(name, meterPlace);
+  return { name, figure, shadow, element: h("div", { class: "limit-row" }, figure.element, shadow.element, meterPlace) };
+}
+
+function limitForm(rows, fields, state) {
+  return form({
+    fields,
+    body: h("div", { class: "limit-rows" }, ...rows.map(({ element }) => element)),
+    action: "Save limits",
+    async send(values) {
+      const changed = {};
+      const shadow = [];
+      for (const { name } of rows) {
+        const value = values[`limits.${name}`];
+        if (value !== null || name in state.tenant.limits) changed[name] = value;
+        if (values[`shadow.${name}`]) shadow.push(name);
+      }
+      await change("PATCH", state.path, { limits: changed, shadow }, { version: state.tenant.version });
+      await state.refresh();
+      toast("Limits are saved.");
+    },
+  });
+}
+
+function perModel(tenant) {
+  const shown = table({
+    caption: "Limits of one model or lane",
+    key: (by) => `${by.model}/${by.lane}`,
+    empty: "None of this tenant's limits is for one model or one lane alone.",
+    columns: [
+      { name: "Model", cell: (by) => (by.model ? named(by.model) : "any") },
+      { name: "Lane", cell: (by) => (by.lane ? laneTag(by.lane) : "any") },
+      { name: "Limits", cell: (by) => Object.entries(by.limits).map(([name, value]) => h("div", {}, `${words(name)}: ${value.toLocaleString("en")}`)) },
+    ],
+  });
+  shown.update(tenant.limits_by);
+  return card("Limits of one model or lane", shown.element);
+}

@@ -1,0 +1,70 @@
+// All tenants: what each may use, and how near it is to its tightest limit.
+
+import { change, get, segment } from "../api.js";
+import { fill, h, named, toast } from "../dom.js";
+import { every } from "../live.js";
+import { formDialog } from "../parts/dialog.js";
+import { button, isCounted, laneTag, limitMeter, link, loading, pageHead, stateBadge, tenantLink } from "../parts/pieces.js";
+import { table } from "../parts/table.js";
+import { tenantBody, tenantFields } from "../parts/tenant_form.js";
+import { words } from "../format.js";
+import { mayChange } from "../session.js";
+
+const PAGE = 20;
+const EVERY_MS = 5000;
+const share = ([, limit]) => (limit.limit > 0 ? (limit.used + limit.reserved) / limit.limit : 1);
+
+function tightest({ quota }) {
+  const [found] = Object.entries(quota?.limits ?? {}).filter(([name]) => isCounted(name)).sort((a, b) => share(b) - share(a));
+  if (!found) return h("span", { class: "muted" }, "no limit");
+  return h("div", { class: "tight" }, h("span", { class: "muted" }, words(found[0])), limitMeter(...found));
+}
+
+const columns = [
+  { name: "Tenant", class: "wide", cell: ({ tenant }) => [tenantLink(tenant.id), tenant.name && tenant.name !== tenant.id ? h("div", { class: "muted" }, named(tenant.name)) : null] },
+  { name: "State", cell: ({ tenant }) => stateBadge(tenant.state) },
+  { name: "Lanes", cell: ({ tenant }) => tenant.lanes.map(laneTag) },
+  { name: "Weight", class: "number", cell: ({ tenant }) => String(tenant.weight) },
+  { name: "Parent", cell: ({ tenant }) => tenantLink(tenant.parent) },
+  { name: "Tightest limit", class: "wide", cell: tightest },
+];
+
+export async function tenants(root, { fields, signal }) {
+  const make = () => formDialog("New tenant", {
+    fields: tenantFields(),
+    action: "Make tenant",
+    layout: "two",
+    async send(values) {
+      const made = await change("POST", "/tenants", tenantBody(values, true));
+      toast(`Tenant ${made.id} is made.`);
+      location.hash = `#/tenants/${segment(made.id)}?tab=keys`;
+      return made;
+    },
+  });
+  const shown = table({
+    caption: "Tenants",
+    columns,
+    key: ({ tenant }) => tenant.id,
+    empty: "There is no tenant yet. Make the first one, then a key for it.",
+  });
+  const pages = h("nav", { class: "pages", "aria-label": "Pages of tenants" });
+  const wait = loading();
+  root.append(
+    pageHead("Tenants", "Who may use this installation, how much of it, and with which keys.", mayChange() && button("New tenant", make, { kind: "primary" })),
+    h("div", { class: "card flush" }, wait, shown.element, pages),
+  );
+  await every(EVERY_MS, signal, async () => {
+    const after = fields.get("after");
+    const page = await get("/tenants", { limit: PAGE, after }, signal);
+    const quotas = await Promise.all(page.data.map((tenant) => get(`/tenants/${segment(tenant.id)}/quota`, {}, signal).catch(() => null)));
+    wait.remove();
+    shown.update(page.data.map((tenant, i) => ({ tenant, quota: quotas[i] })));
+    if (pages.dataset.last === String(page.last_id)) return;
+    pages.dataset.last = page.last_id;
+    fill(pages,
+      after && link("#/tenants", "First page"),
+      page.has_more && link(`#/tenants?after=${segment(page.last_id)}`, "Next page"));
+    pages.hidden = !pages.children.length;
+  });
+}
+

@@ -1,0 +1,28 @@
+The figures of the fleet. KEYS[1]: the prefix of all keys; the package's page says what each holds.
+
+-- name: figures_tell
+-- ARGV: number of the slot, gateway, its figures, how long a slot is kept and a lease to merge, ms.
+-- Replies with the store's clock in ms, and 1 where this gateway is to merge, else 0.
+local slot, merger = KEYS[1] .. 'slot:' .. ARGV[1], KEYS[1] .. 'merger'
+local time = redis.call('TIME')
+redis.call('HSET', slot, ARGV[2], ARGV[3])
+redis.call('PEXPIRE', slot, ARGV[4])
+local holder = redis.call('GET', merger)
+local merges = not holder or holder == ARGV[2]
+if merges then
+  redis.call('SET', merger, ARGV[2], 'PX', ARGV[5])
+end
+return {time[1] * 1000 + math.floor(time[2] / 1000), merges and 1 or 0}
+
+-- name: figures_recent
+-- ARGV: numbers of slots. Replies with number, gateway and figures, one after the other.
+local found = {}
+for _, number in ipairs(ARGV) do
+  local told = redis.call('HGETALL', KEYS[1] .. 'slot:' .. number)
+  for at = 1, #told, 2 do
+    found[#found + 1] = number
+    found[#found + 1] = told[at]
+    found[#found + 1] = told[at + 1]
+  end
+end
+return found

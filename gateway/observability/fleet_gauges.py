@@ -1,0 +1,91 @@
+"""Gauges of the fleet as this gateway last saw it, made when somebody scrapes: queues, workers, KV, lane targets.
+
+Those by model alone (waiting, running, KV use) are what an endpoint picker of llm-d or of the Kubernetes gateway API
+inference extension routes by; docs/operations.md has the names to configure there.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from fairlane.gateway.fleet import ServedModel
+from fairlane.scheduler.protocol.lanes import Lane, LaneName
+
+_PREFIX = "fairlane_gateway_"
+_BY_LANE = ("model", "lane")
+_BY_MODEL = ("model",)
+
+
+class FleetGauges(Collector):
+    """One set of gauges per model that is known; a model that is forgotten leaves no series behind."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.models: Callable[[], Iterable[ServedModel]] = tuple
+        """The last picture; none until somebody keeps one. Read by any thread."""
+        self.lanes: Mapping[LaneName, Lane] = {}
+        registry.register(self)
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """As the library writes it."""
+        models = list(self.models())
+        yield from self._queues(models)
+        yield from self._fleet(models)
+        yield from self._targets(models)
+
+    def _queues(self, models: Iterable[ServedModel]) -> Iterator[GaugeMetricFamily]:
+        queued = _gauge("lane_queued", "Jobs of a lane that wait for a worker, as a number.", _BY_LANE)
+        tokens = _gauge("lane_queued_tokens", "Tokens of the prompts that wait in a lane, as a number.", _BY_LANE)
+        running = _gauge("lane_running", "Jobs of a lane that the workers of a model run, as a number.", _BY_LANE)
+        oldest = _gauge(
+            "lane_oldest_wait_seconds", "Age of the job that waits longest in a lane, in seconds.", _BY_LANE
+        )
+        waiting = _gauge("requests_waiting", "Jobs of all lanes that wait for a worker, as a number.", _BY_MODEL)
+        for model in models:
+            for lane, depth in model.depths.items():
+                queued.add_metric((model.name, lane.value), depth.queued)
+                tokens.add_metric((model.name, lane.value), depth.queued_tokens)
+                at_work = sum(worker.running.get(lane, 0) for worker in model.workers)
+                running.add_metric((model.name, lane.value), at_work)
+                oldest.add_metric((model.name, lane.value), depth.oldest_wait_ms / 1e3)
+            waiting.add_metric((model.name,), sum(depth.queued for depth in model.depths.values()))
+        yield from (queued, tokens, running, oldest, waiting)
+
+    def _fleet(self, models: Iterable[ServedModel]) -> Iterator[GaugeMetricFamily]:
+        workers = _gauge("workers", "Workers that take jobs of a model, as a number; draining ones do not.", _BY_MODEL)
+        running = _gauge("requests_running", "Sequences that the workers of a model run, as a number.", _BY_MODEL)
+        kv = _gauge(
+            "kv_usage_ratio",
+            "Part of the KV blocks of a model's workers that sequences hold, as a ratio from 0 to 1; blocks that are "
+            "only cached count as free.",
+            _BY_MODEL,
+        )
+        for model in models:
+            total = sum(worker.blocks_total for worker in model.workers)
+            free = sum(worker.blocks_free for worker in model.workers)
+            workers.add_metric((model.name,), sum(not worker.draining for worker in model.workers))
+            running.add_metric((model.name,), sum(sum(worker.running.values()) for worker in model.workers))
+            kv.add_metric((model.name,), (total - free) / total if total else 0.0)
+        yield from (workers, running, kv)
+
+    def _targets(self, models: Iterable[ServedModel]) -> Iterator[GaugeMetricFamily]:
+        ttft = _gauge("lane_ttft_target_seconds", "Target of a lane for the first token, in seconds.", ("lane",))
+        tpot = _gauge(
+            "lane_tpot_target_seconds", "Target of a lane for each further token on a model, in seconds.", _BY_LANE
+        )
+        longest = _gauge(
+            "lane_max_wait_seconds", "Longest wait of a lane, in seconds; a job that waited so long ends.", ("lane",)
+        )
+        most = _gauge("lane_max_queued", "Jobs that may wait in a lane per model, as a number.", ("lane",))
+        for lane in self.lanes.values():
+            ttft.add_metric((lane.name.value,), lane.ttft_ms / 1e3)
+            longest.add_metric((lane.name.value,), lane.max_wait_ms / 1e3)
+            most.add_metric((lane.name.value,), lane.max_queued)
+            for model in models:
+                tpot.add_metric((model.name, lane.name.value), lane.tpot_on(model.single_stream_ms) / 1e3)
+        yield from (ttft, tpot, longest, most)
+
+
+def _gauge(name: str, documentation: str, labels: tuple[str, ...]) -> GaugeMetricFamily:
+    return GaugeMetricFamily(_PREFIX + name, documentation, labels=labels)

@@ -1,0 +1,145 @@
+"""One simulated installation under a trace: what `fairlane simulate` and the console run, once for each load."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+from fairlane.scheduler.planner.planner import Planner
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
+from fairlane.scheduler.queue.memory_queue import LaneQueue
+from fairlane.scheduler.simulation.calibration import Calibration
+from fairlane.scheduler.simulation.results import ServiceMeter, Summary, summarize
+from fairlane.scheduler.simulation.simulate import SimulatedStep, Simulation, SimulationObserver
+from fairlane.scheduler.simulation.simulated_admission import SimulatedAdmission
+from fairlane.scheduler.simulation.synthetic_tenants import SyntheticTenants
+from fairlane.scheduler.simulation.trace import TraceRow, scale_load
+from fairlane.scheduler.simulation.workload import Arrival, Record
+
+MOST_WORKERS = 1_000
+MOST_LOAD = 10_000.0
+CURVE_POINTS = 100
+PREFIX_SHARE = 0.25
+"""A worker's `prefix_share` where nothing else is set."""
+LOOK_MS = 1_000.0
+"""How often tenants' service is compared."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """The requests of a trace, whose they are, and the workers that serve them."""
+
+    rows: Sequence[TraceRow]
+    overlay: SyntheticTenants
+    calibration: Calibration
+    workers: int
+    seed: int
+    prefix_cache: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.workers <= MOST_WORKERS:
+            raise ValueError(f"workers must be between 1 and {MOST_WORKERS}, not {self.workers}")
+
+    def run(self, load: float, on_end: Callable[[], object]) -> Summary:
+        """Play the trace `load` times as fast; `on_end` is called for each request that was let in and is over.
+
+        Admission refuses what states a limit that cannot be kept; where nobody can state one, it lets all in. One
+        worker gets its jobs directly; more are behind the global queue. Raises StuckError."""
+        meter = ServiceMeter(bucket_ms=self._bucket_ms(load), every_ms=LOOK_MS)
+        planners, sizes = [self.planner() for _ in range(self.workers)], self.calibration
+        admission = SimulatedAdmission(
+            planners,
+            kv_tokens=sizes.kv_tokens,
+            block_size=sizes.block_size,
+            max_sequences=sizes.max_sequences,
+            costs=sizes.costs(),
+        )
+        decides = any(tier.deadline_ms or tier.hard_ttft_ms for tier in self.overlay.tiers) or any(
+            row.deadline_ms or row.ttft_ms for row in self.rows
+        )
+        records = Simulation(
+            arrivals=self.overlay.arrivals(scale_load(self.rows, load)),
+            policies=planners,
+            hardware=self.calibration.hardware,
+            queue=LaneQueue(DEFAULT_LANES) if self.workers > 1 else None,
+            admission=admission.decide if decides else None,
+            has_homes=self.prefix_cache,
+            observers=(meter, admission, _Ends(on_end)) if decides else (meter, _Ends(on_end)),
+            seed=self.seed,
+        ).run()
+        return summarize(records.values(), meter)
+
+    def _bucket_ms(self, load: float) -> float:
+        """A round number of seconds: enough for a curve over the arrivals, however long the backlog after them."""
+        return 1e3 * max(1, math.ceil(self.rows[-1].at_ms / load / 1e3 / CURVE_POINTS))
+
+    def planner(self) -> Planner:
+        """One worker, which knows its costs as one does that has measured them at start."""
+        sizes = self.calibration
+        return Planner(
+            lanes=DEFAULT_LANES,
+            block_size=sizes.block_size,
+            blocks=sizes.blocks,
+            host_slots=sizes.host_slots,
+            max_sequences=sizes.max_sequences,
+            max_step_tokens=sizes.max_step_tokens,
+            costs=sizes.costs(),
+            prefix_share=PREFIX_SHARE if self.prefix_cache else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A part of a trace that stands for all of it."""
+
+    rows: Sequence[TraceRow]
+    """From 0 on."""
+    from_s: float
+    to_s: float
+    """In the whole trace."""
+
+
+def busiest(rows: Sequence[TraceRow], most: int, calibration: Calibration) -> Stretch:
+    """Of the trace as it stands, `most` requests in a row that ask for the most work in their time; all where it has no
+    more. They stay as close to each other as they were: leaving out every other one would even bursts out."""
+    if len(rows) <= most:
+        return Stretch(rows, 0.0, rows[-1].at_ms / 1e3)
+    works = [0.0, *accumulate(_work_ms(row, calibration) for row in rows)]
+    rates = (
+        (works[first + most] - works[first]) / max(1.0, rows[first + most - 1].at_ms - rows[first].at_ms)
+        for first in range(len(rows) - most + 1)
+    )
+    first = max(enumerate(rates), key=lambda found: found[1])[0]
+    chosen, from_ms = rows[first : first + most], rows[first].at_ms
+    return Stretch([replace(row, at_ms=row.at_ms - from_ms) for row in chosen], from_ms / 1e3, chosen[-1].at_ms / 1e3)
+
+
+def _work_ms(row: TraceRow, calibration: Calibration) -> float:
+    """What a request adds to the steps that it is in; what steps take anyway is left out."""
+    _, per_row, token, context, pair = calibration.step
+    prompt, output = row.prompt_tokens, row.choices * row.output_tokens
+    decode = output * (per_row + context * (prompt + row.output_tokens / 2.0))
+    return prompt * token + pair * prompt * prompt / 2.0 + decode
+
+
+def check_load(load: float) -> float:
+    """A factor that a trace can be sped up by. Raises ValueError."""
+    if not 0.0 < load <= MOST_LOAD:
+        raise ValueError(f"load must be above 0 and at most {MOST_LOAD:g}, not {load:g}")
+    return load
+
+
+@dataclass(frozen=True, slots=True)
+class _Ends(SimulationObserver):
+    """Calls `on_end` at every end, for a progress bar."""
+
+    on_end: Callable[[], object]
+
+    def arrived(self, arrival: Arrival, now_ms: float) -> None:
+        """Nothing to tell."""
+
+    def stepped(self, step: SimulatedStep) -> None:
+        """Nothing to tell."""
+
+    def ended(self, record: Record) -> None:
+        self.on_end()

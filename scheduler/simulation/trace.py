@@ -1,0 +1,435 @@
+"""Request traces: what arrived when and how large it was. Three forms of text lines, told apart by the first line.
+
+- CSV: `arrival_s,prompt_tokens,output_tokens`.
+- Mooncake's JSON lines (Qin et al., "Mooncake", FAST 2025).
+- What a gateway records (docs/simulation.md): JSON lines of requests as they ended, so not in the order of arrival;
+  before them a line with `fairlane_trace`, and a line for each tenant with its weight and limits.
+
+Lines are read one by one, and never one of more than MOST_LINE_BYTES. A row that cannot be used is named with its line
+and column; whether the others are then read is the caller's choice (`BadRows`). In the first two forms rows stand in
+the order of their arrival. Several may arrive at one moment, as recorded clocks are coarse, and be alike in every
+column: callers send again, and many ask the same.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from statistics import median_low
+from typing import IO, Annotated, Literal
+
+import msgspec
+
+from fairlane.scheduler.protocol.lanes import LaneName
+
+CSV_COLUMNS = ["arrival_s", "prompt_tokens", "output_tokens"]
+MARK = "fairlane_trace"
+"""The first field of what a gateway records."""
+VERSION = 1
+LATEST_MS = 1e12
+"""Thirty years: a later arrival is taken for a time stamp."""
+LATEST_EPOCH_MS = 1e14
+MOST_TOKENS = 100_000_000
+MOST_CHOICES = 1_024
+MOST_LINE_BYTES = 2**20
+MOST_NAMED = 20
+"""Bad rows of which each is told; the others are counted."""
+MOST_ROWS = 20_000_000
+HASHED_TOKENS = 512
+"""Of a prompt, what one of its `hash_ids` stands for, where the trace does not say."""
+SERVED = "ok"
+"""The outcome of a request that was answered in full."""
+NO_DEMAND = frozenset(
+    {"rate_limit_exceeded", "concurrency_limit_exceeded", "queue_full", "insufficient_quota", "request_exceeds_limit"}
+)
+"""Outcomes of requests that more workers would not have served either: a limit of the tenant's own refused them."""
+
+
+class TraceError(ValueError):
+    """A trace that cannot be used; the message names the row and what is wrong with it, in one line."""
+
+    def __init__(self, message: str, named: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.named = named
+        """All rows that are named, where there are several."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRow:
+    """One request of a trace. What the trace does not say is None, and dealt out (`synthetic_tenants`)."""
+
+    row: int
+    """Its line in the file, from 1."""
+    at_ms: float
+    """From the start of the trace."""
+    prompt_tokens: int
+    output_tokens: int
+    """Of each choice."""
+    hash_ids: tuple[int, ...] = ()
+    """Names of the prompt's blocks of `block_tokens`, from the first on: two prompts are alike up to where their names
+    part. Empty where the trace has none."""
+    block_tokens: int = HASHED_TOKENS
+    tenant: str | None = None
+    lane: LaneName | None = None
+    choices: int = 1
+    max_tokens: int | None = None
+    ttft_ms: float | None = None
+    """By when the caller stated that the first token must come."""
+    deadline_ms: float | None = None
+    """The same of the last one."""
+    model: str = ""
+    outcome: str = SERVED
+
+    @property
+    def tokens(self) -> int:
+        """What its KV comes to."""
+        return self.prompt_tokens + self.choices * self.output_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class TraceTenant:
+    """What a recorded trace says of a tenant."""
+
+    weight: float = 1.0
+    limits: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class BadRows:
+    """Rows that cannot be used: all are counted, the first MOST_NAMED named. `skip`: the others are read all the same;
+    `fail`: the trace is refused, once all of it was looked at."""
+
+    policy: Literal["fail", "skip"] = "fail"
+    count: int = 0
+    named: list[str] = field(default_factory=list)
+
+    def add(self, row: int, problem: str) -> None:
+        """One more."""
+        self.count += 1
+        if len(self.named) < MOST_NAMED:
+            self.named.append(f"row {row}: {problem}")
+
+    def check(self) -> None:
+        """Raises TraceError where the trace is to be refused."""
+        if self.count and self.policy == "fail":
+            more = f"; {self.count - 1} more rows are wrong" if self.count > 1 else ""
+            raise TraceError(f"{self.named[0]}{more}", self.named)
+
+
+@dataclass(slots=True)
+class Trace:
+    """A trace as it was read."""
+
+    rows: list[TraceRow]
+    """In order of arrival."""
+    bad: BadRows
+    tenants: dict[str, TraceTenant] = field(default_factory=dict)
+
+    @property
+    def is_recorded(self) -> bool:
+        """It names tenants and lanes."""
+        return bool(self.rows) and self.rows[0].lane is not None
+
+    def demand(self) -> list[TraceRow]:
+        """What workers are asked for: without requests that a tenant's own limit refused, and with an output for those
+        that got none since they were refused, cut off or given up: the lane's median. Raises TraceError for none."""
+        outputs: dict[LaneName | None, list[int]] = {}
+        for row in self.rows:
+            if row.output_tokens:
+                outputs.setdefault(row.lane, []).append(row.output_tokens)
+        typical = {lane: median_low(found) for lane, found in outputs.items()}
+        asked = [
+            row if row.output_tokens else replace(row, output_tokens=min(typical.get(row.lane, 1), _most(row)))
+            for row in self.rows
+            if row.output_tokens or row.outcome not in NO_DEMAND
+        ]
+        if not asked:
+            raise TraceError("the trace holds no requests that workers could serve")
+        return asked
+
+
+def _most(row: TraceRow) -> int:
+    return row.max_tokens or MOST_TOKENS
+
+
+def text_lines(file: IO[bytes]) -> Iterator[str]:
+    """The lines of a file as `load_trace` takes them, without holding more than MOST_LINE_BYTES of one: a longer one is
+    cut there, and told from others by that. What is no UTF-8 is told too."""
+    is_first = True
+    while line := file.readline(MOST_LINE_BYTES + 1):
+        whole = line
+        while len(line) > MOST_LINE_BYTES and not whole.endswith(b"\n"):
+            whole = file.readline(MOST_LINE_BYTES)
+            if not whole:
+                break
+        text = line.decode("utf-8", errors="surrogateescape")
+        yield text.removeprefix("\ufeff") if is_first else text  # spreadsheets begin a CSV with a byte order mark
+        is_first = False
+
+
+def load_trace(
+    lines: Iterable[str], *, kv_tokens: int | None = None, bad: BadRows | None = None, most_rows: int = MOST_ROWS
+) -> Trace:
+    """A trace in any form. `kv_tokens`: what the KV pool holds, and so what one request may need.
+
+    Raises TraceError where it is no trace, or has bad rows and `bad` says that it then fails.
+    """
+    numbered = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
+    first = next(numbered, None)
+    if first is None:
+        raise TraceError("the trace is empty")
+    head = first[1].lstrip()
+    if not head.startswith("{") and not _is_text(head):
+        raise TraceError("is no text")
+    reader = _Reader(Trace([], bad or BadRows()), kv_tokens, most_rows)
+    all_lines = chain([first], numbered)
+    if not head.startswith("{"):
+        reader.read(all_lines, _csv_parser(first))
+    elif MARK in head[: len(MARK) + 4]:
+        reader.read(all_lines, _RecordedRows(reader.trace.tenants).parse, in_order=False)
+    else:
+        reader.read(all_lines, _mooncake_row)
+    reader.trace.bad.check()
+    if not reader.trace.rows:
+        raise TraceError("the trace holds no requests")
+    return reader.trace
+
+
+def read_trace(lines: Iterable[str], *, kv_tokens: int | None = None, bad: BadRows | None = None) -> list[TraceRow]:
+    """All requests of a trace that workers are asked for, as `load_trace` and `Trace.demand`. Raises TraceError."""
+    return load_trace(lines, kv_tokens=kv_tokens, bad=bad).demand()
+
+
+def slice_trace(rows: Iterable[TraceRow], start_s: float, duration_s: float) -> list[TraceRow]:
+    """The requests of one stretch of time, which begins at 0. Raises TraceError where there are none."""
+    start_ms, end_ms = start_s * 1e3, (start_s + duration_s) * 1e3
+    found = [replace(row, at_ms=row.at_ms - start_ms) for row in rows if start_ms <= row.at_ms < end_ms]
+    if not found:
+        raise TraceError(f"no request arrives in the {duration_s:g} s from {start_s:g} s on")
+    return found
+
+
+def scale_load(rows: Iterable[TraceRow], factor: float) -> Iterator[TraceRow]:
+    """The same requests in the same order, `factor` times as fast (> 0)."""
+    return (replace(row, at_ms=row.at_ms / factor) for row in rows)
+
+
+_RowParser = Callable[[int, str], TraceRow | None]
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Collects the rows of one trace."""
+
+    trace: Trace
+    kv_tokens: int | None
+    most_rows: int
+
+    def read(self, lines: Iterable[tuple[int, str]], parse: _RowParser, *, in_order: bool = True) -> None:
+        """Each line by `parse`, which says None for what is no request and raises _RowProblem."""
+        rows = self.trace.rows
+        for number, line in lines:
+            try:
+                _check_line(line)
+                row = parse(number, line)
+                if row is not None:
+                    self._check(row, rows[-1] if rows and in_order else None)
+                    rows.append(row)
+            except _RowProblem as problem:
+                self.trace.bad.add(number, str(problem))
+            if len(rows) > self.most_rows:
+                raise TraceError(f"the trace holds more than {self.most_rows} requests: take a part of it")
+        if not in_order and rows:
+            rows.sort(key=lambda row: row.at_ms)
+            first_ms = rows[0].at_ms
+            rows[:] = [replace(row, at_ms=row.at_ms - first_ms) for row in rows]
+
+    def _check(self, row: TraceRow, before: TraceRow | None) -> None:
+        """What a row must be beside the one before it, and beside the pool."""
+        if before is not None and row.at_ms < before.at_ms:
+            raise _RowProblem(f"arrives before row {before.row}; a trace is sorted by arrival")
+        if self.kv_tokens is not None and row.tokens > self.kv_tokens:
+            raise _RowProblem(f"needs {row.tokens} KV tokens, and the pool holds {self.kv_tokens}")
+
+
+class _RowProblem(ValueError):
+    """What is wrong with a row, in one line, the column first."""
+
+
+def _check_line(line: str) -> None:
+    if len(line) > MOST_LINE_BYTES:
+        raise _RowProblem(f"the line is longer than {MOST_LINE_BYTES} bytes")
+    if not _is_text(line):
+        raise _RowProblem("is no text")
+
+
+def _is_text(line: str) -> bool:
+    if line.isascii():
+        return True
+    try:
+        line.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _csv_parser(first: tuple[int, str]) -> _RowParser:
+    header_row, header = first
+    if header.strip().split(",") != CSV_COLUMNS:
+        raise TraceError(f"row {header_row}: the columns must be {','.join(CSV_COLUMNS)}")
+
+    def parse(number: int, line: str) -> TraceRow | None:
+        if number == header_row:
+            return None
+        cells = line.strip().split(",", len(CSV_COLUMNS))
+        if len(cells) != len(CSV_COLUMNS):
+            found = line.count(",") + 1
+            raise _RowProblem(f"{len(CSV_COLUMNS)} columns are expected, not {found}")
+        return TraceRow(number, _arrival_ms(cells[0]), _tokens(cells, 1), _tokens(cells, 2))
+
+    return parse
+
+
+def _arrival_ms(cell: str) -> float:
+    try:
+        at_ms = float(cell) * 1e3
+    except ValueError:
+        at_ms = math.nan
+    if not 0.0 <= at_ms <= LATEST_MS:  # nor NaN, which compares false
+        raise _RowProblem(f"arrival_s must be a finite number of at least 0, not {cell[:40]!r}")
+    return at_ms
+
+
+def _tokens(cells: Sequence[str], place: int) -> int:
+    cell = cells[place]
+    value = int(cell) if cell.isascii() and cell.isdecimal() and len(cell) <= len(str(MOST_TOKENS)) else 0
+    if not 1 <= value <= MOST_TOKENS:
+        rule = f"must be a whole number from 1 to {MOST_TOKENS}"
+        raise _RowProblem(f"{CSV_COLUMNS[place]} {rule}, not {cell[:40]!r}")
+    return value
+
+
+_Tokens = Annotated[int, msgspec.Meta(ge=1, le=MOST_TOKENS)]
+_HashId = Annotated[int, msgspec.Meta(ge=0)]
+_Duration = Annotated[float, msgspec.Meta(gt=0, le=LATEST_MS)]
+
+
+class _MooncakeRow(msgspec.Struct, frozen=True):
+    timestamp: Annotated[float, msgspec.Meta(ge=0, le=LATEST_MS)]
+    input_length: _Tokens
+    output_length: _Tokens
+    hash_ids: tuple[_HashId, ...] = ()
+
+
+_decode_mooncake = msgspec.json.Decoder(_MooncakeRow).decode
+
+
+def _mooncake_row(number: int, line: str) -> TraceRow:
+    try:
+        found = _decode_mooncake(line)
+    except msgspec.DecodeError as error:
+        raise _json_problem(error) from None
+    return TraceRow(number, found.timestamp, found.input_length, found.output_length, found.hash_ids)
+
+
+def _json_problem(error: msgspec.DecodeError) -> _RowProblem:
+    rule, _, place = str(error).rstrip("`").partition(" - at `$.")
+    return _RowProblem(f"{place}: {rule}"[:160] if place else rule[:160])
+
+
+class RecordedHead(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The first line of a file that a gateway writes."""
+
+    fairlane_trace: Annotated[int, msgspec.Meta(ge=1, le=VERSION)]
+    started_at: float = 0.0
+    """Unix seconds."""
+    block_tokens: Annotated[int, msgspec.Meta(ge=1, le=65_536)] = HASHED_TOKENS
+    """Of a prompt, what each number in `prefix` stands for."""
+
+
+class RecordedTenant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A line that says what a tenant may, before its first request and whenever it changes."""
+
+    tenant: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+    weight: Annotated[float, msgspec.Meta(gt=0, le=1e6)] = 1.0
+    limits: dict[str, Annotated[int, msgspec.Meta(ge=0)]] = {}
+
+
+class RecordedRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A line for a request that has ended."""
+
+    at_ms: Annotated[float, msgspec.Meta(ge=0, le=LATEST_EPOCH_MS)]
+    """Its arrival, Unix milliseconds."""
+    tenant: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+    lane: LaneName
+    prompt_tokens: _Tokens
+    output_tokens: Annotated[int, msgspec.Meta(ge=0, le=MOST_TOKENS)]
+    """Of all its choices together."""
+    max_tokens: _Tokens | None = None
+    """That each choice might have come to."""
+    n: Annotated[int, msgspec.Meta(ge=1, le=MOST_CHOICES)] = 1
+    model: Annotated[str, msgspec.Meta(max_length=500)] = ""
+    ttft_ms: _Duration | None = None
+    deadline_ms: _Duration | None = None
+    outcome: Annotated[str, msgspec.Meta(max_length=64)] = SERVED
+    """As the gateway's metrics name it: `ok`, `client_closed`, or the code of an error."""
+    prefix: tuple[_HashId, ...] = ()
+    """Names of the prompt's whole blocks, from the first on."""
+
+
+_ABSENT = msgspec.Raw()
+
+
+class _Kind(msgspec.Struct, frozen=True):
+    fairlane_trace: msgspec.Raw = _ABSENT
+    at_ms: msgspec.Raw = _ABSENT
+    limits: msgspec.Raw = _ABSENT
+
+
+_decode_kind = msgspec.json.Decoder(_Kind).decode
+_decode_head = msgspec.json.Decoder(RecordedHead).decode
+_decode_tenant = msgspec.json.Decoder(RecordedTenant).decode
+_decode_request = msgspec.json.Decoder(RecordedRequest).decode
+
+
+class _RecordedRows:
+    """Reads what gateways write; files of several may follow each other."""
+
+    def __init__(self, tenants: dict[str, TraceTenant]) -> None:
+        self._tenants = tenants
+        self._block_tokens = HASHED_TOKENS
+
+    def parse(self, number: int, line: str) -> TraceRow | None:
+        """A request, or None for a line that tells of something else, or that a killed gateway left unfinished."""
+        try:
+            kind = _decode_kind(line)
+            if len(kind.fairlane_trace):
+                self._block_tokens = _decode_head(line).block_tokens
+            elif len(kind.limits) and not len(kind.at_ms):
+                tenant = _decode_tenant(line)
+                self._tenants[tenant.tenant] = TraceTenant(tenant.weight, tenant.limits)
+            else:
+                return self._row(number, _decode_request(line))
+        except msgspec.DecodeError as error:
+            if not line.endswith("\n") and not isinstance(error, msgspec.ValidationError):
+                return None
+            raise _json_problem(error) from None
+        return None
+
+    def _row(self, number: int, found: RecordedRequest) -> TraceRow:
+        return TraceRow(
+            row=number,
+            at_ms=found.at_ms,
+            prompt_tokens=found.prompt_tokens,
+            output_tokens=-(-found.output_tokens // found.n),
+            hash_ids=found.prefix,
+            block_tokens=self._block_tokens,
+            tenant=found.tenant,
+            lane=found.lane,
+            choices=found.n,
+            max_tokens=found.max_tokens,
+            ttft_ms=found.ttft_ms,
+            deadline_ms=found.deadline_ms,
+            model=found.model,
+            outcome=found.outcome,
+        )

@@ -1,0 +1,81 @@
+"""The command itself: its version, and what is said where a package or a settings file is missing or wrong."""
+
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fairlane.cli import main as cli
+
+WITHOUT = """
+import sys
+
+class Without:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {packages!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Without())
+sys.argv = ["fairlane", *{arguments!r}]
+from fairlane.cli.main import main
+main()
+"""
+
+
+def without(packages: list[str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command where these packages are not installed."""
+    script = WITHOUT.format(packages=packages, arguments=arguments)
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    done = CliRunner().invoke(cli.app, ["--version"])
+
+    assert (done.exit_code, done.output) == (0, f"fairlane {metadata.version('fairlane')}\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["tenants list", "serve"])
+def test_a_command_without_its_packages_says_which_extra_brings_them(command: str) -> None:
+    done = without(["httpx"], *command.split())
+
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 2
+    assert "httpx is not installed" in line
+    assert "fairlane[gateway]" in line
+
+
+@pytest.mark.slow
+def test_the_list_of_commands_needs_no_extra() -> None:
+    done = without(["httpx", "starlette", "pydantic"], "--help")
+
+    assert done.returncode == 0, done.stderr
+    assert "tenants" in done.stdout
+
+
+def test_a_process_of_its_own_is_not_started_without_its_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata, "requires", lambda _: ['no-such-package; extra == "gateway"'])
+
+    done = CliRunner().invoke(cli.app, ["gateway"])
+
+    assert (done.exit_code, done.output) == (
+        2,
+        "fairlane: no-such-package is not installed: this needs fairlane[gateway]\n",
+    )
+
+
+@pytest.mark.parametrize("content", ["{", "\x00", "- 1"])
+def test_a_settings_file_that_is_none_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "fairlane.yaml").write_text(content)
+
+    done = CliRunner().invoke(cli.app, ["tenants", "list"])
+
+    (line,) = done.stderr.splitlines()
+    assert done.exit_code == 1
+    assert "fairlane.yaml" in line

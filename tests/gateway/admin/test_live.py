@@ -1,0 +1,150 @@
+"""The overview as it changes: one computation for all who watch, and an end for who may not watch any more."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+import redis.exceptions
+
+from fairlane.gateway.admin import live
+from fairlane.gateway.admin.live import LiveHub
+from fairlane.gateway.errors import ApiError, invalid_api_key
+from tests.support.gateway.served import OPERATOR, Served, serving, settings, until
+
+pytestmark = pytest.mark.anyio
+
+LIVE = "/admin/v1/live"
+
+
+@pytest.fixture
+async def served(valkey_url: str) -> AsyncIterator[Served]:
+    async with serving(settings(valkey_url)) as opened:
+        yield opened
+
+
+async def events(lines: AsyncIterator[str], count: int) -> list[tuple[str, Any]]:
+    """The next events of a stream: names and data."""
+    found, name = list[tuple[str, Any]](), ""
+    async for line in lines:
+        if line.startswith("event: "):
+            name = line.removeprefix("event: ")
+        if line.startswith("data: "):
+            found.append((name, json.loads(line.removeprefix("data: "))))
+            if len(found) == count:
+                break
+    return found
+
+
+async def allowed() -> None:
+    """Whoever watches may go on."""
+
+
+async def test_five_consoles_see_what_one_look_finds(served: Served) -> None:
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(served.http)
+        streams = [await stack.enter_async_context(client.stream("GET", LIVE, headers=OPERATOR)) for _ in range(5)]
+        assert [stream.headers["content-type"] for stream in streams] == ["text/event-stream"] * 5
+        told = await asyncio.gather(*(events(stream.aiter_lines(), 2) for stream in streams))
+        looks = served.resources.live.looks
+
+    assert {name for each in told for name, _ in each} == {"overview"}
+    assert {body["at"] for each in told for _, body in each} == {body["at"] for _, body in told[0]}
+    assert looks <= 4
+    assert told[0][0][1]["lanes"][0]["lane"] == "latency"
+    await until(lambda: served.resources.live.count == 0)
+
+
+async def test_nobody_without_a_key_watches(served: Served) -> None:
+    async with served.http as client:
+        answer = await client.get(LIVE)
+
+    assert answer.status_code == 401
+    assert served.resources.live.looks == 0
+
+
+async def test_a_stream_ends_with_its_session(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "CHECK_EVERY_S", 0.0)
+    own = {"origin": served.url, "x-fairlane-csrf": "1"}
+    async with served.http as client:
+        await client.post("/console/session", headers=OPERATOR | own)
+        async with client.stream("GET", LIVE) as stream:
+            lines = stream.aiter_lines()
+            await events(lines, 1)
+            async with served.http as other:
+                other.cookies = client.cookies
+                assert (await other.delete("/console/session", headers=own)).status_code == 204
+            async with asyncio.timeout(20):
+                async for _ in lines:
+                    pass
+
+    await until(lambda: served.resources.live.count == 0)
+
+
+async def test_a_gateway_that_stops_ends_its_streams(served: Served) -> None:
+    async with served.http as client, client.stream("GET", LIVE, headers=OPERATOR) as stream:
+        await events(stream.aiter_lines(), 1)
+        await served.stop()
+
+
+async def test_only_so_many_watch() -> None:
+    hub = LiveHub(allowed, most=2)
+    first, _ = hub.enter(allowed), hub.enter(allowed)
+
+    with pytest.raises(ApiError, match="Too many") as refused:
+        hub.enter(allowed)
+    assert refused.value.code == "overloaded"
+    hub.leave(first)
+    hub.enter(allowed)
+    await hub.aclose()
+
+
+async def test_who_is_behind_gets_the_newest_alone() -> None:
+    hub = LiveHub(allowed)
+    watcher = hub.enter(allowed)
+    for number in range(1_000):
+        watcher.tell("overview", b"%d\n" % number)
+
+    frames = watcher.frames()
+    assert await anext(frames) == b"999\n"
+    await hub.aclose()
+    assert [frame async for frame in frames] == []
+
+
+async def test_nothing_is_computed_once_nobody_watches() -> None:
+    hub = LiveHub(allowed, every_s=0.001)
+    watcher = hub.enter(allowed)
+    await until(lambda: hub.looks > 2)
+    hub.leave(watcher)
+    await until(lambda: hub._running is not None and hub._running.done())
+    looks = hub.looks
+    again = hub.enter(allowed)
+    await until(lambda: hub.looks > looks)
+    hub.leave(again)
+    await hub.aclose()
+
+
+async def test_a_store_that_is_away_is_told_and_ends_nothing() -> None:
+    failures: list[Exception] = [redis.exceptions.ConnectionError(), ValueError("a defect"), invalid_api_key()]
+
+    async def look() -> object:
+        if failures:
+            raise failures.pop(0)
+        return {"lanes": []}
+
+    async def unsure() -> None:
+        raise redis.exceptions.ConnectionError
+
+    hub = LiveHub(look, every_s=0.001)
+    watcher = hub.enter(unsure)
+    seen = []
+    async for frame in watcher.frames():
+        seen.append(frame)
+        if b"event: overview" in frame:
+            break
+    await hub.aclose()
+
+    assert seen[-1] == b'event: overview\ndata: {"lanes":[]}\n\n'
+    assert all(frame.startswith(b"event: unavailable") for frame in seen[:-1])

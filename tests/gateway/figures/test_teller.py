@@ -1,0 +1,133 @@
+"""What one gateway tells: all that it counted, once, whatever the store does meanwhile."""
+
+from dataclasses import dataclass, field
+
+import pytest
+import redis.exceptions
+from redis.asyncio import Redis
+
+from fairlane.gateway.figures.figure_store import FigureStore, Told
+from fairlane.gateway.figures.recorder import Ended, Recorder
+from fairlane.gateway.figures.sums import OTHERS
+from fairlane.gateway.figures.teller import Teller
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
+from tests.support.gateway.admin_app import HandFleet, HandPicture
+
+pytestmark = pytest.mark.anyio
+
+
+class Flaky(FigureStore):
+    """Away as often as it is told."""
+
+    failures = 0
+
+    async def tell(self, slot: int, gateway: str, told: Told) -> tuple[int, bool]:
+        if self.failures:
+            self.failures -= 1
+            raise redis.exceptions.ConnectionError
+        return await super().tell(slot, gateway, told)
+
+
+@dataclass
+class Bench:
+    """One gateway's figures, and a clock of its own."""
+
+    store: Redis
+    now_s: float = 0.0
+    jobs: list[tuple[str, bool, int]] = field(default_factory=list)
+
+    async def open(self) -> "Bench":
+        seconds, _ = await self.store.time()
+        self.now_s = seconds // 10 * 10 + 5.0
+        self.figures, self.recorder = Flaky(self.store), Recorder()
+        picture = HandPicture(HandFleet())
+        self.teller = Teller(
+            self.figures, self.recorder, picture, DEFAULT_LANES, "a", lambda: self.jobs, clock=lambda: self.now_s
+        )
+        return self
+
+    def ends(self, count: int = 1, code: str = "ok", tenant: str = "acme", ttft_s: float | None = 0.1) -> None:
+        for _ in range(count):
+            self.recorder.ended(Ended(tenant, "latency", code, ttft_s, 0.02, 0.01))
+
+    async def told(self) -> list[tuple[int, int]]:
+        """Requests by slot, as the store has them, the slots counted from the first."""
+        first = int(self.now_s // 10) - 20
+        found = await self.figures.recent(range(first, first + 40))
+        return [(one.slot, one.told.sums.lane("latency").requests) for one in found]
+
+
+@pytest.fixture
+async def bench(store: Redis) -> Bench:
+    return await Bench(store).open()
+
+
+async def test_what_ends_in_a_slot_is_told_of_that_slot_alone(bench: Bench) -> None:
+    slot = bench.teller._slot
+    bench.ends(2)
+    await bench.teller.tell()
+    bench.ends(1)
+    bench.now_s = (slot + 1) * 10 + 0.001
+    bench.teller._ahead_s = 0.0
+    await bench.teller.tell()
+    bench.ends(4)
+    bench.teller._ahead_s = 0.0
+    await bench.teller.tell()
+
+    assert await bench.told() == [(slot, 3), (slot + 1, 4)]
+
+
+async def test_what_the_store_did_not_hear_is_told_later(bench: Bench) -> None:
+    bench.ends(3)
+    bench.figures.failures = 1
+    bench.now_s += 10
+    with pytest.raises(redis.exceptions.ConnectionError):
+        await bench.teller.tell()
+    bench.ends(2)
+    await bench.teller.tell()
+
+    assert [count for _, count in await bench.told()] == [5]
+
+
+async def test_slots_are_by_the_stores_clock(bench: Bench) -> None:
+    bench.now_s -= 100_000
+    await bench.teller.tell()
+    seconds, _ = await bench.store.time()
+
+    assert abs(bench.teller.now_s - seconds) < 60
+
+
+async def test_tokens_are_counted_as_they_come_and_once(bench: Bench) -> None:
+    bench.jobs = [("acme", True, 30), ("acme", False, 0)]
+    await bench.teller.tell()
+    assert bench.recorder.sums.tenants["acme"].output_tokens == 30
+    bench.jobs = [("acme", False, 0)]
+    bench.recorder.charged("acme", 50)
+    await bench.teller.tell()
+    await bench.teller.tell()
+
+    assert bench.recorder.sums.tenants["acme"].output_tokens == 50
+    (told,) = await bench.figures.recent([bench.teller._slot])
+    assert told.told.now == {"acme": (0, 1)}
+
+
+async def test_goodput_is_what_met_the_lanes_targets_of_what_should_have(bench: Bench) -> None:
+    await bench.teller.tell()
+    bench.ends(3)
+    bench.ends(1, ttft_s=1.5)
+    bench.ends(1, code="overloaded", ttft_s=None)
+    bench.ends(7, code="rate_limit_exceeded", ttft_s=None)
+    bench.ends(2, code="invalid_request_error", ttft_s=None)
+    lane = bench.recorder.sums.lane("latency")
+
+    assert (lane.requests, lane.refused, lane.judged, lane.met) == (14, 8, 5, 3)
+    assert bench.recorder.sums.refusals == {"overloaded": 1, "rate_limit_exceeded": 7}
+
+
+async def test_any_number_of_tenants_takes_so_much_room(bench: Bench) -> None:
+    for number in range(2_000):
+        bench.ends(tenant=f"t{number}")
+
+    assert len(bench.recorder.sums.tenants) <= 257
+    assert sum(one.requests for one in bench.recorder.sums.tenants.values()) == 2_000
+    assert bench.recorder.sums.tenants[OTHERS].requests > 1_000
