@@ -40,6 +40,7 @@ from fairlane.gateway.requests.delivery import Dispatcher, Link
 from fairlane.gateway.requests.guarded_quotas import GuardedQuotas, Modes, RememberedKeys
 from fairlane.gateway.requests.orphans import Orphans
 from fairlane.gateway.requests.prepare import Preparer
+from fairlane.gateway.requests.prices import KnownPrices
 from fairlane.gateway.requests.recovery import LostJobs, Reaper
 from fairlane.gateway.requests.resume import Earlier
 from fairlane.gateway.requests.settlement import Settlements
@@ -52,6 +53,7 @@ from fairlane.quotas.audit import Audit
 from fairlane.quotas.delegated_keys import DelegatedKeys
 from fairlane.quotas.idempotency import IdempotencyRecords
 from fairlane.quotas.ledger import Ledger, RollUp
+from fairlane.quotas.prices import PriceStore
 from fairlane.quotas.redis_store import RedisQuotaStore
 from fairlane.quotas.responses import KeptResponses
 from fairlane.quotas.seals import TenantSeals
@@ -125,6 +127,8 @@ class Resources:
         self.tenants, self.keys = TenantStore(patient), KeyStore(patient)
         self.ledger, self.audit = Ledger(patient), Audit(patient)
         self.rollup = RollUp(patient, days=section.usage_days, months=section.usage_months)
+        self.prices = PriceStore(patient)
+        self.known_prices = KnownPrices(self.prices)
         self.admin_keys = AdminKeys(self.store.patient, settings.admin_key)
         self.sessions = Sessions(self.store.patient, self.admin_keys)
         quotas = RedisQuotaStore(short, lease_ms=round(section.reservation_lease_s * 1e3), slicing=slicing)
@@ -168,6 +172,7 @@ class Resources:
             self.dispatcher,
             self.settlements,
             self.telemetry,
+            self.known_prices,
             quantum=section.quantum_tokens,
             earlier=earlier,
         )
@@ -312,6 +317,7 @@ class Resources:
                 asyncio.create_task(self.lost_jobs.run(), name="lookout"),
                 asyncio.create_task(self.orphans.run(), name="orphans"),
                 asyncio.create_task(self._roll_up(), name="roll-up"),
+                asyncio.create_task(self.known_prices.run(), name="prices"),
                 asyncio.create_task(self.teller.run(), name="figures"),
             ]
             if self.guard is not None:

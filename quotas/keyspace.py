@@ -41,7 +41,12 @@ All that belongs to one root organisation stands under one hash tag, so that a s
         usage:<T>:<YYYY-MM>  hash       the same of the month's days that were rolled up; expires after some years
         rolled:<T>           string     the last day that was rolled up, as a date (usage_roll.lua)
 
-L is a level: `tenant:<T>`, `key:<K>` or `by:<T>:<lane>:<model>`. Outside the roots, each one key of its own:
+L is a level: `tenant:<T>`, `key:<K>` or `by:<T>:<lane>:<model>`. As a root whose name no tenant can have stands
+
+    fl:quota:{#prices}:      prefix of what all roots share, with the outbox `audit` as above:
+        prices               hash       version, doc (JSON of the rows of a PriceList)
+
+Outside the roots, each one key of its own:
 
     fl:apikey:<K>            hash       root, tenant and hash of a public id; without a hash no secret leads to it
     fl:imported:<H>          hash       id, root and tenant of an imported key, by a keyed hash of its SHA-256
@@ -63,11 +68,17 @@ REAPER = "fl:reaper"
 GATEWAYS = "fl:gateways"
 ROLL_UP = "fl:rollup"
 AUDIT = "fl:audit"
+PRICES_ROOT = "#prices"
 
 
 def of_root(root: str) -> str:
     """Prefix of all keys of a root organisation."""
     return f"fl:quota:{{{root}}}:"
+
+
+def prices() -> str:
+    """Where the price list stands."""
+    return f"{of_root(PRICES_ROOT)}prices"
 
 
 def outbox(root: str) -> str:

@@ -41,6 +41,11 @@ class UsageSums:
     def add(self, figure: str, amount: int) -> None:
         setattr(self, figure, getattr(self, figure) + amount)
 
+    def merge(self, other: "UsageSums") -> None:
+        """Add all of its figures."""
+        for figure in _FIGURES:
+            self.add(figure, getattr(other, figure))
+
 
 @dataclass(frozen=True, slots=True)
 class UsageRow:

@@ -30,6 +30,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "key_put": ("clock", "admin", "key_put"),
     "key_end": ("clock", "admin", "key_end"),
     "key_change": ("clock", "admin", "key_change"),
+    "prices_put": ("clock", "admin", "prices_put"),
     "audit_write": ("clock", "audit_write"),
     "identity": ("clock", "identity"),
     "usage": ("records", "usage"),
