@@ -17,6 +17,7 @@ MODULES = {
     "tenants": ("tenants:app", "Create, show, change, suspend and delete tenants; apply a file of them."),
     "keys": ("keys:app", "Create, list, rotate and revoke a tenant's API keys."),
     "quotas": ("keys:quotas", "Show and change a tenant's limits."),
+    "tokens": ("tokens:app", "Create, list and revoke operators' tokens, each with a role."),
     "config": ("config:app", "The settings that hold and where each comes from; whether a start would take them."),
     "doctor": ("doctor.command:app", "Look whether this machine is ready to serve, and say what to do."),
     "import": ("imports:app", "Take over teams and keys from another gateway."),
@@ -24,7 +25,9 @@ MODULES = {
     "usage": ("reports:usage", "Tokens, requests and cost from the ledger."),
     "workers": ("reports:workers", "List and drain workers."),
     "lanes": ("reports:lanes", "Each lane's queue, running work, rate and targets."),
+    "requests": ("requests:app", "Requests that run and that ended of late, and why they went as they did."),
     "audit": ("audit:app", "Who changed what, when."),
+    "bench": ("bench.command:app", "Load on a running gateway, and what it showed; two runs compared."),
     "simulate": ("simulate:app", "The real scheduler in virtual time over a request trace."),
 }
 """Subcommands: the module and the Typer in it, and the help."""

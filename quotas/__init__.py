@@ -10,7 +10,8 @@
     delegated_keys.py                 keys that are nobody's secret, for callers by tokens or through other gateways
     ledger.py, audit.py, upkeep.py    what was used, who changed what, and what gateways look after together
     idempotency.py                    requests that carry an idempotency key, and their sealed answers
-    responses.py, seals.py            responses that tenants keep for a while, sealed; what they carry away sealed
+    responses.py, seals.py            responses that tenants keep for a while, sealed; what they carry away sealed; the
+                                      secret that keys names in request traces
 
 The gateway calls in. A state machine sends the Redis store and its twin in memory the same calls: a rule that changes
 in one changes in the other. Budgets know the store's clock alone. Never imports scheduler, gateway, worker or a web

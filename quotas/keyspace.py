@@ -51,6 +51,7 @@ Outside the roots, each one key of its own:
     fl:apikey:<K>            hash       root, tenant and hash of a public id; without a hash no secret leads to it
     fl:imported:<H>          hash       id, root and tenant of an imported key, by a keyed hash of its SHA-256
     fl:hashing               string     32 random bytes in hex; they key the hashes of API keys
+    fl:pseudonyms            string     32 random bytes in hex; they key the names in request traces
     fl:tenants               zset       `<tenant> <root>`, all with score 0: the tenants by name
     fl:claims:{fl:tenants}   hash       tenant → how often its id was given to another root (tenant_ids.py); few are
     fl:roots                 zset       roots with reservations or changes lately, by when they were last enlisted, ms
@@ -62,6 +63,7 @@ Outside the roots, each one key of its own:
 """
 
 HASHING = "fl:hashing"
+PSEUDONYMS = "fl:pseudonyms"
 TENANTS = "fl:tenants"
 ROOTS = "fl:roots"
 REAPER = "fl:reaper"

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.fields import FieldInfo
 
 from fairlane.gateway.openai.wire import MAX_DEADLINE_MS
+from fairlane.gateway.records.search import AFTER
 from fairlane.quotas.api_keys import ENDPOINT, LONGEST_OVERLAP_S, SHA256
 from fairlane.quotas.field_checks import LONGEST_LIST, LONGEST_TEXT
 from fairlane.quotas.limits import LARGEST, LARGEST_LIMITS_BY
@@ -228,6 +229,17 @@ class RotateBody(_Input):
     ] = 0.0
 
 
+class TokenBody(_Input):
+    """A new token for operators."""
+
+    name: Annotated[Text, Field(min_length=1, description="A name for people, which the audit log tells")]
+    role: Annotated[
+        Literal["viewer", "operator", "owner"],
+        Field(description="`viewer` reads; `operator` also changes limits and keys, drains and suspends; `owner`: all"),
+    ]
+    expires_at: Annotated[Expiry | None, Field(description="Unix seconds or RFC 3339; null or absent: never")] = None
+
+
 class ExplainBody(_Input):
     """The sizes of a request that is not sent."""
 
@@ -310,6 +322,26 @@ class OpenBatchesQuery(PageQuery):
     after: Annotated[
         str | None, Field(pattern=r"^[0-9]{12}:batch_[0-9a-f]{24}$", description="`last_id` of the page before")
     ] = None
+
+
+class RequestsQuery(PageQuery):
+    """Which requests, those that run and those that ended of late, and in which order."""
+
+    tenant: Annotated[Word | None, Field(description="Only this tenant's; absent: all")] = None
+    lane: Annotated[Lane | None, Field(description="Only of this lane")] = None
+    state: Annotated[
+        Literal["queued", "running", "preempted", "paused", "lost", "ended"] | None,
+        Field(description="Only those in this state"),
+    ] = None
+    outcome: Annotated[
+        Literal["rejected", "finished", "cancelled", "expired", "unavailable", "failed"] | None,
+        Field(description="Only those that ended so"),
+    ] = None
+    slowest: Annotated[
+        Literal["ttft", "total", "queue"] | None,
+        Field(description="Those first that took longest to their first token, in all, or in the queue"),
+    ] = None
+    after: Annotated[str | None, Field(pattern=AFTER, description="`last_id` of the page before")] = None
 
 
 class UsageQuery(_Query):

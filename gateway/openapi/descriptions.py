@@ -5,11 +5,14 @@
 
 from collections.abc import Mapping
 
+from fairlane.gateway.openapi.record_descriptions import RECORD_PROPERTIES
+
 _UNUSED = "OpenAI's field, always null here"
 _EARLIER = "OpenAI's field, always null or empty"
 _HINT = "The caller's own word, for its own use: it changes nothing"
 
 PROPERTIES: Mapping[str, str] = {
+    **RECORD_PROPERTIES,
     "allowed_tools": "Which ones, and whether one has to be called",
     "arguments": "Its arguments, as JSON",
     "cache_salt": "Prompts are found in a cache only by requests with the same word",

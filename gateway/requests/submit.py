@@ -78,6 +78,8 @@ class Submitter:
         try:
             await self._start(caller, request, plan, arrived_s)
         except BaseException as error:
+            if isinstance(error, ApiError):
+                error.asked = request.ask.model, request.ask.prompt_tokens
             await self._end(caller, request, error, submitted=False)
             raise
         return request
@@ -249,6 +251,7 @@ class Submitter:
         if message.guaranteed and not put.guaranteed:
             job.message = msgspec.structs.replace(message, guaranteed=False)
             self._dispatcher.demote(job)
+        job.place = put.position
         self._dispatcher.placed(job, put.position)
 
 

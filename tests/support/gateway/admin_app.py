@@ -27,9 +27,16 @@ from fairlane.gateway.console import routes as console_routes
 from fairlane.gateway.figures.figure_store import FigureStore
 from fairlane.gateway.fleet import Door, ServedModel
 from fairlane.gateway.openapi import document as openapi
-from fairlane.gateway.operators import AdminKeys, Guesses, Sessions
+from fairlane.gateway.operators.admin_key import AdminKeys, Guesses
+from fairlane.gateway.operators.admin_tokens import AdminTokens
+from fairlane.gateway.operators.operators import Operators
+from fairlane.gateway.operators.sessions import Sessions
+from fairlane.gateway.records.recorder import RequestRecorder
+from fairlane.gateway.records.search import Records
+from fairlane.gateway.records.storage import RecordStore
 from fairlane.gateway.requests.admission import AllOpenRequests
 from fairlane.gateway.requests.prices import KnownPrices
+from fairlane.gateway.requests.request import LiveJob
 from fairlane.gateway.traces.files import TraceFolder
 from fairlane.gateway.traces.simulator import Simulator
 from fairlane.quotas.api_keys import KeyStore
@@ -192,13 +199,20 @@ def ask(tenant: str, job: str, **fields: Any) -> Ask:
     return house.ask(job, **{"root": tenant, "tenant": tenant, "model": "tiny", "max_output_tokens": 5, **fields})
 
 
+class _Nowhere:
+    """Queues of a gateway that has let in nothing."""
+
+    async def position(self, job: LiveJob) -> int | None:
+        return None
+
+
 def parts(redis: Redis, fleet: HandFleet, open_requests: AllOpenRequests, traces: TraceFolder) -> AdminParts:
     """What the admin API works on, over one store."""
     overview = Overview(HandPicture(fleet), FigureStore(redis), DEFAULT_LANES)
-    admin_keys, prices = AdminKeys(redis, ADMIN_KEY, Guesses(free=1000)), PriceStore(redis)
+    admin_keys, tokens = AdminKeys(redis, ADMIN_KEY), AdminTokens(redis)
+    prices, records = PriceStore(redis), RecordStore(redis, "test", most=1_000)
     return AdminParts(
-        admin_keys=admin_keys,
-        sessions=Sessions(redis, admin_keys),
+        operators=Operators(admin_keys, tokens, Sessions(redis, admin_keys, tokens), Guesses(free=1000)),
         tenants=TenantStore(redis),
         keys=KeyStore(redis),
         budgets=RedisQuotaStore(redis),
@@ -207,11 +221,12 @@ def parts(redis: Redis, fleet: HandFleet, open_requests: AllOpenRequests, traces
         fleet=fleet,
         lanes=DEFAULT_LANES,
         batches=BatchRecords(redis, most_open=100),
+        records=Records(records, RequestRecorder(records, _Nowhere(), "test", enabled=True)),
         open_requests=open_requests,
         traces=traces,
         simulator=Simulator(),
         overview=overview,
-        live=LiveHub(overview.view),
+        live=LiveHub(overview.view, tokens.revision),
         history=History(FigureStore(redis), clock=time.time),
         prices=prices,
         known_prices=KnownPrices(prices),
