@@ -25,6 +25,7 @@ MODULES = {
     "workers": ("reports:workers", "List and drain workers."),
     "lanes": ("reports:lanes", "Each lane's queue, running work, rate and targets."),
     "audit": ("audit:app", "Who changed what, when."),
+    "top": ("top.command:app", "Lanes, tenants, workers and KV blocks as they change, in the terminal."),
     "bench": ("bench.command:app", "Load on a running gateway, and what it showed; two runs compared."),
     "simulate": ("simulate:app", "The real scheduler in virtual time over a request trace."),
 }
