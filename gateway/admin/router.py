@@ -186,6 +186,8 @@ class Operation(Generic[Input]):
     media: tuple[str, ...] = (JSON,)
     """Of what it answers with."""
     status: int = 200
+    has_slashes: bool = False
+    """What its path ends with may hold slashes."""
     tagged: bool = False
     """What it works on has an `ETag`."""
     codes: tuple[Code, ...] = ()
@@ -205,10 +207,15 @@ class Operation(Generic[Input]):
         return self.tagged and self.method != "GET" and "{" in self.path
 
 
+def _routed(operation: Operation[Any]) -> str:
+    """Its path in the router's words."""
+    return operation.path.removesuffix("}") + ":path}" if operation.has_slashes else operation.path
+
+
 def mount(prefix: str, operations: Iterable[Operation[Any]], parts: AdminParts) -> Mount:
     """One route per operation, under the prefix. Paths and methods that it has not are the application's to refuse."""
     routes = [
-        Route(operation.path, endpoint(operation, parts), methods=[operation.method], name=operation.name)
+        Route(_routed(operation), endpoint(operation, parts), methods=[operation.method], name=operation.name)
         for operation in operations
     ]
     return Mount(prefix, Router(routes, redirect_slashes=False))

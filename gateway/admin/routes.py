@@ -357,6 +357,7 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         handler=admin_requests.get_request,
         input=Nothing,
         answer=RequestDetail,
+        has_slashes=True,
     ),
     Operation(
         method="GET",
