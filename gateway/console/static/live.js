@@ -11,6 +11,7 @@ let timer = 0;
 let lastOverview = null;
 let lingering = 0;
 let hasStream = true;
+let hasMaps = false;
 let status = () => {};
 let ended = () => {};
 
@@ -20,7 +21,10 @@ export function watch(onstatus, onend) {
   ended = onend;
 }
 
-/** Calls back with each `overview` or `kv` until the signal aborts; with the last overview at once. */
+/**
+ * Calls back with each `overview` or `kv` until the signal aborts; with the last overview at once. Of `kv` with null where
+ * this gateway does not tell it.
+ */
 export function follow(kind, signal, callback) {
   const set = listeners.get(kind);
   set.add(callback);
@@ -31,6 +35,8 @@ export function follow(kind, signal, callback) {
   });
   if (kind === "overview" && lastOverview) callback(lastOverview);
   if (!source && !timer) start();
+  else if (kind === "kv" && source && !hasMaps) reopen();
+  else if (kind === "kv" && !hasStream) callback(null);
 }
 
 export function stop() {
@@ -64,10 +70,17 @@ async function start() {
   }
 }
 
+function reopen() {
+  source.close();
+  open();
+}
+
+/** The maps of blocks come with the stream where somebody looks at them. */
 function open() {
   timer = 0;
   let wasOpen = false;
-  source = new EventSource("/admin/v1/live");
+  hasMaps = listeners.get("kv").size > 0;
+  source = new EventSource(`/admin/v1/live?kv=${hasMaps}`);
   source.addEventListener("open", () => (wasOpen = true));
   source.addEventListener("overview", (event) => heard(JSON.parse(event.data)));
   source.addEventListener("unavailable", () => status("Not updated: the store does not answer.", true));
@@ -77,6 +90,7 @@ function open() {
     source = null; // refused: the session has ended, or there is no stream
     if (wasOpen) return (timer = setTimeout(start, RETRY_MS));
     hasStream = false;
+    tell("kv", null);
     return readInTurn();
   });
 }
