@@ -290,6 +290,9 @@ def _admin(resources: Resources) -> AdminParts:
         simulator=resources.simulator,
         live=resources.live,
         history=resources.history,
+        prices=resources.prices,
+        known_prices=resources.known_prices,
+        currency=resources.settings.currency,
         changed=resources.authenticator.forget,
     )
 
