@@ -34,6 +34,12 @@ HUGE_BODY_BYTES = 256 * 1024
 HUGE_AT_ONCE = 1
 """Bodies over HUGE_BODY_BYTES that are looked at together: the threads are there for all other requests too."""
 
+_OTHER_MODEL = {
+    True: "This model makes no embeddings: it generates text.",
+    False: "This model makes embeddings, and generates no text: /v1/embeddings works.",
+}
+"""Of a model that an endpoint is not for; by whether that is the embedders'."""
+
 Generation = TypeVar("Generation", bound=GenerationRequest)
 Tokens = tuple[int, ...]
 
@@ -58,6 +64,8 @@ class Kind(Generic[Generation]):
     """An error in a stream whose answer is not made here: one that another gateway runs."""
     carried_bytes: int = 0
     """What a body brings along that is kept elsewhere, as an earlier conversation."""
+    embeds: bool = False
+    """It is for embedders, and for nothing else; the others are for all other models."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -233,6 +241,8 @@ class Preparer:
     ) -> tuple[Generation, ServedModel, list[Tokens]]:
         request = kind.parse(body, self._room.most_token_ids(kind.most_prompts))
         model = allowed_model(self._fleet_cache, request.model, caller)
+        if model.text.card.is_embedder is not kind.embeds:
+            raise invalid("model", _OTHER_MODEL[kind.embeds])
         try:
             prompts = kind.prompts(model.text, request)
         except PromptTooLong as long:

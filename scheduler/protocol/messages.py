@@ -171,6 +171,8 @@ class TokenDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     an engine elsewhere has told it."""
     queued_ms: float | None = None
     """From the job's arrival to the step in which its prompt was begun; said with its first token under a lease."""
+    embedding: bytes = b""
+    """The vector of an embedder's job, of 32-bit floats, little-endian: it comes alone, and no token does."""
 
     def __repr__(self) -> str:
         return f"TokenDelta({self.job_id}/{self.choice} from {self.first_index}, {len(self.token_ids)} tokens)"
@@ -349,11 +351,18 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     Else unset, as above."""
     lacks: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     """Fields of a request that the workers' engine does not take; unset, as above, where it takes all."""
+    embedding_size: int | msgspec.UnsetType = msgspec.UNSET
+    """Numbers of the vectors of an embedder; unset, as above, of a model that generates."""
 
     @property
     def is_exact(self) -> bool:
         """Tokens are told as they were drawn."""
         return self.exact is not False
+
+    @property
+    def is_embedder(self) -> bool:
+        """It makes vectors of texts, and generates nothing."""
+        return self.embedding_size is not msgspec.UNSET
 
     @property
     def refused_fields(self) -> tuple[str, ...]:

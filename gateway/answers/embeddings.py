@@ -1,0 +1,55 @@
+"""OpenAI's answer to `POST /v1/embeddings`: a vector for each input, in the inputs' order."""
+
+import base64
+import sys
+from array import array
+from collections.abc import Iterable
+
+from fairlane.gateway.answers.builder import AnswerBuilder, AnswerChoice, Json
+from fairlane.gateway.answers.chunks import AnswerChunk, TextChunk
+from fairlane.gateway.openai.embeddings import EmbeddingRequest
+
+
+class EmbeddingAnswer(AnswerBuilder):
+    """Told whole: the endpoint has no streams."""
+
+    def whole(self) -> Json:
+        """The answer, once every vector is there."""
+        usage = self.usage()
+        return {
+            "object": "list",
+            "data": [
+                {"object": "embedding", "index": index, "embedding": self._encoded(vector)}
+                for index, vector in sorted(self._vectors.items())
+            ],
+            "model": self._model.name,
+            "usage": {"prompt_tokens": usage.prompt_tokens, "total_tokens": usage.prompt_tokens},
+        }
+
+    def ending(self) -> bytes:
+        """There is none."""
+        return b""
+
+    @property
+    def _vectors(self) -> dict[int, bytes]:
+        return {index: choice.embedding for index, choice in self._choices.items()}
+
+    def _keep(self, chunks: Iterable[AnswerChunk]) -> None:
+        for chunk in chunks:
+            if isinstance(chunk, TextChunk):
+                self._choices[chunk.index] = AnswerChoice(embedding=chunk.embedding)
+
+    def _encoded(self, vector: bytes) -> str | list[float]:
+        request = self._request
+        if isinstance(request, EmbeddingRequest) and request.encoding == "base64":
+            return base64.b64encode(vector).decode()
+        numbers: array[float] = array("f", vector)
+        if sys.byteorder != "little":
+            numbers.byteswap()
+        return numbers.tolist()
+
+    def _begin(self, index: int, choice: AnswerChoice) -> list[bytes]:
+        return []
+
+    def _tell(self, chunk: TextChunk, choice: AnswerChoice) -> list[bytes]:
+        return []
