@@ -9,6 +9,7 @@
     text/            text to tokens and back, chat templates in a sandbox
     tools/           how models call tools: formats, readers, grammars
     requests/        a request on its way: prepare, admit, submit, stream, settle
+    traces/          what requests asked for, recorded, and simulations of it
     admin/ console/  what operators call and see
     figures/         what all gateways count, now and over a month
     openapi/ observability/

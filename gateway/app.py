@@ -283,6 +283,8 @@ def _admin(resources: Resources) -> AdminParts:
         batches=resources.batches,
         open_requests=resources.open_requests,
         overview=resources.overview,
+        traces=resources.traces,
+        simulator=resources.simulator,
         live=resources.live,
         history=resources.history,
         changed=resources.authenticator.forget,

@@ -32,6 +32,7 @@ from fairlane.store import urls
 
 FLAGS = ("host", "port", "redis_url", "data_dir", "log_level")
 """Shared settings that have a flag of their own."""
+LEAST_RECORDED_BYTES = 64 * 2**10
 MEMBER_FLAG = "--member"
 """Not for operators: what one of several processes is, as JSON."""
 
@@ -61,6 +62,19 @@ class FilesSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """The same of one batch."""
     batch_lease_s: Annotated[float, msgspec.Meta(ge=1, le=600)] = 15.0
     """A gateway that was silent for so long has lost its batches to another."""
+
+
+class RecordSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Request traces, without content: `FAIRLANE_GATEWAY__RECORD__…`."""
+
+    enabled: bool = False
+    """Record each request that generates: when it came, how large it was, whose it was by a pseudonym."""
+    folder: str = ""
+    """Where traces stand; empty: `traces` in the data directory."""
+    max_bytes: ByteSize = ByteSize(64 * 2**20)
+    """Of one file; the next one is begun then."""
+    max_files: Annotated[int, msgspec.Meta(ge=2, le=10_000)] = 16
+    """Recorded files that each process may have; the oldest go first."""
 
 
 class GatewaySection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -144,6 +158,7 @@ class GatewaySection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     tenant_header_peers: Networks = Networks()
     """…where it connects from one of these networks, with a key that may act as that tenant."""
     files: FilesSection = FilesSection()
+    record: RecordSection = RecordSection()
     processes: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
     """Gateways behind the one port, each with all of the limits above."""
 
@@ -169,6 +184,11 @@ class GatewaySettings(SharedSettings, frozen=True, kw_only=True, forbid_unknown_
     def files_folder(self) -> Path:
         """Of this machine's own: files that are not finished yet, and all of them unless a URL says where."""
         return Path(self.data_dir).absolute() / "files"
+
+    @property
+    def traces_folder(self) -> Path:
+        """Of recorded and uploaded request traces."""
+        return Path(self.gateway.record.folder or Path(self.data_dir) / "traces").absolute()
 
     @property
     def files_url(self) -> str:
@@ -246,6 +266,8 @@ def read(line: CommandLine, environ: Mapping[str, str]) -> GatewaySettings:
         raise SettingsError(f"setting gateway.files.url: {error}") from None
     for limit in settings.gateway.quota_fallbacks.keys() - set(LIMIT_NAMES):
         raise SettingsError(f"setting gateway.quota_fallbacks.{limit}: no such limit")
+    if settings.gateway.record.max_bytes < LEAST_RECORDED_BYTES:
+        raise SettingsError(f"setting gateway.record.max_bytes: must be at least {LEAST_RECORDED_BYTES} bytes")
     check_issuers(settings.gateway.issuers)
     check_header(settings.gateway.tenant_header)
     return settings

@@ -45,6 +45,8 @@ from fairlane.gateway.requests.resume import Earlier
 from fairlane.gateway.requests.settlement import Settlements
 from fairlane.gateway.requests.submit import Submitter
 from fairlane.gateway.text.tokenizer import TextModel
+from fairlane.gateway.traces.files import TraceFolder
+from fairlane.gateway.traces.simulator import Simulator
 from fairlane.quotas.api_keys import KeyStore
 from fairlane.quotas.audit import Audit
 from fairlane.quotas.delegated_keys import DelegatedKeys
@@ -244,6 +246,8 @@ class Resources:
             most_response_bytes=int(section.response_bytes),
         )
         self.seals = TenantSeals(patient)
+        self.traces = TraceFolder(settings.traces_folder, most_recorded=section.record.max_files * section.processes)
+        self.simulator = Simulator()
         self.figures = FigureStore(self.store.patient)
         self.teller = Teller(
             self.figures, self.telemetry.figures, self.fleet_cache, self.lanes, self.gateway_id, self._jobs_in_hand

@@ -8,6 +8,7 @@
     overview.py  live.py       what the console shows first, of the whole fleet; the same as it changes
     history.py                 the same over a day or a month
     batches.py                 batches that have not ended
+    traces.py                  request traces, and simulations of them
     explain.py                 why a request of this tenant would be refused or wait now
     inputs.py  views.py        what is read from a body, and what is answered
     openai/                    OpenAI's administration API over the same tenants, keys and limits

@@ -208,6 +208,36 @@ class ExplainBody(_Input):
     deadline_ms: Annotated[Real, Field(gt=0, le=MAX_DEADLINE_MS)] | None = None
 
 
+class SimulationBody(_Input):
+    """What to simulate: a trace, the workers that serve it, and what the trace itself does not say."""
+
+    trace: Annotated[Word, Field(description="Name of a trace, as the list has it")]
+    loads: Annotated[
+        list[Annotated[Real, Field(gt=0, le=10_000)]],
+        Field(min_length=1, max_length=5, description="How many times as fast as recorded, each a run; absent: 1"),
+    ] = [1.0]
+    workers: Annotated[
+        int | None, Field(ge=1, le=1_000, description="null or absent: as many as are alive now, at least one")
+    ] = None
+    hardware: Annotated[
+        Word | None,
+        Field(description="A worker by name, such as h100-8b; null or absent: as a worker that is alive has measured"),
+    ] = None
+    start_s: Annotated[Real, Field(ge=0, le=1e9, description="Seconds of the trace to leave out; absent: none")] = 0.0
+    duration_s: Annotated[
+        Real | None, Field(gt=0, le=1e9, description="Seconds to play from there; null or absent: all")
+    ] = None
+    bad_rows: Annotated[
+        Literal["skip", "fail"], Field(description="Rows that cannot be used: leave them out, or refuse the trace")
+    ] = "skip"
+    tenants: Annotated[int, Field(ge=1, le=1_000, description="Where the trace names none: how many ask")] = 8
+    zipf: Annotated[Real, Field(ge=0, le=10, description="The exponent of their shares; 0: all ask alike")] = 1.0
+    latency_share: Annotated[
+        Real, Field(ge=0, le=1, description="Where the trace names no lanes: part of the requests in the latency lane")
+    ] = 0.3
+    seed: Annotated[int, Field(ge=0, le=2**31, description="Of tenants and lanes that are dealt out")] = 0
+
+
 class _Query(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
@@ -223,6 +253,12 @@ class LanesQuery(PageQuery):
     """Of which model."""
 
     model: Annotated[Word | None, Field(description="What waits and runs for this one; absent: for all")] = None
+
+
+class TraceContentQuery(_Query):
+    """Which part of a trace's bytes."""
+
+    offset: Annotated[int, Field(ge=0, le=2**53, description="Bytes to leave out at the beginning")] = 0
 
 
 class HistoryQuery(_Query):

@@ -29,6 +29,8 @@ from fairlane.gateway.http.connections import OPERATORS, vouch
 from fairlane.gateway.openai.wire import checked, checked_fields
 from fairlane.gateway.operators import AdminKeys, Sessions, check_origin, session_of
 from fairlane.gateway.requests.admission import AllOpenRequests
+from fairlane.gateway.traces.files import TraceFolder
+from fairlane.gateway.traces.simulator import Simulator
 from fairlane.quotas.api_keys import KeyExists, KeyNotFound, KeyStore
 from fairlane.quotas.audit import Audit, Note
 from fairlane.quotas.field_checks import FieldError
@@ -130,6 +132,8 @@ class AdminParts:
     open_requests: AllOpenRequests
     """What this gateway has let in."""
     overview: Overview
+    traces: TraceFolder
+    simulator: Simulator
     live: LiveHub
     history: History
     changed: Callable[[], None]
@@ -149,6 +153,8 @@ class Call:
     """Raises ApiError once the operator may not call any more: for answers that take long."""
     headers: dict[str, str] = field(default_factory=dict)
     """Of the answer, beside those of all answers."""
+    request: Request | None = None
+    """Where the operation reads its form itself."""
 
     def tag(self, tag: str) -> None:
         """Say which version the answer shows."""
@@ -171,6 +177,8 @@ class Operation(Generic[Input]):
     handler: Callable[[Call, Input], Awaitable[Document | Response]]
     input: type[Input]
     """A GET's query, or any other call's body."""
+    form: Any = None
+    """A TypedDict that is sent as multipart/form-data and read by the handler, in place of `input`."""
     answer: Any
     """Type of what the handler returns, for the document."""
     media: tuple[str, ...] = (JSON,)
@@ -239,10 +247,11 @@ def endpoint(operation: Operation[Any], parts: AdminParts) -> Callable[[Request]
     async def serve(request: Request) -> Response:
         try:
             address = await _let_through(parts, request)
-            given = await _input(operation, request)
+            given = await _input(operation, request) if operation.form is None else operation.input()
             expected = if_match(request.scope["headers"]) if operation.honours_tags else IfMatch()
             check = partial(_let_through, parts, request)
-            call = Call(parts, request.path_params, expected, address, check)
+            read_by_handler = None if operation.form is None else request
+            call = Call(parts, request.path_params, expected, address, check, request=read_by_handler)
             try:
                 document = await operation.handler(call, given)
             finally:

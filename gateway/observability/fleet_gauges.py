@@ -37,6 +37,7 @@ class FleetGauges(Collector):
     def _queues(self, models: Iterable[ServedModel]) -> Iterator[GaugeMetricFamily]:
         queued = _gauge("lane_queued", "Jobs of a lane that wait for a worker, as a number.", _BY_LANE)
         tokens = _gauge("lane_queued_tokens", "Tokens of the prompts that wait in a lane, as a number.", _BY_LANE)
+        running = _gauge("lane_running", "Jobs of a lane that the workers of a model run, as a number.", _BY_LANE)
         oldest = _gauge(
             "lane_oldest_wait_seconds", "Age of the job that waits longest in a lane, in seconds.", _BY_LANE
         )
@@ -45,9 +46,11 @@ class FleetGauges(Collector):
             for lane, depth in model.depths.items():
                 queued.add_metric((model.name, lane.value), depth.queued)
                 tokens.add_metric((model.name, lane.value), depth.queued_tokens)
+                at_work = sum(worker.running.get(lane, 0) for worker in model.workers)
+                running.add_metric((model.name, lane.value), at_work)
                 oldest.add_metric((model.name, lane.value), depth.oldest_wait_ms / 1e3)
             waiting.add_metric((model.name,), sum(depth.queued for depth in model.depths.values()))
-        yield from (queued, tokens, oldest, waiting)
+        yield from (queued, tokens, running, oldest, waiting)
 
     def _fleet(self, models: Iterable[ServedModel]) -> Iterator[GaugeMetricFamily]:
         workers = _gauge("workers", "Workers that take jobs of a model, as a number; draining ones do not.", _BY_MODEL)

@@ -21,7 +21,6 @@ from fairlane.gateway.admin.inputs import Nothing
 from fairlane.gateway.admin.openai import routes as openai_admin
 from fairlane.gateway.admin.router import Operation
 from fairlane.gateway.errors import TABLE, Code, is_anthropic
-from fairlane.gateway.openai.batches import UploadForm
 from fairlane.gateway.openai.wire import GenerationBody
 from fairlane.gateway.openapi import anthropic as anthropic_schemas
 from fairlane.gateway.openapi import schemas as openapi_schemas
@@ -152,7 +151,7 @@ def document() -> Json:
 
 def _documented(prefix: str, operation: Operation[Any]) -> Documented:
     """A row of an admin API's table."""
-    asked = None if operation.input is Nothing else operation.input
+    asked = operation.form or (None if operation.input is Nothing else operation.input)
     has_body = operation.method != "GET"
     by_path: tuple[Code, ...] = ("not_found",) if "{" in operation.path else ()
     by_tag: tuple[Code, ...] = ("precondition_failed",) if operation.honours_tags else ()
@@ -201,7 +200,7 @@ def _operation(row: Documented, named: Mapping[Any, Json]) -> Json:
     if row.body is not None:
         shown["requestBody"] = {
             "required": _must_be_sent(row.body),
-            "content": {FORM if row.body is UploadForm else JSON: {"schema": named[row.body], **_example(BODIES, row)}},
+            "content": {JSON if _is_checked(row.body) else FORM: {"schema": named[row.body], **_example(BODIES, row)}},
         }
     content = {kind: {"schema": _answer_schema(kind, shape, named)} for kind, shape in row.answers.items()}
     if JSON in content:
@@ -211,6 +210,11 @@ def _operation(row: Documented, named: Mapping[Any, Json]) -> Json:
     shown["responses"] = {**({str(row.status): done} if row.answers else {}), **_refusals(row, named)}
     shown["security"] = _NEEDS[row.who]
     return shown
+
+
+def _is_checked(body: object) -> bool:
+    """Whether a body is JSON: all others are forms."""
+    return any(isinstance(kind, type) and issubclass(kind, BaseModel) for kind in get_args(body) or (body,))
 
 
 def _must_be_sent(body: type[BaseModel] | UnionType) -> bool:

@@ -42,6 +42,7 @@ BODIES: Mapping[str, Mapping[str, Any]] = {
     "change_quota": {"limits": {"tokens_per_day": 2_000_000}},
     "replace_quota": {"limits": _LIMITS},
     "rotate_key": {"overlap_s": 3_600},
+    "simulate": {"trace": "recorded-20270115T080000-5f0c2a91.trace", "workers": 4, "loads": [1.0, 2.0]},
     "tokenize": {"model": _MODEL, "messages": _CONVERSATION},
 }
 ANSWERS: Mapping[str, Mapping[str, Any]] = {

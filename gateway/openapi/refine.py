@@ -11,9 +11,10 @@ from pydantic import BaseModel
 from fairlane.gateway.openai.neutral import Neutral
 from fairlane.gateway.openapi.descriptions import PROPERTIES
 from fairlane.gateway.openapi.figure_descriptions import FIGURES
+from fairlane.gateway.openapi.simulation_descriptions import SIMULATIONS
 
 Json = dict[str, Any]
-_WORDS = {**PROPERTIES, **FIGURES}
+_WORDS = {**PROPERTIES, **FIGURES, **SIMULATIONS}
 
 
 def refined(schemas: Mapping[str, Json]) -> Json:

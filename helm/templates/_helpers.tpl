@@ -66,11 +66,32 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 - name: FAIRLANE_REDIS_URL
   valueFrom:
     secretKeyRef:
+      {{- if .root.Values.valkey.enabled }}
+      name: {{ default (printf "%s-valkey" (include "fairlane.fullname" .root)) .root.Values.valkey.existingSecret }}
+      key: url
+      {{- else }}
       name: {{ .root.Values.store.existingSecret }}
       key: {{ .root.Values.store.secretKey }}
+      {{- end }}
 {{- with .root.Values.otlpEndpoint }}
 - name: OTEL_EXPORTER_OTLP_ENDPOINT
   value: {{ . | quote }}
+{{- end }}
+{{- end }}
+
+{{/* The authority of the store's certificate, as a volume and where it is mounted. Both take the root. */}}
+{{- define "fairlane.storeVolume" -}}
+{{- with .Values.store.ca.existingSecret }}
+- name: store-ca
+  secret:
+    secretName: {{ . }}
+    items: [{key: {{ $.Values.store.ca.secretKey }}, path: ca.crt}]
+{{- end }}
+{{- end }}
+
+{{- define "fairlane.storeMount" -}}
+{{- if .Values.store.ca.existingSecret }}
+- {name: store-ca, mountPath: /etc/fairlane-store, readOnly: true}
 {{- end }}
 {{- end }}
 
@@ -95,8 +116,13 @@ readinessProbe:
   timeoutSeconds: 5
 {{- end }}
 
-{{/* Where the pods of a component may run. Takes the component's values. */}}
+{{/*
+Where the pods of a component may run. Takes (dict "values" VALUES), and "root" $ "component" NAME where there are several,
+which stand on as many nodes and in as many zones as they can unless the values say otherwise.
+*/}}
 {{- define "fairlane.placement" -}}
+{{- $part := . }}
+{{- with .values }}
 {{- with .nodeSelector }}
 nodeSelector: {{- toYaml . | nindent 2 }}
 {{- end }}
@@ -106,10 +132,23 @@ tolerations: {{- toYaml . | nindent 2 }}
 {{- with .affinity }}
 affinity: {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with .topologySpreadConstraints }}
-topologySpreadConstraints: {{- toYaml . | nindent 2 }}
+{{- if .topologySpreadConstraints }}
+topologySpreadConstraints: {{- toYaml .topologySpreadConstraints | nindent 2 }}
+{{- else if $part.component }}
+topologySpreadConstraints:
+  {{- range list "topology.kubernetes.io/zone" "kubernetes.io/hostname" }}
+  - maxSkew: 1
+    topologyKey: {{ . }}
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector:
+      matchLabels: {{- include "fairlane.selectorLabels" $part | nindent 8 }}
+  {{- end }}
 {{- end }}
 {{- with .priorityClassName }}
 priorityClassName: {{ . }}
+{{- end }}
+{{- with .runtimeClassName }}
+runtimeClassName: {{ . }}
+{{- end }}
 {{- end }}
 {{- end }}

@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from fairlane.scheduler.planner.planner import Planner
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
@@ -85,6 +86,40 @@ class Scenario:
             costs=sizes.costs(),
             prefix_share=PREFIX_SHARE if self.prefix_cache else None,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A part of a trace that stands for all of it."""
+
+    rows: Sequence[TraceRow]
+    """From 0 on."""
+    from_s: float
+    to_s: float
+    """In the whole trace."""
+
+
+def busiest(rows: Sequence[TraceRow], most: int, calibration: Calibration) -> Stretch:
+    """Of the trace as it stands, `most` requests in a row that ask for the most work in their time; all where it has no
+    more. They stay as close to each other as they were: leaving out every other one would even bursts out."""
+    if len(rows) <= most:
+        return Stretch(rows, 0.0, rows[-1].at_ms / 1e3)
+    works = [0.0, *accumulate(_work_ms(row, calibration) for row in rows)]
+    rates = (
+        (works[first + most] - works[first]) / max(1.0, rows[first + most - 1].at_ms - rows[first].at_ms)
+        for first in range(len(rows) - most + 1)
+    )
+    first = max(enumerate(rates), key=lambda found: found[1])[0]
+    chosen, from_ms = rows[first : first + most], rows[first].at_ms
+    return Stretch([replace(row, at_ms=row.at_ms - from_ms) for row in chosen], from_ms / 1e3, chosen[-1].at_ms / 1e3)
+
+
+def _work_ms(row: TraceRow, calibration: Calibration) -> float:
+    """What a request adds to the steps that it is in; what steps take anyway is left out."""
+    _, per_row, token, context, pair = calibration.step
+    prompt, output = row.prompt_tokens, row.choices * row.output_tokens
+    decode = output * (per_row + context * (prompt + row.output_tokens / 2.0))
+    return prompt * token + pair * prompt * prompt / 2.0 + decode
 
 
 def check_load(load: float) -> float:

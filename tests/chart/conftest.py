@@ -47,15 +47,21 @@ def _packed_binary() -> bytes:
 
 @pytest.fixture(scope="session")
 def render(helm: Path) -> Render:
-    """Render the chart from a file of `helm/ci` and values on top. Raises RefusedError with helm's own words."""
+    """Render the chart from a file of `helm/ci` and values on top. Raises RefusedError with helm's own words. What was
+    rendered once is not rendered again: nobody changes it."""
+    rendered: dict[tuple[str, ...], Chart] = {}
 
-    def template(mode: str = "minimal", values: dict[str, Any] | None = None, release: str = "fairlane") -> Chart:
+    def template(
+        mode: str = "minimal", values: dict[str, Any] | None = None, release: str = "fairlane", kubernetes: str = "1.34"
+    ) -> Chart:
         command = [str(helm), "template", release, str(CHART), "--values", str(CHART / "ci" / f"{mode}-values.yaml")]
-        done = subprocess.run(
-            [*command, "--values", "-"], input=json.dumps(values or {}), capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            raise RefusedError(done.stderr)
-        return Chart(done.stdout)
+        command += ["--namespace", "llm", "--kube-version", kubernetes]
+        given = json.dumps(values or {})
+        if (*command, given) not in rendered:
+            done = subprocess.run([*command, "--values", "-"], input=given, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise RefusedError(done.stderr)
+            rendered[(*command, given)] = Chart(done.stdout)
+        return rendered[(*command, given)]
 
     return template

@@ -38,7 +38,11 @@ def test_the_ports_are_those_of_the_settings(render: Render) -> None:
 
 
 def test_the_endpoints_forget_a_pod_before_it_stops_accepting(render: Render) -> None:
-    assert render().container("gateway")["lifecycle"]["preStop"] == {"sleep": {"seconds": 5}}
+    def before_stop(kubernetes: str) -> object:
+        return render(kubernetes=kubernetes).container("gateway")["lifecycle"]["preStop"]
+
+    assert before_stop("1.30") == {"sleep": {"seconds": 5}}
+    assert before_stop("1.29") == {"exec": {"command": ["sleep", "5"]}}  # which has no sleep of its own yet
 
 
 def test_a_rollout_never_has_fewer_gateways_than_asked(render: Render) -> None:

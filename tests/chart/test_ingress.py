@@ -9,7 +9,7 @@ def test_there_is_no_ingress_unless_asked(render: Render) -> None:
 
 def test_the_ingress_leads_to_the_service_over_tls(render: Render) -> None:
     chart = render("production")
-    (ingress,), (_, service) = chart.all("Ingress"), chart.all("Service")
+    (ingress,), service = chart.all("Ingress"), chart.named("Service", "serving")
 
     (rule,) = ingress["spec"]["rules"]
     (path,) = rule["http"]["paths"]

@@ -8,12 +8,65 @@ from tests.chart.conftest import Render
 from tests.support.chart import RefusedError
 
 HOLDER = {"leaseHolder": {"image": {"repository": "registry.example.com/fairlane-lease-holder"}}}
+FOLDER = {"files": {"url": "file:///var/lib/fairlane/files"}}
+NO_TARGETS = {"latency": None, "throughput": None}
 
 
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
         ({"store": {"existingSecret": ""}}, "store.existingSecret is required: name the Secret"),
+        (
+            {"valkey": {"enabled": True}},
+            "store.existingSecret and valkey.enabled exclude each other: a store of your own, or one of the release",
+        ),
+        (
+            {"worker": {"autoscaling": {"enabled": True, "minReplicas": 5}}},
+            "worker.autoscaling.minReplicas must not be more than maxReplicas",
+        ),
+        (
+            {"gateway": {"autoscaling": {"enabled": True, "minReplicas": 11}}},
+            "gateway.autoscaling.minReplicas must not be more than maxReplicas",
+        ),
+        (
+            {"worker": {"autoscaling": {"enabled": True, "queuedTokens": NO_TARGETS, "running": NO_TARGETS}}},
+            "worker.autoscaling needs a target: queuedTokens or running, of one lane at least",
+        ),
+        (
+            {"keda": {"source": "prometheus"}},
+            "keda.prometheus.serverAddress is required where keda.source is prometheus",
+        ),
+        (
+            {"keda": {"prometheus": {"serverAddress": "http://prometheus:9090"}}},
+            "keda.prometheus.serverAddress and keda.source=metrics-api exclude each other",
+        ),
+        (
+            {"monitoring": {"serviceMonitor": {"enabled": True}, "podMonitor": {"enabled": True}}},
+            "monitoring.serviceMonitor and monitoring.podMonitor exclude each other",
+        ),
+        (
+            {"worker": {"models": {"existingClaim": "weights", "create": True}}},
+            "worker: existingClaim and create exclude each other",
+        ),
+        (
+            {"worker": {"replicas": 2, "models": {"create": True, "accessModes": ["ReadWriteOnce"]}}},
+            "worker: several pods need a claim with accessModes .ReadWriteMany.",
+        ),
+        (
+            {"workers": {"small": {"models": {"create": True, "accessModes": ["ReadWriteOnce"]}, "replicas": 3}}},
+            "workers.small: several pods need a claim",
+        ),
+        ({"workers": {"small": {"image": {"tag": "latest"}}}}, "workers.small.image.tag must not be latest"),
+        ({"workers": {"small": {"config": {"engine": "vllm"}}}}, "workers.small.config.engine belongs to the chart"),
+        ({"workers": {"s" * 40: {}}, "nameOverride": "b" * 50}, "is too long a name"),
+        (
+            {**HOLDER, "engines": {"a": {"model": "m", "url": "http://v:8000", "autoscaling": {"enabled": True}}}},
+            "engines.a.autoscaling excludes a url: one engine has one lease holder",
+        ),
+        (
+            {"gateway": {"replicas": 1, "autoscaling": {"enabled": True}}, "config": {"gateway": FOLDER}},
+            "config.gateway.files.url must name a bucket .* where there is more than one gateway: 10 pods",
+        ),
         ({"admin": {"existingSecret": ""}}, "admin.existingSecret is required: name the Secret"),
         ({"gateway": {"image": {"repository": ""}}}, "gateway.image.repository is required"),
         ({"worker": {"image": {"repository": ""}}}, "worker.image.repository is required"),
@@ -88,6 +141,20 @@ def test_what_cannot_work_is_refused_with_a_sentence(render: Render, values: dic
         ({"engineDefaults": {"vllm": {"args": "--quantization fp8"}}}, "engineDefaults/vllm/args"),
         ({"engineDefaults": {"vllm": {"gpuResource": "gpu"}}}, "engineDefaults/vllm/gpuResource"),
         ({"leaseHolder": {"replicas": 2}}, "leaseHolder"),
+        ({"worker": {"gpu": {"count": "one"}}}, "worker/gpu/count"),
+        ({"worker": {"gpu": {"count": -1}}}, "worker/gpu/count"),
+        ({"worker": {"gpu": {"resource": "gpu"}}}, "worker/gpu/resource"),
+        ({"worker": {"resources": {"limits": {"memory": "8 Gi"}}}}, "worker/resources/limits/memory"),
+        ({"worker": {"resources": {"limit": {}}}}, "worker/resources"),
+        ({"worker": {"config": {"kv_memry": "1GiB"}}}, "worker/config"),
+        ({"workers": {"a": {"config": {"kv_memory": "lots"}}}}, "workers/a"),
+        ({"worker": {"autoscaling": {"minReplicas": 0}}}, "worker/autoscaling/minReplicas"),
+        ({"worker": {"autoscaling": {"queuedTokens": {"latncy": 1}}}}, "worker/autoscaling/queuedTokens"),
+        ({"worker": {"models": {"accessModes": ["ReadWrite"]}}}, "worker/models/accessModes"),
+        ({"keda": {"source": "hope"}}, "keda/source"),
+        ({"networkPolicy": {"tenants": [{"cidr": "10.0.0.0/8"}]}}, "networkPolicy/tenants"),
+        ({"monitoring": {"serviceMonitor": {"interval": "often"}}}, "monitoring/serviceMonitor/interval"),
+        ({"valkey": {"persistence": {"size": "big"}}}, "valkey/persistence/size"),
     ],
 )
 def test_a_value_of_the_wrong_kind_is_refused_by_the_schema(render: Render, values: dict[str, Any], place: str) -> None:
@@ -96,9 +163,7 @@ def test_a_value_of_the_wrong_kind_is_refused_by_the_schema(render: Render, valu
 
 
 def test_one_gateway_may_keep_files_in_a_folder(render: Render) -> None:
-    files = {"files": {"url": "file:///var/lib/fairlane/files"}}
-
-    assert render(values={"gateway": {"replicas": 1}, "config": {"gateway": files}}).manifests
+    assert render(values={"gateway": {"replicas": 1}, "config": {"gateway": FOLDER}}).manifests
 
 
 def test_an_image_is_needed_of_what_runs_alone(render: Render) -> None:

@@ -25,6 +25,11 @@ class Chart:
         """Every object of a kind."""
         return [manifest for manifest in self.manifests if manifest["kind"] == kind]
 
+    def named(self, kind: str, name: str) -> Manifest:
+        """The object of that kind and name."""
+        (found,) = (manifest for manifest in self.all(kind) if manifest["metadata"]["name"] == name)
+        return found
+
     def one(self, kind: str, component: str) -> Manifest:
         """The object of that kind and component."""
         (found,) = (manifest for manifest in self.all(kind) if component_of(manifest) == component)
@@ -55,7 +60,7 @@ class Chart:
 
     def settings(self) -> Manifest:
         """fairlane.yaml, as the processes read it."""
-        (config,) = self.all("ConfigMap")
+        config = self.one("ConfigMap", "config")
         parsed: Manifest = yaml.safe_load(config["data"]["fairlane.yaml"])
         return parsed
 

@@ -126,8 +126,11 @@ priority. So its probes are commands. Takes (dict "root" $ "engine" VALUES).
   volumeMounts:
     - {name: config, mountPath: /etc/fairlane, readOnly: true}
     - {name: data, mountPath: /var/lib/fairlane}
-    {{- if or (not $engine.url) $engine.weights.existingClaim }}
+    {{- if or (not $engine.url) $engine.weights.existingClaim $engine.weights.create }}
     - {name: weights, mountPath: /weights, readOnly: true}
     {{- end }}
     - {name: tmp, mountPath: /tmp}
+    {{- with include "fairlane.storeMount" .root }}
+    {{- . | nindent 4 }}
+    {{- end }}
 {{- end }}

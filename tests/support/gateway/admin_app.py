@@ -4,6 +4,8 @@ import time
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx
@@ -27,6 +29,8 @@ from fairlane.gateway.fleet import Door, ServedModel
 from fairlane.gateway.openapi import document as openapi
 from fairlane.gateway.operators import AdminKeys, Guesses, Sessions
 from fairlane.gateway.requests.admission import AllOpenRequests
+from fairlane.gateway.traces.files import TraceFolder
+from fairlane.gateway.traces.simulator import Simulator
 from fairlane.quotas.api_keys import KeyStore
 from fairlane.quotas.audit import Audit
 from fairlane.quotas.ledger import Ledger
@@ -135,6 +139,7 @@ class AdminBench:
     budgets: RedisQuotaStore
     keys: KeyStore
     open_requests: AllOpenRequests
+    traces: TraceFolder
 
     async def call(self, method: str, path: str, **options: Any) -> httpx.Response:
         """One call as the operator."""
@@ -172,7 +177,7 @@ def ask(tenant: str, job: str, **fields: Any) -> Ask:
     return house.ask(job, **{"root": tenant, "tenant": tenant, "model": "tiny", "max_output_tokens": 5, **fields})
 
 
-def parts(redis: Redis, fleet: HandFleet, open_requests: AllOpenRequests) -> AdminParts:
+def parts(redis: Redis, fleet: HandFleet, open_requests: AllOpenRequests, traces: TraceFolder) -> AdminParts:
     """What the admin API works on, over one store."""
     overview = Overview(HandPicture(fleet), FigureStore(redis), DEFAULT_LANES)
     admin_keys = AdminKeys(redis, ADMIN_KEY, Guesses(free=1000))
@@ -188,6 +193,8 @@ def parts(redis: Redis, fleet: HandFleet, open_requests: AllOpenRequests) -> Adm
         lanes=DEFAULT_LANES,
         batches=BatchRecords(redis, most_open=100),
         open_requests=open_requests,
+        traces=traces,
+        simulator=Simulator(),
         overview=overview,
         live=LiveHub(overview.view),
         history=History(FigureStore(redis), clock=time.time),
@@ -195,9 +202,12 @@ def parts(redis: Redis, fleet: HandFleet, open_requests: AllOpenRequests) -> Adm
     )
 
 
-def application(redis: Redis, fleet: HandFleet, open_requests: AllOpenRequests | None = None) -> Starlette:
+def application(
+    redis: Redis, fleet: HandFleet, open_requests: AllOpenRequests | None = None, traces: TraceFolder | None = None
+) -> Starlette:
     """The admin API, its document and its console."""
-    made = parts(redis, fleet, open_requests or AllOpenRequests(DEFAULT_LANES))
+    traces = traces or TraceFolder(Path("nowhere"), most_recorded=2)
+    made = parts(redis, fleet, open_requests or AllOpenRequests(DEFAULT_LANES), traces)
     routes = [
         *(mount(api.PREFIX, api.OPERATIONS, made) for api in (admin, openai_admin)),
         openapi.route(),
@@ -216,7 +226,9 @@ async def _unrouted(_: Request, error: Exception) -> Response:
 async def admin_bench(url: str) -> AsyncIterator[AdminBench]:
     """The admin API over the store at `url`, spoken to in this process."""
     fleet, open_requests = HandFleet(), AllOpenRequests(DEFAULT_LANES)
-    async with Redis.from_url(url) as redis:
-        transport = httpx.ASGITransport(application(redis, fleet, open_requests))
-        async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
-            yield AdminBench(http, redis, fleet, RedisQuotaStore(redis), KeyStore(redis), open_requests)
+    with TemporaryDirectory() as folder:
+        traces = TraceFolder(Path(folder), most_recorded=2)
+        async with Redis.from_url(url) as redis:
+            transport = httpx.ASGITransport(application(redis, fleet, open_requests, traces))
+            async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
+                yield AdminBench(http, redis, fleet, RedisQuotaStore(redis), KeyStore(redis), open_requests, traces)

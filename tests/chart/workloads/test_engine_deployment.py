@@ -9,7 +9,7 @@ from fairlane.scheduler.protocol.settings import load
 from fairlane.worker.config import EngineKind, WorkerSettings
 from fairlane.worker.remote.vllm import KNOWN
 from tests.chart.conftest import Render
-from tests.support.chart import Chart
+from tests.support.chart import Chart, component_of
 from tests.support.vllm import PYTHON, needs_vllm
 
 SIDECAR, LARGE = "engine-qwen", "engine-large-a"
@@ -90,9 +90,8 @@ def test_nobody_but_the_lease_holder_reaches_vllm(render: Render) -> None:
 
     assert "--host=127.0.0.1" in vllm["args"]
     assert "ports" not in vllm
-    assert {service["spec"]["selector"]["app.kubernetes.io/component"] for service in chart.all("Service")} == {
-        "gateway"
-    }
+    (service,) = (each for each in chart.all("Service") if component_of(each) == SIDECAR)
+    assert {port["targetPort"] for port in service["spec"]["ports"]} == {"metrics", "metrics-1"}
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         assert "http://127.0.0.1:8000/health" in vllm[probe]["exec"]["command"][-1]
 

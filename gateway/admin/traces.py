@@ -1,0 +1,176 @@
+"""Request traces of this gateway's machine, and simulations of them."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from typing_extensions import TypedDict  # pydantic reads its own kind only, before Python 3.12
+
+from fairlane.gateway.admin.inputs import PageQuery, SimulationBody, TraceContentQuery
+from fairlane.gateway.admin.router import HEADERS, Call
+from fairlane.gateway.admin.views import Page, page
+from fairlane.gateway.errors import invalid, not_found
+from fairlane.gateway.http import body_budget
+from fairlane.gateway.http.body_budget import BodyBudget, BodyHold
+from fairlane.gateway.http.connections import OPERATORS
+from fairlane.gateway.http.multipart import FILE, read_form
+from fairlane.gateway.traces import files
+from fairlane.gateway.traces.files import StoredTrace
+from fairlane.gateway.traces.simulate_process import SimulationTask
+from fairlane.scheduler.protocol.messages import WorkerStatus
+from fairlane.scheduler.simulation.calibration import Calibration, CalibrationError, preset, read_calibration
+
+TRACE = "application/octet-stream"
+MOST_UPLOAD_BYTES = 256 * 2**20
+UPLOAD_TIMEOUT_S = 600.0
+FLEET = "fleet"
+"""Hardware: as a worker that is alive."""
+
+
+class TraceView(TypedDict):
+    """One trace. Times are Unix seconds."""
+
+    name: str
+    kind: Literal["recorded", "uploaded"]
+    bytes: int
+    changed_at: float
+
+
+class TraceForm(TypedDict):
+    """The body of an upload, as multipart/form-data."""
+
+    file: Annotated[
+        str,
+        Field(
+            description="A recorded trace, CSV of `arrival_s,prompt_tokens,output_tokens`, or Mooncake's",
+            json_schema_extra={"format": "binary", "contentMediaType": TRACE},
+        ),
+    ]
+
+
+async def list_traces(call: Call, query: PageQuery) -> Page[TraceView]:
+    """What this gateway's machine has recorded or was sent, the newest first."""
+    found = await asyncio.to_thread(call.parts.traces.listed)
+    following = [each for each in found if query.after is None or files.order(each.name) < files.order(query.after)]
+    return page(following, query.limit, _view, lambda each: each.name)
+
+
+async def show_trace(call: Call, query: TraceContentQuery) -> Response:
+    """A trace's bytes from an offset on: who asks again behind what it has follows a recording."""
+    path = await _path(call, call.path["trace"])
+    return StreamingResponse(_chunks(path, query.offset), media_type=TRACE, headers=HEADERS)
+
+
+async def upload_trace(call: Call, _: object) -> TraceView:
+    """A trace to disk as it comes. Raises ApiError."""
+    request, folder = call.request, call.parts.traces
+    assert request is not None  # noqa: S101 - the operation has a form
+    path = await asyncio.to_thread(folder.new, "uploaded")
+    draft = path.with_suffix(".part")
+    try:
+        await _received(request, draft)
+        await asyncio.to_thread(draft.replace, path)
+    except BaseException:
+        await asyncio.to_thread(draft.unlink, missing_ok=True)
+        raise
+    await asyncio.to_thread(folder.sweep, "uploaded")
+    size = (await asyncio.to_thread(path.stat)).st_size
+    await call.parts.audit.append(call.note("trace.upload", path.name, None, {"bytes": size}))
+    return _view(StoredTrace(path.name, "uploaded", size, time.time()))
+
+
+async def simulate(call: Call, body: SimulationBody) -> dict[str, Any]:
+    """A trace on simulated workers. Raises ApiError."""
+    workers = [status for status in await call.parts.fleet.workers() if not status.draining]
+    path = await _path(call, body.trace)
+    return await call.parts.simulator.run(
+        SimulationTask(
+            name=body.trace,
+            path=str(path),
+            loads=tuple(body.loads),
+            workers=body.workers or max(1, len(workers)),
+            hardware=body.hardware or FLEET,
+            calibration=_hardware(body.hardware, workers),
+            tenants=body.tenants,
+            zipf=body.zipf,
+            latency_share=body.latency_share,
+            seed=body.seed,
+            bad_rows=body.bad_rows,
+            start_s=body.start_s,
+            duration_s=body.duration_s,
+        )
+    )
+
+
+def of_worker(status: WorkerStatus) -> Calibration:
+    """A worker like this one, as far as its heartbeat says. Raises CalibrationError."""
+    return read_calibration(
+        msgspec.json.encode(
+            {
+                "step": status.step_weights,
+                "block_size": status.block_size,
+                "blocks": status.blocks_total,
+                "host_slots": status.host_slots_total,
+                "max_sequences": status.max_sequences,
+            }
+        )
+    )
+
+
+def _hardware(name: str | None, workers: list[WorkerStatus]) -> Calibration:
+    """Figures of a worker by name, else of one that is alive. Raises ApiError."""
+    if name is not None:
+        try:
+            return preset(name)
+        except ValueError as error:
+            raise invalid("hardware", f"`hardware` is not known: {error}.") from None
+    for status in workers:
+        try:
+            return of_worker(status)
+        except CalibrationError:  # it has not learnt its costs, or is a server whose steps are not ours
+            continue
+    raise invalid("hardware", "`hardware` must be named: no worker has measured its costs.")
+
+
+async def _path(call: Call, name: str) -> Path:
+    path = await asyncio.to_thread(call.parts.traces.path, name)
+    if path is None:
+        raise not_found("trace")
+    return path
+
+
+async def _received(request: Request, draft: Path) -> None:
+    """The form's file. Raises ApiError, ClientDisconnect."""
+    hold = request.scope.get("state", {}).get(body_budget.STATE)
+    with await asyncio.to_thread(draft.open, "xb") as file:
+
+        async def write(part: bytes) -> None:
+            await asyncio.to_thread(file.write, part)
+
+        form = await read_form(
+            request.receive,
+            request.scope["headers"],
+            write,
+            max_file_bytes=MOST_UPLOAD_BYTES,
+            timeout_s=UPLOAD_TIMEOUT_S,
+            hold=hold or BodyHold(BodyBudget(most_bytes=MOST_UPLOAD_BYTES, most_tenant_bytes=MOST_UPLOAD_BYTES)),
+            tenant=OPERATORS,
+        )
+    if form.file_name is None:
+        raise invalid(FILE, f"`{FILE}` is missing.")
+
+
+async def _chunks(path: Path, start: int) -> AsyncIterator[bytes]:
+    parts = files.read(path, start)
+    while part := await asyncio.to_thread(next, parts, b""):
+        yield part
+
+
+def _view(trace: StoredTrace) -> TraceView:
+    return {"name": trace.name, "kind": trace.kind, "bytes": trace.bytes, "changed_at": trace.changed_at}

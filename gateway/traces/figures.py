@@ -1,0 +1,215 @@
+"""What a simulation answers, as OpenAPI shows it: figures by lane and tenant, and data for plots. Times are as their
+names say, shares 0 to 1.
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+
+from typing_extensions import TypedDict  # pydantic reads its own kind only, before Python 3.12
+
+from fairlane.scheduler.protocol.lanes import LaneName
+from fairlane.scheduler.simulation.results import Group, Spread, Summary
+from fairlane.scheduler.simulation.synthetic_tenants import Tier
+
+MOST_TENANTS = 20
+"""Those that got the most."""
+PERCENTILES = {"p50": 50.0, "p95": 95.0, "p99": 99.0, "p999": 99.9}
+
+
+class PercentilesView(TypedDict):
+    """How times are distributed."""
+
+    p50: float
+    p95: float
+    p99: float
+
+
+class SimulatedLaneView(TypedDict):
+    """One lane of a simulated run."""
+
+    lane: str
+    requests: int
+    outcomes: dict[str, int]
+    ttft_target_ms: float
+    tpot_target_ms: float
+    ttft_ms: PercentilesView | None
+    tpot_ms: PercentilesView | None
+    goodput: float
+    """Share of the requests that kept both targets."""
+    output_tokens_per_s: float
+    goodput_tokens_per_s: float
+    prompt_tokens: int
+    cached_tokens: int
+    preemptions: int
+
+
+class SimulatedTenantView(TypedDict):
+    """One tenant of a simulated run."""
+
+    tenant: str
+    requests: int
+    ttft_ms: PercentilesView | None
+    tpot_ms: PercentilesView | None
+    goodput: float
+    service: float
+    """Prompt tokens computed, and twice the output tokens."""
+
+
+class ServiceSeriesView(TypedDict):
+    """What a tenant had had by the end of each step of time, from 0 on."""
+
+    tenant: str
+    values: list[float]
+
+
+class LatencySeriesView(TypedDict):
+    """A lane's latencies at each percentile of the plot."""
+
+    lane: str
+    ttft_ms: list[float] | None
+    tpot_ms: list[float] | None
+
+
+class RunPlotsView(TypedDict):
+    """Data for the plots of one run."""
+
+    percentiles: list[float]
+    latency: list[LatencySeriesView]
+    service_step_s: float
+    service: list[ServiceSeriesView]
+
+
+class SimulatedRunView(TypedDict):
+    """One load."""
+
+    load: float
+    requests: int
+    duration_s: float
+    goodput: float
+    goodput_requests_per_s: float
+    goodput_tokens_per_s: float
+    output_tokens_per_s: float
+    tokens_per_s: float
+    """Prompts' too, each once."""
+    preemptions: int
+    preemption_tax: float
+    """Share of the workers' time."""
+    max_service_gap: float
+    lanes: list[SimulatedLaneView]
+    tenants: list[SimulatedTenantView]
+    plots: RunPlotsView
+
+
+class LoadPlotView(TypedDict):
+    """Output over load, by the runs' order."""
+
+    loads: list[float]
+    output_tokens_per_s: list[float]
+    goodput_tokens_per_s: list[float]
+
+
+class SimulationView(TypedDict):
+    """What became of a trace on simulated workers."""
+
+    trace: str
+    requests: int
+    """In the trace, of those that workers are asked for."""
+    played: int
+    """Of these; where they are fewer, the stretch that asks for the most work."""
+    from_s: float
+    to_s: float
+    """The stretch, as recorded."""
+    bad_rows: int
+    bad_rows_named: list[str]
+    """Some of those that were left out, with line and column."""
+    workers: int
+    hardware: str
+    """A name, or `fleet`: as a worker that is alive has measured itself."""
+    runs: list[SimulatedRunView]
+    output: LoadPlotView
+
+
+def run_view(load: float, summary: Summary, tiers: Iterable[Tier]) -> SimulatedRunView:
+    """The figures of one load."""
+    targets = {tier.lane: tier for tier in tiers}
+    most = sorted(summary.service, key=lambda tenant: -summary.service[tenant])[:MOST_TENANTS]
+    return {
+        "load": load,
+        "requests": summary.total.requests,
+        "duration_s": summary.duration_s,
+        "goodput": summary.total.attained,
+        "goodput_requests_per_s": summary.goodput_requests_per_s,
+        "goodput_tokens_per_s": summary.goodput_tokens_per_s,
+        "output_tokens_per_s": summary.output_tokens_per_s,
+        "tokens_per_s": summary.tokens_per_s,
+        "preemptions": summary.total.preemptions,
+        "preemption_tax": summary.preemption_tax or 0.0,
+        "max_service_gap": summary.max_service_gap or 0.0,
+        "lanes": [
+            _lane(name, group, targets[LaneName(name)], summary.duration_s) for name, group in summary.lanes.items()
+        ],
+        "tenants": [_tenant(name, summary.tenants[name], summary.service[name]) for name in most],
+        "plots": _plots(summary, most),
+    }
+
+
+def load_plot(runs: Sequence[SimulatedRunView]) -> LoadPlotView:
+    """All loads beside each other."""
+    return {
+        "loads": [run["load"] for run in runs],
+        "output_tokens_per_s": [run["output_tokens_per_s"] for run in runs],
+        "goodput_tokens_per_s": [run["goodput_tokens_per_s"] for run in runs],
+    }
+
+
+def _lane(name: str, group: Group, tier: Tier, duration_s: float) -> SimulatedLaneView:
+    per_s = 1.0 / duration_s if duration_s else 0.0
+    return {
+        "lane": name,
+        "requests": group.requests,
+        "outcomes": group.outcomes,
+        "ttft_target_ms": tier.ttft_ms,
+        "tpot_target_ms": tier.tpot_ms,
+        "ttft_ms": _percentiles(group.ttft_ms),
+        "tpot_ms": _percentiles(group.tpot_ms),
+        "goodput": group.attained,
+        "output_tokens_per_s": group.output_tokens * per_s,
+        "goodput_tokens_per_s": group.attained_tokens * per_s,
+        "prompt_tokens": group.prompt_tokens,
+        "cached_tokens": group.cached_tokens,
+        "preemptions": group.preemptions,
+    }
+
+
+def _tenant(name: str, group: Group, service: float) -> SimulatedTenantView:
+    return {
+        "tenant": name,
+        "requests": group.requests,
+        "ttft_ms": _percentiles(group.ttft_ms),
+        "tpot_ms": _percentiles(group.tpot_ms),
+        "goodput": group.attained,
+        "service": service,
+    }
+
+
+def _percentiles(spread: Spread | None) -> PercentilesView | None:
+    return None if spread is None else {"p50": spread.p50, "p95": spread.p95, "p99": spread.p99}
+
+
+def _plots(summary: Summary, tenants: Sequence[str]) -> RunPlotsView:
+    return {
+        "percentiles": [*PERCENTILES.values()],
+        "latency": [
+            {"lane": name, "ttft_ms": _curve(group.ttft_ms), "tpot_ms": _curve(group.tpot_ms)}
+            for name, group in summary.lanes.items()
+        ],
+        "service_step_s": summary.curve_bucket_s or 1.0,
+        "service": [
+            {"tenant": tenant, "values": [*accumulate(summary.service_curve[tenant], initial=0.0)]}
+            for tenant in tenants
+        ],
+    }
+
+
+def _curve(spread: Spread | None) -> list[float] | None:
+    return None if spread is None else [getattr(spread, name) for name in PERCENTILES]

@@ -1,0 +1,35 @@
+{{/* Which of the planes a Service leads to: tenants, admin or metrics. */}}
+{{- define "fairlane.plane" -}}
+fairlane.dev/plane: {{ . }}
+{{- end }}
+
+{{/* Names of all ports that tell metrics, as a JSON list. */}}
+{{- define "fairlane.metricsPorts" -}}
+{{- $ports := list "metrics" }}
+{{- range $component, $it := include "fairlane.workloads" . | fromJson }}
+{{- $ports = concat $ports (keys $it.ports) }}
+{{- end }}
+{{- uniq $ports | sortAlpha | toJson }}
+{{- end }}
+
+{{/* Which ways NetworkPolicies bound. */}}
+{{- define "fairlane.policyTypes" -}}
+{{- ternary "[Ingress]" "[Ingress, Egress]" (kindIs "invalid" .Values.networkPolicy.egress) }}
+{{- end }}
+
+{{/* Where pods may connect to: the DNS, the release's own store, and what the operator lists. */}}
+{{- define "fairlane.egress" -}}
+{{- if not (kindIs "invalid" .Values.networkPolicy.egress) }}
+egress:
+  - ports: [{port: 53, protocol: UDP}, {port: 53, protocol: TCP}]
+  {{- if .Values.valkey.enabled }}
+  - ports: [{port: valkey, protocol: TCP}]
+    to:
+      - podSelector:
+          matchLabels: {{- include "fairlane.selectorLabels" (dict "root" . "component" "valkey") | nindent 12 }}
+  {{- end }}
+  {{- with .Values.networkPolicy.egress }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- end }}
+{{- end }}

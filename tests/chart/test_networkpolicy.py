@@ -1,0 +1,96 @@
+"""NetworkPolicies: who may reach which plane, and where pods may connect to."""
+
+from typing import Any
+
+from tests.chart.conftest import Render
+from tests.support.chart import Chart
+
+Peers = list[dict[str, Any]]
+
+
+def may_reach(chart: Chart, component: str) -> dict[str, Peers | None]:
+    """By port: the peers that a policy lets in; None: everyone."""
+    return {
+        port["port"]: rule.get("from")
+        for rule in chart.one("NetworkPolicy", component)["spec"]["ingress"]
+        for port in rule["ports"]
+    }
+
+
+def namespace(name: str) -> dict[str, Any]:
+    return {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}}}
+
+
+def on(**values: Any) -> dict[str, Any]:
+    return {"networkPolicy": {"enabled": True, **values}}
+
+
+def test_there_is_none_unless_asked(render: Render) -> None:
+    assert render().all("NetworkPolicy") == []
+
+
+def test_tenants_reach_their_plane_alone(render: Render) -> None:
+    reach = may_reach(render(values=on()), "gateway")
+
+    assert reach == {"http": None, "metrics": [namespace("monitoring")]}
+
+
+def test_operators_reach_theirs_where_they_are_named(render: Render) -> None:
+    reach = may_reach(render("redis-tls"), "gateway")
+
+    assert reach["admin"] == [namespace("operations")]
+
+
+def test_keda_reaches_the_admin_api_where_it_asks_there(render: Render) -> None:
+    prometheus = {"source": "prometheus", "prometheus": {"serverAddress": "http://prometheus:9090"}}
+
+    assert may_reach(render("keda"), "gateway")["admin"] == [namespace("keda")]
+    assert "admin" not in may_reach(render("keda", values={"keda": prometheus}), "gateway")
+
+
+def test_where_tenants_come_from_one_namespace_the_release_s_own_test_still_passes(render: Render) -> None:
+    chart = render("keda")
+    ingress, own = may_reach(chart, "gateway")["http"] or []
+    (test,) = chart.all("Pod")
+
+    assert ingress == namespace("ingress-nginx")
+    assert own["podSelector"]["matchLabels"].items() <= test["metadata"]["labels"].items()
+
+
+def test_nobody_but_prometheus_reaches_a_worker(render: Render) -> None:
+    chart = render("two-models")
+
+    for component in ("worker", "worker-small"):
+        assert may_reach(chart, component) == {"metrics": [namespace("monitoring")]}
+    assert may_reach(render(values=on(prometheus=[])), "worker") == {}
+
+
+def test_of_an_engine_s_pod_only_the_lease_holders_metrics_are_reached(render: Render) -> None:
+    assert may_reach(render("sidecar", values=on()), "engine-qwen").keys() == {"metrics", "metrics-1"}
+
+
+def test_the_release_s_own_store_is_reached_by_its_pods_alone(render: Render) -> None:
+    chart = render("two-models")
+    peers = may_reach(chart, "valkey")["valkey"] or []
+    selectors = [peer["podSelector"]["matchLabels"]["app.kubernetes.io/component"] for peer in peers]
+
+    assert selectors == ["gateway", "worker", "worker-small"]
+    assert chart.one("NetworkPolicy", "valkey")["spec"]["egress"] == []
+
+
+def test_where_pods_connect_to_is_bounded_where_the_operator_lists_it(render: Render) -> None:
+    free = render(values=on()).one("NetworkPolicy", "gateway")["spec"]
+    bounded = render("redis-tls").one("NetworkPolicy", "worker")["spec"]
+
+    assert free["policyTypes"] == ["Ingress"]
+    assert bounded["policyTypes"] == ["Ingress", "Egress"]
+    assert [[port["port"] for port in rule["ports"]] for rule in bounded["egress"]] == [[53, 53], [6380]]
+
+
+def test_pods_whose_connections_are_bounded_still_reach_the_release_s_own_store(render: Render) -> None:
+    chart = render("two-models", values=on(egress=[]))
+    labels = chart.one("StatefulSet", "valkey")["spec"]["template"]["metadata"]["labels"]
+
+    for component in ("gateway", "worker", "worker-small"):
+        _, store = chart.one("NetworkPolicy", component)["spec"]["egress"]
+        assert store["to"][0]["podSelector"]["matchLabels"].items() <= labels.items()
