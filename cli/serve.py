@@ -60,10 +60,15 @@ async def first_start(client: redis.asyncio.Redis, budgets: redis.asyncio.Redis,
         greeting += f"Admin key, shown this once: {admin_key}\n"
     demo_key = await _demo_key(budgets)
     if demo_key is not None:
-        is_vectors = _engine_of(settings) == (None, None) and is_embedder(Path(settings.model).expanduser())
-        curl = (_CURL_OF_AN_EMBEDDER if is_vectors else _CURL).format(url=settings.url, key=demo_key, model=_MODEL)
+        curl = _curl_of(settings).format(url=settings.url, key=demo_key, model=_MODEL)
         greeting += f"A tenant `{DEMO}` with one key, shown this once. Try:\n{curl}"
     return greeting
+
+
+def _curl_of(settings: SharedSettings) -> str:
+    """What to try, by what the model makes."""
+    is_ours = _engine_of(settings) == (None, None)
+    return _CURL_OF_AN_EMBEDDER if is_ours and is_embedder(Path(settings.model).expanduser()) else _CURL
 
 
 async def _demo_key(client: redis.asyncio.Redis) -> str | None:

@@ -58,7 +58,7 @@ class AnswerChoice:
     reader: OutputReader | None = None
     """Tells calls and reasoning from content, where there may be any."""
     embedding: bytes = b""
-    """In place of all this: an embedder's vector, of 32-bit floats, little-endian."""
+    """In place of all this: an embedder's vectors, of 32-bit floats, little-endian."""
 
 
 class AnswerBuilder(ABC):

@@ -23,7 +23,7 @@ class TextChunk(msgspec.Struct, frozen=True):
     stopped_by: str | None = None
     """The stop string that ended it, if one did."""
     embedding: bytes = b""
-    """In place of a text: an embedder's vector, as a worker tells it."""
+    """In place of a text: an embedder's vectors, as a worker tells them."""
 
     def __repr__(self) -> str:
         return f"TextChunk({self.index}, {len(self.token_ids)} tokens, {self.finish_reason})"

@@ -3,11 +3,13 @@
 import base64
 import sys
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from fairlane.gateway.answers.builder import AnswerBuilder, AnswerChoice, Json
 from fairlane.gateway.answers.chunks import AnswerChunk, TextChunk
 from fairlane.gateway.openai.embeddings import EmbeddingRequest
+
+FLOAT_BYTES = 4
 
 
 class EmbeddingAnswer(AnswerBuilder):
@@ -20,7 +22,7 @@ class EmbeddingAnswer(AnswerBuilder):
             "object": "list",
             "data": [
                 {"object": "embedding", "index": index, "embedding": self._encoded(vector)}
-                for index, vector in sorted(self._vectors.items())
+                for index, vector in enumerate(self._vectors())
             ],
             "model": self._model.name,
             "usage": {"prompt_tokens": usage.prompt_tokens, "total_tokens": usage.prompt_tokens},
@@ -30,9 +32,13 @@ class EmbeddingAnswer(AnswerBuilder):
         """There is none."""
         return b""
 
-    @property
-    def _vectors(self) -> dict[int, bytes]:
-        return {index: choice.embedding for index, choice in self._choices.items()}
+    def _vectors(self) -> Iterator[bytes]:
+        """Of all inputs: a job has those of several, one after the other."""
+        size = self._model.text.card.embedding_size
+        width = FLOAT_BYTES * (size if isinstance(size, int) else 0)
+        for _, choice in sorted(self._choices.items()):
+            for at in range(0, len(choice.embedding), width):
+                yield choice.embedding[at : at + width]
 
     def _keep(self, chunks: Iterable[AnswerChunk]) -> None:
         for chunk in chunks:

@@ -36,7 +36,7 @@ class EmbeddingsBody(BaseModel):
 
 
 class EmbeddingRequest(GenerationRequest, frozen=True, kw_only=True):
-    """A valid `POST /v1/embeddings`: a job for each input, whose one step is its prefill."""
+    """A valid `POST /v1/embeddings`: jobs of one or more inputs each, which come to an end with their prefill."""
 
     inputs: tuple[Prompt, ...]
     encoding: Encoding = "float"

@@ -77,6 +77,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     ids: Sequence[str]
     """Of its jobs, one for each prompt."""
     prompts: Sequence[Tokens]
+    inputs: Sequence[Sequence[int]]
+    """Of each prompt of an embedder, how many tokens its inputs have; empty: it is no embedder's."""
     asked: Sequence[Request]
     """What each asks of the workers."""
     grammar: str
@@ -158,6 +160,9 @@ class Preparer:
         `headers`: the ASGI scope's; `arrived_s`: on the event loop's clock.
         """
         request, model, prompts = await self.understand(kind, body, caller)
+        inputs: list[list[int]] = []
+        if kind.embeds:
+            prompts, inputs = _packed(prompts, model.context_length)
         grammar = ""
         if request.structure is not None or request.offered_tools:
             grammar = await grammar_of(request, model.text, prompts[0], self._grammars, caller.tenant_id)
@@ -167,7 +172,7 @@ class Preparer:
         ids = job_ids(random_id(), len(prompts))
         self._open_requests.hold(ids)
         try:
-            return self._plan(kind, request, model, ids, prompts, grammar, headers, caller, arrived_s)
+            return self._plan(kind, request, model, ids, prompts, inputs, grammar, headers, caller, arrived_s)
         except BaseException:
             self._open_requests.let_go(model.queue, ids)
             raise
@@ -179,6 +184,7 @@ class Preparer:
         model: ServedModel,
         ids: Sequence[str],
         prompts: Sequence[Tokens],
+        inputs: Sequence[Sequence[int]],
         grammar: str,
         headers: Headers,
         caller: Caller,
@@ -206,6 +212,7 @@ class Preparer:
             service_level=service_level,
             ids=ids,
             prompts=prompts,
+            inputs=inputs,
             asked=asked,
             grammar=grammar,
             answers=answers,
@@ -253,6 +260,20 @@ class Preparer:
         if not all(prompts):
             raise invalid(kind.prompt_param, f"`{kind.prompt_param}` holds no token.")
         return request, model, prompts
+
+
+def _packed(inputs: Sequence[Tokens], context_length: int) -> tuple[list[Tokens], list[list[int]]]:
+    """Inputs one after the other, as many in a job as the context holds: a thousand short ones would fill the lane's
+    queue. The jobs' prompts, and how many tokens each input of them has."""
+    prompts: list[Tokens] = []
+    lengths: list[list[int]] = []
+    for each in inputs:
+        if not prompts or len(prompts[-1]) + len(each) > context_length:
+            prompts.append(())
+            lengths.append([])
+        prompts[-1] += each
+        lengths[-1].append(len(each))
+    return prompts, lengths
 
 
 def _check_token_ids(request: GenerationRequest, vocab_size: int) -> None:

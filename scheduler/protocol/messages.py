@@ -79,6 +79,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """Tenants of one group may reuse each other's cached prompts; empty: a tenant only its own."""
     lane: LaneName
     prompt: tuple[int, ...]
+    inputs: tuple[int, ...] = ()
+    """Of an embedder's job: how many of the prompt's tokens each of its inputs has, in order."""
     n: int = 1
     max_tokens: int
     """Output tokens per choice."""
@@ -172,7 +174,8 @@ class TokenDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     queued_ms: float | None = None
     """From the job's arrival to the step in which its prompt was begun; said with its first token under a lease."""
     embedding: bytes = b""
-    """The vector of an embedder's job, of 32-bit floats, little-endian: it comes alone, and no token does."""
+    """The vectors of an embedder's job, one for each input, of 32-bit floats, little-endian: they come alone, and no
+    token does."""
 
     def __repr__(self) -> str:
         return f"TokenDelta({self.job_id}/{self.choice} from {self.first_index}, {len(self.token_ids)} tokens)"
