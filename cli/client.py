@@ -114,17 +114,33 @@ def _refused(answer: httpx.Response) -> CommandError:
 @contextmanager
 def connect(url: str | None) -> Iterator[AdminClient]:
     """A client of the gateway at `url`, or of the settings' own; what goes wrong inside ends the command."""
-    try:
-        address, key = _address_and_key(url)
+    with told_in_one_line():
+        address, key = address_and_key(url)
         headers = {"authorization": f"Bearer {key}"}
         with httpx.Client(base_url=address, headers=headers, timeout=TIMEOUT_S) as http:
             yield AdminClient(http)
+
+
+@contextmanager
+def told_in_one_line() -> Iterator[None]:
+    """What goes wrong inside ends the command with a line on stderr and exit code 1."""
+    try:
+        yield
     except CommandError as error:
         typer.echo(f"fairlane: {error}", err=True)
         raise typer.Exit(1) from None
 
 
-def _address_and_key(url: str | None) -> tuple[str, str]:
+def tenants_url(url: str | None) -> str:
+    """Where tenants are served: `url`, or by the settings. Raises CommandError."""
+    try:
+        return url or read_settings(None, {}).url
+    except ServeError as error:
+        raise CommandError(str(error)) from None
+
+
+def address_and_key(url: str | None) -> tuple[str, str]:
+    """Where the admin API is, and its key, which is asked for on a terminal. Raises CommandError."""
     try:
         settings = read_settings(None, {})
     except ServeError as error:

@@ -17,7 +17,7 @@ import redis.asyncio
 
 from fairlane.cli.embedded_store import UMASK, EmbeddedStore, NotPrivate, StoreError, make_private
 from fairlane.gateway.http.ports import PortRefused, check_ports
-from fairlane.gateway.operators import AdminKeys
+from fairlane.gateway.operators.admin_key import AdminKeys
 from fairlane.gateway.processes import Child, ChildRefused, check_config, children_environ, supervise
 from fairlane.quotas.api_keys import KeyStore
 from fairlane.quotas.tenants import TenantExists, TenantStore

@@ -9,8 +9,10 @@
     text/            text to tokens and back, chat templates in a sandbox
     tools/           how models call tools: formats, readers, grammars
     requests/        a request on its way: prepare, admit, submit, stream, settle
+    records/         what became of each request and why, for those who ask later
     traces/          what requests asked for, recorded, and simulations of it
     admin/ console/  what operators call and see
+    operators/       who they are, and what each may do
     figures/         what all gateways count, now and over a month
     openapi/ observability/
 

@@ -149,6 +149,8 @@ class GatewaySection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """How long months are kept after that."""
     trace_sample: Share = 1.0
     """Share of requests without a caller's trace that are traced, where traces go anywhere."""
+    request_records: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 10_000
+    """Requests that have ended and can still be looked up, of all gateways together; 0: none, and none that runs."""
     max_tenant_labels: Annotated[int, msgspec.Meta(ge=0, le=100_000)] = 0
     """Tenants that metrics name, the others together as `other`; 0: metrics tell no tenant from another."""
     issuers: tuple[IssuerSection, ...] = ()

@@ -40,6 +40,7 @@ Code = Literal[
     "endpoint_not_allowed",
     "address_not_allowed",
     "origin_not_allowed",
+    "role_not_allowed",
     "tenant_suspended",
     "model_not_found",
     "not_found",
@@ -112,6 +113,7 @@ TABLE: Mapping[Code, Rule] = {
     "endpoint_not_allowed": Rule(403, "permission_error", Retry.NEVER),
     "address_not_allowed": Rule(403, "permission_error", Retry.NEVER),
     "origin_not_allowed": Rule(403, "permission_error", Retry.NEVER),
+    "role_not_allowed": Rule(403, "permission_error", Retry.NEVER),
     "tenant_suspended": Rule(403, "permission_error", Retry.NEVER),
     "model_not_found": Rule(404, "invalid_request_error", Retry.NEVER),
     "not_found": Rule(404, "invalid_request_error", Retry.NEVER),
@@ -203,6 +205,8 @@ class ApiError(Exception):
         self.retry_after_s = retry_after_s
         self.work_s = 0.0
         """Processor time that finding it out took, where that was measured."""
+        self.asked = ("", 0)
+        """Model and prompt tokens of the request, where they were known when it was refused."""
         self.lane = ""
         """Of the request, where admission refused it; else empty."""
 

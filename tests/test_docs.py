@@ -30,6 +30,7 @@ DOCUMENTS = (
     ROOT / "examples" / "README.md",
     *(ROOT / "benchmarks").rglob("*.md"),
     *DOCS.glob("*.md"),
+    *DOCS.glob("runbooks/*.md"),
 )
 ROOMS = ("cli", "gateway", "quotas", "scheduler", "store", "worker")
 MOST_FILES = 22

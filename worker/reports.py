@@ -232,4 +232,4 @@ class ReportBuilder:
 def _steps_of(lease: Lease, end: Ended) -> JobSteps | None:
     """What a job's steps came to, and how long it had been in the queue before them."""
     steps = end.steps or JobSteps()
-    return steps if any(lease.generated) else msgspec.structs.replace(steps, queued_ms=lease.arrived_ms_ago)
+    return steps if any(lease.generated) else msgspec.structs.replace(steps, taken_ms=lease.arrived_ms_ago)

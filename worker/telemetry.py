@@ -35,10 +35,12 @@ from prometheus_client import (
 
 from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.steps import Row, SeqId, StepFeatures, StepPlan, WaitReason, Yield, features
+from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import (
     Event,
     Finished,
     Lease,
+    Outcome,
     Paused,
     Preempted,
     PreemptionMode,
@@ -59,6 +61,8 @@ _STEP_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 _STALL_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _RATIO = (0.25, 0.5, 0.75, 0.9, 1.1, 1.25, 1.5, 2.0, 4.0)
+
+_MODES: tuple[PreemptionMode, ...] = ("keep", "swap", "recompute")
 
 _log = logging.getLogger(__name__)
 
@@ -198,6 +202,19 @@ class Metrics(EngineObserver):
             ["version", "python", "model", "engine"],
         )
         build.labels(metadata.version("fairlane"), platform.python_version(), about.model, engine).set(1)
+        self._begin_at_zero()
+
+    def _begin_at_zero(self) -> None:
+        """All series that there can be: a first step from nothing to 1 is lost to `rate`."""
+        for mode in _MODES:
+            for of_modes in (self.preemptions, self.preempted_blocks, self.preemption_cost):
+                of_modes.labels(mode)
+        for outcome in Outcome:
+            self.ended.labels(outcome)
+        for lane in LaneName:
+            self.taken.labels(lane)
+            for kind in ("prefill", "output"):
+                self.tokens.labels(lane, kind)
 
     def _of_steps(self) -> None:
         self.step = self._histogram("fairlane_worker_step_seconds", "Time of a step, in seconds.", buckets=_STEP_S)

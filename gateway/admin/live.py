@@ -22,8 +22,8 @@ from fairlane.store.errors import STORE_ERRORS
 log = logging.getLogger(__name__)
 
 EVERY_S = 1.0
-CHECK_EVERY_S = 5.0
-"""How often it is asked whether each reader may still watch."""
+CHECK_EVERY_S = 10.0
+"""How often it is asked whether each reader may still watch, beside whenever somebody's rights have ended."""
 MOST_WATCHERS = 64
 """Of one gateway."""
 WRITE_TIMEOUT_S = 20.0
@@ -36,6 +36,7 @@ UNAVAILABLE = "unavailable"
 
 Look = Callable[[], Awaitable[object]]
 Check = Callable[[], Awaitable[object]]
+Revision = Callable[[], Awaitable[bytes]]
 
 
 class Watcher:
@@ -74,9 +75,11 @@ class Watcher:
 class LiveHub:
     """All who watch this gateway. For one event loop."""
 
-    def __init__(self, look: Look, *, most: int = MOST_WATCHERS, every_s: float = EVERY_S) -> None:
-        """`look`: the overview now; raises ApiError or what the store raises."""
+    def __init__(self, look: Look, revision: Revision, *, most: int = MOST_WATCHERS, every_s: float = EVERY_S) -> None:
+        """`look`: the overview now; raises ApiError or what the store raises. `revision`: another one whenever
+        somebody's rights have ended; raises as well."""
         self._look = look
+        self._revision = revision
         self._most = most
         self._every_s = every_s
         self._watchers: set[Watcher] = set()
@@ -124,14 +127,17 @@ class LiveHub:
         """Compute and tell, for as long as anybody watches."""
         loop = asyncio.get_running_loop()
         next_s = checked_s = loop.time()
+        revision: bytes | None = None
         while self._watchers:
             event, frame = await self._frame()
             self._last = loop.time(), event, frame
             for watcher in self._watchers:
                 watcher.tell(event, frame)
-            if loop.time() - checked_s >= CHECK_EVERY_S:
-                checked_s = loop.time()
-                await self._check()
+            with suppress(*STORE_ERRORS):  # while it does not say, all stay
+                known, revision = revision, await self._revision()
+                if known != revision or loop.time() - checked_s >= CHECK_EVERY_S:
+                    checked_s = loop.time()
+                    await self._check()
             next_s = max(next_s + self._every_s, loop.time())
             await asyncio.sleep(next_s - loop.time())
 
@@ -149,15 +155,12 @@ class LiveHub:
         return UNAVAILABLE, sse.event(UNAVAILABLE, {"code": told.code, "message": told.message})
 
     async def _check(self) -> None:
-        """Let go of those who may not watch any more. While the store does not say, they stay."""
+        """Let go of those who may not watch any more. Raises what the store raises."""
         for watcher in list(self._watchers):
             try:
                 await watcher.check()
             except ApiError:
                 watcher.end()
-            except STORE_ERRORS:
-                log.debug("the store does not say who may still watch")
-                return
 
 
 class LiveResponse(Response):

@@ -69,6 +69,9 @@ class AnswerBuilder(ABC):
     stream ends, and the whole object.
     """
 
+    id = ""
+    """Of the answer, where that does not hold the request's."""
+
     def __init__(
         self,
         request: GenerationRequest,

@@ -10,6 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from fairlane.gateway.answers.builder import AnswerBuilder, Usage
 from fairlane.gateway.answers.chunks import Rhythm
+from fairlane.gateway.api import recording
 from fairlane.gateway.auth import Caller
 from fairlane.gateway.errors import ApiError, error_body, internal_error
 from fairlane.gateway.http import body_budget, response
@@ -20,12 +21,14 @@ from fairlane.gateway.http.response import Channel
 from fairlane.gateway.http.sse import ClientConnection, EventStream, Headers, Push, send_json
 from fairlane.gateway.middleware.tenant import Journal, Notes
 from fairlane.gateway.observability.metrics import PROVIDER, Telemetry, is_recording
+from fairlane.gateway.records.recorder import RequestRecorder
 from fairlane.gateway.requests.delivery import Dispatcher
 from fairlane.gateway.requests.prepare import Generation, Kind, Plan, Preparer
 from fairlane.gateway.requests.request import LiveRequest
 from fairlane.gateway.requests.settlement import Settlements
 from fairlane.gateway.requests.stream import TokenEvents
 from fairlane.gateway.requests.submit import Submitter
+from fairlane.gateway.traces.recorder import TraceRecorder
 
 _WHOLE = Rhythm()
 """Of an answer that is not told before its end."""
@@ -51,6 +54,8 @@ class Parts:
     dispatcher: Dispatcher
     settlements: Settlements
     telemetry: Telemetry
+    recorder: RequestRecorder
+    trace: TraceRecorder
 
 
 class Generate(Generic[Generation]):
@@ -65,20 +70,40 @@ class Generate(Generic[Generation]):
         caller, journal = scope["state"]["caller"], scope["state"]["journal"]
         answer: Channel = scope["state"][response.STATE]
         disconnect = scope["state"][STATE]
-        plan = await self._read(scope, receive, answer, caller, journal)
-        with plan:
-            journal.lane, journal.model = plan.service_level.lane.name, plan.model.name
-            if is_recording():
-                self._note(journal, plan)
-            in_flight = self._parts.telemetry.in_flight
-            in_flight.add(journal.lane)
-            try:
-                if plan.request.stream:
-                    await self._stream(plan, caller, journal, disconnect, send, answer.push)
-                else:
-                    await self._plain(plan, caller, journal, disconnect, send)
-            finally:
-                in_flight.add(journal.lane, by=-1)
+        try:
+            plan = await self._read(scope, receive, answer, caller, journal)
+            with plan:
+                await self._serve(plan, caller, journal, disconnect, send, answer.push)
+        except BaseException as error:
+            recording.ended(self._parts.recorder, caller, journal, error)
+            raise
+        recording.ended(self._parts.recorder, caller, journal, None)
+
+    async def _serve(
+        self, plan: Plan, caller: Caller, journal: Journal, disconnect: Disconnect, send: Send, push: Push
+    ) -> None:
+        journal.lane, journal.model = plan.service_level.lane.name, plan.model.name
+        if is_recording():
+            self._note(journal, plan)
+        in_flight = self._parts.telemetry.in_flight
+        in_flight.add(journal.lane)
+        try:
+            if plan.request.stream:
+                await self._stream(plan, caller, journal, disconnect, send, push)
+            else:
+                await self._plain(plan, caller, journal, disconnect, send)
+            self._trace(plan, caller, journal, None)
+        except BaseException as error:
+            self._trace(plan, caller, journal, error)
+            raise
+        finally:
+            in_flight.add(journal.lane, by=-1)
+
+    def _trace(self, plan: Plan, caller: Caller, journal: Journal, error: BaseException | None) -> None:
+        """Tell the trace, where there is one. `error`: what ended the request."""
+        if self._parts.trace.is_on:
+            asked = plan.recorded(caller.identity.tenant, journal.arrived_s)
+            self._parts.trace.ended(asked, journal.outputs, error)
 
     async def _read(self, scope: Scope, receive: Receive, answer: Channel, caller: Caller, journal: Journal) -> Plan:
         """What the body asks for. The body itself goes with this, however long the answer takes."""
@@ -141,7 +166,9 @@ class Generate(Generic[Generation]):
         submitter, tier = self._parts.submitter, plan.service_level.service_tier
         request = await submitter.submit(caller, plan, journal.arrived_s)
         try:
-            return self._kind.answer(plan.request, plan.model, tier, request.jobs, out)
+            answer = self._kind.answer(plan.request, plan.model, tier, request.jobs, out)
+            recording.opened(self._parts.recorder, caller, journal, plan, request, answer.id)
+            return answer
         except BaseException as error:
             await submitter.end(caller, request, error)
             raise
@@ -183,6 +210,8 @@ class Generate(Generic[Generation]):
             eta_ms=plan.expected_ttft_ms,
             gap=self._parts.telemetry.gaps(journal.lane, journal.model, journal.tenant).observe,
         )
+        if journal.record is not None:
+            journal.record.follow(events)
         try:
             await events.run(answer, rhythm)
         finally:
@@ -209,6 +238,8 @@ class Generate(Generic[Generation]):
             events.queue_span.end()
         journal.first_token_s = events.first_token_s
         journal.prompt_tokens, journal.output_tokens = usage.prompt_tokens, usage.completion_tokens
+        if self._parts.trace.is_on:
+            journal.outputs = [sum([choice.counted for choice in job.choices]) for job in events.jobs]
         if is_recording():
             journal.notes |= _used(events, usage)
         journal.pace_s, journal.queued_s = events.seconds_per_token, events.queued_s

@@ -9,10 +9,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from fairlane.gateway import errors
-from fairlane.gateway.admin.router import AdminParts, refusal_of, with_key
+from fairlane.gateway.admin.router import AdminParts, refusal_of, showing
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.http.static import file_route
-from fairlane.gateway.operators import check_origin, cookie, session_of
+from fairlane.gateway.operators.sessions import check_origin, cookie, session_of
 from fairlane.store.errors import STORE_ERRORS
 
 FOLDER = resources.files("fairlane.gateway.console")
@@ -48,7 +48,8 @@ def routes() -> list[Route]:
 
 
 def session_route(parts: AdminParts) -> Route:
-    """`/console/session`: signs in with the admin key, and out again."""
+    """`/console/session`: signs in with the admin key or a token, and out again."""
+    sessions = parts.operators.sessions
 
     async def serve(request: Request) -> Response:
         scope, session = request.scope, session_of(request.scope)
@@ -56,10 +57,9 @@ def session_route(parts: AdminParts) -> Route:
             check_origin(scope)
             begun = None
             if request.method == "POST":
-                await with_key(parts.admin_keys, request)
-                begun = await parts.sessions.begin()
+                begun = await sessions.begin(await showing(parts.operators, request))
             if session is not None:
-                await parts.sessions.end(session)
+                await sessions.end(session)
         except (ApiError, *STORE_ERRORS) as error:
             return errors.response(refusal_of(error))
         return Response(status_code=204, headers={"set-cookie": cookie(scope, begun), "cache-control": "no-store"})

@@ -24,6 +24,7 @@ from fairlane.gateway.middleware.request_id import ANTHROPIC_HEADER, HEADER, log
 from fairlane.gateway.observability.metrics import Telemetry
 from fairlane.gateway.observability.tracing import Span, Value
 from fairlane.gateway.openai import rate_limits
+from fairlane.gateway.records.live import LiveRecord
 from fairlane.quotas.limits import LimitStatus
 from fairlane.quotas.store import QuotaStore
 from fairlane.store.circuit_breaker import Availability
@@ -101,7 +102,11 @@ class Journal:
     code: str = OK
     prompt_tokens: int = 0
     output_tokens: int = 0
+    outputs: Sequence[int] = ()
+    """Tokens of each prompt's choices together, where requests are recorded."""
     first_token_s: float | None = None
+    record: LiveRecord | None = None
+    """What is kept of it, once it was let in."""
     pace_s: float | None = None
     """Mean time from one token to the next."""
     queued_s: float | None = None

@@ -157,6 +157,9 @@ class Telemetry:
             "settlements_in_hand", "Settlements that wait for a worker or the store, as a number."
         )
         self.reaped = self._total("reaped", "Lapsed reservations of dead gateways that were settled here, as a number.")
+        self.records_dropped = self._total(
+            "request_records_dropped", "Requests that ended without a record of their own, as a number."
+        )
         self.wasted_tokens = self._total(
             "wasted_tokens", "Tokens published here that nobody is charged for, as a number."
         )

@@ -5,7 +5,8 @@
     schemas.py       what the tenants' endpoints answer, and the headers of requests and answers
     responses.py     the same of the Responses API; anthropic.py, of Anthropic's
     refine.py        makes pydantic's schemas such that generators of clients understand them
-    descriptions.py  a line for each property; figure_descriptions.py, simulation_descriptions.py, of those subjects
+    descriptions.py  a line for each property; figure_descriptions.py, record_descriptions.py and
+                     simulation_descriptions.py, of those subjects
     examples.py      a body for each operation
     page.py          the document as a page: Swagger UI from `vendor/`, as it was published
 

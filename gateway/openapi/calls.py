@@ -22,6 +22,7 @@ from fairlane.gateway.openai.wire import ChatBody, CompletionBody
 from fairlane.gateway.openapi import anthropic as anthropic_schemas
 from fairlane.gateway.openapi import responses as response_schemas
 from fairlane.gateway.openapi import schemas as openapi_schemas
+from fairlane.gateway.records.views import RequestDetail
 
 Json = dict[str, Any]
 Who = Literal["tenant", "admin", "anyone"]
@@ -46,7 +47,7 @@ _ANY_TENANT: tuple[Code, ...] = (
     "quota_store_unavailable",
     "shutting_down",
 )
-_OPERATOR: tuple[Code, ...] = ("invalid_api_key", "rate_limit_exceeded", "quota_store_unavailable")
+_OPERATOR: tuple[Code, ...] = ("invalid_api_key", "rate_limit_exceeded", "quota_store_unavailable", "role_not_allowed")
 ANY_ADMIN: tuple[Code, ...] = ("invalid_request_error", *_OPERATOR)
 BY_SESSION: tuple[Code, ...] = ("origin_not_allowed",)
 """Of what changes something."""
@@ -288,6 +289,15 @@ TENANT_API: tuple[Documented, ...] = (
         who="tenant",
         answers={JSON: QuotaView},
         codes=_ANY_TENANT,
+    ),
+    Documented(
+        method="GET",
+        path="/v1/requests/{request}",
+        name="get_own_request",
+        summary="Show what became of a request of the tenant's and why; by its `x-request-id` or its answer's id",
+        who="tenant",
+        answers={JSON: RequestDetail},
+        codes=_FOUND,
     ),
 )
 BATCH_API: tuple[Documented, ...] = (

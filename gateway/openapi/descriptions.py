@@ -5,11 +5,14 @@
 
 from collections.abc import Mapping
 
+from fairlane.gateway.openapi.record_descriptions import RECORD_PROPERTIES
+
 _UNUSED = "OpenAI's field, always null here"
 _EARLIER = "OpenAI's field, always null or empty"
 _HINT = "The caller's own word, for its own use: it changes nothing"
 
 PROPERTIES: Mapping[str, str] = {
+    **RECORD_PROPERTIES,
     "allowed_tools": "Which ones, and whether one has to be called",
     "arguments": "Its arguments, as JSON",
     "cache_salt": "Prompts are found in a cache only by requests with the same word",
@@ -71,12 +74,15 @@ PROPERTIES: Mapping[str, str] = {
     "reasoning_tokens": "Always 0",
     "rejected_prediction_tokens": "Always 0",
     "bytes": "The token as bytes of UTF-8; a part of a character has some of its bytes",
+    "cached_input": "Of a prompt token that a cache held",
     "cached_tokens": "Tokens of the prompt that were in a cache: part of `prompt_tokens`",
     "card_sha256": "Which card the worker speaks for",
     "changes": "What was before and what is after, of the fields that changed",
     "choices": "One for each `n` of each prompt, by index",
     "cidrs": "Networks that callers must come from; null: any",
     "code": "For programs: one of the table of errors",
+    "cost": "In nano-units (billionths) of the currency, each request at the prices of its start",
+    "currency": "What all prices and charges are in",
     "ExplainView.code": "As the refusal would say it; null where it would be admitted",
     "completion_tokens": "Output tokens of all choices, as charged",
     "concurrent_requests": "Requests that run or wait at once",
@@ -131,11 +137,17 @@ PROPERTIES: Mapping[str, str] = {
     "AllowedTools.type": "Always `allowed_tools`",
     "ResponseFormat.type": "Which form",
     "input": "Text or token ids, one or several",
+    "PriceView.input": "Of a prompt token",
+    "PriceView.lane": "`latency`, `throughput`, or `*`: any",
+    "PriceView.model": "Name of a model; `*`: any",
+    "PriceView.output": "Of an output token",
     "input_cached_tokens": "Prompt tokens that were in a cache",
     "input_tokens": "Prompt tokens",
     "input_tokens_per_minute": "Prompt tokens in any 60 seconds",
     "input_uncached_tokens": "Prompt tokens that were computed",
+    "gpu_seconds": "Its share of the time of its workers' steps, as they measured it",
     "key": "Id of an API key",
+    "kv_block_seconds": "KV blocks that it held, times how long, as workers measured it",
     "CreatedKeyView.key": "The key itself, shown this once; null: it is other software's",
     "NewKeyView.key": "The key itself, shown this once",
     "lane": "`latency` or `throughput`",
@@ -176,6 +188,9 @@ PROPERTIES: Mapping[str, str] = {
     "min_p": "Leave out tokens less likely than this share of the likeliest one",
     "min_tokens": "Output tokens before the choice may end",
     "model": "The model's name",
+    "month": "As 2026-11",
+    "organisation": "Id of the tenant at its top",
+    "organisations": "Each with all tenants in it",
     "LimitsByView.model": "null: any",
     "model_aliases": "Other names for models, each with the model's own",
     "models": "Names of models that may be used; null: all",
@@ -284,6 +299,8 @@ PROPERTIES: Mapping[str, str] = {
     "top_logprobs": "Log-probabilities of the likeliest tokens in each place",
     "ChatBody.top_logprobs": "Of how many of the likeliest tokens, beside the chosen one; needs `logprobs`",
     "top_p": "Draw from the likeliest tokens that come to this share together",
+    "prices": "Of the rows that fit, model and lane go before model, that before lane, that before any",
+    "tenants": "Each that used something",
     "total": "All of it together",
     "total_tokens": "Both together",
     "tpot_target_ms": "Target of each further token; where it fits the machine, that of the slowest worker",

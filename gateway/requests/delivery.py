@@ -161,6 +161,10 @@ class Dispatcher:
         """How long a job that is there now still waits; None where that is not known."""
         return self._open_requests.still_waits_ms(job, place)
 
+    async def position(self, job: LiveJob) -> int | None:
+        """Its job's place among its tenant's, from 1; None once a worker has it. Raises STORE_ERRORS."""
+        return await self.queue(job.queue).position(job.id)
+
     def move(self, job: LiveJob, queue: str) -> None:
         """Its job is about to be put into another queue: what is still said of it where it was is not heard."""
         self.queue(queue)

@@ -26,6 +26,8 @@ from fairlane.gateway.requests.constraints import grammar_of
 from fairlane.gateway.requests.request import LiveJob, job_ids, random_id
 from fairlane.gateway.requests.service_level import CLASS_HEADER, LANE_HEADER, ServiceLevel, agree
 from fairlane.gateway.text.tokenizer import PromptTooLong, TextModel, TokenStream
+from fairlane.gateway.traces.recorder import Asked, TraceRecorder
+from fairlane.quotas.tenants import Tenant
 from fairlane.scheduler.admission.decide import Admitted
 from fairlane.scheduler.admission.open_requests import Request
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
@@ -114,14 +116,41 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         shows_marks = request.is_conversation and text.output_format.shows_marks(request.offered_tools)
         return TokenStream(text, request.stop, min_tokens=request.min_tokens, control_text=shows_marks)
 
+    def recorded(self, tenant: Tenant, arrived_s: float) -> Asked:
+        """What a trace keeps of it."""
+        return _asked(self.request, self.model, self.service_level, self.prompts, self.asked, tenant, arrived_s)
+
     def class_name(self, jobs: Sequence[LiveJob]) -> str:
         """As the answer's header has it: the queue may have promised less than admission would."""
-        booked = all(job.message is not None and job.message.guaranteed for job in jobs)
-        return class_name(guaranteed=self.guaranteed and booked)
+        return class_name(guaranteed=self.is_guaranteed(jobs))
+
+    def is_guaranteed(self, jobs: Sequence[LiveJob]) -> bool:
+        """The same as one word."""
+        return self.guaranteed and all(job.message is not None and job.message.guaranteed for job in jobs)
 
     def headers(self, jobs: Sequence[LiveJob]) -> Headers:
         """What the answer says of how it was served; of its jobs, once they are put."""
         return [*_served_as(self.service_level.lane.name, self.class_name(jobs))]
+
+
+def _asked(
+    request: GenerationRequest,
+    model: ServedModel,
+    level: ServiceLevel,
+    prompts: Sequence[Tokens],
+    requests: Sequence[Request],
+    tenant: Tenant,
+    arrived_s: float,
+) -> Asked:
+    return Asked(
+        arrived_s=arrived_s,
+        tenant=tenant,
+        model=model.name,
+        level=level,
+        prompts=prompts,
+        requests=requests,
+        salt=request.cache_salt,
+    )
 
 
 @cache  # of few lanes and two classes
@@ -141,8 +170,11 @@ class Preparer:
         refusal: Callable[[], ApiError | None],
         room: BodyRoom,
         grammars: GrammarChecker,
+        trace: TraceRecorder,
     ) -> None:
-        """`refusal`: why no request is let in any more, if so. `room`: what a body may hold."""
+        """`refusal`: why no request is let in any more, if so. `room`: what a body may hold. `trace`: hears of what
+        admission refuses."""
+        self._trace = trace
         self._grammars = grammars
         self._room = room
         self._lanes = lanes
@@ -205,6 +237,10 @@ class Preparer:
                 answers = admit(ids, asked, model, known, now_ms=now_ms)
             except ApiError as refused:
                 refused.lane = service_level.lane.name
+                refused.asked = model.name, sum(map(len, prompts))
+                if self._trace.is_on:
+                    wanted = _asked(request, model, service_level, prompts, asked, tenant, arrived_s)
+                    self._trace.ended(wanted, (), refused)
                 raise
         return Plan(
             request=request,

@@ -14,7 +14,8 @@ import asyncio
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Protocol
 
 from fairlane.gateway.errors import ApiError, invalid_api_key
@@ -25,7 +26,7 @@ from fairlane.gateway.requests.settlement import recorded
 from fairlane.quotas.store import TOMBSTONE_MS, Charge, Lapsed, QuotaStore
 from fairlane.quotas.tenants import Tenant
 from fairlane.scheduler.queue.types import JobState
-from fairlane.store.errors import StoreFailures
+from fairlane.store.errors import STORE_ERRORS, StoreFailures
 from fairlane.store.retry import every
 
 log = logging.getLogger(__name__)
@@ -46,6 +47,10 @@ class Tenants(Protocol):
         """The tenant, or None where it was deleted."""
 
 
+async def _unheard(lapsed: Lapsed, charge: Charge) -> None:
+    """Nobody wants to know."""
+
+
 class Reaper:
     """Three loops over the store. Nothing here is on a request's way."""
 
@@ -57,9 +62,12 @@ class Reaper:
         fleet_cache: FleetCache,
         *,
         lease_s: float,
+        on_reaped: Callable[[Lapsed, Charge], Awaitable[None]] = _unheard,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`directory`: knows the queues that jobs for a model may stand in. `lease_s`: of a reservation."""
+        """`directory`: knows the queues that jobs for a model may stand in. `lease_s`: of a reservation. `on_reaped`:
+        is told what was settled; it may raise STORE_ERRORS, and is not asked again."""
+        self._on_reaped = on_reaped
         self._quotas = quotas
         self._tenants = tenants
         self._dispatcher = dispatcher
@@ -166,6 +174,8 @@ class Reaper:
                 charge.outcome,
                 charge.output_tokens,
             )
+            with suppress(*STORE_ERRORS):
+                await self._on_reaped(lapsed, charge)
 
 
 def _by_root(requests: Iterable[LiveRequest]) -> dict[str, list[str]]:

@@ -65,6 +65,11 @@ def job_ids(booking_id: str, prompts: int) -> list[str]:
     return [booking_id, *(f"{booking_id}-{number:03}" for number in range(1, prompts))]
 
 
+def request_of(job_id: str) -> str:
+    """Id of the request that a job is of."""
+    return job_id.partition("-")[0]
+
+
 def owed(
     outcome: Outcome,
     prompt_tokens: int,
@@ -148,6 +153,19 @@ class Grants(Protocol):
         """Nothing is asked for any more."""
 
 
+class Record(Protocol):
+    """Who keeps what becomes of a request; `gateway.records.live` has it."""
+
+    def heard(self, job: "LiveJob", event: Event) -> None:
+        """A worker has said something of a job, beside its tokens."""
+
+    def charged(self, charge: Charge) -> None:
+        """It is settled, and its jobs are still at hand."""
+
+    def settled(self) -> None:
+        """A reaper will settle it."""
+
+
 @dataclass(slots=True, eq=False)
 class LiveRequest:
     """What one request holds of its budget, and the news of its jobs until they are told: one reader, and writers on
@@ -166,6 +184,8 @@ class LiveRequest:
     """The store has booked its charge."""
     statuses: tuple[LimitStatus, ...] | None = None
     """The caller's limits as that left them; None: the store has not said."""
+    record: "Record | None" = None
+    """Who keeps what becomes of it, from when all its jobs are put."""
     is_faulty: bool = False
     """A fault has come, told or not."""
     _news: "list[tuple[LiveJob, News]]" = field(default_factory=list, repr=False)
@@ -229,6 +249,8 @@ class LiveJob:
     """Set before it is put: from then on it may be in the queue, whatever `put` answered."""
     queued_s: float = 0.0
     """When it was first put, on the event loop's clock."""
+    place: int = 0
+    """Its first among its tenant's in the queue, from 1."""
     choices: list[Choice] = field(default_factory=list)
     preemptions: int = 0
     cached_tokens: int = 0
@@ -282,6 +304,8 @@ class LiveJob:
                 self._ended.set()
         elif isinstance(event, Preempted):
             self.preemptions += 1
+        if self.request.record is not None:
+            self.request.record.heard(self, event)
         self.request.deliver(self, event)
 
     def cut(self, tokens: int, limited_by: str) -> None:

@@ -186,6 +186,8 @@ class Settlements:
         request.statuses = settled.statuses
         request.settled = True
         self._dispatcher.wasted_tokens += max(0, request.published - charge.output_tokens)
+        if request.record is not None:
+            request.record.charged(charge)
         for job in request.jobs:
             self._dispatcher.release(job)
         request.jobs = []  # which hold it: else all of them would stay until the next collection
@@ -194,6 +196,8 @@ class Settlements:
 
     def _leave(self, request: LiveRequest) -> None:
         """To a reaper, who settles it whole: what still runs of it ends here."""
+        if request.record is not None:
+            request.record.settled()
         for job in request.jobs:
             self._dispatcher.abandon(job)
             if not job.settled:

@@ -224,7 +224,7 @@ class Paused(msgspec.Struct, frozen=True, kw_only=True, tag="paused"):
 class JobSteps(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a job's steps at the worker that ended it came to, over all its choices."""
 
-    queued_ms: float | None = None
+    taken_ms: float | None = None
     """From the job's arrival until this worker took it; None: an earlier holder had published tokens of it."""
     prefill_steps: int = 0
     prefill_tokens: int = 0

@@ -76,7 +76,7 @@ EVENTS: list[Event] = [
         job_id="f1",
         epoch=3,
         outcome=Outcome.FINISHED,
-        steps=JobSteps(queued_ms=3.5, prefill_steps=1, prefill_tokens=8, decode_steps=2, waits_ms={"blocks": 10.0}),
+        steps=JobSteps(taken_ms=3.5, prefill_steps=1, prefill_tokens=8, decode_steps=2, waits_ms={"blocks": 10.0}),
     ),
 ]
 CONTROLS: list[Control] = [Cancel(job_id="f1"), Grant(job_id="f1", granted_until=64), Drain()]

@@ -1,0 +1,100 @@
+"""What generation tells the records of requests: what was let in, how it ended, and what was not let in."""
+
+import asyncio
+
+from starlette.requests import ClientDisconnect
+
+from fairlane.gateway.auth import Caller
+from fairlane.gateway.errors import ApiError
+from fairlane.gateway.middleware.tenant import CLIENT_CLOSED, Journal
+from fairlane.gateway.observability.metrics import traceparent
+from fairlane.gateway.records.record import LONGEST_TEXT, RequestRecord
+from fairlane.gateway.records.recorder import Refused, RequestRecorder
+from fairlane.gateway.requests.prepare import Plan
+from fairlane.gateway.requests.request import LiveRequest
+from fairlane.gateway.requests.settlement import outcome_of
+from fairlane.scheduler.protocol.lanes import LaneName
+from fairlane.scheduler.protocol.messages import Outcome
+from fairlane.store.errors import STORE_ERRORS
+
+_RECORDED = frozenset({429, 503, 504})
+"""Statuses of refusals that are recorded: what others are for, the caller has sent."""
+_TRACED = "-01"
+"""How a `traceparent` ends whose trace somebody keeps."""
+
+
+def opened(
+    recorder: RequestRecorder, caller: Caller, journal: Journal, plan: Plan, request: LiveRequest, answer_id: str
+) -> None:
+    """All jobs of a request are put. `answer_id`: where the answer's id does not hold the request's; else empty."""
+    if not recorder.enabled:
+        return
+    level, parent = plan.service_level, traceparent()
+    record = RequestRecord(
+        id=request.id,
+        request_id=journal.request_id,
+        tenant=caller.tenant_id,
+        key=caller.key_id,
+        arrived_s=0.0,
+        endpoint=journal.endpoint,
+        model=plan.model.name,
+        lane=level.lane.name.value,
+        trace_id=parent[3:35] if parent.endswith(_TRACED) else "",
+        answer_id=answer_id,
+        guaranteed=plan.is_guaranteed(request.jobs),
+        deadline_ms=level.deadline_ms,
+        ttft_deadline_ms=level.hard_ttft_ms,
+        ttft_target_ms=level.ttft_ms,
+        expected_ttft_ms=plan.expected_ttft_ms or None,
+        prompt_tokens=request.ask.prompt_tokens,
+        choices=request.ask.n * len(request.jobs),
+    )
+    journal.record = recorder.open(record, request, journal.arrived_s)
+
+
+def ended(recorder: RequestRecorder, caller: Caller, journal: Journal, error: BaseException | None) -> None:
+    """Generation has ended, by this error if by one; what was never let in is noted too."""
+    if not recorder.enabled:
+        return
+    code, message, limit = _said(error)
+    if journal.record is not None:
+        outcome = Outcome.FINISHED if error is None else _outcome(error)
+        journal.record.answered(code, outcome, message, limit)
+    elif isinstance(error, ApiError) and error.status in _RECORDED:
+        model, prompt_tokens = error.asked
+        lane = journal.lane if journal.lane in set(LaneName) else ""
+        refused = Refused(
+            tenant=caller.tenant_id,
+            key=caller.key_id,
+            request_id=journal.request_id,
+            endpoint=journal.endpoint,
+            code=error.code,
+            message=message,
+            limit=limit,
+            lane=error.lane or lane,
+            model=model,
+            prompt_tokens=prompt_tokens,
+        )
+        recorder.refused(refused, journal.arrived_s)
+
+
+def _said(error: BaseException | None) -> tuple[str | None, str, str]:
+    """Code, message and limit of an error. Only our own errors' words are known to hold nothing of a prompt."""
+    match error:
+        case None:
+            return None, "", ""
+        case ApiError():
+            return error.code, error.message[:LONGEST_TEXT], "" if error.limit is None else error.limit.name
+        case ClientDisconnect() | asyncio.CancelledError():
+            return CLIENT_CLOSED, "", ""
+        case _ if isinstance(error, STORE_ERRORS):
+            return "quota_store_unavailable", "The store did not answer.", ""
+        case _:
+            return "internal_error", "", ""
+
+
+def _outcome(error: BaseException) -> Outcome:
+    """Where the settlement says nothing else."""
+    if isinstance(error, ApiError):
+        return outcome_of(error)
+    return Outcome.CANCELLED if isinstance(error, ClientDisconnect | asyncio.CancelledError) else Outcome.FAILED

@@ -1,0 +1,143 @@
+-- Records of requests. A document stands under its id with its names before it, each with a NUL behind it, so that a
+-- record that makes room takes its names along.
+
+-- name: records_write
+-- Writes what one gateway has to say: records of requests that ended, of those that run, and what runs no more. Called by
+-- RecordStore.
+-- KEYS[1]  prefix of all keys
+-- ARGV     1 gateway, 2 most records of ended requests, 3 plain ones beyond which these make room first, 4 how long those
+--          that run are kept, ms, 5 how many ended; then of each: id, when it ended (ms), 1 or 0 (special), its names
+--          (with a NUL behind each), the document; then how many run; then of each: id, its names, the document; then
+--          of those that run no more: id, its names
+local prefix, gateway, at = KEYS[1], ARGV[1], 5
+local docs, names, ends, plain = prefix .. 'docs', prefix .. 'names', prefix .. 'ends', prefix .. 'plain'
+local live, gateways = prefix .. 'live:' .. gateway, prefix .. 'gateways'
+
+local function all_names(packed)
+  local found = {}
+  for name in string.gmatch(packed, '([^%z]+)%z') do found[#found + 1] = name end
+  return found
+end
+
+local function next_argument()
+  at = at + 1
+  return ARGV[at]
+end
+
+for _ = 1, tonumber(ARGV[5]) do
+  local id, ended, is_special, packed, doc =
+    next_argument(), next_argument(), next_argument(), next_argument(), next_argument()
+  redis.call('HSET', docs, id, #packed .. ':' .. packed .. doc)
+  for _, name in ipairs(all_names(packed)) do redis.call('HSET', names, name, id) end
+  redis.call('ZADD', ends, ended, id)
+  if is_special == '1' then
+    redis.call('ZREM', plain, id)
+  else
+    redis.call('ZADD', plain, ended, id)
+  end
+end
+
+local excess = math.min(redis.call('ZCARD', ends) - ARGV[2], 1000)
+while excess > 0 do
+  local from = redis.call('ZCARD', plain) > tonumber(ARGV[3]) and plain or ends
+  local id = redis.call('ZRANGE', from, 0, 0)[1]
+  local stored = redis.call('HGET', docs, id)
+  local length, start = string.match(stored or '', '^(%d+):()')
+  if length then
+    for _, name in ipairs(all_names(string.sub(stored, start, start + length - 1))) do
+      if redis.call('HGET', names, name) == id then redis.call('HDEL', names, name) end
+    end
+  end
+  redis.call('HDEL', docs, id)
+  redis.call('ZREM', ends, id)
+  redis.call('ZREM', plain, id)
+  excess = excess - 1
+end
+
+local running = tonumber(next_argument())
+for _ = 1, running do
+  local id, packed, doc = next_argument(), next_argument(), next_argument()
+  redis.call('HSET', live, id, doc)
+  for _, name in ipairs(all_names(packed)) do redis.call('HSET', live, name, id) end
+end
+while at < #ARGV do
+  local id, packed = next_argument(), next_argument()
+  redis.call('HDEL', live, id)
+  for _, name in ipairs(all_names(packed)) do
+    if redis.call('HGET', live, name) == id then redis.call('HDEL', live, name) end
+  end
+end
+if redis.call('EXISTS', live) == 1 then
+  local time = redis.call('TIME')
+  local now = time[1] * 1000 + math.floor(time[2] / 1000)
+  redis.call('PEXPIRE', live, ARGV[4])
+  redis.call('ZADD', gateways, now, gateway)
+  redis.call('ZREMRANGEBYSCORE', gateways, '-inf', now - ARGV[4])
+else
+  redis.call('ZREM', gateways, gateway)
+end
+
+-- name: records_find
+-- One record by any of its names, ended or not. Called by RecordStore.
+-- KEYS[1]  prefix of all keys
+-- ARGV     1 id or other name
+-- Returns  {document, ms since its gateway last spoke, or -1 where it has ended, its gateway}, or nothing
+local prefix = KEYS[1]
+local id = redis.call('HGET', prefix .. 'names', ARGV[1]) or ARGV[1]
+local stored = redis.call('HGET', prefix .. 'docs', id)
+local found
+if stored then
+  local length, start = string.match(stored, '^(%d+):()')
+  found = {string.sub(stored, start + length), -1, ''}
+end
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local gateways = redis.call('ZRANGE', prefix .. 'gateways', 0, -1, 'WITHSCORES')
+for place = 1, #gateways, 2 do
+  local live = prefix .. 'live:' .. gateways[place]
+  local running = string.find(ARGV[1], '/', 1, true) and redis.call('HGET', live, ARGV[1]) or ARGV[1]
+  local doc = running and (running ~= id or not found) and redis.call('HGET', live, running)
+  if doc then return {doc, math.floor(now - gateways[place + 1]), gateways[place]} end
+end
+return found or {}
+
+-- name: records_ended
+-- A part of the ring, the newest first. Called by RecordStore.
+-- KEYS[1]  prefix of all keys
+-- ARGV     1 the latest end, ms, or +inf, 2 how many of these are passed over, 3 most records
+-- Returns  documents
+local prefix = KEYS[1]
+local ids = redis.call('ZREVRANGEBYSCORE', prefix .. 'ends', ARGV[1], '-inf', 'LIMIT', ARGV[2], ARGV[3])
+if #ids == 0 then return {} end
+local found = {}
+for _, stored in ipairs(redis.call('HMGET', prefix .. 'docs', unpack(ids))) do
+  if stored then
+    local length, start = string.match(stored, '^(%d+):()')
+    found[#found + 1] = string.sub(stored, start + length)
+  else
+    found[#found + 1] = ''
+  end
+end
+return found
+
+-- name: records_running
+-- What one gateway has that runs. Called by RecordStore.
+-- KEYS[1]  prefix of all keys
+-- ARGV     1 gateway
+-- Returns  {ms since it last spoke, document, …}
+local prefix, time = KEYS[1], redis.call('TIME')
+local spoke = redis.call('ZSCORE', prefix .. 'gateways', ARGV[1])
+if not spoke then return {} end
+local found = {math.floor(time[1] * 1000 + math.floor(time[2] / 1000) - spoke)}
+local all = redis.call('HGETALL', prefix .. 'live:' .. ARGV[1])
+for place = 1, #all, 2 do
+  if not string.find(all[place], '/', 1, true) then found[#found + 1] = all[place + 1] end
+end
+return found
+
+-- name: records_left
+-- A gateway goes: nothing of it runs any more. Called by RecordStore.
+-- KEYS[1]  prefix of all keys
+-- ARGV     1 gateway
+redis.call('DEL', KEYS[1] .. 'live:' .. ARGV[1])
+redis.call('ZREM', KEYS[1] .. 'gateways', ARGV[1])

@@ -1,0 +1,294 @@
+"""The records of this gateway's requests: which are kept, and when they are written. Nothing here fails a request.
+
+A request pays for a few assignments; a timer writes what has come together, one call of the store for all. Where more
+requests end than are kept, those with something special about them (failed, refused for a deadline or for want of a
+worker, preempted, paused, late) come first and the others are drawn by lot; of a tenant's refusals a few are kept each
+time, however many there are. While the store is away what waits is bounded, and the oldest of it goes.
+"""
+
+import asyncio
+import itertools
+import random
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from fairlane.gateway.records.live import LiveRecord
+from fairlane.gateway.records.record import LONGEST_TEXT, RequestRecord
+from fairlane.gateway.records.storage import EndedRecord, RecordStore, packed_names
+from fairlane.gateway.requests.request import LiveJob, LiveRequest, random_id
+from fairlane.quotas.store import Charge, Lapsed
+from fairlane.scheduler.protocol.messages import Outcome
+from fairlane.store.errors import STORE_ERRORS
+from fairlane.store.retry import every
+
+FLUSH_EVERY_S = 0.5
+MOST_A_FLUSH = 100
+"""Records of requests that ended, of either kind."""
+MOST_WAITING = 10 * MOST_A_FLUSH
+"""Of these, while the store is away."""
+MOST_REFUSALS, MOST_OF_A_TENANT = 40, 5
+"""Refused requests that are kept each time, of all and of one tenant."""
+MOST_LIVE = 1_000
+"""Requests that run and are shown to other gateways; those that came first."""
+NEWS_AFTER_MS = 500.0
+"""A request that is over sooner is written once."""
+REFRESH_S = 5.0
+"""How often a request is written that does nothing but produce tokens."""
+PLACES_A_FLUSH = 8
+"""Requests whose place in the queue is asked for."""
+PLACE_AFTER_MS = 1_000.0
+_OWN_LIMITS = frozenset({"rate_limit_exceeded", "concurrency_limit_exceeded", "queue_full", "insufficient_quota"})
+"""Refusals that say more of the caller than of the system."""
+
+
+class Queues(Protocol):
+    """Where a job waits; `requests.delivery.Dispatcher` is one."""
+
+    async def position(self, job: LiveJob) -> int | None:
+        """Its place, from 1; None once a worker has it. Raises STORE_ERRORS."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """What is known of a request that was not let in."""
+
+    tenant: str
+    key: str
+    request_id: str
+    endpoint: str
+    code: str
+    message: str
+    limit: str
+    lane: str = ""
+    model: str = ""
+    prompt_tokens: int = 0
+
+
+@dataclass(slots=True)
+class _Lot:
+    """Some of all that came, each as likely as the others."""
+
+    most: int
+    came: int = 0
+    kept: list[EndedRecord] = field(default_factory=list)
+
+    def add(self, one: EndedRecord) -> None:
+        self.came += 1
+        if len(self.kept) < self.most:
+            self.kept.append(one)
+        elif (place := random.randrange(self.came)) < self.most:
+            self.kept[place] = one
+
+
+class RequestRecorder:
+    """Of one gateway. `run` writes; the other calls only take notes."""
+
+    def __init__(
+        self,
+        store: RecordStore,
+        queues: Queues,
+        gateway_id: str,
+        *,
+        enabled: bool,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._queues = queues
+        self._gateway_id = gateway_id
+        self.enabled = enabled
+        self._wall_clock = wall_clock
+        self._live: dict[str, LiveRecord] = {}
+        self._special, self._plain = _Lot(MOST_A_FLUSH), _Lot(MOST_A_FLUSH)
+        self._unwritten: list[EndedRecord] = []
+        """Taken from the two, and not in the store yet."""
+        self._gone: dict[str, str] = {}
+        """What was written as running and is over: names by id."""
+        self._refusals: Counter[str] = Counter()
+        """By tenant, since the last time."""
+        self._turns: Iterator[str] = iter(())
+        self._one_at_a_time = asyncio.Lock()
+        self.dropped = 0
+        """Requests that ended without a record that is kept."""
+
+    def open(self, record: RequestRecord, request: LiveRequest, arrived_s: float) -> LiveRecord | None:
+        """Keep what becomes of a request whose jobs are all put. `arrived_s`: on the event loop's clock."""
+        if not self.enabled or not request.jobs:
+            return None
+        clock = asyncio.get_running_loop().time
+        live = LiveRecord(record, request, arrived_s, clock, self._over)
+        record.gateway = self._gateway_id
+        record.arrived_s = self._wall_clock() - (clock() - arrived_s)
+        if live.job.place:
+            record.add(live.age_ms, "queued", live.job.place)
+        request.record = self._live[record.id] = live
+        return live
+
+    def refused(self, refused: Refused, arrived_s: float) -> None:
+        """Keep, of requests that were not let in, a few."""
+        refusals, tenant = self._refusals, refused.tenant
+        if not self.enabled or refusals[tenant] >= MOST_OF_A_TENANT or refusals.total() >= MOST_REFUSALS:
+            self.dropped += self.enabled
+            return
+        refusals[tenant] += 1
+        took_s = asyncio.get_running_loop().time() - arrived_s
+        record = RequestRecord(
+            id=random_id(),
+            request_id=refused.request_id,
+            tenant=tenant,
+            key=refused.key,
+            arrived_s=self._wall_clock() - took_s,
+            endpoint=refused.endpoint,
+            model=refused.model,
+            lane=refused.lane,
+            gateway=self._gateway_id,
+            state="ended",
+            outcome=Outcome.REJECTED.value,
+            code=refused.code,
+            message=refused.message[:LONGEST_TEXT],
+            limit=refused.limit,
+            prompt_tokens=refused.prompt_tokens,
+            total_ms=round(took_s * 1e3, 1),
+        )
+        self._end(record)
+
+    def local(self, name: str, tenant: str | None = None) -> RequestRecord | None:
+        """A record that this gateway has and the store may not have yet: by its id or, for the tenant if one is named,
+        by the request's or the answer's id."""
+        ended = (one.record for one in (*self._unwritten, *self._special.kept, *self._plain.kept))
+        for record in itertools.chain(reversed([*ended]), reversed([one.record for one in self._live.values()])):
+            is_meant = name == record.id or name in (record.request_id, record.answer_id)
+            if is_meant and tenant in (None, record.tenant):
+                live = self._live.get(record.id)
+                if live is not None:
+                    live.update()
+                return record
+        return None
+
+    def running(self) -> list[RequestRecord]:
+        """Of this gateway, as they are now."""
+        for live in self._live.values():
+            live.update()
+        return [live.record for live in self._live.values()]
+
+    async def reaped(self, lapsed: Lapsed, charge: Charge) -> None:
+        """The request of a gateway that is gone was settled here: its record says so from now on."""
+        if not self.enabled:
+            return
+        record = await self._store.find(lapsed.reservation_id)
+        if record is None:
+            record = RequestRecord(
+                id=lapsed.reservation_id,
+                request_id="",
+                tenant=lapsed.tenant,
+                key="",
+                arrived_s=self._wall_clock(),
+                model=lapsed.model,
+                lane=lapsed.lane,
+            )
+        record.outcome = charge.outcome
+        record.charges = (charge.prompt_tokens, charge.cached_tokens, charge.output_tokens)
+        record.output_tokens = max(record.output_tokens, charge.output_tokens)
+        record.preempted = max(record.preempted, charge.preemptions)
+        if record.state != "ended":
+            record.state = "ended"
+            record.total_ms = round((self._wall_clock() - record.arrived_s) * 1e3, 1)
+            record.message = "The gateway that served it was lost, and what had been published is charged."
+            record.add(record.total_ms, "ended")
+        await self._store.settle_lost(record.gateway or self._gateway_id, record)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        if self.enabled:
+            await every(FLUSH_EVERY_S, "writing request records", self.flush)
+
+    async def flush(self) -> None:
+        """Write what there is to say. Raises STORE_ERRORS; then it is said the next time."""
+        async with self._one_at_a_time:
+            await self._flush()
+
+    async def _flush(self) -> None:
+        self._refusals.clear()
+        self._unwritten += [*self._special.kept, *self._plain.kept]
+        lost = max(0, len(self._unwritten) - MOST_WAITING)
+        self.dropped += sum(max(0, lot.came - lot.most) for lot in (self._special, self._plain)) + lost
+        del self._unwritten[:lost]
+        self._special, self._plain = _Lot(MOST_A_FLUSH), _Lot(MOST_A_FLUSH)
+        await self._ask_places()
+        now_s = asyncio.get_running_loop().time()
+        running = self._with_news(now_s)
+        ended, gone = self._unwritten[: 2 * MOST_A_FLUSH], [*self._gone.items()]
+        if not (ended or running or gone or any(live.written_s for live in self._live.values())):
+            return
+        await self._store.write(ended, [live.record for live in running], gone)
+        for live in running:
+            live.written_s, live.has_news = now_s, False
+            if live.record.id not in self._live:  # it ended while that was written
+                self._gone[live.record.id] = packed_names(live.record)
+        del self._unwritten[: len(ended)]
+        for record_id, _ in gone:
+            self._gone.pop(record_id, None)
+
+    async def aclose(self) -> None:
+        """Write what is left: this gateway ends."""
+        if not self.enabled:
+            return
+        try:
+            await self.flush()
+            if not self._live:  # what a reaper has to settle is found by its record
+                await self._store.leave()
+        except STORE_ERRORS:
+            return
+
+    def _over(self, live: LiveRecord) -> None:
+        record = live.record
+        self._live.pop(record.id, None)
+        if live.written_s:
+            self._gone[record.id] = packed_names(record)
+        self._end(record)
+
+    def _end(self, record: RequestRecord) -> None:
+        is_special = _is_special(record)
+        (self._special if is_special else self._plain).add(EndedRecord(record, is_special))
+
+    def _with_news(self, now_s: float) -> list[LiveRecord]:
+        """What is to be written of what runs."""
+        found = []
+        for live in itertools.islice(self._live.values(), MOST_LIVE):
+            if live.age_ms < NEWS_AFTER_MS:
+                continue
+            if live.has_news or now_s - live.written_s >= REFRESH_S:
+                live.update()
+                if live.has_news or not live.written_s:
+                    found.append(live)
+        return found
+
+    async def _ask_places(self) -> None:
+        """Of some that wait, in turns."""
+        waiting: list[LiveRecord] = []
+        for _ in range(len(self._live)):
+            name = next(self._turns, None)
+            if name is None:
+                self._turns = iter([*self._live])
+                name = next(self._turns, "")
+            live = self._live.get(name)
+            if live is not None and live.waits and live.age_ms >= PLACE_AFTER_MS:
+                waiting.append(live)
+                if len(waiting) >= PLACES_A_FLUSH:
+                    break
+        if waiting:
+            asked: list[Awaitable[int | None]] = [self._queues.position(live.job) for live in waiting]
+            for live, place in zip(waiting, await asyncio.gather(*asked), strict=True):
+                live.place(place)
+
+
+def _is_special(record: RequestRecord) -> bool:
+    """Somebody may ask why."""
+    if record.outcome not in (Outcome.FINISHED.value, Outcome.CANCELLED.value):
+        return record.code not in _OWN_LIMITS
+    if record.preempted or record.paused:
+        return True
+    late_ms = record.ttft_target_ms
+    return late_ms is not None and record.ttft_ms is not None and record.ttft_ms > late_ms

@@ -1,0 +1,112 @@
+"""A request's record in a sentence or two: what most of its time went to, who displaced it, how it ended. Pure."""
+
+from collections.abc import Sequence
+
+from fairlane.gateway.records.record import RecordedPreemption, RequestRecord
+
+_NEEDED = {
+    "blocks": "KV blocks",
+    "slots": "its slot in the batch",
+    "tokens": "the tokens of a step",
+    "pace": "its pace",
+}
+_REASONS = {
+    "queue": "in the queue",
+    "slots": "for a slot in the worker's batch",
+    "tokens": "for tokens of a step, which went to more urgent work",
+    "pace": "so that streams of the first lane keep their pace",
+    "blocks": "for KV blocks",
+    "host": "for room in the host pool",
+    "head": "behind a more urgent request that lacked KV blocks",
+    "grant": "for its own limits to allow more tokens",
+    "prefix": "for a sibling to compute the prompt that they share",
+    "preempted": "while others had its blocks",
+}
+_LEAST_MS = 1.0
+"""A shorter wait explains nothing."""
+
+
+def waits_of(record: RequestRecord) -> list[tuple[str, float]]:
+    """What it waited for, the longest first; until a worker took it, and at the worker by reason."""
+    waits = dict(record.waits_ms)
+    queued_ms = record.queue_ms if record.taken_ms is None else record.taken_ms
+    if queued_ms is not None:
+        waits["queue"] = queued_ms
+    if record.paused_ms > waits.get("grant", 0.0):
+        waits["grant"] = record.paused_ms
+    return sorted(waits.items(), key=lambda wait: wait[1], reverse=True)
+
+
+def why(record: RequestRecord, now_ms: float | None = None) -> str:
+    """In words. `now_ms`: since its arrival, of a request that runs."""
+    if record.outcome == "rejected":
+        return f"It was refused ({record.code}): {record.message}"
+    told = [_standing(record, now_ms), _waited(record), _preempted(record.preemptions, record), _ended(record)]
+    return " ".join(filter(None, told))
+
+
+def _standing(record: RequestRecord, now_ms: float | None) -> str:
+    if record.state == "lost":
+        return "Its gateway has gone silent; what it came to is settled once its lease has run out."
+    if record.state == "ended" or now_ms is None:
+        return _first_token(record)
+    if record.state == "queued":
+        places = [event.figure for event in record.events if event.figure and event.kind in ("queued", "position")]
+        place = f", at place {places[-1]:.0f} of its tenant's" if places else ""
+        return f"It has waited {_time(now_ms)} for a worker{place}."
+    state = {"paused": "waits for its own limits", "preempted": "waits for what others took"}.get(record.state, "runs")
+    return f"It {state}, {_time(now_ms)} after it came. {_first_token(record)}".rstrip()
+
+
+def _first_token(record: RequestRecord) -> str:
+    if record.ttft_ms is None:
+        return "" if record.state != "ended" else "No token of it came."
+    target = record.ttft_deadline_ms or record.ttft_target_ms
+    told = f"Its first token came after {_time(record.ttft_ms)}"
+    return f"{told} (target {_time(target)})." if target is not None else f"{told}."
+
+
+def _waited(record: RequestRecord) -> str:
+    long = [(reason, ms) for reason, ms in waits_of(record) if ms >= _LEAST_MS][:3]
+    if not long:
+        return ""
+    return f"It waited {_listed([f'{_time(ms)} {_REASONS.get(reason, reason)}' for reason, ms in long])}."
+
+
+def _preempted(preemptions: Sequence[RecordedPreemption], record: RequestRecord) -> str:
+    if not preemptions:
+        return ""
+    longest = max(preemptions, key=lambda one: one.stall_ms or 0.0)
+    times = "once" if record.preempted == 1 else f"{record.preempted} times"
+    which = "" if record.preempted == 1 else ", the longest"
+    taken = f"{longest.blocks} blocks by {longest.mode}" if longest.blocks else "its blocks stayed"
+    stall = "it has not come back" if longest.stall_ms is None else f"a stall of {_time(longest.stall_ms)}"
+    return f"It was preempted {times}{which} by {_taker(longest)}: {taken}, {stall}."
+
+
+def _taker(preemption: RecordedPreemption) -> str:
+    if preemption.resource is None:
+        return "work that its worker did not name"
+    whose = f" of tenant {preemption.tenant}" if preemption.tenant else ""
+    needed = _NEEDED.get(preemption.resource, preemption.resource)
+    return f"the {preemption.lane} lane{whose}, which needed {needed}"
+
+
+def _ended(record: RequestRecord) -> str:
+    if record.state != "ended":
+        return ""
+    if record.code == "client_closed":
+        return "Its client left before the end."
+    if record.code is not None:
+        return f"It ended as {record.outcome} ({record.code}): {record.message}"
+    if record.message:
+        return f"It ended as {record.outcome}: {record.message}"
+    return f"It was over after {_time(record.total_ms or 0.0)}."
+
+
+def _time(ms: float) -> str:
+    return f"{ms:.0f} ms" if ms < 1_000 else f"{ms / 1e3:.1f} s"
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
