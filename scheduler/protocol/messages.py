@@ -206,12 +206,19 @@ class Preempted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, t
     """None: nobody's; an operator's or a test's, or a worker of an earlier release did not say."""
 
 
-class Resumed(msgspec.Struct, frozen=True, kw_only=True, tag="resumed"):
-    """A preempted or paused choice runs again."""
+class Resumed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="resumed"):
+    """A preempted or paused choice runs again. What it gave up while it was away, said then or not, is told in sum."""
 
     job_id: str
     choice: int
     stalled_ms: float
+    mode: PreemptionMode = "keep"
+    """How it gave up the last of it."""
+    blocks: int = 0
+    bytes: int = 0
+    predicted_ms: float = 0.0
+    cause: Cause | None = None
+    """To whom it gave up the last of it."""
 
 
 class Paused(msgspec.Struct, frozen=True, kw_only=True, tag="paused"):
