@@ -31,12 +31,14 @@ from fairlane.gateway.operators.operator import Operator, Role
 from fairlane.gateway.operators.operators import Operators
 from fairlane.gateway.records.search import Records
 from fairlane.gateway.requests.admission import AllOpenRequests
+from fairlane.gateway.requests.prices import KnownPrices
 from fairlane.gateway.traces.files import TraceFolder
 from fairlane.gateway.traces.simulator import Simulator
 from fairlane.quotas.api_keys import KeyExists, KeyNotFound, KeyStore
 from fairlane.quotas.audit import Audit, Note
 from fairlane.quotas.field_checks import FieldError
 from fairlane.quotas.ledger import Ledger
+from fairlane.quotas.prices import PriceStore
 from fairlane.quotas.store import QuotaError, QuotaStore
 from fairlane.quotas.tenants import TenantExists, TenantHasChildren, TenantNotFound, TenantStore, VersionConflict
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
@@ -137,6 +139,11 @@ class AdminParts:
     simulator: Simulator
     live: LiveHub
     history: History
+    prices: PriceStore
+    known_prices: KnownPrices
+    """Of this gateway."""
+    currency: str
+    """Of all prices and charges."""
     changed: Callable[[], None]
     """To be called once a call may have changed a tenant or a key, before it is answered."""
 
@@ -204,7 +211,7 @@ class Operation(Generic[Input]):
     @property
     def honours_tags(self) -> bool:
         """It changes something that has an `ETag`, and honours `If-Match`."""
-        return self.tagged and self.method != "GET" and "{" in self.path
+        return self.tagged and self.method != "GET" and ("{" in self.path or self.method == "PUT")
 
 
 def _routed(operation: Operation[Any]) -> str:
