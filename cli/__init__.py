@@ -12,7 +12,9 @@
     litellm_plan.py     what becomes of it, and what cannot be carried over
     reports.py          `usage`, `workers`, `lanes`
     audit.py            `audit`
+    requests.py         `requests`
     config.py           `config show`, `config check`
+    top/                `top`: lanes, tenants, workers and KV blocks as they change
     bench/              `bench`: load on a running gateway, two runs compared
     doctor/             `doctor`: is this machine ready, and what to do
     simulate.py         `simulate`: the real scheduler in virtual time over a trace

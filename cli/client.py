@@ -115,7 +115,7 @@ def _refused(answer: httpx.Response) -> CommandError:
 def connect(url: str | None) -> Iterator[AdminClient]:
     """A client of the gateway at `url`, or of the settings' own; what goes wrong inside ends the command."""
     with told_in_one_line():
-        address, key = _address_and_key(url)
+        address, key = address_and_key(url)
         headers = {"authorization": f"Bearer {key}"}
         with httpx.Client(base_url=address, headers=headers, timeout=TIMEOUT_S) as http:
             yield AdminClient(http)
@@ -139,7 +139,8 @@ def tenants_url(url: str | None) -> str:
         raise CommandError(str(error)) from None
 
 
-def _address_and_key(url: str | None) -> tuple[str, str]:
+def address_and_key(url: str | None) -> tuple[str, str]:
+    """Where the admin API is, and its key, which is asked for on a terminal. Raises CommandError."""
     try:
         settings = read_settings(None, {})
     except ServeError as error:

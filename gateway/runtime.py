@@ -47,6 +47,7 @@ from fairlane.gateway.requests.delivery import Dispatcher, Link
 from fairlane.gateway.requests.guarded_quotas import GuardedQuotas, Modes, RememberedKeys
 from fairlane.gateway.requests.orphans import Orphans
 from fairlane.gateway.requests.prepare import Preparer
+from fairlane.gateway.requests.prices import KnownPrices
 from fairlane.gateway.requests.recovery import LostJobs, Reaper
 from fairlane.gateway.requests.resume import Earlier
 from fairlane.gateway.requests.settlement import Settlements
@@ -60,10 +61,10 @@ from fairlane.quotas.audit import Audit
 from fairlane.quotas.delegated_keys import DelegatedKeys
 from fairlane.quotas.idempotency import IdempotencyRecords
 from fairlane.quotas.ledger import Ledger, RollUp
-from fairlane.quotas.pseudonym_key import pseudonym_key
+from fairlane.quotas.prices import PriceStore
 from fairlane.quotas.redis_store import RedisQuotaStore
 from fairlane.quotas.responses import KeptResponses
-from fairlane.quotas.seals import TenantSeals
+from fairlane.quotas.seals import TenantSeals, pseudonym_key
 from fairlane.quotas.store import QuotaStore
 from fairlane.quotas.tenants import TenantStore
 from fairlane.quotas.upkeep import GatewayPresence
@@ -134,6 +135,8 @@ class Resources:
         self.tenants, self.keys = TenantStore(patient), KeyStore(patient)
         self.ledger, self.audit = Ledger(patient), Audit(patient)
         self.rollup = RollUp(patient, days=section.usage_days, months=section.usage_months)
+        self.prices = PriceStore(patient)
+        self.known_prices = KnownPrices(self.prices)
         admin_keys, admin_tokens = AdminKeys(self.store.patient, settings.admin_key), AdminTokens(self.store.patient)
         sessions = Sessions(self.store.patient, admin_keys, admin_tokens)
         self.operators = Operators(admin_keys, admin_tokens, sessions)
@@ -183,6 +186,7 @@ class Resources:
             self.dispatcher,
             self.settlements,
             self.telemetry,
+            self.known_prices,
             quantum=section.quantum_tokens,
             earlier=earlier,
         )
@@ -335,6 +339,7 @@ class Resources:
                 asyncio.create_task(self.lost_jobs.run(), name="lookout"),
                 asyncio.create_task(self.orphans.run(), name="orphans"),
                 asyncio.create_task(self._roll_up(), name="roll-up"),
+                asyncio.create_task(self.known_prices.run(), name="prices"),
                 asyncio.create_task(self.recorder.run(), name="recorder"),
                 asyncio.create_task(self.teller.run(), name="figures"),
             ]

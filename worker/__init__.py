@@ -3,6 +3,7 @@
     engine/           one step: plan, pack rows, forward pass, sampling, block copies
     remote/           the same steps by a server elsewhere: vLLM
     model/            transformers' models, and faster forms that prove equal to them
+    embedding/        models that make vectors of texts
     attention/        paged attention by device
     native/           C++ kernels for CPUs
     vllm/             our lanes inside vLLM's own scheduler, loaded there

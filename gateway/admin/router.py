@@ -31,12 +31,14 @@ from fairlane.gateway.operators.operator import Operator, Role
 from fairlane.gateway.operators.operators import Operators
 from fairlane.gateway.records.search import Records
 from fairlane.gateway.requests.admission import AllOpenRequests
+from fairlane.gateway.requests.prices import KnownPrices
 from fairlane.gateway.traces.files import TraceFolder
 from fairlane.gateway.traces.simulator import Simulator
 from fairlane.quotas.api_keys import KeyExists, KeyNotFound, KeyStore
 from fairlane.quotas.audit import Audit, Note
 from fairlane.quotas.field_checks import FieldError
 from fairlane.quotas.ledger import Ledger
+from fairlane.quotas.prices import PriceStore
 from fairlane.quotas.store import QuotaError, QuotaStore
 from fairlane.quotas.tenants import TenantExists, TenantHasChildren, TenantNotFound, TenantStore, VersionConflict
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
@@ -137,6 +139,11 @@ class AdminParts:
     simulator: Simulator
     live: LiveHub
     history: History
+    prices: PriceStore
+    known_prices: KnownPrices
+    """Of this gateway."""
+    currency: str
+    """Of all prices and charges."""
     changed: Callable[[], None]
     """To be called once a call may have changed a tenant or a key, before it is answered."""
 
@@ -186,6 +193,8 @@ class Operation(Generic[Input]):
     media: tuple[str, ...] = (JSON,)
     """Of what it answers with."""
     status: int = 200
+    has_slashes: bool = False
+    """What its path ends with may hold slashes."""
     tagged: bool = False
     """What it works on has an `ETag`."""
     codes: tuple[Code, ...] = ()
@@ -202,13 +211,18 @@ class Operation(Generic[Input]):
     @property
     def honours_tags(self) -> bool:
         """It changes something that has an `ETag`, and honours `If-Match`."""
-        return self.tagged and self.method != "GET" and "{" in self.path
+        return self.tagged and self.method != "GET" and ("{" in self.path or self.method == "PUT")
+
+
+def _routed(operation: Operation[Any]) -> str:
+    """Its path in the router's words."""
+    return operation.path.removesuffix("}") + ":path}" if operation.has_slashes else operation.path
 
 
 def mount(prefix: str, operations: Iterable[Operation[Any]], parts: AdminParts) -> Mount:
     """One route per operation, under the prefix. Paths and methods that it has not are the application's to refuse."""
     routes = [
-        Route(operation.path, endpoint(operation, parts), methods=[operation.method], name=operation.name)
+        Route(_routed(operation), endpoint(operation, parts), methods=[operation.method], name=operation.name)
         for operation in operations
     ]
     return Mount(prefix, Router(routes, redirect_slashes=False))

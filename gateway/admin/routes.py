@@ -6,6 +6,7 @@ from fairlane.gateway.admin import batches as admin_batches
 from fairlane.gateway.admin import explain as admin_explain
 from fairlane.gateway.admin import fleet as admin_fleet
 from fairlane.gateway.admin import keys as admin_keys
+from fairlane.gateway.admin import prices as admin_prices
 from fairlane.gateway.admin import requests as admin_requests
 from fairlane.gateway.admin import tenants as admin_tenants
 from fairlane.gateway.admin import tokens as admin_tokens
@@ -14,6 +15,7 @@ from fairlane.gateway.admin import usage as admin_usage
 from fairlane.gateway.admin.history import HistoryView
 from fairlane.gateway.admin.inputs import (
     AuditQuery,
+    ChargebackQuery,
     ExplainBody,
     HistoryQuery,
     KeyBody,
@@ -24,6 +26,7 @@ from fairlane.gateway.admin.inputs import (
     Nothing,
     OpenBatchesQuery,
     PageQuery,
+    PricesBody,
     QuotaBody,
     RequestsQuery,
     RotateBody,
@@ -35,9 +38,10 @@ from fairlane.gateway.admin.inputs import (
     UsageQuery,
 )
 from fairlane.gateway.admin.overview import OverviewView
-from fairlane.gateway.admin.router import Operation
+from fairlane.gateway.admin.router import JSON, Operation
 from fairlane.gateway.admin.views import (
     AuditView,
+    ChargebackView,
     CreatedKeyView,
     Deleted,
     ExplainView,
@@ -48,6 +52,7 @@ from fairlane.gateway.admin.views import (
     NewTokenView,
     OpenBatchView,
     Page,
+    PricesView,
     QuotaView,
     TenantView,
     TokenView,
@@ -267,6 +272,36 @@ OPERATIONS: tuple[Operation[Any], ...] = (
     ),
     Operation(
         method="GET",
+        path="/prices",
+        name="get_prices",
+        summary="Show the price list",
+        handler=admin_prices.get_prices,
+        input=Nothing,
+        answer=PricesView,
+        tagged=True,
+    ),
+    Operation(
+        method="PUT",
+        path="/prices",
+        name="replace_prices",
+        summary="Replace the price list: it holds for requests that come from then on, within a second everywhere",
+        handler=admin_prices.put_prices,
+        input=PricesBody,
+        answer=PricesView,
+        tagged=True,
+    ),
+    Operation(
+        method="GET",
+        path="/chargeback",
+        name="get_chargeback",
+        summary="Sum a month by tenant and by organisation, deleted ones too",
+        handler=admin_prices.chargeback,
+        input=ChargebackQuery,
+        answer=ChargebackView,
+        media=(JSON, admin_usage.CSV),
+    ),
+    Operation(
+        method="GET",
         path="/workers",
         name="list_workers",
         summary="List the workers that are alive",
@@ -358,6 +393,7 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         handler=admin_requests.get_request,
         input=Nothing,
         answer=RequestDetail,
+        has_slashes=True,
     ),
     Operation(
         method="GET",
