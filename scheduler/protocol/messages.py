@@ -13,6 +13,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
+from fairlane.scheduler.protocol.block_map import WatchBlocks
 from fairlane.scheduler.protocol.lanes import LaneName
 
 
@@ -283,7 +284,7 @@ class Undrain(msgspec.Struct, frozen=True, kw_only=True, tag="undrain"):
     """Take jobs again."""
 
 
-Control = Cancel | Grant | Drain | Undrain
+Control = Cancel | Grant | Drain | Undrain | WatchBlocks
 
 
 # What a worker says about itself.
