@@ -194,6 +194,7 @@ class Submitter:
             share_group=_share_group(tenant, request.cache_salt),
             lane=level.lane.name,
             prompt=prompt,
+            inputs=tuple(plan.inputs[number]) if plan.inputs else (),
             n=request.n,
             max_tokens=most,
             granted_until=granted,
