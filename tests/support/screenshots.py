@@ -1,6 +1,6 @@
 """Makes the pictures of docs/console.md: a whole server under some load, seen through a browser.
 
-    python -m tests.support.screenshots
+python -m tests.support.screenshots
 """
 
 import random
@@ -19,7 +19,7 @@ from tests.support.system.browser import Console
 from tests.support.system.harness import ADMIN_KEY, MODEL, Server
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
-WARM_S = 60.0
+WARM_S = 150.0
 """So long there is load before the first picture, for charts to have something to show."""
 SIZE = {"width": 1440, "height": 960}
 WORDS = ("river", "market", "lantern", "copper", "orbit", "violin", "harvest", "signal", "meadow", "harbour", "candle")
@@ -93,7 +93,7 @@ def most_preempted(server: Server) -> str:
     """The id of the request that had to yield most often to the latency lane."""
     with server.admin() as admin:
         listed = admin.get("/requests", params={"lane": "throughput", "state": "ended", "limit": 200}).json()["data"]
-        preempted = sorted(listed, key=lambda each: -each["preemptions"])[:10]
+        preempted = sorted(listed, key=lambda each: -each["preemptions"])[:40]
         whole = [admin.get(f"/requests/{each['id']}").json() for each in preempted]
     return str(max(whole, key=yielded)["id"])
 
@@ -101,7 +101,7 @@ def most_preempted(server: Server) -> str:
 def yielded(request: Any) -> int:
     """How often to the latency lane, and with blocks."""
     return sum(
-        1 + (each["blocks"] > 0)
+        1 + 5 * (each["blocks"] > 0)
         for each in request["preemptions"]
         if each["cause"] is not None and each["cause"]["lane"] == "latency"
     )
@@ -131,17 +131,17 @@ def pictures(server: Server, console: Console, key: str) -> None:
     console.go("playground")
     page = console.page
     page.get_by_label("Tenant key").fill(key)
-    page.get_by_label("Streams on the throughput lane").fill("6")
+    page.get_by_label("Streams on the throughput lane").fill("4")
     page.get_by_label("Output at most").fill("120")
     page.get_by_role("button", name="Send on both lanes").click()
-    page.locator(".events", has_text="preempted").first.wait_for(timeout=60_000)
+    page.locator(".events", has_text="resumed").first.wait_for(timeout=120_000)
     shoot(console, folder / "playground.png")
 
 
 def main() -> None:
     """Start a server, put load on it, and take the pictures."""
     with tempfile.TemporaryDirectory() as folder:
-        server = Server(Path(folder), {"WORKER__KV_MEMORY": "40MiB", "WORKER__HOST_KV_MEMORY": "40MiB"}).start()
+        server = Server(Path(folder), {"WORKER__KV_MEMORY": "28MiB", "WORKER__HOST_KV_MEMORY": "28MiB"}).start()
         try:
             keys = {name: server.tenant(name, **fields) for name, fields in TENANTS.items()}
             with load(server, keys), browser.browsing() as chromium:
