@@ -30,6 +30,7 @@ from fairlane.gateway.requests.request import LiveRequest
 from fairlane.gateway.requests.settlement import Settlements
 from fairlane.gateway.requests.stream import TokenEvents
 from fairlane.gateway.requests.submit import Submitter
+from fairlane.gateway.traces.recorder import TraceRecorder
 
 _WHOLE = Rhythm()
 """Of an answer that is not told before its end."""
@@ -56,6 +57,7 @@ class Parts:
     settlements: Settlements
     telemetry: Telemetry
     recorder: RequestRecorder
+    trace: TraceRecorder
 
 
 class Generate(Generic[Generation]):
@@ -92,8 +94,18 @@ class Generate(Generic[Generation]):
                 await self._stream(plan, caller, journal, disconnect, send, push)
             else:
                 await self._plain(plan, caller, journal, disconnect, send)
+            self._trace(plan, caller, journal, None)
+        except BaseException as error:
+            self._trace(plan, caller, journal, error)
+            raise
         finally:
             in_flight.add(journal.lane, by=-1)
+
+    def _trace(self, plan: Plan, caller: Caller, journal: Journal, error: BaseException | None) -> None:
+        """Tell the trace, where there is one. `error`: what ended the request."""
+        if self._parts.trace.is_on:
+            asked = plan.recorded(caller.identity.tenant, journal.arrived_s)
+            self._parts.trace.ended(asked, journal.outputs, error)
 
     async def _read(self, scope: Scope, receive: Receive, answer: Channel, caller: Caller, journal: Journal) -> Plan:
         """What the body asks for. The body itself goes with this, however long the answer takes."""
@@ -246,6 +258,8 @@ class Generate(Generic[Generation]):
         usage = answer.usage()
         journal.first_token_s = events.first_token_s
         journal.prompt_tokens, journal.output_tokens = usage.prompt_tokens, usage.completion_tokens
+        if self._parts.trace.is_on:
+            journal.outputs = [sum([choice.counted for choice in job.choices]) for job in events.jobs]
         if is_recording():
             journal.notes |= _used(events, usage) | {"gen_ai.response.id": answer.response_id}
         journal.pace_s, journal.queued_s = events.seconds_per_token, events.queued_s

@@ -104,6 +104,8 @@ class Journal:
     """HTTP's; 0: no answer was begun."""
     prompt_tokens: int = 0
     output_tokens: int = 0
+    outputs: Sequence[int] = ()
+    """Tokens of each prompt's choices together, where requests are recorded."""
     first_token_s: float | None = None
     record: LiveRecord | None = None
     """What is kept of it, once it was let in."""

@@ -27,6 +27,8 @@ from fairlane.gateway.requests.constraints import grammar_of
 from fairlane.gateway.requests.request import LiveJob, job_ids, random_id
 from fairlane.gateway.requests.service_level import CLASS_HEADER, LANE_HEADER, ServiceLevel, agree
 from fairlane.gateway.text.tokenizer import PromptTooLong, TextModel, TokenStream
+from fairlane.gateway.traces.recorder import Asked, TraceRecorder
+from fairlane.quotas.tenants import Tenant
 from fairlane.scheduler.admission.decide import Admitted
 from fairlane.scheduler.admission.open_requests import Request
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
@@ -34,6 +36,12 @@ from fairlane.scheduler.protocol.lanes import Lane, LaneName
 HUGE_BODY_BYTES = 256 * 1024
 HUGE_AT_ONCE = 1
 """Bodies over HUGE_BODY_BYTES that are looked at together: the threads are there for all other requests too."""
+
+_OTHER_MODEL = {
+    True: "This model makes no embeddings: it generates text.",
+    False: "This model makes embeddings, and generates no text: /v1/embeddings works.",
+}
+"""Of a model that an endpoint is not for; by whether that is the embedders'."""
 
 Generation = TypeVar("Generation", bound=GenerationRequest)
 Tokens = tuple[int, ...]
@@ -59,6 +67,8 @@ class Kind(Generic[Generation]):
     """An error in a stream whose answer is not made here: one that another gateway runs."""
     carried_bytes: int = 0
     """What a body brings along that is kept elsewhere, as an earlier conversation."""
+    embeds: bool = False
+    """It is for embedders, and for nothing else; the others are for all other models."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,6 +80,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     ids: Sequence[str]
     """Of its jobs, one for each prompt."""
     prompts: Sequence[Tokens]
+    inputs: Sequence[Sequence[int]]
+    """Of each prompt of an embedder, how many tokens its inputs have; empty: it is no embedder's."""
     asked: Sequence[Request]
     """What each asks of the workers."""
     grammar: str
@@ -105,6 +117,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         shows_marks = request.is_conversation and text.output_format.shows_marks(request.offered_tools)
         return TokenStream(text, request.stop, min_tokens=request.min_tokens, control_text=shows_marks)
 
+    def recorded(self, tenant: Tenant, arrived_s: float) -> Asked:
+        """What a trace keeps of it."""
+        return _asked(self.request, self.model, self.service_level, self.prompts, self.asked, tenant, arrived_s)
+
     def class_name(self, jobs: Sequence[LiveJob]) -> str:
         """As the answer's header has it: the queue may have promised less than admission would."""
         return class_name(guaranteed=self.is_guaranteed(jobs))
@@ -116,6 +132,26 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def headers(self, jobs: Sequence[LiveJob]) -> Headers:
         """What the answer says of how it was served; of its jobs, once they are put."""
         return [*_served_as(self.service_level.lane.name, self.class_name(jobs))]
+
+
+def _asked(
+    request: GenerationRequest,
+    model: ServedModel,
+    level: ServiceLevel,
+    prompts: Sequence[Tokens],
+    requests: Sequence[Request],
+    tenant: Tenant,
+    arrived_s: float,
+) -> Asked:
+    return Asked(
+        arrived_s=arrived_s,
+        tenant=tenant,
+        model=model.name,
+        level=level,
+        prompts=prompts,
+        requests=requests,
+        salt=request.cache_salt,
+    )
 
 
 @cache  # of few lanes and two classes
@@ -135,8 +171,11 @@ class Preparer:
         refusal: Callable[[], ApiError | None],
         room: BodyRoom,
         grammars: GrammarChecker,
+        trace: TraceRecorder,
     ) -> None:
-        """`refusal`: why no request is let in any more, if so. `room`: what a body may hold."""
+        """`refusal`: why no request is let in any more, if so. `room`: what a body may hold. `trace`: hears of what
+        admission refuses."""
+        self._trace = trace
         self._grammars = grammars
         self._room = room
         self._lanes = lanes
@@ -154,6 +193,9 @@ class Preparer:
         `headers`: the ASGI scope's; `arrived_s`: on the event loop's clock.
         """
         request, model, prompts = await self.understand(kind, body, caller)
+        inputs: list[list[int]] = []
+        if kind.embeds:
+            prompts, inputs = _packed(prompts, model.context_length)
         grammar = ""
         if request.structure is not None or request.offered_tools:
             grammar = await grammar_of(request, model.text, prompts[0], self._grammars, caller.tenant_id)
@@ -163,7 +205,7 @@ class Preparer:
         ids = job_ids(random_id(), len(prompts))
         self._open_requests.hold(ids)
         try:
-            return self._plan(kind, request, model, ids, prompts, grammar, headers, caller, arrived_s)
+            return self._plan(kind, request, model, ids, prompts, inputs, grammar, headers, caller, arrived_s)
         except BaseException:
             self._open_requests.let_go(model.queue, ids)
             raise
@@ -175,6 +217,7 @@ class Preparer:
         model: ServedModel,
         ids: Sequence[str],
         prompts: Sequence[Tokens],
+        inputs: Sequence[Sequence[int]],
         grammar: str,
         headers: Headers,
         caller: Caller,
@@ -196,6 +239,9 @@ class Preparer:
             except ApiError as refused:
                 refused.lane = service_level.lane.name
                 refused.asked = model.name, sum(map(len, prompts))
+                if self._trace.is_on:
+                    wanted = _asked(request, model, service_level, prompts, asked, tenant, arrived_s)
+                    self._trace.ended(wanted, (), refused)
                 raise
             if span.is_recording:
                 span.tell(_told(service_level, prompts, answers))
@@ -205,6 +251,7 @@ class Preparer:
             service_level=service_level,
             ids=ids,
             prompts=prompts,
+            inputs=inputs,
             asked=asked,
             grammar=grammar,
             answers=answers,
@@ -240,6 +287,8 @@ class Preparer:
     ) -> tuple[Generation, ServedModel, list[Tokens]]:
         request = kind.parse(body, self._room.most_token_ids(kind.most_prompts))
         model = allowed_model(self._fleet_cache, request.model, caller)
+        if model.text.card.is_embedder is not kind.embeds:
+            raise invalid("model", _OTHER_MODEL[kind.embeds])
         try:
             prompts = kind.prompts(model.text, request)
         except PromptTooLong as long:
@@ -250,6 +299,20 @@ class Preparer:
         if not all(prompts):
             raise invalid(kind.prompt_param, f"`{kind.prompt_param}` holds no token.")
         return request, model, prompts
+
+
+def _packed(inputs: Sequence[Tokens], context_length: int) -> tuple[list[Tokens], list[list[int]]]:
+    """Inputs one after the other, as many in a job as the context holds: a thousand short ones would fill the lane's
+    queue. The jobs' prompts, and how many tokens each input of them has."""
+    prompts: list[Tokens] = []
+    lengths: list[list[int]] = []
+    for each in inputs:
+        if not prompts or len(prompts[-1]) + len(each) > context_length:
+            prompts.append(())
+            lengths.append([])
+        prompts[-1] += each
+        lengths[-1].append(len(each))
+    return prompts, lengths
 
 
 def _check_token_ids(request: GenerationRequest, vocab_size: int) -> None:

@@ -227,7 +227,7 @@ class TokenEvents:
             grants.spoken(choice)
         if text or finish is not None or delta.token_ids:
             stopped_by = reader.stopped_by if piece.stopped else None
-            return TextChunk(choice.index, text, token_ids, logprobs, finish, stopped_by)
+            return TextChunk(choice.index, text, token_ids, logprobs, finish, stopped_by, delta.embedding)
         return None
 
     def _check_end(self, job: LiveJob, finished: Finished) -> None:

@@ -6,6 +6,7 @@ if it had never been: nothing charged, nothing counted.
 
 import asyncio
 import hashlib
+import math
 import secrets
 from array import array
 from collections.abc import Sequence
@@ -21,10 +22,11 @@ from fairlane.gateway.requests.admission import queue_refused, queued_limit
 from fairlane.gateway.requests.delivery import Dispatcher
 from fairlane.gateway.requests.grants import OutputGrants
 from fairlane.gateway.requests.prepare import Plan, Tokens
+from fairlane.gateway.requests.prices import KnownPrices
 from fairlane.gateway.requests.request import LiveJob, LiveRequest
 from fairlane.gateway.requests.resume import Earlier, Heads, Wanted, begin, resumption
 from fairlane.gateway.requests.settlement import Settlements, outcome_of
-from fairlane.quotas.limits import RULES, LimitStatus
+from fairlane.quotas.limits import RULES, LimitStatus, Prices
 from fairlane.quotas.store import AccessDenied, Ask, Denied, Once, QuotaStore, Reservation
 from fairlane.quotas.tenants import Tenant
 from fairlane.scheduler.protocol.messages import Job, Outcome
@@ -36,8 +38,9 @@ from fairlane.store.errors import STORE_ERRORS
 _SEED_BITS = 63
 _PRINT = 16
 """Characters of a prompt's fingerprint."""
-_PROMPT_LIMITS = frozenset(rule.name for rule in RULES if {"input", "prompt"} & set(rule.counts))
-_OUTPUT_LIMITS = frozenset(rule.name for rule in RULES if {"output", "ceiling"} & set(rule.counts))
+_RULES = {rule.name: rule for rule in RULES}
+_PROMPT_LIMITS = frozenset(rule.name for rule in RULES if {"input", "prompt", "spend"} & set(rule.counts))
+_OUTPUT_LIMITS = frozenset(rule.name for rule in RULES if {"output", "ceiling", "spend"} & set(rule.counts))
 
 
 class Submitter:
@@ -49,6 +52,7 @@ class Submitter:
         dispatcher: Dispatcher,
         settlements: Settlements,
         telemetry: Telemetry,
+        prices: KnownPrices,
         *,
         quantum: int,
         earlier: Earlier,
@@ -60,13 +64,18 @@ class Submitter:
         self._dispatcher = dispatcher
         self._settlements = settlements
         self._telemetry = telemetry
+        self._prices = prices
 
     async def submit(self, caller: Caller, plan: Plan, arrived_s: float) -> LiveRequest:
         """The request with all its jobs reserved and in the queue; whoever has it ends it with `end`, whatever comes.
 
         `arrived_s`: on the event loop's clock. Raises ApiError where one is refused; then all of it has ended.
         """
-        request = self._open(caller, plan)
+        try:
+            prices = await self._prices.of(plan.model.name, plan.asked[0].lane)
+        except STORE_ERRORS as error:
+            raise store_unavailable() from error
+        request = self._open(caller, plan, prices)
         try:
             await self._start(caller, request, plan, arrived_s)
         except BaseException as error:
@@ -80,7 +89,7 @@ class Submitter:
         """What is still open of a request ends, by the error that ended it; settled first where that can be told."""
         await self._end(caller, request, error, submitted=True)
 
-    def _open(self, caller: Caller, plan: Plan) -> LiveRequest:
+    def _open(self, caller: Caller, plan: Plan, prices: Prices) -> LiveRequest:
         """The request, with nothing held for it yet."""
         asked = plan.asked
         ask = Ask(
@@ -97,6 +106,7 @@ class Submitter:
             once=caller.once,
             is_batch=caller.batch_due_ms is not None,
             quantum=self._quantum if caller.identity.tenant.reserve == "progressive" else None,
+            prices=prices,
         )
         request = LiveRequest(ask, caller.identity.tenant.created_at)
         request.jobs = [
@@ -141,7 +151,7 @@ class Submitter:
         if reservation.granted_tokens < reservation.most_tokens and request.ask.start.going:
             request.grants = OutputGrants(self._quotas, self._dispatcher, request, self._quantum)
         for number, job in enumerate(request.jobs):
-            job.limited_by = _limited_by(plan.asked[number].max_tokens, plan, reservation)
+            job.limited_by = _limited_by(plan.asked[number].max_tokens, plan, reservation, request.ask.prices)
             job.granted = reservation.granted_tokens
             elapsed_ms = (asyncio.get_running_loop().time() - arrived_s) * 1e3
             message, own = self._message(caller, plan, number, reservation, elapsed_ms), heads[number] if heads else ()
@@ -191,6 +201,7 @@ class Submitter:
             share_group=_share_group(tenant, request.cache_salt),
             lane=level.lane.name,
             prompt=prompt,
+            inputs=tuple(plan.inputs[number]) if plan.inputs else (),
             n=request.n,
             max_tokens=most,
             granted_until=granted,
@@ -295,7 +306,7 @@ def _print_of(prompt: Tokens) -> str:
     return hashlib.sha256(array("I", prompt).tobytes()).hexdigest()[:_PRINT]
 
 
-def _limited_by(max_tokens: int, plan: Plan, reservation: Reservation) -> str | None:
+def _limited_by(max_tokens: int, plan: Plan, reservation: Reservation, prices: Prices) -> str | None:
     """The name of what cut the output below what the context would leave, where `max_tokens` was not stated.
 
     `max_tokens`: what was asked for.
@@ -306,14 +317,23 @@ def _limited_by(max_tokens: int, plan: Plan, reservation: Reservation) -> str | 
         return "kv_pool" if plan.model.longest < plan.model.context_length else None
     limits = [status for status in reservation.statuses if not status.shadow and status.name in _OUTPUT_LIMITS]
     per_choice = [s.name for s in limits if s.name == "max_output_tokens" and s.limit == reservation.most_tokens]
-    spent = sorted((status for status in limits if status.name != "max_output_tokens"), key=lambda s: s.remaining)
+    spent = sorted(
+        (status for status in limits if status.name != "max_output_tokens"), key=lambda s: _tokens_left(s, prices)
+    )
     return next(iter([*per_choice, *(status.name for status in spent)]), None)
+
+
+def _tokens_left(status: LimitStatus, prices: Prices) -> float:
+    """Output tokens that a limit has room for."""
+    weight = _RULES[status.name].output_weight(prices)
+    return status.remaining / weight if weight else math.inf
 
 
 def _exceeded_param(status: LimitStatus, ask: Ask, plan: Plan) -> str | None:
     """What to shorten where the limit can never be kept; None where the request as such is too much."""
     is_of_prompt = status.name in _PROMPT_LIMITS
-    if status.name in _OUTPUT_LIMITS and not (is_of_prompt and ask.prompt_tokens >= status.limit):
+    of_prompt = ask.prompt_tokens * (_RULES[status.name].input_weight(ask.prices) or 1)
+    if status.name in _OUTPUT_LIMITS and not (is_of_prompt and of_prompt >= status.limit):
         return plan.output_param
     return plan.prompt_param if is_of_prompt else None
 

@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 Kind = Literal["recorded", "uploaded"]
-NAME = re.compile(r"(recorded|uploaded)-\d{8}T\d{6}-[0-9a-f]{8}\.trace")
+NAME = re.compile(r"(recorded|uploaded)-\d{8}T\d{12}-[0-9a-f]{8}\.trace")
 MOST_UPLOADS = 8
 READ_BYTES = 256 * 1024
 
@@ -39,8 +39,9 @@ class TraceFolder:
     def new(self, kind: Kind) -> Path:
         """A path for a new file, which comes after all others."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        moment = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
-        return self._folder / f"{kind}-{moment}-{secrets.token_hex(4)}.trace"
+        now_us = time.time_ns() // 1_000
+        moment = time.strftime("%Y%m%dT%H%M%S", time.gmtime(now_us // 1_000_000))
+        return self._folder / f"{kind}-{moment}{now_us % 1_000_000:06}-{secrets.token_hex(4)}.trace"
 
     def listed(self) -> list[StoredTrace]:
         """All that is there, the newest first."""

@@ -136,6 +136,8 @@ class SharedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     admin_key: str | None = None
     """Of operators; None: `serve` makes one."""
     model: str = DEFAULT_MODEL
+    currency: Annotated[str, msgspec.Meta(pattern="^[A-Za-z]{1,8}$")] = "USD"
+    """What all prices and charges are in: a name, shown beside them."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     trusted_proxies: Networks = Networks()
     """Whose `x-forwarded-for` and `x-forwarded-proto` gateways believe."""

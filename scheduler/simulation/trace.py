@@ -352,7 +352,7 @@ class RecordedTenant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     tenant: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
     weight: Annotated[float, msgspec.Meta(gt=0, le=1e6)] = 1.0
-    limits: dict[str, Annotated[int, msgspec.Meta(ge=0)]] = {}
+    limits: dict[str, Annotated[int, msgspec.Meta(ge=0)]]
 
 
 class RecordedRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -366,7 +366,7 @@ class RecordedRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     output_tokens: Annotated[int, msgspec.Meta(ge=0, le=MOST_TOKENS)]
     """Of all its choices together."""
     max_tokens: _Tokens | None = None
-    """That each choice might have come to."""
+    """That the caller stated for each choice."""
     n: Annotated[int, msgspec.Meta(ge=1, le=MOST_CHOICES)] = 1
     model: Annotated[str, msgspec.Meta(max_length=500)] = ""
     ttft_ms: _Duration | None = None

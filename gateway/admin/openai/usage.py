@@ -25,7 +25,7 @@ async def completions(call: Call, query: CompletionsQuery) -> Buckets:
     sums: dict[str, dict[Group, UsageSums]] = {day.isoformat(): defaultdict(UsageSums) for day in days}
     if days:
         async for project, row in _rows(call, query, days[0], days[-1]):
-            _add(sums[row.group["day"]][_group(query, project, row.group)], row.usage)
+            sums[row.group["day"]][_group(query, project, row.group)].merge(row.usage)
     following = first + len(days) * _ONE_DAY
     return {
         "object": "page",
@@ -90,11 +90,6 @@ def _group(query: CompletionsQuery, project: str, known: Mapping[str, str]) -> G
     values = {"project_id": project, **{name: known[field] for name, field in _FIELDS.items()}}
     values["service_tier"] = _TIERS.get(values["service_tier"], "default")
     return tuple(values[name] if name in query.group_by else None for name in ("project_id", *_FIELDS))
-
-
-def _add(total: UsageSums, more: UsageSums) -> None:
-    for figure in ("requests", "prompt_tokens", "cached_tokens", "output_tokens"):
-        total.add(figure, getattr(more, figure))
 
 
 def _bucket(day: date, sums: Mapping[Group, UsageSums]) -> Bucket:

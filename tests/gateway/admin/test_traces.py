@@ -114,7 +114,7 @@ async def test_a_simulation_out_of_range_is_refused(bench: AdminBench, body: dic
     assert await bench.refused("POST", "/simulations", json=body) == (400, "invalid_request_error", param)
 
 
-@pytest.mark.parametrize("name", ["nowhere", "../../../etc/passwd", "recorded-20270115T080000-5f0c2a91.trace"])
+@pytest.mark.parametrize("name", ["nowhere", "../../../etc/passwd", "recorded-20270115T080000123456-5f0c2a91.trace"])
 async def test_a_trace_that_is_not_there_is_404(bench: AdminBench, name: str) -> None:
     assert await bench.refused("POST", "/simulations", json={"trace": name}) == (404, "not_found", None)
 

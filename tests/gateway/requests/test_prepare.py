@@ -36,7 +36,7 @@ async def test_huge_bodies_leave_threads_to_the_others() -> None:
         with pytest.raises(ApiError):
             await preparer.prepare(replace(CHAT, parse=parse), b"x" * size, [], NONE, 0.0)
 
-    preparer = Preparer({}, NONE, NONE, NONE, lambda: None, BodyRoom(HUGE_BODY_BYTES, lambda: None), NONE)
+    preparer = Preparer({}, NONE, NONE, NONE, lambda: None, BodyRoom(HUGE_BODY_BYTES, lambda: None), NONE, NONE)
     huge = [asyncio.create_task(prepare(HUGE_BODY_BYTES + 1)) for _ in range(40)]
     try:
         async with asyncio.timeout(10):
