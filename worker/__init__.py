@@ -16,7 +16,8 @@
     block_reports.py  whose the KV blocks are, for operators who watch
     publisher.py      publications to the store, merged and repeated
     heartbeat.py      load and speed for the registry, learnt costs for the simulator
-    telemetry.py      metrics and traces
+    telemetry.py      metrics, and what preemptions cost against what was expected
+    traces.py         spans of the jobs in hand
     directory_lock.py what is compiled or converted once is made by one process
 
 Open `server.py` first. `fairlane worker` starts it; nothing else calls in but benchmarks and tests. The gateway is

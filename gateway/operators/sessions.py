@@ -109,8 +109,8 @@ def cookie_of(scope: Scope) -> str | None:
 
 
 def sign_in_cookie(scope: Scope, kept: str | None) -> str:
-    """What a browser is told to keep while it is at the provider; None: to forget. Lax: it is sent when the browser comes
-    back, which is from another site."""
+    """What a browser is told to keep while it is at the provider; None: to forget. Lax: the browser comes back from
+    another site."""
     lasts_s = 0 if kept is None else SIGN_IN_S
     name, secure = _cookie_name(scope) + _SIGN_IN, "; Secure" if _is_secure(scope) else ""
     return f"{name}={kept or ''}; Path=/; Max-Age={lasts_s}; HttpOnly; SameSite=Lax{secure}"
