@@ -25,7 +25,7 @@ from fairlane.gateway.admin import routes as admin
 from fairlane.gateway.admin.openai import routes as openai_admin
 from fairlane.gateway.admin.router import AdminParts, mount, operators_only
 from fairlane.gateway.answers.chunks import Rhythm
-from fairlane.gateway.api import batches, completions, files, messages, requests, responses, tokenize
+from fairlane.gateway.api import batches, completions, embeddings, files, messages, requests, responses, tokenize
 from fairlane.gateway.api.files import FileParts
 from fairlane.gateway.api.generate import Bounds, Generate, Parts
 from fairlane.gateway.api.health import Health
@@ -75,6 +75,7 @@ def create_app(resources: Resources) -> Starlette:
         completions.CHAT_PATH: completions.CHAT,
         completions.COMPLETION_PATH: completions.COMPLETION,
         messages.MESSAGES_PATH: messages.MESSAGES,
+        embeddings.PATH: embeddings.EMBEDDINGS,
     }
     endpoints = {path: Generate(kind, events) for path, kind in kinds.items()}
     of_lines: dict[str, ASGIApp] = {**endpoints, responses.PATH: Respond(events, kept, seals, may_store=False)}
@@ -146,7 +147,6 @@ def create_app(resources: Resources) -> Starlette:
                 for path, answer in (
                     (tokenize.TOKENIZE_PATH, texts.tokenize),
                     (tokenize.DETOKENIZE_PATH, texts.detokenize),
-                    (tokenize.EMBEDDINGS_PATH, texts.embeddings),
                 )
             ],
             tenant("GET", "/v1/limits", ShowLimits(resources.quotas, resources.fleet.waiting, resources.batches)),

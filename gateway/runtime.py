@@ -11,6 +11,7 @@ from functools import partial
 import redis.asyncio
 from opentelemetry.sdk.trace import SpanProcessor
 
+from fairlane.gateway.admin.blocks import Blocks
 from fairlane.gateway.admin.history import History
 from fairlane.gateway.admin.live import LiveHub
 from fairlane.gateway.admin.overview import Overview
@@ -279,7 +280,7 @@ class Resources:
         )
         self.overview = Overview(self.fleet_cache, self.figures, self.lanes, clock=lambda: self.teller.now_s)
         self.history = History(self.figures, clock=lambda: self.teller.now_s)
-        self.live = LiveHub(self.overview.view, admin_tokens.revision)
+        self.live = LiveHub(self.overview.view, Blocks(self.registry, self.fleet_cache).view, admin_tokens.revision)
         self.malformed = Malformed()
         """Requests on all ports."""
         self.crowd = self.new_crowd()

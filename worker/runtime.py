@@ -28,7 +28,8 @@ from fairlane.worker.engine_thread import EngineThread
 from fairlane.worker.heartbeat import CostReport, Heartbeat
 from fairlane.worker.reports import EngineObserver
 from fairlane.worker.server import WorkerServer
-from fairlane.worker.telemetry import Metrics, PreemptionCosts, Traces, open_traces
+from fairlane.worker.telemetry import Metrics, PreemptionCosts
+from fairlane.worker.traces import Traces, open_traces
 
 log = logging.getLogger(__name__)
 
