@@ -75,7 +75,9 @@ def test_what_the_chart_says_itself_is_refused_with_a_sentence(
 def test_no_setting_that_holds_a_secret_is_taken_into_the_configmap() -> None:
     secrets = [name for name in _paths(chart_schema.config_schema()) if name.endswith(("_key", "secret", "password"))]
 
-    assert {*secrets} <= {"admin_key", "worker.engine_key", "gateway.sign_in.client_secret"}, "refuse it in templates/requirements.yaml"
+    assert {*secrets} <= {"admin_key", "worker.engine_key", "gateway.sign_in.client_secret"}, (
+        "refuse it in templates/requirements.yaml"
+    )
 
 
 def _paths(schema: dict[str, Any], path: str = "") -> list[str]:
