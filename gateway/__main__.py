@@ -14,7 +14,8 @@ from fairlane.gateway.http.body_budget import keep_little
 from fairlane.gateway.http.ports import PortRefused, Sockets, listen
 from fairlane.gateway.observability.logging import start_logging
 from fairlane.scheduler.protocol.gc_tuning import OF_A_GATEWAY, collect_seldom
-from fairlane.scheduler.protocol.settings import SettingsError, sends_traces
+from fairlane.scheduler.protocol.otlp import check_traces, span_exporter
+from fairlane.scheduler.protocol.settings import SettingsError
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +30,7 @@ def main() -> int:
     line = config.parse(sys.argv[1:])
     try:
         settings = config.read(line, os.environ)
+        check_traces(os.environ)
     except SettingsError as error:
         sys.stderr.write(f"gateway: {error}\n")
         return 2
@@ -68,12 +70,7 @@ def _serve(
     from fairlane.gateway.observability import metrics
     from fairlane.gateway.runtime import Resources
 
-    exporter = None
-    if sends_traces(os.environ):
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-
-        exporter = OTLPSpanExporter()
-    processor = metrics.span_processor(exporter)
+    processor = metrics.span_processor(span_exporter(os.environ))
     settings = _within_open_files(settings)
     resources = Resources(settings, processor, member)
     beside: Sockets = {name: found for name, found in sockets.items() if name != "tenants"}

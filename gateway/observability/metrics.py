@@ -265,8 +265,8 @@ class Telemetry:
         """Prometheus' text. Takes a while where there are many tenants: call it in a thread."""
         return generate_latest(self.registry)
 
-    def request_span(self, name: str, headers: Sequence[tuple[bytes, bytes]]) -> "_Request":
-        """One request's own span as a context, in the caller's trace if it sent one.
+    def request_span(self, name: str, headers: Sequence[tuple[bytes, bytes]], link: str = "") -> "_Request":
+        """One request's own span as a context, in the caller's trace if it sent one. `link`: what it also belongs to.
 
         The share of requests that is not traced costs hardly anything: it is drawn here, before a span is made.
         """
@@ -278,6 +278,7 @@ class Telemetry:
         if caller is not None and not caller.trace_flags.sampled:
             return _Request(NO_SPAN, _traceparent(caller.trace_id))
         span = self._spans.root(name, caller)
+        span.link(link)
         return _Request(span, span.traceparent)
 
     def span(self, name: str) -> Span:
@@ -309,6 +310,11 @@ class _Request:
 def is_recording() -> bool:
     """Spans of this task's request are kept: what they would say is worth finding out."""
     return _current.get().is_recording
+
+
+def request_span() -> Span:
+    """The own span of this task's request."""
+    return _current.get()
 
 
 def traceparent() -> str:
