@@ -223,7 +223,7 @@ def test_a_preemption_is_seen_on_the_map_and_explained(served: Server, owner: Co
             listed = admin.get("/requests", params={"tenant": "patient"}).json()["data"]
         preempted = next(each["id"] for each in listed if each["preemptions"])
         owner.go("requests?tenant=patient")
-        page.get_by_role("row", name=re.compile(r"[0-9] ×")).first.wait_for()
+        page.get_by_role("row", name=re.compile("[0-9] \u00d7")).first.wait_for()
         owner.go(f"requests/{preempted}")
         page.locator("section.why", has_text="preempted").wait_for()
         page.get_by_role("row", name=re.compile("latency urgent")).first.wait_for()
