@@ -21,7 +21,7 @@ from tests.support.system.harness import ADMIN_KEY, MODEL, Server
 DOCS = Path(__file__).parent.parent.parent / "docs"
 WARM_S = 150.0
 """So long there is load before the first picture, for charts to have something to show."""
-SIZE = {"width": 1440, "height": 960}
+WIDTH, HEIGHT = 1440, 960
 WORDS = ("river", "market", "lantern", "copper", "orbit", "violin", "harvest", "signal", "meadow", "harbour", "candle")
 TENANTS: Mapping[str, Mapping[str, object]] = {
     "assistant": {"weight": 2, "limits": {"tokens_per_minute": 90_000, "tokens_per_month": 40_000_000}},
@@ -146,7 +146,7 @@ def main() -> None:
             keys = {name: server.tenant(name, **fields) for name, fields in TENANTS.items()}
             with load(server, keys), browser.browsing() as chromium:
                 time.sleep(WARM_S)
-                with browser.console(chromium, server.admin_url, **SIZE) as console:
+                with browser.console(chromium, server.admin_url, width=WIDTH, height=HEIGHT) as console:
                     pictures(server, console, keys["assistant"])
         finally:
             server.stop()
