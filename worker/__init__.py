@@ -13,6 +13,7 @@
     leases.py         the leases held, and when to ask the queue for more
     engine_thread.py  the one thread that touches the engine
     reports.py        what that thread tells the loop, and the publications it means
+    accounts.py       what each job took: its share of the steps' time, and KV blocks times time
     block_reports.py  whose the KV blocks are, for operators who watch
     publisher.py      publications to the store, merged and repeated
     heartbeat.py      load and speed for the registry, learnt costs for the simulator

@@ -58,7 +58,7 @@ async def _serve(settings: WorkerSettings, environ: Mapping[str, str], opened: O
     async with _connected(settings.store_url, timeout_s) as client:
         server = WorkerServer(
             worker_id=about.worker_id,
-            engine=EngineThread(opened.engine, about.worker_id),
+            engine=EngineThread(opened.engine, about.worker_id, measured=opened.remote is None),
             queue=RedisQueue(client, about.queue, settings.lanes.lanes(), lease_ms=int(settings.lease_s * 1e3)),
             registry=RedisRegistry(client),
             card=opened.card,
