@@ -79,6 +79,8 @@ class Records:
     async def find(self, given: str, tenant: str | None = None) -> RequestRecord | None:
         """The record that a caller means by an id: its own, as it is or within an answer's, or another name of it.
         `tenant`: only one of this tenant's."""
+        if not given:
+            return None
         own = _OWN_ID.fullmatch(given)
         ids = [own["id"]] if own else []
         for name in [*ids, given]:
