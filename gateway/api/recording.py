@@ -11,7 +11,7 @@ from fairlane.gateway.errors import ApiError
 from fairlane.gateway.middleware.tenant import CLIENT_CLOSED, Journal
 from fairlane.gateway.records.live import LiveRecord
 from fairlane.gateway.records.record import LONGEST_TEXT, RequestRecord
-from fairlane.gateway.records.recorder import Refused, RequestRecorder
+from fairlane.gateway.records.recorder import RefusedRequest, RequestRecorder
 from fairlane.gateway.requests.prepare import Plan
 from fairlane.gateway.requests.request import LiveRequest
 from fairlane.gateway.requests.settlement import outcome_of
@@ -70,7 +70,7 @@ def ended(recorder: RequestRecorder, caller: Caller, journal: Journal, error: Ba
     elif isinstance(error, ApiError) and error.status in _RECORDED:
         model, prompt_tokens = error.asked
         lane = journal.lane if journal.lane in set(LaneName) else ""
-        refused = Refused(
+        refused = RefusedRequest(
             tenant=caller.tenant_id,
             key=caller.key_id,
             request_id=journal.request_id,

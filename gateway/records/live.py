@@ -13,7 +13,7 @@ from fairlane.quotas.store import Charge
 from fairlane.scheduler.protocol.messages import Cause, Event, Finished, JobSteps, Outcome, Paused, Preempted, Resumed
 
 
-class Progress(Protocol):
+class TokenTimes(Protocol):
     """When tokens came, on the event loop's clock; `requests.stream.TokenEvents` is one."""
 
     @property
@@ -99,7 +99,7 @@ class LiveRecord:
         self._clock = clock
         self._on_over = on_over
         self._record: RequestRecord | None = None
-        self._progress: Progress | None = None
+        self._progress: TokenTimes | None = None
         self._finished: list[Finished] | None = None
         """What workers said at the end of its jobs, and is not in the record yet."""
         self._charge: Charge | None = None
@@ -156,7 +156,7 @@ class LiveRecord:
         first_s = None if self._progress is None else self._progress.first_token_s
         return first_s is not None and (first_s - self._arrived_s) * 1e3 > self.due_ms
 
-    def follow(self, progress: Progress) -> None:
+    def follow(self, progress: TokenTimes) -> None:
         """Its tokens are told from now on."""
         self._progress = progress
 

@@ -30,7 +30,7 @@ MOST_A_FLUSH = 100
 MOST_WAITING = 10 * MOST_A_FLUSH
 """Of these, while the store is away."""
 MOST_REFUSALS, MOST_OF_A_TENANT = 40, 5
-"""Refused requests that are kept each time, of all and of one tenant."""
+"""RefusedRequest requests that are kept each time, of all and of one tenant."""
 MOST_LIVE = 1_000
 """Requests that run and are shown to other gateways; those that came first."""
 NEWS_AFTER_MS = 500.0
@@ -53,7 +53,7 @@ class Queues(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedRequest:
     """What is known of a request that was not let in."""
 
     tenant: str
@@ -136,7 +136,7 @@ class RequestRecorder:
         request.record = self._live[live.id] = live
         return live
 
-    def refused(self, refused: Refused, arrived_s: float) -> None:
+    def refused(self, refused: RefusedRequest, arrived_s: float) -> None:
         """Keep, of requests that were not let in, a few."""
         refusals, tenant = self._refusals, refused.tenant
         if not self.enabled or refusals[tenant] >= MOST_OF_A_TENANT or refusals.total() >= MOST_REFUSALS:
