@@ -93,7 +93,7 @@ class LiveRecord:
         self.written_s = 0.0
         """When that was; 0.0: it never was."""
         self.taken = False
-        self._make = make
+        self._make: Callable[[LiveRecord], RequestRecord] | None = make
         self._jobs = request.jobs
         self._arrived_s = arrived_s
         self._clock = clock
@@ -114,10 +114,12 @@ class LiveRecord:
         """All that is known by now."""
         record = self._record
         if record is None:
+            assert self._make is not None  # noqa: S101 - it was not let go before it was asked for
             record = self._record = self._make(self)
             if self.job.place:
                 record.add((self.job.queued_s - self._arrived_s) * 1e3, "queued", self.job.place)
-        self._update(record)
+        if self._make is not None:
+            self._update(record)
         return record
 
     @property
@@ -205,6 +207,11 @@ class LiveRecord:
             self._answered = Answered(self._clock(), code, outcome, message, limit)
             if self._is_settled:
                 self._on_over(self)
+
+    def let_go(self) -> None:
+        """Hold nothing of the request any more, which holds this: it is over, and its record has been read if anybody
+        wants it."""
+        self._make, self._progress, self._jobs = None, None, []
 
     def refresh(self) -> None:
         """Look whether there are more tokens than when it was last written."""

@@ -269,6 +269,7 @@ class RequestRecorder:
         place = lot.draw()
         if place is not None:
             lot.put(place, EndedRecord(self._told(live), is_special))
+        live.let_go()
 
     def _with_news(self, now_s: float) -> list[LiveRecord]:
         """What is to be written of what runs."""
