@@ -68,7 +68,7 @@ class AdminClient:
             raise no_gateway(str(self._http.base_url), error) from None
         if answer.is_success:
             return dict(answer.json()) if answer.content else {}
-        raise _refused(answer)
+        raise refused(answer)
 
     def stream(self, path: str, **query: object) -> Iterator[bytes]:
         stated = {name: str(value) for name, value in query.items() if value is not None}
@@ -76,7 +76,7 @@ class AdminClient:
             with self._http.stream("GET", f"/admin/v1{path}", params=stated) as answer:
                 if not answer.is_success:
                     answer.read()
-                    raise _refused(answer)
+                    raise refused(answer)
                 yield from answer.iter_bytes()
         except httpx.HTTPError as error:
             raise no_gateway(str(self._http.base_url), error) from None
@@ -102,7 +102,8 @@ def segment(identifier: str) -> str:
     return quote(identifier, safe="", errors="replace")
 
 
-def _refused(answer: httpx.Response) -> CommandError:
+def refused(answer: httpx.Response) -> CommandError:
+    """An answer that is an error, in the gateway's own words."""
     try:
         error = answer.json()["error"]
         return RefusedCall(f"{error['message']} ({error['code']})", str(error["code"]))

@@ -27,6 +27,7 @@ MODULES = {
     "lanes": ("reports:lanes", "Each lane's queue, running work, rate and targets."),
     "requests": ("requests:app", "Requests that run and that ended of late, and why they went as they did."),
     "audit": ("audit:app", "Who changed what, when."),
+    "chat": ("chat:app", "Talk to a model through the gateway."),
     "top": ("top.command:app", "Lanes, tenants, workers and KV blocks as they change, in the terminal."),
     "bench": ("bench.command:app", "Load on a running gateway, and what it showed; two runs compared."),
     "simulate": ("simulate:app", "The real scheduler in virtual time over a request trace."),

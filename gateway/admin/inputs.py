@@ -315,6 +315,12 @@ class HistoryQuery(_Query):
     ] = None
 
 
+class LiveQuery(_Query):
+    """What to watch."""
+
+    kv: Annotated[bool, Field(description="The map of KV blocks too, as events `kv`")] = True
+
+
 class OpenBatchesQuery(PageQuery):
     """Which open batches, by the end of their windows."""
 

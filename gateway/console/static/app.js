@@ -93,16 +93,17 @@ function openMenu(isOpen) {
 }
 
 function stand(who) {
-  for (const id of ["side", "menu", "status", "account"]) $(id).hidden = who === null;
+  for (const id of ["side", "menu", "account"]) $(id).hidden = who === null;
+  say("", false);
   if (who === null) return;
   fill($("who"), named(who.name), who.role && who.role !== who.name ? h("span", { class: "role" }, who.role) : null);
-  say("Connecting…", false);
   drawMenu();
 }
 
 function say(text, isStale) {
   $("status").classList.toggle("stale", isStale);
   setText($("status"), text);
+  $("status").hidden = text === "";
 }
 
 async function begin(who) {

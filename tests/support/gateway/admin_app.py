@@ -17,6 +17,7 @@ from starlette.responses import Response
 
 from fairlane.gateway import errors
 from fairlane.gateway.admin import routes as admin
+from fairlane.gateway.admin.blocks import Blocks
 from fairlane.gateway.admin.history import History
 from fairlane.gateway.admin.live import LiveHub
 from fairlane.gateway.admin.openai import routes as openai_admin
@@ -49,6 +50,7 @@ from fairlane.quotas.store import Ask, Charge
 from fairlane.quotas.tenants import TenantStore
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
 from fairlane.scheduler.protocol.messages import WorkerStatus
+from fairlane.scheduler.queue.registry import RedisRegistry
 from fairlane.scheduler.queue.types import LaneDepth
 from tests.support.quotas import house
 
@@ -213,6 +215,7 @@ def parts(redis: Redis, fleet: HandFleet, open_requests: AllOpenRequests, traces
     prices, records = PriceStore(redis), RecordStore(redis, "test", most=1_000)
     return AdminParts(
         operators=Operators(admin_keys, tokens, Sessions(redis, admin_keys, tokens), Guesses(free=1000)),
+        single_sign_on=None,
         tenants=TenantStore(redis),
         keys=KeyStore(redis),
         budgets=RedisQuotaStore(redis),
@@ -226,7 +229,7 @@ def parts(redis: Redis, fleet: HandFleet, open_requests: AllOpenRequests, traces
         traces=traces,
         simulator=Simulator(),
         overview=overview,
-        live=LiveHub(overview.view, tokens.revision),
+        live=LiveHub(overview.view, Blocks(RedisRegistry(redis), HandPicture(fleet)).view, tokens.revision),
         history=History(FigureStore(redis), clock=time.time),
         prices=prices,
         known_prices=KnownPrices(prices),

@@ -3,7 +3,7 @@
 import { fill, h, named } from "../dom.js";
 import { duration, rate } from "../format.js";
 import { field, form } from "../parts/dialog.js";
-import { badge, card, laneTag, link, pageHead } from "../parts/pieces.js";
+import { badge, card, laneTitle, link, pageHead } from "../parts/pieces.js";
 import { eventsOf } from "../parts/sse.js";
 import { timeline } from "../parts/timeline.js";
 
@@ -69,7 +69,7 @@ function pane(lane) {
   const text = h("div", { class: "stream", tabindex: "0", role: "region", "aria-label": `Answer on the ${lane} lane` });
   const events = h("ol", { class: "events", role: "log", "aria-label": `What happened on the ${lane} lane` });
   const line = timeline();
-  const element = h("section", { class: "card pane" }, h("header", {}, h("h2", {}, laneTag(lane), " lane"), state), figures, line.element, text, events);
+  const element = h("section", { class: "card pane" }, h("header", {}, h("h2", {}, laneTitle(lane)), state), figures, line.element, text, events);
   return { element, state, figures, text, events, line };
 }
 
