@@ -16,7 +16,11 @@ ROOT = Path(__file__).parents[2]
 FULL = "FAIRLANE_TEST_IMAGES"
 MOST_GATEWAY_BYTES = 200 * 10**6
 IMAGES = {"gateway": "gateway/Dockerfile", "worker": "worker/Dockerfile", "lease-holder": "worker/remote/Dockerfile"}
-READ = "import sys; from fairlane.gateway.tools.template_reader import ResponseTemplate as T; T(sys.argv[1]).reader('', ())"
+READ = """\
+import sys
+from fairlane.gateway.tools.template_reader import ResponseTemplate
+ResponseTemplate(sys.argv[1]).reader("", ())
+"""
 TEMPLATE = json.dumps({"start_anchor": "<a>", "fields": {"content": {"close": "</a>"}}})
 
 
