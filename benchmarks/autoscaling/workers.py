@@ -34,13 +34,11 @@ LATENCY, THROUGHPUT = LaneName.LATENCY, LaneName.THROUGHPUT
 WAITING = {LATENCY: 4_096.0, THROUGHPUT: 262_144.0}
 BOTH = ScalingRule(least=2, most=MOST, queued_tokens=WAITING, running={LATENCY: 12.0})
 RULES: Mapping[str, ScalingRule] = {
-    "2 workers": ScalingRule(least=2, most=2),
     "4 workers": ScalingRule(least=4, most=4),
     "7 workers": ScalingRule(least=7, most=7),
     "queued tokens alone": ScalingRule(least=2, most=MOST, queued_tokens=WAITING),
     "queued tokens and running": BOTH,
     "the same, ready after 5 minutes": replace(BOTH, start_ms=300_000.0),
-    "the same, fewer as soon as the load is": replace(BOTH, down_window_ms=15_000.0, down_period_ms=15_000.0),
 }
 
 
