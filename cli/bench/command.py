@@ -27,6 +27,7 @@ from fairlane.cli.client import (
     Url,
     check_writable,
     no_gateway,
+    refused,
     tenants_url,
     told_in_one_line,
     write_whole,
@@ -297,7 +298,7 @@ async def _look(url: str, key: str, model: str | None, api: str) -> tuple[str, l
         async with httpx.AsyncClient(base_url=url, headers=headers, timeout=ASK_S) as http:
             answer = await http.get("/v1/models")
             if not answer.is_success:
-                raise CommandError(_words(answer))
+                raise refused(answer)
             listed = [str(each["id"]) for each in answer.json()["data"]]
             if not listed:
                 raise CommandError(f"{url} serves no model to this key")
@@ -311,11 +312,6 @@ async def _look(url: str, key: str, model: str | None, api: str) -> tuple[str, l
         raise no_gateway(url, error) from None
     except (ValueError, LookupError, TypeError):
         raise CommandError(f"{url} does not answer in the words of Fairlane: is FAIRLANE_URL right?") from None
-
-
-def _words(answer: httpx.Response) -> str:
-    error = answer.json()["error"]
-    return f"{error['message']} ({error['code']})"
 
 
 def _report(

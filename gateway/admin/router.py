@@ -29,14 +29,17 @@ from fairlane.gateway.http.connections import OPERATORS, vouch
 from fairlane.gateway.openai.wire import checked, checked_fields
 from fairlane.gateway.operators.operator import Operator, Role
 from fairlane.gateway.operators.operators import Operators
+from fairlane.gateway.operators.single_sign_on import SingleSignOn
 from fairlane.gateway.records.search import Records
 from fairlane.gateway.requests.admission import AllOpenRequests
+from fairlane.gateway.requests.prices import KnownPrices
 from fairlane.gateway.traces.files import TraceFolder
 from fairlane.gateway.traces.simulator import Simulator
 from fairlane.quotas.api_keys import KeyExists, KeyNotFound, KeyStore
 from fairlane.quotas.audit import Audit, Note
 from fairlane.quotas.field_checks import FieldError
 from fairlane.quotas.ledger import Ledger
+from fairlane.quotas.prices import PriceStore
 from fairlane.quotas.store import QuotaError, QuotaStore
 from fairlane.quotas.tenants import TenantExists, TenantHasChildren, TenantNotFound, TenantStore, VersionConflict
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
@@ -120,6 +123,8 @@ class AdminParts:
     """What the admin API works on."""
 
     operators: Operators
+    single_sign_on: SingleSignOn | None
+    """None: operators sign in by a key or token alone."""
     tenants: TenantStore
     keys: KeyStore
     budgets: QuotaStore
@@ -137,6 +142,11 @@ class AdminParts:
     simulator: Simulator
     live: LiveHub
     history: History
+    prices: PriceStore
+    known_prices: KnownPrices
+    """Of this gateway."""
+    currency: str
+    """Of all prices and charges."""
     changed: Callable[[], None]
     """To be called once a call may have changed a tenant or a key, before it is answered."""
 
@@ -204,7 +214,7 @@ class Operation(Generic[Input]):
     @property
     def honours_tags(self) -> bool:
         """It changes something that has an `ETag`, and honours `If-Match`."""
-        return self.tagged and self.method != "GET" and "{" in self.path
+        return self.tagged and self.method != "GET" and ("{" in self.path or self.method == "PUT")
 
 
 def _routed(operation: Operation[Any]) -> str:

@@ -6,6 +6,7 @@ from fairlane.gateway.admin import batches as admin_batches
 from fairlane.gateway.admin import explain as admin_explain
 from fairlane.gateway.admin import fleet as admin_fleet
 from fairlane.gateway.admin import keys as admin_keys
+from fairlane.gateway.admin import prices as admin_prices
 from fairlane.gateway.admin import requests as admin_requests
 from fairlane.gateway.admin import tenants as admin_tenants
 from fairlane.gateway.admin import tokens as admin_tokens
@@ -14,15 +15,18 @@ from fairlane.gateway.admin import usage as admin_usage
 from fairlane.gateway.admin.history import HistoryView
 from fairlane.gateway.admin.inputs import (
     AuditQuery,
+    ChargebackQuery,
     ExplainBody,
     HistoryQuery,
     KeyBody,
     KeyChange,
     LanesQuery,
     LedgerQuery,
+    LiveQuery,
     Nothing,
     OpenBatchesQuery,
     PageQuery,
+    PricesBody,
     QuotaBody,
     RequestsQuery,
     RotateBody,
@@ -34,9 +38,10 @@ from fairlane.gateway.admin.inputs import (
     UsageQuery,
 )
 from fairlane.gateway.admin.overview import OverviewView
-from fairlane.gateway.admin.router import Operation
+from fairlane.gateway.admin.router import JSON, Operation
 from fairlane.gateway.admin.views import (
     AuditView,
+    ChargebackView,
     CreatedKeyView,
     Deleted,
     ExplainView,
@@ -47,6 +52,7 @@ from fairlane.gateway.admin.views import (
     NewTokenView,
     OpenBatchView,
     Page,
+    PricesView,
     QuotaView,
     TenantView,
     TokenView,
@@ -266,6 +272,36 @@ OPERATIONS: tuple[Operation[Any], ...] = (
     ),
     Operation(
         method="GET",
+        path="/prices",
+        name="get_prices",
+        summary="Show the price list",
+        handler=admin_prices.get_prices,
+        input=Nothing,
+        answer=PricesView,
+        tagged=True,
+    ),
+    Operation(
+        method="PUT",
+        path="/prices",
+        name="replace_prices",
+        summary="Replace the price list: it holds for requests that come from then on, within a second everywhere",
+        handler=admin_prices.put_prices,
+        input=PricesBody,
+        answer=PricesView,
+        tagged=True,
+    ),
+    Operation(
+        method="GET",
+        path="/chargeback",
+        name="get_chargeback",
+        summary="Sum a month by tenant and by organisation, deleted ones too",
+        handler=admin_prices.chargeback,
+        input=ChargebackQuery,
+        answer=ChargebackView,
+        media=(JSON, admin_usage.CSV),
+    ),
+    Operation(
+        method="GET",
         path="/workers",
         name="list_workers",
         summary="List the workers that are alive",
@@ -315,9 +351,9 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         method="GET",
         path="/live",
         name="watch_overview",
-        summary="Watch the overview: an event `overview` about each second, until the session or token ends",
+        summary="Watch the overview: `overview` about each second and `kv`, the map of blocks, until the session ends",
         handler=admin_fleet.watch,
-        input=Nothing,
+        input=LiveQuery,
         answer=str,
         media=(MEDIA_TYPE,),
         codes=("overloaded",),

@@ -7,7 +7,7 @@ from starlette.requests import ClientDisconnect
 from fairlane.gateway.auth import Caller
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.middleware.tenant import CLIENT_CLOSED, Journal
-from fairlane.gateway.observability.metrics import traceparent
+from fairlane.gateway.observability.context import traceparent
 from fairlane.gateway.records.record import LONGEST_TEXT, RequestRecord
 from fairlane.gateway.records.recorder import Refused, RequestRecorder
 from fairlane.gateway.requests.prepare import Plan

@@ -42,6 +42,12 @@ BODIES: Mapping[str, Mapping[str, Any]] = {
     "explain": {"prompt_tokens": 200, "max_output_tokens": 100, "lane": "latency"},
     "change_quota": {"limits": {"tokens_per_day": 2_000_000}},
     "replace_quota": {"limits": _LIMITS},
+    "replace_prices": {
+        "prices": [
+            {"model": _MODEL, "lane": "latency", "input": 150, "cached_input": 75, "output": 600},
+            {"input": 50, "output": 200},
+        ]
+    },
     "rotate_key": {"overlap_s": 3_600},
     "simulate": {"trace": "recorded-20270115T080000123456-5f0c2a91.trace", "workers": 4, "loads": [1.0, 2.0]},
     "tokenize": {"model": _MODEL, "messages": _CONVERSATION},

@@ -9,7 +9,7 @@ from typing import Protocol
 from fairlane.gateway.records.record import RecordedPreemption, RequestRecord, State
 from fairlane.gateway.requests.request import LiveJob, LiveRequest, request_of
 from fairlane.quotas.store import Charge
-from fairlane.scheduler.protocol.messages import Event, Finished, JobSteps, Outcome, Paused, Preempted, Resumed
+from fairlane.scheduler.protocol.messages import Cause, Event, Finished, JobSteps, Outcome, Paused, Preempted, Resumed
 
 
 class Progress(Protocol):
@@ -166,13 +166,15 @@ class LiveRecord:
             bytes=event.bytes,
             predicted_ms=round(event.predicted_ms, 3),
         )
-        cause = event.cause
-        if cause is not None:
-            preemption.resource, preemption.lane = cause.resource, cause.lane
-            preemption.tenant, preemption.request = cause.tenant, request_of(cause.job_id)
+        self._blame(preemption, event.cause)
         self._away[job.id, event.choice] = preemption
         self.record.add(preemption.at_ms, "preempted")
         self.record.add_preemption(preemption)
+
+    def _blame(self, preemption: RecordedPreemption, cause: Cause | None) -> None:
+        if cause is not None:
+            preemption.resource, preemption.lane = cause.resource, cause.lane
+            preemption.tenant, preemption.request = cause.tenant, request_of(cause.job_id)
 
     def _resumed(self, job: LiveJob, event: Resumed) -> None:
         record, place, stall_ms = self.record, (job.id, event.choice), round(event.stalled_ms, 1)
@@ -180,6 +182,10 @@ class LiveRecord:
         if preemption is not None:
             preemption.stall_ms = stall_ms
             record.stalled_ms += stall_ms
+            if event.blocks:  # it may have been set aside first, and have given up blocks later, or more of them
+                preemption.mode, preemption.blocks, preemption.bytes = event.mode, event.blocks, event.bytes
+                preemption.predicted_ms = round(event.predicted_ms, 3)
+                self._blame(preemption, event.cause)
         elif paused_at_ms is not None:
             record.paused_ms += stall_ms
         record.add(self.age_ms, "resumed", stall_ms)

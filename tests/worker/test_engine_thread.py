@@ -8,6 +8,7 @@ from threading import Thread
 
 import pytest
 
+from fairlane.scheduler.planner.planner import Planner
 from fairlane.scheduler.protocol.messages import Cancel, Finished, Grant, Lease, Outcome, Paused, TokenDelta
 from fairlane.scheduler.queue.types import Publication
 from fairlane.worker.engine_thread import Drop, EngineThread, WakeUpPipe
@@ -250,3 +251,33 @@ async def test_more_wake_ups_than_are_heard_neither_block_nor_fail() -> None:
     await heard.wait()
 
     pipe.close()
+
+
+async def test_a_look_is_answered_between_two_steps_and_while_there_is_none() -> None:
+    async with desk(gated=True) as it:
+        it.thread.tell(lease(max_tokens=3))
+        looking = it.thread.look(Planner.job_ids)
+        it.runner.open()
+        assert await looking == ["job"]
+        await it.until(it.ends)
+        assert await it.thread.look(Planner.job_ids) == []
+
+
+async def test_a_look_that_fails_is_the_asker_s_trouble_alone() -> None:
+    def fails(_: Planner) -> None:
+        raise ValueError("a defect")
+
+    async with desk() as it:
+        with pytest.raises(ValueError, match="a defect"):
+            await it.thread.look(fails)
+        it.thread.tell(lease(max_tokens=1))
+        await it.until(it.ends)
+    assert it.failures == []
+
+
+async def test_who_looks_is_no_reason_to_audit_again() -> None:
+    async with desk() as it:
+        await it.until(lambda: any(report.audited for report in it.reports))
+        for _ in range(20):
+            await it.thread.look(Planner.job_ids)
+    assert sum(report.audited for report in it.reports) == 1

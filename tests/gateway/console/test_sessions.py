@@ -122,3 +122,19 @@ async def test_any_gateway_knows_it_and_with_another_key_none_does(bench: AdminB
         await there.ensure()
     with pytest.raises(Exception, match="Incorrect API key"):
         await Sessions(bench.redis, there, tokens).operator(session)
+
+
+async def test_anyone_may_ask_whether_and_as_whom_they_are_signed_in(bench: AdminBench) -> None:
+    session = await signed_in(bench)
+
+    async def told(headers: dict[str, str]) -> Any:
+        answer = await bench.http.get("/console/session", headers=headers)
+        bench.http.cookies.clear()
+        assert answer.status_code == 200
+        return answer.json()["operator"]
+
+    assert await told({}) is None
+    assert await told({"cookie": "fairlane=nonsense"}) is None
+    assert await told(session) == {"name": "admin", "role": "owner", "kind": "key"}
+    assert await status(bench, "DELETE", "/console/session", session | OWN) == 204
+    assert await told(session) is None
