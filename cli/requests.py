@@ -32,7 +32,7 @@ _LISTS = ("events", "preemptions", "waits")
 """Of a record, what has tables of its own."""
 
 
-class State(StrEnum):
+class RequestState(StrEnum):
     """Where a request stands."""
 
     QUEUED = "queued"
@@ -43,7 +43,7 @@ class State(StrEnum):
     ENDED = "ended"
 
 
-class How(StrEnum):
+class RequestOutcome(StrEnum):
     """How a request ended."""
 
     REJECTED = "rejected"
@@ -61,7 +61,7 @@ class LaneChoice(StrEnum):
     THROUGHPUT = "throughput"
 
 
-class Slow(StrEnum):
+class SlowBy(StrEnum):
     """What took long."""
 
     TTFT = "ttft"
@@ -73,9 +73,9 @@ class Slow(StrEnum):
 def list_requests(
     tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
     lane: Annotated[LaneChoice | None, typer.Option(help="Only of this lane.")] = None,
-    state: Annotated[State | None, typer.Option(help="Only those in this state.")] = None,
-    outcome: Annotated[How | None, typer.Option(help="Only those that ended so.")] = None,
-    slowest: Annotated[Slow | None, typer.Option(help="Those first that took longest so.")] = None,
+    state: Annotated[RequestState | None, typer.Option(help="Only those in this state.")] = None,
+    outcome: Annotated[RequestOutcome | None, typer.Option(help="Only those that ended so.")] = None,
+    slowest: Annotated[SlowBy | None, typer.Option(help="Those first that took longest so.")] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1_000, help="So many at most.")] = 20,
     url: Url = None,
     output: Output = OutputForm.TABLE,

@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 
 from fairlane.scheduler.planner.planner import Planner
 from fairlane.scheduler.protocol.messages import Cancel, Grant, Lease
+from fairlane.worker.accounts import StepAccounts
 from fairlane.worker.engine.engine import Engine, StepReport
 from fairlane.worker.reports import Dropped, EngineTurn, JobChange, Report, ReportBuilder, WorkerLoad
 
@@ -97,11 +98,20 @@ Command = Lease | Cancel | Grant | Drop | HandBack
 class EngineThread:
     """Runs the engine whenever it has work. `tell`, `hold` and `hand_back` are for the event loop."""
 
-    def __init__(self, engine: Engine, worker_id: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        worker_id: str,
+        *,
+        measured: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`measured`: the steps are computed on this machine, and each job is told what it took of it."""
         self._engine = engine
         engine.on_ready = self.tell  # which looks again whether a step can be run
         self._clock = clock
-        self._reports = ReportBuilder(worker_id)
+        accounts = StepAccounts(engine.planner.pool_sizes.block_size) if measured else None
+        self._reports = ReportBuilder(worker_id, accounts)
         self._unread: list[EngineTurn] = []
         self._calls: deque[Callable[[], None]] = deque()
         """To make on the loop, in order."""
@@ -201,7 +211,7 @@ class EngineThread:
         if commands:
             changes = [change for command in commands for change in self._obey(command)]
             self._obeyed += len(commands)
-            self._report(changes)
+            self._report(changes, began_ms=self._clock() * 1e3)
         for command in commands:
             if isinstance(command, HandBack):
                 self._hand_over()

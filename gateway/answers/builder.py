@@ -103,6 +103,11 @@ class AnswerBuilder(ABC):
         if self._out is not None:
             await self._out.catch_up()
 
+    @property
+    def response_id(self) -> str:
+        """The id that the answer has."""
+        return self.id
+
     def usage(self) -> Usage:
         """What the request is charged."""
         prompt, completion, cached = 0, 0, 0

@@ -20,6 +20,7 @@ from fairlane.gateway.http.body import LARGE_BODY_BYTES
 from fairlane.gateway.http.body_budget import BodyRoom
 from fairlane.gateway.http.sse import Headers
 from fairlane.gateway.observability.metrics import Telemetry
+from fairlane.gateway.observability.tracing import Value
 from fairlane.gateway.openai.requests import GenerationRequest
 from fairlane.gateway.requests.admission import AllOpenRequests, admit, class_name, measure, too_long
 from fairlane.gateway.requests.constraints import grammar_of
@@ -227,7 +228,7 @@ class Preparer:
         if caller.batch_due_ms is not None:
             service_level = service_level.due_in(caller.batch_due_ms)
         elapsed_ms = (asyncio.get_running_loop().time() - arrived_s) * 1e3
-        with self._telemetry.span("admit"):
+        with self._telemetry.span("admit") as span:
             asked = [
                 measure(len(prompt), request, model, service_level, tenant, kind.prompt_param, elapsed_ms)
                 for prompt in prompts
@@ -242,6 +243,8 @@ class Preparer:
                     wanted = _asked(request, model, service_level, prompts, asked, tenant, arrived_s)
                     self._trace.ended(wanted, (), refused)
                 raise
+            if span.is_recording:
+                span.tell(_told(service_level, prompts, answers))
         return Plan(
             request=request,
             model=model,
@@ -346,3 +349,17 @@ def may_use(caller: Caller, model: str) -> bool:
     """Both tenant and key must allow it."""
     allowed = caller.identity.tenant.models
     return (allowed is None or model in allowed) and caller.identity.key.scopes.allows("models", model)
+
+
+def _told(
+    service_level: ServiceLevel, prompts: Sequence[Tokens], answers: Sequence[Admitted]
+) -> dict[str, Value | None]:
+    """What a trace keeps of an admission."""
+    expected_ms = [each.expected_ttft_ms for each in answers if each.expected_ttft_ms is not None]
+    return {
+        "fairlane.lane": service_level.lane.name.value,
+        "fairlane.prompt_tokens": sum(map(len, prompts)),
+        "fairlane.guaranteed": all(each.guaranteed for each in answers),
+        "fairlane.expected_ttft_ms": max(expected_ms, default=None),
+        "fairlane.deadline_ms": service_level.deadline_ms,
+    }

@@ -16,7 +16,9 @@ import msgspec
 from fairlane.gateway import errors
 from fairlane.gateway.auth import Caller
 from fairlane.gateway.errors import ApiError, LimitBlock, store_unavailable
-from fairlane.gateway.observability.metrics import Telemetry, traceparent
+from fairlane.gateway.observability.context import traceparent
+from fairlane.gateway.observability.metrics import Telemetry
+from fairlane.gateway.observability.tracing import Value
 from fairlane.gateway.requests.admission import queue_refused, queued_limit
 from fairlane.gateway.requests.delivery import Dispatcher
 from fairlane.gateway.requests.grants import OutputGrants
@@ -136,9 +138,15 @@ class Submitter:
     async def _start(self, caller: Caller, request: LiveRequest, plan: Plan, arrived_s: float) -> None:
         """Reserve the tokens of all jobs, then put each. Raises ApiError."""
         heads = await self._heads(caller, request, plan)
-        with self._telemetry.span("reserve"):
-            request.reservation = reservation = await self._reserve(request, plan)
+        with self._telemetry.span("reserve") as span:
+            try:
+                request.reservation = reservation = await self._reserve(request, plan)
+            except ApiError as refused:
+                span.tell({"fairlane.limit": None if refused.limit is None else refused.limit.name})
+                raise
             caller.statuses = reservation.statuses
+            if span.is_recording:
+                span.tell(_told(reservation))
         if reservation.shadowed:
             self._telemetry.shadowed(caller.tenant_id, reservation.shadowed)
         if reservation.granted_tokens < reservation.most_tokens and request.ask.start.going:
@@ -254,6 +262,23 @@ class Submitter:
             self._dispatcher.demote(job)
         job.place = put.position
         self._dispatcher.placed(job, put.position)
+
+
+def _told(reservation: Reservation) -> dict[str, Value | None]:
+    """What a trace keeps of it: what is held, and which limit has the least left."""
+    limits = [status for status in reservation.statuses if not status.shadow and status.limit]
+    told: dict[str, Value | None] = {
+        "fairlane.granted_tokens": reservation.granted_tokens,
+        "fairlane.most_tokens": reservation.most_tokens,
+    }
+    if limits:
+        tightest = min(limits, key=lambda status: status.remaining / status.limit)
+        told |= {
+            "fairlane.limit": tightest.name,
+            "fairlane.limit.scope": tightest.scope,
+            "fairlane.limit.remaining": tightest.remaining,
+        }
+    return told
 
 
 def _left(ms: float, elapsed_ms: float) -> float:

@@ -240,6 +240,10 @@ class JobSteps(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     decode_steps: int = 0
     waits_ms: dict[str, float] = {}
     """How long it had no part in a step, by the planner's reason; of several choices the one that waited longest."""
+    gpu_us: int = 0
+    """Its share of the measured time of its steps, by computed tokens, in microseconds; 0: nobody measured."""
+    kv_block_ms: int = 0
+    """KV blocks that it held, times how long, in milliseconds."""
 
 
 class Finished(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="finished"):

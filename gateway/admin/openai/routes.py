@@ -15,6 +15,8 @@ from fairlane.gateway.admin.openai import usage
 from fairlane.gateway.admin.openai.shapes import (
     Buckets,
     CompletionsQuery,
+    CostBuckets,
+    CostsQuery,
     DeletedKeyView,
     KeysQuery,
     KeyValueView,
@@ -373,5 +375,14 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         handler=usage.completions,
         input=CompletionsQuery,
         answer=Buckets,
+    ),
+    Operation(
+        method="GET",
+        path="/costs",
+        name="get_costs",
+        summary="Sum what all tenants' requests cost by day",
+        handler=usage.costs,
+        input=CostsQuery,
+        answer=CostBuckets,
     ),
 )

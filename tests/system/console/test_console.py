@@ -31,6 +31,7 @@ VIEWS = (
     "tenants/acme?tab=limits",
     "tenants/acme?tab=settings",
     "tenants/acme?tab=explain",
+    "money",
     "access",
     "audit",
     "playground",
@@ -202,6 +203,30 @@ def test_the_playground_streams_on_both_lanes(served: Server, owner: Console) ->
         pane.get_by_text("done", exact=True).wait_for()
         assert pane.locator(".stream").inner_text()
         assert "12 tokens" in pane.locator(".figures-line").inner_text()
+
+
+def test_a_preemption_is_seen_on_the_map_and_explained(served: Server, owner: Console) -> None:
+    """Throughput work fills the pool; a long prompt of the latency lane takes blocks from it."""
+    page = owner.page
+    urgent = served.tenant("urgent")
+    owner.go("kv")
+    with load(served, served.tenant("patient"), streams=3, tokens=400), served.sdk(urgent, max_retries=0) as client:
+        page.get_by_role("row", name=re.compile("patient.*running.*device")).first.wait_for()
+        while not page.get_by_role("row", name=re.compile("patient.*(waiting|swapped)")).count():
+            client.completions.create(
+                model=MODEL,
+                prompt="river market lantern " * 150,
+                max_tokens=8,
+                extra_headers={"x-fairlane-lane": "latency"},
+            )
+        with served.admin() as admin:
+            listed = admin.get("/requests", params={"tenant": "patient"}).json()["data"]
+        preempted = next(each["id"] for each in listed if each["preemptions"])
+        owner.go("requests?tenant=patient")
+        page.get_by_role("row", name=re.compile("[0-9] \u00d7")).first.wait_for()
+        owner.go(f"requests/{preempted}")
+        page.locator("section.why", has_text="preempted").wait_for()
+        page.get_by_role("row", name=re.compile("latency urgent")).first.wait_for()
 
 
 def send(console: Console, key: str) -> None:

@@ -42,7 +42,7 @@ export async function playground(root, { signal }) {
   });
   sheet.querySelector(".buttons").prepend(stop);
   root.append(
-    pageHead("Playground", h("span", {}, "One prompt on both lanes at once. What became of a request stands in ", link("#/requests", "Requests"), ".")),
+    pageHead("Playground", h("span", {}, "One prompt on both lanes at once, without chance: both say the same, whatever preempts them. What became of a request stands in ", link("#/requests", "Requests"), ".")),
     card(null, sheet),
     h("div", { class: "halves" }, ...LANES.map((lane) => panes[lane].element)));
 }
@@ -98,7 +98,7 @@ async function stream(lane, asked, signal, place) {
       signal,
       cache: "no-store",
       headers: { authorization: `Bearer ${asked.key}`, "content-type": "application/json", "x-fairlane-lane": lane, "x-fairlane-progress": "1" },
-      body: JSON.stringify({ model: asked.model, messages: [{ role: "user", content: asked.prompt }], max_tokens: asked.max_tokens, stream: true, stream_options: { include_usage: true } }),
+      body: JSON.stringify({ model: asked.model, messages: [{ role: "user", content: asked.prompt }], max_tokens: asked.max_tokens, temperature: 0, stream: true, stream_options: { include_usage: true } }),
     });
     seen.id = response.headers.get("x-request-id");
     if (!response.ok) return turn("refused", await refusalOf(response));
