@@ -66,8 +66,8 @@ def terminal(server: Server, cast: Path, over: threading.Event) -> None:
     cast.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-async def picture(server: Server, file: Path) -> None:
-    """The first moment at which somebody of the throughput lane is preempted while the latency lane runs."""
+async def picture(server: Server) -> str:
+    """As SVG, the first moment at which somebody of the throughput lane is preempted while the latency lane runs."""
     seen = asyncio.Event()
 
     def look(found: Picture) -> None:
@@ -88,7 +88,7 @@ async def picture(server: Server, file: Path) -> None:
     async with app.run_test(size=(WIDTH, HEIGHT)) as pilot:
         await asyncio.wait_for(seen.wait(), LIMIT_S)
         await pilot.pause()
-        file.write_text(app.export_screenshot(title=app.title))
+        return str(app.export_screenshot(title=app.title))
 
 
 def bench(server: Server, key: str, *arguments: str) -> "subprocess.Popen[bytes]":
@@ -111,7 +111,7 @@ def main() -> None:
             loads.append(bench(server, keys["nightly-reports"], *BULK))
             time.sleep(CALM_S)
             loads.append(bench(server, keys["support-chat"], *INTERACTIVE))
-            asyncio.run(picture(server, DOCS / "top.svg"))
+            (DOCS / "top.svg").write_text(asyncio.run(picture(server)))
             time.sleep(PLAY_S)
         finally:
             over.set()
