@@ -15,6 +15,8 @@
     config.py           `config show`, `config check`
     doctor/             `doctor`: is this machine ready, and what to do
     simulate.py         `simulate`: the real scheduler in virtual time over a trace
+    record.py           `record`: what gateways record, into one trace
+    advise.py           `advise`: workers, targets and settings for a trace; advise_report.py shows it
     simulation_inputs.py  its trace and what its workers are; those of `advise` too
     simulate_report.py  its tables, JSON and pictures
 

@@ -25,6 +25,8 @@ MODULES = {
     "lanes": ("reports:lanes", "Each lane's queue, running work, rate and targets."),
     "audit": ("audit:app", "Who changed what, when."),
     "simulate": ("simulate:app", "The real scheduler in virtual time over a request trace."),
+    "record": ("record:app", "Follow what gateways record of their requests, into one trace."),
+    "advise": ("advise:app", "How many workers a trace needs, and what could be set otherwise, as simulated."),
 }
 """Subcommands: the module and the Typer in it, and the help."""
 EXTRA = "gateway"
