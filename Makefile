@@ -83,7 +83,8 @@ $(VENV)/.tools: $(BIN)/python
 		schemathesis==4.32.5 openapi-python-client==0.29.1 openapi-spec-validator==0.9.0 \
 		|| echo "without schemathesis and openapi-python-client"
 	if command -v npm; then npm install --silent --no-audit --no-fund --ignore-scripts --prefix $(VENV)/tools \
-		openapi-typescript@7.13.0 openapi-fetch@0.17.0 typescript@5.9.3; fi || echo "without openapi-typescript"
+		openapi-typescript@7.13.0 openapi-fetch@0.17.0 typescript@5.9.3 axe-core@4.14.1; fi \
+		|| echo "without openapi-typescript and axe-core"
 	touch $@
 
 # In a place of its own: what they need would hold back the packages of the server.

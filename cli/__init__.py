@@ -12,7 +12,11 @@
     litellm_plan.py     what becomes of it, and what cannot be carried over
     reports.py          `usage`, `workers`, `lanes`
     audit.py            `audit`
+    requests.py         `requests`
     config.py           `config show`, `config check`
+    chat.py             `chat`: a conversation with a model, as a tenant
+    top/                `top`: lanes, tenants, workers and KV blocks as they change
+    bench/              `bench`: load on a running gateway, two runs compared
     doctor/             `doctor`: is this machine ready, and what to do
     simulate.py         `simulate`: the real scheduler in virtual time over a trace
     record.py           `record`: what gateways record, into one trace

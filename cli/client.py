@@ -68,7 +68,7 @@ class AdminClient:
             raise no_gateway(str(self._http.base_url), error) from None
         if answer.is_success:
             return dict(answer.json()) if answer.content else {}
-        raise _refused(answer)
+        raise refused(answer)
 
     def stream(self, path: str, **query: object) -> Iterator[bytes]:
         stated = {name: str(value) for name, value in query.items() if value is not None}
@@ -76,7 +76,7 @@ class AdminClient:
             with self._http.stream("GET", f"/admin/v1{path}", params=stated) as answer:
                 if not answer.is_success:
                     answer.read()
-                    raise _refused(answer)
+                    raise refused(answer)
                 yield from answer.iter_bytes()
         except httpx.HTTPError as error:
             raise no_gateway(str(self._http.base_url), error) from None
@@ -102,7 +102,8 @@ def segment(identifier: str) -> str:
     return quote(identifier, safe="", errors="replace")
 
 
-def _refused(answer: httpx.Response) -> CommandError:
+def refused(answer: httpx.Response) -> CommandError:
+    """An answer that is an error, in the gateway's own words."""
     try:
         error = answer.json()["error"]
         return RefusedCall(f"{error['message']} ({error['code']})", str(error["code"]))
@@ -114,17 +115,33 @@ def _refused(answer: httpx.Response) -> CommandError:
 @contextmanager
 def connect(url: str | None) -> Iterator[AdminClient]:
     """A client of the gateway at `url`, or of the settings' own; what goes wrong inside ends the command."""
-    try:
-        address, key = _address_and_key(url)
+    with told_in_one_line():
+        address, key = address_and_key(url)
         headers = {"authorization": f"Bearer {key}"}
         with httpx.Client(base_url=address, headers=headers, timeout=TIMEOUT_S) as http:
             yield AdminClient(http)
+
+
+@contextmanager
+def told_in_one_line() -> Iterator[None]:
+    """What goes wrong inside ends the command with a line on stderr and exit code 1."""
+    try:
+        yield
     except CommandError as error:
         typer.echo(f"fairlane: {error}", err=True)
         raise typer.Exit(1) from None
 
 
-def _address_and_key(url: str | None) -> tuple[str, str]:
+def tenants_url(url: str | None) -> str:
+    """Where tenants are served: `url`, or by the settings. Raises CommandError."""
+    try:
+        return url or read_settings(None, {}).url
+    except ServeError as error:
+        raise CommandError(str(error)) from None
+
+
+def address_and_key(url: str | None) -> tuple[str, str]:
+    """Where the admin API is, and its key, which is asked for on a terminal. Raises CommandError."""
     try:
         settings = read_settings(None, {})
     except ServeError as error:

@@ -47,7 +47,8 @@ def litellm(
     apply: Annotated[bool, typer.Option("--apply", help="Make it so; without this it is only shown.")] = False,
     tenant: Annotated[str | None, typer.Option(help="Tenant, which is there, for keys without a team.")] = None,
     tokens_per_unit: Annotated[
-        float | None, typer.Option(min=0, help="Tokens for each unit of money of a budget of a day or a month.")
+        float | None,
+        typer.Option(min=0, help="Make budgets of money ones of so many tokens for each unit; else they are of money."),
     ] = None,
     without_money: Annotated[
         bool, typer.Option("--without-money", help="Carry over what has a budget of money, without that budget.")
@@ -82,9 +83,15 @@ def _show(found: ImportPlan, here: Collection[str]) -> None:
     if found.left:
         typer.echo("\ncarried over without:")
         show_table(("name", "what"), found.left)
+    if any("spend_per_" in name for each in _all(found) for name in each.get("limits", {})):
+        typer.echo("\nbudgets of money count what the price list says: `fairlane prices show`")
     if found.refused:
         typer.echo("\nnot carried over:")
         show_table(("name", "why"), found.refused)
+
+
+def _all(found: ImportPlan) -> list[Document]:
+    return [*found.tenants, *(body for _, body in found.keys)]
 
 
 def _carry_out(admin: AdminClient, found: ImportPlan, here: Collection[str]) -> None:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from fairlane.cli.litellm_tables import ALIASES, BUDGETS, KEYS, MODELS, ORGANISATIONS, TEAMS, Row, Tables
@@ -25,10 +26,10 @@ LIMITS = {
 }
 """LiteLLM's name → ours."""
 BUDGET_COLUMNS = (*LIMITS, "max_budget", "budget_duration", "model_max_budget")
-PERIODS = {"1d": "tokens_per_day", "24h": "tokens_per_day"} | dict.fromkeys(
-    ("28d", "30d", "31d", "1mo"), "tokens_per_month"
-)
-"""For how long a budget of money is → our limit of about the same time."""
+PERIODS = {"1d": "day", "24h": "day"} | dict.fromkeys(("28d", "30d", "31d", "1mo"), "month")
+"""For how long a budget of money is → our limits of about the same time."""
+NANO = 10**9
+"""Of our units of money in one of the currency."""
 ALL_MODELS, TEAM_MODELS, NO_MODELS = ("all-proxy-models", "*"), "all-team-models", "no-default-models"
 ALL_ROUTES = frozenset({"llm_api_routes", "openai_routes", "/*"})
 CONSOLE_TEAM = "litellm-dashboard"
@@ -38,12 +39,12 @@ _ROUTE = re.compile(r"/[a-z0-9_/-]+")
 
 @dataclass(frozen=True, slots=True)
 class Money:
-    """What becomes of a budget of money, which LiteLLM has and we count in tokens."""
+    """What becomes of a budget of money: one of money here, by our price list, unless the operator says otherwise."""
 
     tokens_per_unit: float | None = None
-    """So many tokens for each unit of its currency; None: it is not exchanged…"""
+    """It becomes one of so many tokens for each unit of its currency."""
     ignored: bool = False
-    """…but left behind."""
+    """It is left behind."""
 
 
 class Refused(Exception):
@@ -205,12 +206,12 @@ class _Maker:
         elif is_by_model:
             raise Refused("it has budgets of money for single models (--without-money leaves them behind)")
         elif worth is not None:
-            limit = PERIODS.get(str(stated["budget_duration"]))
-            if limit is None:
+            period = PERIODS.get(str(stated["budget_duration"]))
+            if period is None:
                 raise Refused("its budget of money is of no day or month (--without-money leaves it behind)")
-            if self._money.tokens_per_unit is None:
-                raise Refused("its budget is money: --tokens-per-unit exchanges it, --without-money leaves it behind")
-            exchanged = _figure(float(worth) * self._money.tokens_per_unit)
+            rate = self._money.tokens_per_unit
+            limit = f"spend_per_{period}" if rate is None else f"tokens_per_{period}"
+            exchanged = _figure(_exchanged(worth, NANO if rate is None else rate))
             limits[limit] = min(exchanged, limits.get(limit, exchanged))
         return limits, _by_model(_object(row.get("metadata")))
 
@@ -222,6 +223,17 @@ def _by_model(metadata: Mapping[str, Any]) -> list[Document]:
         for model, figure in _object(metadata.get(theirs)).items():
             found.setdefault(str(model), {})[ours] = _figure(figure)
     return [{"model": model, "limits": limits} for model, limits in found.items()]
+
+
+def _exchanged(worth: object, rate: float) -> float:
+    """A sum of money in another unit, nothing of it rounded up. Raises Refused."""
+    try:
+        exact = Decimal(str(worth)) * Decimal(str(rate))
+    except InvalidOperation:
+        raise Refused("its budget of money is no figure") from None
+    if not exact.is_finite() or exact != exact.to_integral_value():
+        return float(exact)
+    return int(exact)
 
 
 def _figure(value: object) -> int:

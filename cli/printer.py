@@ -126,5 +126,9 @@ def duration(milliseconds: float | None) -> str:
         return "-"
     for least, unit in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s")):
         if milliseconds >= least:
-            return f"{milliseconds / least:,.4g} {unit}"
-    return f"{milliseconds:.3g} ms"
+            return f"{_three_digits(milliseconds / least)} {unit}"
+    return f"{_three_digits(milliseconds)} ms"
+
+
+def _three_digits(figure: float) -> str:
+    return f"{figure:,.0f}" if figure >= 100 else f"{figure:.3g}"

@@ -4,8 +4,10 @@
 """
 
 import sys
+from collections.abc import Iterable
+from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from typer.core import TyperGroup
@@ -21,7 +23,9 @@ from fairlane.cli.client import (
 from fairlane.cli.printer import Document, Output, OutputForm, Shows, duration, show, show_list, show_table
 
 WORKER_COLUMNS = ("worker", "model", "state", "kv blocks used", "of", "running", "waiting", "preempted", "tokens/s")
-FIGURES = ("requests", "prompt_tokens", "cached_tokens", "output_tokens")
+FIGURES = ("requests", "prompt_tokens", "cached_tokens", "output_tokens", "cost", "gpu_seconds", "kv_block_seconds")
+NANO = 10**9
+"""The API's units of money in one of the currency."""
 LANE_COLUMNS = ("lane", "queued", "oldest wait", "running", "preempted", "tokens/s", "ttft target", "tpot target")
 Worker = Annotated[str, typer.Argument(help="Its id, as the list shows it.")]
 Since = Annotated[str | None, typer.Option("--from", metavar="TIME", help="Date, RFC 3339 or Unix time.")]
@@ -56,11 +60,29 @@ def show_usage(
         query = {"from": since, "to": until, "group_by": group_by}
         report = admin.get(f"/tenants/{segment(tenant)}/usage", **query)
         groups = [name for name in (group_by or "").split(",") if name]
-        rows = [tuple(line[name] for name in (*groups, *FIGURES)) for line in report["data"]]
+        rows = [(*(line[name] for name in groups), *_figures(line)) for line in report["data"]]
         if groups:
-            rows.append((*("total", *[""] * (len(groups) - 1)), *(report["total"][name] for name in FIGURES)))
-        rows = rows or [tuple(report["total"][name] for name in FIGURES)]
-        show(report, output, lambda: show_table((*groups, *FIGURES), rows))
+            rows.append((*("total", *[""] * (len(groups) - 1)), *_figures(report["total"])))
+        columns = (*groups, *(f"cost ({report['currency']})" if name == "cost" else name for name in FIGURES))
+        show(report, output, lambda: show_table(columns, rows or [_figures(report["total"])]))
+
+
+def _figures(line: Document) -> tuple[object, ...]:
+    """A sum, its cost in the currency: to the nano-unit."""
+    return tuple(f"{Decimal(line[name]) / NANO:,f}" if name == "cost" else line[name] for name in FIGURES)
+
+
+@usage.command()
+def chargeback(
+    month: Annotated[str | None, typer.Option(help="As 2026-11; the last whole one where none is named.")] = None,
+    group_by: Annotated[str | None, typer.Option(help="Of lane, model and key, with commas between.")] = None,
+    kind: Annotated[Literal["csv", "json"], typer.Option("--format", help="csv, or json.")] = "csv",
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="A file; else stdout.")] = None,
+    url: Url = None,
+) -> None:
+    """What a month came to, by tenant and by organisation; each tenant's month in its own zone."""
+    with connect(url) as admin:
+        _write(admin.stream("/chargeback", month=month, group_by=group_by, format=kind), output)
 
 
 @usage.command()
@@ -75,13 +97,17 @@ def export(
     """The ledger itself, one line for each settled request."""
     with connect(url) as admin:
         chunks = admin.stream(f"/tenants/{segment(tenant)}/ledger", **{"from": since, "to": until, "format": kind})
-        if output is None:
-            for chunk in chunks:
-                sys.stdout.buffer.write(chunk)
-            sys.stdout.flush()
-            return
-        check_writable(output)
-        write_whole(output, chunks)
+        _write(chunks, output)
+
+
+def _write(chunks: Iterable[bytes], output: Path | None) -> None:
+    if output is None:
+        for chunk in chunks:
+            sys.stdout.buffer.write(chunk)
+        sys.stdout.flush()
+        return
+    check_writable(output)
+    write_whole(output, chunks)
 
 
 @workers.command("list", cls=Shows)

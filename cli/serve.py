@@ -17,19 +17,24 @@ import redis.asyncio
 
 from fairlane.cli.embedded_store import UMASK, EmbeddedStore, NotPrivate, StoreError, make_private
 from fairlane.gateway.http.ports import PortRefused, check_ports
-from fairlane.gateway.operators import AdminKeys
+from fairlane.gateway.operators.admin_key import AdminKeys
 from fairlane.gateway.processes import Child, ChildRefused, check_config, children_environ, supervise
 from fairlane.quotas.api_keys import KeyStore
 from fairlane.quotas.tenants import TenantExists, TenantStore
 from fairlane.scheduler.protocol.settings import SettingsError, SharedSettings, load, read_document
 from fairlane.store import cluster
 from fairlane.store.errors import StoreUnavailable
+from fairlane.worker.model.files import is_embedder, served_name
 
 DEMO = "demo"
 _CURL = """\
   curl {url}/v1/chat/completions -H 'Authorization: Bearer {key}' -H 'Content-Type: application/json' \\
     -d '{{"model": "{model}", "max_tokens": 64, "temperature": 0,
          "messages": [{{"role": "user", "content": "What is the capital of France?"}}]}}'
+"""
+_CURL_OF_AN_EMBEDDER = """\
+  curl {url}/v1/embeddings -H 'Authorization: Bearer {key}' -H 'Content-Type: application/json' \\
+    -d '{{"model": "{model}", "input": "The capital of France is Paris."}}'
 """
 _MODEL = "<model>"
 """Until it is known by which name the model is served."""
@@ -55,9 +60,15 @@ async def first_start(client: redis.asyncio.Redis, budgets: redis.asyncio.Redis,
         greeting += f"Admin key, shown this once: {admin_key}\n"
     demo_key = await _demo_key(budgets)
     if demo_key is not None:
-        curl = _CURL.format(url=settings.url, key=demo_key, model=_MODEL)
+        curl = _curl_of(settings).format(url=settings.url, key=demo_key, model=_MODEL)
         greeting += f"A tenant `{DEMO}` with one key, shown this once. Try:\n{curl}"
     return greeting
+
+
+def _curl_of(settings: SharedSettings) -> str:
+    """What to try, by what the model makes."""
+    is_ours = _engine_of(settings) == (None, None)
+    return _CURL_OF_AN_EMBEDDER if is_ours and is_embedder(Path(settings.model).expanduser()) else _CURL
 
 
 async def _demo_key(client: redis.asyncio.Redis) -> str | None:
@@ -202,14 +213,21 @@ async def _greet_when_ready(settings: SharedSettings, greeting: str) -> None:
 
 async def _served_model(client: httpx.AsyncClient, settings: SharedSettings) -> str:
     """The name that clients use: the engine's own where that is a server elsewhere."""
+    url, named = _engine_of(settings)
+    if named is not None:
+        return named
+    if url is None:
+        return served_name(settings.model)
+    with suppress(httpx.HTTPError, ValueError, LookupError, TypeError):
+        return str((await client.get(f"{url.rstrip('/')}/v1/models")).json()["data"][0]["id"])
+    return settings.model
+
+
+def _engine_of(settings: SharedSettings) -> tuple[str | None, str | None]:
+    """Of a worker before a server: its URL, and the name of the model there."""
     section = settings.worker if isinstance(settings.worker, Mapping) else {}
     url, named = section.get("engine_url"), section.get("engine_model")
-    if isinstance(named, str):
-        return named
-    if isinstance(url, str):
-        with suppress(httpx.HTTPError, ValueError, LookupError, TypeError):
-            return str((await client.get(f"{url.rstrip('/')}/v1/models")).json()["data"][0]["id"])
-    return settings.model
+    return url if isinstance(url, str) else None, named if isinstance(named, str) else None
 
 
 def read_settings(config: str | None, flags: Mapping[str, object]) -> SharedSettings:

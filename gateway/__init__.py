@@ -12,6 +12,7 @@
     records/         what became of each request and why, for those who ask later
     traces/          what requests asked for, recorded, and simulations of it
     admin/ console/  what operators call and see
+    operators/       who they are, and what each may do
     figures/         what all gateways count, now and over a month
     openapi/ observability/
 

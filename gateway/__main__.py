@@ -14,7 +14,8 @@ from fairlane.gateway.http.body_budget import keep_little
 from fairlane.gateway.http.ports import PortRefused, Sockets, listen
 from fairlane.gateway.observability.logging import start_logging
 from fairlane.scheduler.protocol.gc_tuning import OF_A_GATEWAY, collect_seldom
-from fairlane.scheduler.protocol.settings import SettingsError, sends_traces
+from fairlane.scheduler.protocol.otlp import check_traces, span_exporter
+from fairlane.scheduler.protocol.settings import SettingsError
 
 log = logging.getLogger(__name__)
 
@@ -29,13 +30,14 @@ def main() -> int:
     line = config.parse(sys.argv[1:])
     try:
         settings = config.read(line, os.environ)
+        check_traces(os.environ)
     except SettingsError as error:
         sys.stderr.write(f"gateway: {error}\n")
         return 2
     if line.check_only:
         return 0
     if line.member is not None:
-        start_logging(settings.log_level, line.member.name)
+        start_logging(settings.log_level, line.member.name, settings.log_format)
         inherited = {
             name: [socket.socket(fileno=each) for each in found] for name, found in line.member.sockets.items()
         }
@@ -45,7 +47,7 @@ def main() -> int:
     except PortRefused as error:
         sys.stderr.write(f"gateway: {error}\n")
         return 2
-    start_logging(settings.log_level)
+    start_logging(settings.log_level, form=settings.log_format)
     if settings.gateway.processes > 1:
         from fairlane.gateway import processes
 
@@ -68,12 +70,7 @@ def _serve(
     from fairlane.gateway.observability import metrics
     from fairlane.gateway.runtime import Resources
 
-    exporter = None
-    if sends_traces(os.environ):
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-
-        exporter = OTLPSpanExporter()
-    processor = metrics.span_processor(exporter)
+    processor = metrics.span_processor(span_exporter(os.environ))
     settings = _within_open_files(settings)
     resources = Resources(settings, processor, member)
     beside: Sockets = {name: found for name, found in sockets.items() if name != "tenants"}

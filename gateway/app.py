@@ -23,9 +23,9 @@ from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
 from fairlane.gateway import errors
 from fairlane.gateway.admin import routes as admin
 from fairlane.gateway.admin.openai import routes as openai_admin
-from fairlane.gateway.admin.router import AdminParts, admin_keys_only, mount
+from fairlane.gateway.admin.router import AdminParts, mount, operators_only
 from fairlane.gateway.answers.chunks import Rhythm
-from fairlane.gateway.api import batches, completions, files, messages, requests, responses, tokenize
+from fairlane.gateway.api import batches, completions, embeddings, files, messages, requests, responses, tokenize
 from fairlane.gateway.api.files import FileParts
 from fairlane.gateway.api.generate import Bounds, Generate, Parts
 from fairlane.gateway.api.health import Health
@@ -34,6 +34,7 @@ from fairlane.gateway.api.response_socket import RespondOnSocket
 from fairlane.gateway.api.responses import Compact, ForgetResponse, ListInputItems, Respond, ShowResponse
 from fairlane.gateway.api.tokenize import AnswerText, TextAnswers
 from fairlane.gateway.console import routes as console_routes
+from fairlane.gateway.console import sign_in
 from fairlane.gateway.middleware.idempotency import Idempotent
 from fairlane.gateway.middleware.request_id import FaultMiddleware, RequestIdMiddleware
 from fairlane.gateway.middleware.tenant import DegradedMiddleware, TenantMiddleware
@@ -75,6 +76,7 @@ def create_app(resources: Resources) -> Starlette:
         completions.CHAT_PATH: completions.CHAT,
         completions.COMPLETION_PATH: completions.COMPLETION,
         messages.MESSAGES_PATH: messages.MESSAGES,
+        embeddings.PATH: embeddings.EMBEDDINGS,
     }
     endpoints = {path: Generate(kind, events) for path, kind in kinds.items()}
     of_lines: dict[str, ASGIApp] = {**endpoints, responses.PATH: Respond(events, kept, seals, may_store=False)}
@@ -146,7 +148,6 @@ def create_app(resources: Resources) -> Starlette:
                 for path, answer in (
                     (tokenize.TOKENIZE_PATH, texts.tokenize),
                     (tokenize.DETOKENIZE_PATH, texts.detokenize),
-                    (tokenize.EMBEDDINGS_PATH, texts.embeddings),
                 )
             ],
             tenant("GET", "/v1/limits", ShowLimits(resources.quotas, resources.fleet.waiting, resources.batches)),
@@ -211,7 +212,7 @@ def _application(routes: Sequence[BaseRoute], lifespan: Lifespan[Starlette] | No
 def _told(resources: Resources) -> list[Route]:
     """Health to anyone, metrics to operators, and the document of all paths."""
     health = _health(resources)
-    guarded = admin_keys_only(resources.admin_keys, health.metrics)
+    guarded = operators_only(resources.operators, health.metrics)
     documents = [openapi.route(), *openapi_page.routes()]
     return [*health.routes(), Route("/metrics", guarded, methods=["GET"]), *documents]
 
@@ -220,7 +221,7 @@ def _operators(resources: Resources) -> list[BaseRoute]:
     """The admin APIs and the console."""
     parts = _admin(resources)
     apis = [mount(api.PREFIX, api.OPERATIONS, parts) for api in (admin, openai_admin)]
-    return [*apis, *console_routes.routes(), console_routes.session_route(parts)]
+    return [*apis, *console_routes.routes(), console_routes.session_route(parts), *sign_in.routes(parts)]
 
 
 def _health(resources: Resources) -> Health:
@@ -274,8 +275,8 @@ def _generation(resources: Resources) -> Parts:
 
 def _admin(resources: Resources) -> AdminParts:
     return AdminParts(
-        admin_keys=resources.admin_keys,
-        sessions=resources.sessions,
+        operators=resources.operators,
+        single_sign_on=resources.single_sign_on,
         tenants=resources.tenants,
         keys=resources.keys,
         budgets=resources.quotas,
@@ -291,6 +292,9 @@ def _admin(resources: Resources) -> AdminParts:
         simulator=resources.simulator,
         live=resources.live,
         history=resources.history,
+        prices=resources.prices,
+        known_prices=resources.known_prices,
+        currency=resources.settings.currency,
         changed=resources.authenticator.forget,
     )
 

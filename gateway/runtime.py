@@ -11,6 +11,7 @@ from functools import partial
 import redis.asyncio
 from opentelemetry.sdk.trace import SpanProcessor
 
+from fairlane.gateway.admin.blocks import Blocks
 from fairlane.gateway.admin.history import History
 from fairlane.gateway.admin.live import LiveHub
 from fairlane.gateway.admin.overview import Overview
@@ -34,7 +35,11 @@ from fairlane.gateway.middleware.idempotent_run import Runs
 from fairlane.gateway.middleware.tenant import RefusedRequests
 from fairlane.gateway.observability.metrics import Telemetry
 from fairlane.gateway.observability.process_metrics import ProcessMetrics
-from fairlane.gateway.operators import AdminKeys, Sessions
+from fairlane.gateway.operators.admin_key import AdminKeys
+from fairlane.gateway.operators.admin_tokens import AdminTokens
+from fairlane.gateway.operators.operators import Operators
+from fairlane.gateway.operators.sessions import Sessions
+from fairlane.gateway.operators.single_sign_on import SingleSignOn, print_of
 from fairlane.gateway.records.recorder import RequestRecorder
 from fairlane.gateway.records.search import Records
 from fairlane.gateway.records.storage import RecordStore
@@ -43,6 +48,7 @@ from fairlane.gateway.requests.delivery import Dispatcher, Link
 from fairlane.gateway.requests.guarded_quotas import GuardedQuotas, Modes, RememberedKeys
 from fairlane.gateway.requests.orphans import Orphans
 from fairlane.gateway.requests.prepare import Preparer
+from fairlane.gateway.requests.prices import KnownPrices
 from fairlane.gateway.requests.recovery import LostJobs, Reaper
 from fairlane.gateway.requests.resume import Earlier
 from fairlane.gateway.requests.settlement import Settlements
@@ -56,10 +62,10 @@ from fairlane.quotas.audit import Audit
 from fairlane.quotas.delegated_keys import DelegatedKeys
 from fairlane.quotas.idempotency import IdempotencyRecords
 from fairlane.quotas.ledger import Ledger, RollUp
-from fairlane.quotas.pseudonym_key import pseudonym_key
+from fairlane.quotas.prices import PriceStore
 from fairlane.quotas.redis_store import RedisQuotaStore
 from fairlane.quotas.responses import KeptResponses
-from fairlane.quotas.seals import TenantSeals
+from fairlane.quotas.seals import TenantSeals, pseudonym_key
 from fairlane.quotas.store import QuotaStore
 from fairlane.quotas.tenants import TenantStore
 from fairlane.quotas.upkeep import GatewayPresence
@@ -130,8 +136,15 @@ class Resources:
         self.tenants, self.keys = TenantStore(patient), KeyStore(patient)
         self.ledger, self.audit = Ledger(patient), Audit(patient)
         self.rollup = RollUp(patient, days=section.usage_days, months=section.usage_months)
-        self.admin_keys = AdminKeys(self.store.patient, settings.admin_key)
-        self.sessions = Sessions(self.store.patient, self.admin_keys)
+        self.prices = PriceStore(patient)
+        self.known_prices = KnownPrices(self.prices)
+        admin_keys, admin_tokens = AdminKeys(self.store.patient, settings.admin_key), AdminTokens(self.store.patient)
+        sessions = Sessions(self.store.patient, admin_keys, admin_tokens, users=print_of(section.sign_in))
+        self.single_sign_on: SingleSignOn | None = None
+        """Where operators sign in by an identity provider."""
+        if section.sign_in.issuer:
+            self.single_sign_on = SingleSignOn(self.store.patient, admin_keys, section.sign_in)
+        self.operators = Operators(admin_keys, admin_tokens, sessions)
         quotas = RedisQuotaStore(short, lease_ms=round(section.reservation_lease_s * 1e3), slicing=slicing)
         keys, delegations = KeyStore(short), DelegatedKeys(short)
         self.guard: GuardedQuotas | None = None
@@ -178,6 +191,7 @@ class Resources:
             self.dispatcher,
             self.settlements,
             self.telemetry,
+            self.known_prices,
             quantum=section.quantum_tokens,
             earlier=earlier,
         )
@@ -271,7 +285,7 @@ class Resources:
         )
         self.overview = Overview(self.fleet_cache, self.figures, self.lanes, clock=lambda: self.teller.now_s)
         self.history = History(self.figures, clock=lambda: self.teller.now_s)
-        self.live = LiveHub(self.overview.view)
+        self.live = LiveHub(self.overview.view, Blocks(self.registry, self.fleet_cache).view, admin_tokens.revision)
         self.malformed = Malformed()
         """Requests on all ports."""
         self.crowd = self.new_crowd()
@@ -330,6 +344,7 @@ class Resources:
                 asyncio.create_task(self.lost_jobs.run(), name="lookout"),
                 asyncio.create_task(self.orphans.run(), name="orphans"),
                 asyncio.create_task(self._roll_up(), name="roll-up"),
+                asyncio.create_task(self.known_prices.run(), name="prices"),
                 asyncio.create_task(self.recorder.run(), name="recorder"),
                 asyncio.create_task(self.teller.run(), name="figures"),
             ]
@@ -337,6 +352,8 @@ class Resources:
                 tasks.append(asyncio.create_task(self.trace.run(), name="trace"))
             if self.guard is not None:
                 tasks.append(asyncio.create_task(self.guard.run(), name="guard"))
+            if self.single_sign_on is not None:
+                tasks.append(asyncio.create_task(self.single_sign_on.keys.run(), name="sign-in keys"))
             if self.tokens is not None:
                 tasks += [asyncio.create_task(run, name="issuer keys") for run in self.tokens.upkeep()]
             stack.push_async_callback(_end, tasks)

@@ -15,8 +15,8 @@ All that belongs to one root organisation stands under one hash tag, so that a s
         month, packed (records.lua); where the level is no more, gone after 70 days
         minute:<L>           hash       older slices of the minute, where they are many (window.lua); expires after 2
                                         minutes
-        spent:<L>:<YYYY-MM>  hash       tokens charged on days that are over: day of month → tokens, month → tokens;
-                                        expires after 70 days
+        spent:<L>:<YYYY-MM>  hash       tokens charged on days that are over: day of month → tokens, month → tokens; of
+                                        money, where there was some: <day>:spend, month:spend; expires after 70 days
         paused:<L>           zset       reservations that wait for the minute to have room, since when, ms (sizing.lua)
         reservation:<F>           string     a reservation, packed (records.lua); `settled` for 10 minutes after its end
         leases               zset       open reservations by the end of their lease, ms
@@ -29,7 +29,8 @@ All that belongs to one root organisation stands under one hash tag, so that a s
         kept:<K>             hash       digest → bytes of its body, total → their sum
         paid:<K>:<D>:<P>     hash       input, output, until_ms: tokens that the runs of one request under an
                                         idempotency key have paid for (P: of its fingerprint); counted: one of them is
-                                        in the sums of usage; goes with idem:<K>:<D>
+                                        in the sums of usage; prices: until when, ms, and those of its first run,
+                                        packed; goes with idem:<K>:<D>
         runs:<K>:<D>:<P>     zset       the same request's last reservations that were not given back, by when, ms
         response:<T>:<D>     hash       body: a response that is kept, sealed (responses.py); D: digest of its id;
                                         expires
@@ -40,7 +41,12 @@ All that belongs to one root organisation stands under one hash tag, so that a s
         usage:<T>:<YYYY-MM>  hash       the same of the month's days that were rolled up; expires after some years
         rolled:<T>           string     the last day that was rolled up, as a date (usage_roll.lua)
 
-L is a level: `tenant:<T>`, `key:<K>` or `by:<T>:<lane>:<model>`. Outside the roots, each one key of its own:
+L is a level: `tenant:<T>`, `key:<K>` or `by:<T>:<lane>:<model>`. As a root whose name no tenant can have stands
+
+    fl:quota:{#prices}:      prefix of what all roots share, with the outbox `audit` as above:
+        prices               hash       version, doc (JSON of the rows of a PriceList)
+
+Outside the roots, each one key of its own:
 
     fl:apikey:<K>            hash       root, tenant and hash of a public id; without a hash no secret leads to it
     fl:imported:<H>          hash       id, root and tenant of an imported key, by a keyed hash of its SHA-256
@@ -64,11 +70,17 @@ REAPER = "fl:reaper"
 GATEWAYS = "fl:gateways"
 ROLL_UP = "fl:rollup"
 AUDIT = "fl:audit"
+PRICES_ROOT = "#prices"
 
 
 def of_root(root: str) -> str:
     """Prefix of all keys of a root organisation."""
     return f"fl:quota:{{{root}}}:"
+
+
+def prices() -> str:
+    """Where the price list stands."""
+    return f"{of_root(PRICES_ROOT)}prices"
 
 
 def outbox(root: str) -> str:

@@ -11,13 +11,14 @@ from typing import Literal, get_args
 
 from fairlane.quotas import keyspace
 from fairlane.quotas.field_checks import FieldError
+from fairlane.quotas.limits import FREE, Prices
 from fairlane.quotas.scripts import Database, Redis
 
 GroupBy = Literal["day", "lane", "model", "key"]
 GROUPS: tuple[str, ...] = get_args(GroupBy)
 LONGEST_SPAN_DAYS = 400
 _DAYS_PER_CALL = 31
-_FIGURES = ("requests", "prompt_tokens", "cached_tokens", "output_tokens")
+_FIGURES = ("requests", "prompt_tokens", "cached_tokens", "output_tokens", "spend", "gpu_us", "kv_block_ms")
 _PAGE = 500
 _TENANTS_PER_CALL = 256
 
@@ -30,9 +31,20 @@ class UsageSums:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
+    spend: int = 0
+    """In nano-units of the currency."""
+    gpu_us: int = 0
+    """Of accelerators, as workers measured: microseconds."""
+    kv_block_ms: int = 0
+    """KV blocks held, times how long: milliseconds."""
 
     def add(self, figure: str, amount: int) -> None:
         setattr(self, figure, getattr(self, figure) + amount)
+
+    def merge(self, other: "UsageSums") -> None:
+        """Add all of its figures."""
+        for figure in _FIGURES:
+            self.add(figure, getattr(other, figure))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +80,12 @@ class LedgerEntry:
     output_tokens: int
     preemptions: int
     outcome: str
+    spend: int = 0
+    """What it was charged, in nano-units: its tokens at `prices`."""
+    prices: Prices = FREE
+    gpu_us: int = 0
+    kv_block_ms: int = 0
+    """As of UsageSums."""
 
 
 class Ledger:
@@ -185,6 +203,8 @@ def _months(first: date, last: date, rolled: date) -> dict[str, str]:
 
 
 def _entry(entry_id: str, values: dict[str, str]) -> LedgerEntry:
+    costs = values.get("costs", "0\t0\t0\t0\t0\t0")  # an older gateway's has none
+    spend, of_input, of_cached, of_output, gpu_us, kv_block_ms = (int(figure) for figure in costs.split("\t"))
     at_ms, reservation, key, model, lane, prompt, cached, output, preemptions, outcome = values["entry"].split("\t")
     return LedgerEntry(
         id=entry_id,
@@ -198,6 +218,10 @@ def _entry(entry_id: str, values: dict[str, str]) -> LedgerEntry:
         output_tokens=int(output),
         preemptions=int(preemptions),
         outcome=outcome,
+        spend=spend,
+        prices=Prices(input=of_input, cached=of_cached, output=of_output),
+        gpu_us=gpu_us,
+        kv_block_ms=kv_block_ms,
     )
 
 

@@ -16,7 +16,7 @@ from fairlane.quotas.field_checks import FieldError
 from fairlane.quotas.windows import Totals, Window
 
 LARGEST = 10**15
-"""Largest figure of a limit; sums of two stay exact in the scripts' doubles."""
+"""Largest figure of a limit; sums of two stay exact in the scripts' doubles. Of money: a million of the currency."""
 
 WindowName = Literal["minute", "day", "month", "live", "request"]
 Kind = Literal["rate", "concurrency", "quota", "exceeds"]
@@ -32,6 +32,23 @@ class LimitsError(FieldError):
     """A limit that does not exist, or a figure that no limit can have."""
 
 
+class Prices(msgspec.Struct, frozen=True, kw_only=True):
+    """What a request's tokens cost, in nano-units (billionths) of the installation's currency per token: whole
+    numbers, so that every charge is one, and nothing is ever rounded."""
+
+    input: int = 0
+    cached: int = 0
+    """Of a prompt token that a cache held; never more than `input`."""
+    output: int = 0
+
+    def spend(self, prompt: int, cached: int, output: int) -> int:
+        """What tokens cost. `cached`: of the prompt."""
+        return (prompt - cached) * self.input + cached * self.cached + output * self.output
+
+
+FREE = Prices()
+
+
 @dataclass(frozen=True, slots=True)
 class LimitRule:
     """What one limit counts, and for how long."""
@@ -41,6 +58,18 @@ class LimitRule:
     counts: tuple[str, ...]
     """Fields of a `Totals` (and of a `Demand`) that are added up."""
     kind: Kind
+
+    @property
+    def is_spend(self) -> bool:
+        return self.counts == ("spend",)
+
+    def output_weight(self, prices: Prices) -> int:
+        """What it counts of one more output token: nothing where it does not count output, or output is free."""
+        return prices.output if self.is_spend else int("output" in self.counts)
+
+    def input_weight(self, prices: Prices) -> int:
+        """The same of a prompt token."""
+        return prices.input if self.is_spend else int("input" in self.counts)
 
 
 RULES: tuple[LimitRule, ...] = (  # the same table stands in lua/rules.lua
@@ -54,7 +83,11 @@ RULES: tuple[LimitRule, ...] = (  # the same table stands in lua/rules.lua
     LimitRule("queued_requests", "request", (), "exceeds"),  # enforced by the queue, which knows the depth
     LimitRule("max_prompt_tokens", "request", ("prompt",), "exceeds"),
     LimitRule("max_output_tokens", "request", ("ceiling",), "exceeds"),
+    LimitRule("spend_per_day", "day", ("spend",), "quota"),
+    LimitRule("spend_per_month", "month", ("spend",), "quota"),
 )
+SPEND_LIMITS = tuple(rule.name for rule in RULES if rule.is_spend)
+"""Those of money, in nano-units of the currency."""
 CALENDAR: tuple[WindowName, ...] = ("day", "month")
 """Windows for which lines of batches count, too."""
 BATCH_LIMIT = "enqueued_batch_tokens"
@@ -77,6 +110,8 @@ class Limits:
     queued_requests: int | None = None
     max_prompt_tokens: int | None = None
     max_output_tokens: int | None = None
+    spend_per_day: int | None = None
+    spend_per_month: int | None = None
     enqueued_batch_tokens: int | None = None
 
     @classmethod
@@ -202,6 +237,7 @@ class Demand:
     """Output tokens beside those that are held too: that others lag behind it, and begun ones that nobody has paid."""
     is_cut: bool = False
     """Where little is left it holds less output, at least a token per choice; else it fits whole or not at all."""
+    prices: Prices = FREE
 
     @property
     def prompt(self) -> int:
@@ -211,6 +247,11 @@ class Demand:
     def output(self) -> int:
         return self.choice * self.choices + self.owed
 
+    @property
+    def spend(self) -> int:
+        """As if no cache held anything of its prompts."""
+        return self.prices.spend(self.input, 0, self.output)
+
     def amount(self, rule: LimitRule) -> int:
         """What the rule counts of what it holds at first."""
         return sum(getattr(self, field) for field in rule.counts)
@@ -218,7 +259,7 @@ class Demand:
     def most(self, rule: LimitRule) -> int:
         """What the rule counts of all that was asked for."""
         later = max(0, self.ceiling - self.start - self.choice) * self.choices
-        return self.amount(rule) + (later if self.stated and "output" in rule.counts else 0)
+        return self.amount(rule) + (later * rule.output_weight(self.prices) if self.stated else 0)
 
     def uncut(self, rule: LimitRule) -> tuple[int, int]:
         """Amount and most by a limit in shadow, which has not cut it: the least that it would have been cut to."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fairlane.quotas import keyspace
-from fairlane.quotas.limits import Demand, Level, Limits, Place, Scope
+from fairlane.quotas.limits import FREE, Demand, Level, Limits, Place, Prices, Scope
 from fairlane.quotas.store import AccessDenied, Ask, Reason
 from fairlane.quotas.windows import Calendar, FixedWindow, Minute, Slicing, Totals, calendar_at
 
@@ -54,6 +54,8 @@ class Figures:
 
     spent: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     """Tokens charged by day and by month, under their ISO names."""
+    money: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    """The same of money."""
     paused: dict[str, int] = field(default_factory=dict)
     """Reservations that wait for the minute to have room, since when, ms."""
 
@@ -66,6 +68,14 @@ class Paid:
     output: int = 0
     until_ms: int = 0
     """Forgotten then."""
+
+
+@dataclass(frozen=True, slots=True)
+class FixedPrices:
+    """Those of the first run under an idempotency key."""
+
+    prices: Prices
+    until_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +100,7 @@ class HeldReservation:
     input: int
     output: int
     """Tokens held from the first to the last, those that were charged among them."""
+    prices: Prices = FREE
     charged_input: int = 0
     charged_output: int = 0
     credited: Totals = field(default_factory=Totals)
@@ -102,7 +113,11 @@ class HeldReservation:
 
     @property
     def held(self) -> Totals:
-        return Totals(0, max(0, self.input - self.charged_input), max(0, self.output - self.charged_output))
+        """The money: of what was charged of its prompts, too, what they cost more if no cache had them; how much a
+        cache had is known at the end."""
+        held_input, held_output = max(0, self.input - self.charged_input), max(0, self.output - self.charged_output)
+        undecided = (self.charged_input - self.credited.input) * (self.prices.input - self.prices.cached)
+        return Totals(0, held_input, held_output, self.prices.spend(held_input, 0, held_output) + undecided)
 
     @property
     def place(self) -> Place | None:
@@ -124,6 +139,22 @@ class MemoryOrganisation:
     """Reservations that are over, until when that is remembered."""
     paid: dict[str, Paid] = field(default_factory=dict)
     """By the name of `Ask.once`."""
+    fixed: dict[str, FixedPrices] = field(default_factory=dict)
+    """The same."""
+
+    def prices_for(self, ask: Ask, now_ms: int) -> Prices:
+        """Those of its first run, where it has an idempotency key and that is known; else those that hold now."""
+        fixed = None if ask.once is None else self.fixed.get(ask.once.name)
+        return ask.prices if fixed is None or fixed.until_ms <= now_ms else fixed.prices
+
+    def fix_prices(self, ask: Ask, now_ms: int) -> None:
+        """For the runs that follow, as long as its key is known."""
+        if ask.once is None or ask.once.until_ms <= now_ms:
+            return
+        fixed = self.fixed.get(ask.once.name)
+        if fixed is None or fixed.until_ms <= now_ms:
+            self.fixed = {name: each for name, each in self.fixed.items() if each.until_ms > now_ms - LONG_OVER_MS}
+            self.fixed[ask.once.name] = FixedPrices(ask.prices, ask.once.until_ms)
 
     def paid_ahead(self, ask: Ask, now_ms: int) -> Totals:
         """Of what a request goes on from, its prompts too, what earlier runs have paid for."""
@@ -185,7 +216,9 @@ class MemoryOrganisation:
             figures = self.figures(level)
             if not reservation.ask.is_batch:
                 reservation.slice = figures.minute.add(now_ms, Totals(requests=1))
-            figures.held_by(reservation.ask).add(Totals(1, reservation.demand.input, reservation.demand.output))
+            demand = reservation.demand
+            figures.held_by(reservation.ask).add(Totals(1, demand.input, demand.output, demand.spend))
+        self.fix_prices(reservation.ask, now_ms)
         self.reservations[reservation.ask.reservation_id] = reservation
 
     def level_ids(self, tenant_id: str, key_id: str, model: str = "", lane: str = "") -> list[LevelId]:
@@ -237,17 +270,19 @@ class MemoryOrganisation:
     def _level(self, level: LevelId, now_ms: int) -> Level:
         figures, calendar = self.figures(level), self.calendar(level.tenant, now_ms)
         tenant = self.tenants.get(level.tenant, MemoryTenant())
-        spent = figures.spent
+        spent, money, today = figures.spent, figures.money, calendar.today.isoformat()
         return Level(
             scope=level.scope,
             limits=self.limits[level.id],
             shadow=frozenset() if level.scope == "key" else tenant.shadow,
             windows={
                 "minute": figures.minute.at(now_ms),
-                "day": FixedWindow(Totals(input=spent[calendar.today.isoformat()]), calendar.day_ends_ms),
-                "month": FixedWindow(Totals(input=spent[calendar.month]), calendar.month_ends_ms),
+                "day": FixedWindow(Totals(input=spent[today], spend=money[today]), calendar.day_ends_ms),
+                "month": FixedWindow(
+                    Totals(input=spent[calendar.month], spend=money[calendar.month]), calendar.month_ends_ms
+                ),
                 "live": FixedWindow(Totals(requests=figures.live.requests), None),
             },
-            held=Totals(input=figures.live.input, output=figures.live.output),
-            held_by_batches=Totals(input=figures.batch.input, output=figures.batch.output),
+            held=dataclasses.replace(figures.live, requests=0),
+            held_by_batches=dataclasses.replace(figures.batch, requests=0),
         )

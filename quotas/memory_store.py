@@ -81,7 +81,7 @@ class MemoryQuotaStore:
         org.check_access(ask, ids, now_ms)
         levels = org.levels_met(ask, ids, now_ms)
         most = ask.max_output_tokens
-        paid, start = org.paid_ahead(ask, now_ms), ask.start
+        paid, start, prices = org.paid_ahead(ask, now_ms), ask.start, org.prices_for(ask, now_ms)
         demand = Demand(
             ask.prompt_tokens - paid.input,
             most,
@@ -91,6 +91,7 @@ class MemoryQuotaStore:
             stated=ask.explicit_max,
             start=start.longest,
             owed=start.lag + start.published - paid.output,
+            prices=prices,
         )
         demand = sizing.sized(levels, demand, ask.quantum)
         found = sizing.refusals(levels, demand, now_ms)
@@ -99,7 +100,7 @@ class MemoryQuotaStore:
             raise Denied(refusal.status, refusal.requested, refusal.retry_after_s, refusal.kind)
         shadowed = tuple(refused.status.name for refused in found)
         held = paid.input + demand.input, paid.output + demand.output
-        reservation = HeldReservation(ask, demand, ids, 0, now_ms + self._lease_ms, shadowed, *held)
+        reservation = HeldReservation(ask, demand, ids, 0, now_ms + self._lease_ms, shadowed, *held, prices)
         reservation.charged_input, reservation.charged_output = paid.input, paid.output
         reservation.credited.add(paid)
         org.hold(reservation, now_ms)
@@ -129,7 +130,8 @@ class MemoryQuotaStore:
         found = sizing.More(0, limited_by, spent=is_at_ceiling, retry_after_ms=BARRED_MS if is_barred else 0)
         if wanted >= need.unit:
             asked = wanted - wanted % need.unit
-            found = sizing.more(levels, asked, need.unit, reservation.held.output, reservation.place, now_ms)
+            own, prices, place = reservation.held, reservation.prices, reservation.place
+            found = sizing.more(levels, asked, need.unit, own, prices, place, now_ms)
         reservation.output += found.tokens
         reservation.served += found.tokens
         is_stuck = need.stuck and not found.tokens and not found.spent and bool(found.binding)
@@ -138,7 +140,7 @@ class MemoryQuotaStore:
             reservation.since_ms, reservation.served = now_ms, 0
         for level_id, level in zip(reservation.levels, levels, strict=True):
             figures = org.figures(level_id)
-            figures.held_by(reservation.ask).output += found.tokens
+            figures.held_by(reservation.ask).add(Totals(0, 0, found.tokens, reservation.prices.output * found.tokens))
             if is_stuck and any(level is each for each in found.binding) and reservation.since_ms is not None:
                 figures.paused[reservation_id] = reservation.since_ms
             elif is_stuck or is_over:
@@ -173,7 +175,7 @@ class MemoryQuotaStore:
         is_refund = charge.is_refund and not charged
         for level in reservation.levels:
             figures = org.figures(level)
-            figures.held_by(reservation.ask).add(Totals(-1, -held.input, -held.output))
+            figures.held_by(reservation.ask).add(Totals(-1, -held.input, -held.output, -held.spend))
             figures.paused.pop(reservation_id, None)
             if is_refund and not reservation.ask.is_batch:
                 figures.minute.uncount(now_ms, reservation.slice)
@@ -183,11 +185,15 @@ class MemoryQuotaStore:
             due = org.unpaid(
                 reservation, prompt - reservation.charged_input, output - reservation.charged_output, now_ms
             )
-            _book(org, reservation, due, now_ms)
             prompt, output = prompt - reservation.credited.input, output - reservation.credited.output
-            cached = min(charge.cached_tokens, prompt)
+            cached, prices = min(charge.cached_tokens, prompt), reservation.prices
+            due.spend = prices.spend(due.input, due.input, due.output) + (prompt - cached) * (
+                prices.input - prices.cached
+            )
+            _book(org, reservation, due, now_ms)
             owed = msgspec.structs.replace(charge, prompt_tokens=prompt, cached_tokens=cached, output_tokens=output)
-            self.ledger.append((reservation.ask, owed))
+            asked = msgspec.structs.replace(reservation.ask, prices=prices)
+            self.ledger.append((asked, owed))
         return Settled(first=True, statuses=limits.statuses(org.levels(reservation.levels, now_ms), now_ms))
 
     async def book(self, ask: Ask) -> bool:
@@ -196,7 +202,8 @@ class MemoryQuotaStore:
         if is_known or org.has_gone(ask.tenant):
             return False
         ids = org.level_ids(ask.tenant, ask.key_id, ask.model, ask.lane)
-        reservation = HeldReservation(ask, Demand(0, 0, 0, ask.choices), ids, 0, now_ms + self._lease_ms, (), 0, 0)
+        nothing, ends_ms = Demand(0, 0, 0, ask.choices), now_ms + self._lease_ms
+        reservation = HeldReservation(ask, nothing, ids, 0, ends_ms, (), 0, 0, org.prices_for(ask, now_ms))
         org.hold(reservation, now_ms)
         return True
 
@@ -251,11 +258,15 @@ def _charge(
     org: MemoryOrganisation, reservation: HeldReservation, input_tokens: int, output_tokens: int, now_ms: int
 ) -> None:
     """From reserved to used."""
-    for level in reservation.levels:
-        org.figures(level).held_by(reservation.ask).add(Totals(0, -input_tokens, -output_tokens))
-    _book(org, reservation, org.unpaid(reservation, input_tokens, output_tokens, now_ms), now_ms)
+    before, prices = reservation.held, reservation.prices
+    due = org.unpaid(reservation, input_tokens, output_tokens, now_ms)
+    due.spend = prices.spend(due.input, due.input, due.output)
     reservation.charged_input += input_tokens
     reservation.charged_output += output_tokens
+    released = Totals(0, -input_tokens, -output_tokens, reservation.held.spend - before.spend)
+    for level in reservation.levels:
+        org.figures(level).held_by(reservation.ask).add(released)
+    _book(org, reservation, due, now_ms)
 
 
 def _book(org: MemoryOrganisation, reservation: HeldReservation, tokens: Totals, now_ms: int) -> None:
@@ -265,6 +276,7 @@ def _book(org: MemoryOrganisation, reservation: HeldReservation, tokens: Totals,
             figures.minute.add(now_ms, tokens)
         for name in (calendar.today.isoformat(), calendar.month):
             figures.spent[name] += tokens.input + tokens.output
+            figures.money[name] += tokens.spend
 
 
 def _reservation(org: MemoryOrganisation, reservation: HeldReservation, now_ms: int) -> Reservation:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from fairlane.quotas.limits import RULES, LimitRule, Limits, LimitStatus, Scope, limit_status
+from fairlane.quotas.limits import RULES, SPEND_LIMITS, LimitRule, Limits, LimitStatus, Scope, limit_status
 from fairlane.quotas.windows import Slicing
 
 ACTIVE, SUSPENDED, DELETED, REVOKED = 1, 2, 3, 4
@@ -24,14 +24,21 @@ _BATCH = struct.Struct("<3d")
 _SLICE_BYTES = 32
 _BATCH_AT = FIGURES.size // 8
 """Place of what lines of batches hold, stored only where it is something: requests, prompt and output tokens."""
-_NOTHING = _BATCH_AT + 3
+_SPEND_AT = _BATCH_AT + 3
+"""Place of money, stored with that where it is something: what is held, the day's and the month's."""
+_NOTHING = _SPEND_AT + 3
 """Place of a zero behind the figures, for what a rule does not count."""
 _CARD = struct.Struct("<13d")
-_LIMITED = struct.Struct("<11d")
+_SPEND_CARD = struct.Struct("<2d")
+_WITH_SPEND = 1 << 20
+"""Bit beside those of the limits in shadow: behind the others stand the limits of money."""
+_SPEND_LIMITS = len(SPEND_LIMITS)
+_MASK = struct.Struct("<d")
 _LIMITED_FROM = 16
 """What of a card does not differ from key to key: which limits are in shadow, and all their figures."""
 _FIELDS = {"requests": 0, "input": 1, "output": 2}
 _SUMS = {"day": DAY_SUM, "month": MONTH_SUM, "live": HELD}
+_SPENT = {"day": _SPEND_AT + 1, "month": _SPEND_AT + 2}
 _ENDS = {"day": DAY_ENDS, "month": MONTH_ENDS}
 
 
@@ -82,16 +89,21 @@ def statuses(reply: Sequence[bytes], now_ms: int, slicing: Slicing) -> tuple[Lim
     for number in range(0, len(reply), 3):
         scope: Scope = reply[number].decode()  # type: ignore[assignment] # the scripts know no others
         figures = _figures(reply[number + 2])
-        limits = _limits_of(reply[number + 1][_LIMITED_FROM : _CARD.size])
+        card = reply[number + 1]
+        with_spend = _MASK.unpack_from(card, _LIMITED_FROM)[0] >= _WITH_SPEND
+        limits = _limits_of(card[_LIMITED_FROM : _CARD.size + (_SPEND_CARD.size if with_spend else 0)])
         found += [_status(limit, scope, figures, now_ms, slicing) for limit in limits]
     return tuple(found)
 
 
 def _figures(stored: bytes) -> tuple[float, ...]:
-    batch = (0.0, 0.0, 0.0)
-    if (len(stored) - FIGURES.size) % _SLICE_BYTES:
+    batch = spend = (0.0, 0.0, 0.0)
+    beside = (len(stored) - FIGURES.size) % _SLICE_BYTES
+    if beside:
         batch = _BATCH.unpack_from(stored, FIGURES.size)
-    return (*FIGURES.unpack_from(stored), *batch, 0.0)
+        if beside != _BATCH.size:
+            spend = _BATCH.unpack_from(stored, FIGURES.size + _BATCH.size)
+    return (*FIGURES.unpack_from(stored), *batch, *spend, 0.0)
 
 
 def _status(limit: _Limit, scope: Scope, figures: tuple[float, ...], now_ms: int, slicing: Slicing) -> LimitStatus:
@@ -109,16 +121,18 @@ def _status(limit: _Limit, scope: Scope, figures: tuple[float, ...], now_ms: int
 
 @lru_cache(maxsize=4096)  # a card changes when an operator changes it, and comes with each reply
 def _limits_of(limited: bytes) -> tuple[_Limit, ...]:
-    mask, *figures = _LIMITED.unpack(limited)
+    mask, *figures = struct.unpack(f"<{len(limited) // 8}d", limited)
     shadow = int(mask)
     return tuple(
         _Limit(rule, _PLACES[rule.name], int(figure), bool(shadow >> place & 1))
-        for place, (rule, figure) in enumerate(zip(RULES, figures, strict=True))
+        for place, (rule, figure) in enumerate(zip(RULES, figures, strict=False))  # those of money may not be there
         if figure >= 0
     )
 
 
 def _places(rule: LimitRule) -> _Places:
+    if rule.is_spend:
+        return _Places(_two(_SPENT[rule.window]), (*_two(_SPEND_AT), *_two()), _ENDS[rule.window])
     if rule.window == "request":
         return _Places(_two(), (*_two(), *_two()), None)
     used = [MINUTE + _FIELDS[name] for name in rule.counts] if rule.window == "minute" else [_SUMS[rule.window]]
@@ -136,5 +150,8 @@ _PLACES = {rule.name: _places(rule) for rule in RULES}
 
 def _card(state: int, number: int, limits: Limits, shadow: Collection[str]) -> bytes:
     mask = sum(1 << place for place, rule in enumerate(RULES) if rule.name in shadow)
-    figures = (getattr(limits, rule.name) for rule in RULES)
-    return _CARD.pack(state, number, mask, *(-1 if figure is None else figure for figure in figures))
+    figures = [-1 if figure is None else figure for figure in (getattr(limits, rule.name) for rule in RULES)]
+    tokens, money = figures[:-_SPEND_LIMITS], figures[-_SPEND_LIMITS:]
+    if max(money) < 0:
+        return _CARD.pack(state, number, mask, *tokens)
+    return _CARD.pack(state, number, mask | _WITH_SPEND, *tokens) + _SPEND_CARD.pack(*money)

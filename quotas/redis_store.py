@@ -1,11 +1,12 @@
 """Budgets in Redis: each operation one script, atomic over all limits of a request. Only conversion stands here."""
 
+import struct
 from collections.abc import Iterable
 from contextlib import suppress
 
 from fairlane.quotas import keyspace, packing
 from fairlane.quotas.audit import AuditOutbox
-from fairlane.quotas.limits import RULES, LimitStatus
+from fairlane.quotas.limits import FREE, RULES, LimitStatus, Prices
 from fairlane.quotas.scripts import Database, Redis, Reply
 from fairlane.quotas.store import (
     DEFAULT_LEASE_MS,
@@ -27,6 +28,7 @@ from fairlane.quotas.windows import MINUTE, Slicing
 from fairlane.store.errors import StoreUnavailable
 
 LEDGER_ENTRIES = 100_000
+_PRICES = struct.Struct("<3d")
 
 
 class RedisQuotaStore:
@@ -69,6 +71,7 @@ class RedisQuotaStore:
             ask.start.going,
             ask.start.longest,
             int(ask.is_batch),
+            _packed(ask.prices),
         )
         if kind == b"denied":
             raise self._denied(*rest)
@@ -122,6 +125,8 @@ class RedisQuotaStore:
             charge.preemptions,
             TOMBSTONE_MS,
             LEDGER_ENTRIES,
+            charge.gpu_us,
+            charge.kv_block_ms,
         )
         statuses = packing.statuses(rest[1:], rest[0], self._slicing) if first else None
         return Settled(first=bool(first), statuses=statuses)
@@ -140,6 +145,7 @@ class RedisQuotaStore:
             self._lease_ms,
             *_once(ask),
             int(ask.is_batch),
+            _packed(ask.prices),
         )
         return bool(noted)
 
@@ -182,6 +188,10 @@ class RedisQuotaStore:
         status = next(status for status in packing.statuses(level, now_ms, self._slicing) if status.name == name)
         retry_after_s = None if retry_ms < 0 else retry_ms / 1e3
         return Denied(status, requested, retry_after_s, "exceeds" if never else RULES[rule - 1].kind)
+
+
+def _packed(prices: Prices) -> bytes:
+    return b"" if prices == FREE else _PRICES.pack(prices.input, prices.cached, prices.output)
 
 
 def _once(ask: Ask) -> tuple[str, int]:

@@ -30,6 +30,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "key_put": ("clock", "admin", "key_put"),
     "key_end": ("clock", "admin", "key_end"),
     "key_change": ("clock", "admin", "key_change"),
+    "prices_put": ("clock", "admin", "prices_put"),
     "audit_write": ("clock", "audit_write"),
     "identity": ("clock", "identity"),
     "usage": ("records", "usage"),
@@ -72,7 +73,7 @@ class Database:
         except (redis.exceptions.RedisError, OSError) as error:
             raise StoreUnavailable(f"{script}: {type(error).__name__}: {error}") from error
 
-    async def ask(self, function: str, key: str, *args: str | int) -> Reply:
+    async def ask(self, function: str, key: str, *args: str | int | bytes) -> Reply:
         """Call a function of the library on the slot of `key`. Text comes back as bytes."""
         try:
             if self._may_load:
@@ -99,7 +100,7 @@ class Database:
             self._may_load = False
         return self._may_load
 
-    def _execute(self, *command: str | int) -> Awaitable[Reply]:
+    def _execute(self, *command: str | int | bytes) -> Awaitable[Reply]:
         """One command, its reply as it came, whatever the client makes of text."""
         reply: Awaitable[Reply] = self._client.execute_command(*command, NEVER_DECODE=True)  # type: ignore[no-untyped-call]
         return reply

@@ -3,6 +3,8 @@
 The key is drawn when it is first wanted, stands in the store beside the tenant's budgets, and goes with the tenant.
 A client can neither read nor change what it carries, nor make any. Who reads the store has the keys, but not what was
 sealed with them: that is with the clients.
+
+And the secret that keys pseudonyms in request traces, one for all gateways of an installation.
 """
 
 import secrets
@@ -11,7 +13,7 @@ from fairlane.quotas import keyspace
 from fairlane.quotas.idempotency import Seal
 from fairlane.quotas.scripts import Database, Redis
 
-_KEY_BYTES = 32
+KEY_BYTES = 32
 
 
 class TenantSeal:
@@ -42,7 +44,7 @@ class TenantSeals:
         place = keyspace.seal(root, tenant)
         key = await self._database.call("GET", place)
         if key is None:
-            await self._database.call("SET", place, secrets.token_hex(_KEY_BYTES), "NX")
+            await self._database.call("SET", place, secrets.token_hex(KEY_BYTES), "NX")
             key = await self._database.call("GET", place)
         return TenantSeal(str(key), tenant)
 
@@ -50,3 +52,13 @@ class TenantSeals:
 async def forget_seal(database: Database, root: str, tenant: str) -> None:
     """Forget the key of a tenant that is no more. Raises StoreUnavailable."""
     await database.call("DEL", keyspace.seal(root, tenant))
+
+
+async def pseudonym_key(client: Redis, *, database: Database | None = None) -> bytes:
+    """The key, drawn now if there is none. May be repeated. Raises StoreUnavailable. `database`: for tests."""
+    calls = database or Database(client)
+    key = await calls.call("GET", keyspace.PSEUDONYMS)
+    if key is None:
+        await calls.call("SET", keyspace.PSEUDONYMS, secrets.token_hex(KEY_BYTES), "NX")
+        key = await calls.call("GET", keyspace.PSEUDONYMS)
+    return bytes.fromhex(str(key))

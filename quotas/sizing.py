@@ -11,7 +11,8 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from fairlane.quotas.limits import Demand, Kind, Level, LimitRule, LimitStatus, Place
+from fairlane.quotas.limits import Demand, Kind, Level, LimitRule, LimitStatus, Place, Prices
+from fairlane.quotas.windows import Totals
 
 SHARE = 8
 """A quantum is at most this part of the smallest minute: one request does not hold it whole."""
@@ -57,10 +58,15 @@ def sized(levels: Sequence[Level], demand: Demand, quantum: int | None) -> Deman
         demand = dataclasses.replace(demand, ceiling=max(1, largest(levels, demand.ceiling, choices=1)))
     left = choice = max(0, demand.ceiling - demand.start) if demand.choices else 0
     is_cut = quantum is not None or not demand.stated
-    if left and quantum is not None and any("output" in rule.counts for level in levels for rule, _ in level.rules()):
+    if (
+        left
+        and quantum is not None
+        and any(rule.output_weight(demand.prices) for level in levels for rule, _ in level.rules())
+    ):
         choice = min(choice, portion(levels, quantum, demand.choices))
     if left and is_cut:
-        rooms = [_room(level, rule, figure, demand.input) - demand.owed for level, rule, figure in _outputs(levels)]
+        metering = _outputs(levels, demand.prices)
+        rooms = [_room(*each, demand.input, demand.prices) - demand.owed for each in metering]
         choice = max(1, min([choice, *(room // demand.choices for room in rooms)]))
     ceiling = demand.start + choice if quantum is None else demand.ceiling
     return dataclasses.replace(demand, choice=choice, ceiling=ceiling, is_cut=is_cut)
@@ -74,7 +80,7 @@ def largest(levels: Iterable[Level], most: int, *, choices: int, ended: int = 0)
 
 def portion(levels: Iterable[Level], quantum: int, choices: int) -> int:
     """Output tokens per choice that are given at a time."""
-    minutes = [figure for _, rule, figure in _outputs(levels) if rule.window == "minute"]
+    minutes = [figure for _, rule, figure in _metering(levels) if _is_paced(rule)]
     return max(1, min([quantum, *(figure // SHARE // choices for figure in minutes)]))
 
 
@@ -102,15 +108,17 @@ def heaviest(found: Sequence[LimitRefusal]) -> LimitRefusal | None:
     return max(binding, key=lambda refusal: refusal.weight, default=None)
 
 
-def more(levels: Iterable[Level], wanted: int, unit: int, own: int, place: Place | None, now_ms: int) -> More:
+def more(
+    levels: Iterable[Level], wanted: int, unit: int, own: Totals, prices: Prices, place: Place | None, now_ms: int
+) -> More:
     """What a running request gets of `wanted` tokens, in multiples of `unit`.
 
-    `own`: tokens that it holds and has not used. `place`: its own among the paused reservations; None: it is not
-    paused.
+    `own`: tokens that it holds and has not used, and the money. `place`: its own among the paused reservations; None:
+    it is not paused.
     """
     got, full, spent, binding, retry_ms = wanted, "", "", [], 0
-    for level, rule, figure in _outputs(levels):
-        room = _room(level, rule, figure, 0)
+    for level, rule, figure in _outputs(levels, prices):
+        room = _room(level, rule, figure, 0, prices)
         is_behind = _is_paced(rule) and bool(level.paused) and (place is None or level.paused[0] < place)
         got = min(got, 0 if is_behind else max(0, room))
         if room >= unit and not is_behind:
@@ -122,7 +130,9 @@ def more(levels: Iterable[Level], wanted: int, unit: int, own: int, place: Place
             missing = unit - room + (_before(level, place) if is_behind else 0)
             frees_ms = level.windows["minute"].frees_ms(missing, rule.counts) or now_ms
             retry_ms = max(retry_ms, frees_ms - now_ms if missing > 0 else blocked_ms)
-        elif room + level.reserved(rule) - own < unit:
+        elif figure - level.used(rule) - (own.spend if rule.is_spend else own.output) < unit * rule.output_weight(
+            prices
+        ):
             spent = spent or rule.name
         else:
             retry_ms = max(retry_ms, blocked_ms)
@@ -136,8 +146,9 @@ def _metering(levels: Iterable[Level]) -> Iterator[tuple[Level, LimitRule, int]]
     )
 
 
-def _outputs(levels: Iterable[Level]) -> Iterator[tuple[Level, LimitRule, int]]:
-    return (each for each in _metering(levels) if "output" in each[1].counts)
+def _outputs(levels: Iterable[Level], prices: Prices) -> Iterator[tuple[Level, LimitRule, int]]:
+    """Those of them that output uses up."""
+    return (each for each in _metering(levels) if each[1].output_weight(prices))
 
 
 def _before(level: Level, place: Place | None) -> int:
@@ -150,9 +161,10 @@ def _is_paced(rule: LimitRule) -> bool:
     return rule.window == "minute" and "output" in rule.counts
 
 
-def _room(level: Level, rule: LimitRule, figure: int, prompt: int) -> int:
-    room = figure - level.used(rule) - level.reserved(rule)
-    return room - prompt if "input" in rule.counts else room
+def _room(level: Level, rule: LimitRule, figure: int, prompt: int, prices: Prices) -> int:
+    """Output tokens that a rule has room for beside a prompt."""
+    room = figure - level.used(rule) - level.reserved(rule) - prompt * rule.input_weight(prices)
+    return room // rule.output_weight(prices)
 
 
 def _retry_s(level: Level, rule: LimitRule, excess: int, now_ms: int) -> float | None:

@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from fairlane.quotas.limits import Kind, LimitStatus
+from fairlane.quotas.limits import FREE, Kind, LimitStatus, Prices
 
 
 class Once(msgspec.Struct, frozen=True):
@@ -56,6 +56,8 @@ class Resumption(msgspec.Struct, frozen=True, kw_only=True):
 REJECTED = "rejected"
 """The outcome of a request that never ran: nothing is charged or counted."""
 LARGEST_ASK = 10**9
+LARGEST_MEASURE = 10**13
+"""Of what workers measure of one request; sums of days and months stay exact."""
 DEFAULT_LEASE_MS = 30_000
 MAX_LEASE_MS = 600_000
 TOMBSTONE_MS = 600_000
@@ -128,6 +130,8 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     minute nor among the running requests, which are there for people."""
     resumption: Resumption | None = None
     """What it goes on from: it holds only what is new."""
+    prices: Prices = FREE
+    """Of its tokens, for as long as it lives; later runs under its idempotency key have those of its first."""
 
     def __post_init__(self) -> None:
         if not self.prompts or min(self.prompts) < 0 or self.prompt_tokens > LARGEST_ASK:
@@ -222,11 +226,17 @@ class Charge(msgspec.Struct, frozen=True, kw_only=True):
     """Published tokens of all choices."""
     outcome: str
     preemptions: int = 0
+    gpu_us: int = 0
+    """What workers measured: its share of their steps, in microseconds. Reported, never budgeted."""
+    kv_block_ms: int = 0
+    """The same: KV blocks that it held, times how long, in milliseconds."""
 
     def __post_init__(self) -> None:
         figures = (self.prompt_tokens, self.cached_tokens, self.output_tokens, self.preemptions)
         if min(figures) < 0 or max(figures) > LARGEST_ASK:
             raise ValueError(f"the figures of a charge must be from 0 to {LARGEST_ASK}")
+        if not (0 <= self.gpu_us <= LARGEST_MEASURE and 0 <= self.kv_block_ms <= LARGEST_MEASURE):
+            raise ValueError(f"what workers measured must be from 0 to {LARGEST_MEASURE}")
 
     @classmethod
     def refund(cls) -> "Charge":

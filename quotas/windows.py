@@ -27,11 +27,14 @@ class Totals:
     requests: int = 0
     input: int = 0
     output: int = 0
+    spend: int = 0
+    """Money, in nano-units."""
 
     def add(self, other: "Totals") -> None:
         self.requests += other.requests
         self.input += other.input
         self.output += other.output
+        self.spend += other.spend
 
     def count(self, fields: Iterable[str]) -> int:
         """The sum of these fields; one that a total does not have counts nothing."""

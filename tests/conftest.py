@@ -28,7 +28,7 @@ FAIRLANE_TEST_HUNT=1 others are looked for, with a larger number so many of each
 
 FAST = "not slow"
 """What `make fast` asks of pytest: no test that starts a process, needs a store, or loads torch."""
-SLOW_ROOMS = {"benchmarks", "chart", "system", "worker"}
+SLOW_ROOMS = {"benchmarks", "chart", "packaging", "system", "worker"}
 SLOW_FIXTURES = {"models_dir", "redis_server", "store_url", "valkey", "valkey_url"}
 LONG_ROOMS = ("system", "benchmarks", "worker")
 """Run first, in this order: short tests at the end leave no process of tests waiting for the other's last long one."""

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, MutableMapping, Sequence
 
 from fairlane.scheduler.protocol.gc_tuning import no_collection
+from fairlane.scheduler.protocol.otlp import check_traces
 from fairlane.scheduler.protocol.settings import SettingsError
 from fairlane.worker.config import WorkerSettings, parse, read, start_logging
 from fairlane.worker.engine.engine import EngineError, OpenedEngine
@@ -24,13 +25,14 @@ def main(arguments: Sequence[str], environ: MutableMapping[str, str]) -> int:
     line = parse(arguments)
     try:
         settings = read(line, environ)
+        check_traces(environ)
         check_name(settings.model)
     except (SettingsError, ModelError) as error:
         sys.stderr.write(f"{error}\n")
         return BAD_SETTINGS
     if line.check_only:
         return 0
-    start_logging(settings.log_level)
+    start_logging(settings.log_level, settings.log_format)
     for number in (signal.SIGTERM, signal.SIGINT):  # while the model loads there is nothing to drain
         signal.signal(number, lambda *_: sys.exit(0))
     prepare_threads(environ)

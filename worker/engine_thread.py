@@ -22,8 +22,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 
+from fairlane.scheduler.planner.planner import Planner
 from fairlane.scheduler.protocol.messages import Cancel, Grant, Lease
+from fairlane.worker.accounts import StepAccounts
 from fairlane.worker.engine.engine import Engine, StepReport
 from fairlane.worker.reports import Dropped, EngineTurn, JobChange, Report, ReportBuilder, WorkerLoad
 
@@ -31,6 +34,7 @@ _write = ctypes.PyDLL(None).write
 _write.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t)
 _WAKE_UPS_AT_ONCE = 4096
 """Bytes read from the pipe at once; each is a wake-up."""
+T = TypeVar("T")
 REST_S = 0.05
 """How long the engine rests when nothing that it holds can run: all paused, say."""
 IDLE_S = 0.5
@@ -80,21 +84,39 @@ class HandBack:
     job_ids: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Find something out of the planner between two steps. It is no command: it changes nothing."""
+
+    find: Callable[[Planner], Any]
+    reply: "asyncio.Future[Any]"
+
+
 Command = Lease | Cancel | Grant | Drop | HandBack
 
 
 class EngineThread:
     """Runs the engine whenever it has work. `tell`, `hold` and `hand_back` are for the event loop."""
 
-    def __init__(self, engine: Engine, worker_id: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        worker_id: str,
+        *,
+        measured: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`measured`: the steps are computed on this machine, and each job is told what it took of it."""
         self._engine = engine
         engine.on_ready = self.tell  # which looks again whether a step can be run
         self._clock = clock
-        self._reports = ReportBuilder(worker_id)
+        accounts = StepAccounts(engine.planner.pool_sizes.block_size) if measured else None
+        self._reports = ReportBuilder(worker_id, accounts)
         self._unread: list[EngineTurn] = []
         self._calls: deque[Callable[[], None]] = deque()
         """To make on the loop, in order."""
         self._commands: list[Command] = []
+        self._looks: list[Look] = []
         self._told = self._obeyed = 0
         self._held = self._stopping = self._audited = False
         self._changed = threading.Condition()
@@ -130,6 +152,14 @@ class EngineThread:
             self._held = held
             self._changed.notify()
 
+    def look(self, find: Callable[[Planner], T]) -> "asyncio.Future[T]":
+        """What is found out of the planner before the next step, or while there is none; it must change nothing."""
+        reply: asyncio.Future[T] = self._loop.create_future()
+        with self._changed:
+            self._looks.append(Look(find, reply))
+            self._changed.notify()
+        return reply
+
     async def hand_back(self) -> list[str]:
         """Forget every job and name them. All that was said of them is in the loop's hands by then."""
         command = HandBack(self._loop.create_future())
@@ -164,7 +194,9 @@ class EngineThread:
             if resting:
                 self._changed.wait_for(lambda: self._commands or self._stopping, REST_S)
             patience_s = None if self._audited else IDLE_S
-            self._changed.wait_for(lambda: self._commands or self._stopping or self._can_step, patience_s)
+            self._changed.wait_for(
+                lambda: self._commands or self._looks or self._stopping or self._can_step, patience_s
+            )
             if self._stopping:
                 return None
             commands, self._commands = self._commands, []
@@ -179,11 +211,14 @@ class EngineThread:
         if commands:
             changes = [change for command in commands for change in self._obey(command)]
             self._obeyed += len(commands)
-            self._report(changes)
+            self._report(changes, began_ms=self._clock() * 1e3)
         for command in commands:
             if isinstance(command, HandBack):
                 self._hand_over()
                 self._send(partial(_answer, command))
+        looked = self._look_around()
+        if looked and not (commands or self._can_step):
+            return True  # who only looks keeps nobody from resting
         self._audited = not (commands or self._can_step)
         if self._audited:
             self._audit()
@@ -193,6 +228,17 @@ class EngineThread:
         step = self._engine.step(began_ms, self._hand_over)
         self._report(step=step, began_ms=began_ms)
         return not step.plan.is_empty
+
+    def _look_around(self) -> bool:
+        """Find out what was asked. Whether anything was; what cannot be found is the asker's trouble."""
+        with self._changed:
+            looks, self._looks = self._looks, []
+        for look in looks:
+            try:
+                self._send(partial(_settle, look.reply, look.find(self._engine.planner)))
+            except Exception as error:  # noqa: BLE001
+                self._send(partial(_refuse, look.reply, error))
+        return bool(looks)
 
     def _audit(self) -> None:
         """Compare KV blocks with what is held. Raises IntegrityError, which ends this worker: another takes over."""
@@ -266,6 +312,16 @@ class EngineThread:
     def _forget(self, job_id: str) -> Dropped:
         self._engine.drop(job_id)
         return Dropped(job_id)
+
+
+def _settle(reply: "asyncio.Future[Any]", found: object) -> None:
+    if not reply.done():
+        reply.set_result(found)
+
+
+def _refuse(reply: "asyncio.Future[Any]", error: Exception) -> None:
+    if not reply.done():
+        reply.set_exception(error)
 
 
 def _answer(command: HandBack) -> None:

@@ -35,6 +35,8 @@ class Heartbeat(EngineObserver):
         self._costs = costs
         self._clock = clock
         self._load = WorkerLoad()
+        self.kv_blocks: dict[str, int] = {}
+        """Blocks by tenant, as the engine was last found to have them."""
         self._output: dict[str, _Rate] = {}
         self._step_ms = FadingRatio(STEP_FADING)
         self._prefill_per_s = FadingRatio(STEP_FADING)
@@ -62,6 +64,7 @@ class Heartbeat(EngineObserver):
             waiting=load.waiting,
             preempted=load.preempted,
             tokens_per_s={lane: recent.per_s(now_s) for lane, recent in self._output.items()},
+            kv_blocks=self.kv_blocks,
             step_ms=self._step_ms.value,
             single_stream_ms=self._costs.single_stream_ms,
             prefill_tokens_per_s=self._prefill_per_s.value,

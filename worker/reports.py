@@ -14,6 +14,7 @@ import msgspec
 from fairlane.scheduler.planner.steps import Capacity, Ended
 from fairlane.scheduler.protocol.messages import Event, Finished, JobSteps, Lease, TokenDelta
 from fairlane.scheduler.queue.types import Publication
+from fairlane.worker.accounts import StepAccounts
 from fairlane.worker.engine.engine import StepReport
 
 ByGateway = Mapping[str, Sequence[Publication]]
@@ -62,7 +63,7 @@ class EngineTurn(NamedTuple):
     """In order; all of them before the step."""
     step: StepReport | None = None
     began_ms: float = 0.0
-    """When the step began, on the engine thread's clock."""
+    """When the step began, or the commands were obeyed, on the engine thread's clock."""
     audited: bool = False
 
 
@@ -119,8 +120,12 @@ class ReportBuilder:
     """Makes the reports, in the order of the turns; knows the leases in the engine's hands. A job leaves with its end,
     or is dropped. Used by the event loop alone: while it builds one report, the engine computes the next step."""
 
-    def __init__(self, worker_id: str) -> None:
+    def __init__(self, worker_id: str, accounts: StepAccounts | None = None) -> None:
+        """`accounts`: None where the machine that computes is another's, and nobody measures it."""
         self._worker_id = worker_id
+        self._accounts = accounts
+        self._now_ms = 0.0
+        """Of the turn, on the engine thread's clock: until when its jobs held what they did."""
         self._leases: dict[str, Lease] = {}
         self._arrived_ms: dict[str, float] = {}
         """Jobs that no step had a row of yet, and when they arrived, on the engine thread's clock."""
@@ -134,6 +139,7 @@ class ReportBuilder:
     def report(self, turn: EngineTurn) -> Report:
         """The report of the engine's next turn."""
         by_gateway: dict[str, list[Publication]] = defaultdict(list)
+        self._now_ms = turn.began_ms
         for change in turn.changes:
             self._change(change, by_gateway)
         tokens: dict[str, LaneTokens] = {}
@@ -142,6 +148,10 @@ class ReportBuilder:
             if self._arrived_ms:
                 begun = self._begin(turn.step, turn.began_ms)
             tokens = self._count(turn.step)  # before jobs that ended leave
+            took_ms = turn.step.result.run_ms + turn.step.result.copy_ms
+            self._now_ms += took_ms
+            if self._accounts is not None:
+                self._accounts.add(turn.step.plan, took_ms, turn.began_ms)
             self._add(turn.step.events, turn.step.outcome.charges, turn.step.outcome.ended, by_gateway)
         return Report(
             turn.obeyed, by_gateway, turn.capacity, turn.jobs, turn.load, turn.step, tokens, begun, turn.audited
@@ -193,6 +203,8 @@ class ReportBuilder:
     def _leave(self, job_id: str) -> None:
         for known in (self._leases, self._arrived_ms, self._waited_ms):
             known.pop(job_id, None)
+        if self._accounts is not None:
+            self._accounts.drop(job_id)
 
     def _publication(self, lease: Lease, events: list[Event], cost: float, end: Ended | None) -> Publication:
         waited_ms = self._waited_ms.get(lease.job.job_id) if self._waited_ms else None
@@ -225,11 +237,15 @@ class ReportBuilder:
             cached_tokens=end.cached_tokens,
             preemptions=end.preemptions,
             worker_id=self._worker_id,
-            steps=_steps_of(lease, end),
+            steps=self._steps_of(lease, end),
         )
 
-
-def _steps_of(lease: Lease, end: Ended) -> JobSteps | None:
-    """What a job's steps came to, and how long it had been in the queue before them."""
-    steps = end.steps or JobSteps()
-    return steps if any(lease.generated) else msgspec.structs.replace(steps, taken_ms=lease.arrived_ms_ago)
+    def _steps_of(self, lease: Lease, end: Ended) -> JobSteps:
+        """What a job's steps came to, and how long it had been in the queue before them."""
+        gpu_us, kv_block_ms = (0, 0) if self._accounts is None else self._accounts.close(end.job_id, self._now_ms)
+        return msgspec.structs.replace(
+            end.steps or JobSteps(),
+            taken_ms=None if any(lease.generated) else lease.arrived_ms_ago,
+            gpu_us=gpu_us,
+            kv_block_ms=kv_block_ms,
+        )

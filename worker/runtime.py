@@ -28,7 +28,8 @@ from fairlane.worker.engine_thread import EngineThread
 from fairlane.worker.heartbeat import CostReport, Heartbeat
 from fairlane.worker.reports import EngineObserver
 from fairlane.worker.server import WorkerServer
-from fairlane.worker.telemetry import Metrics, PreemptionCosts, Traces, open_traces
+from fairlane.worker.telemetry import Metrics, PreemptionCosts
+from fairlane.worker.traces import Traces, open_traces
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +58,7 @@ async def _serve(settings: WorkerSettings, environ: Mapping[str, str], opened: O
     async with _connected(settings.store_url, timeout_s) as client:
         server = WorkerServer(
             worker_id=about.worker_id,
-            engine=EngineThread(opened.engine, about.worker_id),
+            engine=EngineThread(opened.engine, about.worker_id, measured=opened.remote is None),
             queue=RedisQueue(client, about.queue, settings.lanes.lanes(), lease_ms=int(settings.lease_s * 1e3)),
             registry=RedisRegistry(client),
             card=opened.card,

@@ -1,7 +1,7 @@
 """The worker's event loop: take jobs, read control messages, publish tokens, renew the leases, and end in order.
 
-Six tasks: take, control, publish, renew the leases, heartbeat, announce the model card. The engine steps in its own
-thread and gets its commands through `EngineThread`. What ends the worker:
+Seven tasks: take, control, publish, renew the leases, heartbeat, announce the model card, tell the block map while
+somebody watches. The engine steps in its own thread and gets its commands through `EngineThread`. What ends the worker:
 
     SIGTERM, SIGINT   drain: take no more, let what runs end within `drain_s`, publish everything, hand the rest
                       back, leave the registry, exit 0. A second signal exits at once.
@@ -20,11 +20,13 @@ from functools import partial
 from typing import Any
 
 from fairlane.scheduler.planner.steps import Capacity
+from fairlane.scheduler.protocol.block_map import WatchBlocks
 from fairlane.scheduler.protocol.messages import Drain, Lease, ModelCard, Undrain
 from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.registry import RedisRegistry
 from fairlane.scheduler.queue.types import Publication, Wake
 from fairlane.store.retry import StoreLink
+from fairlane.worker.block_reports import BlockReports
 from fairlane.worker.engine.engine import EngineError
 from fairlane.worker.engine_thread import Drop, EngineThread, described
 from fairlane.worker.heartbeat import Heartbeat
@@ -83,6 +85,7 @@ class WorkerServer:
         self._leases = HeldLeases()
         self._too_large: deque[str] = deque(maxlen=MOST_TOO_LARGE)
         """Jobs handed back once because they need more than this worker holds."""
+        self._blocks = BlockReports(worker_id, engine, registry, heartbeat)
         self._last_turn_s = 0.0
         self._idle = asyncio.Event()
         self._undrained = asyncio.Event()
@@ -122,6 +125,7 @@ class WorkerServer:
                     self._keep_leases(),
                     self._beat(),
                     self._announce(),
+                    self._blocks.run(),
                 )
             ]
             await self._leaving.wait()
@@ -238,6 +242,8 @@ class WorkerServer:
                     self.drain()
                 elif isinstance(message, Undrain):
                     self.undrain()
+                elif isinstance(message, WatchBlocks):
+                    self._blocks.watch(message.for_ms / 1e3)
                 elif self._leases.received(message):
                     self._engine.tell(message)
             if wake is Wake.NOW:
@@ -294,6 +300,7 @@ class WorkerServer:
     async def _beat(self) -> None:
         """On a cluster the registry may be on another node than the queue: where that is away, the leases stay."""
         while True:
+            self._blocks.count(idle=self._idle.is_set())
             status = self._heartbeat.status(draining=self._draining or not self._present.is_set())
             await self._link.persist("beat", partial(self._registry.beat, status, int(self._lease_s * 1e3)))
             await asyncio.sleep(self._lease_s / HEARTBEATS_PER_LEASE)

@@ -1,7 +1,4 @@
-"""Every metric and span name of the worker. Labels come from closed sets; nothing holds prompt, completion or key.
-
-Spans: `prefill` (taking to first token) and `decode` (first token to the end), children of the job's `traceparent`,
-with the events `preempted`, `resumed` and `paused`. Without an OTLP endpoint no span is made at all.
+"""Every metric name of the worker. Labels come from closed sets; nothing holds prompt, completion or key.
 
 `PreemptionCosts` compares what each preemption was expected to cost with what it cost, since the scheduler's choice of
 swap or recompute rests on that. A swap costs its share of the copies of the steps in which it goes and comes back. A
@@ -11,7 +8,6 @@ step's time the share that the cost model gives to them. A sequence that yields 
 
 import logging
 import platform
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -19,11 +15,6 @@ from functools import partial
 from importlib import metadata
 from operator import sub
 
-from opentelemetry import trace
-from opentelemetry.sdk.resources import SERVICE_INSTANCE_ID, SERVICE_NAME, Resource
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from prometheus_client import (
     CollectorRegistry,
     Counter,
@@ -41,16 +32,12 @@ from fairlane.scheduler.protocol.messages import (
     Finished,
     Lease,
     Outcome,
-    Paused,
     Preempted,
     PreemptionMode,
     Resumed,
-    TokenDelta,
     WorkerStatus,
     YieldMode,
 )
-from fairlane.scheduler.protocol.settings import sends_traces
-from fairlane.scheduler.queue.types import Publication
 from fairlane.worker.engine.engine import StepReport
 from fairlane.worker.reports import EngineObserver, LaneTokens, Report
 
@@ -346,116 +333,3 @@ class Metrics(EngineObserver):
                     self.ended.labels(event.outcome).inc()
                     self.prefix_hits.inc(event.cached_tokens > 0)
                     self.prefix_tokens.inc(event.cached_tokens)
-
-
-@dataclass(slots=True)
-class _Trail:
-    """The spans of one job on this worker."""
-
-    lease: Lease
-    span: trace.Span
-    output_tokens: int = 0
-    steps: int = 0
-    """Steps that ended since the job came in, until its first token, with the one that ran when it came."""
-    prefill_steps: int = 0
-    """Of these, those that computed its prompt."""
-
-
-class Traces(EngineObserver):
-    """Spans of the jobs in hand. Used from the event loop only."""
-
-    def __init__(self, exporter: SpanExporter, *, worker_id: str, model: str) -> None:
-        resource = Resource.create({SERVICE_NAME: "fairlane-worker", SERVICE_INSTANCE_ID: worker_id})
-        self._provider = TracerProvider(resource=resource)
-        self._provider.add_span_processor(BatchSpanProcessor(exporter))
-        self._tracer = self._provider.get_tracer("fairlane.worker")
-        self._propagator = TraceContextTextMapPropagator()
-        self._model = model
-        self._trails: dict[str, _Trail] = {}
-
-    def took(self, leases: Iterable[Lease]) -> None:
-        for lease in leases:
-            self.lost([lease.job.job_id])
-            self._trails[lease.job.job_id] = _Trail(lease, self._start("prefill", lease))
-
-    def turned(self, report: Report) -> None:
-        if report.step is not None and report.ran:
-            self._count_step({row.seq.job_id for row in report.step.plan.rows})
-        for publications in report.by_gateway.values():
-            for publication in publications:
-                self._said(publication)
-
-    def lost(self, job_ids: Iterable[str]) -> None:
-        for job_id in job_ids:
-            trail = self._trails.pop(job_id, None)
-            if trail is not None:
-                self._end(trail, "handed back")
-
-    def close(self) -> None:
-        """Export what is left; a collector that does not answer is not waited for."""
-        self.lost(list(self._trails))
-        closing = threading.Thread(target=self._provider.shutdown, name="traces", daemon=True)
-        closing.start()
-        closing.join(CLOSE_S)
-
-    def _said(self, publication: Publication) -> None:
-        trail = self._trails.get(publication.job_id)
-        if trail is None or trail.lease.epoch != publication.epoch:
-            return
-        for event in publication.events:
-            match event:
-                case TokenDelta():
-                    self._tokens(trail, len(event.token_ids))
-                case Preempted():
-                    noted = {"mode": event.mode, "blocks": event.blocks, "predicted_ms": event.predicted_ms}
-                    trail.span.add_event("preempted", {"choice": event.choice, **noted})
-                case Resumed():
-                    trail.span.add_event("resumed", {"choice": event.choice, "stall_ms": event.stalled_ms})
-                case Paused():
-                    trail.span.add_event("paused", {"choice": event.choice})
-                case Finished():
-                    trail.span.set_attribute("gen_ai.usage.cache_read.input_tokens", event.cached_tokens)
-                    self._end(self._trails.pop(publication.job_id), event.outcome)
-
-    def _count_step(self, job_ids: set[str]) -> None:
-        for job_id, trail in self._trails.items():
-            if trail.output_tokens == 0:
-                trail.steps += 1
-                trail.prefill_steps += job_id in job_ids
-
-    def _tokens(self, trail: _Trail, count: int) -> None:
-        if trail.output_tokens == 0:
-            trail.span.set_attribute("fairlane.steps", trail.steps)
-            trail.span.set_attribute("fairlane.prefill_steps", trail.prefill_steps)
-            trail.span.end()
-            trail.span = self._start("decode", trail.lease)
-        trail.output_tokens += count
-
-    def _start(self, name: str, lease: Lease) -> trace.Span:
-        job = lease.job
-        attributes: dict[str, str | int | float] = {
-            "gen_ai.request.model": self._model,
-            "gen_ai.request.max_tokens": job.max_tokens,
-            "gen_ai.request.choice.count": job.n,
-            "gen_ai.usage.input_tokens": len(job.prompt),
-            "fairlane.flight_id": job.job_id,
-            "fairlane.lane": job.lane,
-            "fairlane.epoch": lease.epoch,
-            "fairlane.queued_ms": lease.arrived_ms_ago,
-        }
-        parent = self._propagator.extract({"traceparent": job.traceparent})
-        return self._tracer.start_span(name, parent, attributes=attributes)
-
-    def _end(self, trail: _Trail, how: str) -> None:
-        trail.span.set_attribute("fairlane.outcome", how)
-        trail.span.set_attribute("gen_ai.usage.output_tokens", trail.output_tokens)
-        trail.span.end()
-
-
-def open_traces(environ: Mapping[str, str], *, worker_id: str, model: str) -> Traces | None:
-    """Traces to the OTLP endpoint that the environment names; None where it names none."""
-    if not sends_traces(environ):
-        return None
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-
-    return Traces(OTLPSpanExporter(), worker_id=worker_id, model=model)

@@ -18,7 +18,7 @@ from fairlane.gateway.admin.views import ExplainView
 from fairlane.gateway.errors import ApiError, LimitBlock, context_length, limit_denied, model_not_found
 from fairlane.gateway.fleet import Door
 from fairlane.gateway.requests.admission import AllOpenRequests, queue_refused, queued_limit, refused
-from fairlane.quotas.limits import RULES, Demand, LimitStatus
+from fairlane.quotas.limits import FREE, RULES, Demand, LimitStatus, Prices
 from fairlane.quotas.sizing import LimitRefusal, heaviest
 from fairlane.quotas.store import LARGEST_ASK
 from fairlane.quotas.tenants import Tenant
@@ -52,7 +52,8 @@ async def explain(call: Call, body: ExplainBody) -> ExplainView:
     for door in open_requests or [NOWHERE]:
         at_door, wait_ms = door_verdict(door, asked, call.parts.open_requests)
         statuses = await call.parts.budgets.statuses(tenant.root, tenant.id, model=door.model, lane=body.lane)
-        limited = limit_refusal(statuses, first_demand(tenant, body))
+        prices = await call.parts.known_prices.of(door.model, body.lane)
+        limited = limit_refusal(statuses, first_demand(tenant, body, prices))
         queue = queue_refusal(door, call.parts.lanes[asked.lane], statuses)
         found.append((access or at_door or limited or queue, wait_ms))
     return _view(*min(found, key=lambda each: each[0] is not None))  # one model that serves it is enough
@@ -71,11 +72,11 @@ def access_refusal(tenant: Tenant, above: Iterable[Tenant | None], body: Explain
     return None
 
 
-def first_demand(tenant: Tenant, body: ExplainBody) -> Demand:
+def first_demand(tenant: Tenant, body: ExplainBody, prices: Prices = FREE) -> Demand:
     """The least that the request must be given to be let in, and the most that it may come to."""
     most = body.max_output_tokens
     first = 1 if tenant.reserve == "progressive" else most
-    return Demand(input=body.prompt_tokens, ceiling=most, choice=first, choices=1)
+    return Demand(input=body.prompt_tokens, ceiling=most, choice=first, choices=1, prices=prices)
 
 
 def door_verdict(door: Door, asked: Request, open_requests: AllOpenRequests) -> tuple[ApiError | None, float | None]:

@@ -5,7 +5,7 @@ import logging
 from starlette.responses import Response
 
 from fairlane.gateway.admin.history import HistoryView
-from fairlane.gateway.admin.inputs import HistoryQuery, LanesQuery, Nothing, PageQuery
+from fairlane.gateway.admin.inputs import HistoryQuery, LanesQuery, LiveQuery, Nothing, PageQuery
 from fairlane.gateway.admin.live import LiveResponse
 from fairlane.gateway.admin.overview import OverviewView, lane_view
 from fairlane.gateway.admin.router import Call
@@ -57,9 +57,9 @@ async def get_overview(call: Call, _: Nothing) -> OverviewView:
     return await call.parts.overview.view()
 
 
-async def watch(call: Call, _: Nothing) -> Response:
+async def watch(call: Call, query: LiveQuery) -> Response:
     """The same, as it changes."""
-    return LiveResponse(call.parts.live, call.parts.live.enter(call.check))
+    return LiveResponse(call.parts.live, call.parts.live.enter(call.check, kv=query.kv))
 
 
 async def get_history(call: Call, query: HistoryQuery) -> HistoryView:

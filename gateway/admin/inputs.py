@@ -13,6 +13,7 @@ from fairlane.gateway.records.search import AFTER
 from fairlane.quotas.api_keys import ENDPOINT, LONGEST_OVERLAP_S, SHA256
 from fairlane.quotas.field_checks import LONGEST_LIST, LONGEST_TEXT
 from fairlane.quotas.limits import LARGEST, LARGEST_LIMITS_BY
+from fairlane.quotas.prices import LARGEST_PRICE, MOST_ROWS
 from fairlane.quotas.store import LARGEST_ASK
 from fairlane.quotas.tenants import LEAST_WEIGHT, MOST_WEIGHT, TENANT_ID
 
@@ -36,6 +37,8 @@ MOMENT = f"^({_DATE}(T{_TIME})?|[0-9]{{1,11}}([.][0-9]*)?|[.][0-9]+)$"
 """A date, RFC 3339 with a zone, or Unix seconds."""
 _GROUP = "(lane|model|key|day)"
 GROUPS = f"^({_GROUP}(,{_GROUP}){{0,3}})?$"
+_COST_GROUP = "(lane|model|key)"
+COST_GROUPS = f"^({_COST_GROUP}(,{_COST_GROUP}){{0,2}})?$"
 
 Text = Annotated[str, Field(max_length=LONGEST_TEXT), shown(pattern=PRINTABLE)]
 Word = Annotated[str, Field(max_length=LONGEST_TEXT)]
@@ -60,8 +63,11 @@ LimitName = Literal[
     "queued_requests",
     "max_prompt_tokens",
     "max_output_tokens",
+    "spend_per_day",
+    "spend_per_month",
     "enqueued_batch_tokens",
 ]
+Price = Annotated[int, Field(ge=0, le=LARGEST_PRICE)]
 
 
 class _Input(BaseModel):
@@ -85,6 +91,12 @@ class LimitsBody(_Input):
     queued_requests: Figure | None = None
     max_prompt_tokens: Figure | None = None
     max_output_tokens: Figure | None = None
+    spend_per_day: Annotated[
+        Figure | None, Field(description="Money of a calendar day, in nano-units (billionths) of the currency")
+    ] = None
+    spend_per_month: Annotated[
+        Figure | None, Field(description="Money of a calendar month, in nano-units (billionths) of the currency")
+    ] = None
     enqueued_batch_tokens: Annotated[
         Figure | None,
         Field(description="About what the lines of open batches still come to, prompts and output, at most"),
@@ -189,6 +201,24 @@ class KeyChange(_Input):
     scopes: ScopesBody | None = None
 
 
+class PriceBody(_Input):
+    """What a model's tokens cost in a lane, in nano-units of the currency per token: thousandths per million tokens."""
+
+    model: Annotated[Text, Field(min_length=1, description="Name of a model; `*`: any")] = "*"
+    lane: Annotated[Literal["latency", "throughput", "*"], Field(description="`*`: any")] = "*"
+    input: Annotated[Price, Field(description="Of a prompt token")]
+    cached_input: Annotated[
+        Price | None, Field(description="Of a prompt token that a cache held, at most `input`; null or absent: `input`")
+    ] = None
+    output: Annotated[Price, Field(description="Of an output token")]
+
+
+class PricesBody(_Input):
+    """The whole price list. Of the rows that fit, model and lane go before model, that before lane, that before any."""
+
+    prices: Annotated[list[PriceBody], Field(max_length=MOST_ROWS)]
+
+
 class RotateBody(_Input):
     """How the old key ends."""
 
@@ -197,6 +227,17 @@ class RotateBody(_Input):
         Field(description="How long the old key goes on working, in seconds; absent: not at all"),
         shown(minimum=0, maximum=LONGEST_OVERLAP_S),
     ] = 0.0
+
+
+class TokenBody(_Input):
+    """A new token for operators."""
+
+    name: Annotated[Text, Field(min_length=1, description="A name for people, which the audit log tells")]
+    role: Annotated[
+        Literal["viewer", "operator", "owner"],
+        Field(description="`viewer` reads; `operator` also changes limits and keys, drains and suspends; `owner`: all"),
+    ]
+    expires_at: Annotated[Expiry | None, Field(description="Unix seconds or RFC 3339; null or absent: never")] = None
 
 
 class ExplainBody(_Input):
@@ -274,6 +315,12 @@ class HistoryQuery(_Query):
     ] = None
 
 
+class LiveQuery(_Query):
+    """What to watch."""
+
+    kv: Annotated[bool, Field(description="The map of KV blocks too, as events `kv`")] = True
+
+
 class OpenBatchesQuery(PageQuery):
     """Which open batches, by the end of their windows."""
 
@@ -313,6 +360,21 @@ class UsageQuery(_Query):
     group_by: Annotated[
         Word, Field(description="Of lane, model, key and day, each once, with commas between"), shown(pattern=GROUPS)
     ] = ""
+
+
+class ChargebackQuery(_Query):
+    """Which month of every tenant's, each in its own zone, and by what to sum."""
+
+    month: Annotated[
+        str | None,
+        Field(
+            pattern=r"^[1-9][0-9]{3}-(0[1-9]|1[0-2])$", description="As 2026-11; absent: the one before this one, UTC"
+        ),
+    ] = None
+    group_by: Annotated[
+        Word, Field(description="Of lane, model and key, each once, with commas between"), shown(pattern=COST_GROUPS)
+    ] = ""
+    format: Annotated[Literal["csv", "json"], Field(description="How it is written")] = "json"
 
 
 class LedgerQuery(_Query):

@@ -1,6 +1,6 @@
-"""What consoles watch: the overview about each second, as server-sent events.
+"""What consoles watch: the overview about each second and the map of KV blocks as it changes, as server-sent events.
 
-It is computed once a second for all who watch this gateway, and not at all while nobody does. A reader that is behind
+Each is computed once a second for all who watch this gateway, and not at all while nobody does. A reader that is behind
 gets the newest of each event, never what it missed; one that takes nothing for WRITE_TIMEOUT_S is dropped.
 """
 
@@ -22,8 +22,8 @@ from fairlane.store.errors import STORE_ERRORS
 log = logging.getLogger(__name__)
 
 EVERY_S = 1.0
-CHECK_EVERY_S = 5.0
-"""How often it is asked whether each reader may still watch."""
+CHECK_EVERY_S = 10.0
+"""How often it is asked whether each reader may still watch, beside whenever somebody's rights have ended."""
 MOST_WATCHERS = 64
 """Of one gateway."""
 WRITE_TIMEOUT_S = 20.0
@@ -31,19 +31,22 @@ KEEP_ALIVE_S = 10.0
 FIRST = b"retry: 2000\n\n"
 """A browser that loses the stream comes back after so many ms."""
 OVERVIEW = "overview"
+KV = "kv"
 UNAVAILABLE = "unavailable"
 """Sent in its place while the fleet cannot be read, with the error."""
 
 Look = Callable[[], Awaitable[object]]
 Check = Callable[[], Awaitable[object]]
+Revision = Callable[[], Awaitable[bytes]]
 
 
 class Watcher:
     """One reader: the newest frame of each event that it has not taken yet."""
 
-    def __init__(self, check: Check) -> None:
-        """`check`: raises ApiError once the reader may not watch any more."""
+    def __init__(self, check: Check, *, kv: bool = True) -> None:
+        """`check`: raises ApiError once the reader may not watch any more. `kv`: the map of blocks too."""
         self.check = check
+        self.kv = kv
         self._frames: dict[str, bytes] = {}
         self._ready = asyncio.Event()
         self._is_over = False
@@ -74,15 +77,28 @@ class Watcher:
 class LiveHub:
     """All who watch this gateway. For one event loop."""
 
-    def __init__(self, look: Look, *, most: int = MOST_WATCHERS, every_s: float = EVERY_S) -> None:
-        """`look`: the overview now; raises ApiError or what the store raises."""
+    def __init__(
+        self,
+        look: Look,
+        look_at_blocks: Look,
+        revision: Revision,
+        *,
+        most: int = MOST_WATCHERS,
+        every_s: float = EVERY_S,
+    ) -> None:
+        """`look`: the overview now; raises ApiError or what the store raises. `look_at_blocks`: the map of blocks now;
+        raises as well. `revision`: another one whenever somebody's rights have ended; so does this."""
         self._look = look
+        self._look_at_blocks = look_at_blocks
+        self._revision = revision
         self._most = most
         self._every_s = every_s
         self._watchers: set[Watcher] = set()
         self._running: asyncio.Task[None] | None = None
         self._last: tuple[float, str, bytes] | None = None
         """When which event was made, for who comes between two."""
+        self._map: bytes | None = None
+        """The map as it was told last."""
         self._is_closed = False
         self.looks = 0
         """How often the overview was computed."""
@@ -92,15 +108,17 @@ class LiveHub:
         """How many watch."""
         return len(self._watchers)
 
-    def enter(self, check: Check) -> Watcher:
+    def enter(self, check: Check, *, kv: bool = True) -> Watcher:
         """A reader from now on, until it leaves. Raises ApiError `overloaded` where too many watch already."""
         if len(self._watchers) >= self._most:
             raise ApiError("Too many consoles watch this gateway.", "overloaded", retry_after_s=EVERY_S)
-        watcher = Watcher(check)
+        watcher = Watcher(check, kv=kv)
         self._watchers.add(watcher)
         loop = asyncio.get_running_loop()
         if self._last is not None and loop.time() - self._last[0] < self._every_s:
             watcher.tell(*self._last[1:])
+            if kv and self._map is not None:
+                watcher.tell(KV, self._map)
         if self._is_closed:
             watcher.end()
         elif self._running is None or self._running.done():
@@ -124,14 +142,18 @@ class LiveHub:
         """Compute and tell, for as long as anybody watches."""
         loop = asyncio.get_running_loop()
         next_s = checked_s = loop.time()
+        revision: bytes | None = None
         while self._watchers:
             event, frame = await self._frame()
             self._last = loop.time(), event, frame
             for watcher in self._watchers:
                 watcher.tell(event, frame)
-            if loop.time() - checked_s >= CHECK_EVERY_S:
-                checked_s = loop.time()
-                await self._check()
+            await self._tell_blocks()
+            with suppress(*STORE_ERRORS):  # while it does not say, all stay
+                known, revision = revision, await self._revision()
+                if known != revision or loop.time() - checked_s >= CHECK_EVERY_S:
+                    checked_s = loop.time()
+                    await self._check()
             next_s = max(next_s + self._every_s, loop.time())
             await asyncio.sleep(next_s - loop.time())
 
@@ -148,16 +170,31 @@ class LiveHub:
             told = internal_error()
         return UNAVAILABLE, sse.event(UNAVAILABLE, {"code": told.code, "message": told.message})
 
+    async def _tell_blocks(self) -> None:
+        """The map, to those who want it, where it has changed; while the store is away, nothing."""
+        if not any(watcher.kv for watcher in self._watchers):
+            self._map = None
+            return
+        try:
+            frame = sse.event(KV, await self._look_at_blocks())
+        except STORE_ERRORS:
+            return
+        except Exception:
+            log.exception("the map of blocks failed")
+            return
+        if frame != self._map:
+            self._map = frame
+            for watcher in self._watchers:
+                if watcher.kv:
+                    watcher.tell(KV, frame)
+
     async def _check(self) -> None:
-        """Let go of those who may not watch any more. While the store does not say, they stay."""
+        """Let go of those who may not watch any more. Raises what the store raises."""
         for watcher in list(self._watchers):
             try:
                 await watcher.check()
             except ApiError:
                 watcher.end()
-            except STORE_ERRORS:
-                log.debug("the store does not say who may still watch")
-                return
 
 
 class LiveResponse(Response):

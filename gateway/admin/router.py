@@ -27,15 +27,19 @@ from fairlane.gateway.http import body_budget
 from fairlane.gateway.http.body import read_body
 from fairlane.gateway.http.connections import OPERATORS, vouch
 from fairlane.gateway.openai.wire import checked, checked_fields
-from fairlane.gateway.operators import AdminKeys, Sessions, check_origin, session_of
+from fairlane.gateway.operators.operator import Operator, Role
+from fairlane.gateway.operators.operators import Operators
+from fairlane.gateway.operators.single_sign_on import SingleSignOn
 from fairlane.gateway.records.search import Records
 from fairlane.gateway.requests.admission import AllOpenRequests
+from fairlane.gateway.requests.prices import KnownPrices
 from fairlane.gateway.traces.files import TraceFolder
 from fairlane.gateway.traces.simulator import Simulator
 from fairlane.quotas.api_keys import KeyExists, KeyNotFound, KeyStore
 from fairlane.quotas.audit import Audit, Note
 from fairlane.quotas.field_checks import FieldError
 from fairlane.quotas.ledger import Ledger
+from fairlane.quotas.prices import PriceStore
 from fairlane.quotas.store import QuotaError, QuotaStore
 from fairlane.quotas.tenants import TenantExists, TenantHasChildren, TenantNotFound, TenantStore, VersionConflict
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
@@ -82,8 +86,6 @@ log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 2**20
 BODY_TIMEOUT_S = 10.0
-ACTOR = "admin"
-"""There is one admin key; who holds it is not known here."""
 
 JSON = "application/json"
 HEADERS = {"cache-control": "no-store"}
@@ -120,8 +122,9 @@ class Fleet(Protocol):
 class AdminParts:
     """What the admin API works on."""
 
-    admin_keys: AdminKeys
-    sessions: Sessions
+    operators: Operators
+    single_sign_on: SingleSignOn | None
+    """None: operators sign in by a key or token alone."""
     tenants: TenantStore
     keys: KeyStore
     budgets: QuotaStore
@@ -139,6 +142,11 @@ class AdminParts:
     simulator: Simulator
     live: LiveHub
     history: History
+    prices: PriceStore
+    known_prices: KnownPrices
+    """Of this gateway."""
+    currency: str
+    """Of all prices and charges."""
     changed: Callable[[], None]
     """To be called once a call may have changed a tenant or a key, before it is answered."""
 
@@ -151,6 +159,7 @@ class Call:
     path: Mapping[str, str]
     expected: IfMatch
     """What the caller takes what is to be changed for."""
+    operator: Operator
     address: str
     check: Callable[[], Awaitable[object]]
     """Raises ApiError once the operator may not call any more: for answers that take long."""
@@ -166,7 +175,7 @@ class Call:
     def note(self, action: str, target: str, before: Document | None, after: Document | None) -> Note:
         """A change for the audit log: what was, and what is, but for the version. Never with a key's secret."""
         changes = {"before": _unversioned(before), "after": _unversioned(after)}
-        return Note(actor=ACTOR, address=self.address, action=action, target=target, changes=changes)
+        return Note(actor=self.operator.actor, address=self.address, action=action, target=target, changes=changes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,34 +196,49 @@ class Operation(Generic[Input]):
     media: tuple[str, ...] = (JSON,)
     """Of what it answers with."""
     status: int = 200
+    has_slashes: bool = False
+    """What its path ends with may hold slashes."""
     tagged: bool = False
     """What it works on has an `ETag`."""
     codes: tuple[Code, ...] = ()
     """How it may fail, beside what all calls share and `not_found` of what the path names."""
 
+    role: Role | None = None
+    """Of those who may call it, at least; None: viewers may read, and owners alone change."""
+
+    @property
+    def needs(self) -> Role:
+        """The least role of those who may call it."""
+        return self.role or (Role.VIEWER if self.method == "GET" else Role.OWNER)
+
     @property
     def honours_tags(self) -> bool:
         """It changes something that has an `ETag`, and honours `If-Match`."""
-        return self.tagged and self.method != "GET" and "{" in self.path
+        return self.tagged and self.method != "GET" and ("{" in self.path or self.method == "PUT")
+
+
+def _routed(operation: Operation[Any]) -> str:
+    """Its path in the router's words."""
+    return operation.path.removesuffix("}") + ":path}" if operation.has_slashes else operation.path
 
 
 def mount(prefix: str, operations: Iterable[Operation[Any]], parts: AdminParts) -> Mount:
     """One route per operation, under the prefix. Paths and methods that it has not are the application's to refuse."""
     routes = [
-        Route(operation.path, endpoint(operation, parts), methods=[operation.method], name=operation.name)
+        Route(_routed(operation), endpoint(operation, parts), methods=[operation.method], name=operation.name)
         for operation in operations
     ]
     return Mount(prefix, Router(routes, redirect_slashes=False))
 
 
-def admin_keys_only(
-    admin_keys: AdminKeys, served: Callable[[Request], Awaitable[Response]]
+def operators_only(
+    operators: Operators, served: Callable[[Request], Awaitable[Response]]
 ) -> Callable[[Request], Awaitable[Response]]:
-    """An endpoint that answers nobody but operators."""
+    """An endpoint that answers nobody but operators, of any role, who send a key or token."""
 
     async def serve(request: Request) -> Response:
         try:
-            await with_key(admin_keys, request)
+            await showing(operators, request)
         except (ApiError, *STORE_ERRORS) as error:
             return errors.response(refusal_of(error))
         return await served(request)
@@ -222,22 +246,26 @@ def admin_keys_only(
     return serve
 
 
-async def _let_through(parts: AdminParts, request: Request) -> str:
-    """The operator's address, by the key or else by a session. Raises ApiError for anyone else, redis.RedisError."""
-    session = session_of(request.scope)
-    if session is None or "authorization" in request.headers:
-        return await with_key(parts.admin_keys, request)
-    check_origin(request.scope)
-    await parts.sessions.check(session)
+async def showing(operators: Operators, request: Request) -> Operator:
+    """The operator who sends a key or token. Raises ApiError for anyone else, redis.RedisError."""
+    operator = await operators.showing(request.scope, _address(request))
     vouch(request.scope, OPERATORS)
-    return _address(request)
+    return operator
 
 
-async def with_key(admin_keys: AdminKeys, request: Request) -> str:
-    """The address of an operator who sends the key. Raises as above."""
-    await admin_keys.check(request.scope["headers"], _address(request))
+async def _let_through(operation: "Operation[Any]", parts: AdminParts, request: Request) -> Operator:
+    """The operator who may make this call. Raises ApiError for anyone else, redis.RedisError."""
+    operator = await parts.operators.calling(request.scope, _address(request))
     vouch(request.scope, OPERATORS)
-    return _address(request)
+    _check_role(operation, operator)
+    return operator
+
+
+def _check_role(operation: "Operation[Any]", operator: Operator) -> None:
+    needed = operation.needs
+    if not operator.role.includes(needed):
+        message = f"That takes the role {needed}, and {operator.role} is yours."
+        raise ApiError(message, "role_not_allowed")
 
 
 def _address(request: Request) -> str:
@@ -249,12 +277,14 @@ def endpoint(operation: Operation[Any], parts: AdminParts) -> Callable[[Request]
 
     async def serve(request: Request) -> Response:
         try:
-            address = await _let_through(parts, request)
+            operator = await _let_through(operation, parts, request)
             given = await _input(operation, request) if operation.form is None else operation.input()
             expected = if_match(request.scope["headers"]) if operation.honours_tags else IfMatch()
-            check = partial(_let_through, parts, request)
+            check = partial(parts.operators.still, request.scope)
             read_by_handler = None if operation.form is None else request
-            call = Call(parts, request.path_params, expected, address, check, request=read_by_handler)
+            call = Call(
+                parts, request.path_params, expected, operator, _address(request), check, request=read_by_handler
+            )
             try:
                 document = await operation.handler(call, given)
             finally:

@@ -5,7 +5,7 @@ A tenant's ledger as a file, entry by entry, made as it is read: a few hundred e
 
 import csv
 import io
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta
 from zoneinfo import ZoneInfo
@@ -33,7 +33,8 @@ async def get_usage(call: Call, query: UsageQuery) -> UsageView:
     groups = [name.strip() for name in query.group_by.split(",")] if query.group_by else []
     if len(set(groups)) != len(groups):
         raise FieldError("group_by", "names a group twice")
-    return usage_view(await call.parts.ledger.usage(root, tenant_id, first, last, groups))
+    report = await call.parts.ledger.usage(root, tenant_id, first, last, groups)
+    return usage_view(report, call.parts.currency)
 
 
 async def the_ledger(call: Call) -> tuple[str, ZoneInfo]:
@@ -85,6 +86,13 @@ FIELDS = (
     "preemptions",
     "outcome",
     "flight_id",
+    "cost",
+    "input_price",
+    "cached_input_price",
+    "output_price",
+    "currency",
+    "gpu_seconds",
+    "kv_block_seconds",
 )
 CSV, JSON_LINES = "text/csv", "application/jsonl"
 
@@ -104,13 +112,14 @@ async def export_ledger(call: Call, query: LedgerQuery) -> Response:
     first_page: list[LedgerEntry] = await anext(pages, [])  # a store that is away is a 503, not half a file
     write, kind = (_csv, CSV) if query.format == "csv" else (_json_lines, JSON_LINES)
     name = f'attachment; filename="ledger-{tenant}.{query.format}"'
-    chunks = _chunks(write, tenant, first_page, pages, header=query.format == "csv")
+    own = {"tenant": tenant, "currency": call.parts.currency}
+    chunks = _chunks(write, own, first_page, pages, header=query.format == "csv")
     return StreamingResponse(chunks, headers={**HEADERS, "content-disposition": name}, media_type=kind)
 
 
 async def _chunks(
     write: Callable[[Iterable[Iterable[object]]], bytes],
-    tenant: str,
+    own: Mapping[str, str],
     page: list[LedgerEntry],
     following: AsyncIterator[list[LedgerEntry]],
     *,
@@ -119,13 +128,22 @@ async def _chunks(
     if header:
         yield write([FIELDS])
     while page:
-        yield write(_row(tenant, entry) for entry in page)
+        yield write(_row(own, entry) for entry in page)
         page = await anext(following, [])
 
 
-def _row(tenant: str, entry: LedgerEntry) -> list[object]:
-    own = {"tenant": tenant, "flight_id": entry.reservation_id}
-    return [own[name] if name in own else getattr(entry, name) for name in FIELDS]
+def _row(own: Mapping[str, str], entry: LedgerEntry) -> list[object]:
+    shown: dict[str, object] = {
+        **own,
+        "flight_id": entry.reservation_id,
+        "cost": entry.spend,
+        "input_price": entry.prices.input,
+        "cached_input_price": entry.prices.cached,
+        "output_price": entry.prices.output,
+        "gpu_seconds": entry.gpu_us / 1e6,
+        "kv_block_seconds": entry.kv_block_ms / 1e3,
+    }
+    return [shown[name] if name in shown else getattr(entry, name) for name in FIELDS]
 
 
 def _csv(rows: Iterable[Iterable[object]]) -> bytes:

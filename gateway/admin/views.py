@@ -13,6 +13,7 @@ from fairlane.quotas.api_keys import ApiKey, NewKey
 from fairlane.quotas.audit import AuditEntry
 from fairlane.quotas.ledger import UsageReport, UsageSums
 from fairlane.quotas.limits import LimitsBy
+from fairlane.quotas.prices import PriceList
 from fairlane.quotas.tenants import Tenant
 from fairlane.scheduler.protocol.messages import WorkerStatus
 
@@ -124,6 +125,31 @@ class QuotaView(TypedDict):
     limits: dict[str, LimitView]
 
 
+class MeView(TypedDict):
+    """Who calls."""
+
+    name: str
+    role: Literal["viewer", "operator", "owner"]
+    kind: Literal["key", "token", "user"]
+
+
+class TokenView(TypedDict):
+    """An operators' token, without its secret."""
+
+    id: str
+    name: str
+    role: Literal["viewer", "operator", "owner"]
+    created_at: float
+    created_by: str
+    expires_at: float | None
+
+
+class NewTokenView(TokenView):
+    """A token just made: the only time that it is shown."""
+
+    token: str
+
+
 class UsageLine(TypedDict, total=False):
     """A sum over settled requests, and the group that it is of."""
 
@@ -135,12 +161,55 @@ class UsageLine(TypedDict, total=False):
     prompt_tokens: int
     cached_tokens: int
     output_tokens: int
+    cost: int
+    """In nano-units (billionths) of the currency, each request at the prices of its start."""
+    gpu_seconds: float
+    """Its share of the time of its workers' steps, as they measured it."""
+    kv_block_seconds: float
+    """KV blocks that it held, times how long, as workers measured it."""
 
 
 class UsageView(TypedDict):
     """Usage by group and in all."""
 
     data: list[UsageLine]
+    total: UsageLine
+    currency: str
+
+
+class PriceView(TypedDict):
+    """What a model's tokens cost in a lane, in nano-units of the currency per token; `*`: any."""
+
+    model: str
+    lane: str
+    input: int
+    cached_input: int
+    output: int
+
+
+class PricesView(TypedDict):
+    """The price list."""
+
+    currency: str
+    prices: list[PriceView]
+    version: int
+
+
+class ChargebackLine(UsageLine, total=False):
+    """What a tenant, or an organisation with all tenants in it, used in a month."""
+
+    month: str
+    organisation: str
+    tenant: str
+
+
+class ChargebackView(TypedDict):
+    """A month of all tenants that used something."""
+
+    month: str
+    currency: str
+    tenants: list[ChargebackLine]
+    organisations: list[ChargebackLine]
     total: UsageLine
 
 
@@ -335,10 +404,15 @@ def new_key_view(new: NewKey) -> NewKeyView:
     return {**key_view(new.key), "key": new.secret}
 
 
-def usage_view(report: UsageReport) -> UsageView:
+def usage_view(report: UsageReport, currency: str) -> UsageView:
     """A ledger's report, each group's values beside its figures."""
-    data = [_line(row.usage, row.group) for row in report.rows]
-    return {"data": data, "total": _line(report.total, {})}
+    data = [usage_line(row.usage, row.group) for row in report.rows]
+    return {"data": data, "total": usage_line(report.total, {}), "currency": currency}
+
+
+def prices_view(prices: PriceList, currency: str) -> PricesView:
+    """The price list as operators write it."""
+    return {"currency": currency, "prices": cast(list[PriceView], prices.as_rows()), "version": prices.version}
 
 
 def worker_view(status: WorkerStatus) -> WorkerView:
@@ -398,12 +472,16 @@ def audit_view(entry: AuditEntry) -> AuditView:
     }
 
 
-def _line(usage: UsageSums, group: Mapping[str, str]) -> UsageLine:
+def usage_line(usage: UsageSums, group: Mapping[str, str]) -> UsageLine:
+    """A sum, and the values of its group."""
     figures: UsageLine = {
         "requests": usage.requests,
         "prompt_tokens": usage.prompt_tokens,
         "cached_tokens": usage.cached_tokens,
         "output_tokens": usage.output_tokens,
+        "cost": usage.spend,
+        "gpu_seconds": usage.gpu_us / 1e6,
+        "kv_block_seconds": usage.kv_block_ms / 1e3,
     }
     return cast(UsageLine, {**group, **figures})  # the group's names are the ledger's own
 

@@ -5,7 +5,7 @@
     message.py   what one choice says as an assistant: content, reasoning, calls
     choices.py   OpenAI's chat and plain completions
     messages.py  Anthropic's messages
-    message.py   content, reasoning and calls, read from what the model writes
+    embeddings.py  OpenAI's embeddings
     responses.py OpenAI's responses, whole and as numbered events
     response_output.py  their output items, one after the other
 

@@ -57,6 +57,8 @@ class AnswerChoice:
     """What stands before and after a text in a frame that tells nothing else."""
     reader: OutputReader | None = None
     """Tells calls and reasoning from content, where there may be any."""
+    embedding: bytes = b""
+    """In place of all this: an embedder's vectors, of 32-bit floats, little-endian."""
 
 
 class AnswerBuilder(ABC):
@@ -100,6 +102,11 @@ class AnswerBuilder(ABC):
         """Send what was not sent yet."""
         if self._out is not None:
             await self._out.catch_up()
+
+    @property
+    def response_id(self) -> str:
+        """The id that the answer has."""
+        return self.id
 
     def usage(self) -> Usage:
         """What the request is charged."""

@@ -53,6 +53,11 @@ class ChoicesAnswer(AnswerBuilder):
     def _logprobs(self, token_ids: Sequence[int], logprobs: Sequence[PositionLogprobs], before: int) -> Json:
         """The `logprobs` object of tokens with so many characters of the choice before them."""
 
+    @property
+    def response_id(self) -> str:
+        """By the first of its jobs."""
+        return f"{self.ID_PREFIX}{self.jobs[0].id}"
+
     def ending(self) -> bytes:
         """The usage, where `stream_options.include_usage` asked for it, and `[DONE]`."""
         if not self._request.include_usage:
@@ -102,7 +107,7 @@ class ChoicesAnswer(AnswerBuilder):
 
     def _object(self, name: str, choices: list[Json]) -> Json:
         return {
-            "id": f"{self.ID_PREFIX}{self.jobs[0].id}",
+            "id": self.response_id,
             "object": name,
             "created": self._created_s,
             "model": self._model.name,

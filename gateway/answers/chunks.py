@@ -22,6 +22,8 @@ class TextChunk(msgspec.Struct, frozen=True):
     finish_reason: FinishReason | None
     stopped_by: str | None = None
     """The stop string that ended it, if one did."""
+    embedding: bytes = b""
+    """In place of a text: an embedder's vectors, as a worker tells them."""
 
     def __repr__(self) -> str:
         return f"TextChunk({self.index}, {len(self.token_ids)} tokens, {self.finish_reason})"

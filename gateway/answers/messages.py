@@ -113,6 +113,11 @@ class MessagesAnswer(AnswerBuilder):
         self._ended: Json = {}
         """What the last frames say of the end."""
 
+    @property
+    def response_id(self) -> str:
+        """By the first of its jobs."""
+        return f"msg_{self.jobs[0].id}"
+
     def fault(self, body: Json) -> bytes:
         """The last frame of a stream that cannot go on."""
         return error_frame(body)
@@ -158,7 +163,7 @@ class MessagesAnswer(AnswerBuilder):
 
     def _message(self, content: list[Json]) -> Json:
         return {
-            "id": f"msg_{self.jobs[0].id}",
+            "id": self.response_id,
             "type": "message",
             "role": "assistant",
             "model": self._model.name,

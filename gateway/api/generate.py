@@ -2,6 +2,7 @@
 alike.
 """
 
+import asyncio
 import math
 from dataclasses import dataclass
 from typing import Generic
@@ -21,6 +22,7 @@ from fairlane.gateway.http.response import Channel
 from fairlane.gateway.http.sse import ClientConnection, EventStream, Headers, Push, send_json
 from fairlane.gateway.middleware.tenant import Journal, Notes
 from fairlane.gateway.observability.metrics import PROVIDER, Telemetry, is_recording
+from fairlane.gateway.observability.tracing import Span
 from fairlane.gateway.records.recorder import RequestRecorder
 from fairlane.gateway.requests.delivery import Dispatcher
 from fairlane.gateway.requests.prepare import Generation, Kind, Plan, Preparer
@@ -205,7 +207,7 @@ class Generate(Generic[Generation]):
             reader=plan.reader,
             service_level=plan.service_level,
             arrived_s=journal.arrived_s,
-            queue_span=self._parts.telemetry.span("queue"),
+            queue_span=self._queue_span(plan, request),
             still_waits_ms=self._parts.dispatcher.still_waits_ms,
             eta_ms=plan.expected_ttft_ms,
             gap=self._parts.telemetry.gaps(journal.lane, journal.model, journal.tenant).observe,
@@ -215,14 +217,31 @@ class Generate(Generic[Generation]):
         try:
             await events.run(answer, rhythm)
         finally:
-            self._conclude(events, answer.usage(), journal)
+            self._conclude(events, answer, journal)
+
+    def _queue_span(self, plan: Plan, request: LiveRequest) -> Span:
+        span = self._parts.telemetry.span("queue")
+        if span.is_recording:
+            put_s = [job.queued_s for job in request.jobs if job.queued_s]
+            span.began_ago(asyncio.get_running_loop().time() - min(put_s) if put_s else 0.0)
+            span.tell(
+                {
+                    "fairlane.lane": plan.service_level.lane.name.value,
+                    "fairlane.queue.position": min([job.place for job in request.jobs], default=0),
+                    "fairlane.queue.jobs": len(request.jobs),
+                    "fairlane.expected_ttft_ms": plan.expected_ttft_ms,
+                }
+            )
+        return span
 
     def _note(self, journal: Journal, plan: Plan) -> None:
         request, service_level = plan.request, plan.service_level
         journal.notes |= {
             "gen_ai.operation.name": self._kind.operation,
             "gen_ai.provider.name": PROVIDER,
-            "gen_ai.request.model": plan.model.name,
+            "gen_ai.request.model": request.model or plan.model.name,
+            "gen_ai.response.model": plan.model.name,
+            "gen_ai.request.stream": request.stream,
             "gen_ai.request.max_tokens": request.max_tokens,
             "gen_ai.request.temperature": request.draw.get("temperature", 1.0),
             "gen_ai.request.choice.count": request.n,
@@ -232,16 +251,17 @@ class Generate(Generic[Generation]):
             "fairlane.deadline_ms": service_level.deadline_ms,
         }
 
-    def _conclude(self, events: TokenEvents, usage: Usage, journal: Journal) -> None:
+    def _conclude(self, events: TokenEvents, answer: AnswerBuilder, journal: Journal) -> None:
         """What metrics and trace keep of a generation, however it ended."""
         if events.first_token_s is None:
             events.queue_span.end()
+        usage = answer.usage()
         journal.first_token_s = events.first_token_s
         journal.prompt_tokens, journal.output_tokens = usage.prompt_tokens, usage.completion_tokens
         if self._parts.trace.is_on:
             journal.outputs = [sum([choice.counted for choice in job.choices]) for job in events.jobs]
         if is_recording():
-            journal.notes |= _used(events, usage)
+            journal.notes |= _used(events, usage) | {"gen_ai.response.id": answer.response_id}
         journal.pace_s, journal.queued_s = events.seconds_per_token, events.queued_s
         self._parts.telemetry.generated(
             journal.lane,
@@ -257,6 +277,10 @@ def _used(events: TokenEvents, usage: Usage) -> Notes:
     return {
         "gen_ai.usage.input_tokens": usage.prompt_tokens,
         "gen_ai.usage.output_tokens": usage.completion_tokens,
+        "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens,
+        "gen_ai.response.finish_reasons": tuple(
+            [choice.finish_reason for job in events.jobs for choice in job.choices if choice.finish_reason is not None]
+        ),
         "fairlane.preemptions": sum(job.preemptions for job in events.jobs),
         "fairlane.resumed_tokens": events.request.ask.start.published,
     }

@@ -1,4 +1,4 @@
-"""What is answered from a model's card alone: `POST /tokenize`, `POST /detokenize`, and why nothing makes embeddings.
+"""What is answered from a model's card alone: `POST /tokenize` and `POST /detokenize`.
 
 Nothing is queued and nothing is charged. Bodies are bounded as a chat's are, and a refused one counts as any other.
 """
@@ -6,7 +6,7 @@ Nothing is queued and nothing is charged. Bodies are bounded as a chat's are, an
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 from pydantic_core import PydanticCustomError
@@ -25,11 +25,11 @@ from fairlane.gateway.middleware.tenant import Journal
 from fairlane.gateway.openai.fields import Hint, Off, On, Text
 from fairlane.gateway.openai.neutral import NEUTRAL_CHAT
 from fairlane.gateway.openai.requests import read_chat
-from fairlane.gateway.openai.wire import ChatBody, Count, Prompts, checked, checked_fields
+from fairlane.gateway.openai.wire import ChatBody, checked_fields
 from fairlane.gateway.requests.prepare import HUGE_AT_ONCE, allowed_model
 from fairlane.gateway.text.tokenizer import PromptTooLong
 
-TOKENIZE_PATH, DETOKENIZE_PATH, EMBEDDINGS_PATH = "/tokenize", "/detokenize", "/v1/embeddings"
+TOKENIZE_PATH, DETOKENIZE_PATH = "/tokenize", "/detokenize"
 
 Model = Annotated[Hint, Field(min_length=1)]
 Tokens = tuple[int, ...]
@@ -77,16 +77,6 @@ class DetokenizeBody(_Body):
     ]
 
 
-class EmbeddingsBody(_Body):
-    """The body of `POST /v1/embeddings`."""
-
-    model: Model
-    input: Prompts
-    encoding_format: Literal["float", "base64"] | None = None
-    dimensions: Count | None = None
-    user: Hint | None = None
-
-
 class TextAnswers:
     """Answers to bodies, from the cards of the models that are known."""
 
@@ -122,12 +112,6 @@ class TextAnswers:
         model = allowed_model(self._fleet_cache, asked.model, caller)
         _check_ids(model, asked.tokens)
         return {"prompt": model.text.spelled_out(asked.tokens)}
-
-    def embeddings(self, body: bytes, caller: Caller) -> Mapping[str, Any]:
-        """Raises ApiError for whatever model is asked for: all that are served generate text."""
-        asked = checked(EmbeddingsBody, {}, body, token_ids=self._room.most_token_ids(1))
-        allowed_model(self._fleet_cache, asked.model, caller)
-        raise invalid("model", "This model makes no embeddings: it generates text.")
 
     def _read(self, body: bytes) -> dict[str, Any]:
         return read_object(body, token_ids=self._room.most_token_ids(1))

@@ -60,6 +60,8 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: int = 0
     output_file_id: str | None = None
     error_file_id: str | None = None
+    traceparent: str = ""
+    """Of the request that made it, which its lines' traces name; empty: that one was not traced."""
 
     @property
     def once_until_ms(self) -> int:

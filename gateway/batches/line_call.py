@@ -17,7 +17,7 @@ from fairlane.gateway.http import body_budget, disconnect, response
 from fairlane.gateway.http.body_budget import BodyBudget, BodyHold
 from fairlane.gateway.http.disconnect import Disconnect
 from fairlane.gateway.middleware.idempotent_run import Recording, Spoken
-from fairlane.gateway.middleware.tenant import Journal
+from fairlane.gateway.middleware.tenant import Journal, tell
 from fairlane.gateway.observability.metrics import Telemetry
 from fairlane.gateway.requests.service_level import LANE_HEADER
 from fairlane.scheduler.protocol.lanes import LaneName
@@ -53,8 +53,10 @@ class LineCalls:
         room = at_once * 2 * MAX_LINE_BYTES
         self._bodies = BodyBudget(most_bytes=room, most_tenant_bytes=room)
 
-    async def run(self, path: str, body: bytes, caller: Caller, request_id: str, leave: Disconnect) -> LineAnswer:
-        """The answer to one line. `leave`: ends it, as a client does that goes.
+    async def run(
+        self, path: str, body: bytes, caller: Caller, request_id: str, leave: Disconnect, link: str = ""
+    ) -> LineAnswer:
+        """The answer to one line. `leave`: ends it, as a client does that goes. `link`: what its trace belongs to.
 
         Raises ApiError, STORE_ERRORS, AnswerTooLarge; ClientDisconnect once it was told to end.
         """
@@ -75,11 +77,15 @@ class LineCalls:
             },
         }
         try:
-            with self._telemetry.request_span(f"BATCH {path}", _HEADERS):
-                await self._endpoints[path](scope, _nothing_more, recording.send)
-        except ApiError as error:
-            journal.code = error.code
-            raise
+            with self._telemetry.request_span(f"BATCH {path}", _HEADERS, request_id, link) as span:
+                try:
+                    await self._endpoints[path](scope, _nothing_more, recording.send)
+                except ApiError as error:
+                    journal.code = error.code
+                    raise
+                finally:
+                    journal.status = recording.status
+                    tell(journal, span)
         finally:
             hold.release()
             self._telemetry.requests.add(path, LaneName.THROUGHPUT.value, journal.code)

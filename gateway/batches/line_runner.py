@@ -182,7 +182,8 @@ class LineRunner:
         """One try."""
         batch, line, name = self._batch, run.line, results.request_id(self._batch, run.place)
         try:
-            answer = await self._parts.calls.run(batch.endpoint, line.body, await self._caller(run), name, run.leave)
+            caller = await self._caller(run)
+            answer = await self._parts.calls.run(batch.endpoint, line.body, caller, name, run.leave, batch.traceparent)
             return results.answered(batch, run.place, line.custom_id, answer.status, answer.body)
         except ApiError as error:
             if error.status in _PASSING or error.code == "tenant_suspended":

@@ -12,5 +12,5 @@
     vendor/            uPlot, which draws the charts
 
 Its pages call the operators' API like any other client, and put all text from outside into text nodes. Whoever signed
-in has a session (`gateway.operators`), not the key. A view whose API an older gateway has not says so.
+in has a session (`gateway.operators.sessions`), not the key. A view whose API an older gateway has not says so.
 """

@@ -4,15 +4,16 @@ from collections.abc import Iterator
 from importlib import resources
 from importlib.resources.abc import Traversable
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from fairlane.gateway import errors
-from fairlane.gateway.admin.router import AdminParts, refusal_of, with_key
+from fairlane.gateway.admin.router import HEADERS, JSON, AdminParts, refusal_of, showing
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.http.static import file_route
-from fairlane.gateway.operators import check_origin, cookie, session_of
+from fairlane.gateway.operators.sessions import Sessions, check_origin, cookie, session_of
 from fairlane.store.errors import STORE_ERRORS
 
 FOLDER = resources.files("fairlane.gateway.console")
@@ -48,20 +49,32 @@ def routes() -> list[Route]:
 
 
 def session_route(parts: AdminParts) -> Route:
-    """`/console/session`: signs in with the admin key, and out again."""
+    """`/console/session`: tells who is signed in; signs in with the admin key or a token, and out again."""
+    sessions = parts.operators.sessions
 
     async def serve(request: Request) -> Response:
         scope, session = request.scope, session_of(request.scope)
         try:
             check_origin(scope)
+            if request.method in ("GET", "HEAD"):
+                operator = None if session is None else await _signed_in(sessions, session)
+                return Response(msgspec.json.encode({"operator": operator}), 200, HEADERS, JSON)
             begun = None
             if request.method == "POST":
-                await with_key(parts.admin_keys, request)
-                begun = await parts.sessions.begin()
+                begun = await sessions.begin(await showing(parts.operators, request))
             if session is not None:
-                await parts.sessions.end(session)
+                await sessions.end(session)
         except (ApiError, *STORE_ERRORS) as error:
             return errors.response(refusal_of(error))
         return Response(status_code=204, headers={"set-cookie": cookie(scope, begun), "cache-control": "no-store"})
 
-    return Route("/console/session", serve, methods=["POST", "DELETE"], name="session")
+    return Route("/console/session", serve, methods=["GET", "POST", "DELETE"], name="session")
+
+
+async def _signed_in(sessions: Sessions, session: str) -> dict[str, str] | None:
+    """Whose session it is; None: it has ended. Raises redis.RedisError."""
+    try:
+        operator = await sessions.operator(session)
+    except ApiError:
+        return None
+    return {"name": operator.name, "role": operator.role.value, "kind": operator.kind}

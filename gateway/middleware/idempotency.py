@@ -29,7 +29,7 @@ from fairlane.gateway.http.disconnect import STATE, Disconnect
 from fairlane.gateway.http.sse import ClientConnection
 from fairlane.gateway.middleware.idempotent_run import HEADER, Lost, Recording, Run, Runs, Spoken, not_kept
 from fairlane.gateway.middleware.tenant import Journal
-from fairlane.gateway.observability.metrics import Telemetry
+from fairlane.gateway.observability.metrics import Telemetry, request_span
 from fairlane.gateway.requests.service_level import DEADLINE_HEADER, LANE_HEADER, TTFT_HEADERS, asks_progress
 from fairlane.quotas.idempotency import Mine, Name, Seal
 
@@ -246,6 +246,7 @@ class Idempotent:
             journal.lane = _lane(run.recording) or journal.lane
             if listener.replays:
                 self._telemetry.replays.add(self._path)
+                request_span().link(run.traceparent)
 
 
 def _checked(given: Sequence[bytes]) -> bytes:

@@ -23,6 +23,8 @@ from starlette.types import Message
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.http.disconnect import Disconnect
 from fairlane.gateway.middleware.request_id import log_fault
+from fairlane.gateway.observability.context import traceparent
+from fairlane.gateway.observability.metrics import is_recording
 from fairlane.quotas.idempotency import Begun, EndedRun, IdempotencyRecords, Mine, Name, Seal
 from fairlane.store.errors import STORE_ERRORS
 
@@ -147,6 +149,8 @@ RETRY_S = 0.5
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 0.5
 HEADER = "idempotency-key"
+_TRACE = "traceparent"
+"""Kept with an answer's headers, and told to nobody but the traces of its replays."""
 
 
 def conflict() -> ApiError:
@@ -180,6 +184,8 @@ class Run:
         self.name = name
         self.fingerprint = fingerprint
         self.recording = Recording(runs.max_answer_bytes)
+        self.traceparent = traceparent() if is_recording() else ""
+        """Of the request that runs, or ran; empty: that is not known, or was not traced."""
         self.is_mine = False
         """It runs here, for the first time."""
         self.is_elsewhere = False
@@ -244,7 +250,9 @@ class Run:
     def _replay(self, ended: EndedRun) -> None:
         if ended.body is None:
             raise not_kept()
-        headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in ended.headers]
+        kept = dict(ended.headers)
+        self.traceparent = kept.pop(_TRACE, "")
+        headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in ended.headers if name in kept]
         self.recording.begin(ended.status, headers)
         self.recording.say(ended.body, is_last=True)
         self.recording.end()
@@ -281,6 +289,8 @@ class Run:
         """Until the store has it: whoever sends it again before that hears it from here."""
         recording = self.recording
         headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in recording.headers)
+        if self.traceparent:
+            headers = (*headers, (_TRACE, self.traceparent))
         ended = EndedRun(status=recording.status, headers=headers, body=recording.body)
         while True:
             try:

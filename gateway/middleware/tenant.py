@@ -27,6 +27,7 @@ from fairlane.gateway.openai import rate_limits
 from fairlane.gateway.records.live import LiveRecord
 from fairlane.quotas.limits import LimitStatus
 from fairlane.quotas.store import QuotaStore
+from fairlane.scheduler.protocol.log_lines import Facts
 from fairlane.store.circuit_breaker import Availability
 from fairlane.store.errors import STORE_ERRORS
 
@@ -100,6 +101,8 @@ class Journal:
     lane: str = "none"
     model: str = "none"
     code: str = OK
+    status: int = 0
+    """HTTP's; 0: no answer was begun."""
     prompt_tokens: int = 0
     output_tokens: int = 0
     outputs: Sequence[int] = ()
@@ -113,6 +116,24 @@ class Journal:
     """Wait until a worker began with it, from its arrival."""
     notes: Notes = field(default_factory=dict)
     """Attributes of its span."""
+
+    took_s: float = 0.0
+    """From its arrival to its end."""
+
+    def facts(self) -> Facts:
+        """What its line in the log says, by name."""
+        return {
+            "request_id": self.request_id,
+            "endpoint": self.endpoint,
+            "status": self.status or None,
+            "code": self.code,
+            "tenant": self.tenant or None,
+            "lane": self.lane,
+            "model": self.model,
+            "prompt_tokens": self.prompt_tokens,
+            "output_tokens": self.output_tokens,
+            "duration_ms": round(self.took_s * 1e3, 1),
+        }
 
     @property
     def is_refusal(self) -> bool:
@@ -155,7 +176,11 @@ class TenantMiddleware:
         journal = state["journal"] = Journal(loop.time(), self._endpoint, request_id)
         answer = _Answer(send, self._limits, journal, is_anthropic=self._is_anthropic)
         try:
-            with self._telemetry.request_span(f"{scope['method']} {self._endpoint}", scope["headers"]) as span:
+            with self._telemetry.request_span(
+                f"{scope['method']} {self._endpoint}", scope["headers"], request_id
+            ) as span:
+                if span.is_recording:
+                    span.tell(_asked(scope))
                 try:
                     await self._answer(scope, receive, answer, journal)
                 finally:
@@ -172,8 +197,9 @@ class TenantMiddleware:
             refusal = self._refusal()
             if refusal is not None:
                 raise refusal
-            with self._telemetry.span("authenticate"):
+            with self._telemetry.span("authenticate") as span:
                 caller = self._authenticator.remembered(scope) or await self._authenticator.identify(scope)
+                span.tell({"fairlane.tenant": caller.tenant_id, "fairlane.key_id": caller.key_id})
             scope["state"]["caller"] = answer.caller = caller  # from here on a refusal too says how the limits stand
             journal.tenant = caller.tenant_id
             vouch(scope, caller.root)
@@ -216,6 +242,7 @@ class TenantMiddleware:
 
     def _record(self, journal: Journal, span: Span, now_s: float) -> None:
         took_s, first_s = now_s - journal.arrived_s, journal.first_token_s
+        journal.took_s = took_s
         ttft_s = None if first_s is None else first_s - journal.arrived_s
         self._telemetry.ended(
             endpoint=journal.endpoint,
@@ -230,8 +257,7 @@ class TenantMiddleware:
         self._telemetry.figures.ended(
             Ended(journal.tenant, journal.lane, journal.code, ttft_s, journal.pace_s, journal.queued_s)
         )
-        if span.is_recording:
-            _tell(journal, span)
+        tell(journal, span)
         log.info(
             "%s %s tenant=%s lane=%s code=%s prompt=%d output=%d ms=%.0f",
             journal.request_id,
@@ -242,12 +268,27 @@ class TenantMiddleware:
             journal.prompt_tokens,
             journal.output_tokens,
             took_s * 1e3,
+            extra={"journal": journal},
         )
 
 
-def _tell(journal: Journal, span: Span) -> None:
+def _asked(scope: Scope) -> Notes:
+    """What a trace keeps of how a request came."""
+    return {
+        "http.request.method": scope["method"],
+        "url.path": scope["path"],
+        "url.scheme": scope.get("scheme", "http"),
+        "network.protocol.version": scope.get("http_version"),
+    }
+
+
+def tell(journal: Journal, span: Span) -> None:
     """What a trace keeps of a request."""
-    own = {
+    if not span.is_recording:
+        return
+    own: Notes = {
+        "http.route": journal.endpoint,
+        "http.response.status_code": journal.status or None,
         "fairlane.request_id": journal.request_id,
         "fairlane.tenant": journal.tenant,
         "fairlane.code": journal.code,
@@ -274,7 +315,7 @@ class _Answer:
         self._send = send
         self._limits = limits
         self._is_anthropic = is_anthropic
-        self._arrived_s = journal.arrived_s
+        self._journal = journal
         self._named = (HEADER, journal.request_id.encode("ascii"))
         self.caller: Caller | None = None
         self.started = False
@@ -289,10 +330,10 @@ class _Answer:
                     told += anthropic_limits.headers(statuses)
             if self._is_anthropic:
                 told = [*told, (ANTHROPIC_HEADER, self._named[1])]
-            took_ms = (asyncio.get_running_loop().time() - self._arrived_s) * 1e3
+            took_ms = (asyncio.get_running_loop().time() - self._journal.arrived_s) * 1e3
             took = (PROCESSING_HEADER, b"%d" % took_ms)
             message = {**message, "headers": [*message.get("headers", ()), *told, took, self._named]}
-            self.started = True
+            self.started, self._journal.status = True, message["status"]
         await self._send(message)
 
 

@@ -5,17 +5,22 @@ for being traced than for being answered. Which requests are traced at all, `gat
 """
 
 import random
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from importlib import metadata
 
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
+from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-Value = str | int | float | bool
+Value = str | int | float | bool | Sequence[str]
 _SAMPLED_ROOT = TraceFlags(TraceFlags.SAMPLED | TraceFlags.RANDOM_TRACE_ID)
 _UNSET = Status(StatusCode.UNSET)
+_TRACEPARENT = re.compile("00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
+MOST_LINKS = 8
+"""Of one span."""
 
 
 class Span:
@@ -34,8 +39,17 @@ class Span:
     def fail(self, why: str) -> None:
         """It has ended in an error."""
 
-    def end(self) -> None:
-        """Once."""
+    def link(self, traceparent: str) -> None:
+        """It belongs to what happens there too (W3C Trace Context); nothing where that is no trace."""
+
+    def end(self, at_ns: int | None = None) -> None:
+        """Once; `at_ns`: when, epoch nanoseconds, if not now."""
+
+    def end_after(self, seconds: float) -> None:
+        """End, so long after it began; at most now."""
+
+    def began_ago(self, seconds: float) -> None:
+        """It began so long ago."""
 
     def __enter__(self) -> "Span":
         return self
@@ -58,7 +72,7 @@ class Spans:
     """Where those go that are kept, all of one service."""
 
     def __init__(self, service: str, processor: SpanProcessor) -> None:
-        made = Resource.create({"service.name": service})
+        made = Resource.create({"service.name": service, "service.version": metadata.version("fairlane")})
         self._resource = _Own(made.attributes, made.schema_url)
         self._scope = InstrumentationScope(service)
         self._processor = processor
@@ -71,7 +85,7 @@ class Spans:
             context = _within(caller)
         return Kept(self, name, context, caller, SpanKind.SERVER)
 
-    def ended(self, span: "Kept") -> None:
+    def ended(self, span: "Kept", at_ns: int) -> None:
         """Give it to the processor."""
         self._processor.on_end(
             ReadableSpan(
@@ -80,10 +94,11 @@ class Spans:
                 parent=span.parent,
                 resource=self._resource,
                 attributes=span.attributes,
+                links=span.links,
                 kind=span.kind,
                 status=span.status,
                 start_time=span.began_ns,
-                end_time=time.time_ns(),
+                end_time=at_ns,
                 instrumentation_scope=self._scope,
             )
         )
@@ -92,7 +107,18 @@ class Spans:
 class Kept(Span):
     """One that is kept."""
 
-    __slots__ = ("_spans", "attributes", "began_ns", "context", "has_ended", "kind", "name", "parent", "status")
+    __slots__ = (
+        "_spans",
+        "attributes",
+        "began_ns",
+        "context",
+        "has_ended",
+        "kind",
+        "links",
+        "name",
+        "parent",
+        "status",
+    )
 
     def __init__(
         self, spans: Spans, name: str, context: SpanContext, parent: SpanContext | None, kind: SpanKind
@@ -103,6 +129,7 @@ class Kept(Span):
         self.parent = parent
         self.kind = kind
         self.attributes: dict[str, Value] = {}
+        self.links: list[Link] = []
         self.status = _UNSET
         self.began_ns = time.time_ns()
         self.has_ended = False
@@ -130,21 +157,47 @@ class Kept(Span):
         """It has ended in an error."""
         self.status = Status(StatusCode.ERROR, why)
 
-    def end(self) -> None:
+    def link(self, traceparent: str) -> None:
+        """It belongs to what happens there too; nothing where that is no trace."""
+        linked = context_of(traceparent)
+        if linked is not None and linked.span_id != self.context.span_id and len(self.links) < MOST_LINKS:
+            self.links.append(Link(linked))
+
+    def end(self, at_ns: int | None = None) -> None:
         """Once."""
         if not self.has_ended:
             self.has_ended = True
-            self._spans.ended(self)
+            self._spans.ended(self, time.time_ns() if at_ns is None else at_ns)
+
+    def began_ago(self, seconds: float) -> None:
+        """It began so long ago."""
+        self.began_ns = time.time_ns() - int(seconds * 1e9)
+
+    def end_after(self, seconds: float) -> None:
+        """End, so long after it began; at most now."""
+        self.end(min(time.time_ns(), self.began_ns + int(seconds * 1e9)))
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if error is not None:
-            self.fail(type(error).__name__)
+            kind_of_error = str(getattr(error, "code", type(error).__name__))
+            self.fail(kind_of_error)
+            self.tell({"error.type": kind_of_error})
         self.end()
 
 
 def span_id() -> int:
     """A fresh one."""
     return random.getrandbits(64) or 1
+
+
+def context_of(traceparent: str) -> SpanContext | None:
+    """The span that it names; None where it is not well-formed."""
+    found = _TRACEPARENT.fullmatch(traceparent)
+    if found is None:
+        return None
+    trace_id, parent, flags = (int(part, 16) for part in found.groups())
+    context = SpanContext(trace_id, parent, is_remote=True, trace_flags=TraceFlags(flags))
+    return context if context.is_valid else None
 
 
 def _within(of: SpanContext) -> SpanContext:

@@ -14,7 +14,7 @@ SHORTEST_EXPIRY_S, LONGEST_EXPIRY_S = 3_600, 30 * 86_400
 LONGEST_WINDOW_H = 7 * 24
 MAX_METADATA = 16
 MAX_METADATA_KEY, MAX_METADATA_VALUE = 64, 512
-LinesEndpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"]
+LinesEndpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/messages", "/v1/responses"]
 MOST_PARAMETERS = 64
 MOST_FILES_LISTED, MOST_BATCHES_LISTED = 10_000, 100
 

@@ -8,13 +8,14 @@ from pydantic import BaseModel
 
 from fairlane.gateway.admin.views import QuotaView
 from fairlane.gateway.anthropic.wire import NEUTRAL_MESSAGES, NEUTRAL_PROMPT, MessagesBody, PromptBody
-from fairlane.gateway.api import tokenize
+from fairlane.gateway.api import embeddings, tokenize
 from fairlane.gateway.api.responses import ItemsQuery, ResponseQuery
-from fairlane.gateway.api.tokenize import DetokenizeBody, EmbeddingsBody, TokenizeChatBody, TokenizeTextBody
+from fairlane.gateway.api.tokenize import DetokenizeBody, TokenizeChatBody, TokenizeTextBody
 from fairlane.gateway.errors import ANTHROPIC_PATH, Code
 from fairlane.gateway.openai import batches as openai_batches
 from fairlane.gateway.openai.batches import UploadForm
 from fairlane.gateway.openai.compaction import NEUTRAL_COMPACTION, CompactBody
+from fairlane.gateway.openai.embeddings import NEUTRAL_EMBEDDINGS, EmbeddingsBody
 from fairlane.gateway.openai.neutral import NEUTRAL_CHAT, NEUTRAL_COMPLETION, Neutral
 from fairlane.gateway.openai.response_body import NEUTRAL_RESPONSE, ResponseBody
 from fairlane.gateway.openai.wire import ChatBody, CompletionBody
@@ -46,7 +47,7 @@ _ANY_TENANT: tuple[Code, ...] = (
     "quota_store_unavailable",
     "shutting_down",
 )
-_OPERATOR: tuple[Code, ...] = ("invalid_api_key", "rate_limit_exceeded", "quota_store_unavailable")
+_OPERATOR: tuple[Code, ...] = ("invalid_api_key", "rate_limit_exceeded", "quota_store_unavailable", "role_not_allowed")
 ANY_ADMIN: tuple[Code, ...] = ("invalid_request_error", *_OPERATOR)
 BY_SESSION: tuple[Code, ...] = ("origin_not_allowed",)
 """Of what changes something."""
@@ -271,13 +272,14 @@ TENANT_API: tuple[Documented, ...] = (
     ),
     Documented(
         method="POST",
-        path=tokenize.EMBEDDINGS_PATH,
+        path=embeddings.PATH,
         name="create_embeddings",
-        summary="Refused with the reason: no model that is served makes embeddings",
+        summary="Make a vector of each input; a model that generates text makes none: 400",
         who="tenant",
         body=EmbeddingsBody,
-        answers={},
-        codes=_OF_A_CARD,
+        neutral=NEUTRAL_EMBEDDINGS,
+        answers={JSON: openapi_schemas.Embeddings},
+        codes=_GENERATION,
     ),
     Documented(
         method="GET",

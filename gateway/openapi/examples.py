@@ -36,11 +36,18 @@ BODIES: Mapping[str, Mapping[str, Any]] = {
     "create_key": {"name": "production", "scopes": {"lanes": ["latency"]}},
     "create_project": {"name": "Search"},
     "create_service_account": {"name": "indexer"},
+    "create_token": {"name": "on-call", "role": "operator", "expires_at": "2030-01-31T00:00:00Z"},
     "create_tenant": {"id": "acme", "name": "Acme", "timezone": "Europe/Berlin", "limits": _LIMITS},
     "detokenize": {"model": _MODEL, "tokens": [504, 3575, 282, 4649, 314, 7042, 30]},
     "explain": {"prompt_tokens": 200, "max_output_tokens": 100, "lane": "latency"},
     "change_quota": {"limits": {"tokens_per_day": 2_000_000}},
     "replace_quota": {"limits": _LIMITS},
+    "replace_prices": {
+        "prices": [
+            {"model": _MODEL, "lane": "latency", "input": 150, "cached_input": 75, "output": 600},
+            {"input": 50, "output": 200},
+        ]
+    },
     "rotate_key": {"overlap_s": 3_600},
     "simulate": {"trace": "recorded-20270115T080000123456-5f0c2a91.trace", "workers": 4, "loads": [1.0, 2.0]},
     "tokenize": {"model": _MODEL, "messages": _CONVERSATION},

@@ -235,6 +235,30 @@ class Completion(TypedDict):
     fairlane: NotRequired[Limited]
 
 
+class Embedding(TypedDict):
+    """The vector of one input, of length 1."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddedTokens(TypedDict):
+    """What the inputs are charged."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class Embeddings(TypedDict):
+    """The vectors of a request's inputs, in their order."""
+
+    object: Literal["list"]
+    data: list[Embedding]
+    model: str
+    usage: EmbeddedTokens
+
+
 class ModelObject(TypedDict):
     """A model that can be asked for."""
 

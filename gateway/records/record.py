@@ -20,7 +20,7 @@ LONGEST_TEXT = 300
 """Of an error's message."""
 
 
-class RecordedEvent(msgspec.Struct, array_like=True, omit_defaults=True):
+class RecordedEvent(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
     """Something that happened: `queued` and `position` (its place), `taken`, `first_token`, `preempted`, `paused`,
     `resumed` (after how many ms), `ended`."""
 

@@ -19,7 +19,7 @@ LIVE_MS = 900_000
 LOST_MS = 15_000
 """A gateway that was silent for so long is gone, as far as its records go."""
 PLAIN_SHARE = 0.25
-"""Of the ring, what records without anything special keep where special ones would take it all."""
+"""Of the ring: while records without anything special hold more, they make room first; else the oldest of all does."""
 PAGE = 256
 """Records of ended requests that are read at once."""
 

@@ -79,7 +79,8 @@ def _preempted(preemptions: Sequence[RecordedPreemption], record: RequestRecord)
     longest = max(preemptions, key=lambda one: one.stall_ms or 0.0)
     times = "once" if record.preempted == 1 else f"{record.preempted} times"
     which = "" if record.preempted == 1 else ", the longest"
-    taken = f"{longest.blocks} blocks by {longest.mode}" if longest.blocks else "its blocks stayed"
+    blocks = "1 block" if longest.blocks == 1 else f"{longest.blocks} blocks"
+    taken = f"{blocks} by {longest.mode}" if longest.blocks else "its blocks stayed"
     stall = "it has not come back" if longest.stall_ms is None else f"a stall of {_time(longest.stall_ms)}"
     return f"It was preempted {times}{which} by {_taker(longest)}: {taken}, {stall}."
 

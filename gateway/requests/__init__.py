@@ -4,6 +4,7 @@
     service_level.py  lane, deadlines and tier, from what was asked and what the tenant may
     constraints.py    the form of its answer and its tools, as one grammar
     admission.py      whether it is let in, and what it is promised
+    prices.py         what its tokens cost, as this gateway knows it
     submit.py         its tokens reserved, its jobs put, all or nothing
     request.py        the request and its jobs while they run: who owns them when
     delivery.py       events from the queues to the jobs

@@ -37,7 +37,8 @@ def too_long(
 ) -> ApiError:
     """Prompt and output together do not fit the model's context. `prompt_tokens`: how many, or what is known of it."""
     param = prompt_param if request.max_tokens is None else request.max_tokens_param
-    return context_length(model.context_length, prompt_tokens, request.max_tokens, param)
+    max_tokens = None if model.text.card.is_embedder else request.max_tokens
+    return context_length(model.context_length, prompt_tokens, max_tokens, param)
 
 
 def measure(
@@ -54,7 +55,8 @@ def measure(
     `elapsed_ms`: since the request arrived, gone from its dues. Raises ApiError `context_length_exceeded`.
     """
     max_tokens = request.max_tokens
-    if prompt_tokens + (max_tokens or 1) > model.context_length:
+    output_tokens = 0 if model.text.card.is_embedder else max_tokens or 1
+    if prompt_tokens + output_tokens > model.context_length:
         raise too_long(prompt_tokens, request, model, prompt_param=prompt_param)
     deadline_ms, ttft_ms = service_level.deadline_ms, service_level.hard_ttft_ms
     return Request(

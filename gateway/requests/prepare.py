@@ -20,6 +20,7 @@ from fairlane.gateway.http.body import LARGE_BODY_BYTES
 from fairlane.gateway.http.body_budget import BodyRoom
 from fairlane.gateway.http.sse import Headers
 from fairlane.gateway.observability.metrics import Telemetry
+from fairlane.gateway.observability.tracing import Value
 from fairlane.gateway.openai.requests import GenerationRequest
 from fairlane.gateway.requests.admission import AllOpenRequests, admit, class_name, measure, too_long
 from fairlane.gateway.requests.constraints import grammar_of
@@ -35,6 +36,12 @@ from fairlane.scheduler.protocol.lanes import Lane, LaneName
 HUGE_BODY_BYTES = 256 * 1024
 HUGE_AT_ONCE = 1
 """Bodies over HUGE_BODY_BYTES that are looked at together: the threads are there for all other requests too."""
+
+_OTHER_MODEL = {
+    True: "This model makes no embeddings: it generates text.",
+    False: "This model makes embeddings, and generates no text: /v1/embeddings works.",
+}
+"""Of a model that an endpoint is not for; by whether that is the embedders'."""
 
 Generation = TypeVar("Generation", bound=GenerationRequest)
 Tokens = tuple[int, ...]
@@ -60,6 +67,8 @@ class Kind(Generic[Generation]):
     """An error in a stream whose answer is not made here: one that another gateway runs."""
     carried_bytes: int = 0
     """What a body brings along that is kept elsewhere, as an earlier conversation."""
+    embeds: bool = False
+    """It is for embedders, and for nothing else; the others are for all other models."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +80,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     ids: Sequence[str]
     """Of its jobs, one for each prompt."""
     prompts: Sequence[Tokens]
+    inputs: Sequence[Sequence[int]]
+    """Of each prompt of an embedder, how many tokens its inputs have; empty: it is no embedder's."""
     asked: Sequence[Request]
     """What each asks of the workers."""
     grammar: str
@@ -182,6 +193,9 @@ class Preparer:
         `headers`: the ASGI scope's; `arrived_s`: on the event loop's clock.
         """
         request, model, prompts = await self.understand(kind, body, caller)
+        inputs: list[list[int]] = []
+        if kind.embeds:
+            prompts, inputs = _packed(prompts, model.context_length)
         grammar = ""
         if request.structure is not None or request.offered_tools:
             grammar = await grammar_of(request, model.text, prompts[0], self._grammars, caller.tenant_id)
@@ -191,7 +205,7 @@ class Preparer:
         ids = job_ids(random_id(), len(prompts))
         self._open_requests.hold(ids)
         try:
-            return self._plan(kind, request, model, ids, prompts, grammar, headers, caller, arrived_s)
+            return self._plan(kind, request, model, ids, prompts, inputs, grammar, headers, caller, arrived_s)
         except BaseException:
             self._open_requests.let_go(model.queue, ids)
             raise
@@ -203,6 +217,7 @@ class Preparer:
         model: ServedModel,
         ids: Sequence[str],
         prompts: Sequence[Tokens],
+        inputs: Sequence[Sequence[int]],
         grammar: str,
         headers: Headers,
         caller: Caller,
@@ -213,7 +228,7 @@ class Preparer:
         if caller.batch_due_ms is not None:
             service_level = service_level.due_in(caller.batch_due_ms)
         elapsed_ms = (asyncio.get_running_loop().time() - arrived_s) * 1e3
-        with self._telemetry.span("admit"):
+        with self._telemetry.span("admit") as span:
             asked = [
                 measure(len(prompt), request, model, service_level, tenant, kind.prompt_param, elapsed_ms)
                 for prompt in prompts
@@ -228,12 +243,15 @@ class Preparer:
                     wanted = _asked(request, model, service_level, prompts, asked, tenant, arrived_s)
                     self._trace.ended(wanted, (), refused)
                 raise
+            if span.is_recording:
+                span.tell(_told(service_level, prompts, answers))
         return Plan(
             request=request,
             model=model,
             service_level=service_level,
             ids=ids,
             prompts=prompts,
+            inputs=inputs,
             asked=asked,
             grammar=grammar,
             answers=answers,
@@ -269,6 +287,8 @@ class Preparer:
     ) -> tuple[Generation, ServedModel, list[Tokens]]:
         request = kind.parse(body, self._room.most_token_ids(kind.most_prompts))
         model = allowed_model(self._fleet_cache, request.model, caller)
+        if model.text.card.is_embedder is not kind.embeds:
+            raise invalid("model", _OTHER_MODEL[kind.embeds])
         try:
             prompts = kind.prompts(model.text, request)
         except PromptTooLong as long:
@@ -279,6 +299,20 @@ class Preparer:
         if not all(prompts):
             raise invalid(kind.prompt_param, f"`{kind.prompt_param}` holds no token.")
         return request, model, prompts
+
+
+def _packed(inputs: Sequence[Tokens], context_length: int) -> tuple[list[Tokens], list[list[int]]]:
+    """Inputs one after the other, as many in a job as the context holds: a thousand short ones would fill the lane's
+    queue. The jobs' prompts, and how many tokens each input of them has."""
+    prompts: list[Tokens] = []
+    lengths: list[list[int]] = []
+    for each in inputs:
+        if not prompts or len(prompts[-1]) + len(each) > context_length:
+            prompts.append(())
+            lengths.append([])
+        prompts[-1] += each
+        lengths[-1].append(len(each))
+    return prompts, lengths
 
 
 def _check_token_ids(request: GenerationRequest, vocab_size: int) -> None:
@@ -315,3 +349,17 @@ def may_use(caller: Caller, model: str) -> bool:
     """Both tenant and key must allow it."""
     allowed = caller.identity.tenant.models
     return (allowed is None or model in allowed) and caller.identity.key.scopes.allows("models", model)
+
+
+def _told(
+    service_level: ServiceLevel, prompts: Sequence[Tokens], answers: Sequence[Admitted]
+) -> dict[str, Value | None]:
+    """What a trace keeps of an admission."""
+    expected_ms = [each.expected_ttft_ms for each in answers if each.expected_ttft_ms is not None]
+    return {
+        "fairlane.lane": service_level.lane.name.value,
+        "fairlane.prompt_tokens": sum(map(len, prompts)),
+        "fairlane.guaranteed": all(each.guaranteed for each in answers),
+        "fairlane.expected_ttft_ms": max(expected_ms, default=None),
+        "fairlane.deadline_ms": service_level.deadline_ms,
+    }

@@ -22,13 +22,14 @@ import msgspec
 from fairlane.gateway.errors import ApiError, internal_error
 from fairlane.gateway.text.tokenizer import TokenStream
 from fairlane.quotas.limits import LimitStatus
-from fairlane.quotas.store import Ask, Charge, Reservation
+from fairlane.quotas.store import LARGEST_MEASURE, Ask, Charge, Reservation
 from fairlane.scheduler.protocol.messages import (
     CHARGED,
     Event,
     Finished,
     FinishReason,
     Job,
+    JobSteps,
     Outcome,
     Paused,
     Preempted,
@@ -76,11 +77,12 @@ def owed(
     output_tokens: int,
     cached_tokens: int = 0,
     preemptions: int = 0,
+    steps: JobSteps | None = None,
     *,
     taken: bool,
 ) -> Charge:
     """What one job comes to, by whatever is known of it at its end: its tokens, and its prompt where it has any or a
-    worker had begun with it (`taken`) and did not fail."""
+    worker had begun with it (`taken`) and did not fail. `steps`: as its worker measured them."""
     if outcome not in CHARGED:
         return Charge.refund()
     has_prompt = output_tokens > 0 or (taken and outcome in (Outcome.FINISHED, Outcome.CANCELLED))
@@ -90,6 +92,8 @@ def owed(
         output_tokens=output_tokens,
         outcome=outcome.value,
         preemptions=preemptions,
+        gpu_us=0 if steps is None else min(max(0, steps.gpu_us), LARGEST_MEASURE),
+        kv_block_ms=0 if steps is None else min(max(0, steps.kv_block_ms), LARGEST_MEASURE),
     )
 
 
@@ -104,6 +108,8 @@ def total(charges: Iterable[Charge]) -> Charge:
         output_tokens=sum(charge.output_tokens for charge in owed),
         outcome=max((Outcome(charge.outcome) for charge in owed), key=_GRAVITY.index).value,
         preemptions=sum(charge.preemptions for charge in owed),
+        gpu_us=min(sum(charge.gpu_us for charge in owed), LARGEST_MEASURE),
+        kv_block_ms=min(sum(charge.kv_block_ms for charge in owed), LARGEST_MEASURE),
     )
 
 
@@ -153,7 +159,7 @@ class Grants(Protocol):
         """Nothing is asked for any more."""
 
 
-class Record(Protocol):
+class Recorded(Protocol):
     """Who keeps what becomes of a request; `gateway.records.live` has it."""
 
     def heard(self, job: "LiveJob", event: Event) -> None:
@@ -184,7 +190,7 @@ class LiveRequest:
     """The store has booked its charge."""
     statuses: tuple[LimitStatus, ...] | None = None
     """The caller's limits as that left them; None: the store has not said."""
-    record: "Record | None" = None
+    record: "Recorded | None" = None
     """Who keeps what becomes of it, from when all its jobs are put."""
     is_faulty: bool = False
     """A fault has come, told or not."""
@@ -340,7 +346,8 @@ class LiveJob:
         for choice, published in zip(self.choices, recorded, strict=False):
             if choice.stopped_at is None:
                 output += max(0, published - choice.published)
-        return owed(outcome, self.prompt_tokens, output, self.cached_tokens, self.preemptions, taken=taken)
+        steps = None if self.finished is None else self.finished.steps
+        return owed(outcome, self.prompt_tokens, output, self.cached_tokens, self.preemptions, steps, taken=taken)
 
     def _accept_tokens(self, delta: TokenDelta) -> None:
         if not 0 <= delta.choice < len(self.choices):

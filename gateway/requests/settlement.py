@@ -16,6 +16,7 @@ import msgspec
 
 from fairlane.gateway.errors import ApiError, internal_error
 from fairlane.gateway.observability.metrics import Telemetry
+from fairlane.gateway.observability.tracing import Value
 from fairlane.gateway.requests.delivery import Dispatcher
 from fairlane.gateway.requests.request import LiveJob, LiveRequest, owed, total
 from fairlane.quotas.store import Charge, QuotaStore, Resumption, Settled
@@ -116,7 +117,9 @@ class Settlements:
             request.charges.append(job.charge(outcome))
             if not request.landed:
                 return
-            with self._telemetry.span("settle"):
+            with self._telemetry.span("settle") as span:
+                if span.is_recording:
+                    span.tell(_told(total(request.charges)))
                 settled = await self._inline.wait(self._ask(request))
         except (TimeoutError, asyncio.CancelledError) as error:
             self._spawn(self._finish(request))
@@ -158,8 +161,10 @@ class Settlements:
     async def _carry_out(self, job: LiveJob, outcome: Outcome) -> None:
         request = job.request
         try:
-            with self._telemetry.span("settle"):
+            with self._telemetry.span("settle") as span:
                 request.charges.append(await self._learn(job, outcome))
+                if span.is_recording:
+                    span.tell(_told(request.charges[-1]))
                 if request.landed:
                     await self._close(request)
         except BaseException:
@@ -272,6 +277,17 @@ def _fresh(charge: Charge, resumption: Resumption | None) -> Charge:
 def outcome_of(error: Exception) -> Outcome:
     """How a job that was in the queue ends by the error that ended it."""
     return _OUTCOMES.get(error.code, Outcome.CANCELLED) if isinstance(error, ApiError) else Outcome.CANCELLED
+
+
+def _told(charge: Charge) -> dict[str, Value | None]:
+    """What a trace keeps of a settlement."""
+    return {
+        "fairlane.outcome": charge.outcome,
+        "fairlane.prompt_tokens": charge.prompt_tokens,
+        "fairlane.cached_tokens": charge.cached_tokens,
+        "fairlane.output_tokens": charge.output_tokens,
+        "fairlane.preemptions": charge.preemptions,
+    }
 
 
 async def _wait(tasks: Sequence[asyncio.Task[None]], timeout_s: float = INLINE_S) -> None:

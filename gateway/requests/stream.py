@@ -38,7 +38,7 @@ class TokenEvents:
     arrived_s: float
     """On the event loop's clock."""
     queue_span: Span
-    """Ends with the first token."""
+    """Ends where the prefill of the first token began, as its worker says, and else with that token."""
     still_waits_ms: Callable[[LiveJob, int], float | None] = lambda _job, _place: None
     """How long a job at a place of its tenant's queue waits from now; None where that is not known."""
     eta_ms: float = 0.0
@@ -196,9 +196,12 @@ class TokenEvents:
 
     def _began(self, delta: TokenDelta, now_s: float) -> None:
         self.first_token_s = now_s
-        if delta.queued_ms is not None:
-            self.queued_s = delta.queued_ms / 1e3
-        self.queue_span.end()
+        if delta.queued_ms is None:
+            self.queue_span.end()
+            return
+        self.queued_s = delta.queued_ms / 1e3
+        self.queue_span.tell({"fairlane.queued_ms": delta.queued_ms})
+        self.queue_span.end_after(self.queued_s)
 
     def _read_tokens(self, job: LiveJob, choice: Choice, delta: TokenDelta) -> TextChunk | None:
         reader = choice.reader
@@ -224,7 +227,7 @@ class TokenEvents:
             grants.spoken(choice)
         if text or finish is not None or delta.token_ids:
             stopped_by = reader.stopped_by if piece.stopped else None
-            return TextChunk(choice.index, text, token_ids, logprobs, finish, stopped_by)
+            return TextChunk(choice.index, text, token_ids, logprobs, finish, stopped_by, delta.embedding)
         return None
 
     def _check_end(self, job: LiveJob, finished: Finished) -> None:

@@ -6,6 +6,7 @@ if it had never been: nothing charged, nothing counted.
 
 import asyncio
 import hashlib
+import math
 import secrets
 from array import array
 from collections.abc import Sequence
@@ -15,15 +16,18 @@ import msgspec
 from fairlane.gateway import errors
 from fairlane.gateway.auth import Caller
 from fairlane.gateway.errors import ApiError, LimitBlock, store_unavailable
-from fairlane.gateway.observability.metrics import Telemetry, traceparent
+from fairlane.gateway.observability.context import traceparent
+from fairlane.gateway.observability.metrics import Telemetry
+from fairlane.gateway.observability.tracing import Value
 from fairlane.gateway.requests.admission import queue_refused, queued_limit
 from fairlane.gateway.requests.delivery import Dispatcher
 from fairlane.gateway.requests.grants import OutputGrants
 from fairlane.gateway.requests.prepare import Plan, Tokens
+from fairlane.gateway.requests.prices import KnownPrices
 from fairlane.gateway.requests.request import LiveJob, LiveRequest
 from fairlane.gateway.requests.resume import Earlier, Heads, Wanted, begin, resumption
 from fairlane.gateway.requests.settlement import Settlements, outcome_of
-from fairlane.quotas.limits import RULES, LimitStatus
+from fairlane.quotas.limits import RULES, LimitStatus, Prices
 from fairlane.quotas.store import AccessDenied, Ask, Denied, Once, QuotaStore, Reservation
 from fairlane.quotas.tenants import Tenant
 from fairlane.scheduler.protocol.messages import Job, Outcome
@@ -35,8 +39,9 @@ from fairlane.store.errors import STORE_ERRORS
 _SEED_BITS = 63
 _PRINT = 16
 """Characters of a prompt's fingerprint."""
-_PROMPT_LIMITS = frozenset(rule.name for rule in RULES if {"input", "prompt"} & set(rule.counts))
-_OUTPUT_LIMITS = frozenset(rule.name for rule in RULES if {"output", "ceiling"} & set(rule.counts))
+_RULES = {rule.name: rule for rule in RULES}
+_PROMPT_LIMITS = frozenset(rule.name for rule in RULES if {"input", "prompt", "spend"} & set(rule.counts))
+_OUTPUT_LIMITS = frozenset(rule.name for rule in RULES if {"output", "ceiling", "spend"} & set(rule.counts))
 
 
 class Submitter:
@@ -48,6 +53,7 @@ class Submitter:
         dispatcher: Dispatcher,
         settlements: Settlements,
         telemetry: Telemetry,
+        prices: KnownPrices,
         *,
         quantum: int,
         earlier: Earlier,
@@ -59,13 +65,18 @@ class Submitter:
         self._dispatcher = dispatcher
         self._settlements = settlements
         self._telemetry = telemetry
+        self._prices = prices
 
     async def submit(self, caller: Caller, plan: Plan, arrived_s: float) -> LiveRequest:
         """The request with all its jobs reserved and in the queue; whoever has it ends it with `end`, whatever comes.
 
         `arrived_s`: on the event loop's clock. Raises ApiError where one is refused; then all of it has ended.
         """
-        request = self._open(caller, plan)
+        try:
+            prices = await self._prices.of(plan.model.name, plan.asked[0].lane)
+        except STORE_ERRORS as error:
+            raise store_unavailable() from error
+        request = self._open(caller, plan, prices)
         try:
             await self._start(caller, request, plan, arrived_s)
         except BaseException as error:
@@ -79,7 +90,7 @@ class Submitter:
         """What is still open of a request ends, by the error that ended it; settled first where that can be told."""
         await self._end(caller, request, error, submitted=True)
 
-    def _open(self, caller: Caller, plan: Plan) -> LiveRequest:
+    def _open(self, caller: Caller, plan: Plan, prices: Prices) -> LiveRequest:
         """The request, with nothing held for it yet."""
         asked = plan.asked
         ask = Ask(
@@ -96,6 +107,7 @@ class Submitter:
             once=caller.once,
             is_batch=caller.batch_due_ms is not None,
             quantum=self._quantum if caller.identity.tenant.reserve == "progressive" else None,
+            prices=prices,
         )
         request = LiveRequest(ask, caller.identity.tenant.created_at)
         request.jobs = [
@@ -126,15 +138,21 @@ class Submitter:
     async def _start(self, caller: Caller, request: LiveRequest, plan: Plan, arrived_s: float) -> None:
         """Reserve the tokens of all jobs, then put each. Raises ApiError."""
         heads = await self._heads(caller, request, plan)
-        with self._telemetry.span("reserve"):
-            request.reservation = reservation = await self._reserve(request, plan)
+        with self._telemetry.span("reserve") as span:
+            try:
+                request.reservation = reservation = await self._reserve(request, plan)
+            except ApiError as refused:
+                span.tell({"fairlane.limit": None if refused.limit is None else refused.limit.name})
+                raise
             caller.statuses = reservation.statuses
+            if span.is_recording:
+                span.tell(_told(reservation))
         if reservation.shadowed:
             self._telemetry.shadowed(caller.tenant_id, reservation.shadowed)
         if reservation.granted_tokens < reservation.most_tokens and request.ask.start.going:
             request.grants = OutputGrants(self._quotas, self._dispatcher, request, self._quantum)
         for number, job in enumerate(request.jobs):
-            job.limited_by = _limited_by(plan.asked[number].max_tokens, plan, reservation)
+            job.limited_by = _limited_by(plan.asked[number].max_tokens, plan, reservation, request.ask.prices)
             job.granted = reservation.granted_tokens
             elapsed_ms = (asyncio.get_running_loop().time() - arrived_s) * 1e3
             message, own = self._message(caller, plan, number, reservation, elapsed_ms), heads[number] if heads else ()
@@ -184,6 +202,7 @@ class Submitter:
             share_group=_share_group(tenant, request.cache_salt),
             lane=level.lane.name,
             prompt=prompt,
+            inputs=tuple(plan.inputs[number]) if plan.inputs else (),
             n=request.n,
             max_tokens=most,
             granted_until=granted,
@@ -245,6 +264,23 @@ class Submitter:
         self._dispatcher.placed(job, put.position)
 
 
+def _told(reservation: Reservation) -> dict[str, Value | None]:
+    """What a trace keeps of it: what is held, and which limit has the least left."""
+    limits = [status for status in reservation.statuses if not status.shadow and status.limit]
+    told: dict[str, Value | None] = {
+        "fairlane.granted_tokens": reservation.granted_tokens,
+        "fairlane.most_tokens": reservation.most_tokens,
+    }
+    if limits:
+        tightest = min(limits, key=lambda status: status.remaining / status.limit)
+        told |= {
+            "fairlane.limit": tightest.name,
+            "fairlane.limit.scope": tightest.scope,
+            "fairlane.limit.remaining": tightest.remaining,
+        }
+    return told
+
+
 def _left(ms: float, elapsed_ms: float) -> float:
     """Of a duration that counts from the request's arrival."""
     return max(1.0, ms - elapsed_ms)
@@ -271,7 +307,7 @@ def _print_of(prompt: Tokens) -> str:
     return hashlib.sha256(array("I", prompt).tobytes()).hexdigest()[:_PRINT]
 
 
-def _limited_by(max_tokens: int, plan: Plan, reservation: Reservation) -> str | None:
+def _limited_by(max_tokens: int, plan: Plan, reservation: Reservation, prices: Prices) -> str | None:
     """The name of what cut the output below what the context would leave, where `max_tokens` was not stated.
 
     `max_tokens`: what was asked for.
@@ -282,14 +318,23 @@ def _limited_by(max_tokens: int, plan: Plan, reservation: Reservation) -> str | 
         return "kv_pool" if plan.model.longest < plan.model.context_length else None
     limits = [status for status in reservation.statuses if not status.shadow and status.name in _OUTPUT_LIMITS]
     per_choice = [s.name for s in limits if s.name == "max_output_tokens" and s.limit == reservation.most_tokens]
-    spent = sorted((status for status in limits if status.name != "max_output_tokens"), key=lambda s: s.remaining)
+    spent = sorted(
+        (status for status in limits if status.name != "max_output_tokens"), key=lambda s: _tokens_left(s, prices)
+    )
     return next(iter([*per_choice, *(status.name for status in spent)]), None)
+
+
+def _tokens_left(status: LimitStatus, prices: Prices) -> float:
+    """Output tokens that a limit has room for."""
+    weight = _RULES[status.name].output_weight(prices)
+    return status.remaining / weight if weight else math.inf
 
 
 def _exceeded_param(status: LimitStatus, ask: Ask, plan: Plan) -> str | None:
     """What to shorten where the limit can never be kept; None where the request as such is too much."""
     is_of_prompt = status.name in _PROMPT_LIMITS
-    if status.name in _OUTPUT_LIMITS and not (is_of_prompt and ask.prompt_tokens >= status.limit):
+    of_prompt = ask.prompt_tokens * (_RULES[status.name].input_weight(ask.prices) or 1)
+    if status.name in _OUTPUT_LIMITS and not (is_of_prompt and of_prompt >= status.limit):
         return plan.output_param
     return plan.prompt_param if is_of_prompt else None
 

@@ -171,11 +171,26 @@ class TextModel:
         """
         if isinstance(prompt, str):
             return self.encode(prompt)
+        return self._ids(prompt, "prompt")
+
+    def _ids(self, prompt: tuple[int, ...], param: str) -> tuple[int, ...]:
         if len(prompt) > self.card.context_length:
             raise PromptTooLong(len(prompt))
         if max(prompt) >= self.card.vocab_size:
-            raise invalid("prompt", f"`prompt` holds a token id that is not below {self.card.vocab_size}.")
+            raise invalid(param, f"`{param}` holds a token id that is not below {self.card.vocab_size}.")
         return prompt
+
+    def input(self, prompt: Prompt) -> tuple[int, ...]:
+        """An embedder's input: text, in which no name of a control token is one, between the marks that the model
+        wants; or token ids as they are.
+
+        Raises ApiError naming `input` for ids outside the vocabulary, PromptTooLong.
+        """
+        if isinstance(prompt, str):
+            self._check_length(prompt)
+            before, after = self._marks
+            return (*before, *self._control.encode(given(prompt)), *after)
+        return self._ids(prompt, "input")
 
     def encode(self, text: str, *, marked: bool = True) -> tuple[int, ...]:
         """Token ids of a plain text. `marked`: with the marks the model wants around one. Raises PromptTooLong."""

@@ -8,7 +8,8 @@
 --          8 prompts, 9 output tokens per choice, 10 choices of all prompts, 11 '1' where the caller stated 9,
 --          12 quantum per choice or 0 to hold all at once, 13 lease ms, 14 name of its idempotency key's request, or '',
 --          15 until when that is known, ms; what it goes on from: 16 output tokens, 17 those of choices that are over,
---          18 choices that go on, 19 tokens of the longest of these, 20 '1' where it is a line of a batch
+--          18 choices that go on, 19 tokens of the longest of these, 20 '1' where it is a line of a batch, 21 prices,
+--          packed, '' for none
 -- Returns  {'granted', output tokens per choice held, the most per choice, numbers of the rules refused in shadow, now ms,
 --          how the levels stand}, or having written nothing: {'denied', number of the rule, requested, retry ms or -1,
 --          1 where it can never fit, now ms, how the level stands}, {'access', reason}, {'settled'}
@@ -36,8 +37,10 @@ in_paid, out_paid = math.min(in_paid, input), math.min(out_paid, begun)
 local lag = going * longest - (begun - ARGV[17])
 local ask = {requests = 1, input = input - in_paid, prompt = tonumber(ARGV[7]), ceiling = tonumber(ARGV[9]),
   choices = going, stated = ARGV[11] == '1', start = longest, owed = lag + begun - out_paid, choice = 0, output = 0}
-size(levels, ask, tonumber(ARGV[12]))
-local denied, shadowed = refusal(levels, ask, now)
+local priced, prices = prices_for(prefix, ARGV[14], ARGV[21], now), {}
+prices.input, prices.cached, prices.output = struct.unpack(PRICES, priced)
+size(levels, ask, tonumber(ARGV[12]), prices)
+local denied, shadowed = refusal(levels, ask, now, prices)
 if denied then
   local reply = {'denied', denied.rule.number, denied.amount, denied.retry, denied.never and 1 or 0, now}
   return tell(reply, {denied.level})
@@ -45,13 +48,14 @@ end
 
 for _, level in ipairs(levels) do
   count_request(level)
-  hold(level, 1, ask.input, ask.output)
+  hold(level, 1, ask.input, ask.output, ask.spend)
 end
 local granted = ask.start + ask.choice
 write_levels(prefix, levels, reservation_key, struct.pack(RESERVATION, input, out_paid + ask.output, in_paid, out_paid, granted,
   ask.ceiling, ARGV[8], levels[1].current, 0, 0, 0, 0, tenant, key, ARGV[4], ARGV[5], shadowed, named, in_paid, out_paid,
-  ARGV[14], ARGV[15], ARGV[20]))
+  ARGV[14], ARGV[15], ARGV[20], prices.input, prices.cached, prices.output))
 note_run(prefix, ARGV[14], tonumber(ARGV[15]), reservation_id, now)
+fix_prices(prefix, ARGV[14], tonumber(ARGV[15]), priced, now)
 redis.call('ZADD', prefix .. 'leases', now + ARGV[13], reservation_id)
 return tell({'granted', granted, ask.ceiling, shadowed, now}, levels)
 
@@ -76,12 +80,14 @@ find_paused(prefix, levels, now)
 
 local input = math.min(held_input(reservation), math.max(0, tonumber(ARGV[8]) - reservation[F_CHARGED_INPUT]))
 local output = math.min(held_output(reservation), math.max(0, tonumber(ARGV[2]) - reservation[F_CHARGED_OUTPUT]))
+local held_before = held_spend(reservation)
 local in_due, out_due = unpaid(prefix, reservation, input, output, now)
-for _, level in ipairs(levels) do
-  hold(level, 0, -input, -output)
-  charge(level, in_due, out_due)
-end
 reservation[F_CHARGED_INPUT], reservation[F_CHARGED_OUTPUT] = reservation[F_CHARGED_INPUT] + input, reservation[F_CHARGED_OUTPUT] + output
+local spend = in_due * reservation[F_CACHED_PRICE] + out_due * reservation[F_OUTPUT_PRICE]
+for _, level in ipairs(levels) do
+  hold(level, 0, -input, -output, held_spend(reservation) - held_before)
+  charge(level, in_due, out_due, spend)
+end
 
 local unit = tonumber(ARGV[5])
 local whole = portion(levels, tonumber(ARGV[6]), unit) * unit
@@ -93,7 +99,9 @@ local was_paused = reservation[F_IS_PAUSED] == 1
 local found = {tokens = 0, limited_by = '', is_spent = false, retry = is_barred and BARRED_MS or 0, is_full = false}
 if wanted >= unit then
   local place = was_paused and {reservation[F_SINCE], reservation_id}
-  found = more(levels, {tokens = wanted - wanted % unit, unit = unit}, held_output(reservation), place, now)
+  local prices = {input = reservation[F_INPUT_PRICE], output = reservation[F_OUTPUT_PRICE]}
+  local own = {output = held_output(reservation), spend = held_spend(reservation)}
+  found = more(levels, {tokens = wanted - wanted % unit, unit = unit, prices = prices}, own, place, now)
 elseif most < asked_most and most - reservation[F_OUTPUT] < unit then
   found.limited_by, found.is_spent = 'max_output_tokens', true
 end
@@ -104,7 +112,7 @@ local is_over = not is_stuck and (found.is_spent or reservation[F_SERVED] >= who
 if is_stuck and not was_paused then reservation[F_IS_PAUSED], reservation[F_SINCE], reservation[F_SERVED] = 1, now, 0 end
 if is_over then reservation[F_IS_PAUSED] = 0 end
 for _, level in ipairs(levels) do
-  hold(level, 0, 0, found.tokens)
+  hold(level, 0, 0, found.tokens, found.tokens * reservation[F_OUTPUT_PRICE])
   local paused = paused_key(level)
   if is_stuck and level.binds then
     level.figures[PAUSED] = 1
@@ -121,26 +129,28 @@ return {reservation[F_OUTPUT], found.limited_by, found.is_spent and 1 or 0, foun
 -- Charges what is left of what a reservation came to, releases the rest, writes the ledger: once. Called by RedisQuotaStore.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 reservation, 2 outcome, 3 '1' to give all back and count nothing, 4 prompt tokens, 5 cached tokens,
---          6 output tokens, 7 preemptions, 8 ms to remember that it is settled, 9 ledger entries kept, about
+--          6 output tokens, 7 preemptions, 8 ms to remember that it is settled, 9 ledger entries kept, about,
+--          10 microseconds of accelerators, 11 milliseconds of KV blocks
 -- Returns  {1, now ms, how the levels stand then} the first time; {0} where it was settled before or is unknown (it is then
 --          marked as settled)
 local prefix, reservation_id = KEYS[1], ARGV[1]
 local reservation_key, now = prefix .. 'reservation:' .. reservation_id, now_ms()
 
-local function write_ledger(reservation, day, prompt, output)
+local function write_ledger(reservation, day, prompt, cached, output)
   local lane, model, key = reservation[F_LANE], reservation[F_MODEL], reservation[F_KEY]
-  local cached = math.min(tonumber(ARGV[5]), prompt)
+  local in_price, cached_price, out_price = reservation[F_INPUT_PRICE], reservation[F_CACHED_PRICE], reservation[F_OUTPUT_PRICE]
+  local spend = (prompt - cached) * in_price + cached * cached_price + output * out_price
   redis.call('XADD', prefix .. 'ledger:' .. reservation[F_TENANT], 'MAXLEN', '~', ARGV[9], '*', 'entry',
     now .. '\t' .. reservation_id .. '\t' .. key .. '\t' .. model .. '\t' .. lane .. '\t' .. prompt .. '\t' .. cached ..
-    '\t' .. output .. '\t' .. ARGV[7] .. '\t' .. ARGV[2])
+    '\t' .. output .. '\t' .. ARGV[7] .. '\t' .. ARGV[2], 'costs',
+    string.format('%.0f\t%.0f\t%.0f\t%.0f\t', spend, in_price, cached_price, out_price) .. ARGV[10] .. '\t' .. ARGV[11])
   local month, of_month = names_of(day)
   local usage = prefix .. 'usage:' .. reservation[F_TENANT] .. ':' .. month .. '-' .. of_month
   local group = lane .. '\t' .. model .. '\t' .. key
-  local sums = redis.call('HGET', usage, group) or NO_USAGE
-  local of_requests, of_prompt, of_cached, of_output = struct.unpack(USAGE, sums)
+  local of_requests, of_prompt, of_cached, of_output, of_spend, of_gpu, of_kv = unpack_usage(redis.call('HGET', usage, group))
   local requests = is_first_run(prefix, reservation) and 1 or 0
   redis.call('HSET', usage, group, struct.pack(USAGE, of_requests + requests, of_prompt + prompt, of_cached + cached,
-    of_output + output))
+    of_output + output, of_spend + spend, of_gpu + ARGV[10], of_kv + ARGV[11]))
 end
 
 local record = redis.call('GET', reservation_key)
@@ -156,21 +166,25 @@ local charged = reservation[F_CHARGED_INPUT] + reservation[F_CHARGED_OUTPUT] - r
 local refund = ARGV[3] == '1' and charged == 0
 local prompt = math.max(tonumber(ARGV[4]), reservation[F_CHARGED_INPUT])
 local output = math.max(tonumber(ARGV[6]), reservation[F_CHARGED_OUTPUT])
-local in_due, out_due = 0, 0
+local in_due, out_due, spend, cached, held = 0, 0, 0, 0, held_spend(reservation)
 if not refund then
   in_due, out_due = unpaid(prefix, reservation, prompt - reservation[F_CHARGED_INPUT], output - reservation[F_CHARGED_OUTPUT], now)
+  prompt, output = prompt - reservation[F_CREDIT_INPUT], output - reservation[F_CREDIT_OUTPUT]
+  cached = math.min(tonumber(ARGV[5]), prompt)
+  spend = in_due * reservation[F_CACHED_PRICE] + out_due * reservation[F_OUTPUT_PRICE] +
+    (prompt - cached) * (reservation[F_INPUT_PRICE] - reservation[F_CACHED_PRICE])
 end
 for _, level in ipairs(levels) do
-  hold(level, -1, -held_input(reservation), -held_output(reservation))
+  hold(level, -1, -held_input(reservation), -held_output(reservation), -held)
   if refund then
     if not level.is_batch then minute_uncount(level, reservation[F_SLICE]) end
   else
-    charge(level, in_due, out_due)
+    charge(level, in_due, out_due, spend)
   end
   if reservation[F_IS_PAUSED] == 1 then redis.call('ZREM', paused_key(level), reservation_id) end
 end
 if not refund then
-  write_ledger(reservation, levels[1].figures[DAY], prompt - reservation[F_CREDIT_INPUT], output - reservation[F_CREDIT_OUTPUT])
+  write_ledger(reservation, levels[1].figures[DAY], prompt, cached, output)
 end
 if refund and reservation[F_ONCE] ~= '' then redis.call('ZREM', prefix .. 'runs:' .. reservation[F_ONCE], reservation_id) end
 write_levels(prefix, levels, reservation_key, SETTLED)
@@ -183,7 +197,8 @@ return tell({1, now}, levels)
 -- Called by RedisQuotaStore.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 reservation, 2 tenant, 3 key or '', 4 model, 5 lane, 6 prompts, 7 lease ms, 8 name of its idempotency
---          key's request, or '', 9 until when that is known, ms, 10 '1' where it is a line of a batch
+--          key's request, or '', 9 until when that is known, ms, 10 '1' where it is a line of a batch, 11 prices, packed,
+--          '' for none
 -- Returns  1; 0 having written nothing where the reservation is known, reserved or settled, or its tenant has gone
 local prefix, reservation_id, tenant, key = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 local reservation_key, now = prefix .. 'reservation:' .. reservation_id, now_ms()
@@ -196,11 +211,14 @@ if #others > 0 then open_levels(prefix, others, now, levels) end
 if ARGV[10] == '1' then for_batch(levels) end
 for _, level in ipairs(levels) do
   count_request(level)
-  hold(level, 1, 0, 0)
+  hold(level, 1, 0, 0, 0)
 end
+local priced = prices_for(prefix, ARGV[8], ARGV[11], now)
+local in_price, cached_price, out_price = struct.unpack(PRICES, priced)
 write_levels(prefix, levels, reservation_key, struct.pack(RESERVATION, 0, 0, 0, 0, 0, 0, ARGV[6], levels[1].current, 0, 0, 0, 0,
-  tenant, key, ARGV[4], ARGV[5], '', named, 0, 0, ARGV[8], ARGV[9], ARGV[10]))
+  tenant, key, ARGV[4], ARGV[5], '', named, 0, 0, ARGV[8], ARGV[9], ARGV[10], in_price, cached_price, out_price))
 note_run(prefix, ARGV[8], tonumber(ARGV[9]), reservation_id, now)
+fix_prices(prefix, ARGV[8], tonumber(ARGV[9]), priced, now)
 redis.call('ZADD', prefix .. 'leases', now + ARGV[7], reservation_id)
 return 1
 

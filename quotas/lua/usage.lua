@@ -4,13 +4,14 @@
 -- The sums of a tenant's ledger over days and rolled-up months; writes nothing. Called by Ledger.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 tenant, 2… days as YYYY-MM-DD, months as YYYY-MM
--- Returns  for each of them {{lane TAB model TAB key, requests, prompt, cached and output tokens}, …}
+-- Returns  for each of them {{lane TAB model TAB key, requests, prompt, cached and output tokens, money in nano-units,
+--          microseconds of accelerators, milliseconds of KV blocks}, …}
 local days = {}
 for i = 2, #ARGV do
   local sums, groups = redis.call('HGETALL', KEYS[1] .. 'usage:' .. ARGV[1] .. ':' .. ARGV[i]), {}
   for field = 1, #sums, 2 do
-    local requests, prompt, cached, output = struct.unpack(USAGE, sums[field + 1])
-    groups[#groups + 1] = {sums[field], requests, prompt, cached, output}
+    local requests, prompt, cached, output, spend, gpu, kv = unpack_usage(sums[field + 1])
+    groups[#groups + 1] = {sums[field], requests, prompt, cached, output, spend, gpu, kv}
   end
   days[#days + 1] = groups
 end
@@ -28,9 +29,9 @@ if (redis.call('GET', marker) or '') ~= ARGV[2] then return 0 end
 for i = 6, #ARGV do
   local sums, month = redis.call('HGETALL', usage .. ARGV[i]), usage .. string.sub(ARGV[i], 1, 7)
   for field = 1, #sums, 2 do
-    local a, b, c, d = struct.unpack(USAGE, sums[field + 1])
-    local e, f, g, h = struct.unpack(USAGE, redis.call('HGET', month, sums[field]) or NO_USAGE)
-    redis.call('HSET', month, sums[field], struct.pack(USAGE, a + e, b + f, c + g, d + h))
+    local added, stored = {unpack_usage(sums[field + 1])}, {unpack_usage(redis.call('HGET', month, sums[field]))}
+    for place = 1, USAGE_FIGURES do stored[place] = stored[place] + added[place] end
+    redis.call('HSET', month, sums[field], struct.pack(USAGE, unpack(stored, 1, USAGE_FIGURES)))
   end
   redis.call('PEXPIRE', month, ARGV[4])
   redis.call('DEL', usage .. ARGV[i])

@@ -5,12 +5,13 @@ monotonic clock. The same calls with the same times give the same plans. `look_a
 one runs, for the runner to make ready; the plan that follows need not agree with it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from fairlane.scheduler.planner import capacity
 from fairlane.scheduler.planner.coast import Coast, batch
 from fairlane.scheduler.planner.costs import CostModel, Pauses
 from fairlane.scheduler.planner.forecast import Lengths
+from fairlane.scheduler.planner.kv.block_map import block_map, held_by_tenant
 from fairlane.scheduler.planner.kv.blocks import BlockPool
 from fairlane.scheduler.planner.kv.host_claims import HostClaims
 from fairlane.scheduler.planner.kv.prefix_cache import PrefixCache
@@ -38,6 +39,7 @@ from fairlane.scheduler.planner.steps import (
     require,
 )
 from fairlane.scheduler.planner.waits import WaitLog
+from fairlane.scheduler.protocol.block_map import BlockMap
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
 from fairlane.scheduler.protocol.messages import Lease, Outcome, Paused, YieldMode
 
@@ -313,10 +315,23 @@ class Planner:
             self._coast.tell()
         return capacity.measure(self._index, self._lanes, self._pool, self._max_sequences, self._costs)
 
+    def block_map(self) -> BlockMap:
+        """Whose each block is now."""
+        if self._coast is not None:
+            self._coast.tell()
+        return block_map(self._pool, self._live())
+
+    def held_by_tenant(self) -> dict[str, int]:
+        """Device blocks that choices hold, of the tenants with most of them."""
+        return held_by_tenant(self._live())
+
+    def _live(self) -> Iterator[Sequence]:
+        return (seq for group in self._groups.values() for seq in group.live)
+
     def check_integrity(self) -> None:
         """Compare blocks and states. Raises IntegrityError naming the invariant that is broken."""
         self.land()
-        live = [seq for group in self._groups.values() for seq in group.live]
+        live = list(self._live())
         self._pool.check_integrity([seq.table for seq in live], [seq.slots for seq in live])
         for group in self._groups.values():
             group.check_integrity(self._pool)

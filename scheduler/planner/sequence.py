@@ -18,7 +18,7 @@ from enum import StrEnum
 
 from fairlane.scheduler.planner.steps import SeqId
 from fairlane.scheduler.protocol.lanes import LaneName
-from fairlane.scheduler.protocol.messages import FinishReason, Job
+from fairlane.scheduler.protocol.messages import FinishReason, Job, Preempted
 
 
 class State(StrEnum):
@@ -94,6 +94,8 @@ class Sequence:
     stalled_since_ms: float | None = None
     """Since when it has been paused or preempted; None while it is neither."""
     preemptions: int = 0
+    given_up: list[Preempted] = field(default_factory=list)
+    """Each time that it yielded blocks since it last ran; at most as often as it has blocks, and once more."""
     kind: Kind = field(init=False)
     """While it is not promoted; kept, since every step asks for that of hundreds."""
 

@@ -131,18 +131,18 @@ class StepBuilder:
         self._yields.append(Yield(seq.id, victim.mode, kept, gone, victim.resume_ms, copied))
         self._index.file(seq)
         self.yielded.add(seq.id)
+        taken = Preempted(
+            job_id=seq.id.job_id,
+            choice=seq.id.choice,
+            mode=victim.mode,
+            blocks=victim.blocks,
+            predicted_ms=victim.resume_ms,
+            bytes=victim.blocks * self._pool.bytes_per_block,
+            cause=cause,
+        )
+        seq.given_up.append(taken)
         if ran:
-            self._events.append(
-                Preempted(
-                    job_id=seq.id.job_id,
-                    choice=seq.id.choice,
-                    mode=victim.mode,
-                    blocks=victim.blocks,
-                    predicted_ms=victim.resume_ms,
-                    bytes=victim.blocks * self._pool.bytes_per_block,
-                    cause=cause,
-                )
-            )
+            self._events.append(taken)
 
     def force(self, seq: Sequence, mode: YieldMode, most: int | None, room: int) -> None:
         """Take a sequence's last blocks, all or at most so many, if it holds any and `room` host slots suffice."""
@@ -255,8 +255,9 @@ class StepBuilder:
     def _resume(self, seq: Sequence) -> None:
         if seq.stalled_since_ms is not None:
             stalled_ms = self._now_ms - seq.stalled_since_ms
-            self._events.append(Resumed(job_id=seq.id.job_id, choice=seq.id.choice, stalled_ms=stalled_ms))
+            self._events.append(_resumed(seq, stalled_ms))
             seq.stalled_since_ms = None
+            seq.given_up.clear()
             self._index.changes += 1
 
     def _give(self, seq: Sequence, count: int) -> None:
@@ -280,3 +281,21 @@ class StepBuilder:
 def decode_row(seq: Sequence) -> Row:
     """The next row of a decode, whose table has a block for it."""
     return Row(seq.id, (seq.output[-1],), seq.num_computed, seq.table_view, True, len(seq.output))
+
+
+def _resumed(seq: Sequence, stalled_ms: float) -> Resumed:
+    """That it is back, with all that it gave up meanwhile."""
+    job_id, choice = seq.id
+    if not seq.given_up:
+        return Resumed(job_id=job_id, choice=choice, stalled_ms=stalled_ms)
+    last = seq.given_up[-1]
+    return Resumed(
+        job_id=job_id,
+        choice=choice,
+        stalled_ms=stalled_ms,
+        mode=last.mode,
+        blocks=sum([each.blocks for each in seq.given_up]),
+        bytes=sum([each.bytes for each in seq.given_up]),
+        predicted_ms=sum([each.predicted_ms for each in seq.given_up]),
+        cause=last.cause,
+    )

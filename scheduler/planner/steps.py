@@ -170,6 +170,8 @@ class StepResult:
     """Rows that are not computed yet, where the runner does not wait for all: they are planned again."""
     cached_tokens: Mapping[SeqId, int] = field(default_factory=dict)
     """Of the prompts of these rows, what a cache had that the planner does not keep; said with any of their tokens."""
+    embeddings: Mapping[SeqId, bytes] = field(default_factory=dict)
+    """Of an embedder's rows, what is told in place of the token."""
     is_typical: bool = True
     """Steps like this one take `run_ms`."""
     run_ms: float = 0.0

@@ -13,6 +13,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
+from fairlane.scheduler.protocol.block_map import WatchBlocks
 from fairlane.scheduler.protocol.lanes import LaneName
 
 
@@ -79,6 +80,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """Tenants of one group may reuse each other's cached prompts; empty: a tenant only its own."""
     lane: LaneName
     prompt: tuple[int, ...]
+    inputs: tuple[int, ...] = ()
+    """Of an embedder's job: how many of the prompt's tokens each of its inputs has, in order."""
     n: int = 1
     max_tokens: int
     """Output tokens per choice."""
@@ -171,6 +174,9 @@ class TokenDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     an engine elsewhere has told it."""
     queued_ms: float | None = None
     """From the job's arrival to the step in which its prompt was begun; said with its first token under a lease."""
+    embedding: bytes = b""
+    """The vectors of an embedder's job, one for each input, of 32-bit floats, little-endian: they come alone, and no
+    token does."""
 
     def __repr__(self) -> str:
         return f"TokenDelta({self.job_id}/{self.choice} from {self.first_index}, {len(self.token_ids)} tokens)"
@@ -201,12 +207,19 @@ class Preempted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, t
     """None: nobody's; an operator's or a test's, or a worker of an earlier release did not say."""
 
 
-class Resumed(msgspec.Struct, frozen=True, kw_only=True, tag="resumed"):
-    """A preempted or paused choice runs again."""
+class Resumed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="resumed"):
+    """A preempted or paused choice runs again. What it gave up while it was away, said then or not, is told in sum."""
 
     job_id: str
     choice: int
     stalled_ms: float
+    mode: PreemptionMode = "keep"
+    """How it gave up the last of it."""
+    blocks: int = 0
+    bytes: int = 0
+    predicted_ms: float = 0.0
+    cause: Cause | None = None
+    """To whom it gave up the last of it."""
 
 
 class Paused(msgspec.Struct, frozen=True, kw_only=True, tag="paused"):
@@ -227,6 +240,10 @@ class JobSteps(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     decode_steps: int = 0
     waits_ms: dict[str, float] = {}
     """How long it had no part in a step, by the planner's reason; of several choices the one that waited longest."""
+    gpu_us: int = 0
+    """Its share of the measured time of its steps, by computed tokens, in microseconds; 0: nobody measured."""
+    kv_block_ms: int = 0
+    """KV blocks that it held, times how long, in milliseconds."""
 
 
 class Finished(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="finished"):
@@ -271,7 +288,7 @@ class Undrain(msgspec.Struct, frozen=True, kw_only=True, tag="undrain"):
     """Take jobs again."""
 
 
-Control = Cancel | Grant | Drain | Undrain
+Control = Cancel | Grant | Drain | Undrain | WatchBlocks
 
 
 # What a worker says about itself.
@@ -349,11 +366,18 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     Else unset, as above."""
     lacks: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     """Fields of a request that the workers' engine does not take; unset, as above, where it takes all."""
+    embedding_size: int | msgspec.UnsetType = msgspec.UNSET
+    """Numbers of the vectors of an embedder; unset, as above, of a model that generates."""
 
     @property
     def is_exact(self) -> bool:
         """Tokens are told as they were drawn."""
         return self.exact is not False
+
+    @property
+    def is_embedder(self) -> bool:
+        """It makes vectors of texts, and generates nothing."""
+        return self.embedding_size is not msgspec.UNSET
 
     @property
     def refused_fields(self) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ import msgspec
 import yaml
 
 from fairlane.scheduler.protocol.lanes import LATENCY, THROUGHPUT, Lane, LaneName
+from fairlane.scheduler.protocol.log_lines import LogFormat
 
 PREFIX = "FAIRLANE_"
 CONFIG_VARIABLE = "FAIRLANE_CONFIG"
@@ -24,8 +25,6 @@ NOT_SETTINGS = frozenset({CONFIG_VARIABLE, "FAIRLANE_URL"})
 TEST_PREFIX = "FAIRLANE_TEST_"
 """Knobs of the test suite, whose environment the processes that it starts inherit."""
 DEFAULT_MODEL = "SmolLM2-135M-Instruct"
-TRACE_ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-"""OpenTelemetry's own variables, the more special one first."""
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=100_000_000)]
@@ -138,7 +137,11 @@ class SharedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     admin_key: str | None = None
     """Of operators; None: `serve` makes one."""
     model: str = DEFAULT_MODEL
+    currency: Annotated[str, msgspec.Meta(pattern="^[A-Za-z]{1,8}$")] = "USD"
+    """What all prices and charges are in: a name, shown beside them."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: LogFormat = "text"
+    """`json`: an object in each line, with trace and request ids."""
     trusted_proxies: Networks = Networks()
     """Whose `x-forwarded-for` and `x-forwarded-proto` gateways believe."""
     lanes: LanesSettings = LanesSettings()
@@ -166,11 +169,6 @@ class SharedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 def _url(host: str, port: int) -> str:
     called = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - listened on, not called
     return f"http://[{called}]:{port}" if ":" in called else f"http://{called}:{port}"
-
-
-def sends_traces(environ: Mapping[str, str]) -> bool:
-    """There is somebody to send them to; else nobody makes any."""
-    return any(environ.get(name) for name in TRACE_ENDPOINTS)
 
 
 S = TypeVar("S", bound=SharedSettings)

@@ -10,25 +10,29 @@ Apart from the queues, under a hash tag of its own. Under `fl:{registry}:`
 | `queues` | hash | queue → SHA-256 of its card; goes when nothing is left of the queue |
 | `worker:<id>` | string | its encoded WorkerStatus; goes when its heartbeat stops |
 | `workers` | set | ids of workers that may be alive |
+| `blocks:<id>` | string | its encoded BlockMap, while somebody watches; goes after some seconds |
 """
 
 import hashlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
 
+from fairlane.scheduler.protocol.block_map import BlockMap, WatchBlocks
 from fairlane.scheduler.protocol.messages import Control, Drain, ModelCard, Undrain, WorkerStatus, encode
 from fairlane.scheduler.queue.keys import STREAM_LENGTH, control_stream
 from fairlane.scheduler.queue.types import RECORD_TTL_MS
 
+BLOCKS_TTL_MS = 5_000
 CARD_TTL_MS = 7 * 24 * 3_600_000
 _PREFIX = "fl:{registry}:"
 _MODELS, _QUEUES, _WORKERS = f"{_PREFIX}models", f"{_PREFIX}queues", f"{_PREFIX}workers"
 
 _card: msgspec.msgpack.Decoder[ModelCard] = msgspec.msgpack.Decoder(ModelCard)
+_block_map: msgspec.msgpack.Decoder[BlockMap] = msgspec.msgpack.Decoder(BlockMap)
 _status: msgspec.msgpack.Decoder[WorkerStatus] = msgspec.msgpack.Decoder(WorkerStatus)
 
 
@@ -152,18 +156,40 @@ class RedisRegistry:
         """Tell a worker to take jobs again; False where none of this name is alive."""
         return await self._tell(worker_id, Undrain())
 
+    async def watch_blocks(self, queue: str, worker_id: str, for_ms: int) -> None:
+        """Have a worker of a queue tell its block map about each second, for so long."""
+        await self._say(queue, worker_id, WatchBlocks(for_ms=for_ms))
+
+    async def show_blocks(self, blocks: BlockMap) -> None:
+        """A worker's block map, until it is replaced or some seconds have passed."""
+        await self._redis.execute_command("SET", _blocks(blocks.worker), encode(blocks), "PX", BLOCKS_TTL_MS)
+
+    async def blocks(self, worker_ids: Sequence[str]) -> list[BlockMap]:
+        """The block maps of these workers, of those that tell them."""
+        if not worker_ids:
+            return []
+        blobs = await self._redis.execute_command("MGET", *map(_blocks, worker_ids))
+        return [_block_map.decode(blob) for blob in blobs if blob is not None]
+
     async def _tell(self, worker_id: str, message: Control) -> bool:
         blob = await self._redis.execute_command("GET", _worker(worker_id))
         if blob is None:
             return False
-        stream = control_stream(_status.decode(blob).queue, worker_id)
+        await self._say(_status.decode(blob).queue, worker_id, message)
+        return True
+
+    async def _say(self, queue: str, worker_id: str, message: Control) -> None:
+        stream = control_stream(queue, worker_id)
         await self._redis.execute_command("XADD", stream, "MAXLEN", "~", STREAM_LENGTH, "*", "c", encode(message))
         await self._redis.execute_command("PEXPIRE", stream, RECORD_TTL_MS)
-        return True
 
 
 def _since(sha256: str) -> str:
     return f"{_PREFIX}since:{sha256}"
+
+
+def _blocks(worker_id: str) -> str:
+    return f"{_PREFIX}blocks:{worker_id}"
 
 
 def _worker(worker_id: str) -> str:

@@ -6,6 +6,7 @@
     calibration.py           a worker in figures: measured, or from a data sheet
     simulate.py              the event loop: arrivals, queue, workers, deaths
     cruise.py                steps of a simulated worker that need no plan
+    autoscaling.py           workers that come and go with the load, by a HorizontalPodAutoscaler's rule
     simulated_admission.py   admission as gateways decide it, on what workers last reported
     scenario.py              one simulated installation under a trace
     sizing.py                the smallest number of workers that keeps the lanes' targets, by search

@@ -368,3 +368,15 @@ def test_no_gateway_names_the_variable(command: Command) -> None:
     command.url = "http://127.0.0.1:9"
 
     assert "FAIRLANE_URL" in command.fails("lanes")
+
+
+def test_a_token_is_made_listed_and_revoked(command: Command) -> None:
+    made = command.json("tokens", "create", "on-call", "--role", "operator", "-o", "json")
+    table = command.ok("tokens", "list")
+    assert command.ok("tokens", "create", "dashboards").strip().startswith("flo-"), "alone on stdout"
+    command.ok("tokens", "revoke", made["id"])
+
+    assert (made["name"], made["role"], made["expires_at"]) == ("on-call", "operator", None)
+    assert "on-call" in table
+    assert made["token"] not in table
+    assert [each["name"] for each in command.json("tokens", "list", "-o", "json")] == ["dashboards"]

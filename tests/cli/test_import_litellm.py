@@ -206,10 +206,10 @@ def test_models_of_a_key_are_named_as_here(changed: dict[str, Any], scopes: list
     assert key.get("scopes", {}).get("models") == scopes
 
 
-def test_money_is_refused_exchanged_or_left_behind_as_the_operator_says() -> None:
+def test_money_stays_money_is_exchanged_or_left_behind_as_the_operator_says() -> None:
     worth = {"max_budget": 2.5, "budget_duration": "1d"}
 
-    assert "is money" in planned(worth, money=Money()).refused[0][1]
+    assert planned(worth, money=Money()).keys[0][1]["limits"]["spend_per_day"] == 2_500_000_000
     assert planned(worth).keys[0][1]["limits"]["tokens_per_day"] == 2_500
     left = planned(worth, money=Money(ignored=True))
     assert "limits" not in left.keys[0][1]

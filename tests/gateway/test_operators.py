@@ -6,7 +6,17 @@ import pytest
 import redis.asyncio
 
 from fairlane.gateway.errors import ApiError
-from fairlane.gateway.operators import FREE_GUESSES, GUESS_EVERY_S, LONGEST_HOLD_S, MOST_HELD, AdminKeys, Guesses
+from fairlane.gateway.operators.admin_key import (
+    FREE_GUESSES,
+    GUESS_EVERY_S,
+    LONGEST_HOLD_S,
+    MOST_HELD,
+    AdminKeys,
+    Guesses,
+)
+from fairlane.gateway.operators.admin_tokens import AdminTokens
+from fairlane.gateway.operators.operators import Operators
+from fairlane.gateway.operators.sessions import Sessions
 
 pytestmark = pytest.mark.anyio
 
@@ -15,17 +25,22 @@ SOON_S = 0.05
 """A held answer takes much longer, one that is not held much less."""
 
 
-async def said(keys: AdminKeys, key: str, address: str = "10.0.0.7") -> str:
+def operators(store: "redis.asyncio.Redis", keys: AdminKeys, guesses: Guesses | None = None) -> Operators:
+    tokens = AdminTokens(store)
+    return Operators(keys, tokens, Sessions(store, keys, tokens), guesses)
+
+
+async def said(known: Operators, key: str, address: str = "10.0.0.7") -> str:
     """`ok`, or the code of the refusal."""
     try:
-        await keys.check([(b"authorization", f"Bearer {key}".encode())], address)
+        await known.showing({"headers": [(b"authorization", f"Bearer {key}".encode())]}, address)
     except ApiError as error:
         return error.code
     return "ok"
 
 
 async def passes(keys: AdminKeys, key: str) -> bool:
-    return await said(keys, key) == "ok"
+    return await keys.works(key)
 
 
 async def is_held(guesses: Guesses, address: str) -> bool:
@@ -77,7 +92,7 @@ async def test_wrong_keys_of_an_address_wait_for_their_turn_and_are_refused_wher
 
 
 async def test_a_right_key_waits_for_nobody_s_guesses(store: "redis.asyncio.Redis") -> None:
-    keys = AdminKeys(store, KEY, Guesses(clock=lambda: 0.0))
+    keys = operators(store, AdminKeys(store, KEY), Guesses(clock=lambda: 0.0))
     wrong = [asyncio.create_task(said(keys, "wrong")) for _ in range(100)]
     answered, held = await asyncio.wait(wrong, timeout=SOON_S)
     assert len(held) == LONGEST_HOLD_S / GUESS_EVERY_S

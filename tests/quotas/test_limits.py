@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlane.quotas.limits import LARGEST, LIMIT_NAMES, RULES, Demand, Level, Limits, LimitsError, statuses
+from fairlane.quotas.limits import LARGEST, LIMIT_NAMES, RULES, Demand, Level, Limits, LimitsError, Prices, statuses
 from fairlane.quotas.sizing import heaviest, refusals, sized
 from fairlane.quotas.windows import FixedWindow, Minute, Totals
 
@@ -41,6 +41,8 @@ def test_the_names_are_those_of_the_contract() -> None:
         "queued_requests",
         "max_prompt_tokens",
         "max_output_tokens",
+        "spend_per_day",
+        "spend_per_month",
         "enqueued_batch_tokens",
     )
 
@@ -164,7 +166,7 @@ def test_cutting_gives_as_much_as_fits_and_never_more(figure: int, used: int, pr
 
 
 def test_every_rule_counts_something_but_the_queues() -> None:
-    one = Demand(3, 5, 5, 2, longest=2)
+    one = Demand(3, 5, 5, 2, longest=2, prices=Prices(input=7, cached=1, output=2))
 
     assert {rule.name: one.amount(rule) for rule in RULES} == {
         "requests_per_minute": 1,
@@ -177,4 +179,6 @@ def test_every_rule_counts_something_but_the_queues() -> None:
         "queued_requests": 0,
         "max_prompt_tokens": 2,
         "max_output_tokens": 5,
+        "spend_per_day": 3 * 7 + 10 * 2,
+        "spend_per_month": 3 * 7 + 10 * 2,
     }

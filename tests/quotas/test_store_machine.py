@@ -12,7 +12,7 @@ import redis.asyncio
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from fairlane.quotas.limits import LIMIT_NAMES, Limits
+from fairlane.quotas.limits import FREE, LIMIT_NAMES, Limits, Prices
 from fairlane.quotas.store import (
     TOMBSTONE_MS,
     AccessDenied,
@@ -41,6 +41,16 @@ EXAMPLES = int(os.environ.get("FAIRLANE_TEST_EXAMPLES", "25"))
 
 small_limits = st.fixed_dictionaries(
     {}, optional=dict.fromkeys(LIMIT_NAMES, st.sampled_from([0, 1, 2, 5, 30, 60, 100, 300, 10**15]))
+)
+prices = st.sampled_from(
+    [
+        FREE,
+        Prices(input=1, cached=1, output=2),
+        Prices(input=3, cached=1, output=7),
+        Prices(input=10, cached=0, output=0),
+        Prices(input=0, cached=0, output=5),
+        Prices(input=10**8, cached=99_999_999, output=10**8),
+    ]
 )
 limits_by = st.dictionaries(
     st.sampled_from([("smol", ""), ("", "latency"), ("smol", "latency"), ("other", ""), ("smol", "throughput")]),
@@ -160,6 +170,7 @@ class StoreMachine(RuleBasedStateMachine):
         until_ms=st.sampled_from([DAY_MS, DAY_MS, 2 * DAY_MS]),
         begun=st.lists(st.sampled_from([0, 1, 8, 20]), max_size=3),
         going=st.integers(0, 3),
+        prices=prices,
     )
     def reserve(
         self, reservation_id: str, tenant: str, once: str, until_ms: int, begun: list[int], going: int, **changes: Any
@@ -190,6 +201,7 @@ class StoreMachine(RuleBasedStateMachine):
         reservation_id=st.sampled_from(RESERVATIONS),
         tenant=st.sampled_from(TENANTS),
         prompt_tokens=st.sampled_from([0, 10, 29]),
+        cached_tokens=st.sampled_from([0, 0, 5, 29]),
         output_tokens=st.sampled_from([0, 1, 20, 200]),
         outcome=st.sampled_from(["finished", "cancelled", "rejected"]),
     )
@@ -203,6 +215,7 @@ class StoreMachine(RuleBasedStateMachine):
         tenant=st.sampled_from(list(ROOTS)),
         key_id=st.sampled_from(KEYS),
         is_batch=st.booleans(),
+        prices=prices,
     )
     def book(self, reservation_id: str, tenant: str, **changes: Any) -> None:
         self.both("book", ask(self.living(reservation_id), root=ROOTS[tenant], tenant=tenant, **changes))

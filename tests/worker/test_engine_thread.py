@@ -8,6 +8,7 @@ from threading import Thread
 
 import pytest
 
+from fairlane.scheduler.planner.planner import Planner
 from fairlane.scheduler.protocol.messages import Cancel, Finished, Grant, Lease, Outcome, Paused, TokenDelta
 from fairlane.scheduler.queue.types import Publication
 from fairlane.worker.engine_thread import Drop, EngineThread, WakeUpPipe
@@ -95,6 +96,20 @@ async def test_the_first_token_says_how_long_its_job_had_waited_when_its_prompt_
     assert deltas[0].queued_ms is not None
     assert 20_000.0 <= deltas[0].queued_ms < 20_000.0 + LIMIT_S * 1e3
     assert [delta.queued_ms for delta in deltas[1:]] == [None, None]
+
+
+@pytest.mark.parametrize(("generated", "taken_ms"), [((), 70.0), (((100,),), None)])
+async def test_the_end_tells_the_steps_and_the_wait_of_who_had_nothing_yet(
+    generated: tuple[tuple[int, ...], ...], taken_ms: float | None
+) -> None:
+    async with desk() as it:
+        it.thread.tell(Lease(job=job(max_tokens=3), epoch=1, arrived_ms_ago=70.0, generated=generated))
+        await it.until(it.ends)
+    (finished,) = [event for each in it.said for event in each.events if isinstance(event, Finished)]
+    assert finished.steps is not None
+    assert finished.steps.taken_ms == taken_ms
+    assert finished.steps.prefill_steps == 1
+    assert finished.steps.decode_steps == 2 - len(generated)
 
 
 async def test_an_idle_engine_says_at_once_what_it_could_start() -> None:
@@ -250,3 +265,33 @@ async def test_more_wake_ups_than_are_heard_neither_block_nor_fail() -> None:
     await heard.wait()
 
     pipe.close()
+
+
+async def test_a_look_is_answered_between_two_steps_and_while_there_is_none() -> None:
+    async with desk(gated=True) as it:
+        it.thread.tell(lease(max_tokens=3))
+        looking = it.thread.look(Planner.job_ids)
+        it.runner.open()
+        assert await looking == ["job"]
+        await it.until(it.ends)
+        assert await it.thread.look(Planner.job_ids) == []
+
+
+async def test_a_look_that_fails_is_the_asker_s_trouble_alone() -> None:
+    def fails(_: Planner) -> None:
+        raise ValueError("a defect")
+
+    async with desk() as it:
+        with pytest.raises(ValueError, match="a defect"):
+            await it.thread.look(fails)
+        it.thread.tell(lease(max_tokens=1))
+        await it.until(it.ends)
+    assert it.failures == []
+
+
+async def test_who_looks_is_no_reason_to_audit_again() -> None:
+    async with desk() as it:
+        await it.until(lambda: any(report.audited for report in it.reports))
+        for _ in range(20):
+            await it.thread.look(Planner.job_ids)
+    assert sum(report.audited for report in it.reports) == 1

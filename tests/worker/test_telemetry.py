@@ -1,11 +1,7 @@
-"""Metrics and spans: every name as documented, one trace per request, and no content anywhere."""
-
-from collections.abc import Iterable
+"""Metrics: every name as documented, with its unit, and no content anywhere."""
 
 import msgspec
 import pytest
-from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client import generate_latest
 
 from fairlane.scheduler.planner.costs import LEARNT_AFTER, CostModel
@@ -20,12 +16,11 @@ from fairlane.scheduler.protocol.messages import (
     TokenDelta,
     WorkerStatus,
 )
-from fairlane.scheduler.protocol.settings import TRACE_ENDPOINTS, sends_traces
 from fairlane.scheduler.queue.types import Publication
 from fairlane.worker.engine.engine import StepReport
 from fairlane.worker.heartbeat import Heartbeat
 from fairlane.worker.reports import LaneTokens, Report, WorkerLoad, token_runs
-from fairlane.worker.telemetry import Metrics, Traces, open_traces
+from fairlane.worker.telemetry import Metrics
 from tests.support.worker.scripted import job
 
 TRACE_ID, SPAN_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -47,7 +42,13 @@ def delta(first_index: int, *token_ids: int) -> TokenDelta:
     return TokenDelta(job_id="job", epoch=1, choice=0, first_index=first_index, token_ids=token_ids)
 
 
-def report(*events: Event, epoch: int = 1, step: StepReport | None = None, output: int = 0) -> Report:
+def report(
+    *events: Event,
+    epoch: int = 1,
+    step: StepReport | None = None,
+    output: int = 0,
+    begun: dict[str, float] | None = None,
+) -> Report:
     said = Publication("job", epoch, events, token_runs(events))
     return Report(
         obeyed=1,
@@ -64,6 +65,7 @@ def report(*events: Event, epoch: int = 1, step: StepReport | None = None, outpu
         ),
         step=step,
         tokens={"latency": LaneTokens(prefill=32, output=output)} if step else {},
+        begun=begun or {},
     )
 
 
@@ -71,79 +73,6 @@ def step() -> StepReport:
     row = Row(SeqId("job", 0), (51, 52), 0, (0,), samples=True, output_index=0)
     plan = StepPlan(number=1, rows=(row,), waits={"blocks": 3}, predicted_ms=30.0)
     return StepReport(plan, StepResult(number=1, run_ms=16.0, copy_ms=4.0), StepOutcome(), ())
-
-
-def spans(reports: Iterable[Report], *, taken: Lease) -> list[ReadableSpan]:
-    exporter = InMemorySpanExporter()
-    traces = Traces(exporter, worker_id="worker", model="tiny")
-    traces.took([taken])
-    for each in reports:
-        traces.turned(each)
-    traces.close()
-    return list(exporter.get_finished_spans())
-
-
-def test_prefill_and_decode_are_children_of_the_requests_span() -> None:
-    prefill, decode = spans([report(delta(0, 61)), report(delta(1, 62, 63), FINISHED)], taken=lease())
-    assert (prefill.name, decode.name) == ("prefill", "decode")
-    for span in (prefill, decode):
-        assert span.parent is not None
-        assert span.context is not None
-        assert f"{span.context.trace_id:032x}" == TRACE_ID
-        assert f"{span.parent.span_id:016x}" == SPAN_ID
-        assert span.attributes is not None
-        assert span.attributes["gen_ai.request.model"] == "tiny"
-        assert span.attributes["gen_ai.usage.input_tokens"] == 5
-    assert decode.attributes is not None
-    assert decode.attributes["gen_ai.usage.output_tokens"] == 3
-    assert decode.attributes["fairlane.outcome"] == "finished"
-
-
-def test_the_prefill_says_how_many_steps_came_before_the_first_token_and_how_many_were_its_own() -> None:
-    others = Row(SeqId("another", 0), (51,), 0, (0,), samples=True, output_index=0)
-    elsewhere = StepReport(StepPlan(number=1, rows=(others,)), StepResult(number=1), StepOutcome(), ())
-    prefill, _ = spans(
-        [report(step=elsewhere), report(step=step()), report(delta(0, 61), step=step()), report(step=elsewhere)],
-        taken=lease(),
-    )
-    assert prefill.attributes is not None
-    assert prefill.attributes["fairlane.steps"] == 3
-    assert prefill.attributes["fairlane.prefill_steps"] == 2
-
-
-def test_a_preemption_and_the_way_back_are_events_of_the_span() -> None:
-    _, decode = spans([report(delta(0, 61)), report(PREEMPTED), report(RESUMED, FINISHED)], taken=lease())
-    assert [(event.name, dict(event.attributes or {})) for event in decode.events] == [
-        ("preempted", {"choice": 0, "mode": "swap", "blocks": 3, "predicted_ms": 7.0}),
-        ("resumed", {"choice": 0, "stall_ms": 250.0}),
-    ]
-
-
-def test_a_job_that_leaves_without_an_end_closes_its_span() -> None:
-    (prefill,) = spans([], taken=lease())
-    assert prefill.attributes is not None
-    assert prefill.attributes["fairlane.outcome"] == "handed back"
-
-
-def test_what_is_said_under_an_older_epoch_is_not_traced() -> None:
-    (prefill,) = spans([report(delta(0, 61), FINISHED, epoch=1)], taken=lease(epoch=2))
-    assert prefill.name == "prefill"
-
-
-def test_no_span_is_made_where_no_endpoint_is_named() -> None:
-    assert open_traces({"OTEL_EXPORTER_OTLP_ENDPOINT": ""}, worker_id="worker", model="tiny") is None
-
-
-@pytest.mark.parametrize("name", TRACE_ENDPOINTS)
-def test_gateway_and_worker_make_spans_where_either_endpoint_is_named(name: str) -> None:
-    assert sends_traces({name: "http://collector:4318"})
-    assert not sends_traces({name: ""})
-
-
-def test_no_span_holds_a_token() -> None:
-    found = spans([report(delta(0, 61)), report(PREEMPTED, delta(1, 62), FINISHED)], taken=lease())
-    shown = "".join(span.to_json() for span in found)
-    assert not any(f"{token}," in shown or f"{token}]" in shown for token in (61, 62))
 
 
 def test_a_step_and_its_events_are_counted() -> None:

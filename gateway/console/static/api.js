@@ -67,6 +67,16 @@ export async function change(method, path, body = {}, { version, patience } = {}
   return response.status === 204 ? null : response.json();
 }
 
+/** Sends a file. Raises ApiError. */
+export async function upload(path, file, patience) {
+  const form = new FormData();
+  form.append("file", file);
+  const limits = AbortSignal.timeout(patience);
+  const response = await fetch(`${ADMIN}${path}`, { method: "POST", headers: CSRF, body: form, cache: "no-store", signal: limits });
+  if (!response.ok) throw await refusal(response);
+  return response.json();
+}
+
 /** What a list holds up to `most` items, page by page. */
 export async function list(path, fields = {}, { most = 1000, signal } = {}) {
   const found = [];

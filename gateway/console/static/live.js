@@ -4,10 +4,14 @@ import { SignedOut, get, getIfThere } from "./api.js";
 
 const EVERY_MS = 2000;
 const RETRY_MS = 3000;
+const LINGERS_MS = 5000;
 const listeners = new Map([["overview", new Set()], ["kv", new Set()]]);
 let source = null;
 let timer = 0;
 let lastOverview = null;
+let lingering = 0;
+let hasStream = true;
+let hasMaps = false;
 let status = () => {};
 let ended = () => {};
 
@@ -17,16 +21,22 @@ export function watch(onstatus, onend) {
   ended = onend;
 }
 
-/** Calls back with each `overview` or `kv` until the signal aborts; the last overview at once. */
+/**
+ * Calls back with each `overview` or `kv` until the signal aborts; with the last overview at once. Of `kv` with null where
+ * this gateway does not tell it.
+ */
 export function follow(kind, signal, callback) {
   const set = listeners.get(kind);
   set.add(callback);
   signal.addEventListener("abort", () => {
     set.delete(callback);
-    if (![...listeners.values()].some((each) => each.size)) stop();
+    clearTimeout(lingering);
+    lingering = setTimeout(() => isWanted() || stop(), LINGERS_MS); // from view to view the stream stays
   });
   if (kind === "overview" && lastOverview) callback(lastOverview);
   if (!source && !timer) start();
+  else if (kind === "kv" && source && !hasMaps) reopen();
+  else if (kind === "kv" && !hasStream) callback(null);
 }
 
 export function stop() {
@@ -35,6 +45,7 @@ export function stop() {
   clearTimeout(timer);
   timer = 0;
   lastOverview = null;
+  status("", false);
 }
 
 const isWanted = () => [...listeners.values()].some((each) => each.size);
@@ -53,22 +64,34 @@ async function start() {
     if (!isWanted()) return stop();
     if (overview === null) return readInTurn();
     heard(overview);
-    return open();
+    return hasStream ? open() : readInTurn();
   } catch (error) {
     return again(error, start);
   }
 }
 
+function reopen() {
+  source.close();
+  open();
+}
+
+/** The maps of blocks come with the stream where somebody looks at them. */
 function open() {
   timer = 0;
-  source = new EventSource("/admin/v1/live");
+  let wasOpen = false;
+  hasMaps = listeners.get("kv").size > 0;
+  source = new EventSource(`/admin/v1/live?kv=${hasMaps}`);
+  source.addEventListener("open", () => (wasOpen = true));
   source.addEventListener("overview", (event) => heard(JSON.parse(event.data)));
+  source.addEventListener("unavailable", () => status("Not updated: the store does not answer.", true));
   source.addEventListener("kv", (event) => tell("kv", JSON.parse(event.data)));
   source.addEventListener("error", () => {
-    status("Reconnecting…", true);
-    if (source?.readyState !== EventSource.CLOSED) return;
+    if (source?.readyState !== EventSource.CLOSED) return status("Reconnecting…", true);
     source = null; // refused: the session has ended, or there is no stream
-    timer = setTimeout(readInTurn, RETRY_MS);
+    if (wasOpen) return (timer = setTimeout(start, RETRY_MS));
+    hasStream = false;
+    tell("kv", null);
+    return readInTurn();
   });
 }
 

@@ -5,6 +5,7 @@ import { ApiError, SignedOut, getIfThere, session } from "./api.js";
 const RANKS = { viewer: 0, operator: 1, owner: 2 };
 const OWNER = { name: "admin", role: "owner" };
 let who = null;
+let single = null;
 
 /** Whether the role may do what needs at least this one. A button that it may not use is not there. */
 export const may = (role) => who !== null && (RANKS[who.role] ?? 0) >= RANKS[role];
@@ -12,17 +13,25 @@ export const mayChange = () => may("operator");
 export const mayOwn = () => may("owner");
 export const signedIn = () => who;
 
+/** How a company's identity provider signs in: `{name, url}`; null where none is configured. */
+export const singleSignOn = () => single;
+
 /** Learns who is signed in. Raises SignedOut where nobody is. A gateway without named operators has one: the owner. */
 export async function recognise() {
+  const told = await asked();
+  single = told.oidc ?? null;
+  who = told.operator;
+  if (who === null) throw new SignedOut(401, { message: "Nobody is signed in." });
+  return who;
+}
+
+async function asked() {
   try {
-    const response = await session("GET");
-    who = response.status === 204 ? OWNER : { ...OWNER, ...(await response.json()) };
+    return await (await session("GET")).json();
   } catch (error) {
     if (!(error instanceof ApiError) || ![404, 405].includes(error.status)) throw error;
-    await getIfThere("/workers", { limit: 1 }); // an older gateway says nothing of who it is
-    who = OWNER;
+    return { operator: (await getIfThere("/me")) ?? ((await getIfThere("/workers", { limit: 1 })) && OWNER) };
   }
-  return who;
 }
 
 export async function signIn(key) {

@@ -5,7 +5,7 @@
 -- Writes what one gateway has to say: records of requests that ended, of those that run, and what runs no more. Called by
 -- RecordStore.
 -- KEYS[1]  prefix of all keys
--- ARGV     1 gateway, 2 most records of ended requests, 3 plain ones that stay beside the special ones, 4 how long those
+-- ARGV     1 gateway, 2 most records of ended requests, 3 plain ones beyond which these make room first, 4 how long those
 --          that run are kept, ms, 5 how many ended; then of each: id, when it ended (ms), 1 or 0 (special), its names
 --          (with a NUL behind each), the document; then how many run; then of each: id, its names, the document; then
 --          of those that run no more: id, its names

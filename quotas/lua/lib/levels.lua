@@ -18,11 +18,20 @@ local function turn_day(prefix, level, tenant, zone, now)
   figures[ZONE] = zone
   local before = figures[DAY]
   if before == today.number then return end
-  if figures[DAY_SUM] > 0 then level.closing = {before, figures[DAY_SUM], figures[MONTH_SUM]} end
+  if figures[DAY_SUM] > 0 or figures[DAY_SPEND] > 0 then
+    level.closing = {before, figures[DAY_SUM], figures[MONTH_SUM], figures[DAY_SPEND], figures[MONTH_SPEND]}
+  end
   local month, day = names_of(today.number)
-  local spent = redis.call('HMGET', prefix .. 'spent:' .. level.id .. ':' .. month, day, 'month')
-  figures[DAY], figures[DAY_SUM] = today.number, tonumber(spent[1]) or 0
-  if math.floor(before / 100) ~= math.floor(today.number / 100) then figures[MONTH_SUM] = tonumber(spent[2]) or 0 end
+  local spent = redis.call('HMGET', prefix .. 'spent:' .. level.id .. ':' .. month, day, 'month', day .. ':spend', 'month:spend')
+  figures[DAY], figures[DAY_SUM], figures[DAY_SPEND] = today.number, tonumber(spent[1]) or 0, tonumber(spent[3]) or 0
+  if math.floor(before / 100) ~= math.floor(today.number / 100) then
+    figures[MONTH_SUM], figures[MONTH_SPEND] = tonumber(spent[2]) or 0, tonumber(spent[4]) or 0
+  end
+end
+
+-- Where what stands behind a card's limits begins.
+local function tail_of(card)
+  return CARD_BYTES + (select(3, struct.unpack(CARD, card)) >= WITH_SPEND and SPEND_BYTES or 0) + 1
 end
 
 -- What a card says: {limits (by a rule's number), rules (those that are set), shadow (by name), state, number, is_paced
@@ -30,8 +39,15 @@ end
 -- through all of it again and again, which costs more than this.
 local function parse(card)
   local state, number, mask = struct.unpack(CARD, card)
+  local with_spend = mask >= WITH_SPEND
   local found = {limits = {struct.unpack(LIMITS, card, LIMITS_FROM)}, rules = {}, state = state, number = number,
-    shadow = mask > 0 and in_shadow(mask) or NONE_IN_SHADOW, is_paced = false}
+    shadow = NONE_IN_SHADOW, is_paced = false}
+  found.limits[#RULES - 1], found.limits[#RULES] = -1, -1
+  if with_spend then
+    found.limits[#RULES - 1], found.limits[#RULES] = struct.unpack(SPEND_LIMITS, card, CARD_BYTES + 1)
+    mask = mask - WITH_SPEND
+  end
+  found.shadow = mask > 0 and in_shadow(mask) or NONE_IN_SHADOW
   for place = 1, #RULES do
     if found.limits[place] >= 0 then
       found.rules[#found.rules + 1] = RULES[place]
@@ -81,7 +97,9 @@ end
 -- Those of a request's model and lane, and of all tenants above, as the opened tenant's card has them; '' or as JSON.
 local function others_of(tenant, id, model, lane)
   if #tenant.card <= CARD_BYTES then return {}, '' end
-  local named, places = cjson.decode(string.sub(tenant.card, CARD_BYTES + 1)), {}
+  local tail = string.sub(tenant.card, tail_of(tenant.card))
+  if tail == '' then return {}, '' end
+  local named, places = cjson.decode(tail), {}
   for _, by in ipairs(named[1]) do
     if (by[1] == '' or by[1] == model) and (by[2] == '' or by[2] == lane) then
       places[#places + 1] = {'model_lane', 'by:' .. id .. ':' .. by[2] .. ':' .. by[1], id}
@@ -120,6 +138,6 @@ local function barred(levels, tenant, now)
   if reason then return reason end
   local key = levels[2]
   if not key or key.scope ~= 'key' then return nil end
-  if key.state ~= ACTIVE or string.sub(key.card, CARD_BYTES + 1) ~= tenant then return 'revoked' end
+  if key.state ~= ACTIVE or string.sub(key.card, tail_of(key.card)) ~= tenant then return 'revoked' end
   if key.number > 0 and key.number <= now then return 'expired' end
 end

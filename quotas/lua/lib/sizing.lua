@@ -33,8 +33,10 @@ end
 -- What the limits leave (see sizing.py).
 local SHARE = 8
 
-local function room_of(level, rule, prompt)
+-- Output tokens that a rule has room for beside a prompt.
+local function room_of(level, rule, prompt, prices)
   local room = level.limits[rule.number] - used(level, rule) - reserved(level, rule)
+  if rule.is_spend then return math.floor((room - prompt * prices.input) / prices.output) end
   return rule.counts[1] == 'input' and room - prompt or room
 end
 
@@ -70,17 +72,18 @@ local function portion(levels, quantum, choices)
 end
 
 -- How much a request gets at first (see sizing.py).
+-- Prices are {input, cached, output}: nano-units per token.
 -- An ask is {requests, input, prompt (the longest), ceiling (the most per choice), start (what the longest choice begins
 -- with), choice (held per choice on top), choices (that go on), owed (held beside that), output (held by all), stated
 -- (whether the caller asked for the ceiling)}.
 
 -- What a request holds at first; quantum 0: all at once.
-local function size(levels, ask, quantum)
+local function size(levels, ask, quantum, prices)
   local metered, room = false, math.huge
   for _, level in ipairs(levels) do
     for _, rule in ipairs(level.rules) do
-      if rule.last == 'output' then
-        metered, room = true, math.min(room, level.shadow[rule.name] and room or room_of(level, rule, ask.input))
+      if output_weight(rule, prices) > 0 then
+        metered, room = true, math.min(room, level.shadow[rule.name] and room or room_of(level, rule, ask.input, prices))
       end
     end
   end
@@ -93,29 +96,30 @@ local function size(levels, ask, quantum)
   end
   if quantum == 0 then ask.ceiling = ask.start + ask.choice end
   ask.output = ask.choice * ask.choices + ask.owed
+  ask.spend = ask.input * prices.input + ask.output * prices.output
 end
 
 -- Why a request does not fit (see sizing.py).
 
 -- What a rule counts of an ask: of what it holds at first, and of all that was asked for. A limit in shadow has not cut
 -- it, and counts the least that it would have been cut to.
-local function amounts_of(ask, rule, shadow)
-  local amount = amount_of(ask, rule)
+local function amounts_of(ask, rule, shadow, prices)
+  local amount, weight = amount_of(ask, rule), output_weight(rule, prices)
   local later = math.max(0, ask.ceiling - ask.start - ask.choice) * ask.choices
-  local most = ask.stated and rule.last == 'output' and amount + later or amount
+  local most = ask.stated and amount + later * weight or amount
   if not shadow then return amount, most end
-  if rule.last == 'output' and ask.is_cut then amount = amount - (ask.choice - math.min(1, ask.choice)) * ask.choices end
+  if ask.is_cut then amount = amount - (ask.choice - math.min(1, ask.choice)) * ask.choices * weight end
   if rule.last == 'ceiling' and not ask.stated then amount = 1 end
   return amount, ask.stated and most or amount
 end
 
 -- The heaviest refusal (what can never fit, else what takes longest), or nil; and the numbers of those in shadow.
-local function refusal(levels, ask, now)
+local function refusal(levels, ask, now, prices)
   local heaviest, shadowed = nil, ''
   for _, level in ipairs(levels) do
     for _, rule in ipairs(level.rules) do
       local figure, shadow = level.limits[rule.number], level.shadow[rule.name]
-      local amount, most = amounts_of(ask, rule, shadow)
+      local amount, most = amounts_of(ask, rule, shadow, prices)
       local excess = used(level, rule) + reserved(level, rule) + amount - figure
       if level.paused and rule.is_paced and not shadow then excess = math.max(1, excess) end
       if most <= figure and (excess <= 0 or amount <= 0) then
@@ -147,7 +151,7 @@ end
 
 -- Notes in `found` what one rule leaves.
 local function look(found, level, rule, wanted, own, place, now)
-  local unit, room = wanted.unit, room_of(level, rule, 0)
+  local unit, room = wanted.unit, room_of(level, rule, 0, wanted.prices)
   local behind = rule.is_paced and level.paused and (not place or is_before(level.paused, place))
   found.tokens = math.min(found.tokens, behind and 0 or math.max(0, room))
   if room >= unit and not behind then return end
@@ -156,20 +160,21 @@ local function look(found, level, rule, wanted, own, place, now)
     level.binds, found.is_full = true, true
     local missing = unit - room + (behind and before(level, place) or 0)
     found.retry = math.max(found.retry, missing > 0 and minute_frees(level, missing, rule) - now or BLOCKED_MS)
-  elseif room + reserved(level, rule) - own < unit then
+  elseif level.limits[rule.number] - used(level, rule) - (rule.is_spend and own.spend or own.output) <
+    unit * output_weight(rule, wanted.prices) then
     found.spent = found.spent or rule.name
   else
     found.retry = math.max(found.retry, BLOCKED_MS)
   end
 end
 
--- What a running request gets of `wanted` {tokens, unit}, in multiples of the unit: {tokens, limited_by (name or ''),
+-- What a running request gets of `wanted` {tokens, unit, prices} beside its own {output, spend}, in multiples of the unit: {tokens, limited_by (name or ''),
 -- is_spent, retry (ms), is_full (some minute)}. A level whose minute is in the way `binds`.
 local function more(levels, wanted, own, place, now)
   local found = {tokens = wanted.tokens, retry = 0, is_full = false}
   for _, level in ipairs(levels) do
     for _, rule in ipairs(level.rules) do
-      if rule.last == 'output' and not level.shadow[rule.name] then look(found, level, rule, wanted, own, place, now) end
+      if output_weight(rule, wanted.prices) > 0 and not level.shadow[rule.name] then look(found, level, rule, wanted, own, place, now) end
     end
   end
   found.tokens = found.tokens - found.tokens % wanted.unit

@@ -27,6 +27,9 @@ local function write_beside(prefix, level)
     local month, day = names_of(level.closing[1])
     local spent = prefix .. 'spent:' .. level.id .. ':' .. month
     redis.call('HSET', spent, day, level.closing[2], 'month', level.closing[3])
+    if level.closing[5] > 0 then
+      redis.call('HSET', spent, day .. ':spend', level.closing[4], 'month:spend', level.closing[5])
+    end
     redis.call('PEXPIRE', spent, SPENT_MS)
   end
 end
@@ -38,6 +41,7 @@ local function write_levels(prefix, levels, reservation_key, record)
   for _, level in ipairs(levels) do
     if level.figures[HELD + 1] < 1 then clear(level.figures, HELD) end
     if level.figures[BATCH + 1] < 1 then clear(level.figures, BATCH) end
+    if level.figures[HELD + 1] < 1 and level.figures[BATCH + 1] < 1 then level.figures[HELD_SPEND] = 0 end
     if level.is_rebuilt or level.left or level.closing or #level.older > MOST_BESIDE then write_beside(prefix, level) end
     level.packed = pack_figures(level.figures) .. level.older
     values[size + 1], values[size + 2] = level.key, level.packed
@@ -74,8 +78,10 @@ local function levels_of(prefix, reservation, now)
 end
 
 -- Adds to what a level's reservations hold.
-local function hold(level, requests, input, output)
-  add_to(level.figures, level.is_batch and BATCH or HELD, requests, input, output)
+local function hold(level, requests, input, output, spend)
+  local figures = level.figures
+  add_to(figures, level.is_batch and BATCH or HELD, requests, input, output)
+  figures[HELD_SPEND] = figures[HELD_SPEND] + spend
 end
 
 -- Counts a new request.
@@ -90,6 +96,26 @@ local function paid_for(prefix, once, now)
   local paid = redis.call('HMGET', prefix .. 'paid:' .. once, 'input', 'output', 'until_ms')
   if (tonumber(paid[3]) or 0) <= now then return 0, 0, 0 end
   return tonumber(paid[1]), tonumber(paid[2]), tonumber(paid[3])
+end
+
+-- Packed prices for a request: those of its first run under its idempotency key, where it has one and that is known; else
+-- those that hold now, '' for none.
+local function prices_for(prefix, once, prices, now)
+  if once ~= '' then
+    local fixed = redis.call('HGET', prefix .. 'paid:' .. once, 'prices')
+    if fixed and struct.unpack('<d', fixed) > now then return string.sub(fixed, 9) end
+  end
+  return prices == '' and ZEROS or prices
+end
+
+-- Fixes them for the runs that follow, as long as the key is known.
+local function fix_prices(prefix, once, until_ms, prices, now)
+  if once == '' or until_ms <= now then return end
+  local key = prefix .. 'paid:' .. once
+  local fixed = redis.call('HGET', key, 'prices')
+  if fixed and struct.unpack('<d', fixed) > now then return end
+  redis.call('HSET', key, 'prices', struct.pack('<d', until_ms) .. prices)
+  redis.call('PEXPIRE', key, until_ms - now + KEPT_MORE_MS)
 end
 
 -- Of tokens that are to be charged to a reservation beyond what it was, those that no run under its idempotency key has paid
@@ -123,8 +149,9 @@ local function note_run(prefix, once, until_ms, reservation_id, now)
   redis.call('PEXPIRE', runs, until_ms - now)
 end
 
-local function charge(level, input, output)
+local function charge(level, input, output, spend)
   local figures = level.figures
   if not level.is_batch then minute_add(level, 0, input, output) end
   figures[DAY_SUM], figures[MONTH_SUM] = figures[DAY_SUM] + input + output, figures[MONTH_SUM] + input + output
+  figures[DAY_SPEND], figures[MONTH_SPEND] = figures[DAY_SPEND] + spend, figures[MONTH_SPEND] + spend
 end

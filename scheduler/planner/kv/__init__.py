@@ -4,6 +4,7 @@
     prefix_cache.py   which blocks hold which tokens, and which of them is evicted first
     prefix_reuse.py   what a sequence takes from that cache, and what it leaves there
     host_claims.py    host slots that are promised: to exact work, and to paused work by its tenant's share
+    block_map.py      whose each block is now, for people to look at
     lane_floors.py    blocks that a lane keeps against the lanes above
 
 The planner alone calls in. Every call keeps the accounting consistent, and `BlockPool.check_integrity` proves it in

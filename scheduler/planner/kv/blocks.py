@@ -13,7 +13,7 @@ is made.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
 
 from fairlane.scheduler.planner.kv.prefix_cache import PrefixCache, Scope
@@ -43,6 +43,11 @@ class HostSlots:
         """Slots that sequences hold."""
         waiting = len(self._retired) + len(self._arriving)
         return self._count - self.free - waiting
+
+    @property
+    def copies(self) -> Mapping[int, int]:
+        """The slots that are copies, by the device blocks that they are copies of; a view."""
+        return self._copies
 
     @property
     def unused(self) -> int:

@@ -15,7 +15,7 @@ Source: Young, "The k-server dual and loose competitiveness for paging" (Algorit
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from fairlane.scheduler.planner.steps import require
@@ -112,6 +112,10 @@ class PrefixCache:
     def knows(self, block: int) -> bool:
         """Is this block in a tree? Then it is not to be written."""
         return block in self._nodes
+
+    def idle_blocks(self) -> Iterator[tuple[int, Scope]]:
+        """The blocks that nobody holds, and whose each is."""
+        return ((block, node.branch.scope) for block, node in self._nodes.items() if node.idle_since)
 
     def find(self, scope: Scope, table: Sequence[int], first: int, chunks: Iterable[bytes]) -> list[int]:
         """The blocks that hold these chunks of tokens, as far as there are any, behind a table's first blocks, which

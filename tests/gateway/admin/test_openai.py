@@ -8,7 +8,7 @@ import pytest
 from openai.resources.admin.organization import AsyncOrganization
 
 from fairlane.gateway.admin.openai.routes import OPERATIONS, PREFIX
-from fairlane.quotas.limits import LARGEST
+from fairlane.quotas.limits import LARGEST, Prices
 from tests.support.gateway.admin_app import ADMIN_KEY, HEADERS, AdminBench, ask
 
 pytestmark = pytest.mark.anyio
@@ -151,6 +151,23 @@ async def test_usage_is_that_of_the_ledger(bench: AdminBench, organization: Asyn
     assert (summed.num_model_requests, summed.input_tokens, summed.project_id, summed.model) == (4, 130, None, None)
     assert one.data[0].results[0].num_model_requests == 2  # type: ignore[union-attr]
     assert none.data[0].results == []
+
+
+async def test_costs_are_those_of_the_ledger(bench: AdminBench, organization: AsyncOrganization) -> None:
+    await bench.done("POST", "/tenants", json={"id": "acme"})
+    prices = Prices(input=1_000_000, cached=1_000_000, output=2_000_000)
+    await bench.spend("acme", prompt=10, output=5, prices=prices)
+    await bench.spend("acme", prompt=10, output=5)
+
+    page = await organization.usage.costs(start_time=today(), group_by=["project_id", "line_item"])
+    none = await organization.usage.costs(start_time=today(), line_items=["large"])
+
+    (result,) = page.data[-1].results
+    assert result.object == "organization.costs.result"
+    assert (result.project_id, result.line_item, result.api_key_id) == ("acme", "tiny", None)
+    assert result.amount is not None
+    assert (result.amount.value, result.amount.currency) == (0.02, "eur")
+    assert none.data[-1].results == []
 
 
 async def test_usage_comes_page_by_page_day_by_day(organization: AsyncOrganization) -> None:

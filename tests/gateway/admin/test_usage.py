@@ -12,7 +12,7 @@ from tests.support.quotas.auditing import failing
 
 pytestmark = pytest.mark.anyio
 
-FIGURES = ("requests", "prompt_tokens", "cached_tokens", "output_tokens")
+FIGURES = ("requests", "prompt_tokens", "cached_tokens", "output_tokens", "cost", "gpu_seconds", "kv_block_seconds")
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +26,7 @@ async def acme(bench: AdminBench) -> None:
 async def test_usage_adds_up_what_was_settled(bench: AdminBench) -> None:
     report = await bench.done("GET", "/tenants/acme/usage")
 
-    assert report["total"] == {"requests": 3, "prompt_tokens": 130, "cached_tokens": 0, "output_tokens": 62}
+    assert report["total"] == dict.fromkeys(FIGURES, 0) | {"requests": 3, "prompt_tokens": 130, "output_tokens": 62}
     assert report["data"] == [report["total"]]
 
 

@@ -24,6 +24,8 @@ AFTER: dict[str, tuple[int, dict[str, Any], int, str]] = {
     "output_tokens_per_minute": (9, TEN, 429, "rate_limit_exceeded"),
     "tokens_per_day": (10, TEN, 429, "insufficient_quota"),
     "tokens_per_month": (10, TEN, 429, "insufficient_quota"),
+    "spend_per_day": (10, TEN, 429, "insufficient_quota"),
+    "spend_per_month": (10, TEN, 429, "insufficient_quota"),
     "max_prompt_tokens": (1, {**TEN, "prompt": [5, 6]}, 400, "request_exceeds_limit"),
     "max_output_tokens": (9, {**TEN, "max_tokens": 10}, 400, "request_exceeds_limit"),
 }
@@ -39,6 +41,8 @@ OF_ITS_OWN = {("parent", "queued_requests")}
 @pytest.fixture
 async def served(valkey_url: str) -> AsyncIterator[Served]:
     async with serving(settings(valkey_url)) as opened:
+        prices = [{"input": 1, "output": 1}]
+        assert (await admin(opened, "PUT", "/prices", {"prices": prices})).is_success
         yield opened
 
 

@@ -95,7 +95,7 @@ def test_fifty_thousand_lines_take_little_memory() -> None:
         (line(""), "custom_id"),
         (line("x" * 513), "custom_id"),
         (line("a", method="GET"), "method"),
-        (line("a", url="/v1/embeddings"), "url"),
+        (line("a", url="/v1/moderations"), "url"),
         (json.dumps({"custom_id": "a", "method": "POST", "url": COMPLETIONS, "body": []}).encode(), "body"),
         (json.dumps({"custom_id": "a", "method": "POST", "url": COMPLETIONS}).encode(), "body"),
     ],

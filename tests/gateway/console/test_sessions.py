@@ -5,7 +5,10 @@ from typing import Any
 import httpx
 import pytest
 
-from fairlane.gateway.operators import LASTS_S, AdminKeys, Sessions
+from fairlane.gateway.operators.admin_key import AdminKeys
+from fairlane.gateway.operators.admin_tokens import AdminTokens
+from fairlane.gateway.operators.operator import OWNER
+from fairlane.gateway.operators.sessions import LASTS_S, Sessions
 from tests.support.gateway.admin_app import HEADERS, AdminBench, HandFleet, application
 
 pytestmark = pytest.mark.anyio
@@ -108,8 +111,9 @@ async def test_any_gateway_knows_it_and_with_another_key_none_does(bench: AdminB
     key = "k" * 32 if configured else None
     here, there = (AdminKeys(bench.redis, key) for _ in range(2))
     await here.ensure()
-    session = await Sessions(bench.redis, here).begin()
-    await Sessions(bench.redis, there).check(session)
+    tokens = AdminTokens(bench.redis)
+    session = await Sessions(bench.redis, here, tokens).begin(OWNER)
+    assert await Sessions(bench.redis, there, tokens).operator(session) == OWNER
 
     if configured:
         there = AdminKeys(bench.redis, "another" * 8)
@@ -117,4 +121,20 @@ async def test_any_gateway_knows_it_and_with_another_key_none_does(bench: AdminB
         await bench.redis.delete(AdminKeys.STORED_AT)
         await there.ensure()
     with pytest.raises(Exception, match="Incorrect API key"):
-        await Sessions(bench.redis, there).check(session)
+        await Sessions(bench.redis, there, tokens).operator(session)
+
+
+async def test_anyone_may_ask_whether_and_as_whom_they_are_signed_in(bench: AdminBench) -> None:
+    session = await signed_in(bench)
+
+    async def told(headers: dict[str, str]) -> Any:
+        answer = await bench.http.get("/console/session", headers=headers)
+        bench.http.cookies.clear()
+        assert answer.status_code == 200
+        return answer.json()["operator"]
+
+    assert await told({}) is None
+    assert await told({"cookie": "fairlane=nonsense"}) is None
+    assert await told(session) == {"name": "admin", "role": "owner", "kind": "key"}
+    assert await status(bench, "DELETE", "/console/session", session | OWN) == 204
+    assert await told(session) is None

@@ -131,7 +131,7 @@ async def test_what_http_can_have_wrong_is_said_of_every_call() -> None:
         assert {"400", "405", "431"} <= operation["responses"].keys(), path
 
 
-REFUSED = {("post", "/v1/embeddings"), ("get", "/v1/responses")}
+REFUSED = {("get", "/v1/responses")}
 """Always, as far as such a document can tell: a WebSocket is none of its answers."""
 
 

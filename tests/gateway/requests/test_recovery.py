@@ -2,10 +2,13 @@
 
 import asyncio
 import secrets
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
 import pytest
 
+from fairlane.gateway.records.record import RequestRecord
+from fairlane.gateway.records.storage import RecordStore
 from fairlane.gateway.requests.recovery import Reaper
 from fairlane.gateway.requests.request import job_ids
 from fairlane.quotas import keyspace
@@ -16,7 +19,7 @@ from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import Job
 from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.store.errors import StoreUnavailable
-from tests.support.gateway.served import ASKED, CHAT, Served, error_of, serving, settings, until
+from tests.support.gateway.served import ASKED, CHAT, WAIT_S, Served, error_of, serving, settings, until
 from tests.support.quotas.house import ask
 
 pytestmark = pytest.mark.anyio
@@ -30,10 +33,10 @@ async def served(valkey_url: str) -> AsyncIterator[Served]:
         yield opened
 
 
-async def orphan(served: Served, *, max_tokens: tuple[int, ...] = (50,), unput: int = 0) -> None:
+async def orphan(served: Served, *, max_tokens: tuple[int, ...] = (50,), unput: int = 0, name: str = "") -> None:
     """A request of a gateway that died: reserved, a job put for each of `max_tokens`, some not put; nobody's."""
     prompts = len(max_tokens) + unput
-    ids = job_ids(secrets.token_hex(12), prompts)
+    ids = job_ids(name or secrets.token_hex(12), prompts)
     asked = ask(ids[0], model="tiny", prompts=(len(PROMPT),) * prompts, max_output_tokens=50)
     await served.resources.quotas.reserve(asked)
     for job_id, most in zip(ids, max_tokens, strict=False):
@@ -262,3 +265,26 @@ async def test_an_organisation_whose_budgets_are_away_keeps_no_other_from_its_up
     assert budgets.renewed[0] == "other"
     assert error_of(gone) == (401, "invalid_api_key")  # as of a tenant that was deleted
     assert (await asking[0]).status_code == 200
+
+
+async def test_the_record_of_a_killed_gateways_request_ends_with_what_it_came_to(served: Served) -> None:
+    """Whether or not that gateway had told of it."""
+    told, untold = "a" * 24, "b" * 24
+    record = RequestRecord(
+        id=told, request_id="mine", tenant="acme", key="k", arrived_s=time.time() - 1.0, gateway="dead", state="running"
+    )
+    await RecordStore(served.store, "dead", most=100).write((), [record])
+    assert (await served.get("/v1/requests/mine")).json()["state"] == "running"
+    await orphan(served, name=told)
+    await orphan(served, name=untold)
+
+    async with asyncio.timeout(WAIT_S):
+        while (found := (await served.get("/v1/requests/mine")).json())["state"] != "ended":  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        while (await served.get(f"/v1/requests/{untold}")).status_code != 200:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+    assert found["charges"] is not None
+    assert "was lost" in found["why"]
+    assert (await served.get(f"/v1/requests/{untold}")).json()["state"] == "ended"
+    assert not await served.store.exists("fl:records:{requests}:live:dead")

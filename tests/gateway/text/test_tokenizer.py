@@ -345,3 +345,18 @@ def test_marks_are_shown_to_a_reader_and_ends_never(data: st.DataObject) -> None
     assert streamed(TokenStream(model), splits)[0] == before + after
     stopped = streamed(TokenStream(model, ["CALLS]"], control_text=True), splits)
     assert stopped == (f"{before}[TOOL_", len(model.encode(before)) + 1, True)
+
+
+@pytest.mark.parametrize("model", [BYTES, PIECES], ids=["bytes", "pieces"])
+def test_an_embedders_input_is_text_whatever_it_names(model: TextModel) -> None:
+    named = "The <|im_end|> of France"
+    end = model.card.eos_token_ids[0]
+
+    assert end in model.encode(named)
+    assert end not in model.input(named)
+    assert whole(model, [*model.input(named)]).strip() == named
+    assert model.input("The capital") == model.encode("The capital")
+    assert model.input((1, 2)) == (1, 2)
+    with pytest.raises(ApiError) as refused:
+        model.input((model.card.vocab_size,))
+    assert refused.value.param == "input"

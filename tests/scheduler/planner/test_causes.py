@@ -4,7 +4,7 @@ import dataclasses
 
 from fairlane.scheduler.planner.planner import Planner
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
-from fairlane.scheduler.protocol.messages import Cause, JobSteps, Preempted
+from fairlane.scheduler.protocol.messages import Cause, JobSteps, Preempted, Resumed
 from tests.support.scheduler.planner_world import LATENCY, THROUGHPUT, World, job
 from tests.support.scheduler.victim_shop import swap_is_cheap
 
@@ -52,6 +52,24 @@ def test_who_yields_blocks_is_told_for_whom_and_how_many_bytes() -> None:
     assert event.cause == Cause(resource="blocks", lane=LATENCY, tenant="globex", job_id="chat")
     assert event.blocks > 0
     assert event.bytes == event.blocks * 1_000
+
+
+def test_who_comes_back_tells_all_that_it_gave_up_since_it_was_stopped() -> None:
+    """One that is first set aside, for want of a block, and gives some up later, has had but one event till then."""
+    world = World(blocks=6, block_size=4, max_step_tokens=64, host_slots=6, costs=swap_is_cheap())
+    world.add(job("batch", prompt=7, max_tokens=16))
+    for _ in range(9):
+        world.step()
+    world.add(job("chat", LATENCY, prompt=5, max_tokens=14, tenant="globex"))
+
+    world.finish()
+
+    [stopped], [back] = world.events(Preempted), world.events(Resumed)
+    assert stopped.cause == back.cause == Cause(resource="blocks", lane=LATENCY, tenant="globex", job_id="chat")
+    assert (stopped.mode, stopped.blocks) == ("keep", 0)
+    taken = sum(len({*range(one.first // 4, -(-one.end // 4))}) for plan in world.plans for one in plan.yields)
+    assert (back.mode, back.blocks) == ("swap", taken)
+    assert back.predicted_ms == sum(one.predicted_ms for plan in world.plans for one in plan.yields)
 
 
 def test_blocks_for_a_lanes_floor_are_for_that_lane_and_no_tenant() -> None:

@@ -17,6 +17,7 @@ from starlette.responses import Response
 
 from fairlane.gateway import errors
 from fairlane.gateway.admin import routes as admin
+from fairlane.gateway.admin.blocks import Blocks
 from fairlane.gateway.admin.history import History
 from fairlane.gateway.admin.live import LiveHub
 from fairlane.gateway.admin.openai import routes as openai_admin
@@ -27,22 +28,29 @@ from fairlane.gateway.console import routes as console_routes
 from fairlane.gateway.figures.figure_store import FigureStore
 from fairlane.gateway.fleet import Door, ServedModel
 from fairlane.gateway.openapi import document as openapi
-from fairlane.gateway.operators import AdminKeys, Guesses, Sessions
+from fairlane.gateway.operators.admin_key import AdminKeys, Guesses
+from fairlane.gateway.operators.admin_tokens import AdminTokens
+from fairlane.gateway.operators.operators import Operators
+from fairlane.gateway.operators.sessions import Sessions
 from fairlane.gateway.records.recorder import RequestRecorder
 from fairlane.gateway.records.search import Records
 from fairlane.gateway.records.storage import RecordStore
 from fairlane.gateway.requests.admission import AllOpenRequests
+from fairlane.gateway.requests.prices import KnownPrices
 from fairlane.gateway.requests.request import LiveJob
 from fairlane.gateway.traces.files import TraceFolder
 from fairlane.gateway.traces.simulator import Simulator
 from fairlane.quotas.api_keys import KeyStore
 from fairlane.quotas.audit import Audit
 from fairlane.quotas.ledger import Ledger
+from fairlane.quotas.limits import FREE, Prices
+from fairlane.quotas.prices import PriceStore
 from fairlane.quotas.redis_store import RedisQuotaStore
 from fairlane.quotas.store import Ask, Charge
 from fairlane.quotas.tenants import TenantStore
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
 from fairlane.scheduler.protocol.messages import WorkerStatus
+from fairlane.scheduler.queue.registry import RedisRegistry
 from fairlane.scheduler.queue.types import LaneDepth
 from tests.support.quotas import house
 
@@ -168,12 +176,24 @@ class AdminBench:
         entries: list[dict[str, Any]] = (await self.done("GET", "/audit"))["data"]
         return entries[::-1]
 
-    async def spend(self, tenant: str, *, lane: str = "latency", prompt: int = 10, output: int = 5) -> None:
-        """Settle one request of a tenant."""
+    async def spend(
+        self,
+        tenant: str,
+        *,
+        root: str = "",
+        lane: str = "latency",
+        prompt: int = 10,
+        output: int = 5,
+        prices: Prices = FREE,
+        **measured: int,
+    ) -> None:
+        """Settle one request of a tenant. `measured`: what else it came to, as a Charge names it."""
+        root = root or tenant
         job = f"job-{await self.redis.incr('test:jobs')}"
-        await self.budgets.reserve(ask(tenant, job, lane=lane, prompts=(prompt,), max_output_tokens=output))
-        charge = Charge(prompt_tokens=prompt, output_tokens=output, outcome="finished")
-        await self.budgets.settle(tenant, job, charge)
+        asked = ask(tenant, job, root=root, lane=lane, prompts=(prompt,), max_output_tokens=output, prices=prices)
+        await self.budgets.reserve(asked)
+        charge = Charge(prompt_tokens=prompt, output_tokens=output, outcome="finished", **measured)
+        await self.budgets.settle(root, job, charge)
 
 
 def ask(tenant: str, job: str, **fields: Any) -> Ask:
@@ -191,11 +211,11 @@ class _Nowhere:
 def parts(redis: Redis, fleet: HandFleet, open_requests: AllOpenRequests, traces: TraceFolder) -> AdminParts:
     """What the admin API works on, over one store."""
     overview = Overview(HandPicture(fleet), FigureStore(redis), DEFAULT_LANES)
-    admin_keys = AdminKeys(redis, ADMIN_KEY, Guesses(free=1000))
-    records = RecordStore(redis, "test", most=1_000)
+    admin_keys, tokens = AdminKeys(redis, ADMIN_KEY), AdminTokens(redis)
+    prices, records = PriceStore(redis), RecordStore(redis, "test", most=1_000)
     return AdminParts(
-        admin_keys=admin_keys,
-        sessions=Sessions(redis, admin_keys),
+        operators=Operators(admin_keys, tokens, Sessions(redis, admin_keys, tokens), Guesses(free=1000)),
+        single_sign_on=None,
         tenants=TenantStore(redis),
         keys=KeyStore(redis),
         budgets=RedisQuotaStore(redis),
@@ -209,8 +229,11 @@ def parts(redis: Redis, fleet: HandFleet, open_requests: AllOpenRequests, traces
         traces=traces,
         simulator=Simulator(),
         overview=overview,
-        live=LiveHub(overview.view),
+        live=LiveHub(overview.view, Blocks(RedisRegistry(redis), HandPicture(fleet)).view, tokens.revision),
         history=History(FigureStore(redis), clock=time.time),
+        prices=prices,
+        known_prices=KnownPrices(prices),
+        currency="EUR",
         changed=lambda: None,
     )
 

@@ -22,10 +22,10 @@ export function bars({ title, labels, series, shown, unit }) {
   const plot = svg("svg", { class: "bars", height: HEIGHT, width: "100%", "aria-hidden": "true" }, ...drawn);
   const rows = labels.map((label, i) => [label, totals[i], i]).filter(([, total]) => total > 0);
   return h("figure", { class: "plot" },
-    h("figcaption", {}, h("span", {}, title), h("span", { class: "muted" }, `highest: ${shown(top)} ${unit}`),
+    h("figcaption", { class: "row-head" }, h("span", { class: "plot-title" }, title),
       h("span", { class: "legend" }, ...series.map(({ name, kind }) => h("span", {}, h("span", { class: `dot ${kind}` }), name)))),
     plot,
-    h("div", { class: "bar-axis", "aria-hidden": "true" }, h("span", {}, labels[0]), h("span", {}, labels.at(-1))),
+    h("div", { class: "bar-axis", "aria-hidden": "true" }, h("span", {}, labels[0]), h("span", {}, `highest day: ${shown(top)} ${unit}`), h("span", {}, labels.at(-1))),
     h("details", {}, h("summary", {}, "As a table"),
       h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Day"), ...series.map(({ name }) => h("th", { scope: "col", class: "number" }, name)))),
         h("tbody", {}, ...rows.map(([label, , i]) => h("tr", {}, h("td", {}, label), ...series.map(({ values }) => h("td", { class: "number" }, shown(values[i])))))))));

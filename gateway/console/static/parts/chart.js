@@ -44,7 +44,7 @@ export function chart({ title, series, shown, ceiling = null, height = HEIGHT, i
       legend: { show: false },
       cursor: { y: false, points: { size: 6 }, drag: { setScale: false, x: false, y: false } },
       padding: [8, 8, 0, 0],
-      scales: { x: { time: isTime, range: (_, low, high) => (isTime ? [Math.min(begin ?? low, high - SHORTEST_S), high] : [low, high]) }, y: { range: (_, low, high) => [Math.min(0, low ?? 0), ceiling ?? (high > 0 ? high * 1.1 : 1)] } },
+      scales: { x: { time: isTime, range: span }, y: { range: (_, low, high) => [Math.min(0, low ?? 0), ceiling ?? (high > 0 ? high * 1.1 : 1)] } },
       axes: [
         { ...axis, grid: { show: false }, space: 70, size: 26, ...(isTime ? { values: times } : { values: (_, splits) => splits.map(xShown ?? String) }) },
         { ...axis, size: 58, space: 34, values: (_, splits) => splits.map((each) => shown(each)) },
@@ -62,6 +62,10 @@ export function chart({ title, series, shown, ceiling = null, height = HEIGHT, i
     };
   }
 
+  function span() {
+    const [low, high] = [data[0][0], data[0].at(-1)];
+    return isTime ? [Math.min(begin ?? low, high - SHORTEST_S), high] : [low, Math.max(high, low + 1)];
+  }
   function tell(u) {
     const at = u.cursor.idx;
     fill(latest, at == null ? "" : text(at));

@@ -1,15 +1,15 @@
 // The blocks of one worker's KV pool as a map, drawn on a canvas: one cell for each block, or for some where they are many.
 
 import { h } from "../dom.js";
-import { colours, laneColour, stateColour, tenantColour } from "./palette.js";
+import { blockColour, colours } from "./palette.js";
 
-const LARGEST_CELL = 16;
+const LARGEST_CELL = 30;
 const SMALLEST_CELL = 4;
 const TALLEST = 460;
 const FLASH_MS = 700;
 const isCalm = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 
-/** Each block's run: tenant, lane and state by index. */
+/** Each block's run, by its place. */
 function unrolled(map) {
   const cells = new Int32Array(map.blocks).fill(-1);
   let at = 0;
@@ -21,7 +21,7 @@ function unrolled(map) {
 }
 
 const identity = (run, map) => (run ? `${map.tenants[run[1]] ?? ""}/${map.lanes[run[2]] ?? ""}/${stateOf(run, map)}` : "");
-export const stateOf = (run, map) => (typeof run[3] === "number" ? map.states[run[3]] : run[3]);
+export const stateOf = (run, map) => map.states[run[3]] ?? "free";
 
 /** `ontell(text)` is told what the pointer is on. */
 export function kvMap(signal, ontell) {
@@ -34,13 +34,6 @@ export function kvMap(signal, ontell) {
   let frame = 0;
   let paint = colours();
 
-  function colourOf(run) {
-    if (!run) return paint("kv-free");
-    if (stateOf(run, map) === "free") return paint("kv-free");
-    if (mode === "tenant") return paint(run[1] < 0 ? "kv-cached" : tenantColour(run[1]));
-    if (mode === "lane") return paint(run[2] < 0 ? "kv-cached" : laneColour(map.lanes[run[2]]));
-    return paint(stateColour(stateOf(run, map)));
-  }
   function layOut() {
     const width = Math.max(120, Math.floor(canvas.parentElement?.clientWidth ?? 600));
     for (let size = LARGEST_CELL; ; size -= 1) {
@@ -73,7 +66,7 @@ export function kvMap(signal, ontell) {
     for (let cell = 0; cell < count; cell += 1) {
       const run = map.runs[cells[cell * each]];
       const [x, y] = [(cell % columns) * size, Math.floor(cell / columns) * size];
-      brush.fillStyle = colourOf(run);
+      brush.fillStyle = paint(run ? blockColour(mode, { tenant: map.tenants[run[1]] ? run[1] : -1, lane: map.lanes[run[2]], state: stateOf(run, map) }) : "kv-free");
       brush.fillRect(x, y, size - gap, size - gap);
       const since = changed.get(cell);
       if (since === undefined) continue;
@@ -141,6 +134,5 @@ export function kvMap(signal, ontell) {
       mode = by;
       soon();
     },
-    perCell: () => shape?.each ?? 1,
   };
 }

@@ -1,24 +1,29 @@
 // One lane: its figures now against their targets, and its charts.
 
-import { fill, h } from "../dom.js";
+import { fill, h, setText } from "../dom.js";
 import { amount, count, duration, percent, rate } from "../format.js";
 import { chart } from "./chart.js";
-import { figure, laneClass, laneTag } from "./pieces.js";
+import { figure, laneClass, laneTitle } from "./pieces.js";
 
 const PERCENTILES = ["p50", "p95", "p99"];
 
 export function lanePanel(lane, signal) {
   const figures = h("dl", { class: "figures" });
-  const plots = charts(lane, signal);
+  const aims = {};
+  let drawn = "";
+  const plots = charts(lane, aims, signal);
   const element = h("section", { class: `card lane ${laneClass(lane)}` },
-    h("header", {}, h("h2", {}, laneTag(lane), " lane"), h("p", { class: "targets muted" })),
+    h("header", {}, h("h2", {}, laneTitle(lane)), h("p", { class: "targets muted" })),
     figures,
     h("div", { class: "plots" }, ...plots.map(({ shown }) => shown.element)));
   const targets = element.querySelector(".targets");
 
   function update(now) {
-    fill(targets, `Targets: first token ${duration(now.ttft_target_ms)}, each further one ${duration(now.tpot_target_ms)}`);
-    fill(figures, ...figuresOf(now));
+    Object.assign(aims, { ttft_ms: now.ttft_target_ms, tpot_ms: now.tpot_target_ms });
+    setText(targets, `Targets: first token ${duration(now.ttft_target_ms)}, each further one ${duration(now.tpot_target_ms)}`);
+    const state = JSON.stringify(now);
+    if (state !== drawn) fill(figures, ...figuresOf(now)); // a selection stays where nothing has changed
+    drawn = state;
   }
   function plot(points, name, from) {
     const xs = points.map(({ at }) => at);
@@ -45,7 +50,7 @@ function figuresOf(now) {
   ];
 }
 
-function charts(lane, signal) {
+function charts(lane, aims, signal) {
   const hue = lane === "throughput" ? "throughput" : "latency";
   const percentiles = [
     { name: "p50", colour: `${hue}-soft` },
@@ -55,8 +60,8 @@ function charts(lane, signal) {
   ];
   const read = (field) => [...PERCENTILES.map((each) => (now) => now[field]?.[each])];
   return [
-    { shown: chart({ title: "First token (TTFT)", series: percentiles, shown: duration, signal }), reads: [...read("ttft_ms"), targetWhere("ttft_ms", "ttft_target_ms")] },
-    { shown: chart({ title: "Further tokens (TPOT)", series: percentiles, shown: duration, signal }), reads: [...read("tpot_ms"), targetWhere("tpot_ms", "tpot_target_ms")] },
+    { shown: chart({ title: "First token (TTFT)", series: percentiles, shown: duration, signal }), reads: [...read("ttft_ms"), targetWhere("ttft_ms", aims)] },
+    { shown: chart({ title: "Further tokens (TPOT)", series: percentiles, shown: duration, signal }), reads: [...read("tpot_ms"), targetWhere("tpot_ms", aims)] },
     {
       shown: chart({ title: "Requests", series: [{ name: "running", colour: hue, area: true }, { name: "queued", colour: "info" }, { name: "preempted", colour: "warn" }], shown: count, signal }),
       reads: [(now) => now.running, (now) => now.queued, (now) => now.preempted],
@@ -65,7 +70,7 @@ function charts(lane, signal) {
   ];
 }
 
-/** A target is drawn where it is near to what was measured: one that is a hundred times higher flattens the rest. */
-function targetWhere(field, target) {
-  return (now) => (now[field]?.p99 * 12 >= now[target] ? now[target] : null);
+/** A target is drawn where it is near to what was measured: one that is many times higher flattens the rest. */
+function targetWhere(field, aims) {
+  return (now) => (now[field]?.p99 * 4 >= aims[field] ? aims[field] : null);
 }

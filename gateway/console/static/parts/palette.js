@@ -3,15 +3,27 @@
 import { colour } from "./chart.js";
 
 const HUES = 8;
-const STATES = {
-  free: "kv-free", running: "good", active: "good", prefill: "info", decode: "good", cached: "kv-cached", prefix: "kv-cached",
-  paused: "warn", preempted: "warn", swapped: "warn", waiting: "info", copying: "kv-copy", clean: "accent", shared: "accent",
-  fenced: "kv-copy", held: "kv-copy",
+
+/** States of a block: its colour, and what it means. `waiting` is what a preemption leaves where it is. */
+export const STATES = {
+  free: ["kv-free", "free"],
+  running: ["good", "held by a sequence that runs"],
+  waiting: ["warn", "held by a sequence that was stopped"],
+  clean: ["accent", "held, with a copy in host memory: taking it costs nothing"],
+  cached: ["kv-cached", "idle, with a prefix that may be asked for again"],
+  swapped: ["kv-copy", "in host memory, of a sequence that was swapped out"],
+  copy: ["hue-7", "in host memory, a copy of a block of the pool"],
 };
 
-export const tenantColour = (index) => (index < 0 ? "kv-free" : `hue-${index % HUES}`);
-export const laneColour = (lane) => (lane === "latency" ? "latency" : lane === "throughput" ? "throughput" : "kv-free");
-export const stateColour = (state) => STATES[state] ?? "kv-cached";
+export const stateColour = (state) => STATES[state]?.[0] ?? "kv-cached";
+const laneColour = (lane) => (lane === "latency" ? "latency" : lane === "throughput" ? "throughput" : "kv-cached");
+
+/** A block's colour by tenant (its place), lane or state. */
+export function blockColour(mode, { tenant, lane, state }) {
+  if (state === "free") return "kv-free";
+  if (mode === "tenant") return tenant < 0 ? "kv-cached" : `hue-${tenant % HUES}`;
+  return mode === "lane" ? laneColour(lane) : stateColour(state);
+}
 
 /** Colours looked up once for a drawing, and again where the theme has changed. */
 export function colours() {

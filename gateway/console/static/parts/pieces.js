@@ -3,13 +3,17 @@
 import { fill, h, named } from "../dom.js";
 import { amount, percent, words } from "../format.js";
 import { ApiError } from "../api.js";
+import { isMoney, money } from "./money.js";
 
 export const badge = (word, tone = "") => h("span", { class: `badge ${tone}` }, word);
 
 export const laneTag = (lane) => h("span", { class: `lane-tag ${laneClass(lane)}` }, lane ?? "–");
+/** The same at the head of a part. */
+export const laneTitle = (lane) => h("span", { class: `lane-tag ${laneClass(lane)}` }, `${lane[0].toUpperCase()}${lane.slice(1)} lane`);
 export const laneClass = (lane) => (lane === "latency" ? "is-latency" : lane === "throughput" ? "is-throughput" : "");
 
 const TONES = {
+  finished: "good", rejected: "bad", unavailable: "bad", lost: "bad",
   active: "good", serving: "good", running: "good", completed: "good", ok: "good", in_progress: "good", admitted: "good",
   suspended: "bad", revoked: "bad", expired: "bad", failed: "bad", refused: "bad", error: "bad",
   draining: "warn", preempted: "warn", paused: "warn", queued: "info", waiting: "info", validating: "info",
@@ -60,8 +64,9 @@ export function meter(label, parts, total, isRoom = true) {
 
 export function limitMeter(name, limit) {
   const { used = 0, reserved = 0 } = limit;
+  const told = isMoney(name) ? money : amount;
   const share = limit.limit > 0 ? percent((used + reserved) / limit.limit) : "–";
-  const label = `${amount(used)} used${reserved ? `, ${amount(reserved)} reserved` : ""} of ${amount(limit.limit)} (${share})`;
+  const label = `${told(used)} used${reserved ? `, ${told(reserved)} reserved` : ""} of ${told(limit.limit)} (${share})`;
   return meter(label, [["used", used], ["reserved", reserved]], limit.limit);
 }
 

@@ -23,28 +23,39 @@ export function systemPanel(signal) {
     tenantsCard,
     h("section", { class: "card" }, h("div", { class: "row-head" }, h("h2", {}, "Workers"), link("#/workers", "All of each")), workers.element));
 
+  let latest = null;
+
   function update(now) {
-    drawCodes(codes, now.refusals);
+    latest = now;
     tenantsCard.hidden = now.tenants === null;
     if (now.tenants) tenants.update([...now.tenants].sort((a, b) => b.kv_blocks - a.kv_blocks || b.running - a.running).slice(0, MOST_TENANTS));
     workers.update(now.workers);
   }
   function plot(points, from) {
     const xs = points.map(({ at }) => at);
+    const kept = points.filter(({ isNow }) => !isNow);
+    if (latest) drawCodes(codes, kept.length ? summed(kept) : latest.refusals, latest.window_s, kept.length > 0);
     kv.update(xs, [points.map((point) => point.kv_used ?? null)], from);
     refused.update(xs, [points.map(({ refusals, isNow }) => (refusals && !isNow ? sum(refusals) : null))], from);
   }
   return { element, update, plot };
 }
 
-function drawCodes(place, refusals) {
+/** Refusals by code of all points together. */
+function summed(points) {
+  const all = {};
+  for (const { refusals } of points) for (const [code, n] of Object.entries(refusals ?? {})) all[code] = (all[code] ?? 0) + n;
+  return all;
+}
+
+function drawCodes(place, refusals, windowS, isKept) {
   const found = Object.entries(refusals ?? {}).filter(([, n]) => n > 0).sort((a, b) => b[1] - a[1]);
-  const text = JSON.stringify(found);
+  const text = JSON.stringify([found, isKept]);
   if (place.dataset.text === text) return;
   place.dataset.text = text;
   const told = found.map(([code, n]) => h("li", {}, h("code", {}, code), h("strong", {}, count(n))));
   fill(place, refusals === null ? h("p", { class: "muted" }, "This gateway does not count refusals here.")
-    : told.length ? h("ul", { class: "code-list" }, ...told) : h("p", { class: "muted" }, "Nothing was refused in the last 15 minutes."));
+    : told.length ? h("ul", { class: "code-list" }, ...told) : h("p", { class: "muted" }, isKept ? "Nothing was refused in this time." : `Nothing was refused in the last ${duration(1000 * (windowS ?? 60))}.`));
 }
 
 const tenantsTable = () => table({

@@ -1,122 +1,125 @@
 // The KV pool of each worker as a map of blocks: by tenant, lane or state, moving as it happens; and the same as a table.
 
-import { getIfThere } from "../api.js";
 import { fill, h, keyed, named } from "../dom.js";
 import { count, percent, plural } from "../format.js";
 import { follow } from "../live.js";
 import { kvMap, stateOf } from "../parts/kv_map.js";
-import { laneColour, stateColour, tenantColour } from "../parts/palette.js";
-import { laneTag, loading, missing, pageHead, segmented, stateBadge, tenantLink } from "../parts/pieces.js";
+import { STATES, blockColour } from "../parts/palette.js";
+import { laneTag, missing, pageHead, segmented, tenantLink } from "../parts/pieces.js";
 import { table } from "../parts/table.js";
 
 const MODES = [["tenant", "Tenant"], ["lane", "Lane"], ["state", "State"]];
+const HINT = "Point at a block to see whose it is.";
 
 export async function kv(root, { signal }) {
   let mode = "tenant";
   let last = [];
   const pools = new Map();
   const place = h("div", { class: "pools" });
-  const wait = loading();
+  const wait = h("p", { class: "card empty", "aria-busy": "true" }, "Workers are asked for their blocks…");
   const choice = segmented("Colour by", MODES, mode, (chosen) => {
     mode = chosen;
-    pools.forEach((pool) => pool.show(mode));
     show(last);
   });
   root.append(pageHead("KV blocks", "Every block of each worker's pool, and whose it is. A block that changes hands flashes.", h("span", { class: "muted" }, "Colour by"), choice), wait, place);
 
   function show(maps) {
     last = maps;
-    wait.remove();
+    wait.hidden = maps.length > 0;
     keyed(place, maps, (map) => map.worker, (map) => {
       pools.set(map.worker, pool(signal));
       return pools.get(map.worker).element;
     }, (_, map) => pools.get(map.worker).update(map, mode));
     pools.forEach((each) => each.placed());
-    if (!maps.length) fill(place, h("p", { class: "card empty" }, "No worker has told of its blocks yet."));
   }
-  const first = await getIfThere("/kv", {}, signal);
-  if (first === null) {
-    wait.remove();
+  function unable() {
+    wait.hidden = true;
     fill(place, missing("the map of KV blocks"));
-    return;
   }
-  show(mapsOf(first));
-  follow("kv", signal, (told) => show(mapsOf(told)));
+  follow("kv", signal, (told) => (told === null ? unable() : show(told.workers)));
 }
 
-/** The maps of all workers, whichever way they are listed. */
-const mapsOf = (told) => (Array.isArray(told) ? told : (told.data ?? told.workers ?? (told.runs ? [told] : [])));
+/** Tenants that keep prefixes together are told as `group NAME`. */
+const isGroup = (name) => name?.includes(" ");
 
-/** One worker's pool. */
+/** The host pool's map in the shape of the other. */
+const hostOf = (map) => ({ ...map, blocks: map.host_blocks, runs: map.host_runs });
+
+/** One worker's pools. */
 function pool(signal) {
   const title = h("h2");
   const sums = h("p", { class: "muted" });
-  const under = h("p", { class: "under muted" }, "Point at a block to see whose it is.");
+  const under = h("p", { class: "under muted" }, HINT);
   const legend = h("ul", { class: "kv-legend" });
-  const drawing = kvMap(signal, (found) => fill(under, ...(found ? tellBlock(found) : ["Point at a block to see whose it is."])));
+  const tell = (found) => fill(under, ...(found ? tellBlock(found) : [HINT]));
+  const device = kvMap(signal, tell);
+  const host = kvMap(signal, tell);
+  const hostPart = h("div", { class: "kv-host" }, h("h3", {}, "Host memory"), h("div", { class: "kv-place" }, host.canvas));
   const rows = table({
     caption: "Blocks by tenant, lane and state",
     key: (row) => row.key,
     empty: "Every block is free.",
     columns: [
-      { name: "Tenant", cell: (row) => (row.tenant ? tenantLink(row.tenant) : h("span", { class: "muted" }, "nobody's")) },
+      { name: "Tenant", cell: (row) => (isGroup(row.tenant) ? named(row.tenant) : row.tenant ? tenantLink(row.tenant) : h("span", { class: "muted" }, row.state === "free" ? "–" : "others")) },
       { name: "Lane", cell: (row) => (row.lane ? laneTag(row.lane) : "–") },
-      { name: "State", cell: (row) => stateBadge(row.state) },
+      { name: "State", cell: (row) => h("span", { title: STATES[row.state]?.[1] ?? null }, row.state) },
+      { name: "Where", cell: (row) => row.where },
       { name: "Blocks", class: "number", cell: (row) => count(row.blocks) },
       { name: "Share", class: "number", cell: (row) => percent(row.share) },
     ],
   });
   let isPlaced = false;
-  const element = h("section", { class: "card pool" }, h("header", {}, title, sums),
-    h("div", { class: "pool-body" }, h("div", { class: "pool-map" }, h("div", { class: "kv-place" }, drawing.canvas), under), h("div", { class: "pool-side" }, legend, rows.element)));
+  const element = h("section", { class: "card pool" }, h("header", {}, title, sums), legend,
+    h("div", { class: "pool-body" }, h("div", { class: "pool-map" }, h("div", { class: "kv-place" }, device.canvas), hostPart, under), h("div", { class: "pool-side" }, rows.element)));
   return {
     element,
-    show: drawing.show,
     placed() {
-      if (!isPlaced) drawing.placed();
+      if (!isPlaced) [device, host].forEach((each) => each.placed());
       isPlaced = true;
     },
     update(map, mode) {
-      const found = grouped(map);
-      const used = found.filter(({ state }) => state !== "free").reduce((all, { blocks }) => all + blocks, 0);
-      fill(title, named(map.worker, "id"));
+      const found = [...grouped(map, "device"), ...grouped(hostOf(map), "host")];
+      const used = found.filter(({ state, where }) => state !== "free" && where === "device").reduce((all, { blocks }) => all + blocks, 0);
       const text = `${count(used)} of ${plural(map.blocks, "block")} in use (${percent(map.blocks ? used / map.blocks : null)}), ${count(map.block_size)} tokens each`;
+      fill(title, named(map.worker, "id"));
       fill(sums, text);
-      drawing.canvas.setAttribute("aria-label", `Map of the blocks of ${map.worker}: ${text}. The table beside it says the same.`);
       rows.update(found);
-      drawing.update(map);
-      fill(legend, ...legendOf(map, found, mode));
+      hostPart.hidden = map.host_blocks === 0;
+      for (const [drawing, told, what] of [[device, map, "blocks"], [host, hostOf(map), "host memory"]]) {
+        drawing.canvas.setAttribute("aria-label", `Map of the ${what} of ${map.worker}. ${text}. The table beside it says the same.`);
+        drawing.show(mode);
+        if (told.blocks) drawing.update(told);
+      }
+      fill(legend, ...legendOf(found, mode));
     },
   };
 }
 
 function tellBlock({ first, run, map }) {
-  const tenant = map.tenants[run[1]];
-  return [`Block ${count(first)}: ${stateOf(run, map)}`, tenant ? [", ", named(tenant)] : null, map.lanes[run[2]] ? `, ${map.lanes[run[2]]} lane` : null].flat();
+  const [tenant, lane, state] = [map.tenants[run[1]], map.lanes[run[2]], stateOf(run, map)];
+  return [`Block ${count(first)}: ${STATES[state]?.[1] ?? state}`, ...(tenant ? [", ", named(tenant)] : []), lane ? `, ${lane} lane` : ""];
 }
 
-/** How many blocks each tenant holds in each lane and state, the most at the head. */
-function grouped(map) {
+/** How many blocks each tenant holds in each lane and state, the most at the head and what is free at the end. */
+function grouped(map, where) {
   const found = new Map();
   for (const run of map.runs) {
-    const [blocks, tenantIndex, laneIndex] = run;
-    const [tenant, lane, state] = [map.tenants[tenantIndex] ?? null, map.lanes[laneIndex] ?? null, stateOf(run, map)];
-    const key = JSON.stringify([tenant, lane, state]);
-    const row = found.get(key) ?? found.set(key, { key, tenant, tenantIndex, lane, state, blocks: 0 }).get(key);
+    const [blocks, tenantPlace, lanePlace] = run;
+    const [tenant, lane, state] = [map.tenants[tenantPlace] ?? null, map.lanes[lanePlace] ?? null, stateOf(run, map)];
+    const key = JSON.stringify([tenant, lane, state, where]);
+    const row = found.get(key) ?? found.set(key, { key, tenant, tenantPlace, lane, state, where, blocks: 0 }).get(key);
     row.blocks += blocks;
   }
-  return [...found.values()].map((row) => ({ ...row, share: map.blocks ? row.blocks / map.blocks : 0 })).sort((a, b) => b.blocks - a.blocks);
+  const isFree = ({ state }) => Number(state === "free");
+  return [...found.values()].map((row) => ({ ...row, share: row.blocks / map.blocks })).sort((a, b) => isFree(a) - isFree(b) || b.blocks - a.blocks);
 }
 
-function legendOf(map, rows, mode) {
+function legendOf(rows, mode) {
   const sums = new Map();
   for (const row of rows) {
-    const [label, hue] = row.state === "free" ? ["free", "kv-free"]
-      : mode === "tenant" ? [row.tenant ?? "nobody's, cached", row.tenant ? tenantColour(row.tenantIndex) : "kv-cached"]
-        : mode === "lane" ? [row.lane ?? "no lane, cached", row.lane ? laneColour(row.lane) : "kv-cached"]
-          : [row.state, stateColour(row.state)];
-    const known = sums.get(label) ?? { hue, blocks: 0 };
-    sums.set(label, { hue, blocks: known.blocks + row.blocks });
+    const label = row.state === "free" ? "free" : { tenant: row.tenant || "others, cached", lane: row.lane ?? "no lane, cached", state: row.state }[mode];
+    const known = sums.get(label) ?? { hue: blockColour(mode, { ...row, tenant: row.tenant ? row.tenantPlace : -1 }), blocks: 0 };
+    sums.set(label, { ...known, blocks: known.blocks + row.blocks });
   }
-  return [...sums].map(([label, { hue, blocks }]) => h("li", {}, h("span", { class: `dot c-${hue}` }), named(label), h("span", { class: "muted" }, ` ${count(blocks)}`)));
+  return [...sums].map(([label, { hue, blocks }]) => h("li", {}, h("span", { class: `dot c-${hue}` }), named(label), h("span", { class: "muted" }, count(blocks))));
 }

@@ -27,7 +27,7 @@ export async function overview(root, { fields, signal }) {
 
   function draw() {
     const points = history.points();
-    const from = (points.at(-1)?.at ?? 0) - history.span;
+    const from = Math.max(points[0]?.at ?? 0, (points.at(-1)?.at ?? 0) - history.span);
     for (const [lane, panel] of panels) panel.plot(points, lane, from);
     system.plot(points, from);
   }
@@ -59,8 +59,8 @@ function drawAlarms(place, { lanes, workers }) {
   if (!workers.length) found.push("No worker is alive: requests are refused with 503 until one is.");
   else if (workers.every((worker) => worker.draining)) found.push("Every worker drains: nothing takes new requests.");
   for (const { lane, ttft_ms: ttft, ttft_target_ms: target, queued, oldest_wait_ms: oldest } of lanes) {
-    if (ttft?.p95 > target) found.push(`${lane} lane: one in twenty first tokens takes ${duration(ttft.p95)} or longer, its target is ${duration(target)}.`);
-    else if (queued > 0 && oldest > target) found.push(`${lane} lane: ${count(queued)} wait, the oldest for ${duration(oldest)}; its target is ${duration(target)}.`);
+    if (ttft?.p95 > target) found.push(`In the ${lane} lane one first token in twenty takes ${duration(ttft.p95)} or longer; the target is ${duration(target)}.`);
+    else if (queued > 0 && oldest > target) found.push(`In the ${lane} lane ${count(queued)} wait, the oldest for ${duration(oldest)}; the target is ${duration(target)}.`);
   }
   const text = found.join(" ");
   if (place.dataset.text === text) return;

@@ -3,7 +3,7 @@
 import { fill, h, named } from "../dom.js";
 import { duration, rate } from "../format.js";
 import { field, form } from "../parts/dialog.js";
-import { badge, card, laneTag, link, pageHead } from "../parts/pieces.js";
+import { badge, card, laneTitle, link, pageHead } from "../parts/pieces.js";
 import { eventsOf } from "../parts/sse.js";
 import { timeline } from "../parts/timeline.js";
 
@@ -42,7 +42,7 @@ export async function playground(root, { signal }) {
   });
   sheet.querySelector(".buttons").prepend(stop);
   root.append(
-    pageHead("Playground", h("span", {}, "One prompt on both lanes at once. What became of a request stands in ", link("#/requests", "Requests"), ".")),
+    pageHead("Playground", h("span", {}, "One prompt on both lanes at once, without chance: both say the same, whatever preempts them. What became of a request stands in ", link("#/requests", "Requests"), ".")),
     card(null, sheet),
     h("div", { class: "halves" }, ...LANES.map((lane) => panes[lane].element)));
 }
@@ -69,7 +69,7 @@ function pane(lane) {
   const text = h("div", { class: "stream", tabindex: "0", role: "region", "aria-label": `Answer on the ${lane} lane` });
   const events = h("ol", { class: "events", role: "log", "aria-label": `What happened on the ${lane} lane` });
   const line = timeline();
-  const element = h("section", { class: "card pane" }, h("header", {}, h("h2", {}, laneTag(lane), " lane"), state), figures, line.element, text, events);
+  const element = h("section", { class: "card pane" }, h("header", {}, h("h2", {}, laneTitle(lane)), state), figures, line.element, text, events);
   return { element, state, figures, text, events, line };
 }
 
@@ -98,7 +98,7 @@ async function stream(lane, asked, signal, place) {
       signal,
       cache: "no-store",
       headers: { authorization: `Bearer ${asked.key}`, "content-type": "application/json", "x-fairlane-lane": lane, "x-fairlane-progress": "1" },
-      body: JSON.stringify({ model: asked.model, messages: [{ role: "user", content: asked.prompt }], max_tokens: asked.max_tokens, stream: true, stream_options: { include_usage: true } }),
+      body: JSON.stringify({ model: asked.model, messages: [{ role: "user", content: asked.prompt }], max_tokens: asked.max_tokens, temperature: 0, stream: true, stream_options: { include_usage: true } }),
     });
     seen.id = response.headers.get("x-request-id");
     if (!response.ok) return turn("refused", await refusalOf(response));

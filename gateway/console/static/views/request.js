@@ -2,10 +2,10 @@
 
 import { getIfThere, segment } from "../api.js";
 import { fill, h, named } from "../dom.js";
-import { bytes, count, duration, moment, rate, words } from "../format.js";
+import { bytes, count, duration, moment, plural, rate, words } from "../format.js";
 import { every } from "../live.js";
 import { money } from "../parts/money.js";
-import { card, facts, laneTag, link, pageHead, stateBadge, tenantLink } from "../parts/pieces.js";
+import { card, facts, laneTag, link, pageHead, requestLink, stateBadge, tenantLink } from "../parts/pieces.js";
 import { table } from "../parts/table.js";
 import { waterfall } from "../parts/waterfall.js";
 
@@ -39,28 +39,36 @@ function parts(found) {
     found.why && h("section", { class: "card why" }, h("h2", {}, "Why"), h("p", {}, found.why)),
     card("In time", waterfall(shown)),
     h("div", { class: "halves" }, card("Facts", facts(factsOf(found))), card("Charged", charges(found))),
-    card("Preemptions", preemptionTable(preemptions)),
+    card("Preemptions", preemptionTable(preemptions), found.left_out ? h("p", { class: "muted" }, `${plural(found.left_out, "further event")} or preemptions are counted, not kept.`) : null),
     h("div", { class: "halves" }, card("Waits", waitTable(found.waits ?? [])), card("Events", eventTable(found.events ?? []))),
   ];
 }
 
 function factsOf(found) {
-  const decode = found.total_ms != null && found.ttft_ms != null ? found.total_ms - found.ttft_ms : null;
-  const perSecond = decode && found.output_tokens > 1 ? (1000 * (found.output_tokens - 1)) / decode : null;
+  const { steps, limit, message } = found;
   return [
     ["Arrived", moment(found.arrived_at)],
     ["Model", named(found.model)],
     ["Key", found.key ? named(found.key, "id") : undefined],
     ["Promised", found.class ?? undefined],
+    ["Path", found.endpoint ? named(found.endpoint, "id") : undefined],
     ["Code", found.code ?? undefined],
+    ["Error", message ? named(message) : undefined],
+    ["Limit", limit ? words(limit) : undefined],
     ["Queue", duration(found.queue_ms)],
-    ["First token", duration(found.ttft_ms)],
-    ["In all", duration(found.total_ms)],
-    ["Decode", perSecond ? `${rate(perSecond)} tokens/s` : undefined],
-    ["Worker", found.worker ? named(found.worker, "id") : undefined],
+    ["First token", withTarget(found.ttft_ms, found.ttft_deadline_ms ?? found.ttft_target_ms)],
+    ["In all", withTarget(found.total_ms, found.deadline_ms)],
+    ["Preempted", found.preempted ? `${count(found.preempted)} ×, ${duration(found.stalled_ms)} stalled` : undefined],
+    ["Paused", found.paused_ms ? duration(found.paused_ms) : undefined],
+    ["Pace", found.tokens_per_s ? `${rate(found.tokens_per_s)} tokens/s` : undefined],
+    ["Choices", found.choices > 1 ? count(found.choices) : undefined],
+    ["Steps", steps ? `${count(steps.prefill_steps)} of prefill (${count(steps.prefill_tokens)} tokens), ${count(steps.decode_steps)} of decode` : undefined],
+    ["Worker", found.workers?.length ? found.workers.map((each) => h("div", {}, named(each, "id"))) : undefined],
     ["Trace", found.trace_id ? named(found.trace_id, "id") : undefined],
   ];
 }
+
+const withTarget = (value, target) => (target == null ? duration(value) : `${duration(value)} (target ${duration(target)})`);
 
 function charges(found) {
   const told = Object.entries(found.charges ?? {}).filter(([, value]) => typeof value === "number");
@@ -68,7 +76,7 @@ function charges(found) {
     ["Prompt", `${count(found.prompt_tokens)} tokens`],
     ["Of it cached", `${count(found.cached_tokens)} tokens`],
     ["Output", `${count(found.output_tokens)} tokens`],
-    ...told.filter(([name]) => !["prompt_tokens", "cached_tokens", "output_tokens"].includes(name)).map(([name, value]) => [words(name), /spend|cost|price/.test(name) ? money(value) : count(value)]),
+    ...told.filter(([name]) => !["prompt_tokens", "cached_tokens", "output_tokens"].includes(name)).map(([name, value]) => [words(name), /^(spend|cost)/.test(name) ? money(value) : count(value)]),
   ]);
 }
 
@@ -79,7 +87,7 @@ function preemptionTable(preemptions) {
     empty: "It was never preempted.",
     columns: [
       { name: "After", class: "number", cell: (each) => duration(each.at_ms) },
-      { name: "By", cell: (each) => [each.cause?.lane ? laneTag(each.cause.lane) : null, " ", each.cause?.tenant ? tenantLink(each.cause.tenant) : null] },
+      { name: "By", cell: (each) => [each.cause?.lane ? laneTag(each.cause.lane) : null, " ", each.cause?.tenant ? tenantLink(each.cause.tenant) : null, each.cause?.request ? h("div", {}, requestLink(each.cause.request)) : null] },
       { name: "For", cell: (each) => words(each.cause?.resource ?? "–") },
       { name: "Mode", cell: (each) => each.mode },
       { name: "Blocks", class: "number", cell: (each) => count(each.blocks) },
@@ -106,6 +114,12 @@ function waitTable(waits) {
   return shown.element;
 }
 
+/** A field of an event: a duration by its name's end. */
+function told([name, value]) {
+  if (name.endsWith("_ms")) return `${words(name.slice(0, -3))} ${duration(value)}`;
+  return `${words(name)} ${typeof value === "object" ? JSON.stringify(value) : value}`;
+}
+
 function eventTable(events) {
   const shown = table({
     caption: "Events",
@@ -114,7 +128,7 @@ function eventTable(events) {
     columns: [
       { name: "After", class: "number", cell: (each) => duration(each.at_ms) },
       { name: "Event", cell: (each) => words(each.kind) },
-      { name: "What", cell: (each) => named(Object.entries(each).filter(([name, value]) => !["at_ms", "kind"].includes(name) && value !== null).map(([name, value]) => `${words(name)} ${typeof value === "object" ? JSON.stringify(value) : value}`).join(", ")) },
+      { name: "What", cell: (each) => named(Object.entries(each).filter(([name, value]) => !["at_ms", "kind"].includes(name) && value !== null).map(told).join(", ")) },
     ],
   });
   shown.update(events);

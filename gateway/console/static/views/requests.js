@@ -14,8 +14,8 @@ const ANY = ["", "any"];
 const FILTERS = [
   { name: "tenant", label: "Tenant" },
   { name: "lane", label: "Lane", type: "select", options: [ANY, ["latency", "latency"], ["throughput", "throughput"]] },
-  { name: "state", label: "State", type: "select", options: [ANY, ...["queued", "running", "preempted", "paused", "ended"].map((each) => [each, each])] },
-  { name: "outcome", label: "Outcome", type: "select", options: [ANY, ...["completed", "cancelled", "failed", "expired", "refused"].map((each) => [each, each])] },
+  { name: "state", label: "State", type: "select", options: [ANY, ...["queued", "running", "preempted", "paused", "lost", "ended"].map((each) => [each, each])] },
+  { name: "outcome", label: "Outcome", type: "select", options: [ANY, ...["finished", "rejected", "cancelled", "expired", "unavailable", "failed"].map((each) => [each, each])] },
   { name: "slowest", label: "Order", type: "select", options: [["", "newest first"], ["total", "longest in all"], ["ttft", "longest to the first token"], ["queue", "longest in the queue"]] },
 ];
 

@@ -3,19 +3,9 @@
 import { SignedOut } from "../api.js";
 import { fill, h } from "../dom.js";
 import { field, form } from "../parts/dialog.js";
-import { signIn } from "../session.js";
+import { signIn, singleSignOn } from "../session.js";
 
-/** What ways there are, as the gateway tells those who are not signed in; none but the key where it does not. */
-async function ways() {
-  try {
-    const response = await fetch("/console/sign-in", { cache: "no-store" });
-    return response.ok ? await response.json() : {};
-  } catch {
-    return {};
-  }
-}
-
-export async function showSignIn(main, begin, reason) {
+export function showSignIn(main, begin, reason) {
   const key = field({
     name: "key",
     label: "Admin key or token",
@@ -43,9 +33,6 @@ export async function showSignIn(main, begin, reason) {
   const card = h("section", { class: "card sign-in" }, h("h1", {}, "Sign in"), reasonShown, sheet, others);
   fill(main, card);
   key.control.focus();
-  const { oidc } = await ways();
-  if (oidc) {
-    const label = `Sign in with ${typeof oidc === "string" ? oidc : (oidc.name ?? "single sign-on")}`;
-    fill(others, h("p", {}, "or"), h("a", { class: "button", href: oidc.url ?? "/console/oidc" }, label));
-  }
+  const single = singleSignOn();
+  if (single) fill(others, h("p", {}, "or"), h("a", { class: "button", href: single.url }, `Sign in with ${single.name ?? "single sign-on"}`));
 }

@@ -4,7 +4,7 @@ import { change, get, segment } from "../api.js";
 import { fill, h, named, toast } from "../dom.js";
 import { confirm } from "../parts/dialog.js";
 import { button, laneTag, pageHead, stateBadge, tenantLink } from "../parts/pieces.js";
-import { mayChange } from "../session.js";
+import { mayChange, mayOwn } from "../session.js";
 import { budgets } from "./tenant_budgets.js";
 import { explain } from "./tenant_explain.js";
 import { keys } from "./tenant_keys.js";
@@ -74,6 +74,6 @@ function actions(state) {
   }
   return [
     isActive ? button("Suspend", suspend) : button("Resume", () => turn("resume", "is served again")),
-    button("Delete", remove, { kind: "quiet danger" }),
+    mayOwn() && button("Delete", remove, { kind: "quiet danger" }),
   ];
 }

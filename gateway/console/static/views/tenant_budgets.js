@@ -2,22 +2,26 @@
 
 import { getIfThere, get } from "../api.js";
 import { fill, h, named } from "../dom.js";
-import { amount, count, words, ago } from "../format.js";
+import { ago, amount, count, duration, rate, words } from "../format.js";
 import { every } from "../live.js";
 import { bars } from "../parts/bars.js";
+import { chart } from "../parts/chart.js";
 import { badge, card, isCounted, laneTag, limitMeter, segmented } from "../parts/pieces.js";
 import { table } from "../parts/table.js";
-import { moneyOf } from "../parts/money.js";
+import { money } from "../parts/money.js";
 
 const EVERY_MS = 3000;
+const HISTORY_EVERY_MS = 15_000;
 const DAY_MS = 86_400_000;
 
 export async function budgets(place, state) {
   const now = h("div");
+  const work = workOf(state);
   const past = h("div", { class: "past" });
   const spans = segmented("Days", [["7", "7 days"], ["30", "30 days"], ["90", "90 days"]], "30", (days) => readPast(Number(days)));
   place.append(
-    card("Now", h("p", { class: "legend" }, h("span", { class: "dot used" }), "used ", h("span", { class: "dot reserved" }), "reserved by requests that run"), now),
+    card("Now", h("p", { class: "legend" }, h("span", {}, h("span", { class: "dot used" }), "used"), h("span", {}, h("span", { class: "dot reserved" }), "reserved by requests that run")), now),
+    work.element,
     h("section", { class: "card" }, h("div", { class: "row-head" }, h("h2", {}, "Usage"), spans), past),
   );
 
@@ -28,15 +32,40 @@ export async function budgets(place, state) {
       get(path, { from, group_by: "day,lane" }, state.signal),
       get(path, { from, group_by: "lane,model,key" }, state.signal),
     ]);
-    fill(past, chart(daily.data, from, days), usageTable(grouped));
+    fill(past, byDay(daily.data, from, days), usageTable(grouped));
   }
   await Promise.all([
     readPast(30),
+    every(HISTORY_EVERY_MS, state.signal, work.read),
     every(EVERY_MS, state.signal, async () => {
       const quota = await getIfThere(`${state.path}/quota`, {}, state.signal);
       fill(now, standing(quota?.limits ?? {}));
     }),
   ]);
+}
+
+/** What it does and did: rate, running and waiting, over 15 minutes, a day or a month. */
+function workOf({ id, signal }) {
+  let span = "15m";
+  const pace = chart({ title: "Output tokens/s", series: [{ name: "tokens/s", colour: "accent", area: true }], shown: rate, signal });
+  const requests = chart({ title: "Requests", series: [{ name: "running", colour: "accent", area: true }, { name: "waiting", colour: "info" }], shown: rate, signal });
+  const refused = chart({ title: "Refused in each step", series: [{ name: "refused", colour: "bad", area: true }], shown: count, signal });
+  const spans = segmented("Time shown", [["15m", "15 minutes"], ["day", "Day"], ["month", "Month"]], span, (chosen) => {
+    span = chosen;
+    read();
+  });
+  const element = h("section", { class: "card work", hidden: true }, h("div", { class: "row-head" }, h("h2", {}, "Work"), spans), h("div", { class: "thirds" }, pace.element, requests.element, refused.element));
+  async function read() {
+    const found = await getIfThere("/history", { span, tenant: id }, signal);
+    element.hidden = found === null;
+    const points = (found?.points ?? []).filter(({ tenant }) => tenant);
+    const xs = points.map(({ at }) => at);
+    const of = (field) => points.map(({ tenant }) => tenant[field] ?? null);
+    pace.update(xs, [of("tokens_per_s")]);
+    requests.update(xs, [of("running"), of("queued")]);
+    refused.update(xs, [of("refused")]);
+  }
+  return { element, read };
 }
 
 function standing(limits) {
@@ -52,25 +81,24 @@ function standing(limits) {
 
 const tokens = (line) => line.prompt_tokens + line.output_tokens;
 
-function chart(lines, from, days) {
-  const named_ = Array.from({ length: days }, (_, i) => new Date(new Date(from).getTime() + i * DAY_MS).toISOString().slice(0, 10));
+function byDay(lines, from, days) {
+  const dates = Array.from({ length: days }, (_, i) => new Date(new Date(from).getTime() + i * DAY_MS).toISOString().slice(0, 10));
   const of = (day, lane) => lines.filter((line) => line.day === day && line.lane === lane).reduce((all, line) => all + tokens(line), 0);
   const total = lines.reduce((all, line) => all + tokens(line), 0);
   if (!total) return h("p", { class: "empty" }, "Nothing was used in these days.");
   return bars({
     title: "Tokens by day",
-    labels: named_,
+    labels: dates,
     series: [
-      { name: "latency", kind: "is-latency", values: named_.map((day) => of(day, "latency")) },
-      { name: "throughput", kind: "is-throughput", values: named_.map((day) => of(day, "throughput")) },
+      { name: "latency", kind: "is-latency", values: dates.map((day) => of(day, "latency")) },
+      { name: "throughput", kind: "is-throughput", values: dates.map((day) => of(day, "throughput")) },
     ],
     shown: amount,
     unit: "tokens",
   });
 }
 
-function usageTable({ data, total }) {
-  const cost = moneyOf(total);
+function usageTable({ data, total, currency }) {
   const columns = [
     { name: "Lane", cell: (line) => (line.lane ? laneTag(line.lane) : h("strong", {}, "All")) },
     { name: "Model", cell: (line) => (line.model ? named(line.model) : "") },
@@ -79,7 +107,8 @@ function usageTable({ data, total }) {
     { name: "Prompt tokens", class: "number", cell: (line) => amount(line.prompt_tokens) },
     { name: "Cached", class: "number", cell: (line) => amount(line.cached_tokens) },
     { name: "Output tokens", class: "number", cell: (line) => amount(line.output_tokens) },
-    ...(cost ? [{ name: cost.name, class: "number", cell: cost.shown }] : []),
+    ...(!total.cost ? [] : [{ name: `Spend${currency ? `, ${currency}` : ""}`, class: "number", cell: (line) => money(line.cost) }]),
+    ...(!total.gpu_seconds ? [] : [{ name: "Steps' time", class: "number", cell: (line) => duration(1000 * line.gpu_seconds) }]),
   ];
   const shown = table({ caption: "Usage by lane, model and key", columns, key: (line) => `${line.lane}/${line.model}/${line.key}`, empty: "No request of this tenant was settled in these days." });
   shown.update(data.length ? [...data, total] : []);

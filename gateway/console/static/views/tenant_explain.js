@@ -5,6 +5,7 @@ import { fill, h, named } from "../dom.js";
 import { amount, ago, duration, words } from "../format.js";
 import { field, form } from "../parts/dialog.js";
 import { badge, card, facts } from "../parts/pieces.js";
+import { isMoney, money } from "../parts/money.js";
 import { LANES } from "../parts/tenant_form.js";
 
 export async function explain(place, { path, tenant }) {
@@ -23,6 +24,8 @@ export async function explain(place, { path, tenant }) {
   })), answer);
 }
 
+const figureOf = (limit, value) => (isMoney(limit.name) ? money(value) : amount(value));
+
 function verdict(found) {
   const { limit } = found;
   return card(null,
@@ -32,8 +35,8 @@ function verdict(found) {
       ["First token expected after", found.admitted ? duration(found.expected_wait_ms) : undefined],
       ["Would fit after", found.admitted ? undefined : found.retry_after_s == null ? "not known, or never" : duration(1000 * found.retry_after_s)],
       ["Limit", limit ? h("span", {}, words(limit.name), " of ", named(words(limit.scope))) : undefined],
-      ["Stands at", limit ? `${amount(limit.used)} used, ${amount(limit.reserved)} reserved of ${amount(limit.limit)}` : undefined],
-      ["Asked for", limit ? amount(limit.requested) : undefined],
+      ["Stands at", limit ? `${figureOf(limit, limit.used)} used, ${figureOf(limit, limit.reserved)} reserved of ${figureOf(limit, limit.limit)}` : undefined],
+      ["Asked for", limit ? figureOf(limit, limit.requested) : undefined],
       ["Empty again", limit ? (limit.resets_at == null ? "it has no window" : ago(limit.resets_at)) : undefined],
     ]));
 }

@@ -8,7 +8,7 @@ import { button, isCounted, laneTag, limitMeter, link, loading, pageHead, stateB
 import { table } from "../parts/table.js";
 import { tenantBody, tenantFields } from "../parts/tenant_form.js";
 import { words } from "../format.js";
-import { mayChange } from "../session.js";
+import { mayOwn } from "../session.js";
 
 const PAGE = 20;
 const EVERY_MS = 5000;
@@ -50,7 +50,7 @@ export async function tenants(root, { fields, signal }) {
   const pages = h("nav", { class: "pages", "aria-label": "Pages of tenants" });
   const wait = loading();
   root.append(
-    pageHead("Tenants", "Who may use this installation, how much of it, and with which keys.", mayChange() && button("New tenant", make, { kind: "primary" })),
+    pageHead("Tenants", "Who may use this installation, how much of it, and with which keys.", mayOwn() && button("New tenant", make, { kind: "primary" })),
     h("div", { class: "card flush" }, wait, shown.element, pages),
   );
   await every(EVERY_MS, signal, async () => {

@@ -59,9 +59,9 @@ function byLane(worker) {
   const lanes = [...new Set([...Object.keys(worker.running), ...Object.keys(worker.waiting), ...Object.keys(worker.preempted)])].sort();
   const cell = (values, lane, shown = count) => h("td", { class: "number" }, shown(values[lane] ?? 0));
   if (!lanes.length) return h("p", { class: "muted" }, "It runs nothing.");
-  return h("table", {}, h("caption", { class: "hidden-label" }, "By lane"),
+  return h("div", { class: "scroll" }, h("table", {}, h("caption", { class: "hidden-label" }, "By lane"),
     h("thead", {}, h("tr", {}, ...["Lane", "Running", "Waiting", "Preempted", "Tokens/s"].map((name, i) => h("th", { scope: "col", class: i ? "number" : null }, name)))),
-    h("tbody", {}, ...lanes.map((lane) => h("tr", {}, h("td", {}, laneTag(lane)), cell(worker.running, lane), cell(worker.waiting, lane), cell(worker.preempted, lane), cell(worker.tokens_per_s, lane, rate)))));
+    h("tbody", {}, ...lanes.map((lane) => h("tr", {}, h("td", {}, laneTag(lane)), cell(worker.running, lane), cell(worker.waiting, lane), cell(worker.preempted, lane), cell(worker.tokens_per_s, lane, rate))))));
 }
 
 function drainButton(worker) {

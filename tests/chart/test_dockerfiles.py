@@ -10,9 +10,9 @@ import pytest
 
 from tests.chart.conftest import Render
 from tests.support.chart import CHART
+from tests.support.dockerfile import KNOWN, instructions
 
 ROOT = CHART.parent
-INSTRUCTIONS = {"ARG", "COPY", "ENTRYPOINT", "ENV", "FROM", "HEALTHCHECK", "RUN", "USER"}
 
 
 class Image(NamedTuple):
@@ -34,21 +34,13 @@ IMAGES = [
 pytestmark = pytest.mark.parametrize("image", IMAGES, ids=lambda image: image.container)
 
 
-def instructions(image: Image) -> list[tuple[str, str]]:
-    """The instructions of a Dockerfile with their arguments, continued lines joined."""
-    text = (ROOT / image.folder / "Dockerfile").read_text()
-    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
-    joined = re.sub(r"\\\n\s*", "", "\n".join(lines))
-    return [(line.partition(" ")[0], line.partition(" ")[2]) for line in joined.splitlines()]
-
-
 def only(image: Image, name: str) -> str:
     """The argument of the last instruction of that name."""
-    return [arguments for each, arguments in instructions(image) if each == name][-1]
+    return [arguments for each, arguments in instructions(ROOT / image.folder / "Dockerfile") if each == name][-1]
 
 
 def test_every_instruction_is_one_that_docker_knows(image: Image) -> None:
-    assert {name for name, _ in instructions(image)} <= INSTRUCTIONS
+    assert {name for name, _ in instructions(ROOT / image.folder / "Dockerfile")} <= KNOWN
 
 
 def test_the_image_starts_the_module_that_the_chart_starts(render: Render, image: Image) -> None:
@@ -81,6 +73,16 @@ def test_the_image_sets_nothing_that_the_chart_s_configuration_says(render: Rend
     directory = render(image.mode).env(image.component, image.container)["FAIRLANE_DATA_DIR"]
     assert names == ["FAIRLANE_DATA_DIR"]
     assert f"FAIRLANE_DATA_DIR={directory}" in only(image, "ENV")
+
+
+def test_the_image_says_what_it_is(image: Image) -> None:
+    labels = dict(re.findall(r'org\.opencontainers\.image\.(\w+)="([^"]*)"', only(image, "LABEL")))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+    assert labels["title"] == f"fairlane-{image.container}"
+    assert labels["licenses"] == project["license"]
+    assert ("ARG", f"VERSION={project['version']}") in instructions(ROOT / image.folder / "Dockerfile")
+    assert labels.keys() == {"title", "description", "licenses", "version", "revision"}
 
 
 def test_what_is_copied_is_the_package_and_what_it_is_built_from(image: Image) -> None:

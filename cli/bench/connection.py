@@ -1,0 +1,226 @@
+"""One connection to a gateway: sends a request, and notes when each token of its stream comes.
+
+What is read per token is a few searches of bytes; JSON is decoded once a request, for its usage or its error.
+"""
+
+import asyncio
+import ssl
+import time
+from typing import Any
+from urllib.parse import urlsplit
+
+import httptools
+import msgspec
+
+from fairlane.cli.bench.results import Gaps, Measured
+
+EVENT_END = b"\n\n"
+DATA = b"data: "
+DONE = b"data: [DONE]"
+ERROR = b'data: {"error"'
+TEXTS = (b'"text":"', b'"content":"', b'"reasoning_content":"')
+"""Where an event's text begins, by endpoint; an event with an empty one carries no token."""
+USAGE = b'"usage":{'
+MOST_ANSWER = 2**20
+"""Bytes of one event, or of an answer that is no stream."""
+CANCELLED = "cancelled"
+CLOSED = "connection_lost"
+INCOMPLETE = "incomplete"
+UNREADABLE = "unreadable"
+
+
+class _Details(msgspec.Struct):
+    cached_tokens: int = 0
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    prompt_tokens_details: _Details | None = None
+
+
+class _LastEvent(msgspec.Struct):
+    usage: _Usage | None = None
+
+
+class _Refusal(msgspec.Struct):
+    code: str | None = None
+    type: str | None = None
+
+
+class _ErrorAnswer(msgspec.Struct):
+    error: _Refusal
+
+
+class Endpoint:
+    """Where requests go, and what their heads have in common."""
+
+    def __init__(self, url: str, path: str) -> None:
+        place = urlsplit(url)
+        self.host, self.is_tls = place.hostname or "", place.scheme == "https"
+        self.port = place.port or (443 if self.is_tls else 80)
+        self._head = (
+            f"POST {place.path.rstrip('/')}{path} HTTP/1.1\r\nhost: {place.netloc.rpartition('@')[2]}\r\n"
+            "content-type: application/json\r\naccept: text/event-stream\r\n"
+        )
+
+    def request(self, body: object, key: str, lane: str) -> bytes:
+        """One request as it goes over the wire."""
+        content = msgspec.json.encode(body)
+        named = f"authorization: Bearer {key}\r\nx-fairlane-lane: {lane}\r\ncontent-length: {len(content)}\r\n\r\n"
+        return (self._head + named).encode() + content
+
+    async def connect(self) -> "BenchConnection":
+        """A new connection. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        context = ssl.create_default_context() if self.is_tls else None
+        _, made = await loop.create_connection(BenchConnection, self.host, self.port, ssl=context)
+        return made
+
+
+class BenchConnection(asyncio.Protocol):
+    """One request at a time. What it measures is in seconds of `time.perf_counter`."""
+
+    def __init__(self) -> None:
+        self.is_open = False
+        self._transport: asyncio.Transport | None = None
+        self._ended: asyncio.Future[None] | None = None
+        self._parser: Any = None
+        self._reset(None, Gaps())
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # what TCP gives
+        self.is_open, self._transport = True, transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_open = False
+        self._end(CLOSED)
+
+    async def ask(self, request: bytes, measured: Measured, gaps: Gaps) -> None:
+        """Send a request and read its answer to the end into `measured`; gaps between tokens go into `gaps`."""
+        assert self._transport is not None  # noqa: S101 - asked once connected
+        self._reset(measured, gaps)
+        self._parser = httptools.HttpResponseParser(self)
+        self._ended = asyncio.get_running_loop().create_future()
+        self._sent_s = time.perf_counter()
+        self._transport.write(request)
+        try:
+            await self._ended
+        except asyncio.CancelledError:
+            self._note(CANCELLED)
+            raise
+
+    def close(self) -> None:
+        """Hang up; the request that runs is cancelled by that."""
+        self.is_open = False
+        if self._transport is not None:
+            self._transport.close()
+
+    def _reset(self, measured: Measured | None, gaps: Gaps) -> None:
+        self._measured, self._gaps = measured, gaps
+        self._rest = b""
+        self._status = self._retry_ms = 0
+        self._sent_s = self._first_s = self._last_s = self._now_s = 0.0
+        self._events = 0
+        self._is_done = False
+        self._code: str | None = None
+        self._usage: _Usage | None = None
+
+    def data_received(self, data: bytes) -> None:
+        self._now_s = time.perf_counter()
+        if self._parser is None:
+            return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError:
+            self.close()
+            self._end(UNREADABLE)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Called by the parser, as those below."""
+        if name.lower() == b"retry-after-ms" and value.isdigit():
+            self._retry_ms = int(value)
+
+    def on_headers_complete(self) -> None:
+        self._status = self._parser.get_status_code()
+
+    def on_body(self, body: bytes) -> None:
+        text = self._rest + body
+        if self._status != 200:
+            self._rest = text[:MOST_ANSWER]
+            return
+        *events, self._rest = text.split(EVENT_END)
+        for event in events:
+            self._take(event)
+        if len(self._rest) > MOST_ANSWER:
+            self.close()
+            self._end(UNREADABLE)
+
+    def on_message_complete(self) -> None:
+        if self._status != 200:
+            self._end(_code(self._rest) or f"http_{self._status}")
+        else:
+            self._end(self._code or (None if self._is_done else INCOMPLETE))
+        if not self._parser.should_keep_alive():
+            self.close()
+
+    def _take(self, event: bytes) -> None:
+        start = event.find(DATA)
+        if start < 0:  # a comment, or the newline that keeps the connection alive
+            return
+        if event.startswith(DONE, start):
+            self._is_done = True
+        elif event.startswith(ERROR, start):
+            self._code = _code(event[start + len(DATA) :]) or "error"
+        else:
+            for mark in TEXTS:
+                found = event.find(mark, start)
+                if found >= 0 and not event.startswith(b'"', found + len(mark)):
+                    self._token()
+                    break
+            if USAGE in event:
+                self._usage = _usage(event[start + len(DATA) :]) or self._usage
+
+    def _token(self) -> None:
+        """One more event with text: a token, or the few that came in one step."""
+        if self._events:
+            self._gaps.add(self._now_s - self._last_s)
+        else:
+            self._first_s = self._now_s
+        self._events += 1
+        self._last_s = self._now_s
+
+    def _end(self, code: str | None) -> None:
+        if self._ended is None or self._ended.done():
+            return
+        self._note(code)
+        self._ended.set_result(None)
+
+    def _note(self, code: str | None) -> None:
+        """Write down what was seen of the request."""
+        measured = self._measured
+        if measured is None:
+            return
+        measured.code, measured.retry_ms = code, self._retry_ms
+        measured.end_s = time.perf_counter() - self._sent_s
+        if self._events:
+            measured.first_s, measured.last_s = self._first_s - self._sent_s, self._last_s - self._sent_s
+        measured.output_tokens = self._events
+        if self._usage is not None:
+            measured.prompt_tokens, measured.output_tokens = self._usage.prompt_tokens, self._usage.completion_tokens
+            details = self._usage.prompt_tokens_details
+            measured.cached_tokens = 0 if details is None else details.cached_tokens
+
+
+def _code(document: bytes) -> str | None:
+    try:
+        error = msgspec.json.decode(document, type=_ErrorAnswer).error
+    except msgspec.DecodeError:
+        return None
+    return error.code or error.type
+
+
+def _usage(document: bytes) -> _Usage | None:
+    try:
+        return msgspec.json.decode(document, type=_LastEvent).usage
+    except msgspec.DecodeError:
+        return None

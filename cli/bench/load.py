@@ -1,0 +1,169 @@
+"""Which requests are asked for and when: from a trace or from distributions; whose they are, and in which lane."""
+
+import random
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, islice
+from pathlib import Path
+
+import msgspec
+
+from fairlane.cli.client import CommandError
+from fairlane.scheduler.protocol.lanes import LaneName
+from fairlane.scheduler.simulation.trace import HASHED_TOKENS, TraceRow
+
+MOST_KEYS = 10_000
+MOST_REQUESTS = 10_000_000
+
+
+class TenantKey(msgspec.Struct, frozen=True):
+    """A key that requests are sent with."""
+
+    name: str
+    """Told in results; never the key."""
+    key: str
+    weight: float = 1.0
+    """Its share of the requests beside the others'."""
+
+    def __repr__(self) -> str:
+        return f"TenantKey({self.name!r})"
+
+
+class BenchRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One request that is to be sent."""
+
+    number: int
+    at_s: float
+    """From the start of the run, where load is open."""
+    lane: LaneName
+    key: int
+    """Index of its key."""
+    prompt_tokens: int
+    output_tokens: int
+    hash_ids: tuple[int, ...] = ()
+    block_tokens: int = HASHED_TOKENS
+
+
+class Lengths(msgspec.Struct, frozen=True):
+    """Tokens, evenly between two bounds, both included."""
+
+    least: int
+    most: int
+
+    @classmethod
+    def parse(cls, text: str, name: str) -> "Lengths":
+        """`256`, or `64:1024`. Raises CommandError."""
+        first, _, last = text.partition(":")
+        bounds = [
+            int(each) if each.isascii() and each.isdecimal() and len(each) < 9 else 0 for each in (first, last or first)
+        ]
+        if not 1 <= bounds[0] <= bounds[1]:
+            raise CommandError(f"{name}: write a number of tokens or LEAST:MOST, not {text[:40]!r}")
+        return cls(*bounds)
+
+    def draw(self, draws: random.Random) -> int:
+        return draws.randint(self.least, self.most)
+
+
+class Mix:
+    """Deals out keys and lanes, from a seed."""
+
+    def __init__(self, keys: Sequence[TenantKey], latency_share: float, draws: random.Random) -> None:
+        self._upto = list(accumulate(key.weight for key in keys))
+        self._latency_share = latency_share
+        self._draws = draws
+        self._of_tenants: dict[str, int] = {}
+
+    def lane(self) -> LaneName:
+        return LaneName.LATENCY if self._draws.random() < self._latency_share else LaneName.THROUGHPUT
+
+    def key(self) -> int:
+        draw = self._draws.random() * self._upto[-1]
+        return min(bisect_right(self._upto, draw), len(self._upto) - 1)
+
+    def key_of(self, tenant: str) -> int:
+        """A trace's tenants take the keys in turn, as they first come."""
+        return self._of_tenants.setdefault(tenant, len(self._of_tenants) % len(self._upto))
+
+
+def drawn(
+    mix: Mix, prompts: Lengths, outputs: Lengths, rate: float | None, draws: random.Random
+) -> Iterator[BenchRequest]:
+    """Requests without end; with a rate they come as a Poisson process has them."""
+    at_s, number = 0.0, 0
+    while True:
+        if rate is not None:
+            at_s += draws.expovariate(rate)
+        yield BenchRequest(
+            number=number,
+            at_s=at_s,
+            lane=mix.lane(),
+            key=mix.key(),
+            prompt_tokens=prompts.draw(draws),
+            output_tokens=outputs.draw(draws),
+        )
+        number += 1
+
+
+def replayed(rows: Sequence[TraceRow], mix: Mix, speed: float) -> Iterator[BenchRequest]:
+    """The requests of a trace, `speed` times as fast; lanes and tenants are dealt out where it names none."""
+    began_ms = rows[0].at_ms
+    for number, row in enumerate(rows):
+        yield BenchRequest(
+            number=number,
+            at_s=(row.at_ms - began_ms) / 1e3 / speed,
+            lane=row.lane or mix.lane(),
+            key=mix.key() if row.tenant is None else mix.key_of(row.tenant),
+            prompt_tokens=row.prompt_tokens,
+            output_tokens=row.output_tokens,
+            hash_ids=row.hash_ids,
+            block_tokens=row.block_tokens,
+        )
+
+
+def bounded(
+    requests: Iterator[BenchRequest], most: int, duration_s: float | None, *, is_open: bool
+) -> Iterator[BenchRequest]:
+    """So many at most; of an open load those alone that come within its duration."""
+    for request in islice(requests, most):
+        if is_open and duration_s is not None and request.at_s >= duration_s:
+            return
+        yield request
+
+
+def read_keys(listed: Sequence[str], file: Path | None, zipf: float) -> list[TenantKey]:
+    """Keys from the command line and from a file: a line each, `KEY` or `NAME KEY [WEIGHT]`. Raises CommandError.
+
+    Key k of those without a weight of their own has 1 / k ** `zipf`.
+    """
+    lines = [[each] for each in listed]
+    if file is not None:
+        try:
+            text = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise CommandError(f"{file}: cannot be read ({type(error).__name__})") from None
+        lines += [line.split() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    if not 1 <= len(lines) <= MOST_KEYS:
+        raise CommandError(f"name 1 to {MOST_KEYS} keys: --key, --keys FILE, or OPENAI_API_KEY")
+    return [_key(words, place, zipf) for place, words in enumerate(lines, 1)]
+
+
+def _key(words: Sequence[str], place: int, zipf: float) -> TenantKey:
+    key = words[0] if len(words) == 1 else words[1]
+    if len(words) > 3 or not (key and key.isascii() and key.isprintable() and " " not in key):
+        raise CommandError(f"key {place}: expected KEY or NAME KEY [WEIGHT]")
+    weight = float(place) ** -zipf
+    if len(words) == 3:
+        try:
+            weight = float(words[2])
+        except ValueError:
+            weight = 0.0
+    if not 0.0 < weight < 1e9:
+        raise CommandError(f"key {place}: its weight must be a number above 0")
+    return TenantKey(public_name(key, place) if len(words) == 1 else words[0], key, weight)
+
+
+def public_name(key: str, place: int) -> str:
+    """What may be told of a key: its public id; of one that is not ours its place alone."""
+    parts = key.split("-")
+    return f"fl-{parts[1]}" if len(parts) >= 3 and parts[0] == "fl" else f"key {place}"

@@ -1,0 +1,202 @@
+"""What is shown of a run: its progress while it goes on, its tables, and two runs compared."""
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import median
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from fairlane.cli.bench.results import BenchGroup, BenchReport, BenchSpread
+from fairlane.cli.bench.run import Tally
+from fairlane.cli.client import CommandError
+from fairlane.cli.printer import Document, cell, duration, show_table
+
+REFRESH_S = 0.25
+COLUMNS = ("", "requests", "ended", "req/s", "tokens/s", "TTFT p50", "p95", "p99", "TPOT p50", "p95", "p99", "goodput")
+DETAIL_COLUMNS = ("", "mean", "p50", "p90", "p95", "p99")
+COMPARED_COLUMNS = ("figure", "A", "B", "change")
+LATE_MS = 50.0
+"""From here on the load itself is late, and its figures are doubtful."""
+MOST_TENANTS_SHOWN = 20
+
+
+class BenchProgress:
+    """A line that tells how far a run is; nothing where nobody watches."""
+
+    def __init__(self, tally: Tally, requests: int | None, duration_s: float | None) -> None:
+        self._tally, self._duration_s = tally, duration_s
+        console = Console(stderr=True)
+        self._progress = Progress(
+            TextColumn("{task.percentage:>3.0f}%"),
+            BarColumn(bar_width=20),
+            TextColumn("{task.description}"),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        by_time = duration_s is not None
+        self._task = self._progress.add_task("", total=duration_s if by_time else requests)
+
+    async def show(self) -> None:
+        """Until it is cancelled."""
+        seen_s = seen_tokens = 0.0
+        with self._progress:
+            while True:
+                tally = self._tally
+                seconds = tally.seconds if tally.began_s else 0.0
+                rate = (tally.output_tokens - seen_tokens) / max(seconds - seen_s, 1e-9)
+                seen_s, seen_tokens = seconds, float(tally.output_tokens)
+                done = len(tally.done) if self._duration_s is None else seconds
+                self._progress.update(self._task, completed=done, description=_line(tally, rate))
+                await asyncio.sleep(REFRESH_S)
+
+
+def _line(tally: Tally, rate: float) -> str:
+    ttft = duration(median(tally.recent_ttft_ms)) if tally.recent_ttft_ms else "-"
+    counts = f"{len(tally.done):,} done, {tally.running:,} running, {tally.failed:,} failed"
+    return f"{counts}, {rate:,.0f} tokens/s, TTFT {ttft}"
+
+
+def show_report(report: BenchReport) -> None:
+    """The tables of a run."""
+    groups = {**report.lanes, "all": report.total} if len(report.lanes) != 1 else report.lanes
+    show_table(COLUMNS, [_row(name, group) for name, group in groups.items()])
+    typer.echo("")
+    details: list[tuple[str, ...]] = []
+    for name, group in groups.items():
+        kinds = (("TTFT", group.ttft_ms), ("TPOT", group.tpot_ms), ("ITL", group.itl_ms), ("e2e", group.e2e_ms))
+        details += [(f"{name} {kind}", *_spread(found)) for kind, found in kinds]
+    show_table(DETAIL_COLUMNS, details)
+    if len(report.tenants) > 1:
+        typer.echo("")
+        shown = list(report.tenants.items())[:MOST_TENANTS_SHOWN]
+        show_table(("tenant", *COLUMNS[1:]), [_row(name, group) for name, group in shown])
+    if report.total.errors:
+        typer.echo("")
+        lanes = [*report.lanes]
+        by_code = [
+            (code, count, *(report.lanes[lane].errors.get(code, 0) for lane in lanes))
+            for code, count in report.total.errors.items()
+        ]
+        show_table(("error", "requests", *lanes), by_code)
+    typer.echo("")
+    typer.echo("\n".join(_notes(report)))
+
+
+def _row(name: str, group: BenchGroup) -> tuple[object, ...]:
+    ttft, tpot = group.ttft_ms, group.tpot_ms
+    return (
+        name,
+        group.requests,
+        group.ended,
+        group.requests_per_s,
+        group.output_tokens_per_s,
+        *_three(ttft),
+        *_three(tpot),
+        f"{group.goodput:.1%}",
+    )
+
+
+def _three(spread: BenchSpread | None) -> list[str]:
+    parts = (None, None, None) if spread is None else (spread.p50, spread.p95, spread.p99)
+    return [duration(part) for part in parts]
+
+
+def _spread(spread: BenchSpread | None) -> list[str]:
+    if spread is None:
+        return ["-"] * (len(DETAIL_COLUMNS) - 1)
+    return [duration(value) for value in (spread.mean, spread.p50, spread.p90, spread.p95, spread.p99)]
+
+
+def _notes(report: BenchReport) -> list[str]:
+    total = report.total
+    notes = [
+        f"{report.duration_s:,.1f} s, {total.prompt_tokens:,} prompt tokens ({total.cached_tokens:,} cached), "
+        f"{total.output_tokens:,} output tokens",
+    ]
+    for lane in report.lanes:
+        target = report.targets[lane]
+        notes.append(
+            f"goodput of {lane}: TTFT within {duration(target.ttft_ms)}, TPOT within {duration(target.tpot_ms)}"
+        )
+    if report.unsent:
+        notes.append(f"{report.unsent:,} requests were not sent, as too many were running: --most-open")
+    if report.lag_p99_ms > LATE_MS:
+        notes.append(f"requests were sent late (p99 {duration(report.lag_p99_ms)}): this machine does not keep up")
+    if report.interrupted:
+        notes.append("interrupted: what had not ended counts as cancelled")
+    return notes
+
+
+def read_report(file: Path) -> BenchReport:
+    """What `--json` wrote. Raises CommandError."""
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=BenchReport)
+    except OSError as error:
+        raise CommandError(f"{file}: cannot be read ({error.strerror or type(error).__name__})") from None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise CommandError(f"{file}: is no result of `fairlane bench --json`") from None
+
+
+def compared(first: BenchReport, second: BenchReport) -> list[Document]:
+    """Each figure of both runs, in all and by lane; where a figure is missing in one, so is the change."""
+    figures = [_figures("all", each.total) for each in (first, second)]
+    for lane in [lane for lane in first.lanes if lane in second.lanes]:
+        for found, each in zip(figures, (first, second), strict=True):
+            found.update(_figures(lane, each.lanes[lane]))
+    return [
+        {"figure": name, "a": a, "b": figures[1].get(name), "change": _change(a, figures[1].get(name))}
+        for name, a in figures[0].items()
+    ]
+
+
+def differences(first: BenchReport, second: BenchReport) -> list[str]:
+    """What the two runs were asked for that is not alike."""
+    names = dict.fromkeys((*first.setup, *second.setup))
+    return [
+        f"{name}: {cell(first.setup.get(name))} and {cell(second.setup.get(name))}"
+        for name in names
+        if first.setup.get(name) != second.setup.get(name)
+    ]
+
+
+def _figures(name: str, group: BenchGroup) -> dict[str, float | None]:
+    figures: dict[str, float | None] = {
+        f"{name} requests/s": group.requests_per_s,
+        f"{name} output tokens/s": group.output_tokens_per_s,
+        f"{name} goodput": group.goodput,
+        f"{name} errors": float(sum(group.errors.values())),
+    }
+    spreads: Mapping[str, BenchSpread | None] = {
+        "TTFT": group.ttft_ms,
+        "TPOT": group.tpot_ms,
+        "ITL": group.itl_ms,
+        "e2e": group.e2e_ms,
+    }
+    for kind, spread in spreads.items():
+        for part in ("p50", "p95", "p99"):
+            figures[f"{name} {kind} {part} ms"] = None if spread is None else getattr(spread, part)
+    return figures
+
+
+def _change(a: float | None, b: float | None) -> float | None:
+    """Relative to the first; None where there is nothing to be relative to."""
+    return None if a is None or b is None or a == 0.0 else b / a - 1.0
+
+
+def show_compared(rows: list[Document]) -> None:
+    """Both runs side by side."""
+    shown = [
+        (row["figure"], _plain(row["a"]), _plain(row["b"]), "-" if row["change"] is None else f"{row['change']:+.1%}")
+        for row in rows
+    ]
+    show_table(COMPARED_COLUMNS, shown)
+
+
+def _plain(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.3g}" if abs(value) < 1_000 else f"{value:,.0f}"

@@ -1,0 +1,201 @@
+"""What is kept of each request, and what follows from all of them: percentiles, throughput, goodput.
+
+Times are seconds while a run goes on, milliseconds in what is told. TTFT counts from the sending of a request, TPOT is
+the mean time of a token after the first. Goodput is the part of all requests that were sent which ended well inside
+their lane's targets: a refusal is a miss.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
+
+PARTS = (50, 90, 95, 99)
+OK = "ok"
+_PER_FACTOR = 100
+"""Buckets of a gap for each factor e: each is one percent wide."""
+_LEAST_S = 1e-6
+
+
+class LaneTarget(msgspec.Struct, frozen=True):
+    """What a request of a lane is to keep to, in milliseconds."""
+
+    ttft_ms: float
+    tpot_ms: float
+
+
+DEFAULT_TARGETS = {name.value: LaneTarget(lane.ttft_ms, lane.tpot_ms) for name, lane in DEFAULT_LANES.items()}
+
+
+class Gaps:
+    """Times between tokens, counted in buckets of one percent: as small for a million tokens as for a thousand."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[int] = Counter()
+
+    def add(self, gap_s: float) -> None:
+        self._counts[math.floor(math.log(gap_s if gap_s > _LEAST_S else _LEAST_S) * _PER_FACTOR)] += 1
+
+    def __add__(self, other: "Gaps") -> "Gaps":
+        both = Gaps()
+        both._counts = self._counts + other._counts
+        return both
+
+    def spread(self) -> "BenchSpread | None":
+        """Percentiles in milliseconds; None without gaps."""
+        total = self._counts.total()
+        if not total:
+            return None
+        ordered = sorted(self._counts.items())
+        mean = sum(_gap_ms(bucket) * count for bucket, count in ordered) / total
+        found, seen, place = [], 0, 0
+        for part in PARTS:
+            while place < len(ordered) and seen + ordered[place][1] < math.ceil(total * part / 100):
+                seen += ordered[place][1]
+                place += 1
+            found.append(_gap_ms(ordered[min(place, len(ordered) - 1)][0]))
+        return BenchSpread(mean, *found)
+
+
+def _gap_ms(bucket: int) -> float:
+    return math.exp((bucket + 0.5) / _PER_FACTOR) * 1e3
+
+
+class Measured(msgspec.Struct, kw_only=True):
+    """What came of one request. Times are seconds from its sending."""
+
+    number: int
+    lane: str
+    tenant: str
+    at_s: float
+    """When it was sent, from the start of the run."""
+    lag_s: float = 0.0
+    """How much later than it should have been sent."""
+    code: str | None = None
+    """Why it did not end well; None: it did."""
+    retry_ms: int = 0
+    first_s: float | None = None
+    last_s: float | None = None
+    end_s: float = 0.0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+
+    @property
+    def ttft_ms(self) -> float | None:
+        return None if self.first_s is None else self.first_s * 1e3
+
+    @property
+    def tpot_ms(self) -> float | None:
+        """None with fewer than two tokens."""
+        if self.first_s is None or self.last_s is None or self.output_tokens < 2:
+            return None
+        return (self.last_s - self.first_s) * 1e3 / (self.output_tokens - 1)
+
+    def kept(self, target: LaneTarget) -> bool:
+        """It ended well, and in time."""
+        ttft, tpot = self.ttft_ms, self.tpot_ms
+        return (
+            self.code is None
+            and ttft is not None
+            and ttft <= target.ttft_ms
+            and (tpot is None or tpot <= target.tpot_ms)
+        )
+
+
+class BenchSpread(msgspec.Struct, frozen=True):
+    """Percentiles, in milliseconds."""
+
+    mean: float
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+
+
+class BenchGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """What a group of requests came to. Rates are per second of the run."""
+
+    requests: int
+    ended: int
+    """That ended well."""
+    errors: dict[str, int]
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    requests_per_s: float
+    output_tokens_per_s: float
+    ttft_ms: BenchSpread | None
+    tpot_ms: BenchSpread | None
+    itl_ms: BenchSpread | None
+    e2e_ms: BenchSpread | None
+    goodput: float
+    """Part of all requests."""
+    goodput_per_s: float
+
+
+class BenchReport(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a run showed, as `--json` writes it."""
+
+    setup: dict[str, object]
+    """What was asked for; no key."""
+    started_at: float
+    duration_s: float
+    interrupted: bool
+    lag_p99_ms: float
+    """How late requests were sent: a load that lags is this machine's limit, not the gateway's."""
+    unsent: int
+    """Whose time came while as many were running as may."""
+    total: BenchGroup
+    lanes: dict[str, BenchGroup]
+    tenants: dict[str, BenchGroup]
+    targets: dict[str, LaneTarget]
+    requests: list[Measured] = []
+
+
+def spread(values: Iterable[float | None]) -> BenchSpread | None:
+    """Of those that there are; None without any."""
+    ordered = sorted(value for value in values if value is not None)
+    if not ordered:
+        return None
+    return BenchSpread(sum(ordered) / len(ordered), *(percentile(ordered, part) for part in PARTS))
+
+
+def percentile(ordered: Sequence[float], part: int) -> float:
+    """The least value that so many in a hundred do not exceed; of ordered values, at least one."""
+    return ordered[max(0, math.ceil(len(ordered) * part / 100) - 1)]
+
+
+def group(
+    requests: Sequence[Measured], gaps: Gaps | None, duration_s: float, targets: Mapping[str, LaneTarget]
+) -> BenchGroup:
+    """The figures of these requests."""
+    ended = [each for each in requests if each.code is None]
+    kept = sum(each.kept(targets[each.lane]) for each in requests)
+    output_tokens = sum(each.output_tokens for each in requests)
+    seconds = max(duration_s, 1e-9)
+    return BenchGroup(
+        requests=len(requests),
+        ended=len(ended),
+        errors=dict(Counter(each.code for each in requests if each.code is not None).most_common()),
+        prompt_tokens=sum(each.prompt_tokens for each in requests),
+        cached_tokens=sum(each.cached_tokens for each in requests),
+        output_tokens=output_tokens,
+        requests_per_s=len(ended) / seconds,
+        output_tokens_per_s=output_tokens / seconds,
+        ttft_ms=spread(each.ttft_ms for each in ended),
+        tpot_ms=spread(each.tpot_ms for each in ended),
+        itl_ms=None if gaps is None else gaps.spread(),
+        e2e_ms=spread(each.end_s * 1e3 for each in ended),
+        goodput=kept / len(requests) if requests else 0.0,
+        goodput_per_s=kept / seconds,
+    )
+
+
+def lanes_of(requests: Iterable[Measured]) -> list[str]:
+    """Those that were asked for, most urgent first."""
+    found = {each.lane for each in requests}
+    return [lane.value for lane in LaneName if lane.value in found]

@@ -1,0 +1,163 @@
+"""Closed and open loop over a pool of connections.
+
+closed   so many clients; each asks again as soon as it was answered, and after a refusal when that says so
+open     requests go out at their times, whatever became of the others, up to `most_open` at once: above that they
+         are counted as unsent, which says that either side does not keep up
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from fairlane.cli.bench.connection import CANCELLED, CLOSED, BenchConnection, Endpoint
+from fairlane.cli.bench.load import BenchRequest, TenantKey
+from fairlane.cli.bench.prompts import PromptMaker
+from fairlane.cli.bench.results import Gaps, Measured
+
+TIMEOUT = "timeout"
+UNREACHABLE = "unreachable"
+LONGEST_PAUSE_S = 5.0
+"""After a refusal, whatever it said: a load that waited out a day would be none."""
+PAUSE_S = 0.5
+"""After a connection that could not be made."""
+RECENT = 256
+"""First tokens that the progress line tells of."""
+
+BodyOf = Callable[[BenchRequest], dict[str, object]]
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a run has come to so far."""
+
+    done: list[Measured] = field(default_factory=list)
+    gaps: dict[str, Gaps] = field(default_factory=dict)
+    """By lane."""
+    running: int = 0
+    sent: int = 0
+    failed: int = 0
+    unsent: int = 0
+    output_tokens: int = 0
+    recent_ttft_ms: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
+    began_s: float = 0.0
+    ended_s: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        return (time.perf_counter() if self.ended_s is None else self.ended_s) - self.began_s
+
+
+class BenchRun:
+    """One load on one endpoint. `tally` is whole at any moment: whoever stops it early has what there is."""
+
+    def __init__(
+        self, endpoint: Endpoint, keys: Sequence[TenantKey], body: BodyOf, prompts: PromptMaker, timeout_s: float
+    ) -> None:
+        self.tally = Tally()
+        self._endpoint, self._keys, self._body, self._prompts = endpoint, keys, body, prompts
+        self._timeout_s = timeout_s
+        self._idle: list[BenchConnection] = []
+
+    async def closed(self, requests: Iterator[BenchRequest], clients: int, duration_s: float | None) -> None:
+        """Until the requests are through, or the time is: what runs then is waited for."""
+        self.tally.began_s = time.perf_counter()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for _ in range(clients):
+                    tasks.create_task(self._client(requests, duration_s))
+        finally:
+            self._end()
+
+    async def opened(self, requests: Iterator[BenchRequest], most_open: int) -> None:
+        """Each at its time, until all have been sent and answered."""
+        self.tally.began_s = began_s = time.perf_counter()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for request in requests:
+                    wait_s = began_s + request.at_s - time.perf_counter()
+                    if wait_s > 0:
+                        await asyncio.sleep(wait_s)
+                    if self.tally.running >= most_open:
+                        self.tally.unsent += 1
+                        continue
+                    tasks.create_task(self._ask(request, request.at_s))
+                    if wait_s <= 0:
+                        await asyncio.sleep(0)  # behind its times, it still lets answers be read
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        self.tally.ended_s = time.perf_counter()
+        while self._idle:
+            self._idle.pop().close()
+
+    async def _client(self, requests: Iterator[BenchRequest], duration_s: float | None) -> None:
+        for request in requests:
+            if duration_s is not None and self.tally.seconds >= duration_s:
+                return
+            measured = await self._ask(request, None)
+            if measured.code is not None:
+                await asyncio.sleep(min(measured.retry_ms / 1e3 or PAUSE_S, LONGEST_PAUSE_S))
+
+    async def _ask(self, request: BenchRequest, due_s: float | None) -> Measured:
+        tally, key = self.tally, self._keys[request.key]
+        body = {**self._body(request), "prompt": self._prompts.prompt(request)}
+        wire = self._endpoint.request(_of_endpoint(body), key.key, request.lane.value)
+        gaps = tally.gaps.setdefault(request.lane.value, Gaps())
+        tally.running += 1
+        tally.sent += 1
+        at_s = tally.seconds
+        measured = Measured(number=request.number, lane=request.lane.value, tenant=key.name, at_s=at_s)
+        measured.lag_s = 0.0 if due_s is None else max(0.0, at_s - due_s)
+        try:
+            await self._send(wire, measured, gaps)
+        except asyncio.CancelledError:
+            measured.code = CANCELLED
+            raise
+        finally:
+            tally.running -= 1
+            self._count(measured)
+        return measured
+
+    def _count(self, measured: Measured) -> None:
+        tally = self.tally
+        tally.done.append(measured)
+        tally.failed += measured.code is not None
+        tally.output_tokens += measured.output_tokens
+        if measured.ttft_ms is not None:
+            tally.recent_ttft_ms.append(measured.ttft_ms)
+
+    async def _send(self, wire: bytes, measured: Measured, gaps: Gaps) -> None:
+        connection = self._reused()
+        was_idle = connection is not None
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                connection = connection or await self._endpoint.connect()
+                await connection.ask(wire, measured, gaps)
+                if was_idle and measured.code == CLOSED and not measured.output_tokens:  # closed as it was taken up
+                    connection = await self._endpoint.connect()
+                    await connection.ask(wire, measured, gaps)
+        except OSError as error:
+            measured.code = TIMEOUT if isinstance(error, TimeoutError) else UNREACHABLE
+        finally:
+            if connection is not None and measured.code not in (TIMEOUT, CANCELLED) and connection.is_open:
+                self._idle.append(connection)
+            elif connection is not None:
+                connection.close()
+
+    def _reused(self) -> BenchConnection | None:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_open:
+                return connection
+        return None
+
+
+def _of_endpoint(body: dict[str, object]) -> dict[str, object]:
+    """A chat holds its prompt in a message."""
+    if "messages" not in body:
+        return body
+    prompt = body.pop("prompt")
+    return {**body, "messages": [{"role": "user", "content": prompt}]}

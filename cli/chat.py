@@ -1,0 +1,319 @@
+"""`fairlane chat`: talk to a model through the gateway, as a tenant; also one question from a pipe.
+
+On a terminal it reads lines and commands that begin with `/`; Ctrl-C ends an answer, and what came of it stays in the
+conversation. Through a pipe the answer alone is on stdout.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Annotated, Literal
+
+import httpx
+import msgspec
+import typer
+
+from fairlane.cli.client import CommandError, Url, no_gateway, refused, tenants_url, told_in_one_line
+from fairlane.cli.printer import duration
+
+app = typer.Typer(add_completion=False)
+
+KEY_VARIABLE = "OPENAI_API_KEY"
+CONNECT_S, SILENT_S = 10.0, 120.0
+"""A stream says something every ten seconds, be it that it waits."""
+CHAT, MODELS = "/v1/chat/completions", "/v1/models"
+LANES = ("latency", "throughput")
+DIM, PLAIN, CLEAR = "\x1b[2m", "\x1b[0m", "\r\x1b[2K"
+HELP = """\
+/lane latency|throughput   the lane of what follows
+/system TEXT               the system prompt; without a text there is none
+/model NAME                the model
+/max N                     tokens of an answer at most
+/retry                     ask the last question again
+/clear                     forget the conversation
+/quit                      leave (or Ctrl-D); Ctrl-C ends an answer"""
+
+Lane = Literal["latency", "throughput"]
+
+
+class _Delta(msgspec.Struct):
+    content: str | None = None
+    reasoning_content: str | None = None
+
+
+class _Choice(msgspec.Struct):
+    delta: _Delta = msgspec.field(default_factory=_Delta)
+    finish_reason: str | None = None
+
+
+class _ChatUsage(msgspec.Struct):
+    completion_tokens: int = 0
+
+
+class _ChatError(msgspec.Struct):
+    message: str = ""
+    code: str | None = None
+
+
+class _ChatEvent(msgspec.Struct):
+    choices: list[_Choice] = []
+    usage: _ChatUsage | None = None
+    error: _ChatError | None = None
+
+
+class Answer(msgspec.Struct):
+    """What came of one question. Times are seconds from its sending."""
+
+    text: str = ""
+    lane: str = ""
+    first_s: float | None = None
+    last_s: float = 0.0
+    tokens: int = 0
+    finish: str | None = None
+    is_cut: bool = False
+    """By Ctrl-C."""
+
+    def words(self) -> str:
+        """TTFT, tokens and their rate, in one line."""
+        if self.first_s is None:
+            return "no token"
+        parts = [f"TTFT {duration(self.first_s * 1e3)}", f"{self.tokens:,} tokens"]
+        if self.tokens > 1 and self.last_s > self.first_s:
+            parts.append(f"{(self.tokens - 1) / (self.last_s - self.first_s):,.1f} tokens/s")
+        parts += [self.lane] if self.lane else []
+        if self.is_cut or self.finish not in (None, "stop"):
+            parts.append("cancelled" if self.is_cut else str(self.finish))
+        return ", ".join(parts)
+
+
+class Conversation:
+    """Messages, and how the next is asked for."""
+
+    def __init__(
+        self, http: httpx.Client, model: str, lane: str | None, system: str | None, max_tokens: int | None
+    ) -> None:
+        self._http = http
+        self.model, self.lane, self.system, self.max_tokens = model, lane, system, max_tokens
+        self.messages: list[dict[str, str]] = []
+
+    def ask(self, question: str, say: Callable[[str, bool], None], wait: Callable[[str], None]) -> Answer:
+        """Stream the answer. `say`: a piece of text, and whether it is thinking; `wait`: why nothing comes yet.
+
+        Ctrl-C ends the answer, not the conversation. Raises CommandError, after which the question is not in it.
+        """
+        self.messages.append({"role": "user", "content": question})
+        answer = Answer()
+        try:
+            self._stream(answer, say, wait)
+        except KeyboardInterrupt:
+            answer.is_cut = True
+        except BaseException:
+            self.messages.pop()
+            raise
+        self.messages.append({"role": "assistant", "content": answer.text})
+        return answer
+
+    def _stream(self, answer: Answer, say: Callable[[str, bool], None], wait: Callable[[str], None]) -> None:
+        headers = {"x-fairlane-progress": "1"} | ({} if self.lane is None else {"x-fairlane-lane": self.lane})
+        sent_s = time.perf_counter()
+        try:
+            with self._http.stream("POST", CHAT, json=self._body(), headers=headers) as told:
+                if not told.is_success:
+                    told.read()
+                    raise refused(told)
+                answer.lane = told.headers.get("x-fairlane-lane", "")
+                for line in told.iter_lines():
+                    if line.startswith(":"):
+                        wait(line[1:].strip())
+                    elif line.startswith("data: {"):
+                        _take(msgspec.json.decode(line[6:], type=_ChatEvent), answer, sent_s, say)
+        except httpx.HTTPError as error:
+            raise no_gateway(str(self._http.base_url), error) from None
+        except msgspec.DecodeError:
+            raise CommandError("the answer is not in the words of Fairlane: is FAIRLANE_URL right?") from None
+
+    def _body(self) -> dict[str, object]:
+        system = [{"role": "system", "content": self.system}] if self.system else []
+        body: dict[str, object] = {
+            "model": self.model,
+            "messages": [*system, *self.messages],
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        return body if self.max_tokens is None else {**body, "max_tokens": self.max_tokens}
+
+    def retry(self) -> str | None:
+        """Take the last question and its answer out; the question."""
+        while self.messages:
+            taken = self.messages.pop()
+            if taken["role"] == "user":
+                return taken["content"]
+        return None
+
+
+def _take(event: _ChatEvent, answer: Answer, sent_s: float, say: Callable[[str, bool], None]) -> None:
+    """One event of a stream. Raises CommandError for an error."""
+    if event.error is not None:
+        raise CommandError(f"{event.error.message} ({event.error.code})")
+    for choice in event.choices:
+        for text, is_thought in ((choice.delta.reasoning_content, True), (choice.delta.content, False)):
+            if text:
+                answer.last_s = time.perf_counter() - sent_s
+                if answer.first_s is None:
+                    answer.first_s = answer.last_s
+                answer.text += "" if is_thought else text
+                answer.tokens += 1  # the usage at the end says it to the token
+                say(text, is_thought)
+        answer.finish = choice.finish_reason or answer.finish
+    if event.usage is not None:
+        answer.tokens = event.usage.completion_tokens
+
+
+@app.command()
+def chat(
+    question: Annotated[list[str] | None, typer.Argument(help="Ask this and leave; a pipe's text follows it.")] = None,
+    lane: Annotated[Lane | None, typer.Option(help="The lane; else the tenant's own.")] = None,
+    system: Annotated[str | None, typer.Option(help="System prompt.")] = None,
+    model: Annotated[str | None, typer.Option(help="Its name; the gateway's first.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Of an answer, at most.")] = None,
+    key: Annotated[str | None, typer.Option(envvar=KEY_VARIABLE, help="The tenant's key.", show_envvar=True)] = None,
+    url: Url = None,
+) -> None:
+    """Talk to a model through the gateway. Ctrl-C ends an answer, Ctrl-D leaves; /help lists commands."""
+    with told_in_one_line():
+        if not key or not key.isascii() or not key.isprintable():
+            raise CommandError(f"the tenant's key is missing or malformed: set {KEY_VARIABLE}, or --key")
+        address = tenants_url(url)
+        timeout = httpx.Timeout(CONNECT_S, read=SILENT_S)
+        with httpx.Client(base_url=address, headers={"authorization": f"Bearer {key}"}, timeout=timeout) as http:
+            talk = Conversation(http, model or _first_model(http), lane, system, max_tokens)
+            piped = "" if sys.stdin.isatty() else sys.stdin.read()
+            asked = "\n\n".join(part for part in (" ".join(question or ()), piped.strip()) if part)
+            if asked:
+                _once(talk, asked)
+            elif sys.stdin.isatty():
+                _interactive(talk)
+            else:
+                raise CommandError("nothing was asked: the pipe is empty")
+
+
+def _first_model(http: httpx.Client) -> str:
+    try:
+        answer = http.get(MODELS)
+        if not answer.is_success:
+            raise refused(answer)
+        return str(answer.json()["data"][0]["id"])
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise no_gateway(str(http.base_url), error) from None
+    except (ValueError, LookupError, TypeError):
+        raise CommandError("the gateway lists no model that this key may use") from None
+
+
+def _once(talk: Conversation, asked: str) -> None:
+    """One question; only what it is answered goes to stdout."""
+    with _voice() as (say, wait):
+        answer = talk.ask(asked, say, wait)
+    if not answer.text.endswith("\n"):
+        typer.echo("")
+    if sys.stderr.isatty():
+        typer.echo(f"{DIM}{answer.words()}{PLAIN}", err=True)
+    if answer.is_cut:
+        raise typer.Exit(130)
+
+
+def _interactive(talk: Conversation) -> None:
+    """Lines and commands, until Ctrl-D."""
+    with suppress(ImportError):
+        import readline  # noqa: F401 - lines can be edited, and come back with the arrows
+    typer.echo(f"{DIM}{talk.model}; /help lists commands, Ctrl-D leaves{PLAIN}")
+    while True:
+        try:
+            line = input("> ").strip()
+        except EOFError:
+            typer.echo("")
+            return
+        except KeyboardInterrupt:
+            typer.echo("")
+            continue
+        asked: str | None = line
+        if line.startswith("/"):
+            if line.split()[0] in ("/quit", "/exit"):
+                return
+            asked = _command(talk, line)
+        if asked:
+            _answer(talk, asked)
+
+
+def _answer(talk: Conversation, asked: str) -> None:
+    try:
+        with _voice() as (say, wait):
+            answer = talk.ask(asked, say, wait)
+        typer.echo(f"\n{DIM}{answer.words()}{PLAIN}")
+    except CommandError as error:
+        typer.echo(f"fairlane: {error}", err=True)
+
+
+def _command(talk: Conversation, line: str) -> str | None:
+    """Do it; what is to be asked then, if anything."""
+    name, _, value = line.partition(" ")
+    value = value.strip()
+    match name:
+        case "/lane" if value in LANES:
+            talk.lane = value
+        case "/system":
+            talk.system = value or None
+        case "/model" if value:
+            talk.model = value
+        case "/max" if value.isascii() and value.isdecimal() and int(value) > 0:
+            talk.max_tokens = int(value)
+        case "/clear":
+            talk.messages.clear()
+        case "/retry":
+            return talk.retry()
+        case _:
+            typer.echo(HELP)
+    return None
+
+
+@contextmanager
+def _voice() -> Iterator[tuple[Callable[[str, bool], None], Callable[[str], None]]]:
+    """How an answer is said on stdout, and waiting on stderr, where somebody looks at it."""
+    shows_wait, is_terminal = sys.stderr.isatty(), sys.stdout.isatty()
+    state = {"waits": False, "thinks": False}
+
+    def quiet() -> None:
+        if state["waits"]:
+            sys.stderr.write(CLEAR)
+            sys.stderr.flush()
+            state["waits"] = False
+
+    def think(is_thought: bool) -> None:
+        if is_terminal and is_thought != state["thinks"]:
+            sys.stdout.write(DIM if is_thought else f"{PLAIN}\n")
+            state["thinks"] = is_thought
+
+    def say(text: str, is_thought: bool) -> None:
+        if is_thought and not is_terminal:
+            return
+        quiet()
+        think(is_thought)
+        sys.stdout.write(_harmless(text) if is_terminal else text)
+        sys.stdout.flush()
+
+    def wait(why: str) -> None:
+        if shows_wait:
+            sys.stderr.write(f"{CLEAR}{DIM}({_harmless(why)}){PLAIN}")
+            sys.stderr.flush()
+            state["waits"] = True
+
+    try:
+        yield say, wait
+    finally:
+        quiet()
+        think(False)
+
+
+def _harmless(text: str) -> str:
+    """Without what a terminal would obey."""
+    return "".join(character if character.isprintable() or character in "\n\t" else "?" for character in text)

@@ -1,0 +1,145 @@
+"""`fairlane requests`: those that run and those that ended of late, what became of one, and why."""
+
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from fairlane.cli.client import Url, connect, segment
+from fairlane.cli.printer import (
+    Document,
+    Output,
+    OutputForm,
+    Shows,
+    duration,
+    printable,
+    show,
+    show_document,
+    show_list,
+    show_table,
+)
+
+app = typer.Typer(no_args_is_help=True, add_completion=False)
+
+COLUMNS = ("came", "request", "tenant", "lane", "state", "outcome", "queue", "ttft", "total", "output", "preempted")
+EVENT_COLUMNS = ("at", "what", "position", "stall")
+PREEMPTION_COLUMNS = ("at", "choice", "by", "for", "mode", "blocks", "bytes", "predicted", "stall")
+Name = Annotated[str, typer.Argument(metavar="ID", help="x-request-id, the answer's id, or the record's.")]
+_LISTS = ("events", "preemptions", "waits")
+"""Of a record, what has tables of its own."""
+
+
+class RequestState(StrEnum):
+    """Where a request stands."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    PREEMPTED = "preempted"
+    PAUSED = "paused"
+    LOST = "lost"
+    ENDED = "ended"
+
+
+class RequestOutcome(StrEnum):
+    """How a request ended."""
+
+    REJECTED = "rejected"
+    FINISHED = "finished"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+    UNAVAILABLE = "unavailable"
+    FAILED = "failed"
+
+
+class LaneChoice(StrEnum):
+    """A lane by its name."""
+
+    LATENCY = "latency"
+    THROUGHPUT = "throughput"
+
+
+class SlowBy(StrEnum):
+    """What took long."""
+
+    TTFT = "ttft"
+    TOTAL = "total"
+    QUEUE = "queue"
+
+
+@app.command("ls", cls=Shows)
+def list_requests(
+    tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
+    lane: Annotated[LaneChoice | None, typer.Option(help="Only of this lane.")] = None,
+    state: Annotated[RequestState | None, typer.Option(help="Only those in this state.")] = None,
+    outcome: Annotated[RequestOutcome | None, typer.Option(help="Only those that ended so.")] = None,
+    slowest: Annotated[SlowBy | None, typer.Option(help="Those first that took longest so.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1_000, help="So many at most.")] = 20,
+    url: Url = None,
+    output: Output = OutputForm.TABLE,
+) -> None:
+    """Requests that run, then those that ended last; or the slowest first."""
+    with connect(url) as admin:
+        query = {"tenant": tenant, "lane": lane, "state": state, "outcome": outcome, "slowest": slowest}
+        stated = {name: str(value) for name, value in query.items() if value is not None}
+        show_list(admin.get("/requests", limit=limit, **stated)["data"], COLUMNS, _row, output)
+
+
+@app.command("show", cls=Shows)
+def show_request(name: Name, url: Url = None, output: Output = OutputForm.TABLE) -> None:
+    """All that is known of one."""
+    with connect(url) as admin:
+        found = admin.get(f"/requests/{segment(name)}")
+        show(found, output, lambda: _show_tables(found))
+
+
+@app.command()
+def why(name: Name, url: Url = None) -> None:
+    """Why one was slow, refused or ended, in a sentence or two."""
+    with connect(url) as admin:
+        typer.echo(printable(admin.get(f"/requests/{segment(name)}")["why"]))
+
+
+def _show_tables(request: Document) -> None:
+    show_document({name: value for name, value in request.items() if name not in _LISTS}, OutputForm.TABLE)
+    if request["waits"]:
+        typer.echo()
+        show_table(("waited for", "time"), [(wait["reason"], duration(wait["ms"])) for wait in request["waits"]])
+    if request["preemptions"]:
+        typer.echo()
+        show_table(PREEMPTION_COLUMNS, [_preemption_row(each) for each in request["preemptions"]])
+    if request["events"]:
+        typer.echo()
+        rows = [
+            (duration(event["at_ms"]), event["kind"], event["position"], _known(event["stall_ms"]))
+            for event in request["events"]
+        ]
+        show_table(EVENT_COLUMNS, rows)
+
+
+def _row(request: Document) -> tuple[object, ...]:
+    came = datetime.fromtimestamp(request["arrived_at"], UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    times = [_known(request[name]) for name in ("queue_ms", "ttft_ms", "total_ms")]
+    how = request["code"] or request["outcome"]
+    who = request["request_id"], request["tenant"], request["lane"] or None, request["state"], how
+    return came, *who, *times, request["output_tokens"], request["preemptions"]
+
+
+def _preemption_row(preemption: Document) -> tuple[object, ...]:
+    cause = preemption["cause"] or {"tenant": None, "lane": None, "resource": None}
+    by = " of ".join(str(part) for part in (cause["lane"], cause["tenant"]) if part)
+    return (
+        duration(preemption["at_ms"]),
+        preemption["choice"],
+        by or None,
+        cause["resource"],
+        preemption["mode"],
+        preemption["blocks"],
+        preemption["bytes"],
+        duration(preemption["predicted_ms"]),
+        _known(preemption["stall_ms"]),
+    )
+
+
+def _known(milliseconds: float | None) -> str | None:
+    return None if milliseconds is None else duration(milliseconds)

@@ -1,0 +1,77 @@
+"""`fairlane tokens`: named tokens with a role, for people and programs that operate this installation."""
+
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from fairlane.cli.client import Url, connect, given, segment
+from fairlane.cli.printer import Document, Output, OutputForm, Shows, printable, show, show_list
+
+app = typer.Typer(no_args_is_help=True, add_completion=False)
+
+COLUMNS = ("id", "name", "role", "created", "by", "expires")
+
+
+class RoleName(StrEnum):
+    """As the admin API has them."""
+
+    VIEWER = "viewer"
+    OPERATOR = "operator"
+    OWNER = "owner"
+
+
+@app.command(cls=Shows)
+def create(
+    name: Annotated[str, typer.Argument(help="Who or what it is for; the audit log tells it.")],
+    role: Annotated[
+        RoleName,
+        typer.Option(help="viewer reads; operator also changes limits and keys, drains, suspends; owner: everything."),
+    ] = RoleName.VIEWER,
+    expires_at: Annotated[str | None, typer.Option(metavar="TIME", help="RFC 3339, such as 2027-01-01T00:00Z.")] = None,
+    url: Url = None,
+    output: Output = OutputForm.TABLE,
+) -> None:
+    """Make a token. It is shown this once: what is stored can only recognise it."""
+    with connect(url) as admin:
+        body = given(name=name, role=role.value, expires_at=expires_at)
+        token = admin.call("POST", "/tokens", body)
+        show(token, output, lambda: _show_secret(token))
+
+
+@app.command("list", cls=Shows)
+def list_tokens(url: Url = None, output: Output = OutputForm.TABLE) -> None:
+    """Every token, without what is secret of it."""
+    with connect(url) as admin:
+        show_list(admin.all("/tokens"), COLUMNS, _row, output)
+
+
+@app.command()
+def revoke(
+    token: Annotated[str, typer.Argument(help="The token's id, as `list` shows it.")],
+    url: Url = None,
+) -> None:
+    """Stop a token and whoever signed in with it, everywhere with the next call."""
+    with connect(url) as admin:
+        admin.call("DELETE", f"/tokens/{segment(token)}")
+        typer.echo(f"{printable(token)} is revoked")
+
+
+def _show_secret(token: Document) -> None:
+    """The token alone on stdout, so that `FAIRLANE_ADMIN_KEY=$(fairlane tokens create …)` works."""
+    said = f"{printable(token['id'])} ({printable(token['name'])}, {printable(token['role'])})"
+    typer.echo(f"{said}; the token is shown this once:", err=True)
+    typer.echo(token["token"])
+
+
+def _row(token: Document) -> tuple[object, ...]:
+    return token["id"], token["name"], token["role"], _date(token["created_at"]), token["created_by"], _until(token)
+
+
+def _until(token: Document) -> str | None:
+    return None if token["expires_at"] is None else _date(token["expires_at"])
+
+
+def _date(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%MZ")

@@ -1,0 +1,152 @@
+"""The textual app of `fairlane top`: where panels stand, and what keys do."""
+
+from collections.abc import Awaitable, Callable
+from typing import ClassVar
+
+from textual.app import App, ComposeResult
+from textual.binding import Binding
+from textual.containers import VerticalScroll
+from textual.events import Resize
+from textual.widgets import Footer, Input, Static
+
+from fairlane.cli.top import panels
+from fairlane.cli.top.picture import Picture
+
+PANELS = ("lanes", "tenants", "workers", "blocks")
+TITLES = {"lanes": "1 Lanes", "tenants": "2 Tenants", "workers": "3 Workers", "blocks": "4 KV blocks"}
+
+Run = Callable[[Callable[[Picture], None]], Awaitable[None]]
+"""Tells pictures until it is cancelled."""
+
+
+class TopApp(App[None]):
+    """Shows each picture as it comes, unless it is paused."""
+
+    ENABLE_COMMAND_PALETTE = False
+    CSS = """
+    Screen { layout: vertical; }
+    #header { height: 1; }
+    .panel { border-top: solid $primary; border-title-style: bold; height: auto; scrollbar-size-vertical: 1; }
+    #lanes-panel { max-height: 6; }
+    #tenants-panel { height: 1fr; min-height: 3; }
+    #workers-panel { max-height: 25%; }
+    #blocks-panel { max-height: 35%; }
+    .panel.zoomed { height: 1fr; max-height: 100%; }
+    #filter { display: none; height: 1; border: none; }
+    #filter.asked { display: block; }
+    """
+    BINDINGS: ClassVar[list[Binding | tuple[str, str] | tuple[str, str, str]]] = [
+        Binding("q", "quit", "quit"),
+        Binding("p", "pause", "pause"),
+        Binding("s", "sort", "sort tenants"),
+        Binding("slash", "filter", "filter"),
+        Binding("escape", "clear", "clear", show=False),
+        Binding("1", "zoom('lanes')", "zoom", key_display="1-4"),
+        Binding("2", "zoom('tenants')", show=False),
+        Binding("3", "zoom('workers')", show=False),
+        Binding("4", "zoom('blocks')", show=False),
+        Binding("0", "zoom('')", "all"),
+    ]
+
+    def __init__(self, url: str, run: Run) -> None:
+        super().__init__()
+        self._url, self._run = url, run
+        self._picture, self._newest = Picture(), Picture()
+        self._width = 0
+        self._is_paused = False
+        self._sort = panels.TENANT_SORTS[0]
+        self._filtered = ""
+        self._zoomed = ""
+
+    def compose(self) -> ComposeResult:
+        """The panels, one above the other."""
+        yield Static(id="header")
+        for name in PANELS:
+            panel = VerticalScroll(Static(id=name), id=f"{name}-panel", classes="panel")
+            panel.border_title = TITLES[name]
+            yield panel
+        yield Input(placeholder="part of a tenant's name; enter", id="filter")
+        yield Footer()
+
+    def on_mount(self) -> None:
+        """Begin to ask."""
+        self.draw()
+        self.run_worker(self._feed(), exclusive=True)
+
+    async def _feed(self) -> None:
+        await self._run(self.show)
+
+    def on_resize(self, event: Resize) -> None:
+        """Draw for the new width."""
+        self._width = event.size.width
+        self.draw()
+
+    def show(self, picture: Picture) -> None:
+        """A newer picture; drawn at once, or when the pause ends."""
+        self._newest = picture
+        if not self._is_paused:
+            self._picture = picture
+            self.draw()
+
+    def draw(self) -> None:
+        """All panels, as they are now."""
+        picture, width = self._picture, self._width or self.size.width
+        overview = picture.overview
+        blocks = sum(worker.blocks_total for worker in overview.workers)
+        shown = {
+            "header": panels.header(picture, self._url, paused=self._is_paused, filtered=self._filtered),
+            "lanes": panels.lanes_panel(overview.lanes, width),
+            "tenants": panels.tenants_panel(overview.tenants, self._sort, self._filtered, blocks, width),
+            "workers": panels.workers_panel(overview.workers, width),
+            "blocks": panels.blocks_panel(picture, width),
+        }
+        for name, content in shown.items():
+            self.query_one(f"#{name}", Static).update(content)
+
+    def action_pause(self) -> None:
+        """Stop the picture, or go on with the newest."""
+        self._is_paused = not self._is_paused
+        self.show(self._newest)
+        self.draw()
+
+    def action_sort(self) -> None:
+        """By the next figure."""
+        sorts = panels.TENANT_SORTS
+        self._sort = sorts[(sorts.index(self._sort) + 1) % len(sorts)]
+        self.draw()
+
+    def action_filter(self) -> None:
+        """Ask which tenants."""
+        asked = self.query_one("#filter", Input)
+        asked.add_class("asked")
+        asked.value = self._filtered
+        self.call_after_refresh(asked.focus)  # what is not shown yet takes no keys
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Filter as it is typed."""
+        self._filtered = event.value
+        self.draw()
+
+    def on_input_submitted(self, _: Input.Submitted) -> None:
+        """Keep the filter."""
+        self._close_filter()
+
+    def action_clear(self) -> None:
+        """No filter, and all panels."""
+        self._filtered = ""
+        self._close_filter()
+        self.action_zoom("")
+
+    def _close_filter(self) -> None:
+        self.query_one("#filter", Input).remove_class("asked")
+        self.set_focus(None)
+        self.draw()
+
+    def action_zoom(self, name: str) -> None:
+        """One panel alone; the same again, or none: all of them."""
+        self._zoomed = "" if name == self._zoomed else name
+        for each in PANELS:
+            panel = self.query_one(f"#{each}-panel")
+            panel.display = self._zoomed in ("", each)
+            panel.set_class(self._zoomed == each, "zoomed")
+        self.draw()

@@ -1,0 +1,30 @@
+"""`fairlane top`: a live view of lanes, tenants, workers and KV blocks in the terminal."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from fairlane.cli.client import CommandError, Url, address_and_key, told_in_one_line
+from fairlane.cli.top.feed import Feed
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def top(
+    every: Annotated[float, typer.Option(min=0.2, max=3_600, help="Seconds between two looks.")] = 1.0,
+    url: Url = None,
+) -> None:
+    """Lanes, tenants, workers and KV blocks as they change. q quits, p pauses, s sorts, / filters, 1-4 zooms."""
+    with told_in_one_line():
+        try:
+            from fairlane.cli.top.app import TopApp
+        except ModuleNotFoundError as error:
+            if str(error.name).startswith("fairlane"):
+                raise
+            raise CommandError(f"{error.name} is not installed: `fairlane top` needs fairlane[top]") from None
+        address, key = address_and_key(url)
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):  # where textual reads and draws
+            raise CommandError("top needs a terminal: `fairlane lanes -o json` tells figures to programs")
+        TopApp(address, lambda tell: Feed(address, key, tell, every).run()).run()

@@ -1,0 +1,157 @@
+"""Where the pictures of `fairlane top` come from: the best that the gateway has.
+
+    live       the stream of `/admin/v1/live`: the overview about each second, and the map of blocks where it tells one
+    overview   `/admin/v1/overview` each second, where there is no stream or no room in it
+    parts      `/admin/v1/lanes` and `/workers` each second, on a gateway that knows neither
+
+A gateway that does not answer is asked again each second; what was known stays, with the trouble beside it.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+
+import httpx
+import msgspec
+
+from fairlane.cli.client import URL_VARIABLE
+from fairlane.cli.top.picture import Picture, TopLane, TopOverview, TopWorker, read_maps, read_overview
+
+ADMIN = "/admin/v1"
+SILENT_S = 30.0
+"""A stream that says nothing for so long, not even that it is there, is opened anew."""
+ASK_S = 10.0
+PAGE = 1000
+NOT_THERE = (404, 405)
+
+Tell = Callable[[Picture], None]
+
+
+class _Page(msgspec.Struct):
+    data: msgspec.Raw
+
+
+class _Told(msgspec.Struct):
+    message: str = ""
+
+
+class _ErrorDocument(msgspec.Struct):
+    error: _Told
+
+
+class NotServed(Exception):
+    """The gateway has no such call, or no room in it."""
+
+
+class TroubleError(Exception):
+    """Why there is nothing new, in one line."""
+
+
+class Feed:
+    """Tells each new picture, until it is cancelled."""
+
+    def __init__(
+        self, url: str, key: str, tell: Tell, every_s: float, transport: httpx.AsyncBaseTransport | None = None
+    ) -> None:
+        self._transport = transport
+        self._url, self._headers = url, {"authorization": f"Bearer {key}"}
+        self._tell, self._every_s = tell, every_s
+        self._picture = Picture()
+
+    async def run(self) -> None:
+        """Take the best way that there is; after trouble try the best again."""
+        timeout = httpx.Timeout(ASK_S, read=SILENT_S)
+        async with httpx.AsyncClient(
+            base_url=self._url, headers=self._headers, timeout=timeout, transport=self._transport
+        ) as http:
+            while True:
+                try:
+                    await self._ways(http)
+                except TroubleError as trouble:
+                    self._told(trouble=str(trouble))
+                except httpx.HTTPError as error:
+                    reason = type(error).__name__
+                    self._told(trouble=f"no gateway answers at {self._url} ({reason}): is {URL_VARIABLE} right?")
+                except (msgspec.DecodeError, UnicodeDecodeError):
+                    self._told(trouble=f"{self._url} does not answer in the words of Fairlane")
+                await asyncio.sleep(self._every_s)
+
+    async def _ways(self, http: httpx.AsyncClient) -> None:
+        for way in (self._live, self._overview, self._parts):
+            try:
+                await way(http)
+            except NotServed:
+                continue
+            return
+
+    def _told(self, *, trouble: str = "", **changes: object) -> None:
+        self._picture = msgspec.structs.replace(self._picture, trouble=trouble, **changes)
+        self._tell(self._picture)
+
+    async def _live(self, http: httpx.AsyncClient) -> None:
+        async with http.stream("GET", f"{ADMIN}/live", headers={"accept": "text/event-stream"}) as answer:
+            if not answer.is_success:
+                await answer.aread()
+            _check(answer)
+            async for event, document in _events(answer):
+                if event == "overview":
+                    self._told(overview=read_overview(document))
+                elif event == "kv":
+                    self._told(maps=read_maps(document), trouble=self._picture.trouble)
+                elif event == "unavailable":
+                    self._told(trouble=msgspec.json.decode(document, type=_Told).message)
+        raise TroubleError(f"{self._url} ended its stream")
+
+    async def _overview(self, http: httpx.AsyncClient) -> None:
+        while True:
+            self._told(overview=read_overview(await _get(http, "/overview")))
+            await asyncio.sleep(self._every_s)
+
+    async def _parts(self, http: httpx.AsyncClient) -> None:
+        while True:
+            lanes = await _page(http, "/lanes")
+            workers = await _page(http, "/workers")
+            overview = TopOverview(
+                at=time.time(),
+                lanes=msgspec.json.decode(lanes, type=list[TopLane]),
+                workers=msgspec.json.decode(workers, type=list[TopWorker]),
+            )
+            self._told(overview=overview)
+            await asyncio.sleep(self._every_s)
+
+
+async def _get(http: httpx.AsyncClient, path: str) -> bytes:
+    answer = await http.get(f"{ADMIN}{path}")
+    _check(answer)
+    return answer.content
+
+
+async def _page(http: httpx.AsyncClient, path: str) -> msgspec.Raw:
+    return msgspec.json.decode(await _get(http, f"{path}?limit={PAGE}"), type=_Page).data
+
+
+def _check(answer: httpx.Response) -> None:
+    """Raises NotServed, TroubleError."""
+    if answer.is_success:
+        return
+    if answer.status_code in NOT_THERE or answer.status_code == httpx.codes.TOO_MANY_REQUESTS:
+        raise NotServed
+    try:
+        told = msgspec.json.decode(answer.content, type=_ErrorDocument).error.message
+    except msgspec.DecodeError:
+        told = f"answers {answer.status_code}"
+    raise TroubleError(f"{answer.url.host}: {told}")
+
+
+async def _events(answer: httpx.Response) -> AsyncIterator[tuple[str, str]]:
+    """Events of a stream and their data."""
+    event, data = "", []
+    async for line in answer.aiter_lines():
+        name, _, value = line.partition(":")
+        if name == "event":
+            event = value.strip()
+        elif name == "data":
+            data.append(value.removeprefix(" "))
+        elif not line and data:
+            yield event, "\n".join(data)
+            event, data = "", []

@@ -1,0 +1,237 @@
+"""A picture as text: tables of lanes, tenants and workers, and the KV blocks as bars or as a map.
+
+Names are shown as they are, but for characters that a terminal would obey; nothing is read as markup.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from itertools import groupby
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from fairlane.cli.printer import duration, printable
+from fairlane.cli.top.picture import BlockMap, Picture, TopLane, TopSpread, TopTenant, TopWorker
+
+LANE_STYLES = {"latency": "cyan", "throughput": "magenta"}
+OTHER_STYLE = "blue"
+GOOD, BAD, NOTE = "green", "red", "yellow"
+FREE, USED, KEPT, SWAPPED = "·", "█", "▒", "░"
+"""A cell of the map: free, in use, kept for who begins alike, and on its way to or from the host."""
+KEPT_STATES = frozenset({"cached", "kept", "prefix"})
+FREE_STATES = frozenset({"free", ""})
+BAR = 20
+MOST_REFUSALS = 4
+WORKER_NAME, TENANT_NAME = 18, 24
+TENANT_SORTS = ("tokens/s", "running", "queued", "kv", "tenant")
+"""What tenants may be sorted by."""
+MAP_ROWS = 2
+"""Of each worker's map."""
+NARROW = 100
+"""Columns below which tables leave out what can be spared."""
+
+
+def header(picture: Picture, url: str, *, paused: bool, filtered: str) -> Text:
+    """One line: where, when, and what is wrong."""
+    overview = picture.overview
+    line = Text(no_wrap=True, overflow="ellipsis")
+    line.append("fairlane top ", style="bold")
+    line.append(f"{url}  ")
+    if overview.at:
+        line.append(datetime.fromtimestamp(overview.at, UTC).strftime("%H:%M:%SZ  "))
+    if paused:
+        line.append("PAUSED  ", style=NOTE)
+    if filtered:
+        line.append(f"filter {filtered!r}  ", style=NOTE)
+    if picture.trouble:
+        line.append(printable(picture.trouble), style=BAD)
+    elif overview.refusals:
+        most = Counter(overview.refusals).most_common(MOST_REFUSALS)
+        line.append("refused: " + ", ".join(f"{printable(code)} {count:,}" for code, count in most), style=NOTE)
+    return line
+
+
+def lanes_panel(lanes: Sequence[TopLane], width: int) -> RenderableType:
+    """Queue, work and latencies of each lane, beside its targets."""
+    if not lanes:
+        return _nothing("no lane was told of yet")
+    wide = width >= NARROW
+    table = _table(
+        "lane", "queued", "oldest", "run", "preempted" if wide else "pre", "tok/s", "TTFT p95", "TPOT p95", "good"
+    )
+    for lane in lanes:
+        table.add_row(
+            Text(printable(lane.lane), style=LANE_STYLES.get(lane.lane, OTHER_STYLE)),
+            Text(f"{lane.queued:,}", style=NOTE if lane.queued else ""),
+            duration(lane.oldest_wait_ms) if lane.queued else "-",
+            f"{lane.running:,}",
+            Text(f"{lane.preempted:,}", style=NOTE if lane.preempted else ""),
+            f"{lane.tokens_per_s:,.0f}",
+            _against(lane.ttft_ms, lane.ttft_target_ms),
+            _against(lane.tpot_ms, lane.tpot_target_ms),
+            "-" if lane.goodput is None else f"{lane.goodput:.0%}",
+        )
+    return table
+
+
+def _against(spread: TopSpread | None, target_ms: float | None) -> Text:
+    """A latency and its target: green where it keeps to it."""
+    aim = "" if target_ms is None else f"/{duration(target_ms)}"
+    if spread is None:
+        return Text(f"-{aim}")
+    is_late = target_ms is not None and spread.p95 > target_ms
+    return Text.assemble((duration(spread.p95), BAD if is_late else GOOD), aim)
+
+
+def tenants_panel(
+    tenants: Sequence[TopTenant] | None, sort: str, filtered: str, blocks: int, width: int
+) -> RenderableType:
+    """Who has how much of it, sorted and filtered."""
+    if tenants is None:
+        return _nothing("this gateway does not tell of tenants")
+    found = [each for each in tenants if filtered.lower() in each.tenant.lower()]
+    if not found:
+        return _nothing("no tenant of that name has work" if filtered else "no tenant has work")
+    table = _table(
+        "tenant", *(f"{name}▾" if name == sort else name for name in ("running", "queued", "tokens/s", "kv")), ""
+    )
+    for each in sorted(found, key=lambda one: _tenant_key(one, sort)):
+        share = each.kv_blocks / blocks if blocks else 0.0
+        table.add_row(
+            _short(each.tenant, TENANT_NAME),
+            f"{each.running:,}",
+            f"{each.queued:,}",
+            f"{each.tokens_per_s:,.1f}",
+            f"{each.kv_blocks:,}",
+            _bar(share, BAR if width >= NARROW else BAR // 2),
+        )
+    return table
+
+
+def _tenant_key(tenant: TopTenant, sort: str) -> tuple[float, str]:
+    figures = {
+        "tokens/s": tenant.tokens_per_s,
+        "running": tenant.running,
+        "queued": tenant.queued,
+        "kv": tenant.kv_blocks,
+    }
+    return -figures.get(sort, 0.0), tenant.tenant
+
+
+def workers_panel(workers: Sequence[TopWorker], width: int) -> RenderableType:
+    """How full each worker is, and how fast."""
+    if not workers:
+        return _nothing("no worker is alive")
+    wide = width >= NARROW
+    table = _table(
+        "worker", *(("model",) if wide else ()), "state", "run", "wait", "pre", "tok/s", "step", "KV used", ""
+    )
+    for each in workers:
+        used = each.blocks_total - each.blocks_free
+        table.add_row(
+            _short(each.id, WORKER_NAME),
+            *((_short(each.model, TENANT_NAME),) if wide else ()),
+            Text("draining", style=NOTE) if each.draining else "serving",
+            f"{sum(each.running.values()):,}",
+            f"{sum(each.waiting.values()):,}",
+            f"{sum(each.preempted.values()):,}",
+            f"{sum(each.tokens_per_s.values()):,.0f}",
+            duration(each.step_ms),
+            f"{used:,}/{each.blocks_total:,}",
+            _bar(used / each.blocks_total if each.blocks_total else 0.0, BAR if wide else BAR // 2),
+        )
+    return table
+
+
+def blocks_panel(picture: Picture, width: int) -> RenderableType:
+    """The map of each worker's blocks; where nobody tells of single blocks, how many are used, here and on the host."""
+    if picture.maps:
+        legend = Text.assemble(
+            *((f"{USED} {name}  ", style) for name, style in LANE_STYLES.items()),
+            (f"{KEPT} kept  ", "dim"),
+            f"{SWAPPED} moving  {FREE} free",
+        )
+        return Group(*(_map(each, width) for each in picture.maps), legend)
+    workers = picture.overview.workers
+    if not workers:
+        return _nothing("")
+    table = _table("worker", "device", "", "host", "")
+    for each in workers:
+        table.add_row(
+            _short(each.id, WORKER_NAME),
+            *_pool(each.blocks_total, each.blocks_free),
+            *_pool(each.host_slots_total, each.host_slots_free),
+        )
+    return table
+
+
+def _pool(total: int, free: int) -> tuple[str, Text]:
+    return f"{total - free:,}/{total:,}", _bar((total - free) / total if total else 0.0, BAR)
+
+
+def _map(blocks: BlockMap, width: int) -> Text:
+    """One worker's blocks in a few rows; where a cell stands for several, it shows what most of them are."""
+    room = max(10, width - 2) * MAP_ROWS
+    line = Text(f"{printable(blocks.worker)[:WORKER_NAME]} {blocks.blocks:,} blocks\n")
+    for (mark, style), cells in groupby(_cells(blocks, room)):
+        line.append(mark * len(list(cells)), style=style)
+    return line
+
+
+def _cells(blocks: BlockMap, room: int) -> Iterator[tuple[str, str]]:
+    total = max(blocks.blocks, sum(run[0] for run in blocks.runs))
+    cells = min(room, total)
+    looks = list(_looks(blocks))
+    place, left = 0, looks[0][0] if looks else 0
+    for cell in range(cells):
+        wanted = (cell + 1) * total // cells - cell * total // cells
+        seen: Counter[tuple[str, str]] = Counter()
+        while wanted and place < len(looks):
+            taken = min(wanted, left)
+            seen[looks[place][1]] += taken
+            wanted, left = wanted - taken, left - taken
+            if not left:
+                place += 1
+                left = looks[place][0] if place < len(looks) else 0
+        seen[FREE, ""] += wanted
+        yield seen.most_common(1)[0][0]
+
+
+def _looks(blocks: BlockMap) -> Iterator[tuple[int, tuple[str, str]]]:
+    """Each run's length, and how one of its blocks looks."""
+    for run in blocks.runs:
+        state, lane = blocks.state(run), blocks.lane(run)
+        if state in FREE_STATES:
+            look = FREE, ""
+        elif state in KEPT_STATES or (lane is None and state != "swapped"):
+            look = KEPT, "dim"
+        else:
+            mark = SWAPPED if "swap" in state or "mov" in state or "preempt" in state else USED
+            look = mark, LANE_STYLES.get(lane or "", OTHER_STYLE)
+        if run[0] > 0:
+            yield run[0], look
+
+
+def _bar(share: float, cells: int) -> Text:
+    filled = min(cells, max(round(share * cells), 1 if share > 0 else 0))
+    style = BAD if share > 0.95 else NOTE if share > 0.8 else GOOD
+    return Text.assemble(("█" * filled, style), ("·" * (cells - filled), "dim"))
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    for place, column in enumerate(columns):
+        left = place == 0 or column in ("", "state", "model")
+        table.add_column(column, justify="left" if left else "right", no_wrap=True)
+    return table
+
+
+def _short(name: str, most: int) -> Text:
+    shown = printable(name)
+    return Text(shown if len(shown) <= most else f"{shown[: most - 1]}…")
+
+
+def _nothing(why: str) -> Text:
+    return Text(why, style="dim")

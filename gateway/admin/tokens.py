@@ -1,0 +1,66 @@
+"""Operators' calls on who operates: named tokens with a role, and who calls."""
+
+import logging
+
+from fairlane.gateway.admin.inputs import Nothing, PageQuery, TokenBody
+from fairlane.gateway.admin.router import Call
+from fairlane.gateway.admin.views import Deleted, MeView, NewTokenView, Page, TokenView, page
+from fairlane.gateway.errors import not_found
+from fairlane.gateway.operators.admin_tokens import AdminToken
+from fairlane.gateway.operators.operator import Role
+from fairlane.quotas.field_checks import moment
+from fairlane.store.errors import STORE_ERRORS
+
+log = logging.getLogger(__name__)
+
+
+async def get_me(call: Call, _: Nothing) -> MeView:
+    """Who calls, and what they may."""
+    return {"name": call.operator.name, "role": call.operator.role.value, "kind": call.operator.kind}
+
+
+async def create_token(call: Call, body: TokenBody) -> NewTokenView:
+    """Make a token; what it is, is shown this once."""
+    expires_at = None if body.expires_at is None else moment(body.expires_at, "expires_at")
+    tokens = call.parts.operators.tokens
+    token, secret = await tokens.create(body.name, Role(body.role), call.operator, expires_at)
+    view = token_view(token)
+    try:
+        await call.parts.audit.append(call.note("token.create", token.id, None, dict(view)))
+    except STORE_ERRORS:
+        log.error("the making of token %s from %s is not in the audit log: it is revoked", token.id, call.address)
+        await tokens.revoke(token.id)
+        raise
+    return {**view, "token": secret}
+
+
+async def list_tokens(call: Call, query: PageQuery) -> Page[TokenView]:
+    """Every token, those that have expired too, by id."""
+    tokens = await call.parts.operators.tokens.list()
+    following = [token for token in tokens if token.id > (query.after or "")]
+    return page(following, query.limit, token_view, lambda token: token.id)
+
+
+async def revoke_token(call: Call, _: Nothing) -> Deleted:
+    """End a token: with the next call everywhere, and its sessions with it."""
+    token = await call.parts.operators.tokens.revoke(call.path["token"])
+    if token is None:
+        raise not_found("token")
+    try:
+        await call.parts.audit.append(call.note("token.revoke", token.id, dict(token_view(token)), None))
+    except STORE_ERRORS:
+        log.error("the end of token %s from %s is not in the audit log", token.id, call.address)
+        raise
+    return {"id": token.id, "deleted": True}
+
+
+def token_view(token: AdminToken) -> TokenView:
+    """A token as operators see it."""
+    return {
+        "id": token.id,
+        "name": token.name,
+        "role": token.role.value,
+        "created_at": token.created_at,
+        "created_by": token.created_by,
+        "expires_at": token.expires_at,
+    }

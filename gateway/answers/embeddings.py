@@ -1,0 +1,61 @@
+"""OpenAI's answer to `POST /v1/embeddings`: a vector for each input, in the inputs' order."""
+
+import base64
+import sys
+from array import array
+from collections.abc import Iterable, Iterator
+
+from fairlane.gateway.answers.builder import AnswerBuilder, AnswerChoice, Json
+from fairlane.gateway.answers.chunks import AnswerChunk, TextChunk
+from fairlane.gateway.openai.embeddings import EmbeddingRequest
+
+FLOAT_BYTES = 4
+
+
+class EmbeddingAnswer(AnswerBuilder):
+    """Told whole: the endpoint has no streams."""
+
+    def whole(self) -> Json:
+        """The answer, once every vector is there."""
+        usage = self.usage()
+        return {
+            "object": "list",
+            "data": [
+                {"object": "embedding", "index": index, "embedding": self._encoded(vector)}
+                for index, vector in enumerate(self._vectors())
+            ],
+            "model": self._model.name,
+            "usage": {"prompt_tokens": usage.prompt_tokens, "total_tokens": usage.prompt_tokens},
+        }
+
+    def ending(self) -> bytes:
+        """There is none."""
+        return b""
+
+    def _vectors(self) -> Iterator[bytes]:
+        """Of all inputs: a job has those of several, one after the other."""
+        size = self._model.text.card.embedding_size
+        width = FLOAT_BYTES * (size if isinstance(size, int) else 0)
+        for _, choice in sorted(self._choices.items()):
+            for at in range(0, len(choice.embedding), width):
+                yield choice.embedding[at : at + width]
+
+    def _keep(self, chunks: Iterable[AnswerChunk]) -> None:
+        for chunk in chunks:
+            if isinstance(chunk, TextChunk):
+                self._choices[chunk.index] = AnswerChoice(embedding=chunk.embedding)
+
+    def _encoded(self, vector: bytes) -> str | list[float]:
+        request = self._request
+        if isinstance(request, EmbeddingRequest) and request.encoding == "base64":
+            return base64.b64encode(vector).decode()
+        numbers: array[float] = array("f", vector)
+        if sys.byteorder != "little":
+            numbers.byteswap()
+        return numbers.tolist()
+
+    def _begin(self, index: int, choice: AnswerChoice) -> list[bytes]:
+        return []
+
+    def _tell(self, chunk: TextChunk, choice: AnswerChoice) -> list[bytes]:
+        return []

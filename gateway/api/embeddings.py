@@ -1,0 +1,27 @@
+"""`POST /v1/embeddings`: a vector for each input, where the model is an embedder."""
+
+from fairlane.gateway.answers.embeddings import EmbeddingAnswer
+from fairlane.gateway.errors import invalid
+from fairlane.gateway.openai.embeddings import MAX_INPUTS, EmbeddingRequest, parse_embeddings
+from fairlane.gateway.requests.prepare import Kind, Tokens
+from fairlane.gateway.text.tokenizer import TextModel
+
+PATH = "/v1/embeddings"
+
+
+def _inputs(text: TextModel, request: EmbeddingRequest) -> list[Tokens]:
+    size = text.card.embedding_size
+    if request.dimensions not in (None, size):
+        raise invalid("dimensions", f"`dimensions` must be {size}, which is what this model makes, or absent.")
+    return [text.input(each) for each in request.inputs]
+
+
+EMBEDDINGS = Kind(
+    operation="embeddings",
+    prompt_param="input",
+    most_prompts=MAX_INPUTS,
+    parse=parse_embeddings,
+    prompts=_inputs,
+    answer=EmbeddingAnswer,
+    embeds=True,
+)

@@ -1,0 +1,106 @@
+"""The admin key, and what becomes of those who guess at it or at a token."""
+
+import asyncio
+import hashlib
+import hmac
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+from redis.asyncio import Redis
+
+from fairlane.gateway.errors import ApiError
+from fairlane.gateway.http.connections import holder_of
+
+FREE_GUESSES = 10
+"""Wrong keys of one address that are answered at once…"""
+GUESS_EVERY_S = 1.0
+"""…then one in so long."""
+LONGEST_HOLD_S = 10.0
+"""A wrong key whose turn is later is refused at once."""
+MOST_HELD = 256
+"""Answers that wait for their turn, of all addresses."""
+REMEMBERED_ADDRESSES = 10_000
+_SALT_BYTES = 16
+
+
+class Guesses:
+    """Wrong admin keys by the address that they come from, whose answers wait for their turn.
+
+    Each address has a bucket of its own, and only what is wrong goes into it: a right key waits for nobody, whatever
+    others sent from its address.
+    """
+
+    def __init__(self, *, free: int = FREE_GUESSES, clock: Callable[[], float] = time.monotonic) -> None:
+        self._free_s = free * GUESS_EVERY_S
+        self._clock = clock
+        self._full_at: OrderedDict[str, float] = OrderedDict()
+        """When each address has all of its free guesses again."""
+        self._held = 0
+
+    async def slow(self, address: str) -> None:
+        """Wait for the turn of a wrong key. Raises ApiError `rate_limit_exceeded` where that is too far off."""
+        now_s, holder = self._clock(), holder_of(address)
+        full_at = max(self._full_at.pop(holder, now_s), now_s) + GUESS_EVERY_S
+        wait_s = full_at - self._free_s - now_s
+        if wait_s > LONGEST_HOLD_S or (wait_s > 0 and self._held >= MOST_HELD):
+            self._full_at[holder] = full_at - GUESS_EVERY_S
+            raise ApiError(
+                "Too many wrong admin keys came from this address.", "rate_limit_exceeded", None, None, wait_s
+            )
+        self._full_at[holder] = full_at
+        while len(self._full_at) > REMEMBERED_ADDRESSES:
+            self._full_at.popitem(last=False)
+        if wait_s > 0:
+            self._held += 1
+            try:
+                await asyncio.sleep(wait_s)
+            finally:
+                self._held -= 1
+
+
+class AdminKeys:
+    """The operators' key: the one that the settings name, else one that was made once and is kept as a keyed hash."""
+
+    STORED_AT = "fl:admin-key"
+
+    def __init__(self, client: Redis, configured: str | None) -> None:
+        self._client = client
+        self._configured = None if configured is None else kept(configured)
+        self._fingerprint = None if configured is None else hashlib.sha256(configured.encode()).digest()
+
+    async def ensure(self) -> str | None:
+        """Make a key where there is none; returns it that one time only, else None. Raises redis.RedisError."""
+        if self._configured is not None:
+            return None
+        key = f"fla-{secrets.token_urlsafe(32)}"
+        return key if await self._client.set(self.STORED_AT, kept(key).hex(), nx=True) else None
+
+    async def works(self, key: str) -> bool:
+        """Whether this is the key. Raises redis.RedisError."""
+        known = self._configured or await self._stored()
+        return known is not None and is_kept(known, key)
+
+    async def fingerprint(self) -> bytes:
+        """Another one with each key, and the same on every gateway; not to be stored. Raises redis.RedisError."""
+        return self._fingerprint or await self._stored() or b""
+
+    async def _stored(self) -> bytes | None:
+        stored = await self._client.get(self.STORED_AT)
+        return None if stored is None else bytes.fromhex(stored.decode() if isinstance(stored, bytes) else stored)
+
+
+def kept(key: str) -> bytes:
+    """What is kept of a key: a salt, and a hash under it."""
+    salt = secrets.token_bytes(_SALT_BYTES)
+    return salt + _keyed_hash(salt, key)
+
+
+def is_kept(known: bytes, key: str) -> bool:
+    """Whether that is kept of this key."""
+    return hmac.compare_digest(known[_SALT_BYTES:], _keyed_hash(known[:_SALT_BYTES], key))
+
+
+def _keyed_hash(salt: bytes, key: str) -> bytes:
+    return hmac.digest(salt, key.encode(), "sha256")

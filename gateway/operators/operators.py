@@ -1,0 +1,59 @@
+"""Who makes a call: whoever shows the admin key or a token, else whoever is signed in."""
+
+from starlette.types import Scope
+
+from fairlane.gateway.errors import invalid_api_key
+from fairlane.gateway.identity.credentials import bearer
+from fairlane.gateway.operators.admin_key import AdminKeys, Guesses
+from fairlane.gateway.operators.admin_tokens import AdminTokens, operator_of
+from fairlane.gateway.operators.operator import OWNER, Operator
+from fairlane.gateway.operators.sessions import Sessions, check_origin, session_of
+
+
+class Operators:
+    """All of an installation. Every call may raise redis.RedisError."""
+
+    def __init__(
+        self, admin_keys: AdminKeys, tokens: AdminTokens, sessions: Sessions, guesses: Guesses | None = None
+    ) -> None:
+        self.tokens = tokens
+        self.sessions = sessions
+        self._admin_keys = admin_keys
+        self._guesses = guesses or Guesses()
+
+    async def calling(self, scope: Scope, address: str) -> Operator:
+        """Who makes a call. Raises ApiError for anyone else: as `showing`, and `origin_not_allowed` where another site
+        may have sent it."""
+        if _shows_secret(scope):
+            return await self.showing(scope, address)
+        check_origin(scope)
+        return await self.sessions.operator(session_of(scope) or "")
+
+    async def showing(self, scope: Scope, address: str) -> Operator:
+        """Who sends the key or a token. Raises ApiError for anyone else, slowly where many came from that address:
+        `invalid_api_key`, `rate_limit_exceeded`."""
+        operator = await self._of_secret(bearer(scope["headers"]))
+        if operator is None:
+            await self._guesses.slow(address)
+            raise invalid_api_key()
+        return operator
+
+    async def still(self, scope: Scope) -> Operator:
+        """Who made a call that is still being answered. Raises ApiError `invalid_api_key` once they may not."""
+        if not _shows_secret(scope):
+            return await self.sessions.operator(session_of(scope) or "")
+        operator = await self._of_secret(bearer(scope["headers"]))
+        if operator is None:
+            raise invalid_api_key()
+        return operator
+
+    async def _of_secret(self, secret: str) -> Operator | None:
+        token = await self.tokens.shown(secret)
+        if token is not None:
+            return operator_of(token)
+        return OWNER if await self._admin_keys.works(secret) else None
+
+
+def _shows_secret(scope: Scope) -> bool:
+    """A key that is sent counts, and not the cookie."""
+    return session_of(scope) is None or any(name == b"authorization" for name, _ in scope["headers"])

@@ -1,0 +1,158 @@
+"""Browsers that are signed in: a cookie names the session, of which the store has a digest and who it is of.
+
+A session ends with what it rests on: that of the admin key with the key, that of a token with the token, that of a
+user of an identity provider with the settings that let the user in.
+"""
+
+import hashlib
+import hmac
+import secrets
+
+import msgspec
+from redis.asyncio import Redis
+from starlette.types import Scope
+
+from fairlane.gateway.errors import ApiError, invalid_api_key
+from fairlane.gateway.operators.admin_key import AdminKeys
+from fairlane.gateway.operators.admin_tokens import AdminTokens, operator_of
+from fairlane.gateway.operators.operator import Kind, Operator, Role
+
+LASTS_S = 8 * 3_600
+CSRF_HEADER = b"x-fairlane-csrf"
+"""That a form of another site cannot send."""
+_STORED_AT = "fl:session:"
+_SAFE = ("GET", "HEAD")
+_SIGN_IN = "-sign-in"
+SIGN_IN_S = 600
+
+
+class Session(msgspec.Struct, frozen=True, kw_only=True):
+    """Who is signed in, as the store has it."""
+
+    name: str
+    role: Role
+    kind: Kind
+    token: str
+    bound: bytes
+    """Keyed by the session's id: of who it is, and what it rests on."""
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode: msgspec.msgpack.Decoder[Session] = msgspec.msgpack.Decoder(Session)
+
+
+class Sessions:
+    """All that are signed in. Every call may raise redis.RedisError."""
+
+    def __init__(self, client: Redis, admin_keys: AdminKeys, tokens: AdminTokens, *, users: bytes = b"") -> None:
+        """`users`: another one with each change of the settings by which users sign in."""
+        self._client = client
+        self._admin_keys = admin_keys
+        self._tokens = tokens
+        self._users = users
+
+    async def begin(self, operator: Operator) -> str:
+        """A session of who has just shown who it is; its id, which is kept nowhere."""
+        session = secrets.token_urlsafe(32)
+        stored = Session(
+            name=operator.name,
+            role=operator.role,
+            kind=operator.kind,
+            token=operator.token,
+            bound=await self._bound(session, operator),
+        )
+        await self._client.set(_place(session), _encode(stored), ex=LASTS_S)
+        return session
+
+    async def operator(self, session: str) -> Operator:
+        """Who is signed in. Raises ApiError `invalid_api_key`."""
+        blob = await self._client.get(_place(session))
+        if blob is None:
+            raise invalid_api_key()
+        try:
+            stored = _decode.decode(blob.encode() if isinstance(blob, str) else blob)
+        except msgspec.DecodeError:  # of an earlier release
+            raise invalid_api_key() from None
+        operator = Operator(name=stored.name, role=stored.role, kind=stored.kind, token=stored.token)
+        if not hmac.compare_digest(stored.bound, await self._bound(session, operator)):
+            raise invalid_api_key()
+        if operator.kind != "token":
+            return operator
+        token = await self._tokens.get(operator.token)
+        if token is None:
+            raise invalid_api_key()
+        return operator_of(token)
+
+    async def end(self, session: str) -> None:
+        """Sign out."""
+        if await self._client.unlink(_place(session)):
+            await self._tokens.ended()
+
+    async def _bound(self, session: str, operator: Operator) -> bytes:
+        rests_on = {"key": await self._admin_keys.fingerprint(), "token": b"", "user": self._users}[operator.kind]
+        said = _encode((operator.name, operator.role, operator.kind, operator.token, rests_on))
+        return hmac.digest(session.encode(), said, "sha256")
+
+
+def _place(session: str) -> str:
+    return _STORED_AT + hashlib.sha256(session.encode()).hexdigest()
+
+
+def session_of(scope: Scope) -> str | None:
+    """The session that a request's cookie names."""
+    return _cookie(scope, _cookie_name(scope))
+
+
+def cookie_of(scope: Scope) -> str | None:
+    """What a browser kept of signing in by an identity provider."""
+    return _cookie(scope, _cookie_name(scope) + _SIGN_IN)
+
+
+def sign_in_cookie(scope: Scope, kept: str | None) -> str:
+    """What a browser is told to keep while it is at the provider; None: to forget. Lax: the browser comes back from
+    another site."""
+    lasts_s = 0 if kept is None else SIGN_IN_S
+    name, secure = _cookie_name(scope) + _SIGN_IN, "; Secure" if _is_secure(scope) else ""
+    return f"{name}={kept or ''}; Path=/; Max-Age={lasts_s}; HttpOnly; SameSite=Lax{secure}"
+
+
+def _cookie(scope: Scope, wanted_name: str) -> str | None:
+    wanted = f"{wanted_name}="
+    for name, value in scope["headers"]:
+        if name == b"cookie":
+            for pair in value.decode("latin-1").split(";"):
+                if pair.strip().startswith(wanted):
+                    return str(pair.strip().removeprefix(wanted)) or None
+    return None
+
+
+def cookie(scope: Scope, session: str | None) -> str:
+    """What a browser is told to keep; None: to forget."""
+    lasts_s = 0 if session is None else LASTS_S
+    secure = "; Secure" if _is_secure(scope) else ""
+    return f"{_cookie_name(scope)}={session or ''}; Path=/; Max-Age={lasts_s}; HttpOnly; SameSite=Strict{secure}"
+
+
+def check_origin(scope: Scope) -> None:
+    """What a browser sends unasked must not change anything: only the console's own page may.
+
+    Raises ApiError `origin_not_allowed`.
+    """
+    if scope["method"] in _SAFE:
+        return
+    given: dict[bytes, list[bytes]] = {}
+    for name, value in scope["headers"]:
+        given.setdefault(name, []).append(value)
+    host = given.get(b"host", [b""])[0]
+    schemes = (b"https",) if _is_secure(scope) else (b"http", b"https")  # a proxy that is not trusted may end TLS
+    is_own = given.get(b"origin") in [[scheme + b"://" + host] for scheme in schemes]
+    if not (host and is_own and any(given.get(CSRF_HEADER, ()))):
+        raise ApiError("Only the console's own page may do that with a session.", "origin_not_allowed")
+
+
+def _cookie_name(scope: Scope) -> str:
+    return "__Host-fairlane" if _is_secure(scope) else "fairlane"
+
+
+def _is_secure(scope: Scope) -> bool:
+    return bool(scope.get("scheme") == "https")

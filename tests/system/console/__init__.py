@@ -1,0 +1,1 @@
+"""The operators' console in a real browser."""
