@@ -26,6 +26,8 @@ COLUMNS = ("came", "request", "tenant", "lane", "state", "outcome", "queue", "tt
 EVENT_COLUMNS = ("at", "what", "position", "stall")
 PREEMPTION_COLUMNS = ("at", "choice", "by", "for", "mode", "blocks", "bytes", "predicted", "stall")
 Name = Annotated[str, typer.Argument(metavar="ID", help="x-request-id, the answer's id, or the record's.")]
+WHY = ("id", "request_id", "outcome", "code", "why")
+"""Of a record, what its explanation needs."""
 _LISTS = ("events", "preemptions", "waits")
 """Of a record, what has tables of its own."""
 
@@ -93,11 +95,12 @@ def show_request(name: Name, url: Url = None, output: Output = OutputForm.TABLE)
         show(found, output, lambda: _show_tables(found))
 
 
-@app.command()
-def why(name: Name, url: Url = None) -> None:
+@app.command(cls=Shows)
+def why(name: Name, url: Url = None, output: Output = OutputForm.TABLE) -> None:
     """Why one was slow, refused or ended, in a sentence or two."""
     with connect(url) as admin:
-        typer.echo(printable(admin.get(f"/requests/{segment(name)}")["why"]))
+        told = {field: value for field, value in admin.get(f"/requests/{segment(name)}").items() if field in WHY}
+        show(told, output, lambda: typer.echo(printable(told["why"])))
 
 
 def _show_tables(request: Document) -> None:

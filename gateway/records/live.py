@@ -231,7 +231,9 @@ class LiveRecord:
         if self._charge is not None:
             charge = self._charge
             record.outcome, record.output_tokens = charge.outcome, max(record.output_tokens, charge.output_tokens)
-            record.charges = (charge.prompt_tokens, charge.cached_tokens, charge.output_tokens)
+            record.charges = tokens = charge.prompt_tokens, charge.cached_tokens, charge.output_tokens
+            record.spend = self.job.request.ask.prices.spend(*tokens)
+            record.gpu_us, record.kv_block_ms = charge.gpu_us, charge.kv_block_ms
         record.state = self._state()
         if self._answered is not None and record.total_ms is None:
             answered = self._answered

@@ -208,6 +208,7 @@ class RequestRecorder:
             )
         record.outcome = charge.outcome
         record.charges = (charge.prompt_tokens, charge.cached_tokens, charge.output_tokens)
+        record.gpu_us, record.kv_block_ms = charge.gpu_us, charge.kv_block_ms
         record.output_tokens = max(record.output_tokens, charge.output_tokens)
         record.preempted = max(record.preempted, charge.preemptions)
         if record.state != "ended":
