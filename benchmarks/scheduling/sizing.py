@@ -15,7 +15,7 @@ from importlib.resources import files
 from benchmarks.common.line import Table
 from benchmarks.common.machine import describe
 from benchmarks.common.report import open_console
-from fairlane.cli.advise import players
+from fairlane.cli.simulation.advise import players
 from fairlane.scheduler.simulation.advice import Case, Question, size
 from fairlane.scheduler.simulation.calibration import preset
 from fairlane.scheduler.simulation.scenario import busiest

@@ -16,11 +16,11 @@ import typer
 from rich.console import Console
 from rich.progress import Progress, TaskID
 
-from fairlane.cli import advise_report as report
 from fairlane.cli.client import CommandError
 from fairlane.cli.printer import Output, OutputForm, Shows
-from fairlane.cli.simulate import BadRowPolicy, Costs, HardwareName, LatencyShare, Seed, Slice, Tenants, Zipf
-from fairlane.cli.simulation_inputs import cut, errors_in_one_line, read_file, read_workers, refusals
+from fairlane.cli.simulation import advise_report as report
+from fairlane.cli.simulation.inputs import cut, errors_in_one_line, read_file, read_workers, refusals
+from fairlane.cli.simulation.simulate import BadRowPolicy, Costs, HardwareName, LatencyShare, Seed, Slice, Tenants, Zipf
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.simulation.advice import Case, PlayAll, Question, advise, play
 from fairlane.scheduler.simulation.scenario import busiest, check_load
