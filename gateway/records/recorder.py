@@ -33,6 +33,8 @@ MOST_REFUSALS, MOST_OF_A_TENANT = 40, 5
 """RefusedRequest requests that are kept each time, of all and of one tenant."""
 MOST_LIVE = 1_000
 """Requests that run and are shown to other gateways; those that came first."""
+MOST_NEWS = 200
+"""Of these, that are written at once: what is left comes the next time."""
 NEWS_AFTER_MS = 500.0
 """A request that is over sooner is written once."""
 REFRESH_S = 5.0
@@ -282,6 +284,8 @@ class RequestRecorder:
                 live.refresh()
             if live.has_news:
                 found.append(live)
+                if len(found) >= MOST_NEWS:
+                    break
         return found
 
     async def _ask_places(self) -> None:
