@@ -7,7 +7,7 @@ const OWNER = { name: "admin", role: "owner" };
 let who = null;
 
 /** Whether the role may do what needs at least this one. A button that it may not use is not there. */
-export const may = (role) => who !== null && (RANKS[who.role] ?? 0) >= RANKS[role];
+const may = (role) => who !== null && (RANKS[who.role] ?? 0) >= RANKS[role];
 export const mayChange = () => may("operator");
 export const mayOwn = () => may("owner");
 export const signedIn = () => who;

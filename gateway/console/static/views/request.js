@@ -33,13 +33,11 @@ const isRunning = ({ outcome, total_ms: total }) => outcome == null || total == 
 const gone = () => h("p", { class: "card empty" }, "No record of this request is kept: it is older than the latest that are, it was not sampled, or this gateway keeps none. ", link("#/requests", "All requests"));
 
 function parts(found) {
-  const preemptions = Array.isArray(found.preemptions) ? found.preemptions : (found.preemption_list ?? []);
-  const shown = { ...found, preemption_list: preemptions };
   return [
     found.why && h("section", { class: "card why" }, h("h2", {}, "Why"), h("p", {}, found.why)),
-    card("In time", waterfall(shown)),
+    card("In time", waterfall(found)),
     h("div", { class: "halves" }, card("Facts", facts(factsOf(found))), card("Charged", charges(found))),
-    card("Preemptions", preemptionTable(preemptions), found.left_out ? h("p", { class: "muted" }, `${plural(found.left_out, "further event")} or preemptions are counted, not kept.`) : null),
+    card("Preemptions", preemptionTable(found.preemptions), found.left_out ? h("p", { class: "muted" }, `${plural(found.left_out, "further event")} or preemptions are counted, not kept.`) : null),
     h("div", { class: "halves" }, card("Waits", waitTable(found.waits ?? [])), card("Events", eventTable(found.events ?? []))),
   ];
 }
