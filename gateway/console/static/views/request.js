@@ -2,7 +2,7 @@
 
 import { getIfThere, segment } from "../api.js";
 import { fill, h, named } from "../dom.js";
-import { bytes, count, duration, moment, plural, rate, words } from "../format.js";
+import { amount, bytes, count, duration, moment, plural, rate, words } from "../format.js";
 import { every } from "../live.js";
 import { money } from "../parts/money.js";
 import { card, facts, laneTag, link, pageHead, requestLink, stateBadge, tenantLink } from "../parts/pieces.js";
@@ -69,12 +69,14 @@ function factsOf(found) {
 const withTarget = (value, target) => (target == null ? duration(value) : `${duration(value)} (target ${duration(target)})`);
 
 function charges(found) {
-  const told = Object.entries(found.charges ?? {}).filter(([, value]) => typeof value === "number");
+  const { cost, gpu_seconds: steps, kv_block_seconds: held } = found.charges ?? {};
   return facts([
     ["Prompt", `${count(found.prompt_tokens)} tokens`],
     ["Of it cached", `${count(found.cached_tokens)} tokens`],
     ["Output", `${count(found.output_tokens)} tokens`],
-    ...told.filter(([name]) => !["prompt_tokens", "cached_tokens", "output_tokens"].includes(name)).map(([name, value]) => [words(name), /^(spend|cost)/.test(name) ? money(value) : count(value)]),
+    ["Cost", cost ? money(cost) : undefined],
+    ["Its share of steps", steps ? duration(1000 * steps) : undefined],
+    ["KV held", held ? `${amount(Math.round(held))} blocks × seconds` : undefined],
   ]);
 }
 
