@@ -33,7 +33,7 @@ from fairlane.cli.client import (
     write_whole,
 )
 from fairlane.cli.printer import Output, OutputForm, Shows, show
-from fairlane.cli.simulation_inputs import cut, read_file
+from fairlane.cli.simulation.inputs import cut, read_file
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.simulation.trace import TraceRow
 

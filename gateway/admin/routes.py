@@ -418,6 +418,7 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         method="GET",
         path="/traces/{trace}",
         name="get_trace",
+        role=Role.OPERATOR,
         summary="Read a trace from an offset on, as far as it was written",
         handler=admin_traces.show_trace,
         input=TraceContentQuery,
