@@ -37,7 +37,7 @@ def main() -> int:
     if line.check_only:
         return 0
     if line.member is not None:
-        start_logging(settings.log_level, line.member.name)
+        start_logging(settings.log_level, line.member.name, settings.log_format)
         inherited = {
             name: [socket.socket(fileno=each) for each in found] for name, found in line.member.sockets.items()
         }
@@ -47,7 +47,7 @@ def main() -> int:
     except PortRefused as error:
         sys.stderr.write(f"gateway: {error}\n")
         return 2
-    start_logging(settings.log_level)
+    start_logging(settings.log_level, form=settings.log_format)
     if settings.gateway.processes > 1:
         from fairlane.gateway import processes
 

@@ -34,6 +34,7 @@ from fairlane.gateway.api.response_socket import RespondOnSocket
 from fairlane.gateway.api.responses import Compact, ForgetResponse, ListInputItems, Respond, ShowResponse
 from fairlane.gateway.api.tokenize import AnswerText, TextAnswers
 from fairlane.gateway.console import routes as console_routes
+from fairlane.gateway.console import sign_in
 from fairlane.gateway.middleware.idempotency import Idempotent
 from fairlane.gateway.middleware.request_id import FaultMiddleware, RequestIdMiddleware
 from fairlane.gateway.middleware.tenant import DegradedMiddleware, TenantMiddleware
@@ -220,7 +221,7 @@ def _operators(resources: Resources) -> list[BaseRoute]:
     """The admin APIs and the console."""
     parts = _admin(resources)
     apis = [mount(api.PREFIX, api.OPERATIONS, parts) for api in (admin, openai_admin)]
-    return [*apis, *console_routes.routes(), console_routes.session_route(parts)]
+    return [*apis, *console_routes.routes(), console_routes.session_route(parts), *sign_in.routes(parts)]
 
 
 def _health(resources: Resources) -> Health:
@@ -275,6 +276,7 @@ def _generation(resources: Resources) -> Parts:
 def _admin(resources: Resources) -> AdminParts:
     return AdminParts(
         operators=resources.operators,
+        single_sign_on=resources.single_sign_on,
         tenants=resources.tenants,
         keys=resources.keys,
         budgets=resources.quotas,

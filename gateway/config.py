@@ -13,6 +13,7 @@ from fairlane.gateway.batches.storage import storage
 from fairlane.gateway.http.limits import HttpLimits
 from fairlane.gateway.http.ports import PortName
 from fairlane.gateway.identity.settings import IssuerSection, check_header, check_issuers
+from fairlane.gateway.operators.settings import SignInSection, check_sign_in
 from fairlane.gateway.requests.guarded_quotas import Mode
 from fairlane.quotas.limits import LIMIT_NAMES
 from fairlane.scheduler.protocol.settings import (
@@ -155,6 +156,8 @@ class GatewaySection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Tenants that metrics name, the others together as `other`; 0: metrics tell no tenant from another."""
     issuers: tuple[IssuerSection, ...] = ()
     """Identity providers whose tokens are taken beside our keys."""
+    sign_in: SignInSection = SignInSection()
+    """The identity provider by which operators sign in to the console."""
     tenant_header: str = "x-fairlane-tenant"
     """In which a gateway in front names the tenant…"""
     tenant_header_peers: Networks = Networks()
@@ -271,5 +274,6 @@ def read(line: CommandLine, environ: Mapping[str, str]) -> GatewaySettings:
     if settings.gateway.record.max_bytes < LEAST_RECORDED_BYTES:
         raise SettingsError(f"setting gateway.record.max_bytes: must be at least {LEAST_RECORDED_BYTES} bytes")
     check_issuers(settings.gateway.issuers)
+    check_sign_in(settings.gateway.sign_in)
     check_header(settings.gateway.tenant_header)
     return settings

@@ -39,6 +39,7 @@ from fairlane.gateway.operators.admin_key import AdminKeys
 from fairlane.gateway.operators.admin_tokens import AdminTokens
 from fairlane.gateway.operators.operators import Operators
 from fairlane.gateway.operators.sessions import Sessions
+from fairlane.gateway.operators.single_sign_on import SingleSignOn, print_of
 from fairlane.gateway.records.recorder import RequestRecorder
 from fairlane.gateway.records.search import Records
 from fairlane.gateway.records.storage import RecordStore
@@ -138,7 +139,11 @@ class Resources:
         self.prices = PriceStore(patient)
         self.known_prices = KnownPrices(self.prices)
         admin_keys, admin_tokens = AdminKeys(self.store.patient, settings.admin_key), AdminTokens(self.store.patient)
-        sessions = Sessions(self.store.patient, admin_keys, admin_tokens)
+        sessions = Sessions(self.store.patient, admin_keys, admin_tokens, users=print_of(section.sign_in))
+        self.single_sign_on: SingleSignOn | None = None
+        """Where operators sign in by an identity provider."""
+        if section.sign_in.issuer:
+            self.single_sign_on = SingleSignOn(self.store.patient, admin_keys, section.sign_in)
         self.operators = Operators(admin_keys, admin_tokens, sessions)
         quotas = RedisQuotaStore(short, lease_ms=round(section.reservation_lease_s * 1e3), slicing=slicing)
         keys, delegations = KeyStore(short), DelegatedKeys(short)
@@ -347,6 +352,8 @@ class Resources:
                 tasks.append(asyncio.create_task(self.trace.run(), name="trace"))
             if self.guard is not None:
                 tasks.append(asyncio.create_task(self.guard.run(), name="guard"))
+            if self.single_sign_on is not None:
+                tasks.append(asyncio.create_task(self.single_sign_on.keys.run(), name="sign-in keys"))
             if self.tokens is not None:
                 tasks += [asyncio.create_task(run, name="issuer keys") for run in self.tokens.upkeep()]
             stack.push_async_callback(_end, tasks)

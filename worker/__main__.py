@@ -32,7 +32,7 @@ def main(arguments: Sequence[str], environ: MutableMapping[str, str]) -> int:
         return BAD_SETTINGS
     if line.check_only:
         return 0
-    start_logging(settings.log_level)
+    start_logging(settings.log_level, settings.log_format)
     for number in (signal.SIGTERM, signal.SIGINT):  # while the model loads there is nothing to drain
         signal.signal(number, lambda *_: sys.exit(0))
     prepare_threads(environ)

@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from fairlane.scheduler.protocol.log_lines import JsonLines, LogFormat, TextLines, quiet_libraries
 from fairlane.scheduler.protocol.settings import (
     DEFAULT_CONFIG,
     ByteSize,
@@ -135,7 +137,12 @@ def _check_engine(section: WorkerSection) -> None:
         raise SettingsError("setting worker.engine_url: no user, query or fragment; a key goes into worker.engine_key")
 
 
-def start_logging(level: str) -> None:
+def start_logging(level: str, form: LogFormat = "text") -> None:
     """One line per record on stderr; records never hold content or keys."""
-    logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s worker[%(process)d] %(message)s")
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each request otherwise
+    lines = logging.StreamHandler()
+    if form == "json":
+        lines.setFormatter(JsonLines("worker", os.getpid()))
+    else:
+        lines.setFormatter(TextLines("%(asctime)s %(levelname)s worker[%(process)d] %(message)s"))
+    logging.basicConfig(level=level.upper(), handlers=[lines])
+    quiet_libraries()

@@ -29,6 +29,7 @@ from fairlane.gateway.http.connections import OPERATORS, vouch
 from fairlane.gateway.openai.wire import checked, checked_fields
 from fairlane.gateway.operators.operator import Operator, Role
 from fairlane.gateway.operators.operators import Operators
+from fairlane.gateway.operators.single_sign_on import SingleSignOn
 from fairlane.gateway.records.search import Records
 from fairlane.gateway.requests.admission import AllOpenRequests
 from fairlane.gateway.requests.prices import KnownPrices
@@ -122,6 +123,8 @@ class AdminParts:
     """What the admin API works on."""
 
     operators: Operators
+    single_sign_on: SingleSignOn | None
+    """None: operators sign in by a key or token alone."""
     tenants: TenantStore
     keys: KeyStore
     budgets: QuotaStore

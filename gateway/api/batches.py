@@ -20,7 +20,8 @@ from fairlane.gateway.fleet import FleetCache
 from fairlane.gateway.http import body_budget, response
 from fairlane.gateway.http.body import read_body
 from fairlane.gateway.http.sse import send_json
-from fairlane.gateway.observability.metrics import is_recording, traceparent
+from fairlane.gateway.observability.context import traceparent
+from fairlane.gateway.observability.metrics import is_recording
 from fairlane.gateway.openai.batches import LONGEST_WINDOW_H, BatchBody, BatchesQuery, read_query
 from fairlane.gateway.openai.wire import checked
 from fairlane.gateway.requests.service_level import may_use_lane

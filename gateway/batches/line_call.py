@@ -77,7 +77,7 @@ class LineCalls:
             },
         }
         try:
-            with self._telemetry.request_span(f"BATCH {path}", _HEADERS, link) as span:
+            with self._telemetry.request_span(f"BATCH {path}", _HEADERS, request_id, link) as span:
                 try:
                     await self._endpoints[path](scope, _nothing_more, recording.send)
                 except ApiError as error:

@@ -18,7 +18,7 @@ POLICY: Mapping[str, str] = {
     "frame-ancestors": "'none'",
 }
 """Nothing inline, nothing from elsewhere, in no frame: what a script injected into the page could use is not there."""
-_HEADERS = {
+HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cross-origin-opener-policy": "same-origin",
@@ -27,11 +27,16 @@ _HEADERS = {
 }
 
 
+def policy_text(rules: Mapping[str, str] = POLICY) -> str:
+    """A policy as its header has it."""
+    return "; ".join(f"{name} {value}" for name, value in rules.items())
+
+
 def file_route(path: str, content: bytes, media_type: str, policy: Mapping[str, str] = POLICY) -> Route:
     """`GET` of one file."""
     headers = {
-        **_HEADERS,
-        "content-security-policy": "; ".join(f"{name} {value}" for name, value in policy.items()),
+        **HEADERS,
+        "content-security-policy": policy_text(policy),
         "etag": f'"{hashlib.sha256(content).hexdigest()[:32]}"',
     }
 

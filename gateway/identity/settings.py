@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Protocol
 from urllib.parse import urlsplit
 
 import msgspec
@@ -23,6 +23,42 @@ HEADER = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 TAKEN_HEADERS = frozenset({"authorization", "x-api-key", "host", "cookie", "x-forwarded-for", "idempotency-key"})
 """What has a meaning of its own."""
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
+
+
+class Signer(Protocol):
+    """Whoever signs tokens, and how its signatures are checked: an issuer of tenants' tokens, or of operators'."""
+
+    @property
+    def name(self) -> str:
+        """In logs."""
+
+    @property
+    def issuer(self) -> str:
+        """As `iss` has it, to the letter."""
+
+    @property
+    def jwks_url(self) -> str:
+        """Where its public keys are."""
+
+    @property
+    def audience(self) -> tuple[str, ...]:
+        """One of which `aud` must name."""
+
+    @property
+    def algorithms(self) -> tuple[Algorithm, ...]:
+        """That it may sign with."""
+
+    @property
+    def leeway_s(self) -> float:
+        """How far its clock and ours may be apart."""
+
+    @property
+    def refresh_s(self) -> float:
+        """How often its keys are read again."""
+
+    @property
+    def stale_s(self) -> float:
+        """How long keys are taken that could not be read again."""
 
 
 class GroupSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -79,7 +115,7 @@ def check_issuers(issuers: Sequence[IssuerSection]) -> None:
             raise SettingsError(f"{field}.issuer: is listed twice")
         if each.name in {other.name for other in issuers[:place]}:
             raise SettingsError(f"{field}.name: is another issuer's")
-        if not _is_safe(each.jwks_url):
+        if not is_safe(each.jwks_url):
             raise SettingsError(f"{field}.jwks_url: must begin with https://, or be http:// on this machine")
         if not all(map(TENANT_ID.fullmatch, each.tenants.values())):
             raise SettingsError(f"{field}.tenants: must name tenants by their ids")
@@ -98,7 +134,7 @@ def check_header(name: str) -> None:
         raise SettingsError("setting gateway.tenant_header: must be a header of its own, in small letters")
 
 
-def _is_safe(url: str) -> bool:
+def is_safe(url: str) -> bool:
     """Nobody between us and the issuer can put keys of his own in place of its keys."""
     try:
         parts = urlsplit(url)

@@ -20,7 +20,7 @@ import jwt
 import msgspec
 
 from fairlane.gateway.errors import ApiError
-from fairlane.gateway.identity.settings import Algorithm, IssuerSection
+from fairlane.gateway.identity.settings import Algorithm, Signer
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class KeysRefused(Exception):
 class SigningKeys:
     """Those of one issuer. For one event loop."""
 
-    def __init__(self, issuer: IssuerSection, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, issuer: Signer, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._issuer = issuer
         self._clock = clock
         self._keys: Keys = {}
@@ -118,7 +118,7 @@ class SigningKeys:
         self._keys, self._read_s, self._is_failing = found, began_s, False
 
 
-async def read_keys(issuer: IssuerSection) -> Keys:
+async def read_keys(issuer: Signer) -> Keys:
     """What the issuer publishes now. Raises KeysRefused, httpx.HTTPError, TimeoutError."""
     async with asyncio.timeout(FETCH_TIMEOUT_S):
         raw = await _download(issuer.jwks_url)

@@ -17,7 +17,7 @@ import jwt
 import msgspec
 
 from fairlane.gateway.errors import ApiError, invalid_token, tenant_not_allowed
-from fairlane.gateway.identity.settings import ClaimPath, GroupSection, IssuerSection
+from fairlane.gateway.identity.settings import ClaimPath, GroupSection, IssuerSection, Signer
 from fairlane.gateway.identity.signing_keys import SigningKeys
 from fairlane.quotas.api_keys import is_imported
 from fairlane.quotas.delegated_keys import Delegation
@@ -69,13 +69,24 @@ class Tokens:
         """
         header, issued = _read(token)
         issuer = self._issuers.get(issued.iss)
-        algorithm, kid = header.get("alg"), header.get("kid")
-        if issuer is None or algorithm not in issuer.section.algorithms:
+        if issuer is None:
             raise invalid_token()
-        if not isinstance(kid, str) or not 0 < len(kid) <= LONGEST_KID:
-            raise invalid_token()
-        claims = verified(token, await issuer.keys.of(kid, algorithm), issuer.section)
-        return delegation_of(claims, issuer.section)
+        return delegation_of(await _claims(token, header, issuer.section, issuer.keys), issuer.section)
+
+
+async def claims_of(token: str, issuer: Signer, keys: SigningKeys) -> dict[str, Any]:
+    """The claims of a token of this issuer that holds now. Raises ApiError as `Tokens.delegation`."""
+    header, issued = _read(token)
+    if issued.iss != issuer.issuer:
+        raise invalid_token()
+    return await _claims(token, header, issuer, keys)
+
+
+async def _claims(token: str, header: Mapping[str, Any], issuer: Signer, keys: SigningKeys) -> dict[str, Any]:
+    algorithm, kid = header.get("alg"), header.get("kid")
+    if algorithm not in issuer.algorithms or not isinstance(kid, str) or not 0 < len(kid) <= LONGEST_KID:
+        raise invalid_token()
+    return verified(token, await keys.of(kid, algorithm), issuer)
 
 
 def is_token(credential: str) -> bool:
@@ -101,7 +112,7 @@ def _json(part: str, kind: type[T]) -> T:
     raise invalid_token()
 
 
-def verified(token: str, key: jwt.PyJWK, issuer: IssuerSection) -> dict[str, Any]:
+def verified(token: str, key: jwt.PyJWK, issuer: Signer) -> dict[str, Any]:
     """The claims of a token that its issuer signed for us and that holds now. Raises ApiError."""
     try:
         claims: dict[str, Any] = jwt.decode(
@@ -131,12 +142,12 @@ def delegation_of(claims: Mapping[str, Any], issuer: IssuerSection) -> Delegatio
 
     Raises ApiError `tenant_not_allowed` where that is no tenant or more than one, or none of the groups.
     """
-    tenants = {issuer.tenants[each] for each in _texts(claims, issuer.tenant_claim) if each in issuer.tenants}
+    tenants = {issuer.tenants[each] for each in texts(claims, issuer.tenant_claim) if each in issuer.tenants}
     if len(tenants) != 1:
         raise tenant_not_allowed()
     group: GroupSection | None = None
     if issuer.groups:
-        held = frozenset(_texts(claims, issuer.groups_claim))
+        held = frozenset(texts(claims, issuer.groups_claim))
         group = next((each for each in issuer.groups if each.group in held), None)
         if group is None:
             raise tenant_not_allowed()
@@ -145,7 +156,7 @@ def delegation_of(claims: Mapping[str, Any], issuer: IssuerSection) -> Delegatio
     return Delegation(via=via, tenant=tenants.pop(), limits=limits, scopes=scopes)
 
 
-def _texts(claims: Mapping[str, Any], path: ClaimPath) -> list[str]:
+def texts(claims: Mapping[str, Any], path: ClaimPath) -> list[str]:
     """What a claim says: one text or a list of them; nothing where it is anything else."""
     found: Any = claims
     for name in (path,) if isinstance(path, str) else path:

@@ -23,7 +23,8 @@ from starlette.types import Message
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.http.disconnect import Disconnect
 from fairlane.gateway.middleware.request_id import log_fault
-from fairlane.gateway.observability.metrics import is_recording, traceparent
+from fairlane.gateway.observability.context import traceparent
+from fairlane.gateway.observability.metrics import is_recording
 from fairlane.quotas.idempotency import Begun, EndedRun, IdempotencyRecords, Mine, Name, Seal
 from fairlane.store.errors import STORE_ERRORS
 

@@ -27,6 +27,7 @@ from fairlane.gateway.openai import rate_limits
 from fairlane.gateway.records.live import LiveRecord
 from fairlane.quotas.limits import LimitStatus
 from fairlane.quotas.store import QuotaStore
+from fairlane.scheduler.protocol.log_lines import Facts
 from fairlane.store.circuit_breaker import Availability
 from fairlane.store.errors import STORE_ERRORS
 
@@ -116,6 +117,24 @@ class Journal:
     notes: Notes = field(default_factory=dict)
     """Attributes of its span."""
 
+    took_s: float = 0.0
+    """From its arrival to its end."""
+
+    def facts(self) -> Facts:
+        """What its line in the log says, by name."""
+        return {
+            "request_id": self.request_id,
+            "endpoint": self.endpoint,
+            "status": self.status or None,
+            "code": self.code,
+            "tenant": self.tenant or None,
+            "lane": self.lane,
+            "model": self.model,
+            "prompt_tokens": self.prompt_tokens,
+            "output_tokens": self.output_tokens,
+            "duration_ms": round(self.took_s * 1e3, 1),
+        }
+
     @property
     def is_refusal(self) -> bool:
         """It was refused, or ended by an error."""
@@ -157,7 +176,9 @@ class TenantMiddleware:
         journal = state["journal"] = Journal(loop.time(), self._endpoint, request_id)
         answer = _Answer(send, self._limits, journal, is_anthropic=self._is_anthropic)
         try:
-            with self._telemetry.request_span(f"{scope['method']} {self._endpoint}", scope["headers"]) as span:
+            with self._telemetry.request_span(
+                f"{scope['method']} {self._endpoint}", scope["headers"], request_id
+            ) as span:
                 if span.is_recording:
                     span.tell(_asked(scope))
                 try:
@@ -221,6 +242,7 @@ class TenantMiddleware:
 
     def _record(self, journal: Journal, span: Span, now_s: float) -> None:
         took_s, first_s = now_s - journal.arrived_s, journal.first_token_s
+        journal.took_s = took_s
         ttft_s = None if first_s is None else first_s - journal.arrived_s
         self._telemetry.ended(
             endpoint=journal.endpoint,
@@ -246,6 +268,7 @@ class TenantMiddleware:
             journal.prompt_tokens,
             journal.output_tokens,
             took_s * 1e3,
+            extra={"journal": journal},
         )
 
 

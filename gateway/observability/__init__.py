@@ -5,6 +5,7 @@
     fleet_gauges.py     queues, workers and targets, read when somebody scrapes
     process_metrics.py  several processes behind a port as one exposition
     tracing.py          the spans
+    context.py          trace and request id of the task
     logging.py          the lines
 
 No prompt, no key and no content stands in any of the three.

@@ -7,21 +7,37 @@ import time
 from contextlib import suppress
 from typing import TextIO
 
+from fairlane.gateway.observability.context import CARRIED
+from fairlane.scheduler.protocol.log_lines import Facts, JsonLines, LogFormat, printable, quiet_libraries
+
 FORMAT = "%(asctime)s %(levelname)s {}[{}] %(message)s"
 """Of the lines of a process by that name and number."""
 
 
-def start_logging(level: str, name: str = "gateway") -> None:
+def start_logging(level: str, name: str = "gateway", form: LogFormat = "text") -> None:
     """One line per record on stderr, with this process's name; records never hold content or keys."""
     logging._srcfile = None  # no line of ours tells where it comes from: finding that out costs as much as all the rest
     logging.logThreads = logging.logMultiprocessing = False
     logging.logProcesses = False  # a process knows its number: to ask for it is a system call
     lines = Lines()
-    lines.setFormatter(Stamped(FORMAT.format(name, os.getpid())))
+    lines.setFormatter(
+        JsonLines(name, os.getpid(), facts) if form == "json" else Stamped(FORMAT.format(name, os.getpid()))
+    )
     logging.basicConfig(level=level.upper(), handlers=[lines])
-    for library in ("httpx", "httpcore"):  # a line for each fetch of an issuer's keys, and every header of it
-        logging.getLogger(library).setLevel(logging.WARNING)
+    quiet_libraries()
     logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # it quotes the bytes that are no form
+
+
+def facts(record: logging.LogRecord) -> Facts:
+    """The trace and request in which a record was made; of the line that tells of a request, its figures."""
+    traceparent, request_id = CARRIED.get()
+    told: dict[str, str | int | float | None] = {
+        "trace_id": traceparent[3:35] or None,
+        "span_id": traceparent[36:52] or None,
+        "request_id": request_id or None,
+    }
+    journal = getattr(record, "journal", None)
+    return told if journal is None else told | journal.facts()
 
 
 class Lines(logging.StreamHandler[TextIO]):
@@ -76,8 +92,8 @@ class Stamped(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """As logging's own."""
         if record.exc_info or record.exc_text or record.stack_info:
-            return super().format(record)
-        return self._line % (self.formatTime(record), record.levelname, record.getMessage())
+            return printable(super().format(record))
+        return self._line % (self.formatTime(record), record.levelname, printable(record.getMessage()))
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802 - logging's own name
         """As logging's own: local time, and milliseconds after a comma."""

@@ -21,6 +21,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from fairlane.gateway.figures.recorder import Recorder
 from fairlane.gateway.observability.collectors import Distribution, FastCounter, Labels, Series, Total
+from fairlane.gateway.observability.context import CARRIED
 from fairlane.gateway.observability.fleet_gauges import FleetGauges
 from fairlane.gateway.observability.tracing import NO_SPAN, Kept, Span, Spans, span_id
 from fairlane.quotas.store import Charge
@@ -38,7 +39,6 @@ VERSION = metadata.version("fairlane")
 _propagator = TraceContextTextMapPropagator()
 _current: ContextVar[Span] = ContextVar("request_span", default=NO_SPAN)
 """This task's request."""
-_carried: ContextVar[str] = ContextVar("traceparent", default="")
 
 
 def span_processor(exporter: SpanExporter | None) -> SpanProcessor | None:
@@ -265,21 +265,23 @@ class Telemetry:
         """Prometheus' text. Takes a while where there are many tenants: call it in a thread."""
         return generate_latest(self.registry)
 
-    def request_span(self, name: str, headers: Sequence[tuple[bytes, bytes]], link: str = "") -> "_Request":
+    def request_span(
+        self, name: str, headers: Sequence[tuple[bytes, bytes]], request_id: str, link: str = ""
+    ) -> "_Request":
         """One request's own span as a context, in the caller's trace if it sent one. `link`: what it also belongs to.
 
         The share of requests that is not traced costs hardly anything: it is drawn here, before a span is made.
         """
         caller = _callers_trace(headers)
         if self._spans is None:
-            return _Request(NO_SPAN, "" if caller is None else _traceparent(caller.trace_id, caller))
+            return _Request(NO_SPAN, "" if caller is None else _traceparent(caller.trace_id, caller), request_id)
         if caller is None and random.random() >= self._sample:
-            return _Request(NO_SPAN, _traceparent(random.getrandbits(128) or 1))
+            return _Request(NO_SPAN, _traceparent(random.getrandbits(128) or 1), request_id)
         if caller is not None and not caller.trace_flags.sampled:
-            return _Request(NO_SPAN, _traceparent(caller.trace_id))
+            return _Request(NO_SPAN, _traceparent(caller.trace_id), request_id)
         span = self._spans.root(name, caller)
         span.link(link)
-        return _Request(span, span.traceparent)
+        return _Request(span, span.traceparent, request_id)
 
     def span(self, name: str) -> Span:
         """A stage of this task's request: a context, or its owner ends it. What begins within is no child of it."""
@@ -290,20 +292,20 @@ class Telemetry:
 class _Request:
     """A request's span, kept or not, as its task's current one, with the `traceparent` that goes on to a worker."""
 
-    __slots__ = ("_span", "_tokens", "_traceparent")
+    __slots__ = ("_carried", "_span", "_tokens")
 
-    def __init__(self, span: Span, traceparent: str) -> None:
+    def __init__(self, span: Span, traceparent: str, request_id: str) -> None:
         self._span = span
-        self._traceparent = traceparent
+        self._carried = traceparent, request_id
 
     def __enter__(self) -> Span:
-        self._tokens = _current.set(self._span), _carried.set(self._traceparent)
+        self._tokens = _current.set(self._span), CARRIED.set(self._carried)
         return self._span
 
     def __exit__(self, *error: object) -> None:
         current, carried = self._tokens
         _current.reset(current)
-        _carried.reset(carried)
+        CARRIED.reset(carried)
         self._span.end()
 
 
@@ -315,11 +317,6 @@ def is_recording() -> bool:
 def request_span() -> Span:
     """The own span of this task's request."""
     return _current.get()
-
-
-def traceparent() -> str:
-    """This task's request for a worker to continue; the caller's own where we trace nothing; empty where none is."""
-    return _carried.get()
 
 
 def _traceparent(trace_id: int, caller: SpanContext | None = None) -> str:

@@ -22,6 +22,8 @@ CSRF_HEADER = b"x-fairlane-csrf"
 """That a form of another site cannot send."""
 _STORED_AT = "fl:session:"
 _SAFE = ("GET", "HEAD")
+_SIGN_IN = "-sign-in"
+SIGN_IN_S = 600
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,7 +100,24 @@ def _place(session: str) -> str:
 
 def session_of(scope: Scope) -> str | None:
     """The session that a request's cookie names."""
-    wanted = f"{_cookie_name(scope)}="
+    return _cookie(scope, _cookie_name(scope))
+
+
+def cookie_of(scope: Scope) -> str | None:
+    """What a browser kept of signing in by an identity provider."""
+    return _cookie(scope, _cookie_name(scope) + _SIGN_IN)
+
+
+def sign_in_cookie(scope: Scope, kept: str | None) -> str:
+    """What a browser is told to keep while it is at the provider; None: to forget. Lax: the browser comes back from
+    another site."""
+    lasts_s = 0 if kept is None else SIGN_IN_S
+    name, secure = _cookie_name(scope) + _SIGN_IN, "; Secure" if _is_secure(scope) else ""
+    return f"{name}={kept or ''}; Path=/; Max-Age={lasts_s}; HttpOnly; SameSite=Lax{secure}"
+
+
+def _cookie(scope: Scope, wanted_name: str) -> str | None:
+    wanted = f"{wanted_name}="
     for name, value in scope["headers"]:
         if name == b"cookie":
             for pair in value.decode("latin-1").split(";"):

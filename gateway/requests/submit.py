@@ -16,7 +16,8 @@ import msgspec
 from fairlane.gateway import errors
 from fairlane.gateway.auth import Caller
 from fairlane.gateway.errors import ApiError, LimitBlock, store_unavailable
-from fairlane.gateway.observability.metrics import Telemetry, traceparent
+from fairlane.gateway.observability.context import traceparent
+from fairlane.gateway.observability.metrics import Telemetry
 from fairlane.gateway.observability.tracing import Value
 from fairlane.gateway.requests.admission import queue_refused, queued_limit
 from fairlane.gateway.requests.delivery import Dispatcher

@@ -4,6 +4,7 @@
     block_map.py   whose each KV block of a worker is, for operators who watch
     lanes.py       the two lanes, their targets and limits
     settings.py    settings that gateway and worker share; how file, environment and flags are merged
+    log_lines.py   the form of log lines
     otlp.py        where spans go, by OpenTelemetry's own variables
     engine_priority.py  one integer for engines of others: lane, promise, deadline
     gc_tuning.py   when a process collects garbage: both kinds do it alike

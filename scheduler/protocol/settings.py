@@ -16,6 +16,7 @@ import msgspec
 import yaml
 
 from fairlane.scheduler.protocol.lanes import LATENCY, THROUGHPUT, Lane, LaneName
+from fairlane.scheduler.protocol.log_lines import LogFormat
 
 PREFIX = "FAIRLANE_"
 CONFIG_VARIABLE = "FAIRLANE_CONFIG"
@@ -139,6 +140,8 @@ class SharedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     currency: Annotated[str, msgspec.Meta(pattern="^[A-Za-z]{1,8}$")] = "USD"
     """What all prices and charges are in: a name, shown beside them."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: LogFormat = "text"
+    """`json`: an object in each line, with trace and request ids."""
     trusted_proxies: Networks = Networks()
     """Whose `x-forwarded-for` and `x-forwarded-proto` gateways believe."""
     lanes: LanesSettings = LanesSettings()

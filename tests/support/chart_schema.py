@@ -100,6 +100,8 @@ def _schema(kind: inspect.Type, path: tuple[str, ...]) -> Schema:
         case inspect.StrType():
             limits = {"minLength": kind.min_length, "maxLength": kind.max_length, "pattern": kind.pattern}
             return {"type": "string"} | _given(limits)
+        case inspect.EnumType():
+            return {"enum": [each.value for each in kind.cls]}
         case inspect.LiteralType():
             return {"enum": list(kind.values)}
         case inspect.CustomType() if kind.cls in CUSTOM:

@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import json
 import logging
 import subprocess
 import sys
@@ -9,9 +10,12 @@ import threading
 
 import pytest
 
-from fairlane.gateway.observability.logging import FORMAT, Lines, Stamped
+from fairlane.gateway.observability.logging import FORMAT, Lines, Stamped, facts
+from fairlane.scheduler.protocol.log_lines import JsonLines
+from tests.support.gateway.served import ASKED, CHAT, serving, settings
 
 pytestmark = pytest.mark.anyio
+TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
 
 
 def made() -> tuple[logging.Logger, io.StringIO]:
@@ -96,6 +100,52 @@ async def test_arguments_that_do_not_fit_are_no_fault_of_who_logs(capsys: pytest
 
     assert written.getvalue() == "two\n"
     assert "--- Logging error ---" in capsys.readouterr().err
+
+
+EVERY_LINE = """
+import asyncio, logging, warnings
+from fairlane.gateway.observability.logging import start_logging
+start_logging("info", "gateway-1", "json")
+logging.getLogger("uvicorn.error").info("started")
+warnings.warn("old", DeprecationWarning, stacklevel=1)
+async def main():
+    asyncio.get_running_loop().call_exception_handler({"message": "lost"})
+asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+def test_lines_of_libraries_are_objects_too() -> None:
+    command = [sys.executable, "-W", "always", "-c", EVERY_LINE]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+
+    told = [json.loads(line) for line in done.stderr.splitlines()]
+    assert [line["logger"] for line in told] == ["uvicorn.error", "py.warnings", "asyncio"]
+    assert {line["service"] for line in told} == {"gateway-1"}
+    assert "DeprecationWarning: old" in told[1]["message"]
+
+
+async def test_the_line_of_a_request_has_its_figures_and_its_trace(valkey_url: str) -> None:
+    lines, written = Lines(), io.StringIO()
+    lines.setStream(written)
+    lines.setFormatter(JsonLines("gateway", 7, facts))
+    logger = logging.getLogger("fairlane.gateway.middleware.tenant")
+    logger.addHandler(lines)
+    logger.setLevel(logging.INFO)
+    try:
+        async with serving(settings(valkey_url)) as served:
+            await served.tenant()
+            await served.post(CHAT, ASKED, traceparent=f"00-{TRACE_ID}-b7ad6b7169203331-01", x_request_id="mine")
+            await served.landed()
+    finally:
+        logger.removeHandler(lines)
+        logger.setLevel(logging.NOTSET)
+
+    (told,) = map(json.loads, written.getvalue().splitlines())
+    expected = {"trace_id": TRACE_ID, "request_id": "mine", "tenant": "acme", "code": "ok", "status": 200}
+    assert expected.items() <= told.items()
+    assert told["output_tokens"] == len(served.worker.script)
+    assert "Paris" not in written.getvalue()
 
 
 BROKEN_FORM = """

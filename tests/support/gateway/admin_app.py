@@ -215,6 +215,7 @@ def parts(redis: Redis, fleet: HandFleet, open_requests: AllOpenRequests, traces
     prices, records = PriceStore(redis), RecordStore(redis, "test", most=1_000)
     return AdminParts(
         operators=Operators(admin_keys, tokens, Sessions(redis, admin_keys, tokens), Guesses(free=1000)),
+        single_sign_on=None,
         tenants=TenantStore(redis),
         keys=KeyStore(redis),
         budgets=RedisQuotaStore(redis),
