@@ -17,10 +17,8 @@
     chat.py             `chat`: a conversation with a model, as a tenant
     top/                `top`: lanes, tenants, workers and KV blocks as they change
     bench/              `bench`: load on a running gateway, two runs compared
+    simulation/         `simulate`, `advise` and `record`: request traces, played, advised upon and recorded
     doctor/             `doctor`: is this machine ready, and what to do
-    simulate.py         `simulate`: the real scheduler in virtual time over a trace
-    simulation_inputs.py  its trace and what its workers are; those of `advise` too
-    simulate_report.py  its tables, JSON and pictures
 
 Open `main.py` first. It may import every other package; none imports it, but for benchmarks and tests, which start an
 `EmbeddedStore`.

@@ -30,7 +30,12 @@ MODULES = {
     "chat": ("chat:app", "Talk to a model through the gateway."),
     "top": ("top.command:app", "Lanes, tenants, workers and KV blocks as they change, in the terminal."),
     "bench": ("bench.command:app", "Load on a running gateway, and what it showed; two runs compared."),
-    "simulate": ("simulate:app", "The real scheduler in virtual time over a request trace."),
+    "simulate": ("simulation.simulate:app", "The real scheduler in virtual time over a request trace."),
+    "record": ("simulation.record:app", "Follow what gateways record of their requests, into one trace."),
+    "advise": (
+        "simulation.advise:app",
+        "How many workers a trace needs, and what could be set otherwise.",
+    ),
 }
 """Subcommands: the module and the Typer in it, and the help."""
 EXTRA = "gateway"

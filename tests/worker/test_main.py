@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from fairlane.cli.embedded_store import EmbeddedStore
-from fairlane.cli.simulation_inputs import fetch_calibration
+from fairlane.cli.simulation.inputs import fetch_calibration
 from fairlane.scheduler.planner.steps import StepFeatures
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import Job, Outcome, Sampling

@@ -35,7 +35,15 @@ OF_OPERATORS = {
     "upload_trace",
     "simulate",
 }
-OF_OWNERS = {"create_tenant", "delete_tenant", "create_project", "create_token", "list_tokens", "revoke_token"}
+OF_OWNERS = {
+    "replace_prices",
+    "create_tenant",
+    "delete_tenant",
+    "create_project",
+    "create_token",
+    "list_tokens",
+    "revoke_token",
+}
 CHANGES_NOTHING = {"explain"}
 """A POST that viewers may make."""
 
