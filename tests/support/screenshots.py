@@ -21,7 +21,7 @@ from tests.support.system.harness import ADMIN_KEY, MODEL, Server
 DOCS = Path(__file__).parent.parent.parent / "docs"
 WARM_S = 150.0
 """So long there is load before the first picture, for charts to have something to show."""
-WIDTH, HEIGHT = 1440, 960
+WIDTH = 1440
 WORDS = ("river", "market", "lantern", "copper", "orbit", "violin", "harvest", "signal", "meadow", "harbour", "candle")
 TENANTS: Mapping[str, Mapping[str, object]] = {
     "assistant": {"weight": 2, "limits": {"tokens_per_minute": 90_000, "tokens_per_month": 40_000_000}},
@@ -107,8 +107,9 @@ def yielded(request: Any) -> int:
     )
 
 
-def shoot(console: Console, path: Path) -> None:
-    """What is seen, in a file."""
+def shoot(console: Console, path: Path, height: int) -> None:
+    """What is seen, in a file; as high as it is worth looking at."""
+    console.page.set_viewport_size({"width": WIDTH, "height": height})
     console.page.wait_for_timeout(1500)
     console.page.screenshot(path=path, animations="disabled")
 
@@ -118,16 +119,16 @@ def pictures(server: Server, console: Console, key: str) -> None:
     folder = DOCS / "console"
     folder.mkdir(exist_ok=True)
     console.sign_in(ADMIN_KEY)
-    shoot(console, DOCS / "console.png")
+    shoot(console, DOCS / "console.png", 870)
     console.go("kv")
     console.page.locator(".kv-canvas").first.wait_for()
-    shoot(console, folder / "kv.png")
+    shoot(console, folder / "kv.png", 700)
     console.go(f"requests/{most_preempted(server)}")
     console.page.locator(".waterfall").wait_for()
-    shoot(console, folder / "request.png")
+    shoot(console, folder / "request.png", 1120)
     console.go("tenants/nightly-reports")
     console.page.locator(".bars").wait_for()
-    shoot(console, folder / "tenant.png")
+    shoot(console, folder / "tenant.png", 960)
     console.go("playground")
     page = console.page
     page.get_by_label("Tenant key").fill(key)
@@ -135,7 +136,7 @@ def pictures(server: Server, console: Console, key: str) -> None:
     page.get_by_label("Output at most").fill("120")
     page.get_by_role("button", name="Send on both lanes").click()
     page.locator(".events", has_text="resumed").first.wait_for(timeout=120_000)
-    shoot(console, folder / "playground.png")
+    shoot(console, folder / "playground.png", 920)
 
 
 def main() -> None:
@@ -146,7 +147,7 @@ def main() -> None:
             keys = {name: server.tenant(name, **fields) for name, fields in TENANTS.items()}
             with load(server, keys), browser.browsing() as chromium:
                 time.sleep(WARM_S)
-                with browser.console(chromium, server.admin_url, width=WIDTH, height=HEIGHT) as console:
+                with browser.console(chromium, server.admin_url, width=WIDTH) as console:
                     pictures(server, console, keys["assistant"])
         finally:
             server.stop()

@@ -7,7 +7,7 @@ const TICK_MS = 300;
 const LAST = ["done", "refused", "failed", "stopped"];
 
 export function timeline() {
-  const bar = h("div", { class: "timeline", role: "img" });
+  const bar = h("div", { class: "timeline", role: "img", "aria-label": "Nothing was sent yet" });
   let spans = [];
   let begun = 0;
   let ticking = 0;
