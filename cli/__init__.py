@@ -3,6 +3,7 @@
     main.py             the entry point: finds the subcommand, imports only what that one needs
     serve.py            `serve`: embedded store, one gateway and one worker on one machine
     embedded_store.py   Valkey as a child process, in a private directory
+    extras.py           which packages an extra brings, and whether they are there
     printer.py          what every command shows things with: tables, JSON, YAML
     client.py           the way to a gateway's admin API, files; shared by those below
     tenants.py          `tenants`, `tenants apply`
@@ -17,10 +18,8 @@
     chat.py             `chat`: a conversation with a model, as a tenant
     top/                `top`: lanes, tenants, workers and KV blocks as they change
     bench/              `bench`: load on a running gateway, two runs compared
+    simulation/         `simulate`, `advise` and `record`: request traces, played, advised upon and recorded
     doctor/             `doctor`: is this machine ready, and what to do
-    simulate.py         `simulate`: the real scheduler in virtual time over a trace
-    simulation_inputs.py  its trace and what its workers are; those of `advise` too
-    simulate_report.py  its tables, JSON and pictures
 
 Open `main.py` first. It may import every other package; none imports it, but for benchmarks and tests, which start an
 `EmbeddedStore`.

@@ -1,7 +1,7 @@
 """`fairlane audit`: who changed what, when; newest first, or as it happens."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Annotated
@@ -10,11 +10,13 @@ import msgspec
 import typer
 
 from fairlane.cli.client import PAGE, AdminClient, CommandError, Url, connect
-from fairlane.cli.printer import Document, Output, OutputForm, Shows, show_list, show_next
+from fairlane.cli.printer import Document, Output, OutputForm, Shows, cell, show_list, show_next
 
 app = typer.Typer(add_completion=False)
 
 COLUMNS = ("at", "actor", "from", "action", "target", "changes")
+UNSAID = frozenset({"id", "tenant", "state", "created_at", "version"})
+"""Of what was made: its target says it, or the time beside it."""
 FOLLOW_S = 1.0
 """How often somebody who follows asks."""
 
@@ -118,4 +120,16 @@ def _place(entry_id: str) -> tuple[int, ...]:
 
 def _row(entry: Document) -> tuple[object, ...]:
     at = datetime.fromtimestamp(entry["at"], UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-    return at, entry["actor"], entry["address"] or None, entry["action"], entry["target"], entry["changes"]
+    return at, entry["actor"], entry["address"] or None, entry["action"], entry["target"], _changes(entry["changes"])
+
+
+def _changes(changes: Document) -> str:
+    """What differs between before and after; of what was made or ended, the fields that say something."""
+    before, after = ({} if changes.get(name) is None else changes[name] for name in ("before", "after"))
+    if not (isinstance(before, Mapping) and isinstance(after, Mapping) and changes.keys() <= {"before", "after"}):
+        return cell(changes)
+    names = [name for name in dict.fromkeys((*before, *after)) if before.get(name) != after.get(name)]
+    if before and after:
+        return ", ".join(f"{name}: {cell(before.get(name))} → {cell(after.get(name))}" for name in names)
+    said = {name: (after or before)[name] for name in names if name not in UNSAID}
+    return ", ".join(f"{name}={cell(value)}" for name, value in said.items() if value not in (None, "", {}, []))

@@ -62,7 +62,7 @@ class _ChatEvent(msgspec.Struct):
     error: _ChatError | None = None
 
 
-class Answer(msgspec.Struct):
+class ChatAnswer(msgspec.Struct):
     """What came of one question. Times are seconds from its sending."""
 
     text: str = ""
@@ -87,7 +87,7 @@ class Answer(msgspec.Struct):
         return ", ".join(parts)
 
 
-class Conversation:
+class ChatSession:
     """Messages, and how the next is asked for."""
 
     def __init__(
@@ -97,13 +97,13 @@ class Conversation:
         self.model, self.lane, self.system, self.max_tokens = model, lane, system, max_tokens
         self.messages: list[dict[str, str]] = []
 
-    def ask(self, question: str, say: Callable[[str, bool], None], wait: Callable[[str], None]) -> Answer:
+    def ask(self, question: str, say: Callable[[str, bool], None], wait: Callable[[str], None]) -> ChatAnswer:
         """Stream the answer. `say`: a piece of text, and whether it is thinking; `wait`: why nothing comes yet.
 
         Ctrl-C ends the answer, not the conversation. Raises CommandError, after which the question is not in it.
         """
         self.messages.append({"role": "user", "content": question})
-        answer = Answer()
+        answer = ChatAnswer()
         try:
             self._stream(answer, say, wait)
         except KeyboardInterrupt:
@@ -114,7 +114,7 @@ class Conversation:
         self.messages.append({"role": "assistant", "content": answer.text})
         return answer
 
-    def _stream(self, answer: Answer, say: Callable[[str, bool], None], wait: Callable[[str], None]) -> None:
+    def _stream(self, answer: ChatAnswer, say: Callable[[str, bool], None], wait: Callable[[str], None]) -> None:
         headers = {"x-fairlane-progress": "1"} | ({} if self.lane is None else {"x-fairlane-lane": self.lane})
         sent_s = time.perf_counter()
         try:
@@ -152,7 +152,7 @@ class Conversation:
         return None
 
 
-def _take(event: _ChatEvent, answer: Answer, sent_s: float, say: Callable[[str, bool], None]) -> None:
+def _take(event: _ChatEvent, answer: ChatAnswer, sent_s: float, say: Callable[[str, bool], None]) -> None:
     """One event of a stream. Raises CommandError for an error."""
     if event.error is not None:
         raise CommandError(f"{event.error.message} ({event.error.code})")
@@ -187,7 +187,7 @@ def chat(
         address = tenants_url(url)
         timeout = httpx.Timeout(CONNECT_S, read=SILENT_S)
         with httpx.Client(base_url=address, headers={"authorization": f"Bearer {key}"}, timeout=timeout) as http:
-            talk = Conversation(http, model or _first_model(http), lane, system, max_tokens)
+            talk = ChatSession(http, model or _first_model(http), lane, system, max_tokens)
             piped = "" if sys.stdin.isatty() else sys.stdin.read()
             asked = "\n\n".join(part for part in (" ".join(question or ()), piped.strip()) if part)
             if asked:
@@ -210,7 +210,7 @@ def _first_model(http: httpx.Client) -> str:
         raise CommandError("the gateway lists no model that this key may use") from None
 
 
-def _once(talk: Conversation, asked: str) -> None:
+def _once(talk: ChatSession, asked: str) -> None:
     """One question; only what it is answered goes to stdout."""
     with _voice() as (say, wait):
         answer = talk.ask(asked, say, wait)
@@ -222,7 +222,7 @@ def _once(talk: Conversation, asked: str) -> None:
         raise typer.Exit(130)
 
 
-def _interactive(talk: Conversation) -> None:
+def _interactive(talk: ChatSession) -> None:
     """Lines and commands, until Ctrl-D."""
     with suppress(ImportError):
         import readline  # noqa: F401 - lines can be edited, and come back with the arrows
@@ -245,7 +245,7 @@ def _interactive(talk: Conversation) -> None:
             _answer(talk, asked)
 
 
-def _answer(talk: Conversation, asked: str) -> None:
+def _answer(talk: ChatSession, asked: str) -> None:
     try:
         with _voice() as (say, wait):
             answer = talk.ask(asked, say, wait)
@@ -254,7 +254,7 @@ def _answer(talk: Conversation, asked: str) -> None:
         typer.echo(f"fairlane: {error}", err=True)
 
 
-def _command(talk: Conversation, line: str) -> str | None:
+def _command(talk: ChatSession, line: str) -> str | None:
     """Do it; what is to be asked then, if anything."""
     name, _, value = line.partition(" ")
     value = value.strip()

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import httpx
 import typer
 
-from fairlane.cli.printer import Document
+from fairlane.cli.printer import Document, printable
 from fairlane.cli.serve import ServeError, read_settings
 from fairlane.gateway.admin.router import of_version
 
@@ -106,7 +106,7 @@ def refused(answer: httpx.Response) -> CommandError:
     """An answer that is an error, in the gateway's own words."""
     try:
         error = answer.json()["error"]
-        return RefusedCall(f"{error['message']} ({error['code']})", str(error["code"]))
+        return RefusedCall(printable(f"{error['message']} ({error['code']})"), str(error["code"]))
     except (ValueError, LookupError, TypeError):
         told = f"the gateway answered {answer.status_code}, and not in the words of Fairlane"
         return CommandError(f"{told}: is {URL_VARIABLE} ({answer.url.scheme}://{answer.url.netloc.decode()}) right?")

@@ -26,11 +26,13 @@ COLUMNS = ("came", "request", "tenant", "lane", "state", "outcome", "queue", "tt
 EVENT_COLUMNS = ("at", "what", "position", "stall")
 PREEMPTION_COLUMNS = ("at", "choice", "by", "for", "mode", "blocks", "bytes", "predicted", "stall")
 Name = Annotated[str, typer.Argument(metavar="ID", help="x-request-id, the answer's id, or the record's.")]
+WHY = ("id", "request_id", "outcome", "code", "why")
+"""Of a record, what its explanation needs."""
 _LISTS = ("events", "preemptions", "waits")
 """Of a record, what has tables of its own."""
 
 
-class State(StrEnum):
+class RequestState(StrEnum):
     """Where a request stands."""
 
     QUEUED = "queued"
@@ -41,7 +43,7 @@ class State(StrEnum):
     ENDED = "ended"
 
 
-class How(StrEnum):
+class RequestOutcome(StrEnum):
     """How a request ended."""
 
     REJECTED = "rejected"
@@ -59,7 +61,7 @@ class LaneChoice(StrEnum):
     THROUGHPUT = "throughput"
 
 
-class Slow(StrEnum):
+class SlowBy(StrEnum):
     """What took long."""
 
     TTFT = "ttft"
@@ -71,9 +73,9 @@ class Slow(StrEnum):
 def list_requests(
     tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
     lane: Annotated[LaneChoice | None, typer.Option(help="Only of this lane.")] = None,
-    state: Annotated[State | None, typer.Option(help="Only those in this state.")] = None,
-    outcome: Annotated[How | None, typer.Option(help="Only those that ended so.")] = None,
-    slowest: Annotated[Slow | None, typer.Option(help="Those first that took longest so.")] = None,
+    state: Annotated[RequestState | None, typer.Option(help="Only those in this state.")] = None,
+    outcome: Annotated[RequestOutcome | None, typer.Option(help="Only those that ended so.")] = None,
+    slowest: Annotated[SlowBy | None, typer.Option(help="Those first that took longest so.")] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1_000, help="So many at most.")] = 20,
     url: Url = None,
     output: Output = OutputForm.TABLE,
@@ -93,11 +95,12 @@ def show_request(name: Name, url: Url = None, output: Output = OutputForm.TABLE)
         show(found, output, lambda: _show_tables(found))
 
 
-@app.command()
-def why(name: Name, url: Url = None) -> None:
+@app.command(cls=Shows)
+def why(name: Name, url: Url = None, output: Output = OutputForm.TABLE) -> None:
     """Why one was slow, refused or ended, in a sentence or two."""
     with connect(url) as admin:
-        typer.echo(printable(admin.get(f"/requests/{segment(name)}")["why"]))
+        told = {field: value for field, value in admin.get(f"/requests/{segment(name)}").items() if field in WHY}
+        show(told, output, lambda: typer.echo(printable(told["why"])))
 
 
 def _show_tables(request: Document) -> None:

@@ -33,7 +33,7 @@ from fairlane.cli.client import (
     write_whole,
 )
 from fairlane.cli.printer import Output, OutputForm, Shows, show
-from fairlane.cli.simulation_inputs import cut, read_file
+from fairlane.cli.simulation.inputs import cut, read_file
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.simulation.trace import TraceRow
 
@@ -95,8 +95,8 @@ class BenchPlan(msgspec.Struct, frozen=True, kw_only=True):
     rows: Sequence[TraceRow]
     """Of a trace; empty: sizes are drawn."""
     keys: Sequence[load.TenantKey]
-    prompts: load.Lengths
-    outputs: load.Lengths
+    prompts: load.TokenRange
+    outputs: load.TokenRange
     targets: dict[str, LaneTarget]
     latency_share: float
     rate: float | None
@@ -154,8 +154,8 @@ def run(
             setup={},
             rows=rows,
             keys=load.read_keys(key or _own_key(keys_file), keys_file, zipf),
-            prompts=load.Lengths.parse(prompt_tokens, "--prompt-tokens"),
-            outputs=load.Lengths.parse(output_tokens, "--output-tokens"),
+            prompts=load.TokenRange.parse(prompt_tokens, "--prompt-tokens"),
+            outputs=load.TokenRange.parse(output_tokens, "--output-tokens"),
             targets=_targets(target or []),
             latency_share=latency_share,
             rate=rate,

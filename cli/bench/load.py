@@ -13,7 +13,7 @@ from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.simulation.trace import HASHED_TOKENS, TraceRow
 
 MOST_KEYS = 10_000
-MOST_REQUESTS = 10_000_000
+MOST_REQUESTS = 1_000_000
 
 
 class TenantKey(msgspec.Struct, frozen=True):
@@ -44,14 +44,14 @@ class BenchRequest(msgspec.Struct, frozen=True, kw_only=True):
     block_tokens: int = HASHED_TOKENS
 
 
-class Lengths(msgspec.Struct, frozen=True):
+class TokenRange(msgspec.Struct, frozen=True):
     """Tokens, evenly between two bounds, both included."""
 
     least: int
     most: int
 
     @classmethod
-    def parse(cls, text: str, name: str) -> "Lengths":
+    def parse(cls, text: str, name: str) -> "TokenRange":
         """`256`, or `64:1024`. Raises CommandError."""
         first, _, last = text.partition(":")
         bounds = [
@@ -87,7 +87,7 @@ class Mix:
 
 
 def drawn(
-    mix: Mix, prompts: Lengths, outputs: Lengths, rate: float | None, draws: random.Random
+    mix: Mix, prompts: TokenRange, outputs: TokenRange, rate: float | None, draws: random.Random
 ) -> Iterator[BenchRequest]:
     """Requests without end; with a rate they come as a Poisson process has them."""
     at_s, number = 0.0, 0

@@ -8,7 +8,7 @@ import typer
 
 from fairlane.cli.client import Url
 from fairlane.cli.config import ConfigFile, complaints_of
-from fairlane.cli.doctor.findings import Finding, Health, fail, ok
+from fairlane.cli.doctor.findings import Finding, FindingState, fail, ok
 from fairlane.cli.doctor.machine import check_machine, check_network
 from fairlane.cli.doctor.software import check_software
 from fairlane.cli.doctor.store import check_store
@@ -31,7 +31,7 @@ def doctor(config: ConfigFile = None, url: Url = None, output: Output = OutputFo
     findings = asyncio.run(examine(config, url))
     shown = [msgspec.to_builtins(finding) for finding in findings]
     show_list(shown, COLUMNS, lambda each: (each["check"], each["state"], each["found"], each["advice"]), output)
-    if any(finding.state is Health.FAIL for finding in findings):
+    if any(finding.state is FindingState.FAIL for finding in findings):
         raise typer.Exit(1)
 
 
@@ -45,6 +45,6 @@ async def examine(config: str | None, url: str | None) -> list[Finding]:
     gateway = load(GatewaySettings, document=document, environ=os.environ)
     worker = load(WorkerSettings, document=document, environ=os.environ)
     findings = [ok("settings", "a start takes them"), *check_software(worker), *check_machine(gateway, worker)]
-    findings += [finding async for finding in check_network(gateway, url)]
+    findings += [finding async for finding in check_network(gateway, worker, url)]
     findings += [finding async for finding in check_store(gateway)]
     return findings

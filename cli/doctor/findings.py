@@ -5,7 +5,7 @@ from enum import StrEnum
 import msgspec
 
 
-class Health(StrEnum):
+class FindingState(StrEnum):
     """How it stands with one thing."""
 
     OK = "ok"
@@ -19,7 +19,7 @@ class Finding(msgspec.Struct, frozen=True):
     """One thing that was looked at."""
 
     check: str
-    state: Health
+    state: FindingState
     found: str
     """What is there, in a few words; no secret."""
     advice: str = ""
@@ -28,14 +28,14 @@ class Finding(msgspec.Struct, frozen=True):
 
 def ok(check: str, found: str) -> Finding:
     """Nothing to do."""
-    return Finding(check, Health.OK, found)
+    return Finding(check, FindingState.OK, found)
 
 
 def warn(check: str, found: str, advice: str) -> Finding:
     """It works for now."""
-    return Finding(check, Health.WARN, found, advice)
+    return Finding(check, FindingState.WARN, found, advice)
 
 
 def fail(check: str, found: str, advice: str) -> Finding:
     """It does not work so."""
-    return Finding(check, Health.FAIL, found, advice)
+    return Finding(check, FindingState.FAIL, found, advice)

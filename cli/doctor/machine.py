@@ -9,8 +9,9 @@ from pathlib import Path
 
 import httpx
 
+from fairlane.cli.config import masked
 from fairlane.cli.doctor.findings import Finding, fail, ok, warn
-from fairlane.cli.doctor.software import version
+from fairlane.cli.extras import version
 from fairlane.gateway.__main__ import OTHER_FILES
 from fairlane.gateway.config import GatewaySettings
 from fairlane.gateway.http.ports import PortRefused, check_ports
@@ -29,9 +30,11 @@ def check_machine(gateway: GatewaySettings, worker: WorkerSettings) -> Iterator[
     yield _open_files(gateway.gateway.max_connections)
 
 
-async def check_network(gateway: GatewaySettings, url: str | None) -> AsyncIterator[Finding]:
-    """Ports are free or a gateway's; `url`: another gateway, which should answer."""
+async def check_network(gateway: GatewaySettings, worker: WorkerSettings, url: str | None) -> AsyncIterator[Finding]:
+    """Ports are free or a gateway's; an engine elsewhere answers; `url`: another gateway, which should answer."""
     yield await _ports(gateway)
+    if worker.worker.engine_url is not None:
+        yield await _engine(worker.worker.engine, worker.worker.engine_url, worker.worker.engine_key)
     if url is not None:
         yield await _gateway(url)
 
@@ -109,6 +112,23 @@ async def _gateway(url: str) -> Finding:
     if running != ours:
         return warn("gateway", f"{url} runs {running}", f"this command is {ours}: use the same version")
     return ok("gateway", f"{url} runs {running}")
+
+
+async def _engine(kind: str, url: str, key: str | None) -> Finding:
+    """The server that computes, by the models that it lists."""
+    place = masked("engine_url", url)
+    headers = {} if key is None else {"authorization": f"Bearer {key}"}
+    try:
+        async with httpx.AsyncClient(timeout=ASK_S, headers=headers) as http:
+            answer = await http.get(f"{url.rstrip('/')}/v1/models")
+            models = [str(each["id"]) for each in answer.raise_for_status().json()["data"]]
+    except httpx.HTTPStatusError as error:
+        advice = "set FAIRLANE_WORKER__ENGINE_KEY" if error.response.status_code in (401, 403) else "look at its log"
+        return fail("engine", f"{place} answers {error.response.status_code}", advice)
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, LookupError, TypeError) as error:
+        advice = "start it, or correct FAIRLANE_WORKER__ENGINE_URL"
+        return fail("engine", f"no {kind} answers at {place} ({type(error).__name__})", advice)
+    return ok("engine", f"{kind} at {place} serves {', '.join(models[:3]) or 'nothing yet'}")
 
 
 async def _version_at(url: str) -> str | None:

@@ -22,6 +22,7 @@ Run = Callable[[Callable[[Picture], None]], Awaitable[None]]
 class TopApp(App[None]):
     """Shows each picture as it comes, unless it is paused."""
 
+    TITLE = "fairlane top"
     ENABLE_COMMAND_PALETTE = False
     CSS = """
     Screen { layout: vertical; }
@@ -39,6 +40,7 @@ class TopApp(App[None]):
         Binding("q", "quit", "quit"),
         Binding("p", "pause", "pause"),
         Binding("s", "sort", "sort tenants"),
+        Binding("c", "colour", "colour", show=False),
         Binding("slash", "filter", "filter"),
         Binding("escape", "clear", "clear", show=False),
         Binding("1", "zoom('lanes')", "zoom", key_display="1-4"),
@@ -57,6 +59,7 @@ class TopApp(App[None]):
         self._sort = panels.TENANT_SORTS[0]
         self._filtered = ""
         self._zoomed = ""
+        self._by_tenant = False
 
     def compose(self) -> ComposeResult:
         """The panels, one above the other."""
@@ -98,7 +101,7 @@ class TopApp(App[None]):
             "lanes": panels.lanes_panel(overview.lanes, width),
             "tenants": panels.tenants_panel(overview.tenants, self._sort, self._filtered, blocks, width),
             "workers": panels.workers_panel(overview.workers, width),
-            "blocks": panels.blocks_panel(picture, width),
+            "blocks": panels.blocks_panel(picture, width, by_tenant=self._by_tenant),
         }
         for name, content in shown.items():
             self.query_one(f"#{name}", Static).update(content)
@@ -113,6 +116,11 @@ class TopApp(App[None]):
         """By the next figure."""
         sorts = panels.TENANT_SORTS
         self._sort = sorts[(sorts.index(self._sort) + 1) % len(sorts)]
+        self.draw()
+
+    def action_colour(self) -> None:
+        """Blocks by lane, or by tenant."""
+        self._by_tenant = not self._by_tenant
         self.draw()
 
     def action_filter(self) -> None:

@@ -22,7 +22,8 @@ SILENT_S = 30.0
 """A stream that says nothing for so long, not even that it is there, is opened anew."""
 ASK_S = 10.0
 PAGE = 1000
-NOT_THERE = (404, 405)
+REFUSED_S = 10.0
+NOT_THERE, NOT_LET_IN = (404, 405), (401, 403)
 
 Tell = Callable[[Picture], None]
 
@@ -47,6 +48,10 @@ class TroubleError(Exception):
     """Why there is nothing new, in one line."""
 
 
+class KeyRefused(TroubleError):
+    """The key is not taken: asking again soon would only be guessing."""
+
+
 class Feed:
     """Tells each new picture, until it is cancelled."""
 
@@ -65,16 +70,18 @@ class Feed:
             base_url=self._url, headers=self._headers, timeout=timeout, transport=self._transport
         ) as http:
             while True:
+                pause_s = self._every_s
                 try:
                     await self._ways(http)
                 except TroubleError as trouble:
                     self._told(trouble=str(trouble))
+                    pause_s = REFUSED_S if isinstance(trouble, KeyRefused) else pause_s
                 except httpx.HTTPError as error:
                     reason = type(error).__name__
                     self._told(trouble=f"no gateway answers at {self._url} ({reason}): is {URL_VARIABLE} right?")
                 except (msgspec.DecodeError, UnicodeDecodeError):
                     self._told(trouble=f"{self._url} does not answer in the words of Fairlane")
-                await asyncio.sleep(self._every_s)
+                await asyncio.sleep(pause_s)
 
     async def _ways(self, http: httpx.AsyncClient) -> None:
         for way in (self._live, self._overview, self._parts):
@@ -140,7 +147,8 @@ def _check(answer: httpx.Response) -> None:
         told = msgspec.json.decode(answer.content, type=_ErrorDocument).error.message
     except msgspec.DecodeError:
         told = f"answers {answer.status_code}"
-    raise TroubleError(f"{answer.url.host}: {told}")
+    kind = KeyRefused if answer.status_code in NOT_LET_IN else TroubleError
+    raise kind(f"{answer.url.host}: {told}")
 
 
 async def _events(answer: httpx.Response) -> AsyncIterator[tuple[str, str]]:

@@ -13,16 +13,17 @@ from rich.table import Table
 from rich.text import Text
 
 from fairlane.cli.printer import duration, printable
-from fairlane.cli.top.picture import BlockMap, Picture, TopLane, TopSpread, TopTenant, TopWorker
+from fairlane.cli.top.picture import Picture, Run, TopBlocks, TopLane, TopSpread, TopTenant, TopWorker
 
 LANE_STYLES = {"latency": "cyan", "throughput": "magenta"}
 OTHER_STYLE = "blue"
 GOOD, BAD, NOTE = "green", "red", "yellow"
-FREE, USED, KEPT, SWAPPED = "·", "█", "▒", "░"
-"""A cell of the map: free, in use, kept for who begins alike, and on its way to or from the host."""
-KEPT_STATES = frozenset({"cached", "kept", "prefix"})
-FREE_STATES = frozenset({"free", ""})
-BAR = 20
+TENANT_STYLES = ("cyan", "magenta", "green", "yellow", "red", "blue")
+"""Of those that the map names first; the others are grey."""
+FREE, RUNS, STOPPED, COPIED, CACHED = "·", "█", "▓", "▒", "░"
+MARKS = {"running": RUNS, "waiting": STOPPED, "swapped": STOPPED, "clean": COPIED, "copy": COPIED, "cached": CACHED}
+"""A cell of the map by its state: held by a sequence that runs, by a stopped one, with a copy on the host, idle."""
+BAR = 10
 MOST_REFUSALS = 4
 WORKER_NAME, TENANT_NAME = 18, 24
 TENANT_SORTS = ("tokens/s", "running", "queued", "kv", "tenant")
@@ -105,7 +106,7 @@ def tenants_panel(
             f"{each.queued:,}",
             f"{each.tokens_per_s:,.1f}",
             f"{each.kv_blocks:,}",
-            _bar(share, BAR if width >= NARROW else BAR // 2),
+            _bar(share, 2 * BAR if width >= NARROW else BAR),
         )
     return table
 
@@ -140,78 +141,89 @@ def workers_panel(workers: Sequence[TopWorker], width: int) -> RenderableType:
             f"{sum(each.tokens_per_s.values()):,.0f}",
             duration(each.step_ms),
             f"{used:,}/{each.blocks_total:,}",
-            _bar(used / each.blocks_total if each.blocks_total else 0.0, BAR if wide else BAR // 2),
+            _bar(used / each.blocks_total if each.blocks_total else 0.0, BAR),
         )
     return table
 
 
-def blocks_panel(picture: Picture, width: int) -> RenderableType:
+def blocks_panel(picture: Picture, width: int, *, by_tenant: bool = False) -> RenderableType:
     """The map of each worker's blocks; where nobody tells of single blocks, how many are used, here and on the host."""
     if picture.maps:
-        legend = Text.assemble(
-            *((f"{USED} {name}  ", style) for name, style in LANE_STYLES.items()),
-            (f"{KEPT} kept  ", "dim"),
-            f"{SWAPPED} moving  {FREE} free",
-        )
-        return Group(*(_map(each, width) for each in picture.maps), legend)
+        maps = [_map(each, width, by_tenant=by_tenant) for each in picture.maps]
+        return Group(*maps, _legend(picture.maps, by_tenant=by_tenant))
     workers = picture.overview.workers
     if not workers:
         return _nothing("")
     table = _table("worker", "device", "", "host", "")
     for each in workers:
-        table.add_row(
-            _short(each.id, WORKER_NAME),
-            *_pool(each.blocks_total, each.blocks_free),
-            *_pool(each.host_slots_total, each.host_slots_free),
-        )
+        device, host = (each.blocks_total, each.blocks_free), (each.host_slots_total, each.host_slots_free)
+        table.add_row(_short(each.id, WORKER_NAME), *_pool(*device), *_pool(*host))
     return table
 
 
+def _legend(maps: Sequence[TopBlocks], *, by_tenant: bool) -> Text:
+    if by_tenant:
+        tenants = dict.fromkeys(name for each in maps for name in each.tenants[: len(TENANT_STYLES)] if name)
+        owners = [
+            (f"{RUNS} {printable(name)[:TENANT_NAME]}  ", _tenant_style(place)) for place, name in enumerate(tenants)
+        ]
+    else:
+        owners = [(f"{RUNS} {name}  ", style) for name, style in LANE_STYLES.items()]
+    states = f"{STOPPED} stopped  {COPIED} copied  {CACHED} cached  {FREE} free"
+    return Text.assemble(*owners, states, no_wrap=True, overflow="ellipsis")
+
+
+def _tenant_style(place: int) -> str:
+    return TENANT_STYLES[place] if 0 <= place < len(TENANT_STYLES) else OTHER_STYLE
+
+
 def _pool(total: int, free: int) -> tuple[str, Text]:
-    return f"{total - free:,}/{total:,}", _bar((total - free) / total if total else 0.0, BAR)
+    return f"{total - free:,}/{total:,}", _bar((total - free) / total if total else 0.0, 2 * BAR)
 
 
-def _map(blocks: BlockMap, width: int) -> Text:
+def _map(blocks: TopBlocks, width: int, *, by_tenant: bool) -> Text:
     """One worker's blocks in a few rows; where a cell stands for several, it shows what most of them are."""
-    room = max(10, width - 2) * MAP_ROWS
-    line = Text(f"{printable(blocks.worker)[:WORKER_NAME]} {blocks.blocks:,} blocks\n")
-    for (mark, style), cells in groupby(_cells(blocks, room)):
-        line.append(mark * len(list(cells)), style=style)
-    return line
+    room = max(10, width - 2)
+    text = Text(
+        f"{printable(blocks.worker)[:WORKER_NAME]} {blocks.blocks:,} blocks, {blocks.host_blocks:,} host slots\n"
+    )
+    for runs, rows in ((blocks.runs, MAP_ROWS), (blocks.host_runs, 1)):
+        cells = list(_cells(blocks, runs, room * rows, by_tenant=by_tenant))
+        for row in range(0, len(cells), room):
+            for (mark, style), alike in groupby(cells[row : row + room]):
+                text.append(mark * len(list(alike)), style=style)
+            text.append("\n")
+    text.rstrip()
+    return text
 
 
-def _cells(blocks: BlockMap, room: int) -> Iterator[tuple[str, str]]:
-    total = max(blocks.blocks, sum(run[0] for run in blocks.runs))
+def _cells(blocks: TopBlocks, runs: Sequence[Run], room: int, *, by_tenant: bool) -> Iterator[tuple[str, str]]:
+    looks = [(run[0], _look(blocks, run, by_tenant=by_tenant)) for run in runs if run[0] > 0]
+    total = sum(count for count, _ in looks)
     cells = min(room, total)
-    looks = list(_looks(blocks))
     place, left = 0, looks[0][0] if looks else 0
     for cell in range(cells):
         wanted = (cell + 1) * total // cells - cell * total // cells
         seen: Counter[tuple[str, str]] = Counter()
-        while wanted and place < len(looks):
+        while wanted:
             taken = min(wanted, left)
             seen[looks[place][1]] += taken
             wanted, left = wanted - taken, left - taken
-            if not left:
+            if not left and place + 1 < len(looks):
                 place += 1
-                left = looks[place][0] if place < len(looks) else 0
-        seen[FREE, ""] += wanted
+                left = looks[place][0]
         yield seen.most_common(1)[0][0]
 
 
-def _looks(blocks: BlockMap) -> Iterator[tuple[int, tuple[str, str]]]:
-    """Each run's length, and how one of its blocks looks."""
-    for run in blocks.runs:
-        state, lane = blocks.state(run), blocks.lane(run)
-        if state in FREE_STATES:
-            look = FREE, ""
-        elif state in KEPT_STATES or (lane is None and state != "swapped"):
-            look = KEPT, "dim"
-        else:
-            mark = SWAPPED if "swap" in state or "mov" in state or "preempt" in state else USED
-            look = mark, LANE_STYLES.get(lane or "", OTHER_STYLE)
-        if run[0] > 0:
-            yield run[0], look
+def _look(blocks: TopBlocks, run: Run, *, by_tenant: bool) -> tuple[str, str]:
+    """How a block of a run looks: its mark by state, its colour by owner."""
+    mark = MARKS.get(blocks.state(run), FREE)
+    if mark == FREE:
+        return mark, "dim"
+    if by_tenant:
+        return mark, _tenant_style(run[1])
+    lane = blocks.lane(run)
+    return mark, "dim" if lane is None else LANE_STYLES.get(lane, OTHER_STYLE)
 
 
 def _bar(share: float, cells: int) -> Text:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-Run = tuple[int, int, int, int | str]
+Run = tuple[int, int, int, int]
 """Blocks in a row that are alike: how many; the tenant's and the lane's place in the map's lists (-1: none); state."""
 
 
@@ -62,25 +62,24 @@ class TopWorker(msgspec.Struct, frozen=True):
     step_ms: float = 0.0
 
 
-class BlockMap(msgspec.Struct, frozen=True):
-    """A worker's KV blocks, in order."""
+class TopBlocks(msgspec.Struct, frozen=True):
+    """A worker's KV blocks in order, and its slots in host memory."""
 
     worker: str
     blocks: int = 0
+    host_blocks: int = 0
     runs: Sequence[Run] = ()
+    host_runs: Sequence[Run] = ()
     tenants: Sequence[str] = ()
     lanes: Sequence[str] = ()
     states: Sequence[str] = ()
 
     def state(self, run: Run) -> str:
         """Its name."""
-        named = run[3]
-        if isinstance(named, str):
-            return named
-        return self.states[named] if 0 <= named < len(self.states) else ""
+        return self.states[run[3]] if 0 <= run[3] < len(self.states) else ""
 
     def lane(self, run: Run) -> str | None:
-        """Whose blocks they are."""
+        """In which lane its owner is; None: nobody's."""
         return self.lanes[run[2]] if 0 <= run[2] < len(self.lanes) else None
 
 
@@ -99,7 +98,7 @@ class Picture(msgspec.Struct, frozen=True):
     """What is known now."""
 
     overview: TopOverview = TopOverview()
-    maps: Sequence[BlockMap] = ()
+    maps: Sequence[TopBlocks] = ()
     """Empty: nobody tells of single blocks."""
     trouble: str = ""
     """Why nothing newer is known; empty where all is well."""
@@ -111,9 +110,9 @@ def read_overview(document: bytes | str) -> TopOverview:
 
 
 class _Maps(msgspec.Struct):
-    workers: Sequence[BlockMap] = ()
+    workers: Sequence[TopBlocks] = ()
 
 
-def read_maps(document: bytes | str) -> Sequence[BlockMap]:
+def read_maps(document: bytes | str) -> Sequence[TopBlocks]:
     """The maps of all workers. Raises msgspec.DecodeError."""
     return msgspec.json.decode(document, type=_Maps).workers

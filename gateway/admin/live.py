@@ -117,8 +117,8 @@ class LiveHub:
         loop = asyncio.get_running_loop()
         if self._last is not None and loop.time() - self._last[0] < self._every_s:
             watcher.tell(*self._last[1:])
-            if kv and self._map is not None:
-                watcher.tell(KV, self._map)
+        if kv and self._map is not None:
+            watcher.tell(KV, self._map)
         if self._is_closed:
             watcher.end()
         elif self._running is None or self._running.done():
@@ -149,13 +149,18 @@ class LiveHub:
             for watcher in self._watchers:
                 watcher.tell(event, frame)
             await self._tell_blocks()
-            with suppress(*STORE_ERRORS):  # while it does not say, all stay
+            try:
                 known, revision = revision, await self._revision()
                 if known != revision or loop.time() - checked_s >= CHECK_EVERY_S:
                     checked_s = loop.time()
                     await self._check()
+            except STORE_ERRORS:
+                log.debug("the store does not say who may still watch: all stay")
+            except Exception:
+                log.exception("asking who may still watch failed")
             next_s = max(next_s + self._every_s, loop.time())
             await asyncio.sleep(next_s - loop.time())
+        self._map = None
 
     async def _frame(self) -> tuple[str, bytes]:
         self.looks += 1

@@ -6,13 +6,13 @@ from fairlane.gateway.admin.inputs import Nothing, RequestsQuery
 from fairlane.gateway.admin.router import Call
 from fairlane.gateway.admin.views import Page, page
 from fairlane.gateway.errors import not_found
-from fairlane.gateway.records.search import Wanted
+from fairlane.gateway.records.search import RecordQuery
 from fairlane.gateway.records.views import RequestDetail, RequestView, request_detail, request_view
 
 
 async def list_requests(call: Call, query: RequestsQuery) -> Page[RequestView]:
     """Those that are asked for, what runs first and then what ended last; or the slowest first."""
-    wanted = Wanted(**query.model_dump())
+    wanted = RecordQuery(**query.model_dump())
     return page(await call.parts.records.listed(wanted), query.limit, request_view, wanted.shown_place)
 
 

@@ -39,6 +39,7 @@ from fairlane.gateway.admin.inputs import (
 )
 from fairlane.gateway.admin.overview import OverviewView
 from fairlane.gateway.admin.router import JSON, Operation
+from fairlane.gateway.admin.tokens import MeView, NewTokenView, TokenView
 from fairlane.gateway.admin.views import (
     AuditView,
     ChargebackView,
@@ -47,15 +48,12 @@ from fairlane.gateway.admin.views import (
     ExplainView,
     KeyView,
     LaneView,
-    MeView,
     NewKeyView,
-    NewTokenView,
     OpenBatchView,
     Page,
     PricesView,
     QuotaView,
     TenantView,
-    TokenView,
     UsageView,
     WorkerView,
 )
@@ -420,6 +418,7 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         method="GET",
         path="/traces/{trace}",
         name="get_trace",
+        role=Role.OPERATOR,
         summary="Read a trace from an offset on, as far as it was written",
         handler=admin_traces.show_trace,
         input=TraceContentQuery,

@@ -1,10 +1,13 @@
 """Operators' calls on who operates: named tokens with a role, and who calls."""
 
 import logging
+from typing import Literal
+
+from typing_extensions import TypedDict
 
 from fairlane.gateway.admin.inputs import Nothing, PageQuery, TokenBody
 from fairlane.gateway.admin.router import Call
-from fairlane.gateway.admin.views import Deleted, MeView, NewTokenView, Page, TokenView, page
+from fairlane.gateway.admin.views import Deleted, Page, page
 from fairlane.gateway.errors import not_found
 from fairlane.gateway.operators.admin_tokens import AdminToken
 from fairlane.gateway.operators.operator import Role
@@ -12,6 +15,31 @@ from fairlane.quotas.field_checks import moment
 from fairlane.store.errors import STORE_ERRORS
 
 log = logging.getLogger(__name__)
+
+
+class MeView(TypedDict):
+    """Who calls."""
+
+    name: str
+    role: Literal["viewer", "operator", "owner"]
+    kind: Literal["key", "token", "user"]
+
+
+class TokenView(TypedDict):
+    """An operators' token, without its secret."""
+
+    id: str
+    name: str
+    role: Literal["viewer", "operator", "owner"]
+    created_at: float
+    created_by: str
+    expires_at: float | None
+
+
+class NewTokenView(TokenView):
+    """A token just made: the only time that it is shown."""
+
+    token: str
 
 
 async def get_me(call: Call, _: Nothing) -> MeView:

@@ -48,7 +48,7 @@ class TraceForm(TypedDict):
     file: Annotated[
         str,
         Field(
-            description="A recorded trace, CSV of `arrival_s,prompt_tokens,output_tokens`, or Mooncake's",
+            description="What `fairlane record` wrote, CSV of `arrival_s,prompt_tokens,output_tokens`, or Mooncake's",
             json_schema_extra={"format": "binary", "contentMediaType": TRACE},
         ),
     ]

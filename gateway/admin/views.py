@@ -125,31 +125,6 @@ class QuotaView(TypedDict):
     limits: dict[str, LimitView]
 
 
-class MeView(TypedDict):
-    """Who calls."""
-
-    name: str
-    role: Literal["viewer", "operator", "owner"]
-    kind: Literal["key", "token", "user"]
-
-
-class TokenView(TypedDict):
-    """An operators' token, without its secret."""
-
-    id: str
-    name: str
-    role: Literal["viewer", "operator", "owner"]
-    created_at: float
-    created_by: str
-    expires_at: float | None
-
-
-class NewTokenView(TokenView):
-    """A token just made: the only time that it is shown."""
-
-    token: str
-
-
 class UsageLine(TypedDict, total=False):
     """A sum over settled requests, and the group that it is of."""
 

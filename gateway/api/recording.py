@@ -1,15 +1,17 @@
 """What generation tells the records of requests: what was let in, how it ended, and what was not let in."""
 
 import asyncio
+import time
+from functools import partial
 
 from starlette.requests import ClientDisconnect
 
 from fairlane.gateway.auth import Caller
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.middleware.tenant import CLIENT_CLOSED, Journal
-from fairlane.gateway.observability.context import traceparent
+from fairlane.gateway.records.live import LiveRecord
 from fairlane.gateway.records.record import LONGEST_TEXT, RequestRecord
-from fairlane.gateway.records.recorder import Refused, RequestRecorder
+from fairlane.gateway.records.recorder import RefusedRequest, RequestRecorder
 from fairlane.gateway.requests.prepare import Plan
 from fairlane.gateway.requests.request import LiveRequest
 from fairlane.gateway.requests.settlement import outcome_of
@@ -27,29 +29,34 @@ def opened(
     recorder: RequestRecorder, caller: Caller, journal: Journal, plan: Plan, request: LiveRequest, answer_id: str
 ) -> None:
     """All jobs of a request are put. `answer_id`: where the answer's id does not hold the request's; else empty."""
-    if not recorder.enabled:
-        return
-    level, parent = plan.service_level, traceparent()
-    record = RequestRecord(
-        id=request.id,
-        request_id=journal.request_id,
+    if recorder.enabled:
+        make, names = partial(_record, caller, journal, plan), (journal.request_id, answer_id)
+        journal.record = recorder.open(make, request, names, journal.arrived_s, plan.service_level.ttft_ms)
+
+
+def _record(caller: Caller, journal: Journal, plan: Plan, live: LiveRecord) -> RequestRecord:
+    """Who asks for what, as a record begins."""
+    level, jobs = plan.service_level, live.jobs
+    parent = "" if jobs[0].message is None else jobs[0].message.traceparent
+    return RequestRecord(
+        id=live.id,
+        request_id=live.names[0],
+        answer_id=live.names[1],
         tenant=caller.tenant_id,
         key=caller.key_id,
-        arrived_s=0.0,
+        arrived_s=time.time() - live.age_ms / 1e3,
         endpoint=journal.endpoint,
         model=plan.model.name,
         lane=level.lane.name.value,
         trace_id=parent[3:35] if parent.endswith(_TRACED) else "",
-        answer_id=answer_id,
-        guaranteed=plan.is_guaranteed(request.jobs),
+        guaranteed=plan.is_guaranteed(jobs),
         deadline_ms=level.deadline_ms,
         ttft_deadline_ms=level.hard_ttft_ms,
         ttft_target_ms=level.ttft_ms,
         expected_ttft_ms=plan.expected_ttft_ms or None,
-        prompt_tokens=request.ask.prompt_tokens,
-        choices=request.ask.n * len(request.jobs),
+        prompt_tokens=sum([job.prompt_tokens for job in jobs]),
+        choices=sum([len(job.choices) for job in jobs]),
     )
-    journal.record = recorder.open(record, request, journal.arrived_s)
 
 
 def ended(recorder: RequestRecorder, caller: Caller, journal: Journal, error: BaseException | None) -> None:
@@ -63,7 +70,7 @@ def ended(recorder: RequestRecorder, caller: Caller, journal: Journal, error: Ba
     elif isinstance(error, ApiError) and error.status in _RECORDED:
         model, prompt_tokens = error.asked
         lane = journal.lane if journal.lane in set(LaneName) else ""
-        refused = Refused(
+        refused = RefusedRequest(
             tenant=caller.tenant_id,
             key=caller.key_id,
             request_id=journal.request_id,

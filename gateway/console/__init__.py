@@ -1,6 +1,7 @@
 """The operators' console: static files served at `/`, and signing in and out.
 
     routes.py          which files are served, and the session
+    sign_in.py         to a company's identity provider, and back from it
     static/            the page: plain ES modules without a build step
       index.html         what stands around every view; `theme.js` sets the theme before the first paint
       app.js             the shell: which view the address names, navigation, sign-in and sign-out

@@ -11,6 +11,7 @@ from starlette.routing import Route
 
 from fairlane.gateway import errors
 from fairlane.gateway.admin.router import HEADERS, JSON, AdminParts, refusal_of, showing
+from fairlane.gateway.console.sign_in import provider_of
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.http.static import file_route
 from fairlane.gateway.operators.sessions import Sessions, check_origin, cookie, session_of
@@ -58,7 +59,9 @@ def session_route(parts: AdminParts) -> Route:
             check_origin(scope)
             if request.method in ("GET", "HEAD"):
                 operator = None if session is None else await _signed_in(sessions, session)
-                return Response(msgspec.json.encode({"operator": operator}), 200, HEADERS, JSON)
+                return Response(
+                    msgspec.json.encode({"operator": operator, "oidc": provider_of(parts)}), 200, HEADERS, JSON
+                )
             begun = None
             if request.method == "POST":
                 begun = await sessions.begin(await showing(parts.operators, request))

@@ -2,7 +2,6 @@
 
 from html import escape
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
@@ -19,12 +18,8 @@ _UNKEPT = {"cache-control": "no-store"}
 
 
 def routes(parts: AdminParts) -> list[Route]:
-    """How one may sign in; to the provider; and back from it."""
+    """To the provider, and back from it."""
     provider, sessions = parts.single_sign_on, parts.operators.sessions
-
-    async def options(_: Request) -> Response:
-        named = None if provider is None else {"title": provider.section.title, "path": PATH}
-        return Response(msgspec.json.encode({"sign_in": named}), headers=_UNKEPT, media_type="application/json")
 
     async def begin(request: Request) -> Response:
         try:
@@ -55,10 +50,15 @@ def routes(parts: AdminParts) -> list[Route]:
         return answer
 
     return [
-        Route("/console/options", options, methods=["GET"]),
         Route(PATH, begin, methods=["GET"]),
         Route(CALLBACK, complete, methods=["GET"]),
     ]
+
+
+def provider_of(parts: AdminParts) -> dict[str, str] | None:
+    """What the console says of it; None: there is none."""
+    provider = parts.single_sign_on
+    return None if provider is None else {"name": provider.section.title, "url": PATH}
 
 
 def _page(error: ApiError) -> Response:

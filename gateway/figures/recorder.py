@@ -89,10 +89,9 @@ class Recorder:
         self._published = published
         self._settled.clear()
 
-    def begin(self) -> Sums:
-        """Start the next slot; what the last one came to."""
-        ended, self.sums = self.sums, Sums()
-        return ended
+    def begin(self) -> None:
+        """Start the next slot."""
+        self.sums = Sums()
 
     def _count(self, lane: LaneSums, request: Ended) -> None:
         code, ttft_s, pace_s = request.code, request.ttft_s, request.pace_s

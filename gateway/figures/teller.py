@@ -6,10 +6,13 @@ A gateway that is killed loses what it counted since it told last: five seconds.
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
-from fairlane.gateway.figures.figure_store import SLOT_S, FigureStore, Told
+import msgspec
+
+from fairlane.gateway.figures.figure_store import SLOT_S, SLOTS_KEPT, FigureStore, Told
 from fairlane.gateway.figures.recorder import InHand, Recorder, in_hand, targets
 from fairlane.gateway.figures.sums import Sums, bounded
 from fairlane.gateway.fleet import ServedModel, together
@@ -67,6 +70,8 @@ class Teller:
         self._ahead_s = 0.0
         """How far the store's clock is ahead."""
         self._looked_s = clock()
+        self._closed: deque[tuple[int, Told]] = deque(maxlen=SLOTS_KEPT)
+        """Slots that are over and that the store has not confirmed."""
         self._slot = int(self.now_s // SLOT_S)
 
     @property
@@ -91,20 +96,27 @@ class Teller:
         had = in_hand(self._jobs())
         self._look(had)
         sums = self._recorder.sums
-        told = Told(round(now_s * 1e3), sums, _levels(had))
-        if int(now_s // SLOT_S) != slot:
-            told.sums.tenants = bounded(told.sums.tenants)
+        bounded_sums = msgspec.structs.replace(sums, tenants=bounded(sums.tenants))
+        told = Told(round(now_s * 1e3), bounded_sums, _levels(had))
+        is_over = int(now_s // SLOT_S) != slot
+        if is_over:
             self._recorder.begin()  # before the store is waited for: what ends meanwhile belongs to the next
             self._slot = int(now_s // SLOT_S)
-        try:
-            store_ms, merges = await self._figures.tell(slot, self._gateway_id, told)
-        except STORE_ERRORS:
-            if sums is not self._recorder.sums:
-                self._keep(sums)
-            raise
-        self._ahead_s = store_ms / 1e3 - self._clock()
-        if merges and self._slot != slot:
+            self._closed.append((slot, told))
+        merges = False
+        while self._closed:
+            merges = await self._say(*self._closed[0])
+            self._closed.popleft()
+        if not is_over:
+            await self._say(slot, told)
+        elif merges:
             await self._figures.merge(self._slot)
+
+    async def _say(self, slot: int, told: Told) -> bool:
+        """Whether this gateway is to merge. Saying it twice changes nothing."""
+        store_ms, merges = await self._figures.tell(slot, self._gateway_id, told)
+        self._ahead_s = store_ms / 1e3 - self._clock()
+        return merges
 
     def _look(self, had: Mapping[str, InHand]) -> None:
         """Count the levels of this moment."""
@@ -115,11 +127,6 @@ class Teller:
         self._recorder.targets_ms = targets(self._lanes, slowest_ms(workers))
         if self._fleet.is_fresh:
             sample(self._recorder.sums, workers, self._fleet.models.values())
-
-    def _keep(self, sums: Sums) -> None:
-        """What the store did not hear counts for the slot that it hears of next."""
-        sums.add(self._recorder.sums)
-        self._recorder.sums = sums
 
 
 def kv_used(workers: Iterable[WorkerStatus]) -> float:

@@ -82,7 +82,7 @@ _ERRORS = openapi_schemas.Error, anthropic_schemas.AnthropicError
 """Ours, and Anthropic's."""
 _TAGS: Mapping[Who, str] = {
     "tenant": "What applications call, each with a key of its tenant",
-    "admin": "What operators call, with the admin key",
+    "admin": "What operators call, with the admin key or a token",
     "anyone": "What anyone may ask",
 }
 _SECURITY: Json = {
@@ -93,7 +93,7 @@ _SECURITY: Json = {
         "name": "x-api-key",
         "description": "The same, as Anthropic has it",
     },
-    "admin": {"type": "http", "scheme": "bearer", "description": "The operators' admin key"},
+    "admin": {"type": "http", "scheme": "bearer", "description": "The admin key, or an operators' token"},
 }
 _NEEDS: dict[Who, list[Json]] = {
     "tenant": [{"tenant": []}, {"tenant_key": []}],

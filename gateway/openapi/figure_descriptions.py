@@ -5,7 +5,7 @@ from collections.abc import Mapping
 FIGURES: Mapping[str, str] = {
     "LaneFiguresView.goodput": "Part of the requests of the window that met the lane's targets; null: none ended",
     "LaneFiguresView.queue_wait_ms": "Wait until a worker began, of requests of the window; null: none was measured",
-    "LaneFiguresView.refused": "Requests of the window that a limit, a deadline or the system's load refused",
+    "LaneFiguresView.refused": "Requests of the window that a limit refused, or the system refused or failed",
     "LaneFiguresView.requests": "Requests that ended in the window",
     "LaneFiguresView.tpot_ms": "Mean time between a request's tokens, of the window; null: none was measured",
     "LaneFiguresView.ttft_ms": "Time to the first token, of requests of the window; null: none was measured",
@@ -29,7 +29,7 @@ FIGURES: Mapping[str, str] = {
     "LaneHistoryView.queue_wait_ms": "Wait until a worker began; null: none was measured",
     "LaneHistoryView.queued": "Jobs that waited, on average",
     "LaneHistoryView.preempted": "Choices that were put off, on average",
-    "LaneHistoryView.refused": "Requests that a limit, a deadline or the system's load refused",
+    "LaneHistoryView.refused": "Requests that a limit refused, or the system refused or failed",
     "LaneHistoryView.requests": "Requests that ended",
     "LaneHistoryView.running": "Choices that ran, on average",
     "LaneHistoryView.tpot_ms": "Mean time between a request's tokens; null: none was measured",

@@ -68,6 +68,7 @@ RECORD_PROPERTIES: Mapping[str, str] = {
     "RequestPreemption.mode": "`swap`: its KV went to the host; `recompute`: it is computed again; `keep`: it stayed",
     "RequestPreemption.predicted_ms": "What the way back was expected to cost",
     "RequestPreemption.stall_ms": "How long it was away; null: it still is",
+    "RequestCharges.cost": "In nano-units of the currency; null: another gateway settled it, see the ledger",
     "RequestSteps.decode_steps": "Steps that yielded one further token of a choice",
     "RequestSteps.prefill_steps": "Steps that computed a part of its prompt, or computed KV again",
     "RequestSteps.prefill_tokens": "Tokens that these computed",

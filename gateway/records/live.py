@@ -1,6 +1,7 @@
 """A record in the making: what gateway and workers say of one request while it runs.
 
-Called on the event loop, on a request's way: each call is a few assignments. Nothing is called for a token.
+Called on the event loop, on a request's way: what is said is only kept, and made into a record once somebody wants to
+read or write it. Most requests of a busy gateway end before that. Nothing is called for a token.
 """
 
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from fairlane.quotas.store import Charge
 from fairlane.scheduler.protocol.messages import Cause, Event, Finished, JobSteps, Outcome, Paused, Preempted, Resumed
 
 
-class Progress(Protocol):
+class TokenTimes(Protocol):
     """When tokens came, on the event loop's clock; `requests.stream.TokenEvents` is one."""
 
     @property
@@ -28,34 +29,108 @@ class Progress(Protocol):
         """How long it took until the step that began with its prompt; None: not told."""
 
 
+class Answered:
+    """How an answer has ended, and when, on the event loop's clock; `code`: of the error, None: there was none."""
+
+    __slots__ = ("at_s", "code", "limit", "message", "outcome")
+
+    def __init__(self, at_s: float, code: str | None, outcome: Outcome, message: str, limit: str) -> None:
+        self.at_s = at_s
+        self.code = code
+        self.outcome = outcome
+        self.message = message
+        self.limit = limit
+
+
 class LiveRecord:
     """Of one request that was let in. It is over once it was answered, and settled or left to a reaper."""
 
+    __slots__ = (
+        "_answered",
+        "_arrived_s",
+        "_away",
+        "_charge",
+        "_clock",
+        "_finished",
+        "_is_settled",
+        "_jobs",
+        "_make",
+        "_on_over",
+        "_pauses",
+        "_progress",
+        "_record",
+        "due_ms",
+        "has_news",
+        "id",
+        "names",
+        "paused",
+        "preempted",
+        "taken",
+        "tenant",
+        "written_s",
+    )
+
     def __init__(
         self,
-        record: RequestRecord,
+        make: Callable[["LiveRecord"], RequestRecord],
         request: LiveRequest,
+        names: tuple[str, str],
         arrived_s: float,
+        due_ms: float,
         clock: Callable[[], float],
         on_over: Callable[["LiveRecord"], None],
     ) -> None:
-        """`arrived_s` and `clock`: of the event loop."""
-        self.record = record
-        self.job = request.jobs[0]
-        """Whose place in the queue is followed."""
+        """`make`: who asked for what, as the record begins. `names`: `x-request-id`, and the answer's id, empty where
+        that holds the request's. `due_ms`: when its first token is. `arrived_s` and `clock`: of the event loop."""
+        self.id = request.id
+        self.tenant = request.ask.tenant
+        self.names = names
+        self.due_ms = due_ms
+        self.preempted = self.paused = 0
+        """So often."""
         self.has_news = True
         """Something has happened since it was last written."""
         self.written_s = 0.0
         """When that was; 0.0: it never was."""
         self.taken = False
-        self._request = request
+        self._make: Callable[[LiveRecord], RequestRecord] | None = make
+        self._jobs = request.jobs
         self._arrived_s = arrived_s
         self._clock = clock
         self._on_over = on_over
-        self._progress: Progress | None = None
-        self._away: dict[tuple[str, int], RecordedPreemption] = {}
-        self._pauses: dict[tuple[str, int], float] = {}
-        self._answered = self._settled = False
+        self._record: RequestRecord | None = None
+        self._progress: TokenTimes | None = None
+        self._finished: list[Finished] | None = None
+        """What workers said at the end of its jobs, and is not in the record yet."""
+        self._charge: Charge | None = None
+        self._answered: Answered | None = None
+        self._away: dict[tuple[str, int], RecordedPreemption] | None = None
+        """Choices that are preempted."""
+        self._pauses: set[tuple[str, int]] | None = None
+        self._is_settled = False
+
+    @property
+    def record(self) -> RequestRecord:
+        """All that is known by now."""
+        record = self._record
+        if record is None:
+            assert self._make is not None  # noqa: S101 - it was not let go before it was asked for
+            record = self._record = self._make(self)
+            if self.job.place:
+                record.add((self.job.queued_s - self._arrived_s) * 1e3, "queued", self.job.place)
+        if self._make is not None:
+            self._update(record)
+        return record
+
+    @property
+    def job(self) -> LiveJob:
+        """Whose place in the queue is followed."""
+        return self._jobs[0]
+
+    @property
+    def jobs(self) -> list[LiveJob]:
+        """All of its jobs, those that have ended too."""
+        return self._jobs
 
     @property
     def age_ms(self) -> float:
@@ -65,9 +140,25 @@ class LiveRecord:
     @property
     def waits(self) -> bool:
         """No worker has taken it, as far as is known."""
-        return not (self.taken or self._request.published)
+        return not (self.taken or any(job.begun for job in self._jobs))
 
-    def follow(self, progress: Progress) -> None:
+    @property
+    def answer(self) -> Answered | None:
+        """How its answer ended; None: it has not."""
+        return self._answered
+
+    @property
+    def charge(self) -> Charge | None:
+        """What it was settled with; None: it is not, or a reaper does it."""
+        return self._charge
+
+    @property
+    def is_late(self) -> bool:
+        """Its first token came after it was due."""
+        first_s = None if self._progress is None else self._progress.first_token_s
+        return first_s is not None and (first_s - self._arrived_s) * 1e3 > self.due_ms
+
+    def follow(self, progress: TokenTimes) -> None:
         """Its tokens are told from now on."""
         self._progress = progress
 
@@ -85,79 +176,105 @@ class LiveRecord:
     def heard(self, job: LiveJob, event: Event) -> None:
         """A worker has said something of a job, beside its tokens."""
         self.has_news = True
-        match event:
-            case Preempted():
-                self._preempted(job, event)
-            case Resumed():
-                self._resumed(job, event)
-            case Paused():
-                self._pauses[job.id, event.choice] = at_ms = self.age_ms
-                self.record.paused += 1
-                self.record.add(at_ms, "paused")
-            case Finished():
-                self._finished(job, event)
+        if isinstance(event, Finished):
+            if self._finished is None:
+                self._finished = [event]
+            else:
+                self._finished.append(event)
+            if self._away or self._pauses:
+                self._forget(job)
+        elif isinstance(event, Preempted):
+            self._preempted(job, event)
+        elif isinstance(event, Resumed):
+            self._resumed(job, event)
+        elif isinstance(event, Paused):
+            self._paused(job, event)
 
     def charged(self, charge: Charge) -> None:
-        """It is settled, and its jobs are still at hand."""
-        self.update()
-        record = self.record
-        record.outcome = charge.outcome
-        record.output_tokens = max(record.output_tokens, charge.output_tokens)
-        record.charges = (charge.prompt_tokens, charge.cached_tokens, charge.output_tokens)
+        """It is settled."""
+        self._charge = charge
         self.settled()
 
     def settled(self) -> None:
         """Nothing more is to be learnt of its charge here: it is booked, or left to a reaper."""
-        self._settled = True
-        self._look()
+        self._is_settled = True
+        if self._answered is not None:
+            self._on_over(self)
 
     def answered(self, code: str | None, outcome: Outcome, message: str, limit: str) -> None:
         """Its answer has ended, by this error if `code` says so."""
-        if self._answered:
-            return
-        record, self._answered = self.record, True
-        self.update()
-        record.total_ms = round(self.age_ms, 1)
-        if record.queue_ms is None:
-            record.queue_ms = record.taken_ms
-        record.code, record.message, record.limit = code, message, limit
-        record.outcome = record.outcome or outcome.value
-        record.add(record.total_ms, "ended")
-        self._progress = None
-        self._look()
+        if self._answered is None:
+            self._answered = Answered(self._clock(), code, outcome, message, limit)
+            if self._is_settled:
+                self._on_over(self)
 
-    def update(self) -> None:
-        """Fill in what is only looked at when somebody wants to know."""
-        record, progress = self.record, self._progress
-        published = self._request.published
-        if published > record.output_tokens:
-            record.output_tokens, self.has_news = published, True
-        if progress is not None and progress.first_token_s is not None:
-            if record.ttft_ms is None:
-                record.ttft_ms = self._at_ms(progress.first_token_s)
-                record.add(record.ttft_ms, "first_token")
-            if progress.queued_s is not None:
-                record.queue_ms = round(progress.queued_s * 1e3, 1)
-            if progress.last_token_s is not None:
-                record.last_token_ms = self._at_ms(progress.last_token_s)
+    def let_go(self) -> None:
+        """Hold nothing of the request any more, which holds this: it is over, and its record has been read if anybody
+        wants it."""
+        self._make, self._progress, self._jobs = None, None, []
+
+    def refresh(self) -> None:
+        """Look whether there are more tokens than when it was last written."""
+        if self._record is None or self._published() > self._record.output_tokens:
+            self.has_news = True
+
+    def _published(self) -> int:
+        return sum([choice.published for job in self._jobs for choice in job.choices])
+
+    def _update(self, record: RequestRecord) -> None:
+        """Fill in what was said since."""
+        record.output_tokens = self._published()
+        self._add_times(record)
+        for event in self._finished or ():
+            _add_end(record, event)
+        self._finished = None
+        if self._charge is not None:
+            charge = self._charge
+            record.outcome, record.output_tokens = charge.outcome, max(record.output_tokens, charge.output_tokens)
+            record.charges = tokens = charge.prompt_tokens, charge.cached_tokens, charge.output_tokens
+            record.spend = self.job.request.ask.prices.spend(*tokens)
+            record.gpu_us, record.kv_block_ms = charge.gpu_us, charge.kv_block_ms
         record.state = self._state()
+        if self._answered is not None and record.total_ms is None:
+            answered = self._answered
+            record.total_ms = self._at_ms(answered.at_s)
+            record.code, record.message, record.limit = answered.code, answered.message, answered.limit
+            record.outcome = record.outcome or answered.outcome.value
+            record.add(record.total_ms, "ended")
+            if record.queue_ms is None:
+                record.queue_ms = record.taken_ms
+
+    def _add_times(self, record: RequestRecord) -> None:
+        progress = self._progress
+        if progress is None or progress.first_token_s is None:
+            return
+        if record.ttft_ms is None:
+            record.ttft_ms = self._at_ms(progress.first_token_s)
+            record.add(record.ttft_ms, "first_token")
+        if progress.queued_s is not None:
+            record.queue_ms = round(progress.queued_s * 1e3, 1)
+        if progress.last_token_s is not None:
+            record.last_token_ms = self._at_ms(progress.last_token_s)
 
     def _state(self) -> State:
+        if self._answered is not None and self._is_settled:
+            return "ended"
         if self._away:
             return "preempted"
         if self._pauses:
             return "paused"
         return "queued" if self.waits else "running"
 
-    def _look(self) -> None:
-        if self._answered and self._settled:
-            self.record.state = "ended"
-            self._on_over(self)
-
     def _at_ms(self, at_s: float) -> float:
         return round((at_s - self._arrived_s) * 1e3, 1)
 
+    def _forget(self, job: LiveJob) -> None:
+        """What ended has not stayed away."""
+        self._away = {place: one for place, one in (self._away or {}).items() if place[0] != job.id}
+        self._pauses = {place for place in (self._pauses or ()) if place[0] != job.id}
+
     def _preempted(self, job: LiveJob, event: Preempted) -> None:
+        self.preempted += 1
         preemption = RecordedPreemption(
             at_ms=round(self.age_ms, 1),
             choice=job.first_choice + event.choice,
@@ -166,47 +283,60 @@ class LiveRecord:
             bytes=event.bytes,
             predicted_ms=round(event.predicted_ms, 3),
         )
-        self._blame(preemption, event.cause)
+        _blame(preemption, event.cause)
+        self._away = self._away or {}
         self._away[job.id, event.choice] = preemption
-        self.record.add(preemption.at_ms, "preempted")
-        self.record.add_preemption(preemption)
+        record = self.record
+        record.add(preemption.at_ms, "preempted")
+        record.add_preemption(preemption)
 
-    def _blame(self, preemption: RecordedPreemption, cause: Cause | None) -> None:
-        if cause is not None:
-            preemption.resource, preemption.lane = cause.resource, cause.lane
-            preemption.tenant, preemption.request = cause.tenant, request_of(cause.job_id)
+    def _paused(self, job: LiveJob, event: Paused) -> None:
+        self.paused += 1
+        self._pauses = self._pauses or set()
+        self._pauses.add((job.id, event.choice))
+        record = self.record
+        record.paused += 1
+        record.add(self.age_ms, "paused")
 
     def _resumed(self, job: LiveJob, event: Resumed) -> None:
         record, place, stall_ms = self.record, (job.id, event.choice), round(event.stalled_ms, 1)
-        preemption, paused_at_ms = self._away.pop(place, None), self._pauses.pop(place, None)
+        preemption = self._away.pop(place, None) if self._away else None
+        was_paused = bool(self._pauses) and place in (self._pauses or ())
+        if self._pauses:
+            self._pauses.discard(place)
         if preemption is not None:
             preemption.stall_ms = stall_ms
             record.stalled_ms += stall_ms
             if event.blocks:  # it may have been set aside first, and have given up blocks later, or more of them
                 preemption.mode, preemption.blocks, preemption.bytes = event.mode, event.blocks, event.bytes
                 preemption.predicted_ms = round(event.predicted_ms, 3)
-                self._blame(preemption, event.cause)
-        elif paused_at_ms is not None:
+                _blame(preemption, event.cause)
+        elif was_paused:
             record.paused_ms += stall_ms
         record.add(self.age_ms, "resumed", stall_ms)
 
-    def _finished(self, job: LiveJob, event: Finished) -> None:
-        record = self.record
-        record.takings = max(record.takings, event.epoch)
-        if event.worker_id and event.worker_id not in record.workers:
-            record.workers.append(event.worker_id)
-        for choice in range(len(job.choices)):
-            self._away.pop((job.id, choice), None)
-            self._pauses.pop((job.id, choice), None)
-        if event.steps is not None:
-            self._add_steps(event.steps)
 
-    def _add_steps(self, steps: JobSteps) -> None:
-        record, waits = self.record, self.record.waits_ms
-        record.prefill_steps += steps.prefill_steps
-        record.prefill_tokens += steps.prefill_tokens
-        record.decode_steps += steps.decode_steps
-        if steps.taken_ms is not None:
-            record.taken_ms = round(max(record.taken_ms or 0.0, steps.taken_ms), 1)
-        for reason, waited_ms in steps.waits_ms.items():
-            waits[reason] = round(max(waits.get(reason, 0.0), waited_ms), 1)
+def _blame(preemption: RecordedPreemption, cause: Cause | None) -> None:
+    if cause is not None:
+        preemption.resource, preemption.lane = cause.resource, cause.lane
+        preemption.tenant, preemption.request = cause.tenant, request_of(cause.job_id)
+
+
+def _add_end(record: RequestRecord, event: Finished) -> None:
+    """What a worker says at the end of a job."""
+    record.takings = max(record.takings, event.epoch)
+    if event.worker_id and event.worker_id not in record.workers:
+        record.workers.append(event.worker_id)
+    if event.steps is not None:
+        _add_steps(record, event.steps)
+
+
+def _add_steps(record: RequestRecord, steps: JobSteps) -> None:
+    waits = record.waits_ms
+    record.prefill_steps += steps.prefill_steps
+    record.prefill_tokens += steps.prefill_tokens
+    record.decode_steps += steps.decode_steps
+    if steps.taken_ms is not None:
+        record.taken_ms = round(max(record.taken_ms or 0.0, steps.taken_ms), 1)
+    for reason, waited_ms in steps.waits_ms.items():
+        waits[reason] = round(max(waits.get(reason, 0.0), waited_ms), 1)

@@ -20,7 +20,7 @@ LONGEST_TEXT = 300
 """Of an error's message."""
 
 
-class RecordedEvent(msgspec.Struct, array_like=True, omit_defaults=True):
+class RecordedEvent(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
     """Something that happened: `queued` and `position` (its place), `taken`, `first_token`, `preempted`, `paused`,
     `resumed` (after how many ms), `ended`."""
 
@@ -92,6 +92,10 @@ class RequestRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     choices: int = 1
     charges: tuple[int, int, int] | None = None
     """Tokens of prompt, of that from a cache, and of output; None: nothing is settled yet."""
+    spend: int | None = None
+    """What these cost, in nano-units of the currency; None: a gateway settled it that did not know its prices."""
+    gpu_us: int = 0
+    kv_block_ms: int = 0
     preempted: int = 0
     stalled_ms: float = 0.0
     """Of all preemptions that are over."""

@@ -12,6 +12,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -30,9 +31,11 @@ MOST_A_FLUSH = 100
 MOST_WAITING = 10 * MOST_A_FLUSH
 """Of these, while the store is away."""
 MOST_REFUSALS, MOST_OF_A_TENANT = 40, 5
-"""Refused requests that are kept each time, of all and of one tenant."""
+"""RefusedRequest requests that are kept each time, of all and of one tenant."""
 MOST_LIVE = 1_000
 """Requests that run and are shown to other gateways; those that came first."""
+MOST_NEWS = 200
+"""Of these, that are written at once: what is left comes the next time."""
 NEWS_AFTER_MS = 500.0
 """A request that is over sooner is written once."""
 REFRESH_S = 5.0
@@ -42,6 +45,7 @@ PLACES_A_FLUSH = 8
 PLACE_AFTER_MS = 1_000.0
 _OWN_LIMITS = frozenset({"rate_limit_exceeded", "concurrency_limit_exceeded", "queue_full", "insufficient_quota"})
 """Refusals that say more of the caller than of the system."""
+_ORDINARY = frozenset({Outcome.FINISHED.value, Outcome.CANCELLED.value})
 
 
 class Queues(Protocol):
@@ -52,7 +56,7 @@ class Queues(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedRequest:
     """What is known of a request that was not let in."""
 
     tenant: str
@@ -75,12 +79,17 @@ class _Lot:
     came: int = 0
     kept: list[EndedRecord] = field(default_factory=list)
 
-    def add(self, one: EndedRecord) -> None:
+    def draw(self) -> int | None:
+        """Where the next one is to be put; None: it is not kept. It need not be there before that is known."""
         self.came += 1
         if len(self.kept) < self.most:
-            self.kept.append(one)
-        elif (place := random.randrange(self.came)) < self.most:
-            self.kept[place] = one
+            return len(self.kept)
+        place = int(random.random() * self.came)
+        return place if place < self.most else None
+
+    def put(self, place: int, one: EndedRecord) -> None:
+        """Where `draw` said."""
+        self.kept[place : place + 1] = [one]
 
 
 class RequestRecorder:
@@ -113,20 +122,24 @@ class RequestRecorder:
         self.dropped = 0
         """Requests that ended without a record that is kept."""
 
-    def open(self, record: RequestRecord, request: LiveRequest, arrived_s: float) -> LiveRecord | None:
-        """Keep what becomes of a request whose jobs are all put. `arrived_s`: on the event loop's clock."""
+    def open(
+        self,
+        make: Callable[[LiveRecord], RequestRecord],
+        request: LiveRequest,
+        names: tuple[str, str],
+        arrived_s: float,
+        due_ms: float,
+    ) -> LiveRecord | None:
+        """Keep what becomes of a request whose jobs are all put. As `LiveRecord`; `make` is called once that is to be
+        read or written."""
         if not self.enabled or not request.jobs:
             return None
         clock = asyncio.get_running_loop().time
-        live = LiveRecord(record, request, arrived_s, clock, self._over)
-        record.gateway = self._gateway_id
-        record.arrived_s = self._wall_clock() - (clock() - arrived_s)
-        if live.job.place:
-            record.add(live.age_ms, "queued", live.job.place)
-        request.record = self._live[record.id] = live
+        live = LiveRecord(make, request, names, arrived_s, due_ms, clock, self._over)
+        request.record = self._live[live.id] = live
         return live
 
-    def refused(self, refused: Refused, arrived_s: float) -> None:
+    def refused(self, refused: RefusedRequest, arrived_s: float) -> None:
         """Keep, of requests that were not let in, a few."""
         refusals, tenant = self._refusals, refused.tenant
         if not self.enabled or refusals[tenant] >= MOST_OF_A_TENANT or refusals.total() >= MOST_REFUSALS:
@@ -152,26 +165,34 @@ class RequestRecorder:
             prompt_tokens=refused.prompt_tokens,
             total_ms=round(took_s * 1e3, 1),
         )
-        self._end(record)
+        is_special = refused.code not in _OWN_LIMITS
+        lot = self._special if is_special else self._plain
+        place = lot.draw()
+        if place is not None:
+            lot.put(place, EndedRecord(record, is_special))
 
     def local(self, name: str, tenant: str | None = None) -> RequestRecord | None:
         """A record that this gateway has and the store may not have yet: by its id or, for the tenant if one is named,
         by the request's or the answer's id."""
-        ended = (one.record for one in (*self._unwritten, *self._special.kept, *self._plain.kept))
-        for record in itertools.chain(reversed([*ended]), reversed([one.record for one in self._live.values()])):
-            is_meant = name == record.id or name in (record.request_id, record.answer_id)
-            if is_meant and tenant in (None, record.tenant):
-                live = self._live.get(record.id)
-                if live is not None:
-                    live.update()
-                return record
+        for live in reversed(self._live.values()):
+            if (name == live.id or name in live.names) and tenant in (None, live.tenant):
+                return self._told(live)
+        for ended in (self._plain.kept, self._special.kept, self._unwritten):
+            for one in reversed(ended):
+                record = one.record
+                is_meant = name == record.id or name in (record.request_id, record.answer_id)
+                if is_meant and tenant in (None, record.tenant):
+                    return record
         return None
 
     def running(self) -> list[RequestRecord]:
-        """Of this gateway, as they are now."""
-        for live in self._live.values():
-            live.update()
-        return [live.record for live in self._live.values()]
+        """Of this gateway, as they are now; the same that others are told of."""
+        return [self._told(live) for live in itertools.islice(self._live.values(), MOST_LIVE)]
+
+    def _told(self, live: LiveRecord) -> RequestRecord:
+        record = live.record
+        record.gateway = self._gateway_id
+        return record
 
     async def reaped(self, lapsed: Lapsed, charge: Charge) -> None:
         """The request of a gateway that is gone was settled here: its record says so from now on."""
@@ -190,6 +211,7 @@ class RequestRecorder:
             )
         record.outcome = charge.outcome
         record.charges = (charge.prompt_tokens, charge.cached_tokens, charge.output_tokens)
+        record.gpu_us, record.kv_block_ms = charge.gpu_us, charge.kv_block_ms
         record.output_tokens = max(record.output_tokens, charge.output_tokens)
         record.preempted = max(record.preempted, charge.preemptions)
         if record.state != "ended":
@@ -216,17 +238,26 @@ class RequestRecorder:
         self.dropped += sum(max(0, lot.came - lot.most) for lot in (self._special, self._plain)) + lost
         del self._unwritten[:lost]
         self._special, self._plain = _Lot(MOST_A_FLUSH), _Lot(MOST_A_FLUSH)
-        await self._ask_places()
+        with suppress(*STORE_ERRORS):
+            await self._ask_places()
         now_s = asyncio.get_running_loop().time()
         running = self._with_news(now_s)
         ended, gone = self._unwritten[: 2 * MOST_A_FLUSH], [*self._gone.items()]
         if not (ended or running or gone or any(live.written_s for live in self._live.values())):
             return
-        await self._store.write(ended, [live.record for live in running], gone)
+        told = [self._told(live) for live in running]
         for live in running:
-            live.written_s, live.has_news = now_s, False
-            if live.record.id not in self._live:  # it ended while that was written
-                self._gone[live.record.id] = packed_names(live.record)
+            live.has_news = False  # what is heard while that is written is news again
+        try:
+            await self._store.write(ended, told, gone)
+        except BaseException:
+            for live in running:
+                live.has_news = True
+            raise
+        for live in running:
+            live.written_s = now_s
+            if live.id not in self._live:  # it ended while that was written
+                self._gone[live.id] = packed_names(live.record)
         del self._unwritten[: len(ended)]
         for record_id, _ in gone:
             self._gone.pop(record_id, None)
@@ -243,15 +274,15 @@ class RequestRecorder:
             return
 
     def _over(self, live: LiveRecord) -> None:
-        record = live.record
-        self._live.pop(record.id, None)
+        self._live.pop(live.id, None)
         if live.written_s:
-            self._gone[record.id] = packed_names(record)
-        self._end(record)
-
-    def _end(self, record: RequestRecord) -> None:
-        is_special = _is_special(record)
-        (self._special if is_special else self._plain).add(EndedRecord(record, is_special))
+            self._gone[live.id] = packed_names(live.record)
+        is_special = _is_special(live)
+        lot = self._special if is_special else self._plain
+        place = lot.draw()
+        if place is not None:
+            lot.put(place, EndedRecord(self._told(live), is_special))
+        live.let_go()
 
     def _with_news(self, now_s: float) -> list[LiveRecord]:
         """What is to be written of what runs."""
@@ -259,10 +290,12 @@ class RequestRecorder:
         for live in itertools.islice(self._live.values(), MOST_LIVE):
             if live.age_ms < NEWS_AFTER_MS:
                 continue
-            if live.has_news or now_s - live.written_s >= REFRESH_S:
-                live.update()
-                if live.has_news or not live.written_s:
-                    found.append(live)
+            if now_s - live.written_s >= REFRESH_S:
+                live.refresh()
+            if live.has_news:
+                found.append(live)
+                if len(found) >= MOST_NEWS:
+                    break
         return found
 
     async def _ask_places(self) -> None:
@@ -281,14 +314,14 @@ class RequestRecorder:
         if waiting:
             asked: list[Awaitable[int | None]] = [self._queues.position(live.job) for live in waiting]
             for live, place in zip(waiting, await asyncio.gather(*asked), strict=True):
-                live.place(place)
+                if live.id in self._live:  # else it ended meanwhile
+                    live.place(place)
 
 
-def _is_special(record: RequestRecord) -> bool:
+def _is_special(live: LiveRecord) -> bool:
     """Somebody may ask why."""
-    if record.outcome not in (Outcome.FINISHED.value, Outcome.CANCELLED.value):
-        return record.code not in _OWN_LIMITS
-    if record.preempted or record.paused:
+    if live.preempted or live.paused or live.is_late:
         return True
-    late_ms = record.ttft_target_ms
-    return late_ms is not None and record.ttft_ms is not None and record.ttft_ms > late_ms
+    charge, answer = live.charge, live.answer
+    outcome = charge.outcome if charge is not None else None if answer is None else answer.outcome.value
+    return outcome not in _ORDINARY

@@ -26,7 +26,7 @@ of the slowest: how long, microseconds, and 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class RecordQuery:
     """Which records, in which order, from where on."""
 
     tenant: str | None = None
@@ -79,6 +79,8 @@ class Records:
     async def find(self, given: str, tenant: str | None = None) -> RequestRecord | None:
         """The record that a caller means by an id: its own, as it is or within an answer's, or another name of it.
         `tenant`: only one of this tenant's."""
+        if not given:
+            return None
         own = _OWN_ID.fullmatch(given)
         ids = [own["id"]] if own else []
         for name in [*ids, given]:
@@ -92,13 +94,13 @@ class Records:
                 return record
         return None
 
-    async def listed(self, wanted: Wanted) -> list[RequestRecord]:
+    async def listed(self, wanted: RecordQuery) -> list[RequestRecord]:
         """A page, and one more where there is more."""
         async with self._one_at_a_time:  # the loop has streams to serve
             await self._recorder.flush()
             return await (self._slowest(wanted) if wanted.slowest else self._latest(wanted))
 
-    async def _latest(self, wanted: Wanted) -> list[RequestRecord]:
+    async def _latest(self, wanted: RecordQuery) -> list[RequestRecord]:
         before, found = wanted.before, list[RequestRecord]()
         running = await self._running() if before[0] >= _FOREVER_MS else []
         for record in sorted(running, key=wanted.place, reverse=True):
@@ -112,7 +114,7 @@ class Records:
                 found.append(record)
         return found[: wanted.limit + 1]
 
-    async def _slowest(self, wanted: Wanted) -> list[RequestRecord]:
+    async def _slowest(self, wanted: RecordQuery) -> list[RequestRecord]:
         before, heap = wanted.before, list[tuple[Place, int, RequestRecord]]()
         number = 0
 

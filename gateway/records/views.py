@@ -91,11 +91,14 @@ class RequestSteps(TypedDict):
 
 
 class RequestCharges(TypedDict):
-    """Tokens that a request was charged."""
+    """What a request was charged, and what it took of the machine."""
 
     prompt_tokens: int
     cached_tokens: int
     output_tokens: int
+    cost: int | None
+    gpu_seconds: float
+    kv_block_seconds: float
 
 
 class RequestDetail(RequestFields, OfClass):
@@ -254,4 +257,11 @@ def _charges(record: RequestRecord) -> RequestCharges | None:
     if record.charges is None:
         return None
     prompt, cached, output = record.charges
-    return {"prompt_tokens": prompt, "cached_tokens": cached, "output_tokens": output}
+    return {
+        "prompt_tokens": prompt,
+        "cached_tokens": cached,
+        "output_tokens": output,
+        "cost": record.spend,
+        "gpu_seconds": record.gpu_us / 1e6,
+        "kv_block_seconds": record.kv_block_ms / 1e3,
+    }

@@ -159,7 +159,7 @@ class Grants(Protocol):
         """Nothing is asked for any more."""
 
 
-class Record(Protocol):
+class Recorded(Protocol):
     """Who keeps what becomes of a request; `gateway.records.live` has it."""
 
     def heard(self, job: "LiveJob", event: Event) -> None:
@@ -190,7 +190,7 @@ class LiveRequest:
     """The store has booked its charge."""
     statuses: tuple[LimitStatus, ...] | None = None
     """The caller's limits as that left them; None: the store has not said."""
-    record: "Record | None" = None
+    record: "Recorded | None" = None
     """Who keeps what becomes of it, from when all its jobs are put."""
     is_faulty: bool = False
     """A fault has come, told or not."""

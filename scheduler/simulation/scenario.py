@@ -1,12 +1,12 @@
 """One simulated installation under a trace: what `fairlane simulate` and the console run, once for each load."""
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 from fairlane.scheduler.planner.planner import Planner
-from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, Lane, LaneName
 from fairlane.scheduler.queue.memory_queue import LaneQueue
 from fairlane.scheduler.simulation.calibration import Calibration
 from fairlane.scheduler.simulation.results import ServiceMeter, Summary, summarize
@@ -35,6 +35,7 @@ class Scenario:
     workers: int
     seed: int
     prefix_cache: bool = False
+    lanes: Mapping[LaneName, Lane] = field(default_factory=lambda: DEFAULT_LANES)
 
     def __post_init__(self) -> None:
         if not 1 <= self.workers <= MOST_WORKERS:
@@ -43,9 +44,15 @@ class Scenario:
     def run(self, load: float, on_end: Callable[[], object]) -> Summary:
         """Play the trace `load` times as fast; `on_end` is called for each request that was let in and is over.
 
+        Raises StuckError."""
+        meter = ServiceMeter(bucket_ms=self._bucket_ms(load), every_ms=LOOK_MS)
+        return summarize(self.records(load, meter, _Ends(on_end)), meter)
+
+    def records(self, load: float, *observers: SimulationObserver) -> Collection[Record]:
+        """What became of each request at this load, in order of arrival.
+
         Admission refuses what states a limit that cannot be kept; where nobody can state one, it lets all in. One
         worker gets its jobs directly; more are behind the global queue. Raises StuckError."""
-        meter = ServiceMeter(bucket_ms=self._bucket_ms(load), every_ms=LOOK_MS)
         planners, sizes = [self.planner() for _ in range(self.workers)], self.calibration
         admission = SimulatedAdmission(
             planners,
@@ -61,13 +68,13 @@ class Scenario:
             arrivals=self.overlay.arrivals(scale_load(self.rows, load)),
             policies=planners,
             hardware=self.calibration.hardware,
-            queue=LaneQueue(DEFAULT_LANES) if self.workers > 1 else None,
+            queue=LaneQueue(dict(self.lanes)) if self.workers > 1 else None,
             admission=admission.decide if decides else None,
             has_homes=self.prefix_cache,
-            observers=(meter, admission, _Ends(on_end)) if decides else (meter, _Ends(on_end)),
+            observers=(*observers, admission) if decides else observers,
             seed=self.seed,
         ).run()
-        return summarize(records.values(), meter)
+        return records.values()
 
     def _bucket_ms(self, load: float) -> float:
         """A round number of seconds: enough for a curve over the arrivals, however long the backlog after them."""
@@ -77,7 +84,7 @@ class Scenario:
         """One worker, which knows its costs as one does that has measured them at start."""
         sizes = self.calibration
         return Planner(
-            lanes=DEFAULT_LANES,
+            lanes=dict(self.lanes),
             block_size=sizes.block_size,
             blocks=sizes.blocks,
             host_slots=sizes.host_slots,
@@ -104,7 +111,7 @@ def busiest(rows: Sequence[TraceRow], most: int, calibration: Calibration) -> St
     more. They stay as close to each other as they were: leaving out every other one would even bursts out."""
     if len(rows) <= most:
         return Stretch(rows, 0.0, rows[-1].at_ms / 1e3)
-    works = [0.0, *accumulate(_work_ms(row, calibration) for row in rows)]
+    works = [0.0, *accumulate(work_ms(row, calibration) for row in rows)]
     rates = (
         (works[first + most] - works[first]) / max(1.0, rows[first + most - 1].at_ms - rows[first].at_ms)
         for first in range(len(rows) - most + 1)
@@ -114,8 +121,8 @@ def busiest(rows: Sequence[TraceRow], most: int, calibration: Calibration) -> St
     return Stretch([replace(row, at_ms=row.at_ms - from_ms) for row in chosen], from_ms / 1e3, chosen[-1].at_ms / 1e3)
 
 
-def _work_ms(row: TraceRow, calibration: Calibration) -> float:
-    """What a request adds to the steps that it is in; what steps take anyway is left out."""
+def work_ms(row: TraceRow, calibration: Calibration) -> float:
+    """What a request adds to the steps that it is in, with nothing found in a cache; not what steps take anyway."""
     _, per_row, token, context, pair = calibration.step
     prompt, output = row.prompt_tokens, row.choices * row.output_tokens
     decode = output * (per_row + context * (prompt + row.output_tokens / 2.0))

@@ -8,6 +8,7 @@ the same records, bit for bit. How long an output becomes is the simulator's sec
 import heapq
 import math
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -18,6 +19,7 @@ from fairlane.scheduler.protocol.messages import Finished, Job, Lease, Outcome
 from fairlane.scheduler.queue.homes import prefix_keys
 from fairlane.scheduler.queue.memory_queue import LaneQueue
 from fairlane.scheduler.queue.types import Publication, Put, QueueError
+from fairlane.scheduler.simulation.autoscaling import FleetLoad, ScaledFleet
 from fairlane.scheduler.simulation.cruise import Coaster, CoastObserver, Cruise
 from fairlane.scheduler.simulation.workload import END_TOKEN, Arrival, Hardware, Record
 
@@ -116,6 +118,8 @@ class Simulation:
     has_homes: bool = False
     """Of idle workers the one wins a job that has computed its prompt's beginning (`scheduler.queue.homes`)."""
     deaths: Sequence[Death] = ()
+    fleet: ScaledFleet | None = None
+    """Which of the workers there are, from look to look; None: all, all the time."""
     observers: Sequence[SimulationObserver] = ()
     seed: int = 0
     is_stepwise: bool = False
@@ -130,17 +134,25 @@ class Simulation:
             raise ValueError(f"{len(self.policies)} policies need a queue before them")
         if self.queue is None and self.deaths:
             raise ValueError("what a dead worker held goes back to a queue, and there is none")
+        if self.fleet is not None and self.queue is None:
+            raise ValueError("workers that come and go need a queue before them")
         self._coast_observers: Sequence[CoastObserver] = ()
         self._workers = [_Worker(policy) for policy in self.policies]
         self._random = random.Random(self.seed)
         self._events: list[tuple[float, int, int]] = []
         """(time, order, worker) of steps to begin; workers without one sleep."""
         self._asleep = list(range(len(self._workers)))
+        if self.fleet is not None:
+            self._asleep = [number for number in self._asleep if self.fleet.serves(number)]
         self._order = 0
+        self._is_over = False
+        """No more arrives."""
         self._ends: dict[int, tuple[float, StepPlan, float, float]] = {}
         for death in self.deaths:  # numbered behind the workers: what is no turn of theirs
             self._wake(len(self._workers) + death.worker, death.at_ms)
             self._wake(2 * len(self._workers) + death.worker, death.lapses_ms)
+        if self.fleet is not None:
+            self._wake(3 * len(self._workers), self.fleet.autoscaler.rule.every_ms)
 
     def _let_coast(self) -> None:
         """Workers go on without plans where all that watches can be told of it."""
@@ -161,7 +173,7 @@ class Simulation:
         arrival = next(coming, None)
         while True:
             turn_ms = self._events[0][0] if self._events else math.inf
-            at_ms = turn_ms if arrival is None else min(arrival.at_ms, turn_ms)
+            at_ms, self._is_over = (turn_ms, True) if arrival is None else (min(arrival.at_ms, turn_ms), False)
             if at_ms == math.inf:
                 self._check_all_taken()
                 return self.records
@@ -177,13 +189,40 @@ class Simulation:
                 self._happen(*divmod(number, len(self._workers)))
 
     def _happen(self, kind: int, worker: int) -> None:
-        """A worker's turn; or its death; or the end of a dead one's lease."""
+        """A worker's turn, its death, the end of a dead one's lease, a look at the fleet, or a new one's start."""
         if kind == 1:
             self._bury(worker)
         elif kind == 2:
             self._give_back(worker)
+        elif kind == 3:
+            self._look()
+        elif kind == 4:
+            self._join(worker)
         elif not self._workers[worker].is_dead:
             self._turn(worker)
+
+    def _look(self) -> None:
+        """An autoscaler's turn. None follows once all is done."""
+        if self.fleet is None or self.queue is None:
+            return
+        held = [len(worker.held) for worker in self._workers]
+        if self._is_over and not self._waiting and not any(held):
+            self.fleet.close(self.now_ms)
+            return
+        running = Counter(self.records[job_id].arrival.lane for worker in self._workers for job_id in worker.held)
+        depths = self.queue.depths(int(self.now_ms))
+        load = FleetLoad({lane: depth.queued_tokens for lane, depth in depths.items()}, running)
+        started, gone = self.fleet.look(self.now_ms, load, held)
+        for number in started:
+            self._wake(4 * len(self._workers) + number, self.now_ms + self.fleet.autoscaler.rule.start_ms)
+        for number in set(gone) & set(self._asleep):
+            self._asleep.remove(number)
+        self._wake(3 * len(self._workers), self.now_ms + self.fleet.autoscaler.rule.every_ms)
+
+    def _join(self, number: int) -> None:
+        """A worker that was started is ready, and asks for work."""
+        if self.fleet is not None and self.fleet.ready(number, self.now_ms):
+            self._wake(number, self.now_ms)
 
     def _bury(self, number: int) -> None:
         self._land(number)
@@ -271,7 +310,8 @@ class Simulation:
             self._finish(number)
         self._take(number)
         if not worker.policy.has_work:
-            self._sleep(number)
+            if self.fleet is None or not self.fleet.emptied(number, self.now_ms):
+                self._sleep(number)
             return
         if worker.coaster is not None and self._go_on(number, worker, worker.coaster):
             return
@@ -358,7 +398,7 @@ class Simulation:
                 observer.ended(record)
 
     def _take(self, number: int) -> None:
-        if self.queue is None:
+        if self.queue is None or (self.fleet is not None and not self.fleet.serves(number)):
             return
         policy, more = self._workers[number].policy, True
         while more and self._waiting:

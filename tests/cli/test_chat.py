@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from fairlane.cli import main as cli
-from fairlane.cli.chat import Conversation
+from fairlane.cli.chat import ChatSession
 from tests.support.gateway.served import SAID, WAIT_S, Served, serving, settings, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
@@ -70,7 +70,7 @@ async def test_what_goes_wrong_is_one_line(
 async def test_a_refusal_leaves_the_conversation_as_it_was(served: Served) -> None:
     def ask() -> list[dict[str, str]]:
         with httpx.Client(base_url=served.url, headers={"authorization": f"Bearer {served.keys['acme']}"}) as http:
-            talk = Conversation(http, "tiny", None, None, None)
+            talk = ChatSession(http, "tiny", None, None, None)
             talk.ask("one", lambda *_: None, lambda _: None)
             talk.model = "none"
             with suppress(Exception):

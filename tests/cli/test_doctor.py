@@ -109,6 +109,11 @@ def test_a_port_of_another_program_is_a_fault_and_of_a_gateway_none(valkey: Embe
         ({"FAIRLANE_WORKER__KV_MEMORY": "900TiB"}, "memory", "FAIRLANE_WORKER__KV_MEMORY"),
         ({"FAIRLANE_DATA_DIR": "/etc/hostname/inside"}, "data directory", "FAIRLANE_DATA_DIR"),
         ({"FAIRLANE_PORT": "many"}, "settings", "fairlane config show"),
+        (
+            {"FAIRLANE_WORKER__ENGINE": "vllm", "FAIRLANE_WORKER__ENGINE_URL": "http://127.0.0.1:9"},
+            "engine",
+            "FAIRLANE_WORKER__ENGINE_URL",
+        ),
     ],
 )
 def test_what_fails_says_what_to_do(valkey_url: str, environ: dict[str, str], check: str, words: str) -> None:

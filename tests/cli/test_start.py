@@ -2,13 +2,18 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
+from typer.core import TyperGroup
 from typer.testing import CliRunner
 
 from fairlane.cli import main as cli
+from fairlane.cli.main import MODULES
 
 WITHOUT = """
 import sys
@@ -79,3 +84,35 @@ def test_a_settings_file_that_is_none_is_one_line(
     (line,) = done.stderr.splitlines()
     assert done.exit_code == 1
     assert "fairlane.yaml" in line
+
+
+SHOWS = {"list", "ls", "show", "why", "explain", "compare", "lanes", "audit", "doctor"}
+"""Names of commands that list or show something."""
+
+
+def commands(group: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every command below a group, with the words that call it."""
+    for name in group.list_commands(typer.Context(group)):
+        found = group.get_command(typer.Context(group), name)
+        if isinstance(found, TyperGroup):
+            yield from commands(found, (*words, name))
+        else:
+            yield (*words, name), found
+
+
+def test_whatever_lists_or_shows_takes_output() -> None:
+    found = dict(commands(typer.main.get_command(cli.app)))
+    options = {words: {name for field in command.params for name in field.opts} for words, command in found.items()}
+
+    assert len([words for words in found if words[-1] in SHOWS]) >= 14
+    assert not [words for words in found if words[-1] in SHOWS and not {"-o", "--output"} <= options[words]]
+
+
+def test_every_command_says_what_it_does() -> None:
+    assert not [words for words, command in commands(typer.main.get_command(cli.app)) if not command.help]
+
+
+def test_every_command_is_in_the_documents() -> None:
+    documents = "".join(page.read_text() for page in (Path(cli.__file__).parents[2] / "docs").glob("*.md"))
+
+    assert not [words for words in MODULES if f"fairlane {words}" not in documents]

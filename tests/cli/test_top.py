@@ -16,7 +16,7 @@ from textual.pilot import Pilot
 from fairlane.cli.top.app import TopApp
 from fairlane.cli.top.feed import Feed
 from fairlane.cli.top.panels import blocks_panel
-from fairlane.cli.top.picture import BlockMap, Picture, TopLane, TopOverview, TopSpread, TopTenant, TopWorker
+from fairlane.cli.top.picture import Picture, TopBlocks, TopLane, TopOverview, TopSpread, TopTenant, TopWorker
 from tests.support.gateway.served import ADMIN_KEY, CHAT, Served, serving, settings, until
 
 pytestmark = pytest.mark.anyio
@@ -29,13 +29,15 @@ LANES = (
 )
 TENANTS = (TopTenant("acme", 1, 2, 30.0, 10), TopTenant("big", 9, 0, 10.0, 50), TopTenant("zoo", 0, 7, 20.0, 5))
 WORKER = TopWorker("w1", "tiny", blocks_total=100, blocks_free=40, host_slots_total=20, host_slots_free=15)
-MAP = BlockMap(
+MAP = TopBlocks(
     "w1",
     100,
-    [(30, 0, 0, 0), (30, 1, 1, 0), (10, 0, -1, 1), (30, -1, -1, 2)],
-    ["acme", "big"],
-    ["latency", "throughput"],
-    ["used", "cached", "free"],
+    20,
+    runs=[(30, 0, 0, 1), (30, 1, 1, 2), (10, 0, -1, 3), (30, -1, -1, 0)],
+    host_runs=[(5, 1, 1, 4), (15, -1, -1, 0)],
+    tenants=["acme", "big"],
+    lanes=["latency", "throughput"],
+    states=["free", "running", "waiting", "cached", "swapped"],
 )
 FULL = Picture(TopOverview(1_700_000_000.0, LANES, TENANTS, (WORKER,), {"overloaded": 5}), (MAP,))
 
@@ -234,9 +236,7 @@ async def test_a_gateway_without_a_stream_is_asked_again_and_again(live: int) ->
 
 async def test_a_stream_brings_overviews_and_maps() -> None:
     maps = {
-        "workers": [
-            {"worker": "w1", "blocks": 2, "runs": [[2, 0, 0, "used"]], "tenants": ["acme"], "lanes": ["latency"]}
-        ]
+        "workers": [{"worker": "w1", "blocks": 2, "runs": [[2, 0, 0, 1]], "tenants": ["acme"], "lanes": ["latency"]}]
     }
     overview, kv = json.dumps(OVERVIEW), json.dumps(maps)
     stream = f"retry: 2000\n\nevent: overview\ndata: {overview}\n\n: keep-alive\n\nevent: kv\ndata: {kv}\n\n"
@@ -255,14 +255,23 @@ async def test_trouble_is_told_beside_what_was_known(answer: Any, words: str) ->
 
 
 def test_a_cell_of_the_map_shows_what_most_of_its_blocks_are() -> None:
-    def row(picture: Picture, width: int) -> str:
+    def rows(picture: Picture, width: int) -> list[str]:
         panel: Any = blocks_panel(picture, width)
-        return str(panel.renderables[0]).splitlines()[1]
+        return str(panel.renderables[0]).splitlines()[1:]
 
-    assert row(FULL, 200) == "█" * 60 + "▒" * 10 + "·" * 30
-    assert row(FULL, 12) == "█" * 12 + "▒" * 2 + "·" * 6
-    empty = Picture(maps=(BlockMap("w1", 0),))
-    assert str(blocks_panel(empty, 80).renderables[0]).splitlines() == ["w1 0 blocks"]  # type: ignore[union-attr]
+    assert rows(FULL, 202) == ["█" * 30 + "▓" * 30 + "░" * 10 + "·" * 30, "▓" * 5 + "·" * 15]
+    assert rows(FULL, 12) == ["█" * 6 + "▓" * 4, "▓" * 2 + "░" * 2 + "·" * 6, "▓▓▓" + "·" * 7]
+    assert rows(Picture(maps=(TopBlocks("w1"),)), 80) == []
+
+
+async def test_blocks_are_coloured_by_lane_or_by_tenant() -> None:
+    async with TopApp(URL, Teller().run).run_test(size=SMALL) as pilot:
+        by_lane = await shown(pilot)
+        await pilot.press("c", "4")
+        by_tenant = await shown(pilot)
+
+    assert "█ throughput" in by_lane
+    assert "█ big" in by_tenant
 
 
 @pytest.mark.slow

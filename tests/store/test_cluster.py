@@ -231,6 +231,10 @@ async def test_requests_of_tenants_on_all_nodes_are_served(masters: Masters) -> 
         for root in roots:
             assert [outcome for outcome, *_ in await served.ledger(root)] == ["finished"]
             assert (await served.limits(root))["tokens_per_day"].reserved == 0
+        records = (await client.get("/admin/v1/requests", headers=admin)).json()["data"]
+        found = await client.get(f"/admin/v1/requests/{records[0]['request_id']}", headers=admin)
+        assert found.json()["id"] == records[0]["id"]
+    assert sorted(record["tenant"] for record in records) == sorted(roots)
     assert [tenant["id"] for tenant in listed["data"]] == sorted(roots)
 
 

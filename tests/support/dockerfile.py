@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -123,16 +123,21 @@ class Replay:
 
 
 def copy_context(context: Path, target: Path) -> None:
-    """What `.dockerignore` lets into an image, of the files that git knows: a working tree has more than a clone."""
+    """What `.dockerignore` lets into an image, of a clone's files."""
+    rules = [line for line in (context / ".dockerignore").read_text().splitlines() if line and not line.startswith("#")]
+    copy_tracked(context, target, lambda name: is_let_in(name, rules))
+
+
+def copy_tracked(root: Path, target: Path, is_wanted: Callable[[str], bool] = bool) -> None:
+    """The files that git knows or would add: a working tree has more than a clone."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
-        cwd=context, capture_output=True, text=True, check=True,
+        cwd=root, capture_output=True, text=True, check=True,
     ).stdout.splitlines()  # fmt: skip
-    rules = [line for line in (context / ".dockerignore").read_text().splitlines() if line and not line.startswith("#")]
     for name in listed:
-        if is_let_in(name, rules) and (os.path.lexists(context / name)):
+        if is_wanted(name) and os.path.lexists(root / name):
             (target / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(context / name, target / name, follow_symlinks=False)
+            shutil.copy2(root / name, target / name, follow_symlinks=False)
 
 
 def is_let_in(name: str, rules: list[str]) -> bool:

@@ -98,6 +98,20 @@ async def test_the_first_token_says_how_long_its_job_had_waited_when_its_prompt_
     assert [delta.queued_ms for delta in deltas[1:]] == [None, None]
 
 
+@pytest.mark.parametrize(("generated", "taken_ms"), [((), 70.0), (((100,),), None)])
+async def test_the_end_tells_the_steps_and_the_wait_of_who_had_nothing_yet(
+    generated: tuple[tuple[int, ...], ...], taken_ms: float | None
+) -> None:
+    async with desk() as it:
+        it.thread.tell(Lease(job=job(max_tokens=3), epoch=1, arrived_ms_ago=70.0, generated=generated))
+        await it.until(it.ends)
+    (finished,) = [event for each in it.said for event in each.events if isinstance(event, Finished)]
+    assert finished.steps is not None
+    assert finished.steps.taken_ms == taken_ms
+    assert finished.steps.prefill_steps == 1
+    assert finished.steps.decode_steps == 2 - len(generated)
+
+
 async def test_an_idle_engine_says_at_once_what_it_could_start() -> None:
     async with desk() as it:
         report = await it.heard()

@@ -9,6 +9,7 @@ import { access } from "./views/access.js";
 import { audit } from "./views/audit.js";
 import { batches } from "./views/batches.js";
 import { kv } from "./views/kv.js";
+import { moneyView } from "./views/money.js";
 import { overview } from "./views/overview.js";
 import { playground } from "./views/playground.js";
 import { request } from "./views/request.js";
@@ -26,6 +27,7 @@ const VIEWS = [
   { path: "workers", name: "Workers", view: workers, group: "Now" },
   { path: "batches", name: "Batches", view: batches, group: "Now" },
   { path: "tenants", name: "Tenants", view: tenants, one: tenant, group: "Manage" },
+  { path: "money", name: "Money", view: moneyView, group: "Manage" },
   { path: "access", name: "Access", view: access, group: "Manage", needs: mayOwn },
   { path: "audit", name: "Audit", view: audit, group: "Manage" },
   { path: "playground", name: "Playground", view: playground, group: "Try" },

@@ -23,6 +23,8 @@ Owner = tuple[str | None, str | None, BlockState]
 """Tenant, lane and state of a block; None: nobody's."""
 FREE: Owner = (None, None, "free")
 _LANES = tuple(lane.value for lane in LaneName)
+LONGEST_GROUP = 40
+"""Of a group's name as it is told."""
 
 
 def block_map(pool: BlockPool, choices: Iterable[Choice]) -> BlockMap:
@@ -81,8 +83,10 @@ def _host(pool: BlockPool, choices: Sequence[Choice]) -> list[Owner]:
 
 
 def _name(scope: Scope) -> str:
-    """A tenant, or the share group whose tenants keep it together."""
-    return scope[1]
+    """A tenant, whose scope also says since when there is one of that id; or the group whose tenants keep it together,
+    which no tenant can be called."""
+    kind, name = scope
+    return name.rpartition(" ")[0] if kind == "tenant" else f"{kind} {name[:LONGEST_GROUP]}"
 
 
 def _cells(owners: Sequence[Owner]) -> list[tuple[Owner, int]]:

@@ -33,9 +33,18 @@ OF_OPERATORS = {
     "create_service_account",
     "change_rate_limit",
     "upload_trace",
+    "get_trace",
     "simulate",
 }
-OF_OWNERS = {"create_tenant", "delete_tenant", "create_project", "create_token", "list_tokens", "revoke_token"}
+OF_OWNERS = {
+    "replace_prices",
+    "create_tenant",
+    "delete_tenant",
+    "create_project",
+    "create_token",
+    "list_tokens",
+    "revoke_token",
+}
 CHANGES_NOTHING = {"explain"}
 """A POST that viewers may make."""
 

@@ -63,6 +63,9 @@ async def test_a_request_that_went_well_says_who_asked_and_what_it_came_to(serve
         "prompt_tokens": usage["prompt_tokens"],
         "cached_tokens": 0,
         "output_tokens": usage["completion_tokens"],
+        "cost": 0,
+        "gpu_seconds": 0.0,
+        "kv_block_seconds": 0.0,
     }
     assert found["output_tokens"] == usage["completion_tokens"]
     assert found["worker"] == "hand"
@@ -71,6 +74,18 @@ async def test_a_request_that_went_well_says_who_asked_and_what_it_came_to(serve
     assert {"first_token", "ended"} <= set(kinds)
     assert 0 <= found["ttft_ms"] <= found["total_ms"]
     assert found["why"]
+
+
+async def test_what_it_cost_is_at_the_prices_that_held_as_it_came(served: Served) -> None:
+    prices = {"prices": [{"input": 3, "cached_input": 1, "output": 7}]}
+    async with served.http as client:
+        assert (await client.put("/admin/v1/prices", json=prices, headers=OPERATOR)).is_success
+    await served.resources.known_prices.look()
+    usage = (await served.post(CHAT, ASKED, x_request_id="priced")).json()["usage"]
+
+    found = await record(served, "priced")
+
+    assert found["charges"]["cost"] == 3 * usage["prompt_tokens"] + 7 * usage["completion_tokens"]
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", CHAT, "/v1/responses", "/v1/messages"])

@@ -14,11 +14,12 @@ from redis.asyncio import Redis
 from typer.testing import CliRunner, Result
 
 from fairlane.cli import main as cli
+from fairlane.gateway.traces.files import TraceFolder
 from tests.support.gateway.admin_app import ADMIN_KEY, HandFleet, application
 
 
 @contextmanager
-def gateway(store_url: str) -> Iterator[tuple[str, HandFleet]]:
+def gateway(store_url: str, traces: TraceFolder | None = None) -> Iterator[tuple[str, HandFleet]]:
     """The admin API served from a thread; its address and its fleet."""
     listening = socket.create_server(("127.0.0.1", 0))  # connections wait in it until the server is up
     fleet = HandFleet()
@@ -27,7 +28,9 @@ def gateway(store_url: str) -> Iterator[tuple[str, HandFleet]]:
 
     async def serve() -> None:
         async with Redis.from_url(store_url) as redis:
-            config = uvicorn.Config(application(redis, fleet), lifespan="off", log_config=None, ws="none")
+            config = uvicorn.Config(
+                application(redis, fleet, traces=traces), lifespan="off", log_config=None, ws="none"
+            )
             servers.append(uvicorn.Server(config))
             ready.set()
             await servers[0].serve(sockets=[listening])

@@ -57,6 +57,11 @@ class Console:
         found.wait_for()
         return found
 
+    def resize(self, width: int) -> None:
+        """Make it that wide, and let the page take note."""
+        self.page.set_viewport_size({"width": width, "height": 900})
+        self.page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
     def violations(self) -> list[str]:
         """What axe-core finds on the page as it stands: rule, and where."""
         found = self.page.evaluate("() => axe.run(document, {resultTypes: ['violations']})")["violations"]

@@ -31,6 +31,7 @@ VIEWS = (
     "tenants/acme?tab=limits",
     "tenants/acme?tab=settings",
     "tenants/acme?tab=explain",
+    "money",
     "access",
     "audit",
     "playground",
@@ -204,6 +205,40 @@ def test_the_playground_streams_on_both_lanes(served: Server, owner: Console) ->
         assert "12 tokens" in pane.locator(".figures-line").inner_text()
 
 
+def test_a_preemption_is_seen_on_the_map_and_explained(served: Server, owner: Console) -> None:
+    """Throughput work fills the pool; a long prompt of the latency lane takes blocks from it."""
+    page = owner.page
+    urgent = served.tenant("urgent")
+    owner.go("kv")
+    with load(served, served.tenant("patient"), streams=3, tokens=400), served.sdk(urgent, max_retries=0) as client:
+        page.get_by_role("row", name=re.compile("patient.*running.*device")).first.wait_for()
+        is_seen, preempted = False, None
+        while not (is_seen and preempted):
+            client.completions.create(
+                model=MODEL,
+                prompt="river market lantern " * 150,
+                max_tokens=8,
+                extra_headers={"x-fairlane-lane": "latency"},
+            )
+            is_seen |= page.get_by_role("row", name=re.compile("patient.*(waiting|swapped)")).count() > 0
+            preempted = displaced(served, "patient", "urgent")
+        owner.go("requests?tenant=patient")
+        page.get_by_role("row", name=re.compile("[0-9] \u00d7")).first.wait_for()
+        owner.go(f"requests/{preempted}")
+        page.locator("section.why", has_text="preempted").wait_for()
+        page.get_by_role("row", name=re.compile("latency urgent")).first.wait_for()
+
+
+def displaced(server: Server, tenant: str, by: str) -> str | None:
+    """Id of a request of the tenant that had to yield to the other; None: there is none yet."""
+    with server.admin() as admin:
+        for each in admin.get("/requests", params={"tenant": tenant}).json()["data"]:
+            told = admin.get(f"/requests/{each['id']}").json() if each["preemptions"] else {"preemptions": []}
+            if any((one["cause"] or {}).get("tenant") == by for one in told["preemptions"]):
+                return str(each["id"])
+    return None
+
+
 def send(console: Console, key: str) -> None:
     console.page.get_by_label("Tenant key").fill(key)
     console.page.get_by_label("Output at most").fill("12")
@@ -225,11 +260,18 @@ def test_axe_finds_nothing_in_any_view(served: Server, chromium: Any, scheme: st
         for view in VIEWS:
             opened.go(view)
             opened.page.locator(f".view-{view.partition('/')[0]} h1").wait_for()
-            opened.page.wait_for_load_state("networkidle") if "/" in view else None
+            opened.page.locator("[aria-busy]").first.wait_for(state="hidden")
             for width in WIDTHS:
-                opened.page.set_viewport_size({"width": width, "height": 900})
+                opened.resize(width)
                 wide = opened.page.evaluate("document.documentElement.scrollWidth")
                 found[f"{view} at {width}"] = opened.violations() + (["it scrolls sideways"] if wide > width else [])
+        for view, name in (("tenants", "New tenant"), ("tenants/acme?tab=keys", "New key"), ("access", "New token")):
+            opened.go(view)
+            opened.page.get_by_role("button", name=name).click()
+            opened.page.get_by_role("dialog").wait_for()
+            found[name] = opened.violations()
+            opened.page.keyboard.press("Escape")
         assert not opened.faults
 
-    assert not {view: what for view, what in found.items() if what}
+    bad = [f"{view}: {each}" for view, what in found.items() for each in what]
+    assert not bad, "\n".join(bad)

@@ -9,7 +9,7 @@ import pytest
 
 from fairlane.scheduler.planner.steps import SeqId
 from fairlane.scheduler.protocol.lanes import LaneName
-from fairlane.scheduler.protocol.messages import Lease, Outcome, Paused, Preempted, Sampling, TokenDelta
+from fairlane.scheduler.protocol.messages import Cause, Lease, Outcome, Paused, Preempted, Sampling, TokenDelta
 from fairlane.worker.engine.engine import EngineError
 from fairlane.worker.remote import runner as remote_runner
 from fairlane.worker.remote import streams
@@ -107,7 +107,11 @@ def test_a_lane_above_takes_the_place_of_one_below_which_goes_on_after_it(kind: 
         assert not {"a", "b"} & client.ends.keys()
         client.run()
 
-        assert any(isinstance(event, Preempted) for event in client.events)
+        causes = [event.cause for event in client.events if isinstance(event, Preempted)]
+        assert set(causes) == {Cause(resource="slots", lane=LaneName.LATENCY, tenant="tenant", job_id="urgent")}
+        steps = client.ends["urgent"].steps
+        assert steps is not None
+        assert (steps.prefill_tokens, steps.decode_steps) == (len(PROMPT), 2)
         assert client.tokens[SeqId("urgent", 0)] == continuation(PROMPT, 3)
         assert [client.tokens[SeqId(one.job.job_id, 0)] for one in below] == [
             continuation(one.job.prompt, 60) for one in below

@@ -3,7 +3,7 @@
 import { h } from "../dom.js";
 import { blockColour, colours } from "./palette.js";
 
-const LARGEST_CELL = 16;
+const LARGEST_CELL = 30;
 const SMALLEST_CELL = 4;
 const TALLEST = 460;
 const FLASH_MS = 700;

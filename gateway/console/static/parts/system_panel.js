@@ -50,7 +50,7 @@ function summed(points) {
 
 function drawCodes(place, refusals, windowS, isKept) {
   const found = Object.entries(refusals ?? {}).filter(([, n]) => n > 0).sort((a, b) => b[1] - a[1]);
-  const text = JSON.stringify(found);
+  const text = JSON.stringify([found, isKept]);
   if (place.dataset.text === text) return;
   place.dataset.text = text;
   const told = found.map(([code, n]) => h("li", {}, h("code", {}, code), h("strong", {}, count(n))));

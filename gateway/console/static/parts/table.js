@@ -19,11 +19,8 @@ export function table({ caption, columns, key, empty = "Nothing is here." }) {
   const head = columns.map(({ name, class: kind, hidden }) =>
     h("th", { scope: "col", class: kind }, hidden ? h("span", { class: "hidden-label" }, name) : name),
   );
-  const region = h(
-    "div",
-    { class: "scroll", role: "region", "aria-label": caption },
-    h("table", {}, h("caption", { class: "hidden-label" }, caption), h("thead", {}, h("tr", {}, ...head)), body),
-  );
+  const content = h("table", {}, h("caption", { class: "hidden-label" }, caption), h("thead", {}, h("tr", {}, ...head)), body);
+  const region = h("div", { class: "scroll", role: "region", "aria-label": caption }, content);
   const nothing = typeof empty === "string" ? h("p", { class: "empty" }, empty) : empty();
   const element = h("div", { class: "table" }, region, nothing);
   watched.observe(region);

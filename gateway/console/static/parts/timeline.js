@@ -3,10 +3,14 @@
 import { fill, h } from "../dom.js";
 import { duration } from "../format.js";
 
+const TICK_MS = 300;
+const LAST = ["done", "refused", "failed", "stopped"];
+
 export function timeline() {
-  const bar = h("div", { class: "timeline", role: "img" });
+  const bar = h("div", { class: "timeline", role: "img", "aria-label": "Nothing was sent yet" });
   let spans = [];
   let begun = 0;
+  let ticking = 0;
   const made = {
     element: bar,
     state: null,
@@ -14,6 +18,8 @@ export function timeline() {
       spans = [];
       begun = performance.now();
       made.state = null;
+      clearInterval(ticking);
+      ticking = setInterval(draw, TICK_MS); // the state that holds goes on growing
       fill(bar);
     },
     /** From now on it is in this state. */
@@ -23,6 +29,7 @@ export function timeline() {
       if (last) last.until = at;
       spans.push({ state, from: at, until: null });
       made.state = state;
+      if (LAST.includes(state)) clearInterval(ticking);
       draw();
     },
   };

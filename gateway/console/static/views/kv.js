@@ -39,6 +39,9 @@ export async function kv(root, { signal }) {
   follow("kv", signal, (told) => (told === null ? unable() : show(told.workers)));
 }
 
+/** Tenants that keep prefixes together are told as `group NAME`. */
+const isGroup = (name) => name?.includes(" ");
+
 /** The host pool's map in the shape of the other. */
 const hostOf = (map) => ({ ...map, blocks: map.host_blocks, runs: map.host_runs });
 
@@ -57,9 +60,9 @@ function pool(signal) {
     key: (row) => row.key,
     empty: "Every block is free.",
     columns: [
-      { name: "Tenant", cell: (row) => (row.tenant ? tenantLink(row.tenant) : h("span", { class: "muted" }, row.state === "free" ? "–" : "others")) },
+      { name: "Tenant", cell: (row) => (isGroup(row.tenant) ? named(row.tenant) : row.tenant ? tenantLink(row.tenant) : h("span", { class: "muted" }, row.state === "free" ? "–" : "others")) },
       { name: "Lane", cell: (row) => (row.lane ? laneTag(row.lane) : "–") },
-      { name: "State", cell: (row) => [row.state, h("div", { class: "muted small" }, STATES[row.state]?.[1] === row.state ? "" : STATES[row.state]?.[1])] },
+      { name: "State", cell: (row) => h("span", { title: STATES[row.state]?.[1] ?? null }, row.state) },
       { name: "Where", cell: (row) => row.where },
       { name: "Blocks", class: "number", cell: (row) => count(row.blocks) },
       { name: "Share", class: "number", cell: (row) => percent(row.share) },

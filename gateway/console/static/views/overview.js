@@ -27,7 +27,7 @@ export async function overview(root, { fields, signal }) {
 
   function draw() {
     const points = history.points();
-    const from = (points.at(-1)?.at ?? 0) - history.span;
+    const from = Math.max(points[0]?.at ?? 0, (points.at(-1)?.at ?? 0) - history.span);
     for (const [lane, panel] of panels) panel.plot(points, lane, from);
     system.plot(points, from);
   }

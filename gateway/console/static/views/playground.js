@@ -8,12 +8,13 @@ import { eventsOf } from "../parts/sse.js";
 import { timeline } from "../parts/timeline.js";
 
 const LANES = ["latency", "throughput"];
+const LEGEND = [["queued", "waits"], ["prefilling", "prompt is computed"], ["streaming", "streams"], ["preempted", "preempted or paused"]];
 const PATH = "/v1/chat/completions";
 
 export async function playground(root, { signal }) {
   const key = field({ name: "key", label: "Tenant key", type: "password", required: true, hint: "Used for these streams alone, and kept nowhere." });
   const model = field({ name: "model", label: "Model", type: "select", options: [["", "the first that the key may use"]] });
-  const prompt = field({ name: "prompt", label: "Prompt", type: "textarea", required: true, value: "Explain in some paragraphs how a library lends its books fairly when everybody wants the same one." });
+  const prompt = field({ name: "prompt", label: "Prompt", type: "textarea", rows: 2, required: true, value: "Explain in some paragraphs how a library lends its books fairly when everybody wants the same one." });
   const most = field({ name: "max_tokens", label: "Output at most", type: "number", value: 200, hint: "tokens" });
   const copies = field({ name: "copies", label: "Streams on the throughput lane", type: "number", value: 1, hint: "1 to 16: more of them make the latency lane preempt" });
   const panes = Object.fromEntries(LANES.map((lane) => [lane, pane(lane)]));
@@ -42,8 +43,9 @@ export async function playground(root, { signal }) {
   });
   sheet.querySelector(".buttons").prepend(stop);
   root.append(
-    pageHead("Playground", h("span", {}, "One prompt on both lanes at once. What became of a request stands in ", link("#/requests", "Requests"), ".")),
+    pageHead("Playground", h("span", {}, "One prompt on both lanes at once, without chance: both say the same, whatever preempts them. What became of a request stands in ", link("#/requests", "Requests"), ".")),
     card(null, sheet),
+    h("p", { class: "legend" }, ...LEGEND.map(([state, what]) => h("span", {}, h("span", { class: `dot in-${state}` }), what))),
     h("div", { class: "halves" }, ...LANES.map((lane) => panes[lane].element)));
 }
 
@@ -67,13 +69,14 @@ function pane(lane) {
   const state = h("span", { class: "stream-state" }, badge("idle"));
   const figures = h("p", { class: "figures-line muted" }, "Not sent yet.");
   const text = h("div", { class: "stream", tabindex: "0", role: "region", "aria-label": `Answer on the ${lane} lane` });
-  const events = h("ol", { class: "events", role: "log", "aria-label": `What happened on the ${lane} lane` });
+  const events = h("ol");
+  const log = h("div", { class: "events", role: "log", tabindex: "0", "aria-label": `What happened on the ${lane} lane` }, events);
   const line = timeline();
-  const element = h("section", { class: "card pane" }, h("header", {}, h("h2", {}, laneTitle(lane)), state), figures, line.element, text, events);
+  const element = h("section", { class: "card pane" }, h("header", {}, h("h2", {}, laneTitle(lane)), state), figures, line.element, text, log);
   return { element, state, figures, text, events, line };
 }
 
-const TONES = { queued: "info", streaming: "good", done: "good", paused: "warn", preempted: "warn", refused: "bad", failed: "bad", stopped: "" };
+const TONES = { queued: "info", prefilling: "info", streaming: "good", done: "good", paused: "warn", preempted: "warn", refused: "bad", failed: "bad", stopped: "" };
 
 /** One stream; shown in its pane where it has one. */
 async function stream(lane, asked, signal, place) {
@@ -85,6 +88,7 @@ async function stream(lane, asked, signal, place) {
     fill(place.state, badge(state, TONES[state] ?? ""));
     place.line.enter(state, at());
     if (note) place.events.append(h("li", {}, h("span", { class: "muted" }, duration(at())), " ", note));
+    place.events.parentElement.scrollTop = place.events.parentElement.scrollHeight;
   };
   if (place) {
     fill(place.text);
@@ -98,7 +102,7 @@ async function stream(lane, asked, signal, place) {
       signal,
       cache: "no-store",
       headers: { authorization: `Bearer ${asked.key}`, "content-type": "application/json", "x-fairlane-lane": lane, "x-fairlane-progress": "1" },
-      body: JSON.stringify({ model: asked.model, messages: [{ role: "user", content: asked.prompt }], max_tokens: asked.max_tokens, stream: true, stream_options: { include_usage: true } }),
+      body: JSON.stringify({ model: asked.model, messages: [{ role: "user", content: asked.prompt }], max_tokens: asked.max_tokens, temperature: 0, stream: true, stream_options: { include_usage: true } }),
     });
     seen.id = response.headers.get("x-request-id");
     if (!response.ok) return turn("refused", await refusalOf(response));

@@ -1,11 +1,21 @@
 // Signing in: by the admin key or a token, or by the company's identity provider where one is configured.
 
 import { SignedOut } from "../api.js";
-import { fill, h } from "../dom.js";
+import { fill, h, named } from "../dom.js";
 import { field, form } from "../parts/dialog.js";
-import { signIn, singleSignOn } from "../session.js";
+import { signIn } from "../session.js";
 
-export function showSignIn(main, begin, reason) {
+/** The company's identity provider, `{title, path}`; null where none is configured, or an older gateway knows none. */
+async function provider() {
+  try {
+    const response = await fetch("/console/options", { cache: "no-store" });
+    return response.ok ? (await response.json()).sign_in : null;
+  } catch {
+    return null;
+  }
+}
+
+export async function showSignIn(main, begin, reason) {
   const key = field({
     name: "key",
     label: "Admin key or token",
@@ -33,6 +43,6 @@ export function showSignIn(main, begin, reason) {
   const card = h("section", { class: "card sign-in" }, h("h1", {}, "Sign in"), reasonShown, sheet, others);
   fill(main, card);
   key.control.focus();
-  const single = singleSignOn();
-  if (single) fill(others, h("p", {}, "or"), h("a", { class: "button", href: single.url }, `Sign in with ${single.name ?? "single sign-on"}`));
+  const known = await provider();
+  if (known) fill(others, h("p", {}, "or"), h("a", { class: "button", href: known.path }, "Sign in with ", named(known.title)));
 }

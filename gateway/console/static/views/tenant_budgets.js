@@ -107,8 +107,8 @@ function usageTable({ data, total, currency }) {
     { name: "Prompt tokens", class: "number", cell: (line) => amount(line.prompt_tokens) },
     { name: "Cached", class: "number", cell: (line) => amount(line.cached_tokens) },
     { name: "Output tokens", class: "number", cell: (line) => amount(line.output_tokens) },
-    ...(total.cost == null ? [] : [{ name: `Spend${currency ? `, ${currency}` : ""}`, class: "number", cell: (line) => money(line.cost) }]),
-    ...(total.gpu_seconds == null ? [] : [{ name: "Steps' time", class: "number", cell: (line) => duration(1000 * line.gpu_seconds) }]),
+    ...(!total.cost ? [] : [{ name: `Spend${currency ? `, ${currency}` : ""}`, class: "number", cell: (line) => money(line.cost) }]),
+    ...(!total.gpu_seconds ? [] : [{ name: "Steps' time", class: "number", cell: (line) => duration(1000 * line.gpu_seconds) }]),
   ];
   const shown = table({ caption: "Usage by lane, model and key", columns, key: (line) => `${line.lane}/${line.model}/${line.key}`, empty: "No request of this tenant was settled in these days." });
   shown.update(data.length ? [...data, total] : []);

@@ -1,14 +1,14 @@
 // A tenant's limits: what each is, what stands against it, and whether it refuses or only counts.
 
 import { change, get } from "../api.js";
-import { fill, h, named, setText, toast } from "../dom.js";
+import { fill, h, setText, toast } from "../dom.js";
 import { words } from "../format.js";
 import { every } from "../live.js";
 import { field, form } from "../parts/dialog.js";
-import { card, isCounted, laneTag, limitMeter } from "../parts/pieces.js";
-import { table } from "../parts/table.js";
+import { card, isCounted, limitMeter } from "../parts/pieces.js";
 import { mayChange } from "../session.js";
 import { LIMITS } from "../parts/limits.js";
+import { narrower } from "./tenant_narrower.js";
 
 const EVERY_MS = 3000;
 
@@ -25,7 +25,7 @@ export async function limits(place, state) {
     fields.forEach(({ element }) => element.querySelectorAll("input").forEach((input) => (input.disabled = true)));
     place.append(card("Limits", h("p", { class: "note" }, "Your role may see limits, not change them."), h("div", { class: "limit-rows" }, ...rows.map(({ element }) => element))));
   }
-  place.append(perModel(state.tenant));
+  place.append(narrower(state));
   await every(EVERY_MS, state.signal, async () => {
     const quota = await get(`${state.path}/quota`, {}, state.signal);
     for (const [name, meterPlace] of standing) {
@@ -64,19 +64,4 @@ function limitForm(rows, fields, state) {
       toast("Limits are saved.");
     },
   });
-}
-
-function perModel(tenant) {
-  const shown = table({
-    caption: "Limits of one model or lane",
-    key: (by) => `${by.model}/${by.lane}`,
-    empty: "None of this tenant's limits is for one model or one lane alone.",
-    columns: [
-      { name: "Model", cell: (by) => (by.model ? named(by.model) : "any") },
-      { name: "Lane", cell: (by) => (by.lane ? laneTag(by.lane) : "any") },
-      { name: "Limits", cell: (by) => Object.entries(by.limits).map(([name, value]) => h("div", {}, `${words(name)}: ${value.toLocaleString("en")}`)) },
-    ],
-  });
-  shown.update(tenant.limits_by);
-  return card("Limits of one model or lane", shown.element);
 }

@@ -6,6 +6,7 @@ import { ago, count, duration, rate, short } from "../format.js";
 import { every } from "../live.js";
 import { curve } from "../parts/curve.js";
 import { badge, button, facts, laneTag, loading, meter, pageHead } from "../parts/pieces.js";
+import { table } from "../parts/table.js";
 import { mayChange } from "../session.js";
 
 const EVERY_MS = 2000;
@@ -24,13 +25,19 @@ export async function workers(root, { signal }) {
   });
 
   function make(worker) {
-    const costs = h("div", { class: "curve" }, worker.costs ? curve(worker.costs) : null);
-    return h("article", { class: "card worker" }, h("header", {}, h("h2", {}, named(worker.id)), h("div", { class: "actions" })), h("div", { class: "told" }), costs);
+    const parts = { actions: h("div", { class: "actions" }), told: h("div", { class: "told" }), lanes: lanesTable() };
+    const costs = worker.costs ? h("div", { class: "curve" }, curve(worker.costs)) : null;
+    const card = h("article", { class: "card worker" }, h("header", {}, h("h2", {}, named(worker.id)), parts.actions), parts.told, parts.lanes.element, costs);
+    drawn.set(card, parts);
+    return card;
   }
 }
 
+/** The parts of each card that change. */
+const drawn = new WeakMap();
+
 function update(card, worker) {
-  const actions = card.querySelector(".actions");
+  const { actions, told, lanes } = drawn.get(card);
   const state = worker.draining ? "draining" : "serving";
   if (actions.dataset.state !== state) {
     actions.dataset.state = state;
@@ -38,11 +45,11 @@ function update(card, worker) {
   }
   const kv = worker.blocks_total - worker.blocks_free;
   const host = worker.host_slots_total - worker.host_slots_free;
-  fill(card.querySelector(".told"),
+  fill(told,
     facts([
       ["Model", named(worker.model)],
       ["Up since", ago(worker.started_at)],
-      ["Step", duration(worker.step_ms)],
+      ["Step", worker.step_ms ? duration(worker.step_ms) : "nothing runs"],
       ["Single stream", worker.single_stream_ms ? `${duration(worker.single_stream_ms)} a token` : "not measured yet"],
       ["Prefill", worker.prefill_tokens_per_s ? `${short(worker.prefill_tokens_per_s)} tokens/s` : "not measured yet"],
       ["Sequences", `${count(sum(worker.running))} running of ${count(worker.max_sequences)} at most`],
@@ -51,18 +58,23 @@ function update(card, worker) {
       meter(`KV blocks: ${count(kv)} of ${count(worker.blocks_total)} (${count(worker.block_size)} tokens each)`, [["used", kv]], worker.blocks_total),
       worker.host_slots_total
         ? meter(`Host slots: ${count(host)} of ${count(worker.host_slots_total)}`, [["reserved", host]], worker.host_slots_total)
-        : h("p", { class: "muted" }, "No host memory is set aside for swapping.")),
-    byLane(worker));
+        : h("p", { class: "muted" }, "No host memory is set aside for swapping.")));
+  const names = [...new Set(["running", "waiting", "preempted"].flatMap((field) => Object.keys(worker[field])))].sort();
+  lanes.update(names.map((lane) => ({ lane, running: worker.running[lane], waiting: worker.waiting[lane], preempted: worker.preempted[lane], rate: worker.tokens_per_s[lane] })));
 }
 
-function byLane(worker) {
-  const lanes = [...new Set([...Object.keys(worker.running), ...Object.keys(worker.waiting), ...Object.keys(worker.preempted)])].sort();
-  const cell = (values, lane, shown = count) => h("td", { class: "number" }, shown(values[lane] ?? 0));
-  if (!lanes.length) return h("p", { class: "muted" }, "It runs nothing.");
-  return h("div", { class: "scroll" }, h("table", {}, h("caption", { class: "hidden-label" }, "By lane"),
-    h("thead", {}, h("tr", {}, ...["Lane", "Running", "Waiting", "Preempted", "Tokens/s"].map((name, i) => h("th", { scope: "col", class: i ? "number" : null }, name)))),
-    h("tbody", {}, ...lanes.map((lane) => h("tr", {}, h("td", {}, laneTag(lane)), cell(worker.running, lane), cell(worker.waiting, lane), cell(worker.preempted, lane), cell(worker.tokens_per_s, lane, rate))))));
-}
+const lanesTable = () => table({
+  caption: "By lane",
+  key: ({ lane }) => lane,
+  empty: "It runs nothing.",
+  columns: [
+    { name: "Lane", cell: ({ lane }) => laneTag(lane) },
+    { name: "Running", class: "number", cell: ({ running }) => count(running ?? 0) },
+    { name: "Waiting", class: "number", cell: ({ waiting }) => count(waiting ?? 0) },
+    { name: "Preempted", class: "number", cell: ({ preempted }) => count(preempted ?? 0) },
+    { name: "Tokens/s", class: "number", cell: (each) => rate(each.rate ?? 0) },
+  ],
+});
 
 function drainButton(worker) {
   const verb = worker.draining ? "undrain" : "drain";

@@ -85,6 +85,7 @@ def check(world: World) -> None:
     assert device["cached"] == planner._pool.cache.idle
     assert held(found).keys() == {choice.job.tenant for choice in table.values()}
     assert held(found).total() == len(table)
+    assert set(found.tenants) <= set(TENANTS), "what is cached is told by its tenant"
     assert device["clean"] == len(planner._pool.slots.copies) == host["copy"]
     assert host["swapped"] == slots.total()
     assert all(first[1:] != second[1:] for first, second in zip(found.runs, found.runs[1:], strict=False))

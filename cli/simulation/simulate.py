@@ -9,9 +9,9 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from fairlane.cli import simulate_report as report
 from fairlane.cli.client import CommandError
-from fairlane.cli.simulation_inputs import cut, errors_in_one_line, read_file, read_workers, refusals, resized
+from fairlane.cli.simulation import simulate_report as report
+from fairlane.cli.simulation.inputs import cut, errors_in_one_line, read_file, read_workers, refusals, resized
 from fairlane.scheduler.simulation.scenario import Scenario, check_load
 from fairlane.scheduler.simulation.synthetic_tenants import SyntheticTenants, lane_tiers
 

@@ -1,0 +1,166 @@
+"""`fairlane advise`: from a trace and what a worker is, how many are needed, which targets could be tighter, how near
+tenants are to their limits, and what other settings would shed or delay: with the simulated evidence.
+"""
+
+import multiprocessing
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress, TaskID
+
+from fairlane.cli.client import CommandError
+from fairlane.cli.printer import Output, OutputForm, Shows
+from fairlane.cli.simulation import advise_report as report
+from fairlane.cli.simulation.inputs import cut, errors_in_one_line, read_file, read_workers, refusals
+from fairlane.cli.simulation.simulate import BadRowPolicy, Costs, HardwareName, LatencyShare, Seed, Slice, Tenants, Zipf
+from fairlane.scheduler.protocol.lanes import LaneName
+from fairlane.scheduler.simulation.advice import Case, PlayAll, Question, advise, play
+from fairlane.scheduler.simulation.scenario import busiest, check_load
+from fairlane.scheduler.simulation.sizing import ATTAINMENT, Verdict, alone_kept
+from fairlane.scheduler.simulation.synthetic_tenants import Tier, lane_tiers
+from fairlane.scheduler.simulation.trace import TraceRow, scale_load
+
+MOST_PROCESSES = 8
+MOST_MS = 1e9
+
+app = typer.Typer(add_completion=False)
+Option = typer.Option
+
+TraceFile = Annotated[Path, Option("--trace", metavar="FILE", help="A recorded trace, or what `simulate` reads.")]
+WorkersCosts = Annotated[
+    str | None, Option("--workers-costs", metavar="URL", help="What a worker is: from a running one's metrics port.")
+]
+Load = Annotated[float, Option(help="How many times as fast as recorded.")]
+Requests = Annotated[
+    int, Option(min=0, help="Play so many in a row, those that ask for the most work in their time; 0: all.")
+]
+TtftS = Annotated[float | None, Option("--ttft-s", help="The latency lane's target for the first token; else 1.")]
+TpotMs = Annotated[
+    float | None, Option("--tpot-ms", help="The same for each later one; else 3 times a single stream's, 100 at most.")
+]
+Processes = Annotated[
+    int | None, Option(min=1, max=64, help="Simulations side by side. [default: as many as there are processors]")
+]
+Knobs = Annotated[bool, Option("--knobs/--no-knobs", help="Try tighter targets and other settings too.")]
+
+
+@app.command(cls=Shows)
+def advise_command(
+    trace: TraceFile,
+    hardware: HardwareName = None,
+    costs: Costs = None,
+    workers_costs: WorkersCosts = None,
+    load: Load = 1.0,
+    part: Slice = None,
+    requests: Requests = 2_000,
+    ttft_s: TtftS = None,
+    tpot_ms: TpotMs = None,
+    tenants: Tenants = 8,
+    zipf: Zipf = 1.0,
+    latency_share: LatencyShare = 0.3,
+    seed: Seed = 0,
+    bad_rows: BadRowPolicy = "fail",
+    knobs: Knobs = True,
+    processes: Processes = None,
+    output: Output = OutputForm.TABLE,
+) -> None:
+    """Say how many workers a trace needs, and what could be set otherwise, each with the simulation that shows it.
+
+    A count of workers does where 99 % of the latency lane's requests keep its target for the first token and 99 % its
+    target for later ones, 99 % of the throughput lane's their first token's, and that lane's backlog drains.
+    """
+    with errors_in_one_line():
+        calibration = read_workers(costs, workers_costs, hardware)
+        read = read_file(trace, calibration.kv_tokens, bad_rows)
+        rows = cut(trace, read, part)
+        with refusals():
+            rows = [*scale_load(rows, check_load(load))]
+            targets = lane_tiers(latency_share, single_stream_ms=calibration.hardware.single_stream_ms)
+            tiers = tuple(_with_targets(tier, ttft_s, tpot_ms) for tier in targets)
+            stretch = busiest(rows, requests or len(rows), calibration)
+            question = Question(
+                rows=stretch.rows,
+                calibration=calibration,
+                tiers=tiers,
+                tenants=tenants,
+                zipf=zipf,
+                weights={name: tenant.weight for name, tenant in read.tenants.items()},
+                seed=seed,
+            )
+        _check_attainable(rows, question)
+        at_once = processes or min(MOST_PROCESSES, os.cpu_count() or 1)
+        with players(question, at_once) as play_all:
+            advice = advise(question, play_all, at_once=at_once, with_knobs=knobs)
+        report.present(trace.name, load, rows, read, stretch, question, advice, output)
+
+
+def _with_targets(tier: Tier, ttft_s: float | None, tpot_ms: float | None) -> Tier:
+    """Raises ValueError for what is no time."""
+    if tier.lane is not LaneName.LATENCY:
+        return tier
+    tier = tier if ttft_s is None else replace(tier, ttft_ms=_checked("ttft_s", ttft_s) * 1e3)
+    return tier if tpot_ms is None else replace(tier, tpot_ms=_checked("tpot_ms", tpot_ms))
+
+
+def _checked(name: str, value: float) -> float:
+    if not 0.0 < value <= MOST_MS:
+        raise ValueError(f"{name} must be above 0 and at most {MOST_MS:g}, not {value:g}")
+    return value
+
+
+def _check_attainable(rows: Sequence[TraceRow], question: Question) -> None:
+    """No number of workers helps prompts that take too long on one alone. Raises CommandError."""
+    tier = question.tier(LaneName.LATENCY)
+    ttft_ms, unnamed = tier.ttft_ms, tier.share > 0.0
+    asked = [row for row in rows if row.lane is LaneName.LATENCY or (row.lane is None and unnamed)]
+    share = alone_kept(asked, question.calibration, ttft_ms) if asked else 1.0
+    if share < ATTAINMENT:
+        raise CommandError(
+            f"on such a worker, alone, {100.0 * share:.1f} % of the latency lane's requests have their first token "
+            f"within {ttft_ms / 1e3:g} s: no number of workers keeps that (a longer --ttft-s, or other hardware)"
+        )
+
+
+@contextmanager
+def players(question: Question, processes: int) -> Iterator[PlayAll]:
+    """Who plays cases, in so many processes; under a progress bar where somebody watches. Raises CommandError."""
+    console = Console(stderr=True)
+    context = multiprocessing.get_context("spawn")  # threads of a progress bar are not to be forked
+    with (
+        ProcessPoolExecutor(processes, mp_context=context, initializer=_begin, initargs=(question,)) as pool,
+        Progress(console=console, transient=True, disable=not console.is_terminal) as progress,
+    ):
+        task = progress.add_task("simulating", total=0)
+        try:
+            yield lambda cases: _play_all(pool, progress, task, cases)
+        except BrokenProcessPool:
+            raise CommandError("a simulation was killed, perhaps for its memory: play fewer --requests") from None
+
+
+def _play_all(pool: ProcessPoolExecutor, progress: Progress, task: TaskID, cases: Sequence[Case]) -> list[Verdict]:
+    progress.update(task, total=(progress.tasks[task].total or 0) + len(cases))
+    found = []
+    for verdict in pool.map(_play, cases):
+        found.append(verdict)
+        progress.advance(task)
+    return found
+
+
+_question: list[Question] = []
+"""Of this process, which plays nothing else."""
+
+
+def _begin(question: Question) -> None:
+    _question[:] = [question]
+
+
+def _play(case: Case) -> Verdict:
+    return play(_question[0], case)

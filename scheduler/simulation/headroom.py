@@ -1,0 +1,95 @@
+"""How near tenants came to their limits in a recorded trace, and what their limits refused."""
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from fairlane.scheduler.simulation.trace import NO_DEMAND, Trace, TraceRow
+
+MINUTE_MS, DAY_MS = 60_000.0, 86_400_000.0
+_Amount = Callable[[TraceRow], int]
+
+
+def _prompt(row: TraceRow) -> int:
+    return row.prompt_tokens
+
+
+def _output(row: TraceRow) -> int:
+    return row.choices * row.output_tokens
+
+
+def _tokens(row: TraceRow) -> int:
+    return _prompt(row) + _output(row)
+
+
+_WINDOWS: Mapping[str, tuple[float, _Amount]] = {
+    "requests_per_minute": (MINUTE_MS, lambda _: 1),
+    "tokens_per_minute": (MINUTE_MS, _tokens),
+    "input_tokens_per_minute": (MINUTE_MS, _prompt),
+    "output_tokens_per_minute": (MINUTE_MS, _output),
+    "tokens_per_day": (DAY_MS, _tokens),
+    "tokens_per_month": (31 * DAY_MS, _tokens),
+}
+_LARGEST: Mapping[str, _Amount] = {"max_prompt_tokens": _prompt, "max_output_tokens": lambda row: row.output_tokens}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Headroom:
+    """One limit of one tenant."""
+
+    tenant: str
+    limit: str
+    stated: int
+    used: float
+    """Most of it in any such time; where the trace is shorter than a day or a month, what that long would come to at
+    the trace's mean rate."""
+    is_projected: bool
+    """The trace is shorter than the limit's time."""
+    refused: int
+    """Requests of the tenant that a limit of its own refused, whichever it was."""
+
+
+def headroom(trace: Trace) -> list[Headroom]:
+    """Each limit that the trace states and can say something of, the tightest first."""
+    served: dict[str, list[TraceRow]] = {}
+    refused: Counter[str] = Counter()
+    for row in trace.rows:
+        if row.tenant is None:
+            continue
+        if row.outcome in NO_DEMAND:
+            refused[row.tenant] += 1
+        else:
+            served.setdefault(row.tenant, []).append(row)
+    length_ms = trace.rows[-1].at_ms if trace.rows else 0.0
+    found = [
+        _of(tenant, name, stated, served.get(tenant, []), length_ms, refused[tenant])
+        for tenant, told in trace.tenants.items()
+        for name, stated in told.limits.items()
+        if name in _WINDOWS or name in _LARGEST
+    ]
+    return sorted(found, key=lambda each: each.used / max(1, each.stated), reverse=True)
+
+
+def _of(tenant: str, name: str, stated: int, rows: list[TraceRow], length_ms: float, refused: int) -> Headroom:
+    if name in _LARGEST:
+        used, is_projected = float(max(map(_LARGEST[name], rows), default=0)), False
+    else:
+        window_ms, amount = _WINDOWS[name]
+        is_projected = window_ms > MINUTE_MS and length_ms < window_ms
+        used = float(most_within(rows, window_ms, amount))
+        if is_projected:
+            used *= window_ms / max(MINUTE_MS, length_ms)
+    return Headroom(tenant=tenant, limit=name, stated=stated, used=used, is_projected=is_projected, refused=refused)
+
+
+def most_within(rows: Iterable[TraceRow], window_ms: float, amount: _Amount) -> int:
+    """The most that requests came to which arrived within any such time; `rows` in order."""
+    inside: deque[TraceRow] = deque()
+    now = most = 0
+    for row in rows:
+        inside.append(row)
+        now += amount(row)
+        while row.at_ms - inside[0].at_ms >= window_ms:
+            now -= amount(inside.popleft())
+        most = max(most, now)
+    return most
