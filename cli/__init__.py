@@ -3,6 +3,7 @@
     main.py             the entry point: finds the subcommand, imports only what that one needs
     serve.py            `serve`: embedded store, one gateway and one worker on one machine
     embedded_store.py   Valkey as a child process, in a private directory
+    extras.py           which packages an extra brings, and whether they are there
     printer.py          what every command shows things with: tables, JSON, YAML
     client.py           the way to a gateway's admin API, files; shared by those below
     tenants.py          `tenants`, `tenants apply`

@@ -2,15 +2,14 @@
 
 import importlib
 import os
-import re
 import sys
-from importlib import metadata
 from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
-NAME = "fairlane"
+from fairlane.cli.extras import NAME, packages_of, version
+
 COMPLETE = "_FAIRLANE_COMPLETE"
 """In the environment of a call by a shell's completion."""
 MODULES = {
@@ -95,15 +94,10 @@ def refuse(complaint: str) -> NoReturn:
 
 
 def _need(extra: str) -> None:
-    """Refuse where a package of the extra is not installed; looked at are names alone, which costs no import."""
-    for requirement in metadata.requires(NAME) or ():
-        name, _, marker = requirement.partition(";")
-        if f'extra == "{extra}"' in marker and "sys_platform" not in marker:
-            package = re.split(r"[^\w.-]", name.strip(), maxsplit=1)[0]
-            try:
-                metadata.distribution(package)
-            except metadata.PackageNotFoundError:
-                refuse(f"{package} is not installed: this needs {NAME}[{extra}]")
+    """Refuse where a package of the extra is not installed."""
+    for package in packages_of(extra):
+        if version(package) is None:
+            refuse(f"{package} is not installed: this needs {NAME}[{extra}]")
 
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -111,13 +105,13 @@ app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, pret
 
 def _show_version(asked: bool) -> None:
     if asked:
-        typer.echo(f"{NAME} {metadata.version(NAME)}")
+        typer.echo(f"{NAME} {version(NAME)}")
         raise typer.Exit
 
 
 @app.callback()
 def root(
-    version: Annotated[
+    show_version: Annotated[
         bool, Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:

@@ -11,7 +11,7 @@ from fairlane.scheduler.protocol.otlp import check_traces
 from fairlane.scheduler.protocol.settings import SettingsError
 from fairlane.worker.config import WorkerSettings, parse, read, start_logging
 from fairlane.worker.engine.engine import EngineError, OpenedEngine
-from fairlane.worker.model.files import ModelError, check_name
+from fairlane.worker.model.files import ModelError, check_installed, check_name
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +27,8 @@ def main(arguments: Sequence[str], environ: MutableMapping[str, str]) -> int:
         settings = read(line, environ)
         check_traces(environ)
         check_name(settings.model)
+        if settings.worker.engine == "own":
+            check_installed(settings.model)
     except (SettingsError, ModelError) as error:
         sys.stderr.write(f"{error}\n")
         return BAD_SETTINGS

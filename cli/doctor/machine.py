@@ -11,7 +11,7 @@ import httpx
 
 from fairlane.cli.config import masked
 from fairlane.cli.doctor.findings import Finding, fail, ok, warn
-from fairlane.cli.doctor.software import version
+from fairlane.cli.extras import version
 from fairlane.gateway.__main__ import OTHER_FILES
 from fairlane.gateway.config import GatewaySettings
 from fairlane.gateway.http.ports import PortRefused, check_ports

@@ -2,15 +2,14 @@
 
 import os
 import platform
-import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib import metadata
 from pathlib import Path
 
 from fairlane.cli.doctor.findings import Finding, fail, ok, warn
+from fairlane.cli.extras import packages_of, version
 from fairlane.scheduler.protocol.settings import DEFAULT_MODEL
 from fairlane.worker.config import WorkerSettings
 from fairlane.worker.model.files import ModelError, check_name
@@ -45,30 +44,12 @@ def _versions() -> Finding:
     return ok("versions", found)
 
 
-def version(package: str) -> str | None:
-    """Of an installed package; None where it is not."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
 def _extra(extra: str) -> Finding:
     lacking = [name for name in packages_of(extra) if version(name) is None]
     name = f"fairlane[{extra}]"
     if lacking:
         return warn(name, f"without {', '.join(lacking)}", f"to run a {extra} here: pip install '{name}'")
     return ok(name, "all packages are there")
-
-
-def packages_of(extra: str) -> list[str]:
-    """Names of the packages that an extra brings on every platform."""
-    found = []
-    for requirement in metadata.requires("fairlane") or ():
-        named, _, marker = requirement.partition(";")
-        if re.search(rf"""extra == ['"]{extra}['"]""", marker) and "sys_platform" not in marker:
-            found.append(re.split(r"[^\w.-]", named.strip(), maxsplit=1)[0])
-    return found
 
 
 def _torch() -> Finding:

@@ -24,7 +24,7 @@ from fairlane.scheduler.queue.types import LaneDepth
 
 WINDOW_SLOTS = 6
 """Slots that have closed and are looked back over, beside the current one."""
-HEARD_FOR_S = 2.0
+HEARD_FOR_S = 4.0
 """The store is not asked again before: gateways tell it something every five seconds."""
 SILENT_AFTER_MS = 15_000
 """What a gateway that was silent for so long had in hand is not there any more."""

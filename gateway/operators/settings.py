@@ -32,7 +32,7 @@ class SignInSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     scopes: Annotated[tuple[Short, ...], msgspec.Meta(max_length=32)] = ("openid", "profile", "email")
     algorithms: Annotated[tuple[Algorithm, ...], msgspec.Meta(min_length=1, max_length=10)] = ("RS256",)
     name_claim: ClaimPath = "email"
-    """What the audit log calls the user; `sub` where a user has none."""
+    """What the audit log calls the user; `sub` where there is none, or an email that is not verified."""
     roles_claim: ClaimPath = "groups"
     roles: Annotated[dict[str, Role], msgspec.Meta(max_length=1_000)] = {}
     """The claim's value → role; of several the one that may most. A user with none of them is refused."""

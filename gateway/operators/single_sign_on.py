@@ -125,7 +125,9 @@ class SingleSignOn:
         known = [section.roles[each] for each in texts(claims, section.roles_claim) if each in section.roles]
         if not known:
             raise ApiError("Your identity provider gives you no role here.", "role_not_allowed")
-        said = [each for each in (*texts(claims, section.name_claim), sub) if each.isprintable() and each.strip()]
+        is_proven = section.name_claim != "email" or claims.get("email_verified", True) is True
+        named = texts(claims, section.name_claim) if is_proven else []
+        said = [each for each in (*named, sub) if each.isprintable() and each.strip()]
         if not said:
             raise invalid_token()
         return Operator(name=said[0][:LONGEST_TEXT], role=max(known, key=list(Role).index), kind="user")

@@ -12,6 +12,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -237,15 +238,24 @@ class RequestRecorder:
         self.dropped += sum(max(0, lot.came - lot.most) for lot in (self._special, self._plain)) + lost
         del self._unwritten[:lost]
         self._special, self._plain = _Lot(MOST_A_FLUSH), _Lot(MOST_A_FLUSH)
-        await self._ask_places()
+        with suppress(*STORE_ERRORS):
+            await self._ask_places()
         now_s = asyncio.get_running_loop().time()
         running = self._with_news(now_s)
         ended, gone = self._unwritten[: 2 * MOST_A_FLUSH], [*self._gone.items()]
         if not (ended or running or gone or any(live.written_s for live in self._live.values())):
             return
-        await self._store.write(ended, [self._told(live) for live in running], gone)
+        told = [self._told(live) for live in running]
         for live in running:
-            live.written_s, live.has_news = now_s, False
+            live.has_news = False  # what is heard while that is written is news again
+        try:
+            await self._store.write(ended, told, gone)
+        except BaseException:
+            for live in running:
+                live.has_news = True
+            raise
+        for live in running:
+            live.written_s = now_s
             if live.id not in self._live:  # it ended while that was written
                 self._gone[live.id] = packed_names(live.record)
         del self._unwritten[: len(ended)]
@@ -304,7 +314,8 @@ class RequestRecorder:
         if waiting:
             asked: list[Awaitable[int | None]] = [self._queues.position(live.job) for live in waiting]
             for live, place in zip(waiting, await asyncio.gather(*asked), strict=True):
-                live.place(place)
+                if live.id in self._live:  # else it ended meanwhile
+                    live.place(place)
 
 
 def _is_special(live: LiveRecord) -> bool:

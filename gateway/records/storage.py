@@ -47,11 +47,12 @@ class RecordStore:
         self, ended: Sequence[EndedRecord], running: Sequence[RequestRecord], gone: Iterable[tuple[str, str]] = ()
     ) -> None:
         """Note what has ended, how far it is what runs, and what runs no more: the last by id and packed names."""
-        await self._write(self._gateway_id, ended, running, gone)
+        await self._write(self._gateway_id, LIVE_MS, ended, running, gone)
 
     async def settle_lost(self, gateway_id: str, record: RequestRecord) -> None:
         """A request of another gateway, which is gone, has ended: it was settled in its place."""
-        await self._write(gateway_id, [EndedRecord(record, is_special=True)], (), [(record.id, packed_names(record))])
+        ended = [EndedRecord(record, is_special=True)]
+        await self._write(gateway_id, 0, ended, (), [(record.id, packed_names(record))])
 
     async def find(self, name: str) -> RequestRecord | None:
         """A record by its id or another of its names."""
@@ -83,11 +84,12 @@ class RecordStore:
     async def _write(
         self,
         gateway_id: str,
+        live_ms: int,
         ended: Sequence[EndedRecord],
         running: Sequence[RequestRecord],
         gone: Iterable[tuple[str, str]],
     ) -> None:
-        args: list[bytes | str | float] = [gateway_id, self._most, int(self._most * PLAIN_SHARE), LIVE_MS, len(ended)]
+        args: list[bytes | str | float] = [gateway_id, self._most, int(self._most * PLAIN_SHARE), live_ms, len(ended)]
         for each in ended:
             record = each.record
             args += (record.id, record.ended_ms, int(each.is_special), packed_names(record), encode(record))

@@ -140,10 +140,17 @@ local function write_ledger(reservation, day, prompt, cached, output)
   local lane, model, key = reservation[F_LANE], reservation[F_MODEL], reservation[F_KEY]
   local in_price, cached_price, out_price = reservation[F_INPUT_PRICE], reservation[F_CACHED_PRICE], reservation[F_OUTPUT_PRICE]
   local spend = (prompt - cached) * in_price + cached * cached_price + output * out_price
-  redis.call('XADD', prefix .. 'ledger:' .. reservation[F_TENANT], 'MAXLEN', '~', ARGV[9], '*', 'entry',
-    now .. '\t' .. reservation_id .. '\t' .. key .. '\t' .. model .. '\t' .. lane .. '\t' .. prompt .. '\t' .. cached ..
-    '\t' .. output .. '\t' .. ARGV[7] .. '\t' .. ARGV[2], 'costs',
-    string.format('%.0f\t%.0f\t%.0f\t%.0f\t', spend, in_price, cached_price, out_price) .. ARGV[10] .. '\t' .. ARGV[11])
+  local entry = now .. '\t' .. reservation_id .. '\t' .. key .. '\t' .. model .. '\t' .. lane .. '\t' .. prompt .. '\t' ..
+    cached .. '\t' .. output .. '\t' .. ARGV[7] .. '\t' .. ARGV[2]
+  local ledger = prefix .. 'ledger:' .. reservation[F_TENANT]
+  if in_price + out_price > 0 then
+    redis.call('XADD', ledger, 'MAXLEN', '~', ARGV[9], '*', 'entry', entry, 'costs',
+      string.format('%.0f\t%.0f\t%.0f\t%.0f\t', spend, in_price, cached_price, out_price) .. ARGV[10] .. '\t' .. ARGV[11])
+  elseif ARGV[10] ~= '0' or ARGV[11] ~= '0' then
+    redis.call('XADD', ledger, 'MAXLEN', '~', ARGV[9], '*', 'entry', entry, 'costs', '0\t0\t0\t0\t' .. ARGV[10] .. '\t' .. ARGV[11])
+  else
+    redis.call('XADD', ledger, 'MAXLEN', '~', ARGV[9], '*', 'entry', entry)
+  end
   local month, of_month = names_of(day)
   local usage = prefix .. 'usage:' .. reservation[F_TENANT] .. ':' .. month .. '-' .. of_month
   local group = lane .. '\t' .. model .. '\t' .. key

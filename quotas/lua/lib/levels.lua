@@ -39,16 +39,15 @@ end
 -- through all of it again and again, which costs more than this.
 local function parse(card)
   local state, number, mask = struct.unpack(CARD, card)
-  local with_spend = mask >= WITH_SPEND
+  local with_spend, last = mask >= WITH_SPEND, OF_TOKENS
   local found = {limits = {struct.unpack(LIMITS, card, LIMITS_FROM)}, rules = {}, state = state, number = number,
     shadow = NONE_IN_SHADOW, is_paced = false}
-  found.limits[#RULES - 1], found.limits[#RULES] = -1, -1
   if with_spend then
-    found.limits[#RULES - 1], found.limits[#RULES] = struct.unpack(SPEND_LIMITS, card, CARD_BYTES + 1)
-    mask = mask - WITH_SPEND
+    found.limits[OF_TOKENS + 1], found.limits[OF_TOKENS + 2] = struct.unpack(SPEND_LIMITS, card, CARD_BYTES + 1)
+    mask, last = mask - WITH_SPEND, #RULES
   end
-  found.shadow = mask > 0 and in_shadow(mask) or NONE_IN_SHADOW
-  for place = 1, #RULES do
+  if mask > 0 then found.shadow = in_shadow(mask) end
+  for place = 1, last do
     if found.limits[place] >= 0 then
       found.rules[#found.rules + 1] = RULES[place]
       found.is_paced = found.is_paced or RULES[place].is_paced

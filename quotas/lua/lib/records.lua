@@ -6,6 +6,7 @@
 -- money; after them a tenant's models, lanes and tenants above as JSON, or a key's tenant.
 local CARD, LIMITS, CARD_BYTES, LIMITS_FROM = '<ddd', '<dddddddddd', 104, 25
 local WITH_SPEND, SPEND_LIMITS, SPEND_BYTES = 1048576, '<dd', 16
+local OF_TOKENS = 10 -- limits that every card has
 local ACTIVE, DELETED, STATES = 1, 3, {'active', 'suspended', 'deleted', 'revoked'}
 local NONE = '\0\0\0\0\0\0\240\191' -- -1 as a double
 local ZEROS = '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0' -- three doubles
@@ -32,7 +33,8 @@ local SLICE_FORMAT, SLICE_BYTES = '<dddd', 32 -- {number, requests, input, outpu
 local function unpack_figures(stored)
   local figures = {struct.unpack(FIGURES, stored or NO_FIGURES)}
   local from, beside = FIGURES_BYTES, stored and (#stored - FIGURES_BYTES) % SLICE_BYTES or 0
-  for place = BATCH + 1, ZERO do figures[place] = 0 end
+  figures[BATCH + 1], figures[BATCH + 2], figures[BATCH + 3] = 0, 0, 0
+  figures[HELD_SPEND], figures[DAY_SPEND], figures[MONTH_SPEND], figures[ZERO] = 0, 0, 0, 0
   if beside > 0 then
     figures[BATCH + 1], figures[BATCH + 2], figures[BATCH + 3] = struct.unpack(BATCH_FIGURES, stored, from + 1)
     if beside ~= BATCH_BYTES then

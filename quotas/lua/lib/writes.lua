@@ -41,7 +41,9 @@ local function write_levels(prefix, levels, reservation_key, record)
   for _, level in ipairs(levels) do
     if level.figures[HELD + 1] < 1 then clear(level.figures, HELD) end
     if level.figures[BATCH + 1] < 1 then clear(level.figures, BATCH) end
-    if level.figures[HELD + 1] < 1 and level.figures[BATCH + 1] < 1 then level.figures[HELD_SPEND] = 0 end
+    if level.figures[HELD_SPEND] ~= 0 and level.figures[HELD + 1] < 1 and level.figures[BATCH + 1] < 1 then
+      level.figures[HELD_SPEND] = 0
+    end
     if level.is_rebuilt or level.left or level.closing or #level.older > MOST_BESIDE then write_beside(prefix, level) end
     level.packed = pack_figures(level.figures) .. level.older
     values[size + 1], values[size + 2] = level.key, level.packed
@@ -81,7 +83,7 @@ end
 local function hold(level, requests, input, output, spend)
   local figures = level.figures
   add_to(figures, level.is_batch and BATCH or HELD, requests, input, output)
-  figures[HELD_SPEND] = figures[HELD_SPEND] + spend
+  if spend ~= 0 then figures[HELD_SPEND] = figures[HELD_SPEND] + spend end
 end
 
 -- Counts a new request.
@@ -153,5 +155,7 @@ local function charge(level, input, output, spend)
   local figures = level.figures
   if not level.is_batch then minute_add(level, 0, input, output) end
   figures[DAY_SUM], figures[MONTH_SUM] = figures[DAY_SUM] + input + output, figures[MONTH_SUM] + input + output
-  figures[DAY_SPEND], figures[MONTH_SPEND] = figures[DAY_SPEND] + spend, figures[MONTH_SPEND] + spend
+  if spend ~= 0 then
+    figures[DAY_SPEND], figures[MONTH_SPEND] = figures[DAY_SPEND] + spend, figures[MONTH_SPEND] + spend
+  end
 end

@@ -33,6 +33,7 @@ OF_OPERATORS = {
     "create_service_account",
     "change_rate_limit",
     "upload_trace",
+    "get_trace",
     "simulate",
 }
 OF_OWNERS = {

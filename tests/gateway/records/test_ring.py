@@ -189,6 +189,17 @@ async def test_requests_of_a_gateway_that_has_gone_silent_are_lost_and_in_the_en
     assert await silent.pttl("fl:records:{requests}:live:gw") > 0
 
 
+async def test_who_settles_for_a_lost_gateway_does_not_speak_for_it(bench: AdminBench, store: RecordStore) -> None:
+    running = [record(number, state="running", outcome=None, total_ms=None) for number in (1, 2)]
+    await store.write((), running)
+    await bench.redis.zincrby("fl:records:{requests}:gateways", -(LOST_MS + 1_000), "gw")
+
+    await RecordStore(bench.redis, "other", most=8).settle_lost("gw", record(1, outcome="cancelled"))
+
+    states = {each["request_id"]: each["state"] for each in (await bench.done("GET", "/requests"))["data"]}
+    assert states == {"req-1": "ended", "req-2": "lost"}
+
+
 async def test_a_gateway_that_leaves_takes_along_what_it_ran(bench: AdminBench, store: RecordStore) -> None:
     await store.write(ended(record(1)), [record(2, state="running", outcome=None, total_ms=None)])
 

@@ -1,10 +1,19 @@
 """Money: exact to the nano-unit, fixed at the start of a request, and never beyond a budget."""
 
-import pytest
+import struct
+from datetime import UTC, datetime, timedelta
 
+import pytest
+import redis.asyncio
+
+from fairlane.quotas.api_keys import KeyStore
+from fairlane.quotas.keyspace import of_root
+from fairlane.quotas.ledger import Ledger, RollUp
 from fairlane.quotas.limits import FREE, LARGEST, Limits, Prices
 from fairlane.quotas.prices import LARGEST_PRICE
-from fairlane.quotas.store import Charge, Need, Once
+from fairlane.quotas.redis_store import RedisQuotaStore
+from fairlane.quotas.store import AccessDenied, Charge, Need, Once
+from fairlane.quotas.tenants import TenantStore
 from tests.support.quotas.house import START_MS, House, ask, charge, one, refused
 
 pytestmark = pytest.mark.anyio
@@ -154,3 +163,50 @@ async def test_a_lost_reservation_that_is_noted_anew_is_charged_at_its_price(hou
     await house.store.settle("acme", "f1", charge())
 
     assert await spent(house) == 10 * 150 + 20 * 600
+
+
+async def test_what_an_older_gateway_has_written_is_read_as_free(client: redis.asyncio.Redis) -> None:
+    store, day, group = RedisQuotaStore(client), datetime.now(UTC).date(), "latency\tsmol\t"
+    await TenantStore(client).create({"id": "acme"})
+    await client.hset(f"{of_root('acme')}usage:acme:{day}", group, struct.pack("<4d", 2, 30, 5, 7))
+    entry = "1700000000000\told\t\tsmol\tlatency\t10\t0\t20\t0\tfinished"
+    await client.xadd(f"{of_root('acme')}ledger:acme", {"entry": entry})
+    await store.reserve(ask(prices=PRICES))
+    await store.settle("acme", "f1", charge())
+    ledger = Ledger(client)
+
+    total = (await ledger.usage("acme", "acme", day, day)).total
+    first, second = await ledger.entries("acme", "acme")
+    assert (total.requests, total.prompt_tokens, total.output_tokens, total.spend) == (3, 40, 27, 10 * 150 + 20 * 600)
+    assert [(each.spend, each.prices) for each in (first, second)] == [(0, FREE), (10 * 150 + 20 * 600, PRICES)]
+
+
+async def test_money_is_rolled_up_with_the_days(client: redis.asyncio.Redis) -> None:
+    store, today = RedisQuotaStore(client), datetime.now(UTC).date()
+    await TenantStore(client).create({"id": "acme"})
+    await store.reserve(ask(prices=PRICES))
+    end = Charge(prompt_tokens=10, output_tokens=20, outcome="finished", gpu_us=5, kv_block_ms=9)
+    await store.settle("acme", "f1", end)
+    later = (today.replace(day=1) + timedelta(days=100)).replace(day=1)
+    await RollUp(client, days=31, months=12).tenant("acme", "acme", later)
+
+    first = today.replace(day=1)
+    last = (first + timedelta(days=31)).replace(day=1) - timedelta(days=1)
+    total = (await Ledger(client).usage("acme", "acme", first, last)).total
+    assert (total.spend, total.gpu_us, total.kv_block_ms) == (10 * 150 + 20 * 600, 5, 9)
+
+
+async def test_a_key_with_a_budget_of_money_keeps_its_state(client: redis.asyncio.Redis) -> None:
+    store, keys = RedisQuotaStore(client), KeyStore(client)
+    tenant = await TenantStore(client).create({"id": "acme", "limits": {"spend_per_month": 10**9}})
+    key = (await keys.create(tenant, {"name": "k", "limits": {"spend_per_day": 10**6}})).key
+    await store.reserve(ask(key_id=key.id, prices=PRICES))
+    found = await store.statuses("acme", "acme", key.id)
+    await keys.revoke(tenant, key.id)
+
+    assert {(each.scope, each.name, each.limit) for each in found} == {
+        ("tenant", "spend_per_month", 10**9),
+        ("key", "spend_per_day", 10**6),
+    }
+    with pytest.raises(AccessDenied):
+        await store.reserve(ask("f2", key_id=key.id, prices=PRICES))

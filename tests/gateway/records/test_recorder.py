@@ -1,0 +1,190 @@
+"""Which records a gateway keeps, and when it writes them: over a store and queues that tests write by hand."""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from unittest.mock import AsyncMock
+
+import pytest
+
+from fairlane.gateway.records import recorder as recorders
+from fairlane.gateway.records.live import LiveRecord
+from fairlane.gateway.records.record import RequestRecord
+from fairlane.gateway.records.recorder import RefusedRequest, RequestRecorder
+from fairlane.gateway.records.storage import EndedRecord, RecordStore
+from fairlane.gateway.requests.request import LiveJob
+from fairlane.quotas.store import Charge
+from fairlane.scheduler.protocol.messages import Outcome, Preempted, Resumed
+from fairlane.store.errors import StoreUnavailable
+from tests.support.gateway.one_job import job
+
+pytestmark = pytest.mark.anyio
+
+
+class HandStore(RecordStore):
+    """Notes what is written; may be away."""
+
+    def __init__(self) -> None:
+        super().__init__(AsyncMock(), "gw", most=1_000)
+        self.of_ended: list[EndedRecord] = []
+        self.of_running: list[RequestRecord] = []
+        self.gone: list[str] = []
+        self.calls = 0
+        self.is_away = False
+
+    async def write(
+        self, ended: Sequence[EndedRecord], running: Sequence[RequestRecord], gone: Iterable[tuple[str, str]] = ()
+    ) -> None:
+        self.calls += 1
+        await asyncio.sleep(0)
+        if self.is_away:
+            raise StoreUnavailable("away")
+        self.of_ended += ended
+        self.of_running += running
+        self.gone += [name for name, _ in gone]
+
+
+@dataclass
+class HandQueues:
+    """Everybody waits at the same place."""
+
+    place: int | None = 3
+    asked: list[str] = field(default_factory=list)
+
+    async def position(self, job: LiveJob) -> int | None:
+        self.asked.append(job.id)
+        return self.place
+
+
+class Desk:
+    """A recorder, and requests for it whose time tests set."""
+
+    def __init__(self) -> None:
+        self.store, self.queues = HandStore(), HandQueues()
+        self.recorder = RequestRecorder(self.store, self.queues, "gw", enabled=True)
+        self.count = 0
+
+    def begin(self, *, age_s: float = 0.0) -> LiveRecord:
+        self.count += 1
+        request = job(f"{self.count:024x}").request
+        arrived_s = asyncio.get_running_loop().time() - age_s
+        live = self.recorder.open(_begun, request, (f"req-{self.count}", ""), arrived_s, due_ms=1_000.0)
+        assert live is not None
+        return live
+
+    def end(self, live: LiveRecord, outcome: Outcome = Outcome.FINISHED, code: str | None = None) -> None:
+        live.charged(Charge(prompt_tokens=10, output_tokens=0, outcome=outcome.value))
+        live.answered(code, outcome, "", "")
+
+
+def _begun(live: LiveRecord) -> RequestRecord:
+    return RequestRecord(id=live.id, request_id=live.names[0], tenant=live.tenant, key="k", arrived_s=1.0)
+
+
+async def test_of_many_ordinary_requests_some_are_kept_and_of_those_that_failed_all_that_fit() -> None:
+    desk = Desk()
+    for _ in range(500):
+        desk.end(desk.begin())
+    for _ in range(40):
+        desk.end(desk.begin(), Outcome.FAILED, "internal_error")
+
+    await desk.recorder.flush()
+
+    special = [one for one in desk.store.of_ended if one.is_special]
+    assert (len(special), len(desk.store.of_ended)) == (40, 40 + recorders.MOST_A_FLUSH)
+    assert desk.recorder.dropped == 500 - recorders.MOST_A_FLUSH
+    assert max(int(one.record.id, 16) for one in desk.store.of_ended if not one.is_special) > recorders.MOST_A_FLUSH
+
+
+async def test_what_yielded_is_special_however_it_ended() -> None:
+    desk = Desk()
+    live = desk.begin()
+    live.heard(live.job, Preempted(job_id=live.id, choice=0, mode="keep", blocks=0, predicted_ms=0.0))
+    live.heard(live.job, Resumed(job_id=live.id, choice=0, stalled_ms=5.0))
+    desk.end(live)
+
+    await desk.recorder.flush()
+
+    assert [one.is_special for one in desk.store.of_ended] == [True]
+
+
+async def test_an_idle_gateway_asks_nothing_of_the_store() -> None:
+    desk = Desk()
+
+    await desk.recorder.flush()
+
+    assert desk.store.calls == 0
+
+
+async def test_while_the_store_is_away_what_waits_is_bounded_and_is_written_later() -> None:
+    desk = Desk()
+    desk.store.is_away = True
+    for _ in range(2 * recorders.MOST_WAITING // recorders.MOST_A_FLUSH):
+        for _ in range(recorders.MOST_A_FLUSH):
+            desk.end(desk.begin())
+        with pytest.raises(StoreUnavailable):
+            await desk.recorder.flush()
+    desk.store.is_away = False
+    for _ in range(2 * recorders.MOST_WAITING // recorders.MOST_A_FLUSH):
+        await desk.recorder.flush()
+
+    written = [int(one.record.id, 16) for one in desk.store.of_ended]
+    assert written == [*range(recorders.MOST_WAITING + 1, 2 * recorders.MOST_WAITING + 1)]
+    assert desk.recorder.dropped == recorders.MOST_WAITING
+
+
+async def test_a_request_that_is_over_soon_is_written_once_and_another_when_there_is_news() -> None:
+    desk = Desk()
+    desk.begin()
+    slow = desk.begin(age_s=0.9)
+
+    await desk.recorder.flush()
+    await desk.recorder.flush()
+    assert [record.id for record in desk.store.of_running] == [slow.id]
+    slow.heard(slow.job, Preempted(job_id=slow.id, choice=0, mode="keep", blocks=0, predicted_ms=0.0))
+    await desk.recorder.flush()
+    desk.end(slow)
+    await desk.recorder.flush()
+
+    assert [record.id for record in desk.store.of_running] == [slow.id, slow.id]
+    assert desk.store.gone == [slow.id]
+
+
+async def test_what_happens_while_it_is_written_is_written_the_next_time() -> None:
+    desk = Desk()
+    live = desk.begin(age_s=0.9)
+
+    writing = asyncio.create_task(desk.recorder.flush())
+    await asyncio.sleep(0)  # it is on its way
+    live.heard(live.job, Preempted(job_id=live.id, choice=0, mode="keep", blocks=0, predicted_ms=0.0))
+    await writing
+    await desk.recorder.flush()
+
+    assert len(desk.store.of_running) == 2
+
+
+async def test_places_are_asked_for_of_a_few_in_turns() -> None:
+    desk = Desk()
+    waiting = [desk.begin(age_s=2.0) for _ in range(2 * recorders.PLACES_A_FLUSH)]
+
+    await desk.recorder.flush()
+    await desk.recorder.flush()
+
+    assert sorted(desk.queues.asked) == sorted(live.id for live in waiting)
+    assert [event.kind for event in waiting[0].record.events] == ["position"]
+    desk.queues.place = None
+    await desk.recorder.flush()
+    assert [event.kind for event in waiting[0].record.events] == ["position", "taken"]
+
+
+async def test_of_a_tenants_refusals_a_few_are_kept_each_time() -> None:
+    desk = Desk()
+    for number in range(300):
+        refused = RefusedRequest(f"t{number % 30}", "k", f"r{number}", "/v1", "rate_limit_exceeded", "No.", "x")
+        desk.recorder.refused(refused, asyncio.get_running_loop().time())
+
+    await desk.recorder.flush()
+
+    tenants = [one.record.tenant for one in desk.store.of_ended]
+    assert len(tenants) == recorders.MOST_REFUSALS
+    assert max(map(tenants.count, tenants)) <= recorders.MOST_OF_A_TENANT
