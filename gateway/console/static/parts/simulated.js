@@ -11,7 +11,7 @@ const MOST_LINES = 6;
 export function simulated(found, signal) {
   return [
     card("What was played", facts([
-      ["Requests", found.played === found.requests ? count(found.played) : `${count(found.played)} of ${count(found.requests)}: the stretch that asks for the most work`],
+      ["Requests", found.played === found.requests ? count(found.played) : `${count(found.played)} of the ${count(found.requests)} in the trace`],
       ["Stretch", `${duration(1000 * found.from_s)} to ${duration(1000 * found.to_s)} of the trace`],
       ["Workers", `${count(found.workers)}, ${found.hardware === "fleet" ? "as those that are alive" : found.hardware}`],
       ["Rows left out", found.bad_rows ? [count(found.bad_rows), ...found.bad_rows_named.map((each) => h("div", { class: "muted" }, named(each)))] : "none"],
