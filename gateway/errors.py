@@ -19,7 +19,7 @@ import msgspec
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from fairlane.quotas.limits import LimitStatus
+from fairlane.quotas.limits import SPEND_LIMITS, LimitStatus
 
 Code = Literal[
     "invalid_request_error",
@@ -393,7 +393,8 @@ _WHOSE = {"parent": "the tenant above this one", "model_lane": "this tenant's mo
 
 def limit_denied(kind: Denial, limit: LimitBlock, retry_after_s: float | None, param: str | None = None) -> ApiError:
     """A limit of the tenant's own refuses."""
-    wanted = f"{limit.requested} asked for, {limit.used} used and {limit.reserved} reserved of {limit.limit}"
+    unit = " billionths of the currency" if limit.name in SPEND_LIMITS else ""
+    wanted = f"{limit.requested} asked for, {limit.used} used and {limit.reserved} reserved of {limit.limit}{unit}"
     whose = _WHOSE.get(limit.scope, f"this {limit.scope}")
     message = f"The limit {limit.name} of {whose} refuses the request: {wanted}."
     return ApiError(message, _DENIALS[kind], param, limit, retry_after_s)

@@ -49,6 +49,7 @@ class World:
 WORLDS = {
     "conversation": World("azure-2023-conversation.csv", "h100-8b", 8.0),
     "code": World("azure-2023-code.csv", "h100-8b", 1.0),
+    "recorded": World("recorded-serve.trace", "cpu-1b", 8.0),
 }
 
 

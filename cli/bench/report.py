@@ -16,7 +16,7 @@ from fairlane.cli.client import CommandError
 from fairlane.cli.printer import Document, cell, duration, show_table
 
 REFRESH_S = 0.25
-COLUMNS = ("", "requests", "ended", "req/s", "tokens/s", "TTFT p50", "p95", "p99", "TPOT p50", "p95", "p99", "goodput")
+COLUMNS = ("", "requests", "ended", "req/s", "tokens/s", "TTFT p95", "TPOT p95", "goodput")
 DETAIL_COLUMNS = ("", "mean", "p50", "p90", "p95", "p99")
 COMPARED_COLUMNS = ("figure", "A", "B", "change")
 LATE_MS = 50.0
@@ -44,13 +44,14 @@ class BenchProgress:
 
     async def show(self) -> None:
         """Until it is cancelled."""
-        seen_s = seen_tokens = 0.0
+        seen_s, seen_tokens = 0.0, 0
         with self._progress:
             while True:
                 tally = self._tally
                 seconds = tally.seconds if tally.began_s else 0.0
-                rate = (tally.output_tokens - seen_tokens) / max(seconds - seen_s, 1e-9)
-                seen_s, seen_tokens = seconds, float(tally.output_tokens)
+                tokens = tally.tokens
+                rate = (tokens - seen_tokens) / max(seconds - seen_s, 1e-9)
+                seen_s, seen_tokens = seconds, tokens
                 done = len(tally.done) if self._duration_s is None else seconds
                 self._progress.update(self._task, completed=done, description=_line(tally, rate))
                 await asyncio.sleep(REFRESH_S)
@@ -96,15 +97,10 @@ def _row(name: str, group: BenchGroup) -> tuple[object, ...]:
         group.ended,
         group.requests_per_s,
         group.output_tokens_per_s,
-        *_three(ttft),
-        *_three(tpot),
+        duration(None if ttft is None else ttft.p95),
+        duration(None if tpot is None else tpot.p95),
         f"{group.goodput:.1%}",
     )
-
-
-def _three(spread: BenchSpread | None) -> list[str]:
-    parts = (None, None, None) if spread is None else (spread.p50, spread.p95, spread.p99)
-    return [duration(part) for part in parts]
 
 
 def _spread(spread: BenchSpread | None) -> list[str]:

@@ -39,6 +39,11 @@ class Gaps:
     def add(self, gap_s: float) -> None:
         self._counts[math.floor(math.log(gap_s if gap_s > _LEAST_S else _LEAST_S) * _PER_FACTOR)] += 1
 
+    @property
+    def count(self) -> int:
+        """How many there were."""
+        return self._counts.total()
+
     def __add__(self, other: "Gaps") -> "Gaps":
         both = Gaps()
         both._counts = self._counts + other._counts

@@ -39,10 +39,14 @@ class Tally:
     sent: int = 0
     failed: int = 0
     unsent: int = 0
-    output_tokens: int = 0
     recent_ttft_ms: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
     began_s: float = 0.0
     ended_s: float | None = None
+
+    @property
+    def tokens(self) -> int:
+        """That came so far, but for the first of each answer."""
+        return sum(gaps.count for gaps in self.gaps.values())
 
     @property
     def seconds(self) -> float:
@@ -125,7 +129,6 @@ class BenchRun:
         tally = self.tally
         tally.done.append(measured)
         tally.failed += measured.code is not None
-        tally.output_tokens += measured.output_tokens
         if measured.ttft_ms is not None:
             tally.recent_ttft_ms.append(measured.ttft_ms)
 

@@ -118,8 +118,9 @@ def _checked(name: str, value: float) -> float:
 
 def _check_attainable(rows: Sequence[TraceRow], question: Question) -> None:
     """No number of workers helps prompts that take too long on one alone. Raises CommandError."""
-    ttft_ms = question.tier(LaneName.LATENCY).ttft_ms
-    asked = [row for row in rows if row.lane in (None, LaneName.LATENCY)]
+    tier = question.tier(LaneName.LATENCY)
+    ttft_ms, unnamed = tier.ttft_ms, tier.share > 0.0
+    asked = [row for row in rows if row.lane is LaneName.LATENCY or (row.lane is None and unnamed)]
     share = alone_kept(asked, question.calibration, ttft_ms) if asked else 1.0
     if share < ATTAINMENT:
         raise CommandError(

@@ -2,6 +2,7 @@
 names say, shares 0 to 1.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
@@ -13,6 +14,8 @@ from fairlane.scheduler.simulation.synthetic_tenants import Tier
 
 MOST_TENANTS = 20
 """Those that got the most."""
+MOST_POINTS = 400
+"""Of a line: the backlog after a trace may be many times as long as the trace."""
 PERCENTILES = {"p50": 50.0, "p95": 95.0, "p99": 99.0, "p999": 99.9}
 
 
@@ -197,18 +200,25 @@ def _percentiles(spread: Spread | None) -> PercentilesView | None:
 
 
 def _plots(summary: Summary, tenants: Sequence[str]) -> RunPlotsView:
+    points = max((len(summary.service_curve[tenant]) for tenant in tenants), default=0)
+    stride = max(1, math.ceil(points / MOST_POINTS))
     return {
         "percentiles": [*PERCENTILES.values()],
         "latency": [
             {"lane": name, "ttft_ms": _curve(group.ttft_ms), "tpot_ms": _curve(group.tpot_ms)}
             for name, group in summary.lanes.items()
         ],
-        "service_step_s": summary.curve_bucket_s or 1.0,
+        "service_step_s": (summary.curve_bucket_s or 1.0) * stride,
         "service": [
-            {"tenant": tenant, "values": [*accumulate(summary.service_curve[tenant], initial=0.0)]}
-            for tenant in tenants
+            {"tenant": tenant, "values": _thinned(summary.service_curve[tenant], stride)} for tenant in tenants
         ],
     }
+
+
+def _thinned(curve: Sequence[float], stride: int) -> list[float]:
+    """What was had by then, at every so many steps and at the end."""
+    values = [*accumulate(curve, initial=0.0)]
+    return values[::stride] if len(values) % stride == 1 or stride == 1 else [*values[::stride], values[-1]]
 
 
 def _curve(spread: Spread | None) -> list[float] | None:

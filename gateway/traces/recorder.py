@@ -29,8 +29,8 @@ from fairlane.store.errors import STORE_ERRORS
 from fairlane.store.retry import every
 
 FLUSH_S = 1.0
-MOST_WAITING = 20_000
-"""Requests that have ended and are not written yet; more are not recorded."""
+MOST_WAITING, MOST_WAITING_TOKENS = 20_000, 2_000_000
+"""Requests that have ended and are not written yet, and tokens of their prompts; more are not recorded."""
 CLIENT_CLOSED = "client_closed"
 
 log = logging.getLogger(__name__)
@@ -69,7 +69,10 @@ class TraceRecorder:
         self._key = key
         self._most_bytes = most_bytes
         self._waiting: list[_Note] = []
+        self._waiting_tokens = 0
         self._left_out = 0
+        self._is_failing = False
+        """The last lines could not be written."""
         self._lines: TraceLines | None = None
         self._file: IO[bytes] | None = None
         self._written = 0
@@ -86,9 +89,11 @@ class TraceRecorder:
         it."""
         if self._folder is None:
             return
-        if len(self._waiting) >= MOST_WAITING:
+        tokens = sum(map(len, asked.prompts))
+        if len(self._waiting) >= MOST_WAITING or self._waiting_tokens + tokens > MOST_WAITING_TOKENS:
             self._left_out += 1
             return
+        self._waiting_tokens += tokens
         at_ms = (time.time() - asyncio.get_running_loop().time() + asked.arrived_s) * 1e3
         self._waiting.append(_Note(asked, at_ms, outputs, _outcome(error)))
 
@@ -105,9 +110,7 @@ class TraceRecorder:
         """Write what is left."""
         if self._lines is not None:
             self._write(self._take(), self._lines)
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        self._give_up()
 
     async def flush(self) -> None:
         """Write what has ended so far. Raises StoreUnavailable before the key is known."""
@@ -118,7 +121,7 @@ class TraceRecorder:
         await asyncio.to_thread(self._write, self._take(), self._lines)
 
     def _take(self) -> list[_Note]:
-        taken, self._waiting = self._waiting, []
+        taken, self._waiting, self._waiting_tokens = self._waiting, [], 0
         if self._left_out:
             log.warning("%d requests were not recorded: more ended than can be written", self._left_out)
             self._left_out = 0
@@ -134,8 +137,19 @@ class TraceRecorder:
                     self._written += len(made)
                 if self._file is not None:
                     self._file.flush()
+                self._is_failing = False
             except OSError as error:
-                log.warning("requests are not recorded: %s", error.strerror or type(error).__name__)
+                if not self._is_failing:
+                    log.warning("requests are not recorded: %s", error.strerror or type(error).__name__)
+                self._is_failing = True
+                self._give_up()
+
+    def _give_up(self) -> None:
+        """Leave a file that cannot be written to as it is: the next lines begin another."""
+        if self._file is not None:
+            with suppress(OSError):
+                self._file.close()
+            self._file = None
 
     def _opened(self, lines: "TraceLines") -> IO[bytes]:
         """The file that has room."""

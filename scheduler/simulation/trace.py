@@ -125,11 +125,6 @@ class Trace:
     bad: BadRows
     tenants: dict[str, TraceTenant] = field(default_factory=dict)
 
-    @property
-    def is_recorded(self) -> bool:
-        """It names tenants and lanes."""
-        return bool(self.rows) and self.rows[0].lane is not None
-
     def demand(self) -> list[TraceRow]:
         """What workers are asked for: without requests that a tenant's own limit refused, and with an output for those
         that got none since they were refused, cut off or given up: the lane's median. Raises TraceError for none."""

@@ -168,8 +168,9 @@ local function look(found, level, rule, wanted, own, place, now)
   end
 end
 
--- What a running request gets of `wanted` {tokens, unit, prices} beside its own {output, spend}, in multiples of the unit: {tokens, limited_by (name or ''),
--- is_spent, retry (ms), is_full (some minute)}. A level whose minute is in the way `binds`.
+-- What a running request gets of `wanted` {tokens, unit, prices} beside its own {output, spend}, in multiples of the
+-- unit: {tokens, limited_by (name or ''), is_spent, retry (ms), is_full (some minute)}. A level whose minute is in the
+-- way `binds`.
 local function more(levels, wanted, own, place, now)
   local found = {tokens = wanted.tokens, retry = 0, is_full = false}
   for _, level in ipairs(levels) do

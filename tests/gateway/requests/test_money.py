@@ -79,6 +79,7 @@ async def test_a_spent_month_of_money_is_told_and_ends_a_running_answer(served: 
     assert (cut["choices"][0]["finish_reason"], cut["fairlane"]) == ("length", {"limited_by": "spend_per_month"})
     assert error_of(refused) == (429, "insufficient_quota")
     assert refused.json()["error"]["limit"]["name"] == "spend_per_month"
+    assert "billionths of the currency" in refused.json()["error"]["message"]
     assert int(refused.headers["retry-after"]) > 1
     assert refused.headers["x-should-retry"] == "false"
 

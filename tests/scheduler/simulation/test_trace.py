@@ -3,6 +3,7 @@
 import io
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from fairlane.scheduler.simulation.trace import (
     text_lines,
 )
 
+TRACES = Path(__file__).parents[3] / "benchmarks" / "scheduling" / "traces"
 HEAD = {"fairlane_trace": 1, "started_at": 1_790_000_000.0, "block_tokens": 64}
 
 
@@ -39,7 +41,6 @@ def test_a_recorded_trace_is_in_order_of_arrival_and_says_whose_each_request_is(
         lines(limits, request(5_000.0, n=2, output_tokens=7), request(2_000.0, lane="throughput", tenant="t-2"))
     )
 
-    assert trace.is_recorded
     assert [(row.at_ms, row.tenant, row.lane, row.choices, row.output_tokens) for row in trace.rows] == [
         (0.0, "t-2", LaneName.THROUGHPUT, 1, 8),
         (3_000.0, "t-1", LaneName.LATENCY, 2, 4),
@@ -181,6 +182,16 @@ def test_a_line_without_end_is_not_held_and_the_next_ones_are_read() -> None:
     assert longest == MOST_LINE_BYTES + 1
     assert [(row.row, row.at_ms) for row in trace.rows] == [(3, 500.0), (5, 1_000.0)]
     assert bad.named == [f"row 2: the line is longer than {MOST_LINE_BYTES} bytes", "row 4: is no text"]
+
+
+def test_the_shipped_recording_holds_what_its_load_asked_for() -> None:
+    with (TRACES / "recorded-serve.trace").open("rb") as file:
+        rows = read_trace(text_lines(file))
+
+    assert (len(rows), sum(row.prompt_tokens for row in rows), sum(row.output_tokens for row in rows)) == (
+        400, 34_509, 5_582,
+    )  # fmt: skip
+    assert {row.lane for row in rows} == {*LaneName}
 
 
 def test_too_many_requests_are_refused() -> None:
