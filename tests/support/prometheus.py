@@ -5,7 +5,7 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -119,11 +119,13 @@ class Prometheus:
 
 
 @contextmanager
-def prometheus(directory: Path, jobs: dict[str, Sequence[str]], rule_files: Sequence[Path]) -> Iterator[Prometheus]:
-    """One that scrapes these targets, and evaluates these rules, each second. `jobs`: addresses by job."""
+def prometheus(
+    directory: Path, jobs: Mapping[str, Sequence[str]], rule_files: Sequence[Path], *, every_s: int = 1
+) -> Iterator[Prometheus]:
+    """One that scrapes these targets, and evaluates these rules, so often. `jobs`: addresses by job."""
     assert PROMETHEUS is not None
     config = {
-        "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
+        "global": dict.fromkeys(("scrape_interval", "scrape_timeout", "evaluation_interval"), f"{every_s}s"),
         "rule_files": [str(path) for path in rule_files],
         "scrape_configs": [
             {"job_name": name, "static_configs": [{"targets": list(targets)}]} for name, targets in jobs.items()
