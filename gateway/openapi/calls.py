@@ -124,6 +124,8 @@ class Documented:
     """Answers with an `ETag`."""
     if_match: bool = False
     """Honours `If-Match`."""
+    role: str = ""
+    """That an operator who calls it has at least; empty: any, or it is no operator's."""
 
 
 TENANT_API: tuple[Documented, ...] = (

@@ -168,6 +168,7 @@ def _documented(prefix: str, operation: Operation[Any]) -> Documented:
         codes=(*ANY_ADMIN, *by_path, *by_tag, *operation.codes, *((*ANY_BODY, *BY_SESSION) if has_body else ())),
         tagged=operation.tagged and operation.method != "DELETE",
         if_match=operation.honours_tags,
+        role=operation.needs.value,
     )
 
 
@@ -194,6 +195,8 @@ def _generates(body: object) -> bool:
 
 def _operation(row: Documented, named: Mapping[Any, Json]) -> Json:
     shown: Json = {"operationId": row.name, "summary": row.summary, "tags": [row.who]}
+    if row.role:
+        shown["description"] = f"For operators with the role `{row.role}` or a higher one."
     of_a_model = STREAM in row.answers and row.who == "tenant"
     asked = openapi_schemas.asked(of_a_model=of_a_model, if_match=row.if_match)
     shown["parameters"] = [*parameters(row.path, row.query), *asked]

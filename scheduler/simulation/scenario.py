@@ -9,6 +9,7 @@ from fairlane.scheduler.planner.planner import Planner
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, Lane, LaneName
 from fairlane.scheduler.queue.memory_queue import LaneQueue
 from fairlane.scheduler.simulation.calibration import Calibration
+from fairlane.scheduler.simulation.cruise import Coasted
 from fairlane.scheduler.simulation.results import ServiceMeter, Summary, summarize
 from fairlane.scheduler.simulation.simulate import SimulatedStep, Simulation, SimulationObserver
 from fairlane.scheduler.simulation.simulated_admission import SimulatedAdmission
@@ -146,6 +147,12 @@ class _Ends(SimulationObserver):
         """Nothing to tell."""
 
     def stepped(self, step: SimulatedStep) -> None:
+        """Nothing to tell."""
+
+    def coasted(self, step: Coasted) -> None:
+        """Nothing to tell: with this a simulation may go on without plans."""
+
+    def landed(self, gained: Mapping[str, int]) -> None:
         """Nothing to tell."""
 
     def ended(self, record: Record) -> None:

@@ -28,21 +28,23 @@ SECTIONS = (
         "Admin API",
         "admin",
         "/admin/v1/",
-        "With the admin key. The audit log names every change. Lists are read page by page: send `last_id` as `after`"
+        "With the admin key or an operators' token; in brackets the [role](security.md#operators-and-their-roles) that"
+        " a call takes, where that is not `viewer`. The audit log names every change. Lists are read page by page: send"
+        " `last_id` as `after`"
         " while `has_more` is true.",
     ),
     (
         "OpenAI's administration API",
         "admin",
         "/v1/organization/",
-        "With the admin key, as the official SDK speaks it (`client.admin.organization`); see"
+        "With the admin key or a token, as the official SDK speaks it (`client.admin.organization`); see"
         " [tenants and budgets](tenants-and-budgets.md#openais-administration-api).",
     ),
     (
         "Metrics",
         "admin",
         "/metrics",
-        "With the admin key on the tenants' port; [ports](security.md#what-is-on-which-port).",
+        "With the admin key or a token on the tenants' port; [ports](security.md#what-is-on-which-port).",
     ),
     ("Health and the rest", "anyone", "/", "Without a key."),
 )
@@ -84,12 +86,18 @@ def page() -> str:
     return "\n".join(parts)
 
 
+def _role(operation: Mapping[str, Any]) -> str:
+    """The role that a call takes, where it is more than the least."""
+    found = re.search(r"role `(\w+)`", operation.get("description", ""))
+    return f" ({found[1]})" if found and found[1] != "viewer" else ""
+
+
 def _section(operations: Sequence[Json]) -> Iterator[str]:
     """A table of its operations, and one of what they take beside a body and what stands in their paths."""
     rows = [
         (
             f"`{each['method']} {each['path']}`",
-            each["summary"],
+            each["summary"] + _role(each),
             _taken(each),
             _body(each),
             _answer(each),

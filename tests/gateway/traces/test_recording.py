@@ -13,7 +13,7 @@ import pytest
 from fairlane.gateway.config import RecordSection
 from fairlane.gateway.traces.files import TraceFolder
 from fairlane.gateway.traces.pseudonyms import BLOCK_TOKENS, Pseudonyms
-from fairlane.gateway.traces.recorder import TraceRecorder
+from fairlane.gateway.traces.recorder import MOST_WAITING_TOKENS, TraceRecorder
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.simulation.calibration import Calibration
 from fairlane.scheduler.simulation.scenario import Scenario
@@ -189,6 +189,23 @@ async def test_files_are_bounded_and_the_oldest_go(tmp_path: Path) -> None:
         assert path is not None
         trace = read([path])
         assert {row.tenant for row in trace.rows} <= trace.tenants.keys(), "each file says who its tenants are"
+
+
+async def test_what_waits_to_be_written_is_bounded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def key() -> bytes:
+        return bytes(32)
+
+    recorder = TraceRecorder(TraceFolder(tmp_path, most_recorded=3), key)
+    long = range(MOST_WAITING_TOKENS // 3)
+    for _ in range(5):
+        recorder.ended(asked(prompt=long), [5], None)
+    await recorder.flush()
+    recorder.ended(asked(), [5], None)
+    await recorder.flush()
+    recorder.close()
+
+    assert [row["prompt_tokens"] for row in requests(tmp_path)] == [len(long)] * 3 + [3]
+    assert "2 requests were not recorded" in caplog.text
 
 
 KILLED = """

@@ -2,7 +2,9 @@
 
 import pytest
 
+from fairlane.scheduler.planner.planner import Planner
 from fairlane.scheduler.planner.step_budget import HOLD
+from fairlane.scheduler.planner.steps import StepPlan
 from fairlane.scheduler.protocol.lanes import LATENCY, LaneName
 from fairlane.scheduler.protocol.messages import Lease
 from fairlane.scheduler.simulation.calibration import preset
@@ -30,3 +32,27 @@ def test_a_workers_very_first_step_keeps_to_the_pace_of_its_hardware(name: str) 
 
     took_ms = calibration.hardware.step_ms(plan.features)
     assert 0.5 * HOLD * LATENCY.tpot_on(alone_ms) < took_ms <= 1.01 * HOLD * LATENCY.tpot_on(alone_ms)
+
+
+def test_a_batch_that_only_decodes_is_not_planned_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever watches for a progress bar does not slow the simulation down."""
+    calibration, plans = preset("h100-1b"), []
+    plan = Planner.plan
+
+    def counted(planner: Planner, now_ms: float) -> StepPlan:
+        plans.append(now_ms)
+        return plan(planner, now_ms)
+
+    monkeypatch.setattr(Planner, "plan", counted)
+    rows = [TraceRow(number, 0.0, 100, 500) for number in range(4)]
+    overlay = SyntheticTenants(kv_tokens=calibration.kv_tokens)
+    ends: list[None] = []
+    total = (
+        Scenario(rows=rows, overlay=overlay, calibration=calibration, workers=1, seed=0)
+        .run(1.0, lambda: ends.append(None))
+        .total
+    )
+
+    assert total.output_tokens == 4 * 500
+    assert len(ends) == 4
+    assert len(plans) < 100
