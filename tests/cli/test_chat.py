@@ -88,19 +88,19 @@ class Terminal:
     def __init__(self, process: asyncio.subprocess.Process, end: int) -> None:
         self.process, self._end = process, end
         self.seen = ""
+        self._read = 0
 
     def type(self, text: str) -> None:
         os.write(self._end, text.encode())
 
     async def until(self, words: str) -> None:
-        """Read until these words were shown."""
-        with suppress(BlockingIOError):
-            self.seen += os.read(self._end, 65_536).decode(errors="replace")
+        """Read until these words were shown, after those that were waited for before."""
         async with asyncio.timeout(WAIT_S):
-            while words not in self.seen:
+            while (place := self.seen.find(words, self._read)) < 0:
                 await asyncio.sleep(0.01)
                 with suppress(BlockingIOError):
                     self.seen += os.read(self._end, 65_536).decode(errors="replace")
+        self._read = place + len(words)
 
 
 @asynccontextmanager
@@ -138,8 +138,10 @@ async def test_a_conversation_on_a_terminal(served: Served) -> None:
         shown.type("/lane throughput\nWhat is the capital of France?\n")
         await shown.until("TTFT")
         await shown.until("throughput")
+        await shown.until("> ")
         shown.type("/nonsense\n")
         await shown.until("/retry")
+        await shown.until("> ")
         shown.type("/quit\n")
         assert await asyncio.wait_for(shown.process.wait(), WAIT_S) == 0
 
@@ -157,10 +159,12 @@ async def test_ctrl_c_ends_the_answer_and_not_the_conversation(served: Served) -
         await until(lambda: any(len(made) >= 4 for made in served.worker.produced.values()))
         shown.type("\x03")
         await shown.until("cancelled")
+        await shown.until("> ")
         await until(lambda: not served.worker.leases)
         served.worker.limit = None
         shown.type("And now?\n")
         await shown.until(SAID)
+        await shown.until("> ")  # before it, the terminal would take the key for itself
         shown.type("\x04")
         assert await asyncio.wait_for(shown.process.wait(), WAIT_S) == 0
 

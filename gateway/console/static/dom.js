@@ -75,7 +75,7 @@ export function keepingFocus(parent, change) {
 }
 
 /** Says something to who does not see the page. */
-export function announce(text) {
+function announce(text) {
   const place = document.getElementById("said");
   place.textContent = "";
   requestAnimationFrame(() => (place.textContent = text));

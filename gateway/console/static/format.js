@@ -3,7 +3,7 @@
 const whole = new Intl.NumberFormat("en");
 const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
 const one = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
-export const NOTHING = "–";
+const NOTHING = "–";
 
 export const count = (value) => (value == null ? NOTHING : whole.format(value));
 /** Whole as long as it is easily read. */

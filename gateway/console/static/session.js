@@ -5,26 +5,32 @@ import { ApiError, SignedOut, getIfThere, session } from "./api.js";
 const RANKS = { viewer: 0, operator: 1, owner: 2 };
 const OWNER = { name: "admin", role: "owner" };
 let who = null;
+let provider = null;
 
 /** Whether the role may do what needs at least this one. A button that it may not use is not there. */
-export const may = (role) => who !== null && (RANKS[who.role] ?? 0) >= RANKS[role];
+const may = (role) => who !== null && (RANKS[who.role] ?? 0) >= RANKS[role];
 export const mayChange = () => may("operator");
 export const mayOwn = () => may("owner");
 export const signedIn = () => who;
 
+/** The company's identity provider, `{name, url}`; null where none is configured. */
+export const singleSignOn = () => provider;
+
 /** Learns who is signed in. Raises SignedOut where nobody is. A gateway without named operators has one: the owner. */
 export async function recognise() {
-  who = await asked();
+  const told = await asked();
+  provider = told.oidc ?? null;
+  who = told.operator;
   if (who === null) throw new SignedOut(401, { message: "Nobody is signed in." });
   return who;
 }
 
 async function asked() {
   try {
-    return (await (await session("GET")).json()).operator;
+    return await (await session("GET")).json();
   } catch (error) {
     if (!(error instanceof ApiError) || ![404, 405].includes(error.status)) throw error;
-    return (await getIfThere("/me")) ?? ((await getIfThere("/workers", { limit: 1 })) && OWNER);
+    return { operator: (await getIfThere("/me")) ?? ((await getIfThere("/workers", { limit: 1 })) && OWNER) };
   }
 }
 

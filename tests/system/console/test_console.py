@@ -250,7 +250,6 @@ def send(console: Console, key: str) -> None:
 def test_axe_finds_nothing_in_any_view(served: Server, chromium: Any, scheme: str) -> None:
     found: dict[str, list[str]] = {}
     with browser.console(chromium, served.admin_url, scheme=scheme) as opened:
-        opened.expected = {404}  # what this gateway has not, its view says
         opened.page.goto(f"{served.admin_url}/")
         opened.load_axe()
         opened.heading("Sign in")

@@ -93,9 +93,11 @@ const READERS = {
   "datetime-local": (control) => (control.value ? new Date(control.value).getTime() / 1000 : null),
 };
 
+const GROUPED = /^\d{1,3}([,_'\s]\d{3})+$/;
+
 /** A figure as a number; what is none goes out as it was typed, so that the API says what is wrong with it. */
-export function asNumber(text) {
-  const plain = text?.replaceAll(/[\s,_']/g, "");
+function asNumber(text) {
+  const plain = text && GROUPED.test(text) ? text.replaceAll(/\D/g, "") : text;
   return plain && Number.isFinite(Number(plain)) ? Number(plain) : text;
 }
 

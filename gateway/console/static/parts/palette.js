@@ -15,7 +15,7 @@ export const STATES = {
   copy: ["hue-7", "in host memory, a copy of a block of the pool"],
 };
 
-export const stateColour = (state) => STATES[state]?.[0] ?? "kv-cached";
+const stateColour = (state) => STATES[state]?.[0] ?? "kv-cached";
 const laneColour = (lane) => (lane === "latency" ? "latency" : lane === "throughput" ? "throughput" : "kv-cached");
 
 /** A block's colour by tenant (its place), lane or state. */

@@ -4,21 +4,21 @@ import { h } from "../dom.js";
 import { duration } from "../format.js";
 
 /** Stretches of a request: `{name, kind, from, until, note?}` in milliseconds from its arrival. */
-export function stretches(request) {
+function stretches(request) {
   const total = totalOf(request);
   const { queue_ms: queue, ttft_ms: first } = request;
   const isBegun = queue != null;
   const found = [{ name: "Queue", kind: "queued", from: 0, until: queue ?? total }];
   if (isBegun) found.push({ name: "Prefill", kind: "prefill", from: queue, until: first ?? total });
   if (first != null) found.push({ name: "Decode", kind: "decode", from: first, until: total });
-  for (const each of request.preemption_list) {
+  for (const each of request.preemptions) {
     const stall = each.stall_ms ?? Math.max(0, total - each.at_ms);
     found.push({ name: "Preempted", kind: "preempted", from: each.at_ms, until: each.at_ms + stall, note: each.mode });
   }
   return found.filter(({ from, until }) => until >= from);
 }
 
-export const totalOf = (request) => Math.max(1, request.total_ms ?? 0, ...(request.events ?? []).map(({ at_ms: at }) => at ?? 0), request.ttft_ms ?? 0, request.queue_ms ?? 0);
+const totalOf = (request) => Math.max(1, request.total_ms ?? 0, ...(request.events ?? []).map(({ at_ms: at }) => at ?? 0), request.ttft_ms ?? 0, request.queue_ms ?? 0);
 
 export function waterfall(request) {
   const total = totalOf(request);

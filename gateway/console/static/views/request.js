@@ -2,7 +2,7 @@
 
 import { getIfThere, segment } from "../api.js";
 import { fill, h, named } from "../dom.js";
-import { bytes, count, duration, moment, plural, rate, words } from "../format.js";
+import { amount, bytes, count, duration, moment, plural, rate, words } from "../format.js";
 import { every } from "../live.js";
 import { money } from "../parts/money.js";
 import { card, facts, laneTag, link, pageHead, requestLink, stateBadge, tenantLink } from "../parts/pieces.js";
@@ -33,13 +33,11 @@ const isRunning = ({ outcome, total_ms: total }) => outcome == null || total == 
 const gone = () => h("p", { class: "card empty" }, "No record of this request is kept: it is older than the latest that are, it was not sampled, or this gateway keeps none. ", link("#/requests", "All requests"));
 
 function parts(found) {
-  const preemptions = Array.isArray(found.preemptions) ? found.preemptions : (found.preemption_list ?? []);
-  const shown = { ...found, preemption_list: preemptions };
   return [
     found.why && h("section", { class: "card why" }, h("h2", {}, "Why"), h("p", {}, found.why)),
-    card("In time", waterfall(shown)),
+    card("In time", waterfall(found)),
     h("div", { class: "halves" }, card("Facts", facts(factsOf(found))), card("Charged", charges(found))),
-    card("Preemptions", preemptionTable(preemptions), found.left_out ? h("p", { class: "muted" }, `${plural(found.left_out, "further event")} or preemptions are counted, not kept.`) : null),
+    card("Preemptions", preemptionTable(found.preemptions), found.left_out ? h("p", { class: "muted" }, `${plural(found.left_out, "further event")} or preemptions are counted, not kept.`) : null),
     h("div", { class: "halves" }, card("Waits", waitTable(found.waits ?? [])), card("Events", eventTable(found.events ?? []))),
   ];
 }
@@ -71,12 +69,14 @@ function factsOf(found) {
 const withTarget = (value, target) => (target == null ? duration(value) : `${duration(value)} (target ${duration(target)})`);
 
 function charges(found) {
-  const told = Object.entries(found.charges ?? {}).filter(([, value]) => typeof value === "number");
+  const { cost, gpu_seconds: steps, kv_block_seconds: held } = found.charges ?? {};
   return facts([
     ["Prompt", `${count(found.prompt_tokens)} tokens`],
     ["Of it cached", `${count(found.cached_tokens)} tokens`],
     ["Output", `${count(found.output_tokens)} tokens`],
-    ...told.filter(([name]) => !["prompt_tokens", "cached_tokens", "output_tokens"].includes(name)).map(([name, value]) => [words(name), /^(spend|cost)/.test(name) ? money(value) : count(value)]),
+    ["Cost", cost ? money(cost) : undefined],
+    ["Its share of steps", steps ? duration(1000 * steps) : undefined],
+    ["KV held", held ? `${amount(Math.round(held))} blocks × seconds` : undefined],
   ]);
 }
 

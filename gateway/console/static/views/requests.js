@@ -9,6 +9,7 @@ import { button, laneTag, loading, missing, pageHead, requestLink, stateBadge, t
 import { table } from "../parts/table.js";
 
 const PAGE = 50;
+const MOST_PAGES = 6;
 const EVERY_MS = 3000;
 const ANY = ["", "any"];
 const FILTERS = [
@@ -44,7 +45,7 @@ export async function requests(root, { fields, signal }) {
     }
     wait.remove();
     shown.update(found);
-    more.hidden = !page.has_more;
+    more.hidden = !page.has_more || pages >= MOST_PAGES;
     return true;
   }
   if (!(await read())) {

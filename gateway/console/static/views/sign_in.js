@@ -3,19 +3,9 @@
 import { SignedOut } from "../api.js";
 import { fill, h, named } from "../dom.js";
 import { field, form } from "../parts/dialog.js";
-import { signIn } from "../session.js";
+import { signIn, singleSignOn } from "../session.js";
 
-/** The company's identity provider, `{title, path}`; null where none is configured, or an older gateway knows none. */
-async function provider() {
-  try {
-    const response = await fetch("/console/options", { cache: "no-store" });
-    return response.ok ? (await response.json()).sign_in : null;
-  } catch {
-    return null;
-  }
-}
-
-export async function showSignIn(main, begin, reason) {
+export function showSignIn(main, begin, reason) {
   const key = field({
     name: "key",
     label: "Admin key or token",
@@ -43,6 +33,6 @@ export async function showSignIn(main, begin, reason) {
   const card = h("section", { class: "card sign-in" }, h("h1", {}, "Sign in"), reasonShown, sheet, others);
   fill(main, card);
   key.control.focus();
-  const known = await provider();
-  if (known) fill(others, h("p", {}, "or"), h("a", { class: "button", href: known.path }, "Sign in with ", named(known.title)));
+  const provider = singleSignOn();
+  if (provider) fill(others, h("p", {}, "or"), h("a", { class: "button", href: provider.url }, "Sign in with ", named(provider.name)));
 }

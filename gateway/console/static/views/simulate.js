@@ -6,6 +6,7 @@ import { ago, bytes } from "../format.js";
 import { field, form } from "../parts/dialog.js";
 import { card, loading, missing, pageHead } from "../parts/pieces.js";
 import { simulated } from "../parts/simulated.js";
+import { mayChange } from "../session.js";
 
 const UPLOAD_MS = 600_000;
 const RUN_MS = 900_000;
@@ -14,6 +15,8 @@ export async function simulate(root, { signal }) {
   root.append(pageHead("Simulate", "The scheduler that serves, in virtual time over a trace of requests: what other loads or fewer workers would do to each lane."));
   const first = await getIfThere("/traces", { limit: 100 }, signal);
   if (first === null) return void root.append(missing("simulations"));
+
+  if (!mayChange()) return void root.append(h("p", { class: "card empty" }, "Your role may not simulate: it takes an operator."));
 
   const trace = field({ name: "trace", label: "Trace", type: "select", options: [], required: true });
   const file = h("input", { type: "file", "aria-label": "Send a trace", onchange: send });
