@@ -214,6 +214,7 @@ class MemoryOrganisation:
         """Hold what it asks for against all its levels."""
         for level in reservation.levels:
             figures = self.figures(level)
+            figures.minute.turn(now_ms)
             if not reservation.ask.is_batch:
                 reservation.slice = figures.minute.add(now_ms, Totals(requests=1))
             demand = reservation.demand

@@ -177,6 +177,7 @@ class MemoryQuotaStore:
             figures = org.figures(level)
             figures.held_by(reservation.ask).add(Totals(-1, -held.input, -held.output, -held.spend))
             figures.paused.pop(reservation_id, None)
+            figures.minute.turn(now_ms)
             if is_refund and not reservation.ask.is_batch:
                 figures.minute.uncount(now_ms, reservation.slice)
         if not is_refund:
@@ -272,6 +273,7 @@ def _charge(
 def _book(org: MemoryOrganisation, reservation: HeldReservation, tokens: Totals, now_ms: int) -> None:
     for level in reservation.levels:
         figures, calendar = org.figures(level), org.calendar(level.tenant, now_ms)
+        figures.minute.turn(now_ms)
         if not reservation.ask.is_batch:
             figures.minute.add(now_ms, tokens)
         for name in (calendar.today.isoformat(), calendar.month):

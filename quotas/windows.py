@@ -148,16 +148,20 @@ class Minute:
                 seen.setdefault(min(number, current), Totals()).add(part)
         return MinuteView(seen, now_ms, self.slicing)
 
+    def turn(self, now_ms: int) -> None:
+        """Forget what has left, and date now what a clock that stepped back has in the future."""
+        self.slices = self.at(now_ms).slices
+
     def add(self, now_ms: int, usage: Totals) -> int:
         """Count usage now; returns its slice, for `uncount`."""
-        self.slices = self.at(now_ms).slices
+        self.turn(now_ms)
         current = now_ms // self.slicing.slice_ms
         self.slices.setdefault(current, Totals()).add(usage)
         return current
 
     def uncount(self, now_ms: int, number: int) -> None:
         """Take back the request counted in this slice, unless that has left: never from another time's window."""
-        self.slices = self.at(now_ms).slices
+        self.turn(now_ms)
         held = self.slices.get(min(number, now_ms // self.slicing.slice_ms))
         if held is not None and held.requests > 0:
             held.requests -= 1

@@ -48,7 +48,7 @@ def draw(found: Sequence[Outcomes], file: Path) -> None:
         axes.set_xlabel("minutes")
         axes.set_ylabel("workers that serve")
         axes.set_ylim(0, None)
-        axes.legend(frameon=False, loc="upper right")
+        axes.legend(frameon=False, loc="upper left")
         file.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(file, format="svg", metadata={"Date": None})
 

@@ -86,6 +86,7 @@ def advise_command(
             targets = lane_tiers(latency_share, single_stream_ms=calibration.hardware.single_stream_ms)
             tiers = tuple(_with_targets(tier, ttft_s, tpot_ms) for tier in targets)
             stretch = busiest(rows, requests or len(rows), calibration)
+            recorded = replace(stretch, from_s=load * stretch.from_s, to_s=load * stretch.to_s)
             question = Question(
                 rows=stretch.rows,
                 calibration=calibration,
@@ -99,7 +100,7 @@ def advise_command(
         at_once = processes or min(MOST_PROCESSES, os.cpu_count() or 1)
         with players(question, at_once) as play_all:
             advice = advise(question, play_all, at_once=at_once, with_knobs=knobs)
-        report.present(trace.name, load, rows, read, stretch, question, advice, output)
+        report.present(trace.name, load, rows, read, recorded, question, advice, output)
 
 
 def _with_targets(tier: Tier, ttft_s: float | None, tpot_ms: float | None) -> Tier:

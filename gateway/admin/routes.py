@@ -413,6 +413,7 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         form=admin_traces.TraceForm,
         answer=admin_traces.TraceView,
         status=201,
+        codes=("unavailable",),
     ),
     Operation(
         method="GET",

@@ -15,7 +15,7 @@ from typing_extensions import TypedDict  # pydantic reads its own kind only, bef
 from fairlane.gateway.admin.inputs import PageQuery, SimulationBody, TraceContentQuery
 from fairlane.gateway.admin.router import HEADERS, Call
 from fairlane.gateway.admin.views import Page, page
-from fairlane.gateway.errors import invalid, not_found
+from fairlane.gateway.errors import ApiError, invalid, not_found
 from fairlane.gateway.http import body_budget
 from fairlane.gateway.http.body_budget import BodyBudget, BodyHold
 from fairlane.gateway.http.connections import OPERATORS
@@ -71,16 +71,20 @@ async def upload_trace(call: Call, _: object) -> TraceView:
     """A trace to disk as it comes. Raises ApiError."""
     request, folder = call.request, call.parts.traces
     assert request is not None  # noqa: S101 - the operation has a form
-    path = await asyncio.to_thread(folder.new, "uploaded")
-    draft = path.with_suffix(".part")
     try:
-        await _received(request, draft)
-        await asyncio.to_thread(draft.replace, path)
-    except BaseException:
-        await asyncio.to_thread(draft.unlink, missing_ok=True)
-        raise
-    await asyncio.to_thread(folder.sweep, "uploaded")
-    size = (await asyncio.to_thread(path.stat)).st_size
+        path = await asyncio.to_thread(folder.new, "uploaded")
+        draft = path.with_suffix(files.DRAFT)
+        try:
+            await _received(request, draft)
+            await asyncio.to_thread(draft.replace, path)
+        except BaseException:
+            await asyncio.to_thread(draft.unlink, missing_ok=True)
+            raise
+        await asyncio.to_thread(folder.sweep, "uploaded")
+        size = (await asyncio.to_thread(path.stat)).st_size
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise ApiError(f"The trace cannot be kept here: {reason}.", "unavailable") from None
     await call.parts.audit.append(call.note("trace.upload", path.name, None, {"bytes": size}))
     return _view(StoredTrace(path.name, "uploaded", size, time.time()))
 

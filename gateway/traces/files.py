@@ -16,6 +16,10 @@ import msgspec
 Kind = Literal["recorded", "uploaded"]
 NAME = re.compile(r"(recorded|uploaded)-\d{8}T\d{12}-[0-9a-f]{8}\.trace")
 MOST_UPLOADS = 8
+DRAFT = ".part"
+"""Ends the name of an upload that is not whole yet."""
+FORGOTTEN_S = 3_600.0
+"""What nobody has written to for so long a killed gateway has left."""
 READ_BYTES = 256 * 1024
 
 
@@ -53,11 +57,15 @@ class TraceFolder:
         return path if NAME.fullmatch(name) and path.is_file() else None
 
     def sweep(self, kind: Kind) -> None:
-        """Remove files of a kind beyond its count."""
+        """Remove files of a kind beyond its count, and what was never finished."""
         there = [each for each in self.listed() if each.kind == kind]
         for each in there[self._most[kind] :]:
             with suppress(FileNotFoundError):
                 (self._folder / each.name).unlink()
+        for draft in self._folder.glob(f"*{DRAFT}"):
+            with suppress(FileNotFoundError):
+                if draft.stat().st_mtime < time.time() - FORGOTTEN_S:
+                    draft.unlink()
 
     def _entries(self) -> Iterator[StoredTrace]:
         with suppress(FileNotFoundError):

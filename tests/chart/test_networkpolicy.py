@@ -48,6 +48,13 @@ def test_keda_reaches_the_admin_api_where_it_asks_there(render: Render) -> None:
     assert "admin" not in may_reach(render("keda", values={"keda": prometheus}), "gateway")
 
 
+def test_where_the_planes_are_one_who_may_reach_either_reaches_it(render: Render) -> None:
+    reach = may_reach(render("keda", values={"config": {"admin_port": 0}}), "gateway")
+
+    assert namespace("keda") in (reach["http"] or [])
+    assert "admin" not in reach
+
+
 def test_where_tenants_come_from_one_namespace_the_release_s_own_test_still_passes(render: Render) -> None:
     chart = render("keda")
     ingress, own = may_reach(chart, "gateway")["http"] or []

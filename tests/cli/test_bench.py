@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from fairlane.cli import main as cli
-from fairlane.cli.bench.load import BenchRequest
+from fairlane.cli.bench.load import BenchRequest, public_name
 from fairlane.cli.bench.prompts import PromptMaker
 from fairlane.cli.bench.results import Gaps, LaneTarget, Measured, group
 from fairlane.scheduler.protocol.lanes import LaneName
@@ -98,6 +98,29 @@ async def test_a_trace_is_replayed_with_its_lanes_and_times(served: Served, tmp_
     assert sorted(each[1:] for each in sent) == [(10, 2), (20, 3), (30, 4)]
     assert sent[-1][0] > 0.05
     assert [*found["lanes"]] == ["throughput"]
+
+
+async def test_a_recorded_trace_has_its_lanes_tenants_and_shared_beginnings(served: Served, tmp_path: Path) -> None:
+    await served.tenant("other")
+    trace = tmp_path / "trace.jsonl"
+    asked = {"prompt_tokens": 12, "output_tokens": 2, "prefix": [7]}
+    rows = [
+        {"fairlane_trace": 1, "block_tokens": 8},
+        {"at_ms": 1000, "tenant": "p1", "lane": "latency", **asked},
+        {"at_ms": 1020, "tenant": "p2", "lane": "throughput", **asked},
+        {"at_ms": 1010, "tenant": "p1", "lane": "latency", **asked, "prefix": [9]},
+    ]
+    trace.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    keys = (served.keys["acme"], served.keys["other"])
+
+    found = await report_of(served, tmp_path / "a.json", "--trace", str(trace), keys=keys)
+
+    sent = {(each["lane"], each["tenant"]) for each in found["requests"]}
+    assert sent == {("latency", public_name(keys[0], 1)), ("throughput", public_name(keys[1], 2))}
+    beginnings = [tuple(lease.job.prompt)[:8] for lease in served.worker.seen]
+    assert len(beginnings) == 3
+    assert len(set(beginnings)) == 2
+    assert len({tuple(lease.job.prompt) for lease in served.worker.seen}) == 3
 
 
 async def test_keys_share_the_load_by_their_weights(served: Served, tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ CONTRACT: dict[int, set[Code]] = {
         "endpoint_not_allowed",
         "address_not_allowed",
         "origin_not_allowed",
+        "role_not_allowed",
         "tenant_suspended",
     },
     404: {"model_not_found", "not_found"},

@@ -1,7 +1,9 @@
 """Traces and simulations through the admin API: uploads, lists, parts of a file, figures, and what is refused."""
 
 import asyncio
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -137,6 +139,25 @@ async def test_what_is_no_form_with_a_file_leaves_nothing(bench: AdminBench) -> 
         "file",
     )
     assert bench.traces.listed() == []
+
+
+async def test_a_disk_that_takes_nothing_is_told(bench: AdminBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> Path:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(bench.traces.__class__, "new", full)
+
+    assert await bench.refused("POST", "/traces", files={"file": ("x", b"y")}) == (503, "unavailable", None)
+
+
+async def test_what_a_killed_gateway_left_of_an_upload_goes(bench: AdminBench) -> None:
+    left = bench.traces.new("uploaded").with_suffix(".part")
+    left.write_text("half")
+    os.utime(left, (0, 0))
+
+    await upload(bench)
+
+    assert not left.exists()
 
 
 async def test_a_second_simulation_is_told_to_wait(bench: AdminBench) -> None:

@@ -7,6 +7,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from fairlane.gateway.observability.collectors import Distribution, FastCounter
 from fairlane.gateway.observability.metrics import Telemetry
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
 
 UNITS = {"_seconds": "second", "_ratio": "ratio", "_bytes": "bytes"}
 """What the help of a metric says, by how its name ends; all others are numbers."""
@@ -116,6 +117,18 @@ def test_nothing_tells_when_counting_began_and_the_process_tells_of_itself() -> 
     assert [
         line for line in shown if re.match(r'fairlane_gateway_build_info\{python="3[^"]+",version="[^"]+"\} 1', line)
     ]
+
+
+def test_a_lanes_targets_are_within_the_bounds_of_the_histograms() -> None:
+    """Else no percentile would ever be seen beyond them."""
+    telemetry = Telemetry()
+    for lane in DEFAULT_LANES.values():
+        ended(telemetry, first_token_s=lane.ttft_ms / 1e3)
+        telemetry.generated("latency", "tiny", "acme", queued_s=None, pace_s=lane.tpot_ms / 1e3)
+
+    for name in ("time_to_first_token", "time_per_output_token"):
+        *_, last, infinite = lines(telemetry.registry, f"fairlane_gateway_{name}_seconds_bucket")
+        assert last.rsplit(" ", 1)[1] == infinite.rsplit(" ", 1)[1] == "2.0"
 
 
 def test_every_help_is_a_sentence_with_its_unit() -> None:

@@ -281,8 +281,9 @@ async def test_a_client_that_leaves_is_no_failure(served: Served) -> None:
 
     found = await record(served, "left")
 
-    assert (found["outcome"], found["code"]) == ("cancelled", "client_closed")
-    assert found["charges"]["output_tokens"] == 2
+    [(outcome, _, output)] = await served.ledger()
+    assert (found["outcome"], found["code"]) == (outcome, "client_closed") == ("cancelled", "client_closed")
+    assert found["charges"]["output_tokens"] == output > 0
 
 
 async def test_nothing_of_a_prompt_or_an_answer_is_in_the_store(served: Served) -> None:
