@@ -8,7 +8,7 @@ _NEEDED = {
     "blocks": "KV blocks",
     "slots": "its slot in the batch",
     "tokens": "the tokens of a step",
-    "pace": "its pace",
+    "pace": "steps short enough for its pace",
 }
 _REASONS = {
     "queue": "in the queue",
