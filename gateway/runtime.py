@@ -117,34 +117,73 @@ class Resources:
         self.telemetry = Telemetry(processor, sample=section.trace_sample, max_tenants=section.max_tenant_labels)
         self.processes = ProcessMetrics(member, self.telemetry.exposition)
         self._span_processor = processor
+        self._draining = False
+        self._looked = asyncio.Event()
+        """At the fleet, with or without success."""
+        modes = Modes(section.quota_fallback, section.quota_fallbacks)
+        self._connect(modes)
+        self._build_accounts()
+        admin_tokens = self._build_operators()
+        self._build_budgets(modes, slicing)
+        self._build_fleet()
+        self._build_requests()
+        self._build_upkeep()
+        self._build_kept()
+        self._build_batches()
+        self._build_views(admin_tokens)
+        self.malformed = Malformed()
+        """Requests on all ports."""
+        self.crowd = self.new_crowd()
+        """The tenants' port's connections."""
+        self._tell_when_asked()
+
+    def _connect(self, modes: Modes) -> None:
+        """The stores, and which of them a request needs."""
+        section = self.settings.gateway
         self.store: Connections = connections(
-            settings.store_url, timeout_s=section.store_timeout_s, limit=section.store_connections
+            self.settings.store_url, timeout_s=section.store_timeout_s, limit=section.store_connections
         )
         self.budgets: Connections = self.store
         """The store of tenants, keys and budgets: the same, unless the settings name another."""
-        if settings.quota_store_url != settings.store_url:
+        if self.settings.quota_store_url != self.settings.store_url:
             self.budgets = connections(
-                settings.quota_store_url,
+                self.settings.quota_store_url,
                 timeout_s=section.store_timeout_s,
                 limit=section.store_connections,
                 name="quota store",
             )
-        modes = Modes(section.quota_fallback, section.quota_fallbacks)
         needed = {self.store.breaker, self.budgets.breaker} if modes.are_closed else {self.store.breaker}
         self.availability = Needed(tuple(needed))
-        short, patient = self.budgets.short, self.budgets.patient
+
+    def _build_accounts(self) -> None:
+        """Tenants, keys, what they used and what that costs."""
+        section = self.settings.gateway
+        patient = self.budgets.patient
         self.tenants, self.keys = TenantStore(patient), KeyStore(patient)
         self.ledger, self.audit = Ledger(patient), Audit(patient)
         self.rollup = RollUp(patient, days=section.usage_days, months=section.usage_months)
         self.prices = PriceStore(patient)
         self.known_prices = KnownPrices(self.prices)
-        admin_keys, admin_tokens = AdminKeys(self.store.patient, settings.admin_key), AdminTokens(self.store.patient)
+
+    def _build_operators(self) -> AdminTokens:
+        """Who operates; the tokens, which what is watched live asks for their revision."""
+        section = self.settings.gateway
+        admin_keys, admin_tokens = (
+            AdminKeys(self.store.patient, self.settings.admin_key),
+            AdminTokens(self.store.patient),
+        )
         sessions = Sessions(self.store.patient, admin_keys, admin_tokens, users=print_of(section.sign_in))
         self.single_sign_on: SingleSignOn | None = None
         """Where operators sign in by an identity provider."""
         if section.sign_in.issuer:
             self.single_sign_on = SingleSignOn(self.store.patient, admin_keys, section.sign_in)
         self.operators = Operators(admin_keys, admin_tokens, sessions)
+        return admin_tokens
+
+    def _build_budgets(self, modes: Modes, slicing: Slicing) -> None:
+        """Budgets, and who a caller is."""
+        section = self.settings.gateway
+        short, patient = self.budgets.short, self.budgets.patient
         quotas = RedisQuotaStore(short, lease_ms=round(section.reservation_lease_s * 1e3), slicing=slicing)
         keys, delegations = KeyStore(short), DelegatedKeys(short)
         self.guard: GuardedQuotas | None = None
@@ -165,6 +204,10 @@ class Resources:
             ),
             tokens=self.tokens,
         )
+
+    def _build_fleet(self) -> None:
+        """Models, workers and their queues, and what this gateway has let into each."""
+        section = self.settings.gateway
         self.registry = RedisRegistry(self.store.patient)
         self._queues: dict[str, RedisQueue] = {}
         self.open_requests = AllOpenRequests(self.lanes)
@@ -174,6 +217,10 @@ class Resources:
             self.registry, self._depths, read=partial(TextModel, raw_prompts=section.completions_special_tokens)
         )
         self.fleet = StoredFleet(self.registry, self.fleet_cache, self._calls)
+
+    def _build_requests(self) -> None:
+        """From a body to jobs in a queue, their end, and what is recorded of them."""
+        section = self.settings.gateway
         record_store = RecordStore(self.store.patient, self.gateway_id, most=section.request_records)
         self.recorder = RequestRecorder(
             record_store, self.dispatcher, self.gateway_id, enabled=section.request_records > 0
@@ -183,9 +230,9 @@ class Resources:
             self.quotas,
             self.dispatcher,
             self.telemetry,
-            confirm_s=CONFIRM_LEASES * settings.lease_s,
+            confirm_s=CONFIRM_LEASES * self.settings.lease_s,
         )
-        earlier = Earlier(self.quotas, self.dispatcher, patience_s=CONFIRM_LEASES * settings.lease_s)
+        earlier = Earlier(self.quotas, self.dispatcher, patience_s=CONFIRM_LEASES * self.settings.lease_s)
         self.submitter = Submitter(
             self.quotas,
             self.dispatcher,
@@ -200,10 +247,12 @@ class Resources:
             self.fleet_cache.longest_context,
         )
         self.grammars = GrammarChecker()
-        self.traces = TraceFolder(settings.traces_folder, most_recorded=section.record.max_files * section.processes)
+        self.traces = TraceFolder(
+            self.settings.traces_folder, most_recorded=section.record.max_files * section.processes
+        )
         self.trace = TraceRecorder(
             self.traces if section.record.enabled else None,
-            partial(pseudonym_key, patient),
+            partial(pseudonym_key, self.budgets.patient),
             most_bytes=int(section.record.max_bytes),
         )
         self.preparer = Preparer(
@@ -216,6 +265,10 @@ class Resources:
             self.grammars,
             self.trace,
         )
+
+    def _build_upkeep(self) -> None:
+        """What finds the end of jobs whose gateway or worker has gone."""
+        section = self.settings.gateway
         self.reaper = Reaper(
             self.quotas,
             self.tenants,
@@ -231,9 +284,14 @@ class Resources:
             self.dispatcher,
             self.open_requests,
             self._calls,
-            lease_s=settings.lease_s,
-            grace_s=settings.orphan_grace_s,
+            lease_s=self.settings.lease_s,
+            grace_s=self.settings.orphan_grace_s,
         )
+
+    def _build_kept(self) -> None:
+        """What is kept for callers who come again: answers under an idempotency key, and responses."""
+        section = self.settings.gateway
+        patient = self.budgets.patient
         self.runs = Runs(
             IdempotencyRecords(
                 patient,
@@ -247,8 +305,20 @@ class Resources:
             lease_s=section.reservation_lease_s,
             max_answer_bytes=section.idempotency_answer_bytes,
         )
+        self.responses = KeptResponses(
+            patient,
+            ttl_ms=round(section.responses_kept_s * 1e3),
+            most_bytes=int(section.responses_kept_bytes),
+            most_response_bytes=int(section.response_bytes),
+        )
+        self.seals = TenantSeals(patient)
+
+    def _build_batches(self) -> None:
+        """Files, and the batches of their lines."""
+        section = self.settings.gateway
+        patient = self.budgets.patient
         kept = section.files
-        self.storage, self.drafts = storage(settings.files_url), Drafts(settings.files_folder / PARTIAL)
+        self.storage, self.drafts = storage(self.settings.files_url), Drafts(self.settings.files_folder / PARTIAL)
         self.files = FileRecords(patient, FileLimits(most_files=kept.tenant_files, most_bytes=int(kept.tenant_bytes)))
         self.batches = BatchRecords(patient, most_open=kept.tenant_batches)
         self.batch_runner = BatchRunner(
@@ -271,13 +341,9 @@ class Resources:
             telemetry=self.telemetry,
             is_stopping=lambda: self._draining,
         )
-        self.responses = KeptResponses(
-            patient,
-            ttl_ms=round(section.responses_kept_s * 1e3),
-            most_bytes=int(section.responses_kept_bytes),
-            most_response_bytes=int(section.response_bytes),
-        )
-        self.seals = TenantSeals(patient)
+
+    def _build_views(self, admin_tokens: AdminTokens) -> None:
+        """What operators look at: figures, history, what is live, simulations."""
         self.simulator = Simulator()
         self.figures = FigureStore(self.store.patient)
         self.teller = Teller(
@@ -286,14 +352,6 @@ class Resources:
         self.overview = Overview(self.fleet_cache, self.figures, self.lanes, clock=lambda: self.teller.now_s)
         self.history = History(self.figures, clock=lambda: self.teller.now_s)
         self.live = LiveHub(self.overview.view, Blocks(self.registry, self.fleet_cache).view, admin_tokens.revision)
-        self.malformed = Malformed()
-        """Requests on all ports."""
-        self.crowd = self.new_crowd()
-        """The tenants' port's connections."""
-        self._draining = False
-        self._looked = asyncio.Event()
-        """At the fleet, with or without success."""
-        self._tell_when_asked()
 
     def new_crowd(self) -> Crowd:
         """For a port's connections."""
