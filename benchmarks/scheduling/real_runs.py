@@ -85,7 +85,7 @@ class _Run:
         """Tell the engine of each request when its time has come, and wait until all are over."""
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.left = len(leases)
-        thread = EngineThread(self.engine, "benchmark")
+        thread = EngineThread(self.engine, "benchmark", measured=False)
         thread.start(self._turned, self._over.set_exception)
         self.began_s = time.monotonic()
         for arrival, lease in zip(arrivals, leases, strict=True):

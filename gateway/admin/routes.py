@@ -364,6 +364,7 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         handler=admin_fleet.list_lanes,
         input=LanesQuery,
         answer=Page[LaneView],
+        codes=("not_found",),
     ),
     Operation(
         method="GET",

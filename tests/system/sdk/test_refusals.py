@@ -178,10 +178,12 @@ NEVER: dict[str, int] = {"max_prompt_tokens": 0, "max_output_tokens": 8, "tokens
 """By limit: a figure that TEN never fits."""
 TAKEN = {"concurrent_requests": "concurrency_limit_exceeded", "queued_requests": "queue_full"}
 OF_BATCHES = {"enqueued_batch_tokens"}
+OF_MONEY = {"spend_per_day", "spend_per_month"}
+"""Which refuse nobody without prices: tests/gateway/requests/test_money.py has some."""
 
 
 def test_no_limit_is_left_out() -> None:
-    assert {*SPENT, *NEVER, *TAKEN, *OF_BATCHES} == {*LIMIT_NAMES}
+    assert {*SPENT, *NEVER, *TAKEN, *OF_BATCHES, *OF_MONEY} == {*LIMIT_NAMES}
 
 
 @pytest.mark.parametrize("limit", SPENT)
