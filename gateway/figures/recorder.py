@@ -5,6 +5,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import msgspec
+
 from fairlane.gateway.errors import TABLE
 from fairlane.gateway.figures.sums import OTHERS, LaneSums, Sums, observe
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
@@ -20,8 +22,7 @@ JUDGED = frozenset(code for code, rule in TABLE.items() if rule.type in _OURS an
 REFUSED = JUDGED | frozenset(code for code, rule in TABLE.items() if rule.status in (403, 429))
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(msgspec.Struct, frozen=True, gc=False):
     """A request that is over; seconds are None where it never came so far."""
 
     tenant: str

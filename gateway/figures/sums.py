@@ -67,11 +67,17 @@ class Sums(msgspec.Struct, array_like=True):
 
     def lane(self, name: str) -> LaneSums:
         """One lane's, to be counted into."""
-        return self.lanes.setdefault(name, LaneSums())
+        found = self.lanes.get(name)
+        if found is None:
+            found = self.lanes[name] = LaneSums()
+        return found
 
     def tenant(self, name: str) -> TenantSums:
         """One tenant's, to be counted into."""
-        return self.tenants.setdefault(name, TenantSums())
+        found = self.tenants.get(name)
+        if found is None:
+            found = self.tenants[name] = TenantSums()
+        return found
 
     def add(self, other: "Sums") -> None:
         """Count all of another stretch in."""

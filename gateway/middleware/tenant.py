@@ -199,7 +199,8 @@ class TenantMiddleware:
                 raise refusal
             with self._telemetry.span("authenticate") as span:
                 caller = self._authenticator.remembered(scope) or await self._authenticator.identify(scope)
-                span.tell({"fairlane.tenant": caller.tenant_id, "fairlane.key_id": caller.key_id})
+                if span.is_recording:
+                    span.tell({"fairlane.tenant": caller.tenant_id, "fairlane.key_id": caller.key_id})
             scope["state"]["caller"] = answer.caller = caller  # from here on a refusal too says how the limits stand
             journal.tenant = caller.tenant_id
             vouch(scope, caller.root)
