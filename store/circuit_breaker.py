@@ -81,6 +81,10 @@ class Breaker:
         self._clock = clock
         self._sleep = sleep
         self._failures = 0
+        self._inside = 0
+        """Calls that have not ended."""
+        self._late = 0
+        """Of these at most, those from before it closed: their time may run out although the store answers."""
         self._since_s = 0.0
         """When it last opened."""
         self._closed_s: float | None = None
@@ -97,13 +101,18 @@ class Breaker:
     def __enter__(self) -> None:
         if self.is_away:
             raise StoreAway(f"the {self._name} does not answer")
+        self._inside += 1
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        """The call has ended. What still comes in while it is open says nothing: a trial decides."""
+        """The call has ended. What still comes in while it is open says nothing: a trial decides. Nor does what was
+        asked before it closed."""
+        self._inside -= 1
         if error is None:
             self._failures = 0
         elif isinstance(error, redis.RedisError | OSError):
             self._failed(error)
+        if self._late > self._inside:
+            self._late = self._inside
 
     async def aclose(self) -> None:
         if self._trying is not None:
@@ -114,6 +123,9 @@ class Breaker:
         if not _is_trouble(error):
             self._failures = 0
             self._complain(error)
+            return
+        if self._late and self._closed_s is not None and self._clock() - self._closed_s < STEADY_S:
+            self._late -= 1
             return
         self._failures += 1
         if self._failures >= FAILURES and not self.is_away:
@@ -140,6 +152,7 @@ class Breaker:
 
     def _close(self) -> None:
         self.is_away, self._failures, self._closed_s = False, 0, self._clock()
+        self._late = self._inside
         log.warning("the %s answers again after %.1f s", self._name, self._closed_s - self._since_s)
 
     def _complain(self, error: Exception) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import pytest
 import redis
@@ -183,3 +183,20 @@ async def test_closing_ends_the_trials(bench: Bench) -> None:
     await bench.breaker.aclose()
 
     assert asyncio.all_tasks() == before
+
+
+async def test_what_was_asked_before_it_closed_opens_it_no_more(bench: Bench) -> None:
+    stuck = [ExitStack() for _ in range(2 * FAILURES)]
+    for call in stuck:
+        call.enter_context(bench.breaker)
+    bench.fail(*[LOST] * FAILURES)
+    bench.is_up = True
+    await bench.wait()
+    assert not bench.breaker.is_away
+
+    for call in stuck:
+        call.__exit__(TimeoutError, TimeoutError(), None)
+    assert (bench.breaker.is_away, bench.breaker.openings) == (False, 1)
+
+    bench.fail(*[LOST] * FAILURES)
+    assert (bench.breaker.is_away, bench.breaker.openings) == (True, 2)
