@@ -84,8 +84,10 @@ def order(name: str) -> str:
 
 
 def read(path: Path, start: int) -> Iterator[bytes]:
-    """A file's bytes from `start` on, as far as it was written when its end is reached."""
+    """A file's bytes from `start` on, as far as it was written when its end is reached; beyond it there are none."""
     with path.open("rb") as file:
+        if start > file.seek(0, os.SEEK_END):  # not every place is one that a file could have
+            return
         file.seek(start)
         while part := file.read(READ_BYTES):
             yield part

@@ -37,9 +37,11 @@ async def test_an_uploaded_trace_is_listed_and_read_from_an_offset(bench: AdminB
 
     (listed,) = (await bench.done("GET", "/traces"))["data"]
     rest = await bench.call("GET", f"/traces/{name}?offset=10")
+    beyond = await bench.call("GET", f"/traces/{name}?offset={2**53}")
 
     assert (listed["name"], listed["kind"], listed["bytes"]) == (name, "uploaded", len(CSV))
     assert rest.text == CSV[10:]
+    assert (beyond.status_code, beyond.content) == (200, b"")
     assert [(each["action"], each["target"]) for each in await bench.audit()] == [("trace.upload", name)]
 
 
