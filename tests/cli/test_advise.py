@@ -10,6 +10,8 @@ from typer.testing import CliRunner, Result
 from fairlane.cli import main as cli
 from fairlane.scheduler.simulation.calibration import Calibration
 
+pytestmark = pytest.mark.slow
+
 COSTS = Calibration(step=(5.0, 0.5, 0.1, 0.0, 0.0), copy=(0.1, 0.1), blocks=256, host_slots=64, max_sequences=16)
 HEAD = {"fairlane_trace": 1, "block_tokens": 64}
 

@@ -233,6 +233,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 async def test_a_killed_gateway_leaves_a_file_that_can_be_read(tmp_path: Path) -> None:
     killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False)  # noqa: ASYNC221
 

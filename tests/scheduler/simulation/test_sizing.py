@@ -21,6 +21,8 @@ from fairlane.scheduler.simulation.sizing import (
 from fairlane.scheduler.simulation.synthetic_tenants import lane_tiers
 from fairlane.scheduler.simulation.trace import TraceRow
 
+pytestmark = pytest.mark.slow
+
 
 def verdict(workers: int, *, keeps: bool) -> Verdict:
     kept = 1.0 if keeps else 0.5

@@ -16,7 +16,6 @@ from fairlane.worker.model.files import ModelError
 from tests.support.worker.hand import lease
 from tests.support.worker.tiny_embedder import LONGEST, WIDTH, WORDS, reference, write_tiny_embedder
 
-pytestmark = pytest.mark.slow
 MOST_STEPS = 200
 
 

@@ -17,7 +17,7 @@ from fairlane.gateway.processes import die_with_parent
 from tests.support.gateway.served import CHAT, COMPLETIONS, WAIT_S, Served, error_of, gateway, settings, until
 from tests.support.worker.tiny_embedder import LONGEST, WIDTH, reference, write_tiny_embedder
 
-pytestmark = [pytest.mark.slow, pytest.mark.anyio]
+pytestmark = pytest.mark.anyio
 MODEL, PATH = "tiny-embedder", "/v1/embeddings"
 LEASE_S = 1.0
 MOST_INPUTS = 2_048
