@@ -6,7 +6,7 @@ from typing import Literal
 
 from typing_extensions import TypedDict
 
-from fairlane.gateway.admin.overview import PercentilesView, goodput, lane_figures
+from fairlane.gateway.admin.overview import LaneResults, goodput, lane_figures
 from fairlane.gateway.figures.figure_store import LATE_SLOTS, RINGS, SLOT_S, FigureStore, Ring, Step
 from fairlane.gateway.figures.sums import LaneSums, Sums, TenantSums, merged
 
@@ -15,7 +15,7 @@ SPANS: dict[Span, tuple[Ring, int]] = {"15m": (RINGS[0], 90), "day": (RINGS[1], 
 """Of which ring, and how many steps: no answer has more points."""
 
 
-class LaneHistoryView(TypedDict):
+class LaneHistoryView(LaneResults):
     """One lane over a step: levels are means, the longest wait the longest."""
 
     queued: float
@@ -23,12 +23,6 @@ class LaneHistoryView(TypedDict):
     running: float
     preempted: float
     tokens_per_s: float
-    ttft_ms: PercentilesView | None
-    tpot_ms: PercentilesView | None
-    queue_wait_ms: PercentilesView | None
-    goodput: float | None
-    requests: int
-    refused: int
 
 
 class TenantHistoryView(TypedDict):

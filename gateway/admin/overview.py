@@ -39,8 +39,8 @@ class PercentilesView(TypedDict):
     p99: float
 
 
-class LaneFiguresView(LaneView):
-    """One lane: as it is now, and what its requests of the window came to."""
+class LaneResults(TypedDict):
+    """What a lane's requests of some stretch of time came to."""
 
     ttft_ms: PercentilesView | None
     tpot_ms: PercentilesView | None
@@ -48,6 +48,10 @@ class LaneFiguresView(LaneView):
     goodput: float | None
     requests: int
     refused: int
+
+
+class LaneFiguresView(LaneView, LaneResults):
+    """One lane: as it is now, and what its requests of the window came to."""
 
 
 class TenantFiguresView(TypedDict):
