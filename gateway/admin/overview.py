@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from typing_extensions import TypedDict
 
-from fairlane.gateway.admin.views import LaneView, WorkerView, worker_view
+from fairlane.gateway.admin.views import LaneView, WorkerState, worker_state
 from fairlane.gateway.errors import fleet_unknown
 from fairlane.gateway.figures.figure_store import SLOT_S, FigureStore, GatewayFigures
 from fairlane.gateway.figures.sums import OTHERS, Buckets, LaneSums, Sums, merged, percentiles_ms
@@ -73,7 +73,7 @@ class KvPoolView(TypedDict):
     host_free: int
 
 
-class OverviewWorker(WorkerView):
+class OverviewWorker(WorkerState):
     """One worker, and its KV pool."""
 
     kv: KvPoolView
@@ -250,7 +250,7 @@ def _worker(status: WorkerStatus) -> OverviewWorker:
         "host_blocks": status.host_slots_total,
         "host_free": status.host_slots_free,
     }
-    return {**worker_view(status), "kv": kv}
+    return {**worker_state(status), "kv": kv}
 
 
 def _model(model: ServedModel) -> OverviewModel:

@@ -8,6 +8,7 @@ from typing import Generic, Literal, TypeVar, cast
 
 from typing_extensions import TypedDict  # pydantic reads its own kind only, before Python 3.12
 
+from fairlane.gateway.admin.worker_costs import WorkerCosts, worker_costs
 from fairlane.gateway.batches.batch_records import StandingBatch
 from fairlane.quotas.api_keys import ApiKey, NewKey
 from fairlane.quotas.audit import AuditEntry
@@ -188,8 +189,8 @@ class ChargebackView(TypedDict):
     total: UsageLine
 
 
-class WorkerView(TypedDict):
-    """One worker that is alive, and how full it is."""
+class WorkerState(TypedDict):
+    """What a worker is, and how full."""
 
     id: str
     model: str
@@ -211,6 +212,12 @@ class WorkerView(TypedDict):
     single_stream_ms: float
     """What a further token of a stream takes that is alone there; 0 while that was not measured."""
     prefill_tokens_per_s: float
+
+
+class WorkerView(WorkerState):
+    """One worker that is alive, how full it is, and what its steps take."""
+
+    costs: WorkerCosts | None
 
 
 class OpenBatchView(TypedDict):
@@ -392,6 +399,11 @@ def prices_view(prices: PriceList, currency: str) -> PricesView:
 
 def worker_view(status: WorkerStatus) -> WorkerView:
     """A worker's last heartbeat."""
+    return {**worker_state(status), "costs": worker_costs(status)}
+
+
+def worker_state(status: WorkerStatus) -> WorkerState:
+    """The same without its costs, which change with each step."""
     return {
         "id": status.worker_id,
         "model": status.model,

@@ -3,6 +3,7 @@
 const whole = new Intl.NumberFormat("en");
 const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
 const one = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
+const precise = new Intl.NumberFormat("en", { maximumSignificantDigits: 2 });
 const NOTHING = "–";
 
 export const count = (value) => (value == null ? NOTHING : whole.format(value));
@@ -14,6 +15,7 @@ export const percent = (share) => (share == null ? NOTHING : `${one.format(100 *
 
 export function duration(ms) {
   if (ms == null || Number.isNaN(ms)) return NOTHING;
+  if (ms > 0 && ms < 0.1) return `${precise.format(1000 * ms)} µs`;
   if (ms < 10) return `${one.format(ms)} ms`;
   if (ms < 1000) return `${Math.round(ms)} ms`;
   if (ms < 60_000) return `${one.format(ms / 1000)} s`;

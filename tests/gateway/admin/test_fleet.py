@@ -22,6 +22,27 @@ async def test_each_worker_says_how_full_it_is(bench: AdminBench) -> None:
     assert only["running"] == {"latency": 1, "throughput": 2}
 
 
+async def test_a_worker_says_what_its_steps_take_up_to_what_it_has_room_for(bench: AdminBench) -> None:
+    weights = (10.0, 2.0, 0.5, 0.25, 0.125)
+    bench.fleet.statuses = [
+        worker("w1", step_weights=weights, block_size=2, blocks_total=3, max_sequences=4),
+        worker("w2", step_weights=()),
+    ]
+
+    known, unknown = (await bench.done("GET", "/workers"))["data"]
+
+    assert known["costs"] == {
+        "base_ms": 10.0,
+        "row_ms": 2.0,
+        "prefill_token_ms": 0.5,
+        "context_token_ms": 0.25,
+        "attention_pair_ms": 0.125,
+        "prefill": [[1, 12.625], [2, 13.5], [4, 16.0], [6, 19.5]],
+        "decode": [[1, 140.0], [2, 270.0], [4, 530.0]],
+    }
+    assert unknown["costs"] is None
+
+
 async def test_workers_come_in_pages_by_id(bench: AdminBench) -> None:
     bench.fleet.statuses = [worker(name) for name in ("w3", "w1", "w2")]
 

@@ -11,7 +11,7 @@ export function curve(costs) {
   const curves = Object.entries(costs).filter(([, value]) => isPoints(value));
   const figures = Object.entries(costs).filter(([, value]) => typeof value === "number");
   return h("div", { class: "costs" }, ...curves.map(([name, points]) => line(name, points)),
-    figures.length ? facts(figures.map(([name, value]) => [words(name), name.endsWith("_ms") ? duration(value) : rate(value)])) : null);
+    figures.length ? facts(figures.map(([name, value]) => [words(name.replace(/_ms$/, "")), name.endsWith("_ms") ? duration(value) : rate(value)])) : null);
 }
 
 function line(name, points) {

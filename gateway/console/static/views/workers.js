@@ -25,9 +25,8 @@ export async function workers(root, { signal }) {
   });
 
   function make(worker) {
-    const parts = { actions: h("div", { class: "actions" }), told: h("div", { class: "told" }), lanes: lanesTable() };
-    const costs = worker.costs ? h("div", { class: "curve" }, curve(worker.costs)) : null;
-    const card = h("article", { class: "card worker" }, h("header", {}, h("h2", {}, named(worker.id)), parts.actions), parts.told, parts.lanes.element, costs);
+    const parts = { actions: h("div", { class: "actions" }), told: h("div", { class: "told" }), lanes: lanesTable(), costs: h("div", { class: "curve" }) };
+    const card = h("article", { class: "card worker" }, h("header", {}, h("h2", {}, named(worker.id)), parts.actions), parts.told, parts.lanes.element, parts.costs);
     drawn.set(card, parts);
     return card;
   }
@@ -37,7 +36,7 @@ export async function workers(root, { signal }) {
 const drawn = new WeakMap();
 
 function update(card, worker) {
-  const { actions, told, lanes } = drawn.get(card);
+  const { actions, told, lanes, costs } = drawn.get(card);
   const state = worker.draining ? "draining" : "serving";
   if (actions.dataset.state !== state) {
     actions.dataset.state = state;
@@ -60,6 +59,7 @@ function update(card, worker) {
         ? meter(`Host slots: ${count(host)} of ${count(worker.host_slots_total)}`, [["reserved", host]], worker.host_slots_total)
         : h("p", { class: "muted" }, "No host memory is set aside for swapping.")));
   const names = [...new Set(["running", "waiting", "preempted"].flatMap((field) => Object.keys(worker[field])))].sort();
+  fill(costs, worker.costs && curve(worker.costs));
   lanes.update(names.map((lane) => ({ lane, running: worker.running[lane], waiting: worker.waiting[lane], preempted: worker.preempted[lane], rate: worker.tokens_per_s[lane] })));
 }
 

@@ -1,0 +1,47 @@
+"""What a worker's steps take, as its heartbeat says it has learnt: by part, and as curves to look at."""
+
+from typing_extensions import TypedDict  # pydantic reads its own kind only, before Python 3.12
+
+from fairlane.scheduler.planner.costs import TYPICAL_CONTEXT
+from fairlane.scheduler.protocol.messages import WorkerStatus
+
+LONGEST_PROMPT = 4096
+"""Tokens at which the curve of prefill ends; that of a smaller KV pool ends with the pool."""
+
+
+class WorkerCosts(TypedDict):
+    """What a step takes by its parts, and as curves: points of tokens and milliseconds."""
+
+    base_ms: float
+    row_ms: float
+    prefill_token_ms: float
+    context_token_ms: float
+    attention_pair_ms: float
+    prefill: list[list[float]]
+    decode: list[list[float]]
+
+
+def worker_costs(status: WorkerStatus) -> WorkerCosts | None:
+    """None before it has learnt them."""
+    if not status.step_weights:
+        return None
+    base_ms, row_ms, token_ms, context_ms, pair_ms = status.step_weights
+    return {
+        "base_ms": base_ms,
+        "row_ms": row_ms,
+        "prefill_token_ms": token_ms,
+        "context_token_ms": context_ms,
+        "attention_pair_ms": pair_ms,
+        "prefill": [
+            [tokens, base_ms + row_ms + tokens * (token_ms + tokens * pair_ms)]
+            for tokens in _doubled(min(status.kv_tokens, LONGEST_PROMPT))
+        ],
+        "decode": [
+            [rows, base_ms + rows * (row_ms + TYPICAL_CONTEXT * context_ms)] for rows in _doubled(status.max_sequences)
+        ],
+    }
+
+
+def _doubled(last: int) -> list[int]:
+    """1, 2, 4 and so on, and the last."""
+    return [1 << power for power in range((last - 1).bit_length())] + [last] if last > 0 else []
