@@ -1,4 +1,4 @@
-"""Five consoles open over fifty tenants: what they take of a gateway's processor and of the store, and whether it grows.
+"""Five consoles over fifty tenants: what they take of a gateway's processor and of the store, and whether it grows.
 
 python -m benchmarks.gateway.consoles [--rounds 3] [--seconds 60] [--growth-s 1800] [--json FILE]
 
@@ -112,7 +112,7 @@ class Bench:
 
     @contextlib.asynccontextmanager
     async def _consoles(self) -> AsyncIterator[None]:
-        async with httpx.AsyncClient(base_url=f"{self._on.url}/admin/v1", headers=self._admin, timeout=None) as client:
+        async with httpx.AsyncClient(base_url=f"{self._on.url}/admin/v1", headers=self._admin, timeout=60.0) as client:
             tasks = [asyncio.ensure_future(self._watch(client, with_map=place == MAP)) for place in range(len(VIEWS))]
             tasks += [asyncio.ensure_future(self._read(client, path, every)) for path, every in VIEWS if every]
             try:

@@ -151,7 +151,8 @@ def stand(
     variables: Mapping[str, str] | None = None,
 ) -> Iterator[Stand]:
     """Store, engine, trace sink and gateway, until the block ends. Raises StandError. `gateway_module`: what is run as
-    the gateway, with what stands before its options; `checkout`: whose gateway and engine, here if None; `variables`: further settings of the gateway."""
+    the gateway, with what stands before its options; `checkout`: whose gateway and engine, here if None; `variables`:
+    further settings of the gateway."""
     cores = sorted(os.sched_getaffinity(0))
     here, elsewhere = cores[:1], cores[1:] or cores
     os.sched_setaffinity(0, elsewhere)  # ours, and by inheritance the store's

@@ -154,7 +154,7 @@ class TextModel:
             messages, tools = with_tools(messages, tools, self.output_format.syntax, takes_system=takes_system), ()
         try:
             offered = [tool.as_json() for tool in tools] or None
-            text = self._render(self._conversation.messages(messages), offered, effort and effort.word)
+            text = self._render(self._conversation.messages(messages), offered, None if effort is None else effort.word)
         except TemplateRefusal as refusal:
             reason = refusal.reason
         else:

@@ -315,6 +315,7 @@ def test_a_call_in_a_lenient_answer_keeps_to_a_strict_schema(family: str, specia
 def test_gpt_oss_makes_one_call_where_that_ends_its_answer() -> None:
     card = tool_card("gpt-oss")
     end = Tokenizer.from_str(card.tokenizer_json).token_to_id("<|call|>")
+    assert end is not None
     card = replace(card, eos_token_ids=(1, end))
     answers = TextModel(card).output_format
     tokenizer = LLTokenizer(card.tokenizer_json, n_vocab=card.vocab_size, eos_token=[1, end])

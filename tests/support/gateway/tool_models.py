@@ -112,7 +112,7 @@ _HARMONY = """
 {{- said('system', 'Reasoning: ' ~ (reasoning_effort if reasoning_effort is defined else 'medium'), 'end') }}
 {%- set asked = namespace(name='') %}
 {%- if tools %}{% set listed %}# Tools\n\nnamespace functions {\n{% for t in tools %}
-{{- '// ' + t.function.description + '\ntype ' + t.function.name + ' = (_: ' ~ t.function.parameters | tojson ~ ');\n' }}
+{{- '// ' + t.function.description + '\ntype ' + t.function.name }} = (_: {{ t.function.parameters | tojson }});
 {%- endfor %}}{% endset %}{{ said('developer', listed, 'end') }}{% endif %}
 {%- for message in messages %}
 {%- if message.role == 'assistant' %}
