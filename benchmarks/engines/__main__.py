@@ -22,7 +22,13 @@ def quantile(values: list[float], part: float) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--vllm", required=True, help="the Python of an environment that has vLLM")
+    # Absolute, since vLLM starts in a directory of its own; not resolved: the link is what makes an environment.
+    parser.add_argument(
+        "--vllm",
+        required=True,
+        type=lambda path: str(Path(path).absolute()),
+        help="the Python of an environment that has vLLM",
+    )
     parser.add_argument("--model", required=True, type=Path, help="a model directory")
     parser.add_argument("--arms", nargs="*", type=int, default=[*range(len(ARMS))], help="which of them, from 0")
     parser.add_argument("--requests", type=int, default=60, help="of the latency lane, in each arm")

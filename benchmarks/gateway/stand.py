@@ -144,9 +144,15 @@ def cpu_s(pid: int) -> float:
 
 
 @contextlib.contextmanager
-def stand(gateway_module: Sequence[str] = ("gateway",), *, checkout: Path | None = None) -> Iterator[Stand]:
+def stand(
+    gateway_module: Sequence[str] = ("gateway",),
+    *,
+    checkout: Path | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> Iterator[Stand]:
     """Store, engine, trace sink and gateway, until the block ends. Raises StandError. `gateway_module`: what is run as
-    the gateway, with what stands before its options; `checkout`: whose gateway and engine, here if None."""
+    the gateway, with what stands before its options; `checkout`: whose gateway and engine, here if None; `variables`:
+    further settings of the gateway."""
     cores = sorted(os.sched_getaffinity(0))
     here, elsewhere = cores[:1], cores[1:] or cores
     os.sched_setaffinity(0, elsewhere)  # ours, and by inheritance the store's
@@ -171,6 +177,7 @@ def stand(gateway_module: Sequence[str] = ("gateway",), *, checkout: Path | None
                     "FAIRLANE_GATEWAY__TRACE_SAMPLE": str(TRACE_SAMPLE),
                     "FAIRLANE_GATEWAY__STORE_TIMEOUT_S": "5",
                     "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{sink.server_port}",
+                    **(variables or {}),
                 },
                 checkout,
             )

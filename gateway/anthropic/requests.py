@@ -30,7 +30,7 @@ from fairlane.gateway.anthropic.wire import (
 )
 from fairlane.gateway.errors import invalid
 from fairlane.gateway.grammar.structure import Structure
-from fairlane.gateway.openai.requests import ChatRequest, Turn, draw_of
+from fairlane.gateway.openai.requests import ChatRequest, Effort, Turn, draw_of
 from fairlane.gateway.openai.tools import Mode, Tool, ToolCall, ToolChoice, checked_choice
 from fairlane.gateway.openai.wire import checked
 
@@ -96,6 +96,7 @@ def _prompt(body: PromptBody) -> dict[str, Any]:
         "tools": tools,
         "tool_choice": choice,
         "parallel_tool_calls": not (body.tool_choice and body.tool_choice.disable_parallel_tool_use),
+        "effort": Effort(config.effort, None) if (config := body.output_config) and config.effort else None,
         "structure": _structure(body),
         "thinking": _display(body.thinking),
         "parameters_param": "tools.[{index}].input_schema",

@@ -69,7 +69,7 @@ class JsonFormat(Fields):
 
 
 class OutputConfig(Fields):
-    """What form the answer shall have. The effort is a hint that models here do not know."""
+    """What form the answer shall have. The effort is a hint, for models that know it."""
 
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     format: JsonFormat | None = None

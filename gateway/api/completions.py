@@ -13,7 +13,7 @@ CHAT_PATH = "/v1/chat/completions"
 
 
 def _chat_prompts(text: TextModel, request: ChatRequest) -> list[Tokens]:
-    return [text.chat_prompt(request.messages, request.offered_tools)]
+    return [text.chat_prompt(request.messages, request.offered_tools, request.effort)]
 
 
 CHAT = Kind(

@@ -26,7 +26,7 @@ COUNT_PATH = f"{MESSAGES_PATH}/count_tokens"
 
 
 def _prompts(text: TextModel, request: MessagesRequest) -> list[Tokens]:
-    return [text.chat_prompt(request.messages, request.offered_tools)]
+    return [text.chat_prompt(request.messages, request.offered_tools, request.effort)]
 
 
 MESSAGES = Kind(

@@ -44,7 +44,7 @@ _NAME = PARAM.encode()
 
 def _prompts(text: TextModel, request: ResponseRequest) -> list[Tokens]:
     try:
-        return [text.chat_prompt(request.messages, request.offered_tools)]
+        return [text.chat_prompt(request.messages, request.offered_tools, request.effort)]
     except ApiError as error:
         if error.param == "messages":  # as chat calls them
             error.param = "input"

@@ -47,7 +47,6 @@ NEUTRAL_CHAT: Neutral = {
     "prediction": (),
     "prompt_cache_options": (),
     "prompt_cache_retention": ("in_memory", "in-memory", "24h"),
-    "reasoning_effort": ("none",),
     "verbosity": ("medium",),
     "web_search_options": (),
 }

@@ -15,6 +15,7 @@ from fairlane.gateway.openai.wire import (
     MAX_SEQUENCES,
     ChatBody,
     CompletionBody,
+    EffortWord,
     GenerationBody,
     Message,
     checked,
@@ -119,6 +120,14 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
         return f"Turn({self.role}, {len(self.content or '')} characters, {len(self.tool_calls)} calls)"
 
 
+class Effort(msgspec.Struct, frozen=True):
+    """How much the model shall think, as its chat template may read it."""
+
+    word: EffortWord
+    param: str | None = "reasoning_effort"
+    """Where it was said; None: a hint, left out where the template does not read it."""
+
+
 class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
     """A valid `POST /v1/chat/completions`."""
 
@@ -127,6 +136,7 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
     """All that the request names; `offered_tools` are those that the model is told of."""
     tool_choice: ToolChoice = ToolChoice()
     parallel_tool_calls: bool = True
+    effort: Effort | None = None
     parameters_param: str = "tools.[{index}].function.parameters"
     """Where a tool has its schema."""
 
@@ -165,6 +175,7 @@ def read_chat(chat: ChatBody) -> ChatRequest:
         tools=tools,
         tool_choice=choice,
         parallel_tool_calls=chat.parallel_tool_calls is not False,
+        effort=None if chat.reasoning_effort is None else Effort(chat.reasoning_effort),
         logprobs=(chat.top_logprobs or 0) if chat.logprobs else None,
         **_common(chat),
     )

@@ -11,7 +11,7 @@ from fairlane.gateway.errors import invalid
 from fairlane.gateway.grammar.structure import ANY_OBJECT, Structure
 from fairlane.gateway.openai.fields import Fields, Hint, Off, On, Text
 from fairlane.gateway.openai.neutral import Neutral
-from fairlane.gateway.openai.requests import ChatRequest, draw_of
+from fairlane.gateway.openai.requests import ChatRequest, Effort, draw_of
 from fairlane.gateway.openai.response_items import (
     CallItem,
     CompactionItem,
@@ -37,7 +37,7 @@ from fairlane.gateway.openai.response_tools import (
 from fairlane.gateway.openai.sealed_summary import Open, unsealed
 from fairlane.gateway.openai.structures import JsonSchema
 from fairlane.gateway.openai.tools import Tool, ToolChoice, checked_choice
-from fairlane.gateway.openai.wire import MAX_DEADLINE_MS, Count, Penalty, Real, Tier, checked
+from fairlane.gateway.openai.wire import MAX_DEADLINE_MS, Count, EffortWord, Penalty, Real, Tier, checked
 
 _INT64 = 2**63
 NEUTRAL_RESPONSE: Neutral = {
@@ -72,9 +72,9 @@ class TextBody(Fields):
 
 
 class ReasoningBody(Fields):
-    """How the model shall think: as it does by itself."""
+    """How the model shall think: but for the effort, as it does by itself."""
 
-    effort: Literal["none", "medium"] | None = None
+    effort: EffortWord | None = None
     summary: Literal["auto"] | None = None
     generate_summary: Literal["auto"] | None = None
     context: Literal["auto"] | None = None
@@ -202,6 +202,7 @@ def parse_response(
         tools=tools,
         tool_choice=_choice(asked, tools),
         parallel_tool_calls=asked.parallel_tool_calls is not False,
+        effort=_effort(asked.reasoning),
         parameters_param="tools" if has_namespaces else "tools.[{index}].parameters",
         called_as={tool.name: called_as for tool, called_as in told if called_as is not None},
         max_tokens=asked.max_output_tokens,
@@ -216,6 +217,10 @@ def parse_response(
         store=store,
         echo=_echo(asked, store=store),
     )
+
+
+def _effort(asked: ReasoningBody | None) -> Effort | None:
+    return None if asked is None or asked.effort is None else Effort(asked.effort, "reasoning.effort")
 
 
 def conversation(

@@ -126,6 +126,7 @@ TokenId = Annotated[int, Field(ge=0, lt=MAX_TOKEN_ID)]
 Unsupported = Annotated[None, BeforeValidator(_nothing)]
 Content = Annotated[Text, BeforeValidator(_joined, json_schema_input_type=str | list[dict[str, str]])]
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
+EffortWord = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 Tier = Literal["auto", "default", "flex", "scale", "priority", "fast"]
 
 
@@ -194,6 +195,7 @@ class ChatBody(GenerationBody):
     tools: Annotated[list[ToolBody], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: Choice | None = None
     parallel_tool_calls: bool | None = None
+    reasoning_effort: EffortWord | None = None
 
 
 class CompletionBody(GenerationBody):

@@ -352,7 +352,9 @@ PROPERTIES: Mapping[str, str] = {
     "display": "`omitted`: blocks of thinking without their text",
     "eager_input_streaming": "Taken, and changes nothing: arguments are told as they are written",
     "edits": "One after the other",
-    "effort": "Taken at its neutral values: a model thinks as it does",
+    "effort": "How much the model thinks, where its chat template reads that; else `none` and `medium` alone are taken",
+    "reasoning_effort": "How much the model thinks, where its chat template reads that; else `none` and `medium` alone "
+    "are taken",
     "CompactionItem.encrypted_content": "The summary, sealed for its tenant: as `compact` gave it",
     "CompactionOutput.encrypted_content": "The summary, sealed for its tenant: a later `input` takes it as it is",
     "created_by": _HINT,

@@ -52,24 +52,34 @@ class ChatTemplate:
         try:
             parsed = environment.parse(source)
             self._literals = _literals(parsed)
-            self.reads_tools = "tools" in meta.find_undeclared_variables(parsed)
+            read = meta.find_undeclared_variables(parsed)
+            self.reads_tools = "tools" in read
             """Whether it tells the model of tools."""
+            self.reads_effort = "reasoning_effort" in read
+            """Whether it tells the model how much to think."""
             self._template = environment.from_string(source)
             self._template.globals = dict(self._template.globals)  # jinja2's own is a chain, slow to copy each time
         except Exception as error:  # noqa: BLE001 - the template is foreign code: compiling it can fail in any way
             raise TemplateRefusal(f"the chat template cannot be compiled ({type(error).__name__})") from None
 
-    def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None) -> str:
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        effort: str | None = None,
+    ) -> str:
         """The conversation up to where the model's answer begins, tainted where it is the caller's.
 
-        All of a message is, but for its role: a word that the API knows; and all of the tools. Raises TemplateRefusal.
+        All of a message is, but for its role: a word that the API knows, as the effort is; and all of the tools. Raises
+        TemplateRefusal.
         """
         try:
             turns = [
                 {key: value if key == "role" else given(value) for key, value in turn.items()} for turn in messages
             ]
             offered = None if tools is None else given(list(tools))
-            return self._template.render(messages=turns, tools=offered, add_generation_prompt=True, **self._fixed)
+            more = self._fixed if effort is None else {**self._fixed, "reasoning_effort": effort}
+            return self._template.render(messages=turns, tools=offered, add_generation_prompt=True, **more)
         except _Raised as raised:
             reason = self._told(str(raised))
         except Exception:  # noqa: BLE001 - the template is foreign code: it can fail in any way, with content in the message

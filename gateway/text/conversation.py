@@ -57,6 +57,7 @@ class Conversation:
         """`source`: the template's. `render`: renders it, and raises TemplateRefusal. `spell`: a call as text, for a
         template that reads none."""
         self._short_ids = _NINE.search(source) is not None
+        self._reads_thinking = "thinking" in source and "reasoning_content" not in source
         self._spell = None if "tool_calls" in source else spell
         self._reads_results = _TOOL_ROLE.search(source) is not None
         self._form = _FORMS[0]
@@ -99,8 +100,10 @@ class Conversation:
             message["name"] = name
         if turn.tool_call_id is not None:
             message["tool_call_id"] = self._id(turn.tool_call_id)
-        if turn.reasoning is not None:
+        if turn.reasoning is not None and not self._reads_thinking:
             message["reasoning_content"] = turn.reasoning
+        elif turn.reasoning is not None and not (turn.content and turn.tool_calls):  # gpt-oss takes one of them there
+            message["thinking"] = turn.reasoning
         if turn.tool_calls:
             message["tool_calls"] = [
                 {

@@ -12,7 +12,7 @@ import msgspec
 from tokenizers import Tokenizer
 
 from fairlane.gateway.errors import invalid
-from fairlane.gateway.openai.requests import Prompt, Turn
+from fairlane.gateway.openai.requests import Effort, Prompt, Turn
 from fairlane.gateway.openai.tools import Tool
 from fairlane.gateway.text.chat_template import ChatTemplate, TemplateRefusal
 from fairlane.gateway.text.control_tokens import ControlTokens
@@ -25,6 +25,8 @@ from fairlane.gateway.tools.output_format import OutputFormat
 from fairlane.scheduler.protocol.messages import ModelCard
 
 _TAIL_TOKENS = 64
+_USUAL_EFFORTS = ("none", "medium")
+"""What clients say that want nothing."""
 
 
 class StopMatcher:
@@ -124,30 +126,35 @@ class TextModel:
         special = {entry.content for entry in added.values() if entry.special}
         names = {entry.content: token for token, entry in added.items()}
         response_template = card.response_template if isinstance(card.response_template, str) else None
-        self.output_format = OutputFormat(card.chat_template or "", names, special, response_template)
-        """How it answers."""
         ends = {self.token_text(token) for token in card.eos_token_ids}
+        self.output_format = OutputFormat(card.chat_template or "", names, special, response_template, ends)
+        """How it answers."""
         self.vocabulary_with_marks = self.vocabulary.showing(self.output_format.markers - ends)
         self._conversation = Conversation(
             card.chat_template or "", self._render, lambda call: spelled(call, self.output_format.syntax)
         )
 
-    def chat_prompt(self, messages: Sequence[Turn], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
-        """The conversation as the model reads it, up to where its answer begins, told of these tools. All of the
-        caller's is text: what names a control token in it is no such token.
+    def chat_prompt(
+        self, messages: Sequence[Turn], tools: Sequence[Tool] = (), effort: Effort | None = None
+    ) -> tuple[int, ...]:
+        """The conversation as the model reads it, up to where its answer begins, told of these tools and how much to
+        think. All of the caller's is text: what names a control token in it is no such token.
 
-        Raises ApiError naming `messages` where the model's template refuses them or the model has no template, `tools`
-        where the model cannot be told of any, PromptTooLong.
+        Raises ApiError naming `messages` where the model's template refuses them or the model has no template, or the
+        effort where it knows of none; PromptTooLong.
         """
         if self._template is None:
             raise invalid("messages", "This model has no chat template that can be used; /v1/completions works.")
-        if tools and self.output_format.problem is not None:
-            raise invalid("tools", self.output_format.problem)
+        if effort is not None and not self._template.reads_effort:
+            if effort.param is not None and effort.word not in _USUAL_EFFORTS:
+                raise invalid(effort.param, f"`{effort.param}`: this model does not know of efforts.")
+            effort = None
         if tools and not self._template.reads_tools:
             takes_system = self._conversation.takes_system
             messages, tools = with_tools(messages, tools, self.output_format.syntax, takes_system=takes_system), ()
         try:
-            text = self._render(self._conversation.messages(messages), [tool.as_json() for tool in tools] or None)
+            offered = [tool.as_json() for tool in tools] or None
+            text = self._render(self._conversation.messages(messages), offered, None if effort is None else effort.word)
         except TemplateRefusal as refusal:
             reason = refusal.reason
         else:
@@ -155,10 +162,12 @@ class TextModel:
             return self._control.encode(text)
         raise invalid("messages", reason)
 
-    def _render(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None) -> str:
+    def _render(
+        self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None, effort: str | None = None
+    ) -> str:
         if self._template is None:
             raise TemplateRefusal("This model has no chat template.")
-        return self._template.render(messages, tools)
+        return self._template.render(messages, tools, effort)
 
     def tail(self, prompt: Sequence[int]) -> str:
         """The end of a prompt as text, control tokens by name: what the template has written of the answer is in it."""

@@ -78,7 +78,10 @@ class CallGrammar:
         opening = self._opening
         text = _NO_BRACE if self._syntax.bare else _ANYTHING
         begun = False
-        if opening is None:  # the calls are the whole answer
+        if self._syntax.said is not None:
+            answer, before, after = map(self._literal, self._syntax.said)
+            rules = [f"{start} ({answer} text | ({before} text {after})? calls)", f"text: {text}"]
+        elif opening is None:  # the calls are the whole answer
             tag = self._syntax.open[0]
             tagged_calls = f" | {self._literal(tag)} calls" if tag in self._special else ""
             rules = [f"{start} (text | calls{tagged_calls})", f"text: {text}"]
@@ -94,8 +97,9 @@ class CallGrammar:
     def answering(self, tools: Sequence[Tool], *, parallel: bool, is_reasoning: bool) -> str:
         """The grammar `@answer`, or calls as in `forced`."""
         start = f"start: {self._reasons(is_reasoning)}"
+        answer = "@answer" if self._syntax.said is None else f"{self._literal(self._syntax.said[0])} @answer"
         calls = [*self._calls(tools, parallel=parallel, all_strict=True)] if tools else []
-        rules = [f"{start} (@answer | calls)" if tools else f"{start} @answer", *calls]
+        rules = [f"{start} ({answer} | calls)" if tools else f"{start} {answer}", *calls]
         return "\n".join([*rules, *self._reasoning_rules()])
 
     @property
@@ -112,7 +116,8 @@ class CallGrammar:
         before = self._syntax.before
         cut = begun or ""
         first = "first" if begun is not None and not before else "call"
-        several = f"({self._literal(self._syntax.between)} call){{0,{MAX_CALLS - 1}}}" if parallel else ""
+        more = f"({self._literal(self._syntax.between)} call){{0,{MAX_CALLS - 1}}}"
+        several = more if parallel and not self._syntax.is_only else ""
         yield f"calls: {self._literal(before.removeprefix(cut))} {first} {several} {self._literal(self._syntax.after)}"
         for kind in dict.fromkeys((first, "call")):
             yield f"{kind}: " + " | ".join(f"{kind}{number}" for number in range(len(tools)))
@@ -174,7 +179,7 @@ class CallGrammar:
             return []
         begin, end = self._reasoning
         rules = [f"reasoning: {self._literal(begin)} reasoned"]
-        if end in self._special:
+        if any(end.startswith(mark) for mark in self._special):
             return [
                 *rules,
                 f"reasoned: thought {self._literal(end)} BLANKS",

@@ -8,12 +8,11 @@ from msgspec.structs import replace
 from fairlane.gateway.openai.tools import Tool
 from fairlane.gateway.tools.deltas import OutputReader
 from fairlane.gateway.tools.grammar import CallGrammar
+from fairlane.gateway.tools.messages import MessageReader
 from fairlane.gateway.tools.reader import SyntaxReader
 from fairlane.gateway.tools.syntax import CallSyntax, generic, syntax_of, syntaxes
 from fairlane.gateway.tools.template_reader import ResponseTemplate
 
-_HARMONY = ("<|channel|>", "<|message|>")
-"""What the template of gpt-oss writes: a format of its own, in which tools are namespaces of TypeScript."""
 _PROBE = Tool(name="f", parameters={"type": "object", "properties": {"a": {"type": "integer"}}})
 
 log = logging.getLogger(__name__)
@@ -28,31 +27,31 @@ class OutputFormat:
         added: Mapping[str, int],
         special: Collection[str],
         response_template: str | None = None,
+        ends: Collection[str] = (),
     ) -> None:
         """`template`: the source of the chat template. `added`: ids of the tokenizer's added tokens, by name;
-        `special`: names of those that it marks as special. `response_template`: the model's own, as JSON; it wins."""
-        known = syntax_of(template)
+        `special`: names of those that it marks as special. `response_template`: the model's own, as JSON; it wins.
+        `ends`: names of the tokens that end an answer."""
         self._template = None if response_template is None else _readable(response_template)
-        syntax = known or replace(generic(), bare=True)
+        syntax = syntax_of(template) or replace(generic(), bare=True)
         written = syntax if self._template is None else _written(self._template, syntax)
         self.syntax = written or syntax
-        is_harmony = known is None and all(text in template for text in _HARMONY) and self._template is None
-        self.problem = "This model's tools (the Harmony format) are not supported yet." if is_harmony else None
-        """Why no tools can be used with the model."""
         self.can_force = written is not None
         """It is known how the model's calls are spelled, so that a grammar can make it call."""
         reasoning = self.syntax.reasoning
-        self._reasoning = reasoning if reasoning and any(mark in template for mark in reasoning) else None
+        reasons = self.syntax.body == "messages" or any(mark in template for mark in reasoning or ())
+        self._reasoning = reasoning if reasons else None
         own = [name for name in special if self._template is not None and self._template.names(name)]
         self.markers = frozenset(own if self._template is not None else self.syntax.markers)
         """What has a meaning in an answer."""
         self.needs_control_text = not self.markers.isdisjoint(special)
         """A reader has to see special tokens by name."""
-        self._grammar = CallGrammar(self.syntax, added, special, self._reasoning)
+        self._grammar = CallGrammar(self.syntax.ending_at(ends), added, special, self._reasoning)
 
     def needs_reader(self, tools: Sequence[Tool]) -> bool:
         """Whether answers hold anything but content, where these tools may be called."""
-        return bool(tools) or self._reasoning is not None or self._template is not None
+        is_marked = self.syntax.body == "messages" or self._template is not None
+        return bool(tools) or self._reasoning is not None or is_marked
 
     def shows_marks(self, tools: Sequence[Tool]) -> bool:
         """Whether a reader has to see special tokens by name."""
@@ -62,6 +61,8 @@ class OutputFormat:
         """What reads one choice. `prompt_tail`: the end of its prompt; `tools`: those that may be called."""
         if self._template is not None:
             return self._template.reader(prompt_tail, tools)
+        if self.syntax.body == "messages":
+            return MessageReader(prompt_tail, tools)
         return SyntaxReader(self.syntax, tools, reasoning=self._reasoning, is_reasoning=self._is_reasoning(prompt_tail))
 
     def forced(self, tools: Sequence[Tool], *, parallel: bool, prompt_tail: str = "") -> str:

@@ -178,7 +178,6 @@ UNSUPPORTED: dict[str, list[Any]] = {
     "prompt_cache_options": [{}],
     "prompt_cache_retention": ["1h"],
     "prediction": [{"type": "content", "content": SECRET}],
-    "reasoning_effort": ["low", "high"],
     "store": [True, 0],
     "verbosity": ["low"],
     "web_search_options": [{}],

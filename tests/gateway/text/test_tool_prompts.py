@@ -10,11 +10,11 @@ from msgspec.structs import replace
 from tokenizers import Tokenizer
 
 from fairlane.gateway.errors import ApiError
-from fairlane.gateway.openai.requests import Turn
+from fairlane.gateway.openai.requests import Effort, Turn
 from fairlane.gateway.openai.tools import Tool, ToolCall
 from fairlane.gateway.text.tokenizer import TextModel
 from tests.support.gateway.cards import CHATML
-from tests.support.gateway.tool_models import HARMONY, TOOL_MODELS, tool_card
+from tests.support.gateway.tool_models import TOOL_MODELS, tool_card
 
 families = pytest.mark.parametrize("family", TOOL_MODELS)
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string", "description": "Where"}}}
@@ -172,13 +172,30 @@ def test_broken_arguments_of_an_earlier_call_are_told_as_they_are() -> None:
     assert '"Kö' in text_of("Mistral, newer", [ASKED, broken])
 
 
-def test_gpt_oss_is_told_apart() -> None:
-    model = TextModel(replace(tool_card("Hermes"), chat_template=HARMONY))
+def test_gpt_oss_reads_reasoning_as_its_template_takes_it() -> None:
+    calls = (call(),)
+    thought = Turn(role="assistant", content=None, reasoning="Clouds?", tool_calls=calls)
+    both = Turn(role="assistant", content="One moment.", reasoning="Clouds?", tool_calls=calls)
 
-    assert model.chat_prompt([ASKED])
-    with pytest.raises(ApiError, match="not supported yet") as refused:
-        model.chat_prompt([ASKED], [WEATHER])
-    assert refused.value.param == "tools"
+    assert "<|channel|>analysis<|message|>Clouds?<|end|>" in text_of("gpt-oss", [ASKED, thought, TURNS[2]])
+    assert "<|channel|>analysis<|message|>One moment.<|end|>" in text_of("gpt-oss", [ASKED, both, TURNS[2]])
+
+
+def test_a_model_that_knows_of_efforts_is_told_which() -> None:
+    model = model_of("gpt-oss")
+
+    assert "Reasoning: high" in model.spelled_out(model.chat_prompt([ASKED], (), Effort("high")))
+    assert "Reasoning: medium" in model.spelled_out(model.chat_prompt([ASKED]))
+
+
+def test_an_effort_is_refused_by_its_name_where_the_model_knows_of_none() -> None:
+    model = model_of("Qwen 3")
+
+    with pytest.raises(ApiError, match="does not know of efforts") as refused:
+        model.chat_prompt([ASKED], (), Effort("high", "reasoning.effort"))
+    assert refused.value.param == "reasoning.effort"
+    for usual in (Effort("none"), Effort("medium"), Effort("high", None)):
+        assert model.chat_prompt([ASKED], (), usual) == model.chat_prompt([ASKED])
 
 
 def test_the_tail_of_a_prompt_shows_what_the_template_wrote_of_the_answer() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import jsonschema
 import pytest
 from llguidance import LLMatcher, LLTokenizer
+from msgspec.structs import replace
 from tokenizers import Tokenizer
 
 from fairlane.gateway.openai.tools import MAX_CALLS, Tool
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.slow
 families = pytest.mark.parametrize("family", TOOL_MODELS)
 marks = pytest.mark.parametrize("special_marks", [True, False], ids=["special", "plain"])
 MANY_TOKENS = 3000
-CLOSING = ["</think>", "</parameter>", '"', "}", "]"]
+CLOSING = ["</think>", "</parameter>", "<|end|>", '"', "}", "]"]
 """What ends a text; chosen often, so that a walk comes to its end."""
 LISTS = Tool(
     name="get-it_2",
@@ -56,6 +57,15 @@ def model_of(family: str, *, special_marks: bool) -> TextModel:
 def tokenizer_of(family: str, *, special_marks: bool) -> LLTokenizer:
     card = tool_card(family, special_marks=special_marks)
     return LLTokenizer(card.tokenizer_json, n_vocab=card.vocab_size, eos_token=list(card.eos_token_ids))
+
+
+def said(family: str, words: str, opening: str = "") -> str:
+    """Words as a model writes them, before what opens a call or as the answer."""
+    marks = model_of(family, special_marks=True).output_format.syntax.said
+    if marks is None:
+        return words + opening
+    answer, before, after = marks
+    return before + words + after + opening if opening else answer + words
 
 
 class Walk:
@@ -274,7 +284,7 @@ def test_a_lenient_answer_may_be_text(family: str, special_marks: bool) -> None:
     assert grammar is not None
     walk = Walk(family, grammar, special_marks=special_marks)
 
-    walk.say("Hello <b> {x} [1]\n")
+    walk.say(said(family, "Hello <b> {x} [1]\n"))
 
     assert set(walk.model.card.eos_token_ids) <= set(walk.allowed())
     assert walk.read((STRICT, TIME)) == Read("Hello <b> {x} [1]\n", "", [])
@@ -292,7 +302,7 @@ def test_a_call_in_a_lenient_answer_keeps_to_a_strict_schema(family: str, specia
     walk = Walk(family, grammar, seed, special_marks=special_marks)
     opening = answers.syntax.before + answers.syntax.spell("weather", "\0").partition("\0")[0]
 
-    walk.say(opening if answers.syntax.bare else f"One moment. {opening}")
+    walk.say(opening if answers.syntax.bare else said(family, "One moment. ", opening))
     walk.to_the_end()
 
     found = walk.read(tools)
@@ -300,3 +310,34 @@ def test_a_call_in_a_lenient_answer_keeps_to_a_strict_schema(family: str, specia
     for name, arguments in found.calls:
         if name == "weather":
             jsonschema.validate(json.loads(arguments), STRICT.parameters)
+
+
+def test_gpt_oss_makes_one_call_where_that_ends_its_answer() -> None:
+    card = tool_card("gpt-oss")
+    end = Tokenizer.from_str(card.tokenizer_json).token_to_id("<|call|>")
+    assert end is not None
+    card = replace(card, eos_token_ids=(1, end))
+    answers = TextModel(card).output_format
+    tokenizer = LLTokenizer(card.tokenizer_json, n_vocab=card.vocab_size, eos_token=[1, end])
+    own = Tokenizer.from_str(card.tokenizer_json)
+
+    for grammar in (answers.forced((TIME, WEATHER), parallel=True), answers.lenient((TIME, STRICT))):
+        assert grammar is not None
+        matcher = LLMatcher(tokenizer, grammar)
+        thought = "<|channel|>analysis<|message|>When?<|end|><|start|>assistant"
+        for token in own.encode(thought + answers.syntax.spell("time", "{}"), add_special_tokens=False).ids:
+            assert matcher.consume_token(token), matcher.get_error()
+        assert matcher.is_stopped()
+
+
+def test_the_answer_of_gpt_oss_may_have_a_form() -> None:
+    card = tool_card("gpt-oss")
+    frame = TextModel(card).output_format.answering((), parallel=True)
+    assert frame is not None
+    grammar = json.dumps({"grammars": [{"lark_grammar": frame}, {"lark_grammar": 'start: "yes"', "name": "answer"}]})
+    walk = Walk("gpt-oss", grammar)
+
+    walk.say("<|channel|>analysis<|message|>Is it?<|end|><|start|>assistant<|channel|>final<|message|>")
+    walk.to_the_end()
+
+    assert walk.read(()) == Read("yes", "Is it?", [])

@@ -81,8 +81,9 @@ def test_no_call(family: str) -> None:
 @families
 def test_where_no_tool_is_offered_no_call_is_looked_for(family: str) -> None:
     text = spelled(family, "weather")
+    content = JSON_ARGUMENTS if syntax_of(family).body == "messages" else text
 
-    assert read(reader_of(family, tools=()), text) == Read(text, "", [])
+    assert read(reader_of(family, tools=()), text) == Read(content, "", [])
 
 
 REASONING = [family for family in TOOL_MODELS if family in ("Qwen 3", "Qwen 3.5", "DeepSeek", "DeepSeek, newer")]
@@ -99,6 +100,72 @@ def test_reasoning_is_told_apart(family: str, tools: tuple[Tool, ...]) -> None:
     assert read(reader_of(family, tools, "…<think>\n"), f"2 + 2…\n</think>\n\n{call}") == answer
     assert read(reader_of(family, tools, "<think>\n"), "2 + <think> 2") == Read("", "2 + <think> 2", [])
     assert read(reader_of(family, tools), "In <think> 2") == Read("In <think> 2", "", [])
+
+
+CALL_OF_GPT = f"<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{JSON_ARGUMENTS}"
+CALLED = [("weather", JSON_ARGUMENTS)]
+MESSAGES: dict[str, tuple[str, Read]] = {
+    "an answer": ("<|channel|>final<|message|>4<|return|>", Read("4", "", [])),
+    "reasoning before it": (
+        "<|channel|>analysis<|message|>2 + 2…<|end|><|start|>assistant<|channel|>final<|message|>4",
+        Read("4", "2 + 2…", []),
+    ),
+    "reasoning twice, and words before the answer": (
+        "<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>commentary<|message|>One moment.<|end|>"
+        "<|start|>assistant<|channel|>analysis<|message|>b<|end|><|start|>assistant<|channel|>final<|message|>4",
+        Read("One moment.\n\n4", "ab", []),
+    ),
+    "a call": (CALL_OF_GPT, Read("", "", CALLED)),
+    "reasoning and words before a call": (
+        "<|channel|>analysis<|message|>Where?<|end|><|start|>assistant<|channel|>commentary<|message|>I ask.<|end|>"
+        f"<|start|>assistant{CALL_OF_GPT}<|call|>",
+        Read("I ask.", "Where?", CALLED),
+    ),
+    "a call that is named before the channel": (
+        f" to=functions.weather<|channel|>commentary json<|message|>{JSON_ARGUMENTS}<|call|>",
+        Read("", "", CALLED),
+    ),
+    "the same after reasoning": (
+        "<|channel|>analysis<|message|>Where?<|end|><|start|>assistant to=functions.weather<|channel|>commentary"
+        f"<|message|>{JSON_ARGUMENTS}",
+        Read("", "Where?", CALLED),
+    ),
+    "a call in the channel of reasoning": (
+        f"<|channel|>analysis to=functions.weather code<|message|>{JSON_ARGUMENTS}<|call|>",
+        Read("", "", CALLED),
+    ),
+    "a function of another namespace": (
+        "<|channel|>commentary to=browser.search<|message|>{}<|call|>",
+        Read("", "", [("browser.search", "{}")]),
+    ),
+    "no arguments": ("<|channel|>commentary to=functions.time<|message|><|call|>", Read("", "", [("time", "{}")])),
+    "a message to the user": ("<|channel|>commentary to=user<|message|>Hello", Read("Hello", "", [])),
+    "a form": ('<|channel|>final <|constrain|>json<|message|>{"a": 1}', Read('{"a": 1}', "", [])),
+    "a header that is cut off": ("<|channel|>final<|message|>4<|end|><|start|>assis", Read("4", "", [])),
+    "a message that begins where another should end": (
+        "<|channel|>analysis<|message|>2 + 2<|channel|>final<|message|>4",
+        Read("4", "2 + 2", []),
+    ),
+    "a header without end": ("<|channel|>" + "final " * 100, Read("final " * 100, "", [])),
+    "no messages": ("to=me <|x|> 4", Read("to=me <|x|> 4", "", [])),
+}
+
+
+@pytest.mark.parametrize("case", MESSAGES)
+def test_messages_with_headers(case: str) -> None:
+    text, expected = MESSAGES[case]
+
+    assert format_of("gpt-oss").needs_reader(())
+    assert read(reader_of("gpt-oss"), text) == expected
+    assert read(reader_of("gpt-oss"), text, range(len(text))) == expected
+
+
+def test_a_message_may_begin_in_the_prompt() -> None:
+    begun = "<|start|>user<|message|>2 + 2<|end|><|start|>assistant<|channel|>analysis<|message|>"
+
+    assert read(reader_of("gpt-oss", tail=f"{begun}So"), "?<|end|>") == Read("", "?", [])
+    assert read(reader_of("gpt-oss", tail=begun.removesuffix("<|message|>")), "<|message|>?") == Read("", "?", [])
+    assert read(reader_of("gpt-oss", tail="<|start|>assistant"), "<|message|>4") == Read("4", "", [])
 
 
 def test_a_model_that_does_not_reason_may_write_its_marks() -> None:

@@ -107,10 +107,27 @@ _DEEPSEEK_3_1 = (
     .replace("'\n```<｜tool▁call▁end｜>'", "'<｜tool▁call▁end｜>'")
 )
 
-HARMONY = (
-    "{% for message in messages %}<|start|>{{ message.role }}<|channel|>final<|message|>{{ message.content }}"
-    "<|end|>{% endfor %}<|start|>assistant"
-)
+_HARMONY = """
+{%- macro said(header, text, end) %}{{ '<|start|>' ~ header ~ '<|message|>' ~ text ~ '<|' ~ end ~ '|>' }}{% endmacro %}
+{{- said('system', 'Reasoning: ' ~ (reasoning_effort if reasoning_effort is defined else 'medium'), 'end') }}
+{%- set asked = namespace(name='') %}
+{%- if tools %}{% set listed %}# Tools\n\nnamespace functions {\n{% for t in tools %}
+{{- '// ' + t.function.description + '\ntype ' + t.function.name }} = (_: {{ t.function.parameters | tojson }});
+{%- endfor %}}{% endset %}{{ said('developer', listed, 'end') }}{% endif %}
+{%- for message in messages %}
+{%- if message.role == 'assistant' %}
+{%- if '<|channel|>final<|message|>' in message.content %}{{ raise_exception('Marks are not content') }}{% endif %}
+{%- if message.tool_calls is defined %}
+{%- if message.content and message.thinking %}{{ raise_exception('Content or thinking, not both') }}{% endif %}
+{%- set thought = message.content or message.thinking %}
+{%- if thought %}{{ said('assistant<|channel|>analysis', thought, 'end') }}{% endif %}
+{%- set call = message.tool_calls[0].function %}{% set asked.name = call.name %}
+{{- said('assistant to=functions.' + call.name + '<|channel|>commentary json', call.arguments | tojson, 'call') }}
+{%- else %}{{ said('assistant<|channel|>final', message.content, 'end') }}{% endif %}
+{%- elif message.role == 'tool' %}
+{{- said('functions.' + asked.name + ' to=assistant<|channel|>commentary', message.content | tojson, 'end') }}
+{%- else %}{{ said(message.role, message.content, 'end') }}{% endif %}
+{%- endfor %}{{ '<|start|>assistant' }}"""
 
 
 @dataclass(frozen=True)
@@ -157,6 +174,12 @@ TOOL_MODELS = {
     "Mistral, newer": ToolModel("mistral-args", _MISTRAL_ARGS, _INST, ("[TOOL_CALLS]", "[ARGS]")),
     "DeepSeek": ToolModel("deepseek", _DEEPSEEK, _DEEP, (*_DEEP_CALLS, *_THINK), tells_tools=False),
     "DeepSeek, newer": ToolModel("deepseek-3.1", _DEEPSEEK_3_1, _DEEP, (*_DEEP_CALLS, *_THINK), tells_tools=False),
+    "gpt-oss": ToolModel(
+        "harmony",
+        _HARMONY,
+        ("<|startoftext|>", "<|return|>"),
+        ("<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>", "<|call|>"),
+    ),
     "no tools": ToolModel("hermes", CHATML, _CHATML, (), tells_tools=False),
 }
 
