@@ -19,6 +19,7 @@
     heartbeat.py      load and speed for the registry, learnt costs for the simulator
     telemetry.py      metrics, and what preemptions cost against what was expected
     traces.py         spans of the jobs in hand
+    job_log.py        log lines about one job, with its request's id
     directory_lock.py what is compiled or converted once is made by one process
 
 Open `server.py` first. `fairlane worker` starts it; nothing else calls in but benchmarks and tests. The gateway is

@@ -26,6 +26,7 @@ from fairlane.worker.config import WorkerSettings
 from fairlane.worker.engine.engine import OpenedEngine
 from fairlane.worker.engine_thread import EngineThread
 from fairlane.worker.heartbeat import CostReport, Heartbeat
+from fairlane.worker.job_log import JobLog
 from fairlane.worker.reports import EngineObserver
 from fairlane.worker.server import WorkerServer
 from fairlane.worker.telemetry import Metrics, PreemptionCosts
@@ -108,7 +109,7 @@ def _about(opened: OpenedEngine) -> WorkerStatus:
 def _observers(
     settings: WorkerSettings, about: WorkerStatus, opened: OpenedEngine, traces: Traces | None
 ) -> list[EngineObserver]:
-    observers: list[EngineObserver] = [] if traces is None else [traces]
+    observers: list[EngineObserver] = [JobLog()] if traces is None else [JobLog(), traces]
     if settings.worker.metrics_port:
         metrics = Metrics(about, engine=settings.worker.engine)
         report = CostReport(

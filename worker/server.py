@@ -26,6 +26,7 @@ from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.registry import RedisRegistry
 from fairlane.scheduler.queue.types import Publication, Wake
 from fairlane.store.retry import StoreLink
+from fairlane.worker import job_log
 from fairlane.worker.block_reports import BlockReports
 from fairlane.worker.engine.engine import EngineError
 from fairlane.worker.engine_thread import Drop, EngineThread, described
@@ -216,7 +217,8 @@ class WorkerServer:
         large = [lease.job.job_id for lease in leases if not capacity.holds(lease.job.n, lease.job.max_total_tokens)]
         back = [job_id for job_id in large if job_id not in self._too_large]
         if back:
-            log.warning("%d jobs need more than this worker holds: handed back", len(back))
+            for job in [lease.job for lease in leases if lease.job.job_id in back]:
+                log.warning("job %s needs more than this worker holds: handed back", job.job_id, extra=job_log.of(job))
             self._too_large.extend(back)
             await self._release(back)
         return [lease for lease in leases if lease.job.job_id not in back]

@@ -9,3 +9,8 @@ CARRIED: ContextVar[tuple[str, str]] = ContextVar("carried", default=("", ""))
 def traceparent() -> str:
     """This task's request for a worker to continue; the caller's own where we trace nothing; empty where none is."""
     return CARRIED.get()[0]
+
+
+def request_id() -> str:
+    """This task's request, as its answer names it; empty where none is."""
+    return CARRIED.get()[1]

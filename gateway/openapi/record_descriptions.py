@@ -66,7 +66,7 @@ RECORD_PROPERTIES: Mapping[str, str] = {
     "RequestPreemption.cause": "To whom it yielded; null: its worker did not say",
     "RequestPreemption.choice": "Which of its choices yielded",
     "RequestPreemption.mode": "`swap`: its KV went to the host; `recompute`: it is computed again; `keep`: it stayed",
-    "RequestPreemption.predicted_ms": "What the way back was expected to cost",
+    "RequestPreemption.predicted_ms": "What the way back was expected to cost; 0: nothing, or nobody reckoned it",
     "RequestPreemption.stall_ms": "How long it was away; null: it still is",
     "RequestCharges.cost": "In nano-units of the currency; null: another gateway settled it, see the ledger",
     "RequestSteps.decode_steps": "Steps that yielded one further token of a choice",

@@ -16,7 +16,7 @@ import msgspec
 from fairlane.gateway import errors
 from fairlane.gateway.auth import Caller
 from fairlane.gateway.errors import ApiError, LimitBlock, store_unavailable
-from fairlane.gateway.observability.context import traceparent
+from fairlane.gateway.observability.context import request_id, traceparent
 from fairlane.gateway.observability.metrics import Telemetry
 from fairlane.gateway.observability.tracing import Value
 from fairlane.gateway.requests.admission import queue_refused, queued_limit
@@ -221,6 +221,7 @@ class Submitter:
             follows=number > 0 or caller.batch_due_ms is not None,
             prompt_print="" if caller.once is None else _print_of(prompt),
             traceparent=traceparent(),
+            request_id=request_id(),
         )
 
     async def _reserve(self, request: LiveRequest, plan: Plan) -> Reservation:

@@ -28,8 +28,18 @@ def _escaped(line: str) -> str:
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in line)
 
 
-def _no_facts(_: logging.LogRecord) -> Facts:
-    return {}
+_GIVEN = "facts"
+
+
+def about(request_id: str, traceparent: str) -> Mapping[str, Facts]:
+    """What a record about one request is given as its `extra`; either may be empty."""
+    return {_GIVEN: {"request_id": request_id or None, "trace_id": traceparent[3:35] or None}}
+
+
+def given_facts(record: logging.LogRecord) -> Facts:
+    """What a record was given so; nothing where it is about no request alone."""
+    given: Facts = getattr(record, _GIVEN, {})
+    return given
 
 
 class TextLines(logging.Formatter):
@@ -42,7 +52,7 @@ class TextLines(logging.Formatter):
 class JsonLines(logging.Formatter):
     """One object a line: time, level, logger, service and pid, message, and what else is known of its context."""
 
-    def __init__(self, service: str, pid: int, facts: Callable[[logging.LogRecord], Facts] = _no_facts) -> None:
+    def __init__(self, service: str, pid: int, facts: Callable[[logging.LogRecord], Facts] = given_facts) -> None:
         """`facts`: of the record's context, such as trace and request ids; those that are None are left out."""
         super().__init__()
         self._service = {"service": service, "pid": pid}

@@ -117,6 +117,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     prompt_print: str = ""
     """What tells its prompt from others, where a later run of the same request may go on from its tokens."""
     traceparent: str = ""
+    request_id: str = ""
+    """As the answer's `x-request-id` names it; for the log."""
 
     @property
     def max_total_tokens(self) -> int:

@@ -54,6 +54,7 @@ async def test_every_stage_is_a_child_of_the_request_and_the_callers_trace_goes_
         assert parent is not None, name
         assert parent.span_id == request.context.span_id, name
     assert job.traceparent == f"00-{TRACE_ID}-{request.context.span_id:016x}-01"
+    assert job.request_id == "mine"
     attributes = dict(request.attributes or {})
     assert attributes["gen_ai.operation.name"] == "chat"
     assert attributes["gen_ai.request.model"] == "tiny"

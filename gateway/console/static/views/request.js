@@ -92,7 +92,7 @@ function preemptionTable(preemptions) {
       { name: "Mode", cell: (each) => each.mode },
       { name: "Blocks", class: "number", cell: (each) => count(each.blocks) },
       { name: "Copied", class: "number", cell: (each) => bytes(each.bytes) },
-      { name: "Stall foreseen", class: "number", cell: (each) => duration(each.predicted_ms) },
+      { name: "Stall foreseen", class: "number", cell: (each) => duration(each.predicted_ms || null) },
       { name: "Stall real", class: "number", cell: (each) => duration(each.stall_ms) },
     ],
   });

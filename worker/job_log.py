@@ -1,0 +1,44 @@
+"""Log lines about one job: each names the job, and in JSON the request and the trace that it is of. No content."""
+
+import logging
+from collections.abc import Iterable, Mapping
+
+from fairlane.scheduler.protocol.log_lines import Facts, about
+from fairlane.scheduler.protocol.messages import Finished, Job, Lease, Outcome
+from fairlane.worker.reports import EngineObserver, Report
+
+log = logging.getLogger(__name__)
+
+
+def of(job: Job) -> Mapping[str, Facts]:
+    """What a record about a job is given as its `extra`."""
+    return about(job.request_id, job.traceparent)
+
+
+class JobLog(EngineObserver):
+    """Tells of jobs that fail here, or leave before their end."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, Mapping[str, Facts]] = {}
+
+    def took(self, leases: Iterable[Lease]) -> None:
+        self._of.update((lease.job.job_id, of(lease.job)) for lease in leases)
+
+    def lost(self, job_ids: Iterable[str]) -> None:
+        for job_id in job_ids:
+            known = self._of.pop(job_id, None)
+            if known is not None:
+                log.info("job %s leaves before its end", job_id, extra=known)
+
+    def turned(self, report: Report) -> None:
+        for publications in report.by_gateway.values():
+            for one in publications:
+                if one.ends is not None:
+                    known = self._of.pop(one.job_id, None)
+                    if one.ends is Outcome.FAILED:
+                        log.warning("job %s failed: %s", one.job_id, _why(one.events), extra=known)
+
+
+def _why(events: Iterable[object]) -> str:
+    """The planner's or the engine's own words, which hold no content."""
+    return next((event.error for event in events if isinstance(event, Finished)), "")
