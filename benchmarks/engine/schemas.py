@@ -21,18 +21,22 @@ from typing import Any
 
 import jsonschema
 import numpy as np
+from pydantic import TypeAdapter, ValidationError
 from rich.progress import track
 from tokenizers import Tokenizer
 
 from benchmarks.common.machine import describe
 from benchmarks.common.report import open_console
 from fairlane.gateway.grammar.check_process import Check, CheckRequest
+from fairlane.gateway.openai.structures import JsonSchema
 from fairlane.scheduler.protocol.messages import ModelCard
 from fairlane.scheduler.protocol.settings import DEFAULT_MODEL
 from fairlane.worker.engine.grammar import Constraint, Grammars
 from fairlane.worker.model.files import model_card, resolve
 
 MODELS_DIR = Path(".fairlane/models")
+_SCHEMA: TypeAdapter[str] = TypeAdapter(JsonSchema)
+"""A request's schema, as its door takes it."""
 WALK_TOKENS = 400
 """A walk that has not ended by then is no finished output."""
 END_WEIGHT = 0.2
@@ -72,7 +76,12 @@ class Truth:
     def run(self, name: str, document: Mapping[str, Any]) -> None:
         """Take in what one file says."""
         schema = document["schema"]
-        checked = self._check.run(CheckRequest("json_schema", json.dumps(schema)))
+        try:
+            text = _SCHEMA.validate_python(schema)
+        except ValidationError as error:
+            self.found.refused[error.errors()[0]["msg"]] += 1
+            return
+        checked = self._check.run(CheckRequest("json_schema", text))
         if checked.fault:
             self.found.refused[_kind(checked.fault)] += 1
             return

@@ -90,7 +90,7 @@ class Bench:
         loop, sent = asyncio.get_running_loop(), 0
         end = due = loop.time()
         end += seconds
-        async with httpx.AsyncClient(base_url=self._on.url, timeout=30.0) as client, asyncio.TaskGroup() as group:
+        async with httpx.AsyncClient(base_url=self._on.url, timeout=120.0) as client, asyncio.TaskGroup() as group:
             while (due := due + self._random.expovariate(REQUESTS_PER_S)) < end:
                 await asyncio.sleep(due - loop.time())
                 group.create_task(self._ask(client, self._keys[sent % len(self._keys)], streams=sent % 2 == 0))
@@ -112,7 +112,7 @@ class Bench:
 
     @contextlib.asynccontextmanager
     async def _consoles(self) -> AsyncIterator[None]:
-        async with httpx.AsyncClient(base_url=f"{self._on.url}/admin/v1", headers=self._admin, timeout=60.0) as client:
+        async with httpx.AsyncClient(base_url=f"{self._on.url}/admin/v1", headers=self._admin, timeout=120.0) as client:
             tasks = [asyncio.ensure_future(self._watch(client, with_map=place == MAP)) for place in range(len(VIEWS))]
             tasks += [asyncio.ensure_future(self._read(client, path, every)) for path, every in VIEWS if every]
             try:
