@@ -40,18 +40,18 @@ SAME = 1e-4 if vllm.IS_BEHIND else 0.0
 
 def said(answer: ChatCompletion) -> list[object]:
     """All that the model chose."""
-    found = []
+    found: list[object] = []
     for choice in answer.choices:
         called = [(call.type, getattr(call, "function", None)) for call in choice.message.tool_calls or ()]
         found.append((choice.message.content, called, choice.finish_reason))
         found += [(each.token, [other.token for other in each.top_logprobs]) for each in _logprobs(choice)]
-    return [*found]
+    return found
 
 
 def figures(answer: ChatCompletion) -> list[float]:
     """Its log-probabilities."""
     tokens = [each for choice in answer.choices for each in _logprobs(choice)]
-    return [other.logprob for each in tokens for other in (each, *each.top_logprobs)]
+    return [figure for each in tokens for figure in (each.logprob, *(other.logprob for other in each.top_logprobs))]
 
 
 def _logprobs(choice: Choice) -> Sequence[ChatCompletionTokenLogprob]:
