@@ -18,6 +18,8 @@ ALTERNATIVES = 2
 """Log-probabilities asked for at each token: their distance tells a near-tie."""
 ASKED_WITHIN_S = 400.0
 RETRY_S = 0.1
+NOT_NOW = frozenset({"no_worker", "overloaded", "store_unavailable", "shutting_down"})
+"""Refusals that a stream tells which was opened before they were known: a 503 in other words."""
 _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """Gateways are asked in the clear; one of httpx's own making takes 20 ms for each client."""
 
@@ -190,7 +192,8 @@ class Clients:
                 return "whole"
             chunk = json.loads(line[6:])
             if "error" in chunk:
-                return str(chunk["error"]["code"])
+                code = str(chunk["error"]["code"])
+                return "refused" if code in NOT_NOW else code
             told.take(chunk)
             if told.count > told.most:
                 news, told.most = told.count - told.most, told.count
