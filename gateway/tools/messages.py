@@ -19,8 +19,8 @@ from fairlane.gateway.tools.marks import Marks
 
 START, CHANNEL, MESSAGE, CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
 _ENDS = ("<|end|>", "<|call|>", "<|return|>")
-_MARKS = Marks([START, CHANNEL, MESSAGE, CONSTRAIN, *_ENDS])
-_ANY_MARK = re.compile(r"<\|(?:start|channel|message|constrain|end|call|return)\|>")
+_ALL = (START, CHANNEL, MESSAGE, CONSTRAIN, *_ENDS)
+_MARKS, _ANY_MARK = Marks(_ALL), re.compile("|".join(map(re.escape, _ALL)))
 MAX_HEADER_CHARS = 512
 _TO = re.compile(r"(?:^|[\s>])to=(?:functions\.)?([\w.-]{1,64})(?=[\s<]|$)", re.ASCII)
 _BEGINS_TO = re.compile(r"\s{0,8}(?:t|to|to=[^\s<]{0,80}\s{0,8})?")
@@ -62,8 +62,6 @@ class MessageReader:
     def end(self) -> OutputDelta:
         """What was held back."""
         self._read("", ended=True)
-        if self._place is _Place.OUTSIDE:
-            self._delta.say(self._header)
         self._leave()
         self._delta.end()
         return self._delta.take()

@@ -50,8 +50,7 @@ class OutputFormat:
 
     def needs_reader(self, tools: Sequence[Tool]) -> bool:
         """Whether answers hold anything but content, where these tools may be called."""
-        is_marked = self.syntax.body == "messages" or self._template is not None
-        return bool(tools) or self._reasoning is not None or is_marked
+        return bool(tools) or self._reasoning is not None or self._template is not None
 
     def shows_marks(self, tools: Sequence[Tool]) -> bool:
         """Whether a reader has to see special tokens by name."""

@@ -148,6 +148,7 @@ MESSAGES: dict[str, tuple[str, Read]] = {
     ),
     "a header without end": ("<|channel|>" + "final " * 100, Read("final " * 100, "", [])),
     "no messages": ("to=me <|x|> 4", Read("to=me <|x|> 4", "", [])),
+    "what could have been a recipient": ("to=me", Read("to=me", "", [])),
 }
 
 

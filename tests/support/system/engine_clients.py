@@ -193,7 +193,7 @@ class Clients:
             chunk = json.loads(line[6:])
             if "error" in chunk:
                 code = str(chunk["error"]["code"])
-                return "refused" if code in NOT_NOW else code
+                return "refused" if code in NOT_NOW and not told.count else code
             told.take(chunk)
             if told.count > told.most:
                 news, told.most = told.count - told.most, told.count

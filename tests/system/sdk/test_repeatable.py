@@ -44,7 +44,10 @@ def said(answer: ChatCompletion) -> list[object]:
     for choice in answer.choices:
         called = [(call.type, getattr(call, "function", None)) for call in choice.message.tool_calls or ()]
         found.append((choice.message.content, called, choice.finish_reason))
-        found += [(each.token, [other.token for other in each.top_logprobs]) for each in _logprobs(choice)]
+        found += [
+            (each.token, each.bytes, [(other.token, other.bytes) for other in each.top_logprobs])
+            for each in _logprobs(choice)
+        ]
     return found
 
 
