@@ -214,10 +214,11 @@ class WorkerServer:
     async def _fitting(self, leases: Sequence[Lease], capacity: Capacity) -> list[Lease]:
         """The leases whose jobs fit into this worker's KV pool. `take` gives others only by a record that does not say
         what a job needs: such a job goes back once, since it may fit elsewhere; a second time the planner ends it."""
-        large = [lease.job.job_id for lease in leases if not capacity.holds(lease.job.n, lease.job.max_total_tokens)]
-        back = [job_id for job_id in large if job_id not in self._too_large]
+        large = [lease.job for lease in leases if not capacity.holds(lease.job.n, lease.job.max_total_tokens)]
+        fresh = [job for job in large if job.job_id not in self._too_large]
+        back = [job.job_id for job in fresh]
         if back:
-            for job in [lease.job for lease in leases if lease.job.job_id in back]:
+            for job in fresh:
                 log.warning("job %s needs more than this worker holds: handed back", job.job_id, extra=job_log.of(job))
             self._too_large.extend(back)
             await self._release(back)

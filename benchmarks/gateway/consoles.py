@@ -32,15 +32,9 @@ from fairlane.quotas.api_keys import KeyStore
 from fairlane.quotas.tenants import TenantStore
 
 TENANTS, REQUESTS_PER_S, TOKENS = 50, 500 / 60, 16
-VIEWS: Sequence[tuple[str, float | None]] = (
-    ("/history?span=15m", 10.0),
-    ("", None),
-    ("/requests", 3.0),
-    ("/tenants", 5.0),
-    ("/workers", 2.0),
-)
-"""What each console's view reads beside the live stream, and how often; the second is the map, which the stream has."""
-MAP = 1
+CONSOLES = 5
+READS = (("/history?span=15m", 10.0), ("/requests", 3.0), ("/tenants", 5.0), ("/workers", 2.0))
+"""What a console's view reads beside the live stream, and how often; the fifth shows the map, which the stream has."""
 MOST_CPU, MOST_STORE, MOST_GROWTH_MIB = 1.05, 1.10, 8.0
 SETTLED_S, READ_EVERY_S = 180.0, 30.0
 
@@ -113,8 +107,8 @@ class Bench:
     @contextlib.asynccontextmanager
     async def _consoles(self) -> AsyncIterator[None]:
         async with httpx.AsyncClient(base_url=f"{self._on.url}/admin/v1", headers=self._admin, timeout=120.0) as client:
-            tasks = [asyncio.ensure_future(self._watch(client, with_map=place == MAP)) for place in range(len(VIEWS))]
-            tasks += [asyncio.ensure_future(self._read(client, path, every)) for path, every in VIEWS if every]
+            tasks = [asyncio.ensure_future(self._watch(client, with_map=place == 0)) for place in range(CONSOLES)]
+            tasks += [asyncio.ensure_future(self._read(client, path, every)) for path, every in READS]
             try:
                 yield
                 if over := [task for task in tasks if task.done()]:
