@@ -131,6 +131,14 @@ def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedStore]:
     yield from _running(tmp_path_factory.mktemp("valkey"), valkey_binary())
 
 
+@pytest.fixture(scope="module")
+def emptied_valkey(valkey: EmbeddedStore) -> EmbeddedStore:
+    """Emptied before a file's tests, for processes that outlive each of them."""
+    with redis.from_url(valkey.url) as client:
+        client.flushall()
+    return valkey
+
+
 @pytest.fixture(scope="session")
 def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedStore]:
     yield from _running(tmp_path_factory.mktemp("redis"), redis_binary())

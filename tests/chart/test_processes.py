@@ -44,12 +44,12 @@ class Release:
 
 @pytest.fixture(scope="module")
 def release(
-    render: Render, valkey: EmbeddedStore, tmp_path_factory: pytest.TempPathFactory, models_dir: Path
+    render: Render, emptied_valkey: EmbeddedStore, tmp_path_factory: pytest.TempPathFactory, models_dir: Path
 ) -> Iterator[Release]:
     config: dict[str, Any] = {name: free_port() for name in PORTS}
     config["worker"] = {"metrics_port": free_port(), "kv_memory": "64MiB", "host_kv_memory": "32MiB", "threads": 1}
     chart = render("keda", values={"config": {**config, "model": "SmolLM2-135M-Instruct"}})
-    place, secrets = tmp_path_factory.mktemp("pods"), SECRETS | {("fairlane-store", "url"): valkey.url}
+    place, secrets = tmp_path_factory.mktemp("pods"), SECRETS | {("fairlane-store", "url"): emptied_valkey.url}
     (place / "worker/models").mkdir(parents=True)
     (place / "worker/models/models").symlink_to(models_dir)
     found = Release(chart, start(chart, "gateway", place, secrets), start(chart, "worker", place, secrets))

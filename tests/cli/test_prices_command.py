@@ -16,8 +16,8 @@ from tests.support.gateway.commands_bench import Command, gateway
 
 
 @pytest.fixture(scope="module")
-def running(valkey: EmbeddedStore) -> Iterator[tuple[str, HandFleet]]:
-    with gateway(valkey.url) as served:
+def running(emptied_valkey: EmbeddedStore) -> Iterator[tuple[str, HandFleet]]:
+    with gateway(emptied_valkey.url) as served:
         yield served
 
 
