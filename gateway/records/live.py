@@ -310,7 +310,8 @@ class LiveRecord:
             if event.blocks:  # it may have been set aside first, and have given up blocks later, or more of them
                 preemption.mode, preemption.blocks, preemption.bytes = event.mode, event.blocks, event.bytes
                 preemption.predicted_ms = round(event.predicted_ms, 3)
-                _blame(preemption, event.cause)
+                if preemption.resource is None:  # for whom it had to leave is the cause, whoever took more of it since
+                    _blame(preemption, event.cause)
         elif was_paused:
             record.paused_ms += stall_ms
         record.add(self.age_ms, "resumed", stall_ms)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from fairlane.scheduler.protocol.messages import Cause, Paused, Preempted, Resumed
@@ -157,6 +158,26 @@ async def test_a_preemption_says_for_whom_and_what_it_cost_and_to_a_tenant_only_
     assert "globex" not in str(own)
     assert own["preemptions"][0]["cause"] == {"resource": "blocks", "lane": "latency", "tenant": None, "request": None}
     assert "latency lane" in own["why"]
+
+
+async def test_a_preemption_is_of_whom_it_left_for_whoever_took_more_of_it_while_it_was_away(served: Served) -> None:
+    served.worker.limit = 2
+    running = asyncio.create_task(served.post(CHAT, ASKED, x_request_id="yields"))
+    await until(lambda: [len(made) for made in served.worker.produced.values()] == [2])
+    (job_id,) = served.worker.leases
+    await served.worker.tell(
+        Preempted(job_id=job_id, choice=0, mode="swap", blocks=3, predicted_ms=5.0, bytes=3 * 4_096, cause=CAUSE)
+    )
+    other = msgspec.structs.replace(CAUSE, lane="throughput", tenant="initech")
+    await served.worker.tell(
+        Resumed(job_id=job_id, choice=0, stalled_ms=80.0, mode="recompute", blocks=5, predicted_ms=9.0, cause=other)
+    )
+    served.worker.limit = None
+    await running
+
+    [preemption] = (await record(served, "yields"))["preemptions"]
+    assert (preemption["mode"], preemption["blocks"], preemption["predicted_ms"]) == ("recompute", 5, 9.0)
+    assert (preemption["cause"]["tenant"], preemption["cause"]["lane"]) == ("globex", "latency")
 
 
 async def test_an_older_worker_that_gives_no_cause_is_shown_with_none(served: Served) -> None:
