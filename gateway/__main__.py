@@ -14,7 +14,7 @@ from fairlane.gateway.http.body_budget import keep_little
 from fairlane.gateway.http.ports import PortRefused, Sockets, listen
 from fairlane.gateway.observability.logging import start_logging
 from fairlane.scheduler.protocol.gc_tuning import OF_A_GATEWAY, collect_seldom
-from fairlane.scheduler.protocol.otlp import check_traces, span_exporter
+from fairlane.scheduler.protocol.otlp import check_exports, span_exporter
 from fairlane.scheduler.protocol.settings import SettingsError
 
 log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ def main() -> int:
     line = config.parse(sys.argv[1:])
     try:
         settings = config.read(line, os.environ)
-        check_traces(os.environ)
+        check_exports(os.environ)
     except SettingsError as error:
         sys.stderr.write(f"gateway: {error}\n")
         return 2
@@ -76,7 +76,9 @@ def _serve(
     beside: Sockets = {name: found for name, found in sockets.items() if name != "tenants"}
     serving = server.Server(server.configure(settings, resources), resources, shares=member is not None, beside=beside)
     collect_seldom(OF_A_GATEWAY)
-    uvloop.run(serving.serve([*sockets["tenants"]]))
+    told = resources.telemetry.told_over_otlp(os.environ, instance=resources.gateway_id)
+    with told:
+        uvloop.run(serving.serve([*sockets["tenants"]]))
     return 0 if serving.started else 1
 
 

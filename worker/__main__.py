@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, MutableMapping, Sequence
 
 from fairlane.scheduler.protocol.gc_tuning import no_collection
-from fairlane.scheduler.protocol.otlp import check_traces
+from fairlane.scheduler.protocol.otlp import check_exports
 from fairlane.scheduler.protocol.settings import SettingsError
 from fairlane.worker.config import WorkerSettings, parse, read, start_logging
 from fairlane.worker.engine.engine import EngineError, OpenedEngine
@@ -25,7 +25,7 @@ def main(arguments: Sequence[str], environ: MutableMapping[str, str]) -> int:
     line = parse(arguments)
     try:
         settings = read(line, environ)
-        check_traces(environ)
+        check_exports(environ)
         check_name(settings.model)
         if settings.worker.engine == "own":
             check_installed(settings.model)

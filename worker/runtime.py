@@ -17,6 +17,7 @@ from prometheus_client import make_wsgi_app, start_http_server
 
 from fairlane.scheduler.protocol.gc_tuning import OF_A_WORKER, collect_seldom
 from fairlane.scheduler.protocol.messages import WorkerStatus
+from fairlane.scheduler.protocol.otlp import sends_metrics
 from fairlane.scheduler.protocol.settings import SettingsError
 from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.registry import RedisRegistry, card_sha256, queue_name
@@ -55,7 +56,9 @@ def serve(
 async def _serve(settings: WorkerSettings, environ: Mapping[str, str], opened: OpenedEngine) -> int:
     about = _about(opened)
     traces = open_traces(environ, worker_id=about.worker_id, model=opened.card.model)
+    metrics = Metrics(about, engine=settings.worker.engine)
     timeout_s = min(5.0, max(1.0, settings.lease_s / 2))
+    told = metrics.told_over_otlp(environ)
     async with _connected(settings.store_url, timeout_s) as client:
         server = WorkerServer(
             worker_id=about.worker_id,
@@ -65,7 +68,7 @@ async def _serve(settings: WorkerSettings, environ: Mapping[str, str], opened: O
             card=opened.card,
             link=StoreLink(timeout_s),
             heartbeat=Heartbeat(about, opened.costs),
-            observers=_observers(settings, about, opened, traces),
+            observers=_observers(settings, environ, opened, metrics, traces),
             lease_s=settings.lease_s,
             drain_s=settings.worker.drain_s,
             block_s=timeout_s / 2,
@@ -73,7 +76,8 @@ async def _serve(settings: WorkerSettings, environ: Mapping[str, str], opened: O
         _hear_signals(server)
         opened.watch(server.engine_is_there, server.engine_is_another)
         log.info("%s serves %s", about.worker_id, about.queue)
-        status = await server.run()
+        with told:
+            status = await server.run()
     if traces is not None:
         traces.close()
     return status
@@ -107,22 +111,28 @@ def _about(opened: OpenedEngine) -> WorkerStatus:
 
 
 def _observers(
-    settings: WorkerSettings, about: WorkerStatus, opened: OpenedEngine, traces: Traces | None
+    settings: WorkerSettings,
+    environ: Mapping[str, str],
+    opened: OpenedEngine,
+    metrics: Metrics,
+    traces: Traces | None,
 ) -> list[EngineObserver]:
     observers: list[EngineObserver] = [JobLog()] if traces is None else [JobLog(), traces]
+    sizes = opened.engine.planner.pool_sizes
+    if settings.worker.metrics_port or sends_metrics(environ):
+        observers += [metrics, PreemptionCosts(opened.costs, sizes.block_size, metrics.preemption_found)]
     if settings.worker.metrics_port:
-        metrics = Metrics(about, engine=settings.worker.engine)
         report = CostReport(
             opened.costs,
-            block_size=about.block_size,
-            blocks=about.blocks_total,
-            host_slots=about.host_slots_total,
-            max_sequences=about.max_sequences,
+            block_size=sizes.block_size,
+            blocks=sizes.blocks,
+            host_slots=sizes.host_slots,
+            max_sequences=opened.engine.planner.max_sequences,
             max_step_tokens=opened.max_step_tokens,
         )
         server, _ = start_http_server(settings.worker.metrics_port, settings.host, metrics.registry)
         server.set_app(report.beside(make_wsgi_app(metrics.registry)))
-        observers += [metrics, report, PreemptionCosts(opened.costs, about.block_size, metrics.preemption_found)]
+        observers.append(report)
     return observers
 
 

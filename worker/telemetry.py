@@ -10,6 +10,7 @@ import logging
 import platform
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
@@ -38,9 +39,12 @@ from fairlane.scheduler.protocol.messages import (
     WorkerStatus,
     YieldMode,
 )
+from fairlane.scheduler.protocol.otlp_metrics import sent
 from fairlane.worker.engine.engine import StepReport
 from fairlane.worker.reports import EngineObserver, LaneTokens, Report
 
+SERVICE = "fairlane-worker"
+VERSION = metadata.version("fairlane")
 LATEST = 4096
 """Preemptions that are kept."""
 CLOSE_S = 2.0
@@ -188,8 +192,12 @@ class Metrics(EngineObserver):
             "1, with the version of Fairlane and of Python, the model and the engine as labels.",
             ["version", "python", "model", "engine"],
         )
-        build.labels(metadata.version("fairlane"), platform.python_version(), about.model, engine).set(1)
+        build.labels(VERSION, platform.python_version(), about.model, engine).set(1)
         self._begin_at_zero()
+
+    def told_over_otlp(self, environ: Mapping[str, str]) -> AbstractContextManager[None]:
+        """Send them over OTLP in a thread, where the environment says so, until the block ends."""
+        return sent(self.registry, environ, service=SERVICE, version=VERSION, instance=self._about.worker_id)
 
     def _begin_at_zero(self) -> None:
         """All series that there can be: a first step from nothing to 1 is lost to `rate`."""

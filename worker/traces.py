@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from importlib import metadata
 
 from opentelemetry import trace
 from opentelemetry.sdk.resources import SERVICE_INSTANCE_ID, SERVICE_NAME, SERVICE_VERSION, Resource
@@ -32,6 +31,7 @@ from fairlane.scheduler.protocol.messages import (
 from fairlane.scheduler.protocol.otlp import span_exporter
 from fairlane.scheduler.queue.types import Publication
 from fairlane.worker.reports import EngineObserver, Report
+from fairlane.worker.telemetry import SERVICE, VERSION
 
 CLOSE_S = 2.0
 PROVIDER = "fairlane"
@@ -62,9 +62,9 @@ class Traces(EngineObserver):
 
     def __init__(self, exporter: SpanExporter, *, worker_id: str, model: str) -> None:
         about = {
-            SERVICE_NAME: "fairlane-worker",
+            SERVICE_NAME: SERVICE,
             SERVICE_INSTANCE_ID: worker_id,
-            SERVICE_VERSION: metadata.version("fairlane"),
+            SERVICE_VERSION: VERSION,
         }
         self._provider = TracerProvider(resource=Resource.create(about))
         self._provider.add_span_processor(BatchSpanProcessor(exporter))

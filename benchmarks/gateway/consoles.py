@@ -27,9 +27,7 @@ from benchmarks.common.report import conclude, open_console, summary
 from benchmarks.gateway.__main__ import PACKAGES
 from benchmarks.gateway.instant import MODEL
 from benchmarks.gateway.load import PROMPT
-from benchmarks.gateway.stand import LIMITS, Stand, StandError, stand
-from fairlane.quotas.api_keys import KeyStore
-from fairlane.quotas.tenants import TenantStore
+from benchmarks.gateway.stand import Stand, StandError, stand, tenant_key
 
 TENANTS, REQUESTS_PER_S, TOKENS = 50, 500 / 60, 16
 CONSOLES = 5
@@ -138,10 +136,7 @@ def _resident_mib(pid: int) -> float:
 async def _tenants(store_url: str) -> list[str]:
     """A key of each."""
     client = redis.asyncio.from_url(store_url)
-    keys = []
-    for number in range(TENANTS):
-        tenant = await TenantStore(client).create({"id": f"team-{number}", "limits": LIMITS})
-        keys.append((await KeyStore(client).create(tenant, {"name": "bench"})).secret)
+    keys = [await tenant_key(client, f"team-{number}") for number in range(TENANTS)]
     await client.aclose()
     return keys
 

@@ -190,11 +190,16 @@ def stand(
 async def _prepare(url: str) -> tuple[str, str]:
     """A tenant's key, and the name of the engine's queue."""
     client = redis.asyncio.from_url(url)
-    tenant = await TenantStore(client).create({"id": TENANT, "limits": LIMITS})
-    made = await KeyStore(client).create(tenant, {"name": "bench"})
+    key = await tenant_key(client, TENANT)
     sha256 = await RedisRegistry(client).announce(card())
     await client.aclose()
-    return made.secret, queue_name(MODEL, sha256)
+    return key, queue_name(MODEL, sha256)
+
+
+async def tenant_key(client: redis.asyncio.Redis, tenant_id: str) -> str:
+    """A key of a new tenant whose limits are none to a benchmark."""
+    tenant = await TenantStore(client).create({"id": tenant_id, "limits": LIMITS})
+    return (await KeyStore(client).create(tenant, {"name": "bench"})).secret
 
 
 @contextlib.contextmanager

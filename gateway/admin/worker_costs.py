@@ -2,7 +2,8 @@
 
 from typing_extensions import TypedDict  # pydantic reads its own kind only, before Python 3.12
 
-from fairlane.scheduler.planner.costs import TYPICAL_CONTEXT
+from fairlane.scheduler.planner.costs import TYPICAL_CONTEXT, step_ms_by
+from fairlane.scheduler.planner.steps import StepFeatures
 from fairlane.scheduler.protocol.messages import WorkerStatus
 
 LONGEST_PROMPT = 4096
@@ -33,11 +34,12 @@ def worker_costs(status: WorkerStatus) -> WorkerCosts | None:
         "context_token_ms": context_ms,
         "attention_pair_ms": pair_ms,
         "prefill": [
-            [tokens, base_ms + row_ms + tokens * (token_ms + tokens * pair_ms)]
+            [tokens, step_ms_by(status.step_weights, StepFeatures(1, tokens, 0, tokens * tokens))]
             for tokens in _doubled(min(status.kv_tokens, LONGEST_PROMPT))
         ],
         "decode": [
-            [rows, base_ms + rows * (row_ms + TYPICAL_CONTEXT * context_ms)] for rows in _doubled(status.max_sequences)
+            [rows, step_ms_by(status.step_weights, StepFeatures(rows, 0, rows * TYPICAL_CONTEXT, 0))]
+            for rows in _doubled(status.max_sequences)
         ],
     }
 

@@ -4,16 +4,12 @@
 """
 
 from fairlane.gateway.answers.choices import ChatAnswer, CompletionAnswer
-from fairlane.gateway.openai.requests import ChatRequest, CompletionRequest, parse_chat, parse_completion
+from fairlane.gateway.openai.requests import CompletionRequest, parse_chat, parse_completion
 from fairlane.gateway.openai.wire import MAX_SEQUENCES
-from fairlane.gateway.requests.prepare import Kind, Tokens
+from fairlane.gateway.requests.prepare import Kind, Tokens, conversation
 from fairlane.gateway.text.tokenizer import TextModel
 
 CHAT_PATH = "/v1/chat/completions"
-
-
-def _chat_prompts(text: TextModel, request: ChatRequest) -> list[Tokens]:
-    return [text.chat_prompt(request.messages, request.offered_tools, request.effort)]
 
 
 CHAT = Kind(
@@ -21,7 +17,7 @@ CHAT = Kind(
     prompt_param="messages",
     most_prompts=1,
     parse=parse_chat,
-    prompts=_chat_prompts,
+    prompts=conversation,
     answer=ChatAnswer,
 )
 

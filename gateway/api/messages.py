@@ -10,7 +10,7 @@ from dataclasses import replace
 from starlette.types import Receive, Scope, Send
 
 from fairlane.gateway.answers.messages import MessagesAnswer, error_frame
-from fairlane.gateway.anthropic.requests import MessagesRequest, parse_count, parse_messages
+from fairlane.gateway.anthropic.requests import parse_count, parse_messages
 from fairlane.gateway.api.generate import Bounds
 from fairlane.gateway.auth import Caller
 from fairlane.gateway.errors import ANTHROPIC_PATH
@@ -18,15 +18,10 @@ from fairlane.gateway.http import body_budget, response
 from fairlane.gateway.http.body import LARGE_BODY_BYTES, read_body
 from fairlane.gateway.http.sse import send_json
 from fairlane.gateway.middleware.tenant import Journal
-from fairlane.gateway.requests.prepare import HUGE_AT_ONCE, Kind, Preparer, Tokens
-from fairlane.gateway.text.tokenizer import TextModel
+from fairlane.gateway.requests.prepare import HUGE_AT_ONCE, Kind, Preparer, conversation
 
 MESSAGES_PATH = ANTHROPIC_PATH
 COUNT_PATH = f"{MESSAGES_PATH}/count_tokens"
-
-
-def _prompts(text: TextModel, request: MessagesRequest) -> list[Tokens]:
-    return [text.chat_prompt(request.messages, request.offered_tools, request.effort)]
 
 
 MESSAGES = Kind(
@@ -34,7 +29,7 @@ MESSAGES = Kind(
     prompt_param="messages",
     most_prompts=1,
     parse=parse_messages,
-    prompts=_prompts,
+    prompts=conversation,
     answer=MessagesAnswer,
     error_frame=error_frame,
 )

@@ -26,7 +26,7 @@ from fairlane.gateway.http.sse import send_json
 from fairlane.gateway.openai.compaction import parse_compaction
 from fairlane.gateway.openai.response_body import KeptResponse, ResponseRequest, parse_response, read_kept
 from fairlane.gateway.openai.wire import checked_fields
-from fairlane.gateway.requests.prepare import Kind, Tokens
+from fairlane.gateway.requests.prepare import Kind, Tokens, conversation
 from fairlane.gateway.text.tokenizer import TextModel
 from fairlane.quotas.responses import KeptResponses
 from fairlane.quotas.seals import TenantSeals
@@ -44,7 +44,7 @@ _NAME = PARAM.encode()
 
 def _prompts(text: TextModel, request: ResponseRequest) -> list[Tokens]:
     try:
-        return [text.chat_prompt(request.messages, request.offered_tools, request.effort)]
+        return conversation(text, request)
     except ApiError as error:
         if error.param == "messages":  # as chat calls them
             error.param = "input"

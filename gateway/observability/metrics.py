@@ -6,7 +6,8 @@ request is in `collectors.py`.
 
 import platform
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from importlib import metadata
 
@@ -25,6 +26,7 @@ from fairlane.gateway.observability.context import CARRIED
 from fairlane.gateway.observability.fleet_gauges import FleetGauges
 from fairlane.gateway.observability.tracing import NO_SPAN, Kept, Span, Spans, span_id
 from fairlane.quotas.store import Charge
+from fairlane.scheduler.protocol.otlp_metrics import sent
 
 SERVICE = "fairlane-gateway"
 PROVIDER = "fairlane"
@@ -264,6 +266,10 @@ class Telemetry:
     def exposition(self) -> bytes:
         """Prometheus' text. Takes a while where there are many tenants: call it in a thread."""
         return generate_latest(self.registry)
+
+    def told_over_otlp(self, environ: Mapping[str, str], *, instance: str) -> AbstractContextManager[None]:
+        """Send the same over OTLP in a thread, where the environment says so, until the block ends."""
+        return sent(self.registry, environ, service=SERVICE, version=VERSION, instance=instance)
 
     def request_span(
         self, name: str, headers: Sequence[tuple[bytes, bytes]], request_id: str, link: str = ""

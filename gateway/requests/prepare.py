@@ -21,7 +21,7 @@ from fairlane.gateway.http.body_budget import BodyRoom
 from fairlane.gateway.http.sse import Headers
 from fairlane.gateway.observability.metrics import Telemetry
 from fairlane.gateway.observability.tracing import Value
-from fairlane.gateway.openai.requests import GenerationRequest
+from fairlane.gateway.openai.requests import ChatRequest, GenerationRequest
 from fairlane.gateway.requests.admission import AllOpenRequests, admit, class_name, measure, too_long
 from fairlane.gateway.requests.constraints import grammar_of
 from fairlane.gateway.requests.request import LiveJob, job_ids, random_id
@@ -69,6 +69,11 @@ class Kind(Generic[Generation]):
     """What a body brings along that is kept elsewhere, as an earlier conversation."""
     embeds: bool = False
     """It is for embedders, and for nothing else; the others are for all other models."""
+
+
+def conversation(text: TextModel, request: ChatRequest) -> list[Tokens]:
+    """The one prompt of a request that holds a conversation. Raises as `chat_prompt`."""
+    return [text.chat_prompt(request.messages, request.offered_tools, request.effort)]
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):

@@ -225,7 +225,7 @@ class LostJobs:
         quiet = {name for name, count in heard.items() if self._heard.get(name) == count}
         self._heard = heard
         for name in self._missed & quiet:
-            log.error("the job of job %s is lost", name)
+            log.error("job %s is lost", name)
             jobs[name].fail(ApiError("The request's job was lost.", "internal_error"))
         self._missed = set()
         self._due = [name for name in self._due if name in quiet] or sorted(quiet)

@@ -201,6 +201,11 @@ class Pauses:
         self._took_ms = took_ms
 
 
+def step_ms_by(weights: Sequence[float], plan: StepFeatures) -> float:
+    """Expected time of a step's rows by weights that a worker told, those of `CostModel.step_weights`."""
+    return sum(map(mul, weights, (1.0, *plan)))
+
+
 class CostModel:
     """Step time, copy time, and what follows from them for victims and step sizes. All in milliseconds.
 

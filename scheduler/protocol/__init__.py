@@ -5,7 +5,8 @@
     lanes.py       the two lanes, their targets and limits
     settings.py    settings that gateway and worker share; how file, environment and flags are merged
     log_lines.py   the form of log lines
-    otlp.py        where spans go, by OpenTelemetry's own variables
+    otlp.py        where spans and metrics go, by OpenTelemetry's own variables
+    otlp_metrics.py  what a process' registry of metrics holds, sent over OTLP
     engine_priority.py  one integer for engines of others: lane, promise, deadline
     gc_tuning.py   when a process collects garbage: both kinds do it alike
 

@@ -1,52 +1,42 @@
-"""Where spans go, by OpenTelemetry's own environment variables: gateway and worker read them alike.
+"""Where spans and metrics go, by OpenTelemetry's own environment variables: gateway and worker read them alike.
 
     OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_TRACES_ENDPOINT   none: nobody makes spans
     OTEL_EXPORTER_OTLP_PROTOCOL, OTEL_EXPORTER_OTLP_TRACES_PROTOCOL   `http/protobuf` (as without one) or `grpc`
+    OTEL_METRICS_EXPORTER                                             `otlp`: metrics too, by the same with METRICS;
+                                                                      else they are scraped only
 
-All others (headers, certificates, timeouts, batches) the exporters read themselves.
+All others (headers, certificates, timeouts, batches, intervals) the exporters read themselves.
 """
 
 from collections.abc import Mapping
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from fairlane.scheduler.protocol.settings import SettingsError
 
 if TYPE_CHECKING:
+    from opentelemetry.sdk.metrics.export import MetricExporter
     from opentelemetry.sdk.trace.export import SpanExporter
 
-ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
-"""The more special one first."""
+Signal = Literal["TRACES", "METRICS"]
+METRICS_EXPORTER = "OTEL_METRICS_EXPORTER"
+INTERVAL = "OTEL_METRIC_EXPORT_INTERVAL"
 HTTP, GRPC = "http/protobuf", "grpc"
 
 
-def sends_traces(environ: Mapping[str, str]) -> bool:
-    """There is somebody to send them to; else nobody makes any."""
-    return any(environ.get(name) for name in ENDPOINTS)
-
-
-def check_traces(environ: Mapping[str, str]) -> None:
-    """Raises SettingsError where spans are to go a way that is not there."""
-    if sends_traces(environ):
-        _protocol(environ)
-
-
-def _protocol(environ: Mapping[str, str]) -> str:
-    name = next((name for name in PROTOCOLS if environ.get(name)), PROTOCOLS[1])
-    protocol = environ.get(name) or HTTP
-    if protocol not in (HTTP, GRPC):
-        raise SettingsError(f"{name}: expected {HTTP} or {GRPC}, not {protocol[:40]!r}")
-    if protocol == GRPC and find_spec("grpc") is None:
-        raise SettingsError(f"{name}: {GRPC} needs fairlane[otlp-grpc]")
-    return protocol
+def check_exports(environ: Mapping[str, str]) -> None:
+    """Raises SettingsError where spans or metrics are to go a way that is not there."""
+    if _has_endpoint(environ, "TRACES"):
+        _protocol(environ, "TRACES")
+    if sends_metrics(environ):
+        _protocol(environ, "METRICS")
 
 
 def span_exporter(environ: Mapping[str, str]) -> "SpanExporter | None":
-    """None where no endpoint is named. Raises SettingsError as `check_traces`."""
-    if not sends_traces(environ):
+    """None where no endpoint is named. Raises SettingsError as `check_exports`."""
+    if not _has_endpoint(environ, "TRACES"):
         return None
-    if _protocol(environ) == GRPC:
+    if _protocol(environ, "TRACES") == GRPC:
         from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcSpanExporter
 
         by_grpc: SpanExporter = GrpcSpanExporter()
@@ -54,3 +44,47 @@ def span_exporter(environ: Mapping[str, str]) -> "SpanExporter | None":
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
     return OTLPSpanExporter()
+
+
+def metric_exporter(environ: Mapping[str, str]) -> "MetricExporter | None":
+    """None where metrics are scraped only. Raises SettingsError as `check_exports`."""
+    if not sends_metrics(environ):
+        return None
+    if _protocol(environ, "METRICS") == GRPC:
+        from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter as GrpcMetricExporter
+
+        by_grpc: MetricExporter = GrpcMetricExporter()
+        return by_grpc
+    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+
+    return OTLPMetricExporter()
+
+
+def sends_metrics(environ: Mapping[str, str]) -> bool:
+    """Metrics are not only scraped. Raises SettingsError as `check_exports`."""
+    exporter = environ.get(METRICS_EXPORTER) or "none"
+    if exporter not in ("otlp", "prometheus", "none"):
+        raise SettingsError(f"{METRICS_EXPORTER}: expected otlp, prometheus or none, not {exporter[:40]!r}")
+    if exporter != "otlp":
+        return False
+    if not _has_endpoint(environ, "METRICS"):
+        raise SettingsError(f"{METRICS_EXPORTER}: otlp needs OTEL_EXPORTER_OTLP_ENDPOINT")
+    interval = environ.get(INTERVAL) or "60000"
+    if not (interval.isdecimal() and int(interval) >= 1):
+        raise SettingsError(f"{INTERVAL}: expected milliseconds, 1 or more, not {interval[:40]!r}")
+    return True
+
+
+def _has_endpoint(environ: Mapping[str, str], signal: Signal) -> bool:
+    return any(environ.get(name) for name in (f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"))
+
+
+def _protocol(environ: Mapping[str, str], signal: Signal) -> str:
+    names = (f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+    name = next((name for name in names if environ.get(name)), names[1])
+    protocol = environ.get(name) or HTTP
+    if protocol not in (HTTP, GRPC):
+        raise SettingsError(f"{name}: expected {HTTP} or {GRPC}, not {protocol[:40]!r}")
+    if protocol == GRPC and find_spec("grpc") is None:
+        raise SettingsError(f"{name}: {GRPC} needs fairlane[otlp-grpc]")
+    return protocol

@@ -31,7 +31,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory, models_dir: Path) -> Iterat
 
 @pytest.fixture(scope="session")
 def collector() -> Iterator[Collector]:
-    """All traces of the server."""
+    """All traces and metrics of the server."""
     with receiving() as opened:
         yield opened
 
@@ -39,9 +39,10 @@ def collector() -> Iterator[Collector]:
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory, engine: dict[str, str], collector: Collector) -> Iterator[Server]:
     """Its tokens are the same however they come about: alone, beside others, from the cache. It waits for its store as
-    long as a busy machine takes, and tells its traces."""
+    long as a busy machine takes, and tells its traces and metrics."""
     settings = {"WORKER__DTYPE": "float32", "GATEWAY__STORE_TIMEOUT_S": "5", **engine}
     traced = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint, "OTEL_BSP_SCHEDULE_DELAY": "100"}
+    traced |= {"OTEL_METRICS_EXPORTER": "otlp", "OTEL_METRIC_EXPORT_INTERVAL": "2000"}
     started = Server(tmp_path_factory.mktemp("serve"), settings, environ=traced).start()
     yield started
     assert started.stop() == 0, started.log()[-2000:]

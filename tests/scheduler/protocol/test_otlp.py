@@ -7,7 +7,7 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
-from fairlane.scheduler.protocol.otlp import check_traces, span_exporter
+from fairlane.scheduler.protocol.otlp import check_exports, span_exporter
 from fairlane.scheduler.protocol.settings import SettingsError
 
 THERE = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4317"}
@@ -15,7 +15,7 @@ THERE = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4317"}
 
 def test_without_an_endpoint_there_is_no_exporter_and_nothing_is_checked() -> None:
     assert span_exporter({}) is None
-    check_traces({"OTEL_EXPORTER_OTLP_PROTOCOL": "carrier pigeon"})
+    check_exports({"OTEL_EXPORTER_OTLP_PROTOCOL": "carrier pigeon"})
 
 
 @pytest.mark.parametrize("protocol", [{}, {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}])
@@ -29,14 +29,14 @@ def test_http_is_what_is_spoken_unless_something_else_is_said(protocol: dict[str
 @pytest.mark.parametrize("name", ["OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"])
 def test_a_protocol_that_is_none_of_ours_stops_the_start(name: str) -> None:
     with pytest.raises(SettingsError, match=f"{name}: expected http/protobuf or grpc, not 'http/json'"):
-        check_traces(THERE | {name: "http/json"})
+        check_exports(THERE | {name: "http/json"})
 
 
 def test_grpc_without_its_package_says_which_extra_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fairlane.scheduler.protocol.otlp.find_spec", lambda _: None)
 
     with pytest.raises(SettingsError, match=r"grpc needs fairlane\[otlp-grpc\]"):
-        check_traces(THERE | {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"})
+        check_exports(THERE | {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"})
 
 
 @pytest.mark.slow

@@ -1,0 +1,114 @@
+"""Metrics over OTLP: what a process' Prometheus registry holds, sent at intervals. There is one set of instruments.
+
+Names, labels and buckets are those of a scrape. `OTEL_METRIC_EXPORT_INTERVAL` (milliseconds, 60,000 unless it is set)
+says how often; the last figures are sent at the end.
+"""
+
+import logging
+import math
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
+from opentelemetry.sdk.metrics import export as otel
+from opentelemetry.sdk.resources import SERVICE_INSTANCE_ID, SERVICE_NAME, SERVICE_VERSION, Resource
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.samples import Sample
+
+from fairlane.scheduler.protocol.otlp import metric_exporter
+
+UNITS = {"seconds": "s", "bytes": "By", "ratio": "1"}
+"""By the last word of a name."""
+LAST_MS = 5_000
+"""What a process that ends waits at most for its last figures to be taken."""
+
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def sent(registry: CollectorRegistry, environ: Mapping[str, str], *, service: str, version: str, instance: str) -> Iterator[None]:
+    """Send what a registry holds, in a thread of its own, where the environment says so. Raises SettingsError."""
+    exporter = metric_exporter(environ)
+    if exporter is None:
+        yield
+        return
+    about = {SERVICE_NAME: service, SERVICE_VERSION: version, SERVICE_INSTANCE_ID: instance}
+    reader = RegistryReader(exporter, registry, Resource.create(about))
+    try:
+        yield
+    finally:
+        reader.shutdown(timeout_millis=LAST_MS)
+
+
+class RegistryReader(otel.PeriodicExportingMetricReader):
+    """Reads a Prometheus registry where the library's own reads its instruments."""
+
+    def __init__(self, exporter: otel.MetricExporter, registry: CollectorRegistry, resource: Resource) -> None:
+        self._registry = registry
+        self._resource = resource
+        self._began_ns = time.time_ns()
+        super().__init__(exporter)
+
+    def collect(self, timeout_millis: float = 10_000) -> None:
+        """Send what there is now."""
+        try:
+            metrics = converted(self._registry.collect(), self._began_ns, time.time_ns())
+        except Exception:  # as in a scrape: the next may find it well, and the thread must live till then
+            log.exception("metrics could not be collected")
+            return
+        scope = otel.ScopeMetrics(InstrumentationScope("fairlane"), metrics, schema_url="")
+        resource = otel.ResourceMetrics(self._resource, [scope], schema_url="")
+        self._receive_metrics(otel.MetricsData([resource]), timeout_millis)
+
+
+def converted(families: Iterable[Metric], began_ns: int, now_ns: int) -> list[otel.Metric]:
+    """Prometheus' families as OpenTelemetry's metrics, cumulative since `began_ns` (Unix time); empty ones left out."""
+    found = []
+    for family in families:
+        data = _data(family, began_ns, now_ns)
+        if data.data_points:
+            unit = UNITS.get(family.name.rpartition("_")[2], "")
+            found.append(otel.Metric(family.name, family.documentation, unit, data))
+    return found
+
+
+def _data(family: Metric, began_ns: int, now_ns: int) -> otel.Sum | otel.Gauge | otel.Histogram:
+    if family.type == "histogram":
+        of_labels: defaultdict[frozenset[tuple[str, str]], list[Sample]] = defaultdict(list)
+        for sample in family.samples:
+            of_labels[frozenset(sample.labels.items() - {("le", sample.labels.get("le", ""))})].append(sample)
+        histograms = [_histogram(dict(labels), samples, began_ns, now_ns) for labels, samples in of_labels.items()]
+        return otel.Histogram(histograms, otel.AggregationTemporality.CUMULATIVE)
+    is_counter = family.type == "counter"
+    points = [
+        otel.NumberDataPoint(sample.labels, began_ns if is_counter else 0, now_ns, sample.value)
+        for sample in family.samples
+        if not (is_counter and sample.name.endswith("_created"))
+    ]
+    if is_counter:
+        return otel.Sum(points, otel.AggregationTemporality.CUMULATIVE, is_monotonic=True)
+    return otel.Gauge(points)
+
+
+def _histogram(labels: dict[str, str], samples: Iterable[Sample], began_ns: int, now_ns: int) -> otel.HistogramDataPoint:
+    bounds, counts, total, below = [], [], 0.0, 0
+    for sample in samples:
+        if sample.name.endswith("_bucket"):
+            counts.append(int(sample.value) - below)
+            below = int(sample.value)
+            bounds.append(float(sample.labels["le"]))
+        elif sample.name.endswith("_sum"):
+            total = sample.value
+    return otel.HistogramDataPoint(
+        labels,
+        began_ns,
+        now_ns,
+        below,
+        total,
+        counts,
+        [bound for bound in bounds if bound != math.inf],
+        min=None,  # type: ignore[arg-type]  # optional in the format; Prometheus keeps neither
+        max=None,  # type: ignore[arg-type]
+    )
