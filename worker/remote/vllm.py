@@ -21,7 +21,7 @@ from fairlane.worker.remote.api import Ask, Away, Facts, Lied, Piece, Refused
 from fairlane.worker.remote.http import Http
 from fairlane.worker.remote.lark import HEADER
 from fairlane.worker.remote.openai_wire import Usage
-from fairlane.worker.vllm.lane_policy import BEGUN
+from fairlane.worker.vllm.lane_policy import BEGUN, PACED
 
 GENERATE, ABORT = "/inference/v1/generate", "/inference/v1/abort_requests"
 KNOWN = ("0.32",)
@@ -240,7 +240,7 @@ def _body(ask: Ask, model: str | None) -> dict[str, Any]:
             "logit_bias": {str(token): bias for token, bias in sampling.logit_bias} or None,
             "detokenize": False,
             "structured_outputs": {"grammar": ask.grammar} if ask.grammar else None,
-            "extra_args": {BEGUN: ask.begun} if ask.begun else None,
+            "extra_args": {PACED: 1, BEGUN: ask.begun} if ask.begun else {PACED: 1},
         },
         "priority": ask.priority,
         "cache_salt": ask.cache_salt,

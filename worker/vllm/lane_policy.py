@@ -19,6 +19,9 @@ TENANT, WEIGHT = "fairlane_tenant", "fairlane_weight"
 default."""
 BEGUN = "fairlane_begun"
 """Extra argument of a request with a grammar: how many of its prompt's last tokens that has to begin with."""
+PACED = "fairlane_paced"
+"""Extra argument of a request whose sender meters the prompts of lower lanes itself: to cut them again would keep the
+first lane's pace twice, and a slot that waits for the rest of its prompt yields nothing."""
 LONGEST_TENANT = 256
 WEIGHTS = (1e-3, 1e6)
 
@@ -35,6 +38,8 @@ class Claim(NamedTuple):
     arrived_ms: float
     tenant: str
     weight: float
+    is_paced: bool
+    """Its prompt is not cut."""
 
 
 def service(claim: Claim, prefilled: int, produced: int) -> float:
@@ -91,6 +96,7 @@ def claim_of(priority: int, extra: Mapping[str, object] | None, arrived_ms: floa
         arrived_ms=arrived_ms,
         tenant=tenant if isinstance(tenant, str) and len(tenant) <= LONGEST_TENANT else "",
         weight=float(weight) if is_weight and isinstance(weight, int | float) else 1.0,
+        is_paced=bool(given.get(PACED)),
     )
 
 

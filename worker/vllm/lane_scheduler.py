@@ -320,7 +320,8 @@ class LaneScheduler(Scheduler):  # type: ignore[misc] # vllm is not installed wh
         is_decode = tokens <= 1 + self.num_spec_tokens
         if is_decode or not self._cuts_prompts or request.has_encoder_inputs:
             return tokens
-        if self._policy.lane_rank(self._claim(request)) == 0:
+        claim = self._claim(request)
+        if claim.is_paced or self._policy.lane_rank(claim) == 0:
             return tokens
         if self._allowance is None:
             self._allowance = allowance(self._load(), self._first, self._costs, self.max_num_scheduled_tokens)

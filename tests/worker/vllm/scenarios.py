@@ -140,6 +140,16 @@ def lower_prompts_are_cut_to_the_upper_lanes_pace(config: VllmConfig) -> None:
     engine.run_out()
 
 
+def a_prompt_that_its_sender_meters_is_not_cut(config: VllmConfig) -> None:
+    engine = Stepped(config, tokens=2_048)
+    engine.scheduler._costs = Known(10.0, 0.5)
+    engine.add("high", high(), tokens=60)
+    engine.steps(3)
+    engine.add("low", low(), prompt=1_000, tokens=5, is_paced=True)
+    assert engine.step()["low"] == 1_000
+    engine.run_out()
+
+
 def the_earlier_deadline_starts_first(config: VllmConfig) -> None:
     engine = flooded(Stepped(config), count=SLOTS, tokens=60)
     for number in range(6):
@@ -322,6 +332,7 @@ SCENARIOS: list[Callable[[VllmConfig], None]] = [
     equals_never_take_from_each_other,
     the_least_computed_yields,
     lower_prompts_are_cut_to_the_upper_lanes_pace,
+    a_prompt_that_its_sender_meters_is_not_cut,
     the_earlier_deadline_starts_first,
     tenants_share_a_lane,
     aborts_free_what_they_held,

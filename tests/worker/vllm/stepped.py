@@ -90,10 +90,11 @@ class Stepped:
         tenant: str = "",
         grammar: object = None,
         begun: int = 0,
+        is_paced: bool = False,
     ) -> Request:
-        """`grammar`: compiled, as vLLM's; `begun`: tokens of the prompt that are of it."""
+        """`grammar`: compiled, as vLLM's; `begun`: tokens of the prompt that are of it. `is_paced`: by who sends it."""
         number = self.numbers[name] = len(self.numbers)
-        extra = {"fairlane_tenant": tenant, "fairlane_begun": begun}
+        extra = {"fairlane_tenant": tenant, "fairlane_begun": begun, "fairlane_paced": is_paced}
         form = StructuredOutputsParams(grammar="start:") if grammar else None
         asked = SamplingParams(max_tokens=tokens, ignore_eos=True, extra_args=extra, structured_outputs=form)
         request = Request(

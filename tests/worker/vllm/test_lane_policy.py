@@ -39,7 +39,12 @@ def test_a_claim_is_read_from_priority_and_extra_arguments() -> None:
         encode(1, NOW_MS, guaranteed=True), {"fairlane_tenant": "a", "fairlane_weight": 4}, 5.0, DEFAULT_LANES.values()
     )
 
-    assert read == Claim(THROUGHPUT, 0, True, NOW_MS, 5.0, "a", 4.0)
+    assert read == Claim(THROUGHPUT, 0, True, NOW_MS, 5.0, "a", 4.0, is_paced=False)
+
+
+@pytest.mark.parametrize(("told", "is_paced"), [(1, True), (True, True), (0, False), ("", False)])
+def test_a_sender_says_whether_it_meters_prompts_itself(told: object, is_paced: bool) -> None:
+    assert claim_of(1, {"fairlane_paced": told}, NOW_MS, DEFAULT_LANES.values()).is_paced is is_paced
 
 
 @pytest.mark.parametrize(("priority", "lane"), [(-5, LATENCY), (0, LATENCY), (1, THROUGHPUT), (10, THROUGHPUT)])
