@@ -28,7 +28,9 @@ log = logging.getLogger(__name__)
 
 
 @contextmanager
-def sent(registry: CollectorRegistry, environ: Mapping[str, str], *, service: str, version: str, instance: str) -> Iterator[None]:
+def sent(
+    registry: CollectorRegistry, environ: Mapping[str, str], *, service: str, version: str, instance: str
+) -> Iterator[None]:
     """Send what a registry holds, in a thread of its own, where the environment says so. Raises SettingsError."""
     exporter = metric_exporter(environ)
     if exporter is None:
@@ -92,7 +94,9 @@ def _data(family: Metric, began_ns: int, now_ns: int) -> otel.Sum | otel.Gauge |
     return otel.Gauge(points)
 
 
-def _histogram(labels: dict[str, str], samples: Iterable[Sample], began_ns: int, now_ns: int) -> otel.HistogramDataPoint:
+def _histogram(
+    labels: dict[str, str], samples: Iterable[Sample], began_ns: int, now_ns: int
+) -> otel.HistogramDataPoint:
     bounds, counts, total, below = [], [], 0.0, 0
     for sample in samples:
         if sample.name.endswith("_bucket"):

@@ -14,8 +14,10 @@ def test_gateway_and_worker_send_what_they_count(server: Server, collector: Coll
         client.completions.create(model=MODEL, prompt="Count me", max_tokens=4, extra_body={"ignore_eos": True})
 
     exports = collector.wait_for_metrics(
-        lambda came: counted(came, "fairlane-gateway", "fairlane_gateway_tokens") > 0
-        and counted(came, "fairlane-worker", "fairlane_worker_tokens") > 0
+        lambda came: (
+            counted(came, "fairlane-gateway", "fairlane_gateway_tokens") > 0
+            and counted(came, "fairlane-worker", "fairlane_worker_tokens") > 0
+        )
     )
 
     assert not any("fairlane_worker" in name for name in names(exports, "fairlane-gateway"))
@@ -24,9 +26,7 @@ def test_gateway_and_worker_send_what_they_count(server: Server, collector: Coll
 
 def of(exports: list[ResourceMetrics], service: str) -> list[ResourceMetrics]:
     """What one of our services sent."""
-    return [
-        each for each in exports if any(one.value.string_value == service for one in each.resource.attributes)
-    ]
+    return [each for each in exports if any(one.value.string_value == service for one in each.resource.attributes)]
 
 
 def names(exports: list[ResourceMetrics], service: str) -> set[str]:
