@@ -129,7 +129,7 @@ class Truth:
                 return
             ends = [token for token in self._ends if token in allowed]
             token = ends[0] if ends and chooser.random() < END_WEIGHT else int(chooser.choice(allowed))
-            constraint.append(token)
+            constraint.append(token, was_likeliest=False)
             yield token
             if token in self._ends:
                 return

@@ -203,7 +203,7 @@ class Pauses:
 
 def step_ms_by(weights: Sequence[float], plan: StepFeatures) -> float:
     """Expected time of a step's rows by weights that a worker told, those of `CostModel.step_weights`."""
-    return sum(map(mul, weights, (1.0, *plan)))
+    return float(sum(map(mul, weights, (1.0, *plan))))
 
 
 class CostModel:

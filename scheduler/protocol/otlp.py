@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 Signal = Literal["TRACES", "METRICS"]
 METRICS_EXPORTER = "OTEL_METRICS_EXPORTER"
 INTERVAL = "OTEL_METRIC_EXPORT_INTERVAL"
+MOST_INTERVAL_MS = 86_400_000
 HTTP, GRPC = "http/protobuf", "grpc"
 
 
@@ -69,10 +70,16 @@ def sends_metrics(environ: Mapping[str, str]) -> bool:
         return False
     if not _has_endpoint(environ, "METRICS"):
         raise SettingsError(f"{METRICS_EXPORTER}: otlp needs OTEL_EXPORTER_OTLP_ENDPOINT")
-    interval = environ.get(INTERVAL) or "60000"
-    if not (interval.isdecimal() and int(interval) >= 1):
-        raise SettingsError(f"{INTERVAL}: expected milliseconds, 1 or more, not {interval[:40]!r}")
+    metric_interval_s(environ)
     return True
+
+
+def metric_interval_s(environ: Mapping[str, str]) -> float:
+    """How often metrics are sent. Raises SettingsError."""
+    interval = environ.get(INTERVAL) or "60000"
+    if not (interval.isdecimal() and 1 <= int(interval) <= MOST_INTERVAL_MS):
+        raise SettingsError(f"{INTERVAL}: expected 1 to {MOST_INTERVAL_MS:,} milliseconds, not {interval[:40]!r}")
+    return int(interval) / 1e3
 
 
 def _has_endpoint(environ: Mapping[str, str], signal: Signal) -> bool:

@@ -6,6 +6,7 @@ says how often; the last figures are sent at the end.
 
 import logging
 import math
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,11 +18,11 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.samples import Sample
 
-from fairlane.scheduler.protocol.otlp import metric_exporter
+from fairlane.scheduler.protocol.otlp import metric_exporter, metric_interval_s
 
 UNITS = {"seconds": "s", "bytes": "By", "ratio": "1"}
 """By the last word of a name."""
-LAST_MS = 5_000
+LAST_S = 5.0
 """What a process that ends waits at most for its last figures to be taken."""
 
 log = logging.getLogger(__name__)
@@ -37,32 +38,48 @@ def sent(
         yield
         return
     about = {SERVICE_NAME: service, SERVICE_VERSION: version, SERVICE_INSTANCE_ID: instance}
-    reader = RegistryReader(exporter, registry, Resource.create(about))
+    sender = _Sender(exporter, registry, Resource.create(about), metric_interval_s(environ))
+    sender.start()
     try:
         yield
     finally:
-        reader.shutdown(timeout_millis=LAST_MS)
+        sender.end()
 
 
-class RegistryReader(otel.PeriodicExportingMetricReader):
-    """Reads a Prometheus registry where the library's own reads its instruments."""
+class _Sender(threading.Thread):
+    """The thread that sends."""
 
-    def __init__(self, exporter: otel.MetricExporter, registry: CollectorRegistry, resource: Resource) -> None:
+    def __init__(
+        self, exporter: otel.MetricExporter, registry: CollectorRegistry, resource: Resource, every_s: float
+    ) -> None:
+        super().__init__(name="metrics over OTLP", daemon=True)
+        self._exporter = exporter
         self._registry = registry
         self._resource = resource
+        self._every_s = every_s
         self._began_ns = time.time_ns()
-        super().__init__(exporter)
+        self._over = threading.Event()
 
-    def collect(self, timeout_millis: float = 10_000) -> None:
-        """Send what there is now."""
+    def run(self) -> None:
+        """Until `end`, and once more then."""
+        while not self._over.wait(self._every_s):
+            self._send()
+        self._send()
+
+    def end(self) -> None:
+        """Send the last figures, if they are taken in time."""
+        self._over.set()
+        self.join(LAST_S)
+        self._exporter.shutdown()
+
+    def _send(self) -> None:
         try:
             metrics = converted(self._registry.collect(), self._began_ns, time.time_ns())
-        except Exception:  # as in a scrape: the next may find it well, and the thread must live till then
-            log.exception("metrics could not be collected")
-            return
-        scope = otel.ScopeMetrics(InstrumentationScope("fairlane"), metrics, schema_url="")
-        resource = otel.ResourceMetrics(self._resource, [scope], schema_url="")
-        self._receive_metrics(otel.MetricsData([resource]), timeout_millis)
+            scope = otel.ScopeMetrics(InstrumentationScope("fairlane"), metrics, schema_url="")
+            resource = otel.ResourceMetrics(self._resource, [scope], schema_url="")
+            self._exporter.export(otel.MetricsData([resource]))
+        except Exception:  # the next may find it well, and the thread must live till then
+            log.exception("metrics were not sent")
 
 
 def converted(families: Iterable[Metric], began_ns: int, now_ns: int) -> list[otel.Metric]:

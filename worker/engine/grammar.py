@@ -19,6 +19,8 @@ from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask_par
 from fairlane.scheduler.protocol.grammar_limits import PARSER_LIMITS
 from fairlane.scheduler.protocol.messages import ModelCard
 
+TRUSTED_AFTER = 4
+"""Likeliest tokens in a row that a grammar allowed; then it is asked for the next one alone, until it refuses."""
 MOST_COMPILED = 256
 """Grammars kept compiled."""
 _COMPILERS = 2
@@ -45,10 +47,23 @@ class Constraint:
         """Tokens that the next mask reads first."""
         self._coming: tuple[Future[list[Mask]], int] | None = None
         """The next mask: among which, and its place there."""
+        self._allowed_likeliest = 0
+        """So often in a row."""
 
-    def append(self, token_id: int) -> None:
-        """The choice has a further token; its mask was taken."""
+    def append(self, token_id: int, *, was_likeliest: bool) -> None:
+        """The choice has a further token; its mask was taken, or not asked for. `was_likeliest`: to the model, too."""
         self._unread.append(token_id)
+        self._allowed_likeliest = self._allowed_likeliest + 1 if was_likeliest else 0
+
+    @property
+    def is_trusted(self) -> bool:
+        """It will most likely allow the likeliest token."""
+        return self._allowed_likeliest >= TRUSTED_AFTER
+
+    def allows(self, token_id: int) -> bool:
+        """Whether that may come next: some microseconds, where a mask takes a hundred. Of an end of sequence it may say
+        no where a mask says yes."""
+        return self.catch_up().validate_tokens([token_id]) == 1
 
     @property
     def is_begun(self) -> bool:

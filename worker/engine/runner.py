@@ -24,7 +24,7 @@ from fairlane.worker.engine.engine import LookAhead
 from fairlane.worker.engine.grammar import Constraint, Grammars
 from fairlane.worker.engine.kv_cache import KVCache
 from fairlane.worker.engine.row_layout import upload
-from fairlane.worker.engine.sampling import TokenDraw, TokenHistory, draw_tokens, is_plain
+from fairlane.worker.engine.sampling import TokenDraw, TokenHistory, draw_tokens, find_likeliest, is_plain
 from fairlane.worker.engine.transfer import transfer_for
 from fairlane.worker.model.interface import Model, Packed
 
@@ -94,21 +94,25 @@ class _ChoiceState:
     """None where it always takes the likeliest token."""
     constraint: Constraint | None
     """None where it may say anything."""
+    is_plain: bool
+    """Nothing but its grammar keeps it from the likeliest token."""
+    goes_unmasked: bool = False
+    """Its grammar was asked for the likeliest token alone, and allows it."""
 
     def draw(self) -> TokenDraw | None:
-        """How its next token is drawn, with the mask that was begun for it."""
-        if self.history is None:
+        """How its next token is drawn, with the mask that was begun for it; None: the likeliest."""
+        if self.history is None or self.goes_unmasked:
             return None
         mask = None if self.constraint is None else self.constraint.take()
         return TokenDraw(self.sampling, self.number, self.produced, self.history, mask)
 
-    def append(self, token_id: int) -> None:
+    def append(self, token_id: int, likeliest: int) -> None:
         """Its next token was drawn."""
         self.produced += 1
         if self.history is not None:
             self.history.append(token_id)
         if self.constraint is not None:
-            self.constraint.append(token_id)
+            self.constraint.append(token_id, was_likeliest=token_id == likeliest)
 
 
 class Runner:
@@ -125,6 +129,7 @@ class Runner:
         self._transfer = transfer_for(cache)
         self._reads_beyond = BACKENDS[model.backend].reads_beyond
         self._packer = Packer(cache, model.backend)
+        self._masks_late = model.device.type == "cpu"
         self._looks_ahead = model.device.type != "cpu" if looks_ahead is None else looks_ahead
         self._choices: dict[SeqId, _ChoiceState] = {}
 
@@ -146,11 +151,12 @@ class Runner:
         job = lease.job
         for choice in range(job.n):
             generated = lease.generated[choice] if choice < len(lease.generated) else ()
-            history = None if is_plain(job.sampling) and not job.grammar else TokenHistory(job.prompt, generated)
+            plain = is_plain(job.sampling)
+            history = None if plain and not job.grammar else TokenHistory(job.prompt, generated)
             constraint = None
             if job.grammar and self._grammars is not None:
                 constraint = self._grammars.constraint(job.grammar, generated)
-            state = _ChoiceState(choice, job.sampling, len(generated), history, constraint)
+            state = _ChoiceState(choice, job.sampling, len(generated), history, constraint, plain)
             self._choices[SeqId(job.job_id, choice)] = state
 
     def forget(self, job_id: str) -> None:
@@ -227,12 +233,15 @@ class Runner:
         else:
             on_forward()
             output = self._model.forward(packed, self._cache)
-        drawn = draw_tokens(output.logits, [choice.draw() for choice in choices], output.likeliest)
+        known = output.likeliest or find_likeliest(output.logits)
+        likeliest = known.tokens.tolist()
+        self._ask_grammars(choices, likeliest)
+        drawn = draw_tokens(output.logits, [choice.draw() for choice in choices], known)
         broken = {place: BROKEN_GRAMMAR for place, choice in enumerate(choices) if _is_broken(choice)}
         failed = {**broken, **drawn.failed}
         tokens = {place: token for place, token in drawn.tokens.items() if place not in failed}
         for place, token in tokens.items():
-            choices[place].append(token)
+            choices[place].append(token, likeliest[place])
         self._begin_masks([choices[place] for place in tokens])  # of the next step, filled meanwhile
         return _Found(
             tokens={sampling[place]: token for place, token in tokens.items()},
@@ -241,9 +250,30 @@ class Runner:
         )
 
     def _begin_masks(self, choices: Sequence[_ChoiceState]) -> None:
-        """Begin the masks of those of these choices that have a grammar, where that was not done before."""
+        """Begin the masks of those of these choices that have a grammar, where that was not done before.
+
+        Where the host computes the model, a mask takes its time from that: there those wait for the likeliest token
+        that most likely will do without.
+        """
         if self._grammars is not None:
-            self._grammars.begin([choice.constraint for choice in choices if choice.constraint is not None])
+            asked = [one.constraint for one in choices if one.constraint is not None and not self._waits(one)]
+            self._grammars.begin(asked)
+
+    def _waits(self, choice: _ChoiceState) -> bool:
+        constraint = choice.constraint
+        return self._masks_late and choice.is_plain and constraint is not None and constraint.is_trusted
+
+    def _ask_grammars(self, choices: Sequence[_ChoiceState], likeliest: Sequence[int]) -> None:
+        """Those that have waited for their likeliest tokens are asked about these; a mask is filled where one is not
+        allowed."""
+        if self._grammars is not None:
+            refused = []
+            for choice, token in zip(choices, likeliest, strict=True):
+                if choice.constraint is not None:
+                    choice.goes_unmasked = not choice.constraint.is_begun and choice.constraint.allows(token)
+                    if not choice.goes_unmasked:
+                        refused.append(choice.constraint)
+            self._grammars.begin(refused)
 
     def _sampling(self, rows: Sequence[Row]) -> list[_ChoiceState]:
         found = []

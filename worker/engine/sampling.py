@@ -133,7 +133,7 @@ def draw_tokens(logits: torch.Tensor, draws: Sequence[TokenDraw | None], known: 
 
     Log-probabilities are the model's own, before penalties, temperature and filters.
     """
-    likeliest = known or _likeliest(logits)
+    likeliest = known or find_likeliest(logits)
     chosen: list[int] = likeliest.tokens.tolist()
     failed = {row: BROKEN_LOGITS for row, value in enumerate(likeliest.logits.tolist()) if not isfinite(value)}
     asked = {row: draw for row, draw in enumerate(draws) if draw is not None and row not in failed}
@@ -150,7 +150,8 @@ def draw_tokens(logits: torch.Tensor, draws: Sequence[TokenDraw | None], known: 
     return Drawn({row: token for row, token in enumerate(chosen) if row not in failed}, failed, logprobs)
 
 
-def _likeliest(logits: torch.Tensor) -> Likeliest:
+def find_likeliest(logits: torch.Tensor) -> Likeliest:
+    """Of each row of `logits` [rows, vocabulary]."""
     return Likeliest(*reversed(logits.float().max(-1)))  # of bfloat16 itself it takes several times as long
 
 

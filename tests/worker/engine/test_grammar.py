@@ -2,18 +2,21 @@
 
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jsonschema
 import msgspec
+import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from llguidance import LLMatcher
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from fairlane.scheduler.planner.steps import Ended, SeqId
 from fairlane.scheduler.protocol.grammar_limits import BROKEN_GRAMMAR
 from fairlane.scheduler.protocol.messages import Lease, ModelCard, Outcome, Preempted, Sampling, YieldMode
-from fairlane.worker.engine.grammar import Grammars
+from fairlane.worker.engine.grammar import TRUSTED_AFTER, Constraint, Grammars
 from fairlane.worker.model.interface import TransformersModel
 from tests.support.worker.hand import GREEDY, lease
 from tests.support.worker.prompts import PROMPTS, alone
@@ -164,6 +167,61 @@ def test_a_broken_grammar_fails_its_own_job_alone(
 
     assert (client.ended["broken"].outcome, client.ended["broken"].error) == (Outcome.FAILED, BROKEN_GRAMMAR)
     assert alone(tiny, PROMPTS[1], 10) == client.tokens[SeqId("sound", 0)]
+
+
+LOOSE = json.dumps({"grammars": [{"lark_grammar": "start: /[ -~]{20}[0-9]{3}[ -~]{20}/"}]})
+"""Allows what the model says, but for three tokens in the middle and at its end."""
+
+
+def test_masks_are_filled_only_where_a_trusted_grammar_refuses_and_change_nothing(
+    tiny: TransformersModel, grammars: Grammars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host that computes the model asks about the likeliest token alone, once that was allowed a few times."""
+    said, masks = {}, {}
+    for trusted_after in (TRUSTED_AFTER, 1_000):
+        monkeypatch.setattr("fairlane.worker.engine.grammar.TRUSTED_AFTER", trusted_after)
+        client, begun = Client(tiny, grammars=grammars), Counting(grammars.begin)
+        monkeypatch.setattr(grammars, "begin", begun)
+        for index, prompt in enumerate(PROMPTS):
+            client.add(constrained(str(index), prompt, grammar=LOOSE))
+        client.run()
+        monkeypatch.undo()
+        assert all(ended.outcome is Outcome.FINISHED for ended in client.ended.values())
+        said[trusted_after], masks[trusted_after] = client.tokens, begun.count
+
+    assert said[TRUSTED_AFTER] == said[1_000]
+    assert 0 < masks[TRUSTED_AFTER] < masks[1_000]
+
+
+class Counting:
+    """Counts the constraints whose masks are to be filled."""
+
+    def __init__(self, begin: Callable[[Sequence[Constraint]], None]) -> None:
+        self._begin = begin
+        self.count = 0
+
+    def __call__(self, constraints: Sequence[Constraint]) -> None:
+        self.count += sum(not constraint.is_begun for constraint in constraints)
+        self._begin(constraints)
+
+
+@given(choices=st.lists(st.integers(0, 10_000), min_size=60, max_size=60))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30, deadline=None)
+def test_a_grammar_allows_a_token_alone_where_its_mask_has_it(
+    tiny: TransformersModel, grammars: Grammars, choices: list[int]
+) -> None:
+    asked, masked = (grammars.constraint(GRAMMAR, ()) for _ in range(2))
+    for choice in choices:
+        grammars.begin([masked])
+        bits = np.unpackbits(masked.take().bits, bitorder="little")[: tiny.vocab_size]
+        allowed = {token for token in range(tiny.vocab_size) if asked.allows(token)}
+        assert allowed | {END} == {*np.flatnonzero(bits)} | {END}
+        assert END not in allowed or bits[END]
+        token = int(np.flatnonzero(bits)[choice % bits.sum()])
+        if token == END:
+            return
+        for constraint in (asked, masked):
+            constraint.append(token, was_likeliest=False)
 
 
 def test_a_job_may_be_cancelled_granted_or_dropped_while_its_grammar_is_compiled(
