@@ -1,5 +1,6 @@
 """A request's record in a sentence or two: what most of its time went to, who displaced it, how it ended. Pure."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from fairlane.gateway.records.record import RecordedPreemption, RequestRecord
@@ -78,7 +79,11 @@ def _preempted(preemptions: Sequence[RecordedPreemption], record: RequestRecord)
         return ""
     longest = max(preemptions, key=lambda one: one.stall_ms or 0.0)
     times = "once" if record.preempted == 1 else f"{record.preempted} times"
+    takers = Counter((one.lane, one.tenant) for one in preemptions if one.resource is not None)
+    often, count = takers.most_common(1)[0] if takers else (("", ""), 0)
     which = "" if record.preempted == 1 else ", the longest"
+    if len(takers) > 1:
+        which = f", {count} of them by {_whose(*often)}, the longest"
     blocks = "1 block" if longest.blocks == 1 else f"{longest.blocks} blocks"
     taken = f"{blocks} by {longest.mode}" if longest.blocks else "its blocks stayed"
     stall = "it has not come back" if longest.stall_ms is None else f"a stall of {_time(longest.stall_ms)}"
@@ -88,9 +93,12 @@ def _preempted(preemptions: Sequence[RecordedPreemption], record: RequestRecord)
 def _taker(preemption: RecordedPreemption) -> str:
     if preemption.resource is None:
         return "work that its worker did not name"
-    whose = f" of tenant {preemption.tenant}" if preemption.tenant else ""
     needed = _NEEDED.get(preemption.resource, preemption.resource)
-    return f"the {preemption.lane} lane{whose}, which needed {needed}"
+    return f"{_whose(preemption.lane, preemption.tenant)}, which needed {needed}"
+
+
+def _whose(lane: str, tenant: str) -> str:
+    return f"the {lane} lane of tenant {tenant}" if tenant else f"the {lane} lane"
 
 
 def _ended(record: RequestRecord) -> str:

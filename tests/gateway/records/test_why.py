@@ -60,6 +60,16 @@ def test_of_many_preemptions_the_longest_is_told() -> None:
     assert "450 ms" in told
 
 
+def test_of_several_takers_the_one_that_took_most_often_is_named_beside_the_longest() -> None:
+    long = preemption(tenant="acme", lane="throughput", stall_ms=9_000.0)
+    told = why(finished(preemptions=[long, preemption(), preemption()], preempted=3))
+
+    assert (
+        "It was preempted 3 times, 2 of them by the latency lane of tenant globex, the longest by the throughput"
+        in told
+    )
+
+
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
