@@ -37,6 +37,12 @@ class RecordQuery:
     limit: int = 100
     after: str | None = None
 
+    @property
+    def part(self) -> int:
+        """How many ended records to look at next: of all, what a page takes."""
+        is_of_all = not (self.tenant or self.lane or self.state or self.outcome)
+        return min(self.limit + 1, PAGE) if is_of_all else PAGE
+
     def has(self, record: RequestRecord) -> bool:
         """It is one of these."""
         pairs = (
@@ -106,13 +112,15 @@ class Records:
         for record in sorted(running, key=wanted.place, reverse=True):
             if wanted.has(record) and wanted.place(record) < before:
                 found.append(record)
+        if len(found) > wanted.limit:
+            return found[: wanted.limit + 1]
         seen = {record.id for record in running}
-        async for record in self._ended(min(before[0], _FOREVER_MS), seen):
-            if len(found) > wanted.limit:
-                break
+        async for record in self._ended(min(before[0], _FOREVER_MS), seen, wanted.part):
             if wanted.has(record) and wanted.place(record) < before:
                 found.append(record)
-        return found[: wanted.limit + 1]
+                if len(found) > wanted.limit:  # before the next part of the ring is asked for
+                    break
+        return found
 
     async def _slowest(self, wanted: RecordQuery) -> list[RequestRecord]:
         before, heap = wanted.before, list[tuple[Place, int, RequestRecord]]()
@@ -130,7 +138,7 @@ class Records:
         running = await self._running()
         for record in running:
             look(record)
-        async for record in self._ended(math.inf, {record.id for record in running}):
+        async for record in self._ended(math.inf, {record.id for record in running}, PAGE):
             look(record)
         return [record for _, _, record in sorted(heap, reverse=True)]
 
@@ -139,13 +147,13 @@ class Records:
         own = {record.id: record for record in self._recorder.running()}
         return [*own.values(), *[one for one in await self._store.running() if one.id not in own]]
 
-    async def _ended(self, latest_ms: float, seen: set[str]) -> AsyncIterator[RequestRecord]:
-        """The ring, the newest first, each once, but for those that were seen."""
+    async def _ended(self, latest_ms: float, seen: set[str], part: int) -> AsyncIterator[RequestRecord]:
+        """The ring, the newest first, each once, but for those that were seen; so many are read at once."""
         passed_over, has_more = 0, True
         while has_more:
-            part, has_more = await self._store.ended(latest_ms, passed_over)
-            passed_over += PAGE
-            for record in part:
+            read, has_more = await self._store.ended(latest_ms, passed_over, part)
+            passed_over += part
+            for record in read:
                 if record.id not in seen:
                     seen.add(record.id)
                     yield record

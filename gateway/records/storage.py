@@ -61,12 +61,12 @@ class RecordStore:
             return None
         return _as_told(found[0], int(found[1]), found[2].decode())
 
-    async def ended(self, latest_ms: float, passed_over: int) -> tuple[list[RequestRecord], bool]:
-        """A part of the ring, the newest first, and whether there may be more: PAGE further. `passed_over`: of those
+    async def ended(self, latest_ms: float, passed_over: int, most: int = PAGE) -> tuple[list[RequestRecord], bool]:
+        """A part of the ring, the newest first, and whether there may be more: `most` further. `passed_over`: of those
         that ended by then, so many are known."""
         latest = "+inf" if latest_ms == float("inf") else str(round(latest_ms))
-        found = await self._run("records_ended", latest, passed_over, PAGE)
-        return [record for doc in found if doc and (record := _read(doc))], len(found) == PAGE
+        found = await self._run("records_ended", latest, passed_over, most)
+        return [record for doc in found if doc and (record := _read(doc))], len(found) == most
 
     async def running(self) -> list[RequestRecord]:
         """Of all gateways, in no order."""
