@@ -43,7 +43,7 @@ export function chart({ title, series, shown, ceiling = null, height = HEIGHT, i
       height,
       legend: { show: false },
       cursor: { y: false, points: { size: 6 }, drag: { setScale: false, x: false, y: false } },
-      padding: [8, 20, 0, 0],
+      padding: [8, 30, 0, 0],
       scales: { x: { time: isTime, range: span }, y: { range: (_, low, high) => [Math.min(0, low ?? 0), ceiling ?? (high > 0 ? high * 1.1 : 1)] } },
       axes: [
         { ...axis, grid: { show: false }, space: 70, size: 26, ...(isTime ? { values: times } : { values: (_, splits) => splits.map(xShown ?? String) }) },
