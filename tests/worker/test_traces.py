@@ -3,13 +3,11 @@
 import time
 from collections.abc import Iterable
 
-import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from fairlane.scheduler.planner.steps import Row, SeqId, StepOutcome, StepPlan, StepResult
 from fairlane.scheduler.protocol.messages import Cause, Finished, Lease, Outcome, Preempted
-from fairlane.scheduler.protocol.otlp import ENDPOINTS, sends_traces
 from fairlane.worker.engine.engine import StepReport
 from fairlane.worker.reports import Report
 from fairlane.worker.traces import Traces, open_traces
@@ -119,12 +117,6 @@ def test_what_is_said_under_an_older_epoch_is_not_traced() -> None:
 
 def test_no_span_is_made_where_no_endpoint_is_named() -> None:
     assert open_traces({"OTEL_EXPORTER_OTLP_ENDPOINT": ""}, worker_id="worker", model="tiny") is None
-
-
-@pytest.mark.parametrize("name", ENDPOINTS)
-def test_gateway_and_worker_make_spans_where_either_endpoint_is_named(name: str) -> None:
-    assert sends_traces({name: "http://collector:4318"})
-    assert not sends_traces({name: ""})
 
 
 def test_no_span_holds_a_token() -> None:

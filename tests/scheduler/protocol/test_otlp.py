@@ -26,6 +26,15 @@ def test_http_is_what_is_spoken_unless_something_else_is_said(protocol: dict[str
     exporter.shutdown()  # type: ignore[no-untyped-call]
 
 
+@pytest.mark.parametrize("name", ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"])
+def test_spans_go_where_either_endpoint_is_named(name: str) -> None:
+    exporter = span_exporter({name: "http://127.0.0.1:4318"})
+
+    assert isinstance(exporter, OTLPSpanExporter)
+    exporter.shutdown()  # type: ignore[no-untyped-call]
+    assert span_exporter({name: ""}) is None
+
+
 @pytest.mark.parametrize("name", ["OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"])
 def test_a_protocol_that_is_none_of_ours_stops_the_start(name: str) -> None:
     with pytest.raises(SettingsError, match=f"{name}: expected http/protobuf or grpc, not 'http/json'"):
