@@ -19,7 +19,8 @@ from fairlane.gateway.records.storage import PAGE, RecordStore
 Slowest = Literal["ttft", "total", "queue"]
 _FOREVER_MS = 9_999_999_999_999
 AFTER = r"^[0-9]{13}-[0-9]{13}-[0-9a-f]{1,40}$"
-_OWN_ID = re.compile(r"(?:chatcmpl-|cmpl-|msg_)?(?P<id>[0-9a-f]{24})")
+_OWN_ID = re.compile(r"(?:chatcmpl-|cmpl-|msg_)?(?P<id>[0-9a-f]{24})(?:-[0-9]{3})?")
+"""A request's, as it is, within an answer's, or within a job's, as logs name it."""
 Place = tuple[int, int, str]
 """Where a record stands in a list; lists go from the highest down. By time: when it ended and when it came, epoch ms;
 of the slowest: how long, microseconds, and 0."""
@@ -83,7 +84,7 @@ class Records:
         self._one_at_a_time = asyncio.Lock()
 
     async def find(self, given: str, tenant: str | None = None) -> RequestRecord | None:
-        """The record that a caller means by an id: its own, as it is or within an answer's, or another name of it.
+        """The record that a caller means by an id: its own, as it is or within an answer's or a job's, or another name of it.
         `tenant`: only one of this tenant's."""
         if not given:
             return None

@@ -90,7 +90,7 @@ async def test_what_it_cost_is_at_the_prices_that_held_as_it_came(served: Served
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", CHAT, "/v1/responses", "/v1/messages"])
-async def test_it_is_found_by_its_answers_id_and_by_its_own(served: Served, path: str) -> None:
+async def test_it_is_found_by_its_answers_id_its_own_and_its_jobs(served: Served, path: str) -> None:
     bodies: dict[str, dict[str, Any]] = {
         "/v1/completions": {"model": "tiny", "prompt": "Hello", "max_tokens": 4},
         "/v1/responses": {"model": "tiny", "input": "Hello", "store": False},
@@ -101,7 +101,7 @@ async def test_it_is_found_by_its_answers_id_and_by_its_own(served: Served, path
     own = (await served.get(f"/v1/requests/{answer.headers['x-request-id']}")).json()
 
     assert own["endpoint"] == path
-    for name in (answer.json()["id"], own["id"]):
+    for name in (answer.json()["id"], own["id"], f"{own['id']}-001"):
         assert (await served.get(f"/v1/requests/{name}")).json()["id"] == own["id"]
 
 
