@@ -129,4 +129,5 @@ def _joined(first: TokenDelta, second: TokenDelta) -> TokenDelta:
         finish_reason=second.finish_reason,
         cached_tokens=first.cached_tokens,
         queued_ms=first.queued_ms,
+        worker_id=first.worker_id,
     )

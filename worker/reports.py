@@ -221,10 +221,10 @@ class ReportBuilder:
         )
 
     def _tell_wait(self, job_id: str, events: list[Event], waited_ms: float) -> None:
-        """With the job's first token, if that is among the events."""
+        """With the job's first token, if that is among the events, and from whom it is."""
         for index, event in enumerate(events):
             if isinstance(event, TokenDelta):
-                events[index] = msgspec.structs.replace(event, queued_ms=waited_ms)
+                events[index] = msgspec.structs.replace(event, queued_ms=waited_ms, worker_id=self._worker_id)
                 del self._waited_ms[job_id]
                 return
 

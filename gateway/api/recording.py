@@ -9,6 +9,7 @@ from starlette.requests import ClientDisconnect
 from fairlane.gateway.auth import Caller
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.middleware.tenant import CLIENT_CLOSED, Journal
+from fairlane.gateway.observability.tracing import context_of
 from fairlane.gateway.records.live import LiveRecord
 from fairlane.gateway.records.record import LONGEST_TEXT, RequestRecord
 from fairlane.gateway.records.recorder import RefusedRequest, RequestRecorder
@@ -21,8 +22,6 @@ from fairlane.store.errors import STORE_ERRORS
 
 _RECORDED = frozenset({429, 503, 504})
 """Statuses of refusals that are recorded: what others are for, the caller has sent."""
-_TRACED = "-01"
-"""How a `traceparent` ends whose trace somebody keeps."""
 
 
 def opened(
@@ -48,7 +47,7 @@ def _record(caller: Caller, journal: Journal, plan: Plan, live: LiveRecord) -> R
         endpoint=journal.endpoint,
         model=plan.model.name,
         lane=level.lane.name.value,
-        trace_id=parent[3:35] if parent.endswith(_TRACED) else "",
+        trace_id=_kept_trace(parent),
         guaranteed=plan.is_guaranteed(jobs),
         deadline_ms=level.deadline_ms,
         ttft_deadline_ms=level.hard_ttft_ms,
@@ -57,6 +56,12 @@ def _record(caller: Caller, journal: Journal, plan: Plan, live: LiveRecord) -> R
         prompt_tokens=sum([job.prompt_tokens for job in jobs]),
         choices=sum([len(job.choices) for job in jobs]),
     )
+
+
+def _kept_trace(traceparent: str) -> str:
+    """Id of its trace; empty: nobody keeps that."""
+    context = context_of(traceparent)
+    return f"{context.trace_id:032x}" if context is not None and context.trace_flags.sampled else ""
 
 
 def ended(recorder: RequestRecorder, caller: Caller, journal: Journal, error: BaseException | None) -> None:

@@ -10,7 +10,17 @@ from typing import Protocol
 from fairlane.gateway.records.record import RecordedPreemption, RequestRecord, State
 from fairlane.gateway.requests.request import LiveJob, LiveRequest, request_of
 from fairlane.quotas.store import Charge
-from fairlane.scheduler.protocol.messages import Cause, Event, Finished, JobSteps, Outcome, Paused, Preempted, Resumed
+from fairlane.scheduler.protocol.messages import (
+    Cause,
+    Event,
+    Finished,
+    JobSteps,
+    Outcome,
+    Paused,
+    Preempted,
+    Resumed,
+    TokenDelta,
+)
 
 
 class TokenTimes(Protocol):
@@ -59,6 +69,7 @@ class LiveRecord:
         "_pauses",
         "_progress",
         "_record",
+        "_workers",
         "due_ms",
         "has_news",
         "id",
@@ -108,6 +119,8 @@ class LiveRecord:
         """Choices that are preempted."""
         self._pauses: set[tuple[str, int]] | None = None
         self._is_settled = False
+        self._workers: list[str] = []
+        """Whose tokens came, in order."""
 
     @property
     def record(self) -> RequestRecord:
@@ -174,7 +187,8 @@ class LiveRecord:
             record.add(self.age_ms, "position", position)
 
     def heard(self, job: LiveJob, event: Event) -> None:
-        """A worker has said something of a job, beside its tokens."""
+        """A worker has said something of a job: of its tokens only the first under each lease, before they are
+        counted."""
         self.has_news = True
         if isinstance(event, Finished):
             if self._finished is None:
@@ -189,6 +203,8 @@ class LiveRecord:
             self._resumed(job, event)
         elif isinstance(event, Paused):
             self._paused(job, event)
+        elif isinstance(event, TokenDelta):
+            self._taken_up(job, event)
 
     def charged(self, charge: Charge) -> None:
         """It is settled."""
@@ -223,6 +239,7 @@ class LiveRecord:
 
     def _update(self, record: RequestRecord) -> None:
         """Fill in what was said since."""
+        record.workers += [one for one in self._workers if one not in record.workers]
         record.output_tokens = self._published()
         self._add_times(record)
         for event in self._finished or ():
@@ -297,6 +314,14 @@ class LiveRecord:
         record = self.record
         record.paused += 1
         record.add(self.age_ms, "paused")
+
+    def _taken_up(self, job: LiveJob, event: TokenDelta) -> None:
+        """Its first tokens from a worker; where another has told some before, it moved."""
+        if event.worker_id and event.worker_id not in self._workers:
+            self._workers.append(event.worker_id)
+        last_s = None if self._progress is None else self._progress.last_token_s
+        if job.begun and last_s is not None:
+            self.record.add(self.age_ms, "moved", round((self._clock() - last_s) * 1e3, 1))
 
     def _resumed(self, job: LiveJob, event: Resumed) -> None:
         record, place, stall_ms = self.record, (job.id, event.choice), round(event.stalled_ms, 1)

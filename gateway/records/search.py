@@ -84,8 +84,8 @@ class Records:
         self._one_at_a_time = asyncio.Lock()
 
     async def find(self, given: str, tenant: str | None = None) -> RequestRecord | None:
-        """The record that a caller means by an id: its own, as it is or within an answer's or a job's, or another name of it.
-        `tenant`: only one of this tenant's."""
+        """The record that a caller means by an id: its own, as it is or within an answer's or a job's, or another name
+        of it. `tenant`: only one of this tenant's."""
         if not given:
             return None
         own = _OWN_ID.fullmatch(given)

@@ -216,7 +216,7 @@ def _events(record: RequestRecord) -> list[RequestEvent]:
             "at_ms": event.at_ms,
             "kind": event.kind,
             "position": int(event.figure) if event.figure and event.kind in ("queued", "position") else None,
-            "stall_ms": event.figure if event.kind == "resumed" else None,
+            "stall_ms": event.figure if event.kind in ("resumed", "moved") else None,
         }
         for event in sorted(record.events, key=lambda one: one.at_ms)
     ]

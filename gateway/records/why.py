@@ -42,7 +42,8 @@ def why(record: RequestRecord, now_ms: float | None = None) -> str:
     """In words. `now_ms`: since its arrival, of a request that runs."""
     if record.outcome == "rejected":
         return f"It was refused ({record.code}): {record.message}"
-    told = [_standing(record, now_ms), _waited(record), _preempted(record.preemptions, record), _ended(record)]
+    told = [_standing(record, now_ms), _waited(record), _preempted(record.preemptions, record)]
+    told += [_moved(record), _ended(record)]
     return " ".join(filter(None, told))
 
 
@@ -88,6 +89,19 @@ def _preempted(preemptions: Sequence[RecordedPreemption], record: RequestRecord)
     taken = f"{blocks} by {longest.mode}" if longest.blocks else "its blocks stayed"
     stall = "it has not come back" if longest.stall_ms is None else f"a stall of {_time(longest.stall_ms)}"
     return f"It was preempted {times}{which} by {_taker(longest)}: {taken}, {stall}."
+
+
+def _moved(record: RequestRecord) -> str:
+    """What became of the workers that had it before the last."""
+    gaps_ms = [event.figure or 0.0 for event in record.events if event.kind == "moved"]
+    if not gaps_ms:
+        return f"Workers took it {record.takings} times before it began." if record.takings > 1 else ""
+    last = record.workers[-1] if record.workers else "another"
+    often, longest = ("", "") if len(gaps_ms) == 1 else (f" {len(gaps_ms)} times", " at the longest")
+    return (
+        f"Its worker was lost or gave it back{often}: it went on at {last}, and no token came for "
+        f"{_time(max(gaps_ms))}{longest}."
+    )
 
 
 def _taker(preemption: RecordedPreemption) -> str:

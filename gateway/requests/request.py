@@ -163,7 +163,8 @@ class Recorded(Protocol):
     """Who keeps what becomes of a request; `gateway.records.live` has it."""
 
     def heard(self, job: "LiveJob", event: Event) -> None:
-        """A worker has said something of a job, beside its tokens."""
+        """A worker has said something of a job: of its tokens only the first under each lease, before they are
+        counted."""
 
     def charged(self, charge: Charge) -> None:
         """It is settled, and its jobs are still at hand."""
@@ -258,6 +259,8 @@ class LiveJob:
     place: int = 0
     """Its first among its tenant's in the queue, from 1."""
     choices: list[Choice] = field(default_factory=list)
+    epoch: int = 0
+    """Of the lease under which its tokens come; 0 before the first."""
     preemptions: int = 0
     cached_tokens: int = 0
     """Of its prompt, what the prefix cache had; known from its first token on."""
@@ -352,6 +355,10 @@ class LiveJob:
     def _accept_tokens(self, delta: TokenDelta) -> None:
         if not 0 <= delta.choice < len(self.choices):
             return
+        if delta.epoch > self.epoch:
+            self.epoch = delta.epoch
+            if self.request.record is not None:
+                self.request.record.heard(self, delta)
         if delta.cached_tokens > self.cached_tokens:
             self.cached_tokens = delta.cached_tokens
         choice = self.choices[delta.choice]

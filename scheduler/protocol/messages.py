@@ -176,6 +176,8 @@ class TokenDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     an engine elsewhere has told it."""
     queued_ms: float | None = None
     """From the job's arrival to the step in which its prompt was begun; said with its first token under a lease."""
+    worker_id: str = ""
+    """Who computes it; said as `queued_ms`."""
     embedding: bytes = b""
     """The vectors of an embedder's job, one for each input, of 32-bit floats, little-endian: they come alone, and no
     token does."""

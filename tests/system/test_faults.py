@@ -46,7 +46,13 @@ def test_a_stream_goes_on_when_its_worker_is_killed(mortal: Server) -> None:
 
     with mortal.admin() as admin:
         total = admin.get("/tenants/reader/usage").json()["total"]
+        newest = admin.get("/requests", params={"tenant": "reader", "limit": 1}).json()["data"][0]["id"]
+        record = admin.get(f"/requests/{newest}").json()
     assert total["output_tokens"] == 2 * MAX_TOKENS
+    assert len(record["workers"]) == 2
+    [moved] = [event for event in record["events"] if event["kind"] == "moved"]
+    assert moved["stall_ms"] > 0.0
+    assert f"Its worker was lost or gave it back: it went on at {record['workers'][1]}" in record["why"]
 
 
 def test_a_request_that_is_sent_again_after_its_gateway_was_killed_goes_on(mortal: Server) -> None:

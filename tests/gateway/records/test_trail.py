@@ -160,6 +160,24 @@ async def test_a_preemption_says_for_whom_and_what_it_cost_and_to_a_tenant_only_
     assert "latency lane" in own["why"]
 
 
+async def test_what_runs_names_its_worker(served: Served) -> None:
+    served.worker.limit = 2
+    running = asyncio.create_task(served.post(CHAT, ASKED, x_request_id="runs"))
+    await until(lambda: [len(made) for made in served.worker.produced.values()] == [2])
+
+    assert (await in_state(served, "running"))["worker"] == served.worker.worker_id
+    served.worker.limit = None
+    await running
+
+
+@pytest.mark.parametrize(("flags", "is_kept"), [("00", False), ("01", True), ("02", False), ("03", True)])
+async def test_a_record_names_its_trace_where_somebody_keeps_that(served: Served, flags: str, is_kept: bool) -> None:
+    trace_id = "0af7651916cd43dd8448eb211c80319c"
+    await served.post(CHAT, ASKED, x_request_id="traced", traceparent=f"00-{trace_id}-b7ad6b7169203331-{flags}")
+
+    assert (await record(served, "traced"))["trace_id"] == (trace_id if is_kept else None)
+
+
 async def test_a_preemption_is_of_whom_it_left_for_whoever_took_more_of_it_while_it_was_away(served: Served) -> None:
     served.worker.limit = 2
     running = asyncio.create_task(served.post(CHAT, ASKED, x_request_id="yields"))

@@ -70,6 +70,16 @@ def test_of_several_takers_the_one_that_took_most_often_is_named_beside_the_long
     )
 
 
+def test_workers_that_were_lost_are_told() -> None:
+    moved = RecordedEvent(900.0, "moved", 6_200.0)
+    once = why(finished(workers=["w1", "w2"], events=[moved], takings=2))
+    twice = why(finished(workers=["w1", "w2", "w3"], events=[moved, RecordedEvent(2_000.0, "moved", 90.0)], takings=3))
+
+    assert "Its worker was lost or gave it back: it went on at w2, and no token came for 6.2 s." in once
+    assert "gave it back 2 times: it went on at w3, and no token came for 6.2 s at the longest." in twice
+    assert "Workers took it 2 times before it began." in why(finished(workers=["w2"], takings=2))
+
+
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [

@@ -181,6 +181,7 @@ class HandWorker:
                 logprobs=logprobs,
                 finish_reason=finish,
                 queued_ms=lease.arrived_ms_ago if len(made) == 1 else None,
+                worker_id=self.worker_id if len(made) == 1 else "",
             )
             for choice in range(job.n)
         )
