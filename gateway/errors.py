@@ -397,6 +397,8 @@ def limit_denied(kind: Denial, limit: LimitBlock, retry_after_s: float | None, p
     wanted = f"{limit.requested} asked for, {limit.used} used and {limit.reserved} reserved of {limit.limit}{unit}"
     whose = _WHOSE.get(limit.scope, f"this {limit.scope}")
     message = f"The limit {limit.name} of {whose} refuses the request: {wanted}."
+    if kind == "rate" and limit.used + limit.reserved + limit.requested <= limit.limit:
+        message += " It would fit, but an answer that this limit has paused goes first."
     return ApiError(message, _DENIALS[kind], param, limit, retry_after_s)
 
 

@@ -168,6 +168,13 @@ def test_a_limit_that_was_the_cause_stands_in_the_body() -> None:
     }
 
 
+@pytest.mark.parametrize(("used", "is_behind"), [(60, False), (50, True)])
+def test_what_would_fit_is_refused_for_an_answer_that_is_paused(used: int, is_behind: bool) -> None:
+    limit = LimitBlock("tokens_per_minute", "tenant", 100, used, 30, 20, None)
+
+    assert ("paused goes first" in str(errors.limit_denied("rate", limit, 1.0).message)) is is_behind
+
+
 @pytest.mark.parametrize(
     ("kind", "code"),
     [
