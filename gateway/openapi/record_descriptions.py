@@ -51,9 +51,10 @@ RECORD_PROPERTIES: Mapping[str, str] = {
     **{f"RequestDetail.{name}": said for name, said in _DETAIL.items()},
     "RequestView.preemptions": "How often it had to yield",
     "RequestEvent.at_ms": "Since the request's arrival",
-    "RequestEvent.kind": "`queued`, `position`, `taken`, `first_token`, `preempted`, `paused`, `resumed`, `moved` (to another worker, after its own was lost or gave it back) or `ended`",
+    "RequestEvent.kind": "`queued`, `position`, `taken`, `first_token`, `preempted`, `paused`, `resumed`, `ended`, "
+    "or `moved`: to another worker, after its own was lost or gave it back",
     "RequestEvent.position": "1 + the tenant's own requests ahead of it in the lane; null for other kinds",
-    "RequestEvent.stall_ms": "How long it had been away, where it resumed, or no token had come, where it moved; else null",
+    "RequestEvent.stall_ms": "How long it had been away where it resumed, or without a token where it moved; else null",
     "RequestWait.ms": "How long; of several choices the one that waited longest",
     "RequestWait.reason": "`queue`: until a worker took it; else why a worker gave it no part in its steps",
     "PreemptionCause.lane": "Of who took its place",
