@@ -24,7 +24,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False)
 
 COLUMNS = ("came", "request", "tenant", "lane", "state", "outcome", "queue", "ttft", "total", "output", "preempted")
 EVENT_COLUMNS = ("at", "what", "position", "stall")
-PREEMPTION_COLUMNS = ("at", "choice", "by", "for", "mode", "blocks", "bytes", "predicted", "stall")
+PREEMPTION_COLUMNS = ("at", "choice", "by", "for", "mode", "blocks", "bytes", "copies foreseen", "away")
 Name = Annotated[str, typer.Argument(metavar="ID", help="x-request-id, the answer's id, or the record's.")]
 WHY = ("id", "request_id", "outcome", "code", "why")
 """Of a record, what its explanation needs."""

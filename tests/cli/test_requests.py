@@ -1,6 +1,7 @@
 """`fairlane requests` against a running admin API."""
 
 import asyncio
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -83,6 +84,7 @@ def test_one_is_shown_with_its_preemptions_and_events(command: Command) -> None:
     assert "latency of globex" in table
     assert "80 ms" in table
     assert "queued" in table
+    assert re.search(r"copies foreseen +away\s", table), "what copies cost is no guess at how long it stays away"
     assert document["preemptions"][0]["cause"]["tenant"] == "globex"
 
 
