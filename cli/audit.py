@@ -9,8 +9,9 @@ from typing import Annotated
 import msgspec
 import typer
 
+from fairlane.cli import printer
 from fairlane.cli.client import PAGE, AdminClient, CommandError, Url, connect
-from fairlane.cli.printer import Document, Output, OutputForm, Shows, cell, show_list, show_next
+from fairlane.cli.printer import Document, Output, OutputForm, Shows, cell, readable, show_list, show_next
 
 app = typer.Typer(add_completion=False)
 
@@ -119,8 +120,8 @@ def _place(entry_id: str) -> tuple[int, ...]:
 
 
 def _row(entry: Document) -> tuple[object, ...]:
-    at = datetime.fromtimestamp(entry["at"], UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-    return at, entry["actor"], entry["address"] or None, entry["action"], entry["target"], _changes(entry["changes"])
+    who = entry["actor"], entry["address"] or None
+    return printer.moment(entry["at"]), *who, entry["action"], entry["target"], _changes(entry["changes"])
 
 
 def _changes(changes: Document) -> str:
@@ -130,6 +131,10 @@ def _changes(changes: Document) -> str:
         return cell(changes)
     names = [name for name in dict.fromkeys((*before, *after)) if before.get(name) != after.get(name)]
     if before and after:
-        return ", ".join(f"{name}: {cell(before.get(name))} → {cell(after.get(name))}" for name in names)
+        return ", ".join(f"{name}: {_told(name, before)} → {_told(name, after)}" for name in names)
     said = {name: (after or before)[name] for name in names if name not in UNSAID}
-    return ", ".join(f"{name}={cell(value)}" for name, value in said.items() if value not in (None, "", {}, []))
+    return ", ".join(f"{name}={_told(name, said)}" for name, value in said.items() if value not in (None, "", {}, []))
+
+
+def _told(name: str, fields: Mapping[str, object]) -> str:
+    return cell(readable(name, fields.get(name)))

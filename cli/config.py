@@ -1,4 +1,4 @@
-"""`fairlane config`: the settings that hold and where each comes from; and whether a start would take them."""
+"""`fairlane config`: the settings of this shell and where each comes from; and whether a start would take them."""
 
 import os
 import re
@@ -48,7 +48,10 @@ def show(
     changed: Annotated[bool, typer.Option("--changed", help="Leave out what is at its default.")] = False,
     output: Output = OutputForm.TABLE,
 ) -> None:
-    """Every setting as it holds here, and where it comes from; secrets are masked."""
+    """Every setting as a start from this shell would have it, and where it comes from; secrets are masked.
+
+    Read are this environment, its settings file and --config: a gateway that runs elsewhere may have others.
+    """
     try:
         found = [each for each in effective(config, os.environ) if not (changed and each["from"] == "default")]
     except SettingsError as error:

@@ -17,7 +17,7 @@ MODULES = {
     "keys": ("keys:app", "Create, list, rotate and revoke a tenant's API keys."),
     "quotas": ("keys:quotas", "Show and change a tenant's limits."),
     "tokens": ("tokens:app", "Create, list and revoke operators' tokens, each with a role."),
-    "config": ("config:app", "The settings that hold and where each comes from; whether a start would take them."),
+    "config": ("config:app", "This shell's settings and where each comes from; whether a start would take them."),
     "doctor": ("doctor.command:app", "Look whether this machine is ready to serve, and say what to do."),
     "import": ("imports:app", "Take over teams and keys from another gateway."),
     "prices": ("prices:app", "What tokens cost, by model and lane."),

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -55,7 +56,11 @@ def show_list(
 
 def show_document(document: Mapping[str, object], output: OutputForm) -> None:
     """One document: as it is, or as a table with a row for each of its fields."""
-    show(document, output, lambda: show_table(FIELD_COLUMNS, [(name, value) for name, value in document.items()]))
+    show(
+        document,
+        output,
+        lambda: show_table(FIELD_COLUMNS, [(name, readable(name, value)) for name, value in document.items()]),
+    )
 
 
 def show(document: object, output: OutputForm, table: Callable[[], None]) -> None:
@@ -106,13 +111,25 @@ def cell(value: object) -> str:
         case list() | tuple():
             return ", ".join(map(cell, value)) or "-"
         case Mapping():
-            return ", ".join(f"{cell(name)}={cell(each)}" for name, each in value.items()) or "-"
+            return ", ".join(f"{cell(name)}={cell(readable(str(name), each))}" for name, each in value.items()) or "-"
         case float():
             return f"{value:,.1f}"
         case int():
             return f"{value:,}"
         case _:
             return printable(str(value))
+
+
+def readable(name: str, value: object) -> object:
+    """A field's value for people: what the API calls `…_at` is Unix seconds."""
+    if not name.endswith("_at") or isinstance(value, bool) or not isinstance(value, int | float):
+        return value
+    return moment(value)
+
+
+def moment(seconds: float) -> str:
+    """Unix seconds as a person reads them, in UTC."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def printable(text: str) -> str:

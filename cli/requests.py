@@ -1,6 +1,5 @@
 """`fairlane requests`: those that run and those that ended of late, what became of one, and why."""
 
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated
 
@@ -13,6 +12,7 @@ from fairlane.cli.printer import (
     OutputForm,
     Shows,
     duration,
+    moment,
     printable,
     show,
     show_document,
@@ -24,7 +24,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False)
 
 COLUMNS = ("came", "request", "tenant", "lane", "state", "outcome", "queue", "ttft", "total", "output", "preempted")
 EVENT_COLUMNS = ("at", "what", "position", "stall")
-PREEMPTION_COLUMNS = ("at", "choice", "by", "for", "mode", "blocks", "bytes", "predicted", "stall")
+PREEMPTION_COLUMNS = ("at", "choice", "by", "for", "mode", "blocks", "bytes", "copies foreseen", "away")
 Name = Annotated[str, typer.Argument(metavar="ID", help="x-request-id, the answer's id, or the record's.")]
 WHY = ("id", "request_id", "outcome", "code", "why")
 """Of a record, what its explanation needs."""
@@ -121,11 +121,10 @@ def _show_tables(request: Document) -> None:
 
 
 def _row(request: Document) -> tuple[object, ...]:
-    came = datetime.fromtimestamp(request["arrived_at"], UTC).strftime("%Y-%m-%d %H:%M:%SZ")
     times = [_known(request[name]) for name in ("queue_ms", "ttft_ms", "total_ms")]
     how = request["code"] or request["outcome"]
     who = request["request_id"], request["tenant"], request["lane"] or None, request["state"], how
-    return came, *who, *times, request["output_tokens"], request["preemptions"]
+    return moment(request["arrived_at"]), *who, *times, request["output_tokens"], request["preemptions"]
 
 
 def _preemption_row(preemption: Document) -> tuple[object, ...]:

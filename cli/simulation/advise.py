@@ -19,7 +19,7 @@ from rich.progress import Progress, TaskID
 from fairlane.cli.client import CommandError
 from fairlane.cli.printer import Output, OutputForm, Shows
 from fairlane.cli.simulation import advise_report as report
-from fairlane.cli.simulation.inputs import cut, errors_in_one_line, read_file, read_workers, refusals
+from fairlane.cli.simulation.inputs import cut, errors_in_one_line, read_file, read_workers, refusals, tell_left_out
 from fairlane.cli.simulation.simulate import BadRowPolicy, Costs, HardwareName, LatencyShare, Seed, Slice, Tenants, Zipf
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.simulation.advice import Case, PlayAll, Question, advise, play
@@ -97,6 +97,7 @@ def advise_command(
                 seed=seed,
             )
         _check_attainable(rows, question)
+        tell_left_out(read, rows, part)
         at_once = processes or min(MOST_PROCESSES, os.cpu_count() or 1)
         with players(question, at_once) as play_all:
             advice = advise(question, play_all, at_once=at_once, with_knobs=knobs)

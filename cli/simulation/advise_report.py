@@ -24,7 +24,7 @@ COUNT_COLUMNS = (
     "throughput: TTFT kept %",
     "TTFT p99",
     "backlog drained after",
-    "of",
+    "drain allowed",
 )
 TARGET_COLUMNS = ("target", "now", "99 % reached", "could be", "then kept %")
 KNOB_COLUMNS = (

@@ -3,7 +3,7 @@ running worker's metrics port.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
@@ -125,6 +125,15 @@ def cut(file: Path, trace: Trace, part: str | None) -> list[TraceRow]:
         return rows if part is None else slice_trace(rows, *_stretch(part))
     except TraceError as error:
         raise CommandError(f"{file}: {error}") from None
+
+
+def tell_left_out(trace: Trace, rows: Sequence[TraceRow], part: str | None) -> None:
+    """Say on stderr how many requests of that part a limit refused, if any; `rows`, which are played, lack them."""
+    recorded = trace.rows if part is None else slice_trace(trace.rows, *_stretch(part))
+    left_out = len(recorded) - len(rows)
+    if left_out:
+        noun, verb = ("request", "is") if left_out == 1 else ("requests", "are")
+        typer.echo(f"{left_out:,} {noun} that a limit refused {verb} left out", err=True)
 
 
 def _stretch(part: str) -> tuple[float, float]:

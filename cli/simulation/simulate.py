@@ -11,7 +11,15 @@ from rich.progress import Progress
 
 from fairlane.cli.client import CommandError
 from fairlane.cli.simulation import simulate_report as report
-from fairlane.cli.simulation.inputs import cut, errors_in_one_line, read_file, read_workers, refusals, resized
+from fairlane.cli.simulation.inputs import (
+    cut,
+    errors_in_one_line,
+    read_file,
+    read_workers,
+    refusals,
+    resized,
+    tell_left_out,
+)
 from fairlane.scheduler.simulation.scenario import Scenario, check_load
 from fairlane.scheduler.simulation.synthetic_tenants import SyntheticTenants, lane_tiers
 
@@ -124,6 +132,7 @@ def simulate(
                 prefix_cache=prefix_cache,
             )
         report.check(json_file, plots)
+        tell_left_out(read, rows, part)
         runs = _run(scenario, loads)
         report.write(scenario, trace.name, runs, json_file, plots, plots_as)
         report.show(runs)

@@ -98,7 +98,7 @@ class Advice:
     sizing: Sizing
     targets: Sequence[Target]
     knobs: Sequence[Knob]
-    """With fewer workers than advised; the first without any change."""
+    """With fewer workers than advised; the first without any change. Nothing where one is advised."""
 
 
 PlayAll = Callable[[Sequence[Case]], Sequence[Verdict]]
@@ -250,8 +250,10 @@ def _targets(question: Question, found: Verdict, tried: Sequence[tuple[Case, Ver
 
 
 def _changes(workers: int) -> list[tuple[str, str, Case]]:
-    """What may be changed instead of having all the workers."""
-    fewer = max(1, int(FEWER * workers))
+    """What may be changed instead of having all the workers; nothing where there is but one."""
+    fewer = int(FEWER * workers)
+    if fewer == 0:
+        return []
     return [
         ("nothing", "-", Case(workers=fewer)),
         ("callers state the first token's limit", "x-fairlane-ttft-ms", Case(workers=fewer, states_ttft=True)),

@@ -1,6 +1,7 @@
 """`fairlane tenants`, `keys`, `quotas`, `usage`, `workers` against a running admin API."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -338,6 +339,21 @@ def test_audit_tells_what_was_asked_for(command: Command) -> None:
     assert actions("--since", "2100-01-01") == []
     assert len(actions("--since", "1h")) == 4
     assert "--since" in command.fails("audit", "--since", "soon")
+
+
+def test_audit_tells_times_as_people_read_them(command: Command) -> None:
+    command.ok("tenants", "create", "acme")
+    made = command.json("keys", "create", "acme", "ci", "--json")
+    command.ok("keys", "update", "acme", made["id"], "--expires-at", "2100-01-01T00:00Z")
+    command.ok("keys", "rotate", "acme", made["id"])
+
+    told = " ".join(command.ok("audit", "--limit", "2").split())
+    newest = command.json("audit", "--limit", "1", "--json")[0]
+
+    assert "expires_at: - → 2100-01-01 00:00:00Z" in told
+    assert re.search(r"created_at=20\d\d-\d\d-\d\d \d\d:\d\d:\d\dZ", told)
+    assert newest["action"] == "key.rotate"
+    assert isinstance(newest["changes"]["after"]["replaced_by"]["created_at"], float)
 
 
 def test_audit_is_followed_from_the_oldest_on(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

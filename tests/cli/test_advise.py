@@ -60,6 +60,7 @@ def test_it_says_how_many_workers_and_shows_the_evidence() -> None:
     assert document["workers"] == min(keeping)
     assert all(each["misses"] for each in document["counts"] if not each["keeps"])
     assert len(document["knobs"]) == 6
+    assert done.stderr == "1 request that a limit refused is left out\n"
     tightest, other = document["headroom"]
     assert (tightest["limit"], tightest["used"], tightest["refused"]) == ("requests_per_minute", 60, 1)
     assert (other["limit"], other["projected"]) == ("tokens_per_day", True)
@@ -71,8 +72,17 @@ def test_people_read_tables() -> None:
     assert done.exit_code == 0, done.output
     assert "the lanes' targets (each for 99 % of its requests)" in done.stdout
     assert "Played: 60 of the 120 requests" in done.stdout
-    for words in ("Counts that were simulated", "Tenants' limits", "requests_per_minute"):
+    for words in ("Counts that were simulated", "drain allowed", "Tenants' limits", "requests_per_minute"):
         assert words in done.stdout
+
+
+def test_of_one_worker_there_are_no_fewer() -> None:
+    alone, several = advise("--load", "0.1", "-o", "json"), advise("--requests", "60")
+
+    document = json.loads(alone.stdout)
+    assert (document["workers"], document["knobs"]) == (1, [])
+    assert "Other settings, with fewer workers" not in advise("--load", "0.1").stdout
+    assert "Other settings, with fewer workers" in several.stdout
 
 
 @pytest.mark.parametrize(

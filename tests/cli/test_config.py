@@ -44,6 +44,13 @@ def test_only_what_was_changed_is_shown_where_that_is_asked_for() -> None:
     assert shown("--changed", FAIRLANE_PORT="9001") == {"port": (9001, "FAIRLANE_PORT")}
 
 
+def test_the_help_says_whose_settings_they_are() -> None:
+    told = " ".join(run("show", "--help").stdout.split())
+
+    assert "as a start from this shell would have it" in told
+    assert "a gateway that runs elsewhere may have others" in told
+
+
 @pytest.mark.parametrize("form", ["table", "json", "yaml"])
 def test_secrets_are_masked(form: str) -> None:
     environ = {

@@ -1,6 +1,7 @@
 """`fairlane requests` against a running admin API."""
 
 import asyncio
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -83,7 +84,10 @@ def test_one_is_shown_with_its_preemptions_and_events(command: Command) -> None:
     assert "latency of globex" in table
     assert "80 ms" in table
     assert "queued" in table
+    assert re.search(r"copies foreseen +away\s", table), "what copies cost is no guess at how long it stays away"
     assert document["preemptions"][0]["cause"]["tenant"] == "globex"
+    assert re.search(r"arrived_at +2023-11-14 22:13:22Z\s", table)
+    assert document["arrived_at"] == 1_700_000_002.0, "programs read seconds"
 
 
 def test_why_is_a_sentence(command: Command) -> None:

@@ -176,6 +176,30 @@ def test_mooncakes_form_is_read(directory: Path) -> None:
     assert (document["requests"], document["prefix_cache"]) == (6, True)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "played", "words"),
+    [
+        ((), 6, "3 requests that a limit refused are left out\n"),
+        (("--slice", "0:4.5"), 5, "1 request that a limit refused is left out\n"),
+        (("--slice", "0:1.5"), 2, ""),
+    ],
+)
+def test_requests_that_a_limit_refused_are_told_of(
+    directory: Path, arguments: tuple[str, ...], played: int, words: str
+) -> None:
+    sizes = {"tenant": "t-1", "lane": "latency", "prompt_tokens": 40}
+    served = [{"at_ms": 1e12 + 1e3 * n, "output_tokens": 5, **sizes} for n in range(6)]
+    refused = [{"at_ms": 1e12 + at, "output_tokens": 0, "outcome": "queue_full", **sizes} for at in (3e3, 5e3, 5.1e3)]
+    rows = [{"fairlane_trace": 1, "block_tokens": 64}, *served[:4], refused[0], *served[4:], *refused[1:]]
+    (directory / "trace.csv").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    done = simulate("--trace", "trace.csv", "--costs", "costs.json", "--json", "out.json", *arguments)
+
+    assert done.exit_code == 0, done.output
+    assert done.stderr == words
+    assert json.loads((directory / "out.json").read_text())["requests"] == played
+
+
 def test_plots_are_drawn(directory: Path) -> None:
     pytest.importorskip("matplotlib")
 

@@ -1,6 +1,7 @@
 // The blocks of one worker's KV pool as a map, drawn on a canvas: one cell for each block, or for some where they are many.
 
 import { h } from "../dom.js";
+import { stateOf } from "./kv_sums.js";
 import { blockColour, colours } from "./palette.js";
 
 const LARGEST_CELL = 30;
@@ -21,7 +22,6 @@ function unrolled(map) {
 }
 
 const identity = (run, map) => (run ? `${map.tenants[run[1]] ?? ""}/${map.lanes[run[2]] ?? ""}/${stateOf(run, map)}` : "");
-export const stateOf = (run, map) => map.states[run[3]] ?? "free";
 
 /** `ontell(text)` is told what the pointer is on. */
 export function kvMap(signal, ontell) {

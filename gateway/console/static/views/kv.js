@@ -1,9 +1,10 @@
 // The KV pool of each worker as a map of blocks: by tenant, lane or state, moving as it happens; and the same as a table.
 
 import { fill, h, keyed, named } from "../dom.js";
-import { count, percent, plural } from "../format.js";
+import { count, percent } from "../format.js";
 import { follow } from "../live.js";
-import { kvMap, stateOf } from "../parts/kv_map.js";
+import { kvMap } from "../parts/kv_map.js";
+import { grouped, inUse, labelOf, stateOf } from "../parts/kv_sums.js";
 import { STATES, blockColour } from "../parts/palette.js";
 import { laneTag, missing, pageHead, segmented, tenantLink } from "../parts/pieces.js";
 import { table } from "../parts/table.js";
@@ -79,8 +80,7 @@ function pool(signal) {
     },
     update(map, mode) {
       const found = [...grouped(map, "device"), ...grouped(hostOf(map), "host")];
-      const used = found.filter(({ state, where }) => state !== "free" && where === "device").reduce((all, { blocks }) => all + blocks, 0);
-      const text = `${count(used)} of ${plural(map.blocks, "block")} in use (${percent(map.blocks ? used / map.blocks : null)}), ${count(map.block_size)} tokens each`;
+      const text = inUse(map, found);
       fill(title, named(map.worker, "id"));
       fill(sums, text);
       rows.update(found);
@@ -100,24 +100,10 @@ function tellBlock({ first, run, map }) {
   return [`Block ${count(first)}: ${STATES[state]?.[1] ?? state}`, ...(tenant ? [", ", named(tenant)] : []), lane ? `, ${lane} lane` : ""];
 }
 
-/** How many blocks each tenant holds in each lane and state, the most at the head and what is free at the end. */
-function grouped(map, where) {
-  const found = new Map();
-  for (const run of map.runs) {
-    const [blocks, tenantPlace, lanePlace] = run;
-    const [tenant, lane, state] = [map.tenants[tenantPlace] ?? null, map.lanes[lanePlace] ?? null, stateOf(run, map)];
-    const key = JSON.stringify([tenant, lane, state, where]);
-    const row = found.get(key) ?? found.set(key, { key, tenant, tenantPlace, lane, state, where, blocks: 0 }).get(key);
-    row.blocks += blocks;
-  }
-  const isFree = ({ state }) => Number(state === "free");
-  return [...found.values()].map((row) => ({ ...row, share: row.blocks / map.blocks })).sort((a, b) => isFree(a) - isFree(b) || b.blocks - a.blocks);
-}
-
 function legendOf(rows, mode) {
   const sums = new Map();
   for (const row of rows) {
-    const label = row.state === "free" ? "free" : { tenant: row.tenant || "others, cached", lane: row.lane ?? "no lane, cached", state: row.state }[mode];
+    const label = labelOf(row, mode);
     const known = sums.get(label) ?? { hue: blockColour(mode, { ...row, tenant: row.tenant ? row.tenantPlace : -1 }), blocks: 0 };
     sums.set(label, { ...known, blocks: known.blocks + row.blocks });
   }

@@ -92,8 +92,8 @@ function preemptionTable(preemptions) {
       { name: "Mode", cell: (each) => each.mode },
       { name: "Blocks", class: "number", cell: (each) => count(each.blocks) },
       { name: "Copied", class: "number", cell: (each) => bytes(each.bytes) },
-      { name: "Stall foreseen", class: "number", cell: (each) => duration(each.predicted_ms || null) },
-      { name: "Stall real", class: "number", cell: (each) => duration(each.stall_ms) },
+      { name: "Copies, foreseen", class: "number", cell: (each) => duration(each.predicted_ms || null) },
+      { name: "Away", class: "number", cell: (each) => duration(each.stall_ms) },
     ],
   });
   shown.update(preemptions);
