@@ -91,9 +91,15 @@ class ChatSession:
     """Messages, and how the next is asked for."""
 
     def __init__(
-        self, http: httpx.Client, model: str, lane: str | None, system: str | None, max_tokens: int | None
+        self,
+        http: httpx.Client,
+        model: str,
+        lane: str | None,
+        system: str | None,
+        max_tokens: int | None,
+        temperature: float | None = None,
     ) -> None:
-        self._http = http
+        self._http, self._temperature = http, temperature
         self.model, self.lane, self.system, self.max_tokens = model, lane, system, max_tokens
         self.messages: list[dict[str, str]] = []
 
@@ -141,7 +147,8 @@ class ChatSession:
             "stream": True,
             "stream_options": {"include_usage": True},
         }
-        return body if self.max_tokens is None else {**body, "max_tokens": self.max_tokens}
+        stated = {"max_tokens": self.max_tokens, "temperature": self._temperature}
+        return body | {name: value for name, value in stated.items() if value is not None}
 
     def retry(self) -> str | None:
         """Take the last question and its answer out; the question."""
@@ -177,6 +184,9 @@ def chat(
     system: Annotated[str | None, typer.Option(help="System prompt.")] = None,
     model: Annotated[str | None, typer.Option(help="Its name; the gateway's first.")] = None,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Of an answer, at most.")] = None,
+    temperature: Annotated[
+        float | None, typer.Option(min=0, max=2, help="0: always the likeliest token; unstated it is 1.")
+    ] = None,
     key: Annotated[str | None, typer.Option(envvar=KEY_VARIABLE, help="The tenant's key.", show_envvar=True)] = None,
     url: Url = None,
 ) -> None:
@@ -187,7 +197,7 @@ def chat(
         address = tenants_url(url)
         timeout = httpx.Timeout(CONNECT_S, read=SILENT_S)
         with httpx.Client(base_url=address, headers={"authorization": f"Bearer {key}"}, timeout=timeout) as http:
-            talk = ChatSession(http, model or _first_model(http), lane, system, max_tokens)
+            talk = ChatSession(http, model or _first_model(http), lane, system, max_tokens, temperature)
             piped = "" if sys.stdin.isatty() else sys.stdin.read()
             asked = "\n\n".join(part for part in (" ".join(question or ()), piped.strip()) if part)
             if asked:

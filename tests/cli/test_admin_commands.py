@@ -112,6 +112,18 @@ def test_a_key_is_rotated_and_revoked(command: Command) -> None:
     assert states == {old["id"]: "active", new["id"]: "revoked"}
 
 
+def test_a_leaked_key_is_replaced_at_once(command: Command) -> None:
+    command.ok("tenants", "create", "acme")
+    old = command.json("keys", "create", "acme", "ci", "--json")
+
+    new = command.json("keys", "rotate", "acme", old["id"], "--overlap-s", "0", "--json")
+    shown = command.json("keys", "show", "acme", old["id"])
+
+    assert shown["expires_at"] <= new["created_at"]
+    assert command.fails("keys", "rotate", "acme", old["id"])
+    assert command.ok("usage", "show", "acme", "--group-by", "key")
+
+
 def test_a_key_is_changed_and_shown(command: Command) -> None:
     command.ok("tenants", "create", "acme")
     made = command.json("keys", "create", "acme", "ci", "--limit", "tokens_per_day=5", "--json")

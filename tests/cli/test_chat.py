@@ -39,6 +39,16 @@ async def test_a_pipe_gets_the_answer_alone(served: Served) -> None:
     assert (lease.job.lane, lease.job.max_tokens) == ("throughput", 200)
 
 
+async def test_the_temperature_is_the_one_that_was_asked_for(served: Served) -> None:
+    await chat(served, "Hi", "--temperature", "0")
+    await chat(served, "Hi", "--temperature", "1.5")
+    await chat(served, "Hi")
+    refused = await chat(served, "Hi", "--temperature", "2.1")
+
+    assert [lease.job.sampling.temperature for lease in served.worker.seen] == [0.0, 1.5, 1.0]
+    assert refused.exit_code == 2
+
+
 async def test_words_and_a_pipe_are_one_question(served: Served) -> None:
     await chat(served, "Translate", "this:", "--system", "Be brief.", stdin="bonjour\n")
     await chat(served, "Translate this:\n\nbonjour", "--system", "Be brief.")
