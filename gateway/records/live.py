@@ -73,6 +73,7 @@ class LiveRecord:
         "due_ms",
         "has_news",
         "id",
+        "moved",
         "names",
         "paused",
         "preempted",
@@ -97,7 +98,7 @@ class LiveRecord:
         self.tenant = request.ask.tenant
         self.names = names
         self.due_ms = due_ms
-        self.preempted = self.paused = 0
+        self.preempted = self.paused = self.moved = 0
         """So often."""
         self.has_news = True
         """Something has happened since it was last written."""
@@ -321,6 +322,7 @@ class LiveRecord:
             self._workers.append(event.worker_id)
         last_s = None if self._progress is None else self._progress.last_token_s
         if job.begun and last_s is not None:
+            self.moved += 1
             self.record.add(self.age_ms, "moved", round((self._clock() - last_s) * 1e3, 1))
 
     def _resumed(self, job: LiveJob, event: Resumed) -> None:

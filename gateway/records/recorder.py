@@ -320,7 +320,7 @@ class RequestRecorder:
 
 def _is_special(live: LiveRecord) -> bool:
     """Somebody may ask why."""
-    if live.preempted or live.paused or live.is_late:
+    if live.preempted or live.paused or live.moved or live.is_late:
         return True
     charge, answer = live.charge, live.answer
     outcome = charge.outcome if charge is not None else None if answer is None else answer.outcome.value

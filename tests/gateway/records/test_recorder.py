@@ -14,7 +14,7 @@ from fairlane.gateway.records.recorder import RefusedRequest, RequestRecorder
 from fairlane.gateway.records.storage import EndedRecord, RecordStore
 from fairlane.gateway.requests.request import LiveJob
 from fairlane.quotas.store import Charge
-from fairlane.scheduler.protocol.messages import Outcome, Preempted, Resumed
+from fairlane.scheduler.protocol.messages import Outcome, Preempted, Resumed, TokenDelta
 from fairlane.store.errors import StoreUnavailable
 from tests.support.gateway.one_job import job
 
@@ -106,6 +106,33 @@ async def test_what_yielded_is_special_however_it_ended() -> None:
     await desk.recorder.flush()
 
     assert [one.is_special for one in desk.store.of_ended] == [True]
+
+
+async def test_what_moved_to_another_worker_is_special_and_names_both() -> None:
+    desk = Desk()
+    live = desk.begin()
+    live.follow(HandTimes())
+    for epoch, worker in ((1, "w1"), (2, "w2")):
+        live.heard(
+            live.job,
+            TokenDelta(job_id=live.id, epoch=epoch, choice=0, first_index=epoch - 1, token_ids=(5,), worker_id=worker),
+        )
+        live.job.choices[0].published += 1
+    desk.end(live)
+
+    await desk.recorder.flush()
+
+    [kept] = desk.store.of_ended
+    assert kept.is_special
+    assert kept.record.workers == ["w1", "w2"]
+    assert [event.kind for event in kept.record.events].count("moved") == 1
+
+
+class HandTimes:
+    """A request whose last token came when its first did."""
+
+    first_token_s = last_token_s = 0.5
+    queued_s = None
 
 
 async def test_an_idle_gateway_asks_nothing_of_the_store() -> None:
