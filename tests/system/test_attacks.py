@@ -67,7 +67,7 @@ def test_an_attack_by_bodies_costs_others_nothing_but_time(attacked: Server, nam
                 await client.completions.create(model=MODEL, prompt="Hello", max_tokens=1)
 
     async def both() -> Counter[str]:
-        answers, _ = await asyncio.gather(attack(attacker, name, 0.3, connections=4, held=HELD), asks())
+        answers, _ = await asyncio.gather(attack(attacker, name, 1.0, connections=4, held=HELD), asks())
         return answers
 
     answers = asyncio.run(both())
