@@ -58,7 +58,6 @@ async def _serve(settings: WorkerSettings, environ: Mapping[str, str], opened: O
     traces = open_traces(environ, worker_id=about.worker_id, model=opened.card.model)
     metrics = Metrics(about, engine=settings.worker.engine)
     timeout_s = min(5.0, max(1.0, settings.lease_s / 2))
-    told = metrics.told_over_otlp(environ)
     async with _connected(settings.store_url, timeout_s) as client:
         server = WorkerServer(
             worker_id=about.worker_id,
@@ -76,7 +75,7 @@ async def _serve(settings: WorkerSettings, environ: Mapping[str, str], opened: O
         _hear_signals(server)
         opened.watch(server.engine_is_there, server.engine_is_another)
         log.info("%s serves %s", about.worker_id, about.queue)
-        with told:
+        with metrics.told_over_otlp(environ):
             status = await server.run()
     if traces is not None:
         traces.close()
