@@ -185,7 +185,7 @@ def chat(
     model: Annotated[str | None, typer.Option(help="Its name; the gateway's first.")] = None,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Of an answer, at most.")] = None,
     temperature: Annotated[
-        float | None, typer.Option(min=0, max=2, help="0: always the likeliest token; unstated it is 1.")
+        float | None, typer.Option(min=0, max=2, help="0: always the likeliest token; unstated: the model's.")
     ] = None,
     key: Annotated[str | None, typer.Option(envvar=KEY_VARIABLE, help="The tenant's key.", show_envvar=True)] = None,
     url: Url = None,

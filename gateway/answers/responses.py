@@ -133,6 +133,8 @@ class ResponseAnswer(AnswerBuilder):
             "output": list(self._output.items),
             "service_tier": self._service_tier,
             "usage": self._usage(self.usage()) if is_over else None,
+            "temperature": self.request.draw.get("temperature", 1.0),
+            "top_p": self.request.draw.get("top_p", 1.0),
             **self.request.echo,
             "store": self._stored,
         }

@@ -67,6 +67,7 @@ class ShowLimits:
 
 
 def _shown(model: ServedModel) -> dict[str, Any]:
+    usual = model.text.card.usual_draw
     return {
         "id": model.name,
         "object": "model",
@@ -75,4 +76,5 @@ def _shown(model: ServedModel) -> dict[str, Any]:
         "context_length": model.context_length,
         "max_model_len": model.context_length,
         "exact": model.text.card.is_exact,
+        **({"default_sampling": usual} if usual else {}),
     }

@@ -67,7 +67,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: int | None = None
     """None: no log-probabilities; k: the chosen token's and those of the k likeliest."""
     draw: Mapping[str, Any] = {}
-    """Fields of `Sampling` that the caller set to something else than they are as usual."""
+    """Fields of `Sampling` as the caller stated them; once the model is known, also as its authors did."""
     stop_token_ids: tuple[int, ...] = ()
     """Tokens beside the model's own that end a choice."""
     structure: Structure | None = None
@@ -90,8 +90,8 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     def asks_for(self, field: str) -> bool:
         """It says something else than usual there. `field`: one of those by which tokens are drawn, begun or ended."""
-        said = getattr(self, field, None)
-        return field in self.draw or bool(said) or (field == "logprobs" and said is not None)
+        said, usual = getattr(self, field, None), getattr(_AS_USUAL, field, None)
+        return self.draw.get(field, usual) != usual or bool(said) or (field == "logprobs" and said is not None)
 
     def sampling(self, seed: int, eos: tuple[int, ...]) -> Sampling:
         """What the worker is told. `seed`: the caller's, or the one that the gateway drew; `eos`: the model's."""
@@ -265,10 +265,10 @@ def _max_tokens(body: GenerationBody) -> int | None:
 
 
 def draw_of(body: BaseModel) -> dict[str, Any]:
-    """What a body says of how tokens are drawn, where that is not as usual."""
+    """What a body says of how tokens are drawn; also where that is as usual, which it may not be for the model."""
     stated = {name: getattr(body, name) for name in _DRAW_FIELDS & body.model_fields_set}
     if stated.get("top_p") == 0.0:  # the smallest set of tokens with any mass is the likeliest one
-        stated |= {"top_p": None, "top_k": 1}
+        stated |= {"top_p": 1.0, "top_k": 1}
     elif stated.get("top_k") == -1:  # vLLM's, which keeps all
-        stated["top_k"] = None
-    return {name: value for name, value in stated.items() if value not in (None, getattr(_AS_USUAL, name))}
+        stated["top_k"] = 0
+    return {name: value for name, value in stated.items() if value is not None}

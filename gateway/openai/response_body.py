@@ -293,7 +293,7 @@ def _structure(text: TextBody | None) -> Structure | None:
 
 
 def _echo(asked: ResponseBody, *, store: bool) -> Json:
-    """What an answer repeats, with the usual values of what was not stated."""
+    """What an answer repeats, with the usual values of what was not stated; but for two that a model has its own of."""
     choice, reasoning = asked.tool_choice, asked.reasoning or ReasoningBody()
     return {
         "background": False,
@@ -309,14 +309,13 @@ def _echo(asked: ResponseBody, *, store: bool) -> Json:
         "reasoning": {"effort": reasoning.effort, "summary": reasoning.summary},
         "safety_identifier": asked.safety_identifier,
         "store": store,
-        "temperature": 1.0 if asked.temperature is None else asked.temperature,
         "text": {"format": _echoed_format(asked.text), "verbosity": "medium"},
         "tool_choice": choice.model_dump() if isinstance(choice, Fields) else choice or "auto",
         "tools": [tool.as_json() for tool in asked.tools or ()],
         "top_logprobs": asked.top_logprobs or 0,
-        "top_p": 1.0 if asked.top_p is None else asked.top_p,
         "truncation": "disabled",
         "user": asked.user,
+        **asked.model_dump(include={"temperature", "top_p"}, exclude_none=True),
     }
 
 

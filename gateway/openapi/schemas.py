@@ -259,6 +259,16 @@ class Embeddings(TypedDict):
     usage: EmbeddedTokens
 
 
+class DefaultSampling(TypedDict, total=False):
+    """What a model's authors say of how its tokens are drawn."""
+
+    temperature: float
+    top_p: float
+    top_k: int
+    min_p: float
+    repetition_penalty: float
+
+
 class ModelObject(TypedDict):
     """A model that can be asked for."""
 
@@ -269,6 +279,7 @@ class ModelObject(TypedDict):
     context_length: int
     max_model_len: int
     exact: bool
+    default_sampling: NotRequired[DefaultSampling]
 
 
 class ModelList(TypedDict):

@@ -303,6 +303,8 @@ class Preparer:
         _check_fields(request, model.text.card.refused_fields)
         if not all(prompts):
             raise invalid(kind.prompt_param, f"`{kind.prompt_param}` holds no token.")
+        if usual := model.text.card.usual_draw:
+            request = msgspec.structs.replace(request, draw={**usual, **request.draw})
         return request, model, prompts
 
 

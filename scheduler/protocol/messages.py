@@ -372,6 +372,9 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     """Fields of a request that the workers' engine does not take; unset, as above, where it takes all."""
     embedding_size: int | msgspec.UnsetType = msgspec.UNSET
     """Numbers of the vectors of an embedder; unset, as above, of a model that generates."""
+    drawn: dict[str, int | float] | msgspec.UnsetType = msgspec.UNSET
+    """Fields of `Sampling` as the model's authors would have them where a request says nothing; unset, as above, where
+    they say nothing either."""
 
     @property
     def is_exact(self) -> bool:
@@ -387,6 +390,11 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     def refused_fields(self) -> tuple[str, ...]:
         """What it lacks, as far as anything."""
         return self.lacks if isinstance(self.lacks, tuple) else ()
+
+    @property
+    def usual_draw(self) -> dict[str, int | float]:
+        """What its authors say of how tokens are drawn, as far as anything."""
+        return self.drawn if isinstance(self.drawn, dict) else {}
 
     @property
     def system_fingerprint(self) -> str:

@@ -18,11 +18,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from msgspec import UNSET, UnsetType
 
-from fairlane.scheduler.protocol.messages import ModelCard
+from fairlane.scheduler.protocol.messages import ModelCard, Sampling
 from fairlane.scheduler.protocol.settings import DEFAULT_MODEL
 from fairlane.worker.model.gguf import convert
 
@@ -41,6 +41,15 @@ _PATTERNS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf")
 _EVEN_SAMPLES = 1_024
 """Of a large file whose tensors are not listed at its head."""
 _MOST_HEADER_BYTES = 100 * 2**20
+_GENERATION = "generation_config.json"
+_DRAWN = {
+    "temperature": (0.0, 2.0),
+    "top_p": (1e-6, 1.0),
+    "top_k": (0, 2**31 - 1),
+    "min_p": (0.0, 1.0),
+    "repetition_penalty": (0.01, 10.0),
+}
+"""What a model's authors may say of how tokens are drawn, and the bounds of the same in a request."""
 _SILENT = frozenset({"_name_or_path", "architectures", "transformers_version", "torch_dtype", "dtype"})
 """Fields of a configuration that other versions of the libraries write otherwise."""
 
@@ -129,7 +138,7 @@ def model_card(files: ModelFiles) -> ModelCard:
     backend.no_truncation()
     backend.no_padding()
     generation = GenerationConfig.from_model_config(config)
-    if (files.directory / "generation_config.json").is_file():
+    if (files.directory / _GENERATION).is_file():
         generation = GenerationConfig.from_pretrained(files.directory)
     return ModelCard(
         model=files.name,
@@ -141,6 +150,7 @@ def model_card(files: ModelFiles) -> ModelCard:
         bos_token=tokenizer.bos_token,
         eos_token=tokenizer.eos_token,
         response_template=_response_template(files.directory),
+        drawn=_drawn(files),
     )
 
 
@@ -167,6 +177,25 @@ def _response_template(directory: Path) -> str | UnsetType:
     file = directory / "tokenizer_config.json"
     found = _read_json(file).get("response_template") if file.is_file() else None
     return json.dumps(found, sort_keys=True, ensure_ascii=False) if isinstance(found, dict) else UNSET
+
+
+def _drawn(files: ModelFiles) -> dict[str, int | float] | UnsetType:
+    """How the model's authors draw tokens; as in vLLM, whatever they say of `do_sample`, which is transformers' own.
+
+    Read as it stands: a `GenerationConfig` has defaults that no author chose. Raises ModelError.
+    """
+    file, usual = files.directory / _GENERATION, Sampling()
+    stated = _read_json(file) if file.is_file() else {}
+    drawn: dict[str, int | float] = {}
+    for name, (least, most) in _DRAWN.items():
+        value = stated.get(name)
+        if value in (None, getattr(usual, name)) or (name == "top_k" and value == -1):
+            continue
+        is_number = isinstance(value, int) if name == "top_k" else isinstance(value, int | float)
+        if not is_number or not least <= value <= most:
+            raise ModelError(f"model {files.name}: `{name}` in {_GENERATION} is {value!r}, not {least} to {most}")
+        drawn[name] = value
+    return drawn or UNSET
 
 
 def _token_ids(*found: int | list[int] | None) -> tuple[int, ...]:
@@ -256,7 +285,7 @@ def _configuration(directory: Path) -> bytes:
     return json.dumps({name: value for name, value in document.items() if name not in _SILENT}, sort_keys=True).encode()
 
 
-def _read_json(file: Path) -> dict[str, object]:
+def _read_json(file: Path) -> dict[str, Any]:
     document = json.loads(file.read_text())
     return document if isinstance(document, dict) else {}
 

@@ -118,4 +118,5 @@ def _card(card: ModelCard, facts: Facts, kind: EngineKind) -> ModelCard:
         fingerprint=fingerprint,
         exact=UNSET if facts.is_exact else False,
         lacks=facts.lacks or UNSET,
+        drawn={name: value for name, value in card.usual_draw.items() if name not in facts.lacks} or UNSET,
     )

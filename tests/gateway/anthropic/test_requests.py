@@ -176,8 +176,8 @@ def test_a_form_of_the_answer_may_stand_in_both_places() -> None:
 
 
 def test_how_tokens_are_drawn_is_as_in_a_chat() -> None:
-    assert parsed(temperature=0.5, top_p=0.0, top_k=0).draw == {"temperature": 0.5, "top_k": 1}
-    assert parsed(temperature=1, top_p=1, top_k=0).draw == {}
+    assert parsed(temperature=0.5, top_p=0.0, top_k=0).draw == {"temperature": 0.5, "top_p": 1.0, "top_k": 1}
+    assert parsed(temperature=1, top_p=1, top_k=0).draw == {"temperature": 1, "top_p": 1, "top_k": 0}
 
 
 def test_a_count_needs_no_answer() -> None:

@@ -74,7 +74,7 @@ async def test_a_model_that_lacks_nothing_keeps_its_cards_name(valkey_url: str) 
     """Cards are named by their bytes, and queues by cards: a new field must not part workers of two versions."""
     encoded = msgspec.msgpack.decode(msgspec.msgpack.encode(byte_level_card()))
 
-    assert not {"exact", "lacks"} & encoded.keys()
+    assert not {"exact", "lacks", "drawn"} & encoded.keys()
     async with serving(settings(valkey_url)) as opened:
         await opened.tenant(limits={"tokens_per_day": 100_000})
         assert (await opened.get("/v1/models/tiny")).json()["exact"] is True

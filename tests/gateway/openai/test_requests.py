@@ -92,7 +92,8 @@ def test_a_nucleus_of_no_mass_is_the_likeliest_token() -> None:
 
 
 def test_vllms_way_to_say_all_tokens() -> None:
-    assert chat(top_k=-1) == chat(top_k=0) == chat()
+    assert chat(top_k=-1) == chat(top_k=0)
+    assert chat(top_k=-1).sampling(seed=0, eos=()).top_k == 0
 
 
 def test_logprobs_of_chat() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -187,6 +188,46 @@ def test_every_token_that_may_end_an_answer_is_on_the_card(unpacked: ModelFiles,
     (directory / "generation_config.json").write_text('{"eos_token_id": [7, 5]}')
 
     assert model_card(ModelFiles("several", directory)).eos_token_ids == (2, 5, 7)
+
+
+def drawing(unpacked: ModelFiles, directory: Path, stated: str) -> ModelFiles:
+    """The model with this `generation_config.json`."""
+    shutil.copytree(unpacked.directory, directory)
+    (directory / "generation_config.json").write_text(stated)
+    return ModelFiles("drawing", directory)
+
+
+def test_the_card_says_how_the_models_authors_draw(unpacked: ModelFiles, tmp_path: Path) -> None:
+    stated = '{"do_sample": true, "temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0, "max_length": 20}'
+
+    assert model_card(drawing(unpacked, tmp_path / "m", stated)).usual_draw == {
+        "temperature": 0.6,
+        "top_p": 0.95,
+        "top_k": 20,
+    }
+    assert model_card(unpacked).usual_draw == {}
+
+
+def test_what_is_as_usual_is_no_part_of_the_card(unpacked: ModelFiles, tmp_path: Path) -> None:
+    stated = '{"temperature": 1.0, "top_p": null, "top_k": -1, "repetition_penalty": 1}'
+
+    assert model_card(drawing(unpacked, tmp_path / "m", stated)).drawn is msgspec.UNSET
+
+
+@pytest.mark.parametrize(
+    ("stated", "told"),
+    [
+        ('{"temperature": -0.5}', "`temperature` in generation_config.json is -0.5, not 0.0 to 2.0"),
+        ('{"temperature": "cold"}', "`temperature` in generation_config.json is 'cold', not 0.0 to 2.0"),
+        ('{"top_k": 2.5}', "`top_k` in generation_config.json is 2.5, not 0 to 2147483647"),
+        ('{"min_p": NaN}', "`min_p` in generation_config.json is nan, not 0.0 to 1.0"),
+    ],
+)
+def test_a_draw_that_no_request_could_ask_for_is_refused(
+    unpacked: ModelFiles, tmp_path: Path, stated: str, told: str
+) -> None:
+    with pytest.raises(ModelError, match=re.escape(told)):
+        model_card(drawing(unpacked, tmp_path / "m", stated))
 
 
 def test_a_models_own_response_template_is_on_its_card(unpacked: ModelFiles, tmp_path: Path) -> None:

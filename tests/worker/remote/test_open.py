@@ -45,6 +45,19 @@ def test_one_that_says_text_alone_says_so_in_its_card(files: Path) -> None:
         assert {"logprobs", "top_k", "cache_salt"} <= {*engine.card.refused_fields}
 
 
+@pytest.mark.parametrize(
+    ("owner", "drawn"), [("llamacpp", {"temperature": 0.6, "top_k": 20}), ("strict", {"temperature": 0.6})]
+)
+def test_what_a_server_does_not_take_is_no_usual_draw_of_its_model(
+    tmp_path: Path, owner: str, drawn: dict[str, float]
+) -> None:
+    files = write_tiny_model(tmp_path / "tiny")
+    (files / "generation_config.json").write_text('{"temperature": 0.6, "top_k": 20}')
+
+    with OpenAiStandIn(owner=owner) as server, opened(server, "openai", files) as engine:
+        assert engine.card.usual_draw == drawn
+
+
 @pytest.mark.parametrize(("owner", "sequences"), [("llamacpp", 8), ("strict", SEQUENCES)])
 def test_blocks_of_a_server_that_says_nothing_of_them_suffice(files: Path, owner: str, sequences: int) -> None:
     with OpenAiStandIn(owner=owner) as server, opened(server, "openai", files) as engine:
