@@ -291,6 +291,12 @@ class PageQuery(_Query):
     after: Annotated[Word | None, Field(description="`last_id` of the page before")] = None
 
 
+class TenantsQuery(PageQuery):
+    """And what of them."""
+
+    quota: Annotated[bool, Field(description="With each one's `quota`, as its own call shows it")] = False
+
+
 class LanesQuery(PageQuery):
     """Of which model."""
 

@@ -33,6 +33,7 @@ from fairlane.gateway.admin.inputs import (
     SimulationBody,
     TenantBody,
     TenantChange,
+    TenantsQuery,
     TokenBody,
     TraceContentQuery,
     UsageQuery,
@@ -85,7 +86,7 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         name="list_tenants",
         summary="List tenants by id",
         handler=admin_tenants.list_tenants,
-        input=PageQuery,
+        input=TenantsQuery,
         answer=Page[TenantView],
     ),
     Operation(

@@ -1,12 +1,13 @@
 """Operators' calls on tenants and their limits. Each change takes its entry of the audit log with it."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from fairlane.gateway.admin import router
-from fairlane.gateway.admin.inputs import LimitsBody, Nothing, PageQuery, QuotaBody, TenantBody, TenantChange
+from fairlane.gateway.admin.inputs import LimitsBody, Nothing, QuotaBody, TenantBody, TenantChange, TenantsQuery
 from fairlane.gateway.admin.router import Call, Document
-from fairlane.gateway.admin.views import Deleted, Page, TenantView, page, tenant_view
+from fairlane.gateway.admin.views import Deleted, Page, QuotaView, TenantView, page, tenant_view
 from fairlane.gateway.openai import rate_limits
 from fairlane.quotas.audit import Note
 from fairlane.quotas.limits import LIMIT_NAMES, Limits
@@ -15,6 +16,8 @@ from fairlane.quotas.tenants import Tenant, TenantNotFound, VersionConflict
 Done = TypeVar("Done")
 
 TRIES = 10
+QUOTAS_AT_ONCE = 50
+"""Of a page; the store's other callers come in between."""
 _DEFAULTS = tenant_view(Tenant(id="", root=""))
 _OF_THE_REST = ("default_lane", "limits")
 """Fields whose null depends on the tenant's other fields."""
@@ -30,10 +33,16 @@ async def create_tenant(call: Call, body: TenantBody) -> TenantView:
     return _shown(call, await call.parts.tenants.create(stated, note))
 
 
-async def list_tenants(call: Call, query: PageQuery) -> Page[TenantView]:
+async def list_tenants(call: Call, query: TenantsQuery) -> Page[TenantView]:
     """Tenants by id."""
     found = await call.parts.tenants.list(query.limit + 1, query.after)
-    return page(found, query.limit, tenant_view, lambda tenant: tenant.id)
+    shown = page(found, query.limit, tenant_view, lambda tenant: tenant.id)
+    for start in range(0, len(shown["data"]) if query.quota else 0, QUOTAS_AT_ONCE):
+        some = slice(start, start + QUOTAS_AT_ONCE)
+        quotas = await asyncio.gather(*[_quota(call, tenant) for tenant in found[: query.limit][some]])
+        for view, quota in zip(shown["data"][some], quotas, strict=True):
+            view["quota"] = quota
+    return shown
 
 
 async def get_tenant(call: Call, _: Nothing) -> TenantView:
@@ -70,20 +79,20 @@ async def resume_tenant(call: Call, _: Nothing) -> TenantView:
     return _shown(call, await _enter(call, "tenant.resume", "active", call.parts.tenants.resume))
 
 
-async def get_quota(call: Call, _: Nothing) -> Document:
+async def get_quota(call: Call, _: Nothing) -> QuotaView:
     """Every limit of the tenant itself, as it stands. Raises TenantNotFound."""
-    return await _quota(call, await the_tenant(call))
+    return await _its_quota(call, await the_tenant(call))
 
 
-async def put_quota(call: Call, body: QuotaBody) -> Document:
+async def put_quota(call: Call, body: QuotaBody) -> QuotaView:
     """Replace all limits. Raises TenantNotFound."""
     limits = {**dict.fromkeys(LIMIT_NAMES), **body.limits.model_dump()}
-    return await _quota(call, await _change(call, "quota.replace", {"limits": limits}))
+    return await _its_quota(call, await _change(call, "quota.replace", {"limits": limits}))
 
 
-async def patch_quota(call: Call, body: QuotaBody) -> Document:
+async def patch_quota(call: Call, body: QuotaBody) -> QuotaView:
     """Merge limits: null takes one away. Raises TenantNotFound."""
-    return await _quota(call, await _change(call, "quota.update", {"limits": _stated(body.limits)}))
+    return await _its_quota(call, await _change(call, "quota.update", {"limits": _stated(body.limits)}))
 
 
 async def change_model_limits(call: Call, model: str, figures: Mapping[str, int | None]) -> Tenant:
@@ -156,12 +165,18 @@ def difference(before: Document, after: Document) -> tuple[Document, Document]:
     return {name: before[name] for name in names}, {name: after[name] for name in names}
 
 
-async def _quota(call: Call, tenant: Tenant) -> Document:
-    standing = await call.parts.budgets.statuses(tenant.root, tenant.id)
+async def _its_quota(call: Call, tenant: Tenant) -> QuotaView:
+    """The answer to a call on one tenant's quota."""
     call.tag(router.of_version(tenant.version))
+    return await _quota(call, tenant)
+
+
+async def _quota(call: Call, tenant: Tenant) -> QuotaView:
+    standing = await call.parts.budgets.statuses(tenant.root, tenant.id)
     statuses = [status for status in standing if status.scope == "tenant"]
     statuses += await call.parts.batches.standing(tenant, None)
-    return rate_limits.as_json(await rate_limits.with_queue(statuses, tenant.id, call.parts.fleet.waiting))
+    shown = rate_limits.as_json(await rate_limits.with_queue(statuses, tenant.id, call.parts.fleet.waiting))
+    return cast(QuotaView, shown)
 
 
 def _stated(body: TenantChange | LimitsBody) -> dict[str, object]:

@@ -4,7 +4,7 @@ What the admin API answers, made from what is stored.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Generic, Literal, TypeVar, cast
+from typing import Generic, Literal, NotRequired, TypeVar, cast
 
 from typing_extensions import TypedDict  # pydantic reads its own kind only, before Python 3.12
 
@@ -59,6 +59,7 @@ class TenantView(TypedDict):
     state: str
     created_at: float
     version: int
+    quota: NotRequired["QuotaView"]
 
 
 class ScopesView(TypedDict):

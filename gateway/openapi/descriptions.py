@@ -174,6 +174,7 @@ PROPERTIES: Mapping[str, str] = {
     "max_completion_tokens": "As `max_tokens`: OpenAI's newer name",
     "max_images_per_1_minute": _UNUSED,
     "ModelObject.exact": "Tokens are counted as they were drawn; false: as this model's tokenizer spells the text",
+    "TenantView.quota": "Its limits as they stand; only where a list was asked for it",
     "ModelObject.default_sampling": "How its authors draw tokens, where a request does not say",
     "max_model_len": "As `context_length`: vLLM's name",
     "max_output_tokens": "Output tokens of one request, all choices together",

@@ -6,6 +6,7 @@ from typing import Any
 import anyio
 import pytest
 
+from fairlane.gateway.admin import tenants as admin_tenants
 from fairlane.gateway.admin.inputs import TenantChange
 from tests.support.gateway.admin_app import AdminBench
 
@@ -325,6 +326,22 @@ async def test_tenants_come_in_pages_by_id(bench: AdminBench) -> None:
     assert pages == [["alpha", "bravo"], ["charlie", "delta"], ["echo"]]
     assert [page["has_more"] for page in (first, second, third)] == [True, True, False]
     assert (await bench.done("GET", "/tenants?after=zulu")) == {"data": [], "has_more": False, "last_id": None}
+
+
+async def test_a_page_of_tenants_has_the_quotas_where_they_are_asked_for(
+    bench: AdminBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin_tenants, "QUOTAS_AT_ONCE", 2)
+    for number, name in enumerate(("alpha", "bravo", "charlie")):
+        await bench.done("POST", "/tenants", json={"id": name, "limits": {"tokens_per_day": 100 + number}})
+    await bench.done("POST", "/tenants", json={"id": "delta"})
+
+    shown = (await bench.done("GET", "/tenants?limit=4&quota=true"))["data"]
+    assert [each["quota"] for each in shown] == [
+        await bench.done("GET", f"/tenants/{each['id']}/quota") for each in shown
+    ]
+    assert [each["quota"]["limits"].get("tokens_per_day", {}).get("limit") for each in shown] == [100, 101, 102, None]
+    assert "quota" not in (await bench.done("GET", "/tenants?limit=1"))["data"][0]
 
 
 @pytest.mark.parametrize("path", ["/tenants", "/tenants/acme/keys", "/workers", "/lanes", "/audit"])

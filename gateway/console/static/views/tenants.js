@@ -21,11 +21,11 @@ function tightest({ quota }) {
 }
 
 const columns = [
-  { name: "Tenant", class: "wide", cell: ({ tenant }) => [tenantLink(tenant.id), tenant.name && tenant.name !== tenant.id ? h("div", { class: "muted" }, named(tenant.name)) : null] },
-  { name: "State", cell: ({ tenant }) => stateBadge(tenant.state) },
-  { name: "Lanes", cell: ({ tenant }) => tenant.lanes.map(laneTag) },
-  { name: "Weight", class: "number", cell: ({ tenant }) => String(tenant.weight) },
-  { name: "Parent", cell: ({ tenant }) => tenantLink(tenant.parent) },
+  { name: "Tenant", class: "wide", cell: (tenant) => [tenantLink(tenant.id), tenant.name && tenant.name !== tenant.id ? h("div", { class: "muted" }, named(tenant.name)) : null] },
+  { name: "State", cell: (tenant) => stateBadge(tenant.state) },
+  { name: "Lanes", cell: (tenant) => tenant.lanes.map(laneTag) },
+  { name: "Weight", class: "number", cell: (tenant) => String(tenant.weight) },
+  { name: "Parent", cell: (tenant) => tenantLink(tenant.parent) },
   { name: "Tightest limit", class: "wide", cell: tightest },
 ];
 
@@ -44,7 +44,7 @@ export async function tenants(root, { fields, signal }) {
   const shown = table({
     caption: "Tenants",
     columns,
-    key: ({ tenant }) => tenant.id,
+    key: (tenant) => tenant.id,
     empty: "There is no tenant yet. Make the first one, then a key for it.",
   });
   const pages = h("nav", { class: "pages", "aria-label": "Pages of tenants" });
@@ -55,10 +55,9 @@ export async function tenants(root, { fields, signal }) {
   );
   await every(EVERY_MS, signal, async () => {
     const after = fields.get("after");
-    const page = await get("/tenants", { limit: PAGE, after }, signal);
-    const quotas = await Promise.all(page.data.map((tenant) => get(`/tenants/${segment(tenant.id)}/quota`, {}, signal).catch(() => null)));
+    const page = await get("/tenants", { limit: PAGE, after, quota: true }, signal);
     wait.remove();
-    shown.update(page.data.map((tenant, i) => ({ tenant, quota: quotas[i] })));
+    shown.update(page.data);
     if (pages.dataset.last === String(page.last_id)) return;
     pages.dataset.last = page.last_id;
     fill(pages,
