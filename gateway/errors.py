@@ -19,7 +19,7 @@ import msgspec
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from fairlane.quotas.limits import SPEND_LIMITS, LimitStatus
+from fairlane.quotas.limits import OUTPUT_LIMITS, SPEND_LIMITS, LimitStatus
 
 Code = Literal[
     "invalid_request_error",
@@ -391,10 +391,20 @@ _DENIALS: Mapping[Denial, Code] = {
 _WHOSE = {"parent": "the tenant above this one", "model_lane": "this tenant's model and lane"}
 
 
-def limit_denied(kind: Denial, limit: LimitBlock, retry_after_s: float | None, param: str | None = None) -> ApiError:
-    """A limit of the tenant's own refuses."""
+def limit_denied(
+    kind: Denial,
+    limit: LimitBlock,
+    retry_after_s: float | None,
+    param: str | None = None,
+    *,
+    in_part: bool = False,
+) -> ApiError:
+    """A limit of the tenant's own refuses. `in_part`: of the output, what is asked for is only the beginning."""
     unit = " billionths of the currency" if limit.name in SPEND_LIMITS else ""
-    wanted = f"{limit.requested} asked for, {limit.used} used and {limit.reserved} reserved of {limit.limit}{unit}"
+    begins = " to begin with" if in_part and limit.name in OUTPUT_LIMITS else ""
+    wanted = (
+        f"{limit.requested} asked for{begins}, {limit.used} used and {limit.reserved} reserved of {limit.limit}{unit}"
+    )
     whose = _WHOSE.get(limit.scope, f"this {limit.scope}")
     message = f"The limit {limit.name} of {whose} refuses the request: {wanted}."
     if kind == "rate" and limit.used + limit.reserved + limit.requested <= limit.limit:

@@ -88,6 +88,8 @@ RULES: tuple[LimitRule, ...] = (  # the same table stands in lua/rules.lua
 )
 SPEND_LIMITS = tuple(rule.name for rule in RULES if rule.is_spend)
 """Those of money, in nano-units of the currency."""
+OUTPUT_LIMITS = frozenset(rule.name for rule in RULES if {"output", "ceiling", "spend"} & set(rule.counts))
+"""Those that a longer answer comes nearer to."""
 CALENDAR: tuple[WindowName, ...] = ("day", "month")
 """Windows for which lines of batches count, too."""
 BATCH_LIMIT = "enqueued_batch_tokens"

@@ -53,7 +53,8 @@ async def explain(call: Call, body: ExplainBody) -> ExplainView:
         at_door, wait_ms = door_verdict(door, asked, call.parts.open_requests)
         statuses = await call.parts.budgets.statuses(tenant.root, tenant.id, model=door.model, lane=body.lane)
         prices = await call.parts.known_prices.of(door.model, body.lane)
-        limited = limit_refusal(statuses, first_demand(tenant, body, prices))
+        demand, in_part = first_demand(tenant, body, prices), tenant.reserve == "progressive"
+        limited = limit_refusal(statuses, demand, in_part=in_part)
         queue = queue_refusal(door, call.parts.lanes[asked.lane], statuses)
         found.append((access or at_door or limited or queue, wait_ms))
     return _view(*min(found, key=lambda each: each[0] is not None))  # one model that serves it is enough
@@ -102,13 +103,14 @@ def queue_refusal(door: Door, lane: Lane, statuses: Iterable[LimitStatus]) -> Ap
     return None
 
 
-def limit_refusal(statuses: Iterable[LimitStatus], demand: Demand) -> ApiError | None:
-    """The limit that binds, if any does: what can never fit before what would have to wait longest."""
+def limit_refusal(statuses: Iterable[LimitStatus], demand: Demand, *, in_part: bool) -> ApiError | None:
+    """The limit that binds, if any does: what can never fit before what would have to wait longest. `in_part`: as for
+    `limit_denied`."""
     refusal = heaviest([found for status in statuses if (found := _refused(status, demand)) is not None])
     if refusal is None:
         return None
     block = LimitBlock.of(refusal.status, refusal.requested)
-    return limit_denied(refusal.kind, block, refusal.retry_after_s)
+    return limit_denied(refusal.kind, block, refusal.retry_after_s, in_part=in_part)
 
 
 def _refused(status: LimitStatus, demand: Demand) -> LimitRefusal | None:

@@ -9,6 +9,7 @@ from starlette.requests import ClientDisconnect
 from fairlane.gateway.auth import Caller
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.middleware.tenant import CLIENT_CLOSED, Journal
+from fairlane.gateway.observability.context import traceparent
 from fairlane.gateway.observability.tracing import context_of
 from fairlane.gateway.records.live import LiveRecord
 from fairlane.gateway.records.record import LONGEST_TEXT, RequestRecord
@@ -86,6 +87,7 @@ def ended(recorder: RequestRecorder, caller: Caller, journal: Journal, error: Ba
             lane=error.lane or lane,
             model=model,
             prompt_tokens=prompt_tokens,
+            trace_id=_kept_trace(traceparent()),
         )
         recorder.refused(refused, journal.arrived_s)
 

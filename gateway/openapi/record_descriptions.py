@@ -56,6 +56,7 @@ RECORD_PROPERTIES: Mapping[str, str] = {
     "RequestEvent.position": "1 + the tenant's own requests ahead of it in the lane; null for other kinds",
     "RequestEvent.stall_ms": "How long it had been away where it resumed, or without a token where it moved; else null",
     "RequestWait.ms": "How long; of several choices the one that waited longest",
+    "RequestWait.words": "The same as it goes on after `It waited`",
     "RequestWait.reason": "`queue`: until a worker took it; else why a worker gave it no part in its steps",
     "PreemptionCause.lane": "Of who took its place",
     "PreemptionCause.request": "Id of the request that took its place; null where `tenant` is",

@@ -69,6 +69,7 @@ class RefusedRequest:
     lane: str = ""
     model: str = ""
     prompt_tokens: int = 0
+    trace_id: str = ""
 
 
 @dataclass(slots=True)
@@ -162,6 +163,7 @@ class RequestRecorder:
             code=refused.code,
             message=refused.message[:LONGEST_TEXT],
             limit=refused.limit,
+            trace_id=refused.trace_id,
             prompt_tokens=refused.prompt_tokens,
             total_ms=round(took_s * 1e3, 1),
         )

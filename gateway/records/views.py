@@ -6,7 +6,7 @@ import msgspec
 from typing_extensions import TypedDict  # pydantic reads its own kind only, before Python 3.12
 
 from fairlane.gateway.records.record import RecordedPreemption, RequestRecord, State
-from fairlane.gateway.records.why import waits_of, why
+from fairlane.gateway.records.why import waits_of, why, words_of
 
 ClassName = Literal["guaranteed", "best-effort"]
 
@@ -57,6 +57,7 @@ class RequestWait(TypedDict):
     """What a request waited for."""
 
     reason: str
+    words: str
     ms: float
 
 
@@ -151,7 +152,7 @@ def request_detail(record: RequestRecord, now_s: float) -> RequestDetail:
         "takings": record.takings,
         "stalled_ms": round(record.stalled_ms, 1),
         "paused_ms": round(record.paused_ms, 1),
-        "waits": [{"reason": reason, "ms": ms} for reason, ms in waits_of(record)],
+        "waits": [{"reason": reason, "words": words_of(reason), "ms": ms} for reason, ms in waits_of(record)],
         "events": _events(record),
         "preemptions": [_preemption(each) for each in record.preemptions],
         "preempted": record.preempted,

@@ -38,6 +38,11 @@ def waits_of(record: RequestRecord) -> list[tuple[str, float]]:
     return sorted(waits.items(), key=lambda wait: wait[1], reverse=True)
 
 
+def words_of(reason: str) -> str:
+    """What a wait was for, as it goes on after `it waited`."""
+    return _REASONS.get(reason, reason)
+
+
 def why(record: RequestRecord, now_ms: float | None = None) -> str:
     """In words. `now_ms`: since its arrival, of a request that runs."""
     if record.outcome == "rejected":
@@ -72,7 +77,7 @@ def _waited(record: RequestRecord) -> str:
     long = [(reason, ms) for reason, ms in waits_of(record) if ms >= _LEAST_MS][:3]
     if not long:
         return ""
-    return f"It waited {_listed([f'{_time(ms)} {_REASONS.get(reason, reason)}' for reason, ms in long])}."
+    return f"It waited {_listed([f'{_time(ms)} {words_of(reason)}' for reason, ms in long])}."
 
 
 def _preempted(preemptions: Sequence[RecordedPreemption], record: RequestRecord) -> str:

@@ -27,7 +27,7 @@ from fairlane.gateway.requests.prices import KnownPrices
 from fairlane.gateway.requests.request import LiveJob, LiveRequest
 from fairlane.gateway.requests.resume import Earlier, Heads, Wanted, begin, resumption
 from fairlane.gateway.requests.settlement import Settlements, outcome_of
-from fairlane.quotas.limits import RULES, LimitStatus, Prices
+from fairlane.quotas.limits import OUTPUT_LIMITS, RULES, LimitStatus, Prices
 from fairlane.quotas.store import AccessDenied, Ask, Denied, Once, QuotaStore, Reservation
 from fairlane.quotas.tenants import Tenant
 from fairlane.scheduler.protocol.messages import Job, Outcome
@@ -41,7 +41,6 @@ _PRINT = 16
 """Characters of a prompt's fingerprint."""
 _RULES = {rule.name: rule for rule in RULES}
 _PROMPT_LIMITS = frozenset(rule.name for rule in RULES if {"input", "prompt", "spend"} & set(rule.counts))
-_OUTPUT_LIMITS = frozenset(rule.name for rule in RULES if {"output", "ceiling", "spend"} & set(rule.counts))
 
 
 class Submitter:
@@ -233,7 +232,7 @@ class Submitter:
                 request.jobs = []  # nothing was written, so nothing has to be given back
             if isinstance(denied, AccessDenied):
                 raise _access_denied(denied) from denied
-            raise _limit_denied(denied, _exceeded_param(denied.status, ask, plan)) from denied
+            raise _limit_denied(denied, _exceeded_param(denied.status, ask, plan), ask) from denied
         except StoreAway as error:
             request.jobs = []  # as above: nothing was asked
             raise store_unavailable() from error
@@ -317,7 +316,7 @@ def _limited_by(max_tokens: int, plan: Plan, reservation: Reservation, prices: P
         return None
     if reservation.most_tokens >= max_tokens:
         return "kv_pool" if plan.model.longest < plan.model.context_length else None
-    limits = [status for status in reservation.statuses if not status.shadow and status.name in _OUTPUT_LIMITS]
+    limits = [status for status in reservation.statuses if not status.shadow and status.name in OUTPUT_LIMITS]
     per_choice = [s.name for s in limits if s.name == "max_output_tokens" and s.limit == reservation.most_tokens]
     spent = sorted(
         (status for status in limits if status.name != "max_output_tokens"), key=lambda s: _tokens_left(s, prices)
@@ -335,15 +334,15 @@ def _exceeded_param(status: LimitStatus, ask: Ask, plan: Plan) -> str | None:
     """What to shorten where the limit can never be kept; None where the request as such is too much."""
     is_of_prompt = status.name in _PROMPT_LIMITS
     of_prompt = ask.prompt_tokens * (_RULES[status.name].input_weight(ask.prices) or 1)
-    if status.name in _OUTPUT_LIMITS and not (is_of_prompt and of_prompt >= status.limit):
+    if status.name in OUTPUT_LIMITS and not (is_of_prompt and of_prompt >= status.limit):
         return plan.output_param
     return plan.prompt_param if is_of_prompt else None
 
 
-def _limit_denied(denied: Denied, exceeded_param: str | None) -> ApiError:
+def _limit_denied(denied: Denied, exceeded_param: str | None, ask: Ask) -> ApiError:
     block = LimitBlock.of(denied.status, denied.requested)
     param = exceeded_param if denied.kind == "exceeds" else None
-    return errors.limit_denied(denied.kind, block, denied.retry_after_s, param)
+    return errors.limit_denied(denied.kind, block, denied.retry_after_s, param, in_part=ask.quantum is not None)
 
 
 def _access_denied(denied: AccessDenied) -> ApiError:

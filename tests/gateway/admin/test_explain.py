@@ -289,7 +289,7 @@ def test_a_refusal_names_a_limit_that_is_really_short(statuses: list[LimitStatus
     amounts = {rule.name: demand.amount(rule) for rule in RULES}
     short = [status for status in statuses if not status.shadow and amounts[status.name] > status.remaining]
 
-    refusal = limit_refusal(statuses, demand)
+    refusal = limit_refusal(statuses, demand, in_part=False)
 
     assert (refusal is None) == (not short)
     if refusal is not None:

@@ -228,7 +228,7 @@ async def test_a_pause_counts_as_a_wait_for_its_own_limits(served: Served) -> No
 
     found = await record(served, "pauses")
 
-    assert {"reason": "grant", "ms": 1_500.0} in found["waits"]
+    assert {"reason": "grant", "words": "for its own limits to allow more tokens", "ms": 1_500.0} in found["waits"]
     assert "own limits" in found["why"]
 
 
@@ -273,7 +273,9 @@ async def test_one_that_waits_says_where_it_stands(served: Served) -> None:
 async def test_what_was_refused_for_a_limit_is_there_too(served: Served) -> None:
     await served.tenant("small", limits={"requests_per_minute": 1})
     await served.post(CHAT, ASKED, tenant="small")
-    refused = await served.post(CHAT, ASKED, tenant="small", x_request_id="refused")
+    trace_id = "0af7651916cd43dd8448eb211c80319c"
+    told = {"x_request_id": "refused", "traceparent": f"00-{trace_id}-b7ad6b7169203331-01"}
+    refused = await served.post(CHAT, ASKED, tenant="small", **told)
     assert refused.status_code == 429
 
     found = (await served.get("/v1/requests/refused", tenant="small")).json()
@@ -283,6 +285,7 @@ async def test_what_was_refused_for_a_limit_is_there_too(served: Served) -> None
     assert (found["model"], found["lane"]) == ("tiny", "latency")
     assert found["charges"] is None
     assert found["why"].startswith("It was refused (rate_limit_exceeded)")
+    assert found["trace_id"] == trace_id
 
 
 async def test_a_flood_of_refusals_is_kept_in_part(served: Served) -> None:

@@ -114,6 +114,7 @@ async def test_while_a_request_is_paused_new_ones_are_refused_and_it_goes_on_fir
     await served.landed()
 
     assert error_of(refused) == (429, "rate_limit_exceeded")
+    assert " asked for to begin with, " in refused.json()["error"]["message"]
     assert refused.headers["retry-after"]
     assert (await used(served, "tokens_per_minute"))[1] == 0
 

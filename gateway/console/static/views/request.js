@@ -106,7 +106,7 @@ function waitTable(waits) {
     key: (each) => each.reason,
     empty: "It waited for nothing.",
     columns: [
-      { name: "For", cell: (each) => words(each.reason) },
+      { name: "For", class: "wide", cell: (each) => [words(each.reason), h("div", { class: "muted" }, each.words)] },
       { name: "In all", class: "number", cell: (each) => duration(each.ms) },
     ],
   });
