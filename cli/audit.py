@@ -131,10 +131,13 @@ def _changes(changes: Document) -> str:
         return cell(changes)
     names = [name for name in dict.fromkeys((*before, *after)) if before.get(name) != after.get(name)]
     if before and after:
-        return ", ".join(f"{name}: {_told(name, before)} → {_told(name, after)}" for name in names)
+        changed = [name for name in names if name in after]
+        return ", ".join(f"{name}: {_told(name, before)} → {_told(name, after)}" for name in changed)
     said = {name: (after or before)[name] for name in names if name not in UNSAID}
     return ", ".join(f"{name}={_told(name, said)}" for name, value in said.items() if value not in (None, "", {}, []))
 
 
 def _told(name: str, fields: Mapping[str, object]) -> str:
-    return cell(readable(name, fields.get(name)))
+    """A field's value; of a thing of its own, its id."""
+    value = fields.get(name)
+    return cell(value["id"] if isinstance(value, Mapping) and "id" in value else readable(name, value))
