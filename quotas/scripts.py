@@ -25,6 +25,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "unlist": ("unlist",),
     "tenant_claim": ("tenant_claim",),
     "tenant_bar": ("tenant_bar",),
+    "tenant_read": ("tenant_read",),
     "tenant_put": ("clock", "admin", "tenant_put"),
     "tenant_delete": ("clock", "admin", "tenant_delete"),
     "key_put": ("clock", "admin", "key_put"),

@@ -9,6 +9,7 @@ A claim has a number. To bar it is a note in the slot of the root that has it, w
 and a bar the first one holds, so a creation that only seemed dead can make nothing any more.
 """
 
+import asyncio
 import dataclasses
 import json
 import re
@@ -233,10 +234,8 @@ class TenantStore:
         found: list[Tenant] = []
         while len(found) < limit:
             entries = await self._ids.some(after, limit - len(found))
-            for tenant_id, root in entries:
-                tenant = await self._read(tenant_id, root)
-                if tenant is not None:
-                    found.append(tenant)
+            read = await asyncio.gather(*[self._read(tenant_id, root) for tenant_id, root in entries])
+            found += [tenant for tenant in read if tenant is not None]
             if not entries:
                 break
             after = entries[-1][0]
@@ -352,6 +351,5 @@ class TenantStore:
         return await self._ids.root(tenant_id) if TENANT_ID.fullmatch(tenant_id) else None
 
     async def _read(self, tenant_id: str, root: str) -> Tenant | None:
-        record = keyspace.of_root(root) + keyspace.tenant_level(tenant_id)
-        document, state, version = await self._database.call("HMGET", record, "doc", "state", "version")
+        document, state, version = await self._database.run("tenant_read", keyspace.of_root(root), tenant_id)
         return None if document is None else decode_tenant(document, state, version)

@@ -58,11 +58,13 @@ class Bench:
         self._on = on
         self._admin = {"authorization": f"Bearer {admin_key}"}
         self._keys = keys
-        self._random = random.Random(seed)
+        self._random, self._arrivals = random.Random(seed), random.Random(seed)
         self._store = redis.asyncio.from_url(on.store_url)
 
-    async def turn(self, seconds: float, *, consoles: bool) -> Turn:
-        """The load for so long. Raises StandError where an answer is not whole."""
+    async def turn(self, seconds: float, *, consoles: bool, number: int) -> Turn:
+        """The load for so long, which comes at the same times in each turn of a number. Raises StandError where an
+        answer is not whole."""
+        self._arrivals.seed(number)
         async with self._consoles() if consoles else contextlib.nullcontext():
             await self._load(2.0)
             cpu_s, commands = self._on.cpu_s(), await self._commands()
@@ -88,7 +90,7 @@ class Bench:
         end = due = loop.time()
         end += seconds
         async with httpx.AsyncClient(base_url=self._on.url, timeout=120.0) as client, asyncio.TaskGroup() as group:
-            while (due := due + self._random.expovariate(REQUESTS_PER_S)) < end:
+            while (due := due + self._arrivals.expovariate(REQUESTS_PER_S)) < end:
                 await asyncio.sleep(due - loop.time())
                 group.create_task(self._ask(client, self._keys[sent % len(self._keys)], streams=sent % 2 == 0))
                 sent += 1
@@ -152,7 +154,7 @@ async def _measure(on: Stand, admin_key: str, options: argparse.Namespace) -> tu
     for number in range(options.rounds):
         found = {}
         for consoles in (False, True) if number % 2 == 0 else (True, False):
-            found[consoles] = await bench.turn(options.seconds, consoles=consoles)
+            found[consoles] = await bench.turn(options.seconds, consoles=consoles, number=number)
         pairs.append((found[False], found[True]))
         said = ", ".join(
             f"{name} {turn.requests} requests, {turn.cpu_s / options.seconds:.2%} of a core, {turn.commands} commands"

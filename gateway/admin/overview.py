@@ -119,6 +119,8 @@ class Overview:
         self._lanes = lanes
         self._clock = clock
         self._heard: list[GatewayFigures] = []
+        self._sums = Sums()
+        """Of all that was heard."""
         self._asked_s = -HEARD_FOR_S
         self._asking = asyncio.Lock()
 
@@ -130,7 +132,7 @@ class Overview:
         heard = await self._recent()
         now_s = self._clock()
         since_s = (int(now_s // SLOT_S) - WINDOW_SLOTS) * SLOT_S
-        sums, window_s = merged(one.told.sums for one in heard), now_s - since_s
+        sums, window_s = self._sums, now_s - since_s
         workers, models = self._fleet.workers, list(self._fleet.models.values())
         return {
             "at": now_s,
@@ -148,7 +150,7 @@ class Overview:
             if not 0.0 <= now_s - self._asked_s < HEARD_FOR_S:
                 slot = int(now_s // SLOT_S)
                 self._heard = await self._figures.recent(range(slot - WINDOW_SLOTS, slot + 1))
-                self._asked_s = now_s
+                self._sums, self._asked_s = merged(one.told.sums for one in self._heard), now_s
             return self._heard
 
 

@@ -30,6 +30,14 @@ if found[1] then return found[1] end
 redis.call('HSET', record, 'barred', math.max(tonumber(found[2] or -1), tonumber(ARGV[2])))
 return ''
 
+-- name: tenant_read
+-- Reads a tenant. A script, so that it goes with others in one packet: a page of tenants is read at once. Called by
+-- TenantStore.
+-- KEYS[1]  prefix of all keys of the root, with its hash tag
+-- ARGV     1 tenant
+-- Returns  {document, state, version}; the document is false where there is none
+return redis.call('HMGET', KEYS[1] .. 'tenant:' .. ARGV[1], 'doc', 'state', 'version')
+
 -- name: tenant_put
 -- Writes a tenant whole, with all its limits, if it still is as the writer saw it. Called by TenantStore.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
