@@ -138,6 +138,6 @@ def _changes(changes: Document) -> str:
 
 
 def _told(name: str, fields: Mapping[str, object]) -> str:
-    """A field's value; of a thing of its own, its id."""
+    """A field's value; of a key that replaced another, its id."""
     value = fields.get(name)
-    return cell(value["id"] if isinstance(value, Mapping) and "id" in value else readable(name, value))
+    return cell(value["id"] if name == "replaced_by" and isinstance(value, Mapping) else readable(name, value))

@@ -107,7 +107,7 @@ def _show_tables(request: Document) -> None:
     show_document({name: value for name, value in request.items() if name not in _LISTS}, OutputForm.TABLE)
     if request["waits"]:
         typer.echo()
-        waits = [(wait["reason"], duration(wait["ms"]), wait["words"]) for wait in request["waits"]]
+        waits = [(wait["reason"], duration(wait["ms"]), wait.get("words")) for wait in request["waits"]]
         show_table(("waited for", "time", "that is"), waits)
     if request["preemptions"]:
         typer.echo()

@@ -401,7 +401,7 @@ def limit_denied(
 ) -> ApiError:
     """A limit of the tenant's own refuses. `in_part`: of the output, what is asked for is only the beginning."""
     unit = " billionths of the currency" if limit.name in SPEND_LIMITS else ""
-    begins = " to begin with" if in_part and limit.name in OUTPUT_LIMITS else ""
+    begins = " to begin with" if in_part and kind != "exceeds" and limit.name in OUTPUT_LIMITS else ""
     wanted = (
         f"{limit.requested} asked for{begins}, {limit.used} used and {limit.reserved} reserved of {limit.limit}{unit}"
     )

@@ -220,7 +220,12 @@ class FleetCache:
         """The card's tokenizer, read once, in a thread: that takes a large one a good part of a second."""
         if sha256 in self._texts or sha256 in self._refused:
             return self._texts.get(sha256)
-        card = await self._registry.card(sha256)
+        try:
+            card = await self._registry.card(sha256)
+        except ValueError as error:  # of a worker that writes cards otherwise
+            self._refused.add(sha256)
+            log.error("the card %s cannot be read: %s", sha256, error)
+            return None
         if card is None:
             return None
         try:

@@ -42,6 +42,8 @@ class WorkerSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """The key that the server asks for, if it does."""
     engine_model: str | None = None
     """Which of the models that the server has, an adapter perhaps, by its name there; None: the first."""
+    generation_config: bool = True
+    """Where a request does not say how tokens are drawn, they are as the model's file of that name has it."""
     kv_memory: ByteSize | None = None
     """Bytes of the device's KV pool; None: sized from what is free."""
     host_kv_memory: ByteSize | None = None

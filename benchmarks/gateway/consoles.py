@@ -58,13 +58,13 @@ class Bench:
         self._on = on
         self._admin = {"authorization": f"Bearer {admin_key}"}
         self._keys = keys
-        self._random, self._arrivals = random.Random(seed), random.Random(seed)
+        self._seed, self._random, self._arrivals = seed, random.Random(seed), random.Random(seed)
         self._store = redis.asyncio.from_url(on.store_url)
 
     async def turn(self, seconds: float, *, consoles: bool, number: int) -> Turn:
         """The load for so long, which comes at the same times in each turn of a number. Raises StandError where an
         answer is not whole."""
-        self._arrivals.seed(number)
+        self._arrivals.seed(f"{self._seed}/{number}")
         async with self._consoles() if consoles else contextlib.nullcontext():
             await self._load(2.0)
             cpu_s, commands = self._on.cpu_s(), await self._commands()

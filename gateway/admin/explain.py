@@ -53,8 +53,8 @@ async def explain(call: Call, body: ExplainBody) -> ExplainView:
         at_door, wait_ms = door_verdict(door, asked, call.parts.open_requests)
         statuses = await call.parts.budgets.statuses(tenant.root, tenant.id, model=door.model, lane=body.lane)
         prices = await call.parts.known_prices.of(door.model, body.lane)
-        demand, in_part = first_demand(tenant, body, prices), tenant.reserve == "progressive"
-        limited = limit_refusal(statuses, demand, in_part=in_part)
+        demand = first_demand(tenant, body, prices)
+        limited = limit_refusal(statuses, demand, in_part=demand.choice < demand.ceiling)
         queue = queue_refusal(door, call.parts.lanes[asked.lane], statuses)
         found.append((access or at_door or limited or queue, wait_ms))
     return _view(*min(found, key=lambda each: each[0] is not None))  # one model that serves it is enough

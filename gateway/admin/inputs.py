@@ -294,7 +294,9 @@ class PageQuery(_Query):
 class TenantsQuery(PageQuery):
     """And what of them."""
 
-    quota: Annotated[bool, Field(description="With each one's `quota`, as its own call shows it")] = False
+    quota: Annotated[
+        bool, Field(description="With each one's `quota`, as its own call shows it, where it is known")
+    ] = False
 
 
 class LanesQuery(PageQuery):

@@ -12,6 +12,7 @@ from fairlane.gateway.openai import rate_limits
 from fairlane.quotas.audit import Note
 from fairlane.quotas.limits import LIMIT_NAMES, Limits
 from fairlane.quotas.tenants import Tenant, TenantNotFound, VersionConflict
+from fairlane.store.errors import STORE_ERRORS
 
 Done = TypeVar("Done")
 
@@ -39,9 +40,10 @@ async def list_tenants(call: Call, query: TenantsQuery) -> Page[TenantView]:
     shown = page(found, query.limit, tenant_view, lambda tenant: tenant.id)
     for start in range(0, len(shown["data"]) if query.quota else 0, QUOTAS_AT_ONCE):
         some = slice(start, start + QUOTAS_AT_ONCE)
-        quotas = await asyncio.gather(*[_quota(call, tenant) for tenant in found[: query.limit][some]])
+        quotas = await asyncio.gather(*[_known_quota(call, tenant) for tenant in found[: query.limit][some]])
         for view, quota in zip(shown["data"][some], quotas, strict=True):
-            view["quota"] = quota
+            if quota is not None:
+                view["quota"] = quota
     return shown
 
 
@@ -169,6 +171,14 @@ async def _its_quota(call: Call, tenant: Tenant) -> QuotaView:
     """The answer to a call on one tenant's quota."""
     call.tag(router.of_version(tenant.version))
     return await _quota(call, tenant)
+
+
+async def _known_quota(call: Call, tenant: Tenant) -> QuotaView | None:
+    """None: a store that says something of it does not answer."""
+    try:
+        return await _quota(call, tenant)
+    except STORE_ERRORS:
+        return None
 
 
 async def _quota(call: Call, tenant: Tenant) -> QuotaView:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from fairlane.gateway.openapi.record_descriptions import RECORD_PROPERTIES
 
 _UNUSED = "OpenAI's field, always null here"
+_DRAWN = "absent: as the model's `default_sampling` says"
 _EARLIER = "OpenAI's field, always null or empty"
 _HINT = "The caller's own word, for its own use: it changes nothing"
 
@@ -175,6 +176,13 @@ PROPERTIES: Mapping[str, str] = {
     "max_images_per_1_minute": _UNUSED,
     "ModelObject.exact": "Tokens are counted as they were drawn; false: as this model's tokenizer spells the text",
     "TenantView.quota": "Its limits as they stand; only where a list was asked for it",
+    "DefaultSampling.min_p": "As in a request",
+    "DefaultSampling.repetition_penalty": "As in a request",
+    "DefaultSampling.temperature": "As in a request",
+    "DefaultSampling.top_k": "As in a request",
+    "DefaultSampling.top_p": "As in a request",
+    "ResponseObject.temperature": "That its tokens were drawn at",
+    "ResponseObject.top_p": "That its tokens were drawn by",
     "ModelObject.default_sampling": "How its authors draw tokens, where a request does not say",
     "max_model_len": "As `context_length`: vLLM's name",
     "max_output_tokens": "Output tokens of one request, all choices together",
@@ -190,7 +198,7 @@ PROPERTIES: Mapping[str, str] = {
     "ExplainView.message": "As the refusal would say it; null where it would be admitted",
     "messages": "The conversation, oldest first",
     "metadata": _HINT,
-    "min_p": "Leave out tokens less likely than this share of the likeliest one",
+    "min_p": f"Leave out tokens less likely than this share of the likeliest one; {_DRAWN}",
     "min_tokens": "Output tokens before the choice may end",
     "model": "The model's name",
     "month": "As 2026-11",
@@ -252,7 +260,7 @@ PROPERTIES: Mapping[str, str] = {
     "refusal": "OpenAI's field, always null here",
     "Message.refusal": _EARLIER,
     "remaining": "What is left of it",
-    "repetition_penalty": "Below 1 more, above 1 less of what stands in prompt and output",
+    "repetition_penalty": f"Below 1 more, above 1 less of what stands in prompt and output; {_DRAWN}",
     "requested": "What the request asked for",
     "requests": "How many requests",
     "requests_per_minute": "Requests in any 60 seconds",
@@ -291,7 +299,7 @@ PROPERTIES: Mapping[str, str] = {
     "stream_options": "How a stream is told; needs `stream`",
     "system_fingerprint": "Changes with what the model computes: same fingerprint and seed, same output",
     "target": "What was changed: a tenant, or a key as `tenant/key`",
-    "temperature": "0: always the likeliest token; absent: as the model's `default_sampling` says, else 1",
+    "temperature": f"0: always the likeliest token; {_DRAWN}, else 1",
     "tenant": "Id of its tenant",
     "text": "What the model says",
     "text_offset": "Where each token begins, in characters of the choice",
@@ -308,10 +316,10 @@ PROPERTIES: Mapping[str, str] = {
     "tokens_per_s": "Output tokens that it makes in a second",
     "WorkerView.tokens_per_s": "The same by lane",
     "tool_call_id": "Which call this message answers",
-    "top_k": "Draw from so many of the likeliest tokens; 0 or -1: from all",
+    "top_k": f"Draw from so many of the likeliest tokens; 0 or -1: from all; {_DRAWN}",
     "top_logprobs": "Log-probabilities of the likeliest tokens in each place",
     "ChatBody.top_logprobs": "Of how many of the likeliest tokens, beside the chosen one; needs `logprobs`",
-    "top_p": "Draw from the likeliest tokens that come to this share together",
+    "top_p": f"Draw from the likeliest tokens that come to this share together; {_DRAWN}",
     "prices": "Of the rows that fit, model and lane go before model, that before lane, that before any",
     "tenants": "Each that used something",
     "total": "All of it together",

@@ -342,7 +342,8 @@ def _exceeded_param(status: LimitStatus, ask: Ask, plan: Plan) -> str | None:
 def _limit_denied(denied: Denied, exceeded_param: str | None, ask: Ask) -> ApiError:
     block = LimitBlock.of(denied.status, denied.requested)
     param = exceeded_param if denied.kind == "exceeds" else None
-    return errors.limit_denied(denied.kind, block, denied.retry_after_s, param, in_part=ask.quantum is not None)
+    in_part = ask.quantum is not None and ask.max_output_tokens > 1
+    return errors.limit_denied(denied.kind, block, denied.retry_after_s, param, in_part=in_part)
 
 
 def _access_denied(denied: AccessDenied) -> ApiError:

@@ -6,6 +6,7 @@ job's arrival as the store's clock saw it, so no two machines' clocks are ever c
 is lost to its own request, and does not stop the stream for the others.
 """
 
+import hashlib
 import logging
 from collections.abc import Callable, Iterable
 from enum import StrEnum
@@ -398,8 +399,10 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def system_fingerprint(self) -> str:
-        """The fingerprint as OpenAI's answers have one."""
-        return f"fp_{self.fingerprint[:12]}"
+        """As OpenAI's answers have one: with this, a seed and a request the same, the output is the same."""
+        drawn = repr(sorted(self.usual_draw.items())) if self.usual_draw else ""
+        whole = hashlib.sha256((self.fingerprint + drawn).encode()).hexdigest() if drawn else self.fingerprint
+        return f"fp_{whole[:12]}"
 
     def __repr__(self) -> str:
         return f"ModelCard({self.model}, context_length={self.context_length})"

@@ -28,7 +28,7 @@ def open_engine(settings: WorkerSettings) -> OpenedEngine:
     files = resolve(settings.model, settings.models_directory)
     if is_embedder(files.directory):
         return open_embedder(settings, files)
-    card, grammars = _with_grammars(model_card(files))
+    card, grammars = _with_grammars(model_card(files, draws=section.generation_config))
     with ThreadPoolExecutor(1) as aside:  # reading the weights takes no time of those who load them
         weights = aside.submit(weights_digest, files.directory)
         engine, precision = build_engine(

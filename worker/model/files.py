@@ -44,7 +44,7 @@ _MOST_HEADER_BYTES = 100 * 2**20
 _GENERATION = "generation_config.json"
 _DRAWN = {
     "temperature": (0.0, 2.0),
-    "top_p": (1e-6, 1.0),
+    "top_p": (0.0, 1.0),
     "top_k": (0, 2**31 - 1),
     "min_p": (0.0, 1.0),
     "repetition_penalty": (0.01, 10.0),
@@ -122,8 +122,9 @@ def resolve(setting: str, models_dir: Path, *, with_weights: bool = True) -> Mod
     return ModelFiles(name, _checked_directory(_from_hub(hub["repository"], patterns=wanted), models_dir))
 
 
-def model_card(files: ModelFiles) -> ModelCard:
-    """Everything that a gateway needs of the model; the same on every machine with these files. Raises ModelError."""
+def model_card(files: ModelFiles, *, draws: bool = True) -> ModelCard:
+    """Everything that a gateway needs of the model; the same on every machine with these files. `draws`: and how its
+    authors draw tokens. Raises ModelError."""
     from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
     with reading(files.name):
@@ -150,7 +151,7 @@ def model_card(files: ModelFiles) -> ModelCard:
         bos_token=tokenizer.bos_token,
         eos_token=tokenizer.eos_token,
         response_template=_response_template(files.directory),
-        drawn=_drawn(files),
+        drawn=(_drawn(files) if draws else {}) or UNSET,
     )
 
 
@@ -179,23 +180,28 @@ def _response_template(directory: Path) -> str | UnsetType:
     return json.dumps(found, sort_keys=True, ensure_ascii=False) if isinstance(found, dict) else UNSET
 
 
-def _drawn(files: ModelFiles) -> dict[str, int | float] | UnsetType:
+def _drawn(files: ModelFiles) -> dict[str, int | float]:
     """How the model's authors draw tokens; as in vLLM, whatever they say of `do_sample`, which is transformers' own.
 
-    Read as it stands: a `GenerationConfig` has defaults that no author chose. Raises ModelError.
+    Read as it stands: a `GenerationConfig` has defaults that no author chose. What no request could ask for is left
+    out with a warning: it must not keep a model from being served.
     """
     file, usual = files.directory / _GENERATION, Sampling()
-    stated = _read_json(file) if file.is_file() else {}
+    with reading(files.name):
+        stated = _read_json(file) if file.is_file() else {}
+    if stated.get("top_p") == 0 and stated["top_p"] is not False:  # the likeliest token, as in a request
+        stated |= {"top_p": None, "top_k": 1}
     drawn: dict[str, int | float] = {}
     for name, (least, most) in _DRAWN.items():
         value = stated.get(name)
         if value in (None, getattr(usual, name)) or (name == "top_k" and value == -1):
             continue
-        is_number = isinstance(value, int) if name == "top_k" else isinstance(value, int | float)
-        if not is_number or not least <= value <= most:
-            raise ModelError(f"model {files.name}: `{name}` in {_GENERATION} is {value!r}, not {least} to {most}")
-        drawn[name] = value
-    return drawn or UNSET
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not least <= value <= most or (name == "top_k" and value != int(value)):
+            _log.warning("model %s: %s of %s is left out: not %s to %s", files.name, name, _GENERATION, least, most)
+            continue
+        drawn[name] = int(value) if name == "top_k" else value
+    return drawn
 
 
 def _token_ids(*found: int | list[int] | None) -> tuple[int, ...]:

@@ -36,6 +36,7 @@ APIS: Mapping[EngineKind, Callable[[str, str | None, str | None], Api]] = {
 """By URL, key, and the name of a model there."""
 WATCHED: frozenset[EngineKind] = frozenset({"vllm"})
 """Those that say what they are for nothing, all the time."""
+SGLANG_MOST_PENALTY = 2.0
 MOST_BLOCKS_EACH = 512
 """Of a sequence, where the server does not say how it keeps KV: coarser ones then."""
 
@@ -46,7 +47,8 @@ def open_engine(settings: WorkerSettings) -> OpenedEngine:
     api = APIS[section.engine](str(section.engine_url), section.engine_key, section.engine_model)
     facts = asyncio.run(_facts(api))
     named = settings.model if settings.model != DEFAULT_MODEL or not facts.root else facts.root
-    card = _card(model_card(resolve(named, settings.models_directory, with_weights=False)), facts, section.engine)
+    files = resolve(named, settings.models_directory, with_weights=False)
+    card = _card(model_card(files, draws=section.generation_config), facts, section.engine)
     sequences = min(section.max_sequences, facts.sequences or section.max_sequences)
     told, facts = facts, _with_room(facts, card.context_length, sequences)
     log.info("%s %s serves %s: %d blocks of %d tokens", section.engine, facts.version, *_sizes(facts))
@@ -118,5 +120,14 @@ def _card(card: ModelCard, facts: Facts, kind: EngineKind) -> ModelCard:
         fingerprint=fingerprint,
         exact=UNSET if facts.is_exact else False,
         lacks=facts.lacks or UNSET,
-        drawn={name: value for name, value in card.usual_draw.items() if name not in facts.lacks} or UNSET,
+        drawn=_drawn(card, facts, kind) or UNSET,
     )
+
+
+def _drawn(card: ModelCard, facts: Facts, kind: EngineKind) -> dict[str, int | float]:
+    """How the model's authors draw, as far as the server can."""
+    drawn = {name: value for name, value in card.usual_draw.items() if name not in facts.lacks}
+    if kind == "sglang" and drawn.get("repetition_penalty", 1.0) > SGLANG_MOST_PENALTY:
+        log.warning("repetition_penalty of generation_config.json is left out: SGLang takes none above 2")
+        del drawn["repetition_penalty"]
+    return drawn

@@ -283,6 +283,25 @@ STATUSES = st.lists(
 )
 
 
+@pytest.mark.parametrize(
+    ("name", "figure", "used", "told"),
+    [
+        ("tokens_per_minute", 600, 595, " 11 asked for to begin with, 595 used "),
+        ("tokens_per_minute", 100, 0, " 510 asked for, 0 used "),
+        ("max_output_tokens", 100, 0, " 500 asked for, 0 used "),
+        ("requests_per_minute", 1, 1, " 1 asked for, 1 used "),
+    ],
+)
+def test_a_refusal_says_whether_a_part_or_the_whole_was_asked_for(name: str, figure: int, used: int, told: str) -> None:
+    status = LimitStatus(
+        name=name, scope="tenant", limit=figure, used=used, reserved=0, resets_at=None, reset_after_s=0.0
+    )
+    refusal = limit_refusal([status], Demand(input=10, ceiling=500, choice=1, choices=1), in_part=True)
+
+    assert refusal is not None
+    assert told in refusal.message
+
+
 @given(statuses=STATUSES, prompt=st.integers(0, 40), output=st.integers(1, 40))
 def test_a_refusal_names_a_limit_that_is_really_short(statuses: list[LimitStatus], prompt: int, output: int) -> None:
     demand = Demand(input=prompt, ceiling=output, choice=output, choices=1)

@@ -108,13 +108,16 @@ async def test_while_a_request_is_paused_new_ones_are_refused_and_it_goes_on_fir
     await served.paused()
 
     refused = await served.post(COMPLETIONS, {**ENDLESS, "max_tokens": 1})
+    longer = await served.post(COMPLETIONS, {**ENDLESS, "max_tokens": 2})
     await forget_minute(served.store, "acme")
     await until(lambda: len(served.worker.produced[job]) > 15)
     old.cancel()
     await served.landed()
 
     assert error_of(refused) == (429, "rate_limit_exceeded")
-    assert " asked for to begin with, " in refused.json()["error"]["message"]
+    assert "to begin with" not in refused.json()["error"]["message"]
+    assert error_of(longer) == (429, "rate_limit_exceeded")
+    assert " asked for to begin with, " in longer.json()["error"]["message"]
     assert refused.headers["retry-after"]
     assert (await used(served, "tokens_per_minute"))[1] == 0
 

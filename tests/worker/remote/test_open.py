@@ -58,6 +58,14 @@ def test_what_a_server_does_not_take_is_no_usual_draw_of_its_model(
         assert engine.card.usual_draw == drawn
 
 
+def test_a_penalty_that_sglang_refuses_is_no_usual_draw(tmp_path: Path) -> None:
+    files = write_tiny_model(tmp_path / "tiny")
+    (files / "generation_config.json").write_text('{"temperature": 0.6, "repetition_penalty": 2.5}')
+
+    with SglangStandIn(slots=6, blocks=64, block_size=4) as server, opened(server, "sglang", files) as engine:
+        assert engine.card.usual_draw == {"temperature": 0.6}
+
+
 @pytest.mark.parametrize(("owner", "sequences"), [("llamacpp", 8), ("strict", SEQUENCES)])
 def test_blocks_of_a_server_that_says_nothing_of_them_suffice(files: Path, owner: str, sequences: int) -> None:
     with OpenAiStandIn(owner=owner) as server, opened(server, "openai", files) as engine:

@@ -15,7 +15,8 @@ const EVERY_MS = 5000;
 const share = ([, limit]) => (limit.limit > 0 ? (limit.used + limit.reserved) / limit.limit : 1);
 
 function tightest({ quota }) {
-  const [found] = Object.entries(quota?.limits ?? {}).filter(([name]) => isCounted(name)).sort((a, b) => share(b) - share(a));
+  if (!quota) return h("span", { class: "muted" }, "unknown");
+  const [found] = Object.entries(quota.limits).filter(([name]) => isCounted(name)).sort((a, b) => share(b) - share(a));
   if (!found) return h("span", { class: "muted" }, "no limit");
   return h("div", { class: "tight" }, h("span", { class: "muted" }, words(found[0])), limitMeter(...found));
 }
