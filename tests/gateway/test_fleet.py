@@ -101,6 +101,26 @@ async def test_a_card_that_cannot_be_read_is_left_out() -> None:
     assert fleet_cache.models == {}
 
 
+class GarbledRegistry(HandRegistry):
+    """Which has a card that does not decode."""
+
+    async def models(self) -> dict[str, ModelEntry]:
+        return {**await super().models(), "garbled": ModelEntry(queue_name("garbled", BROKEN), BROKEN)}
+
+    async def card(self, sha256: str) -> ModelCard | None:
+        if sha256 == BROKEN:
+            msgspec.convert({"model": 1}, ModelCard)
+        return await super().card(sha256)
+
+
+async def test_a_card_that_does_not_decode_keeps_no_other_from_being_known(caplog: pytest.LogCaptureFixture) -> None:
+    fleet_cache = await looked(GarbledRegistry())
+    await fleet_cache.refresh()
+
+    assert [*fleet_cache.models] == ["tiny"]
+    assert len([record for record in caplog.records if BROKEN in record.message]) == 1
+
+
 @pytest.mark.parametrize(
     ("template", "told"),
     [
