@@ -34,7 +34,7 @@ check: $(VENV)/.dev ## Lint, types and import rules
 	$(BIN)/lint-imports
 
 unit: $(VENV)/.dev $(VENV)/.tools ## The whole suite
-	$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 20
 
 attack: $(VENV)/.dev ## The attacks of docs/security.md on a server of its own: minutes
 	$(BIN)/python -m tests.system.attacks
