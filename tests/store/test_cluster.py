@@ -185,11 +185,13 @@ async def test_while_a_slot_moves_key_by_key_its_budgets_are_not_touched(masters
         with pytest.raises(StoreUnavailable):
             await quotas.reserve(ask(f"more-{number}", root=root, tenant=root))
     found = await tenants.get(root)  # one key, wherever it is now
+    listed = [tenant.id for tenant in await tenants.list()]
     await store.patient.set(f"{keyspace.of_root(root)}new", "there")
     masters.move_keys(slot_of(root), source, target)
     masters.end_move(slot_of(root), source, target)
 
     assert found is not None
+    assert root in listed
     assert await store.patient.get(f"{keyspace.of_root(root)}new") == b"there"
     assert store.breaker.is_whole
     (status,) = await quotas.statuses(root, root)
