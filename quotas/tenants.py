@@ -187,6 +187,11 @@ class Tenant:
         return dataclasses.replace(tenant, default_lane=tenant.lanes[0])
 
 
+def _found(document: str | None, state: str, version: str) -> Tenant | None:
+    """A tenant from its record, where there is one."""
+    return None if document is None else decode_tenant(document, state, version)
+
+
 def decode_tenant(document: str, state: str, version: str) -> Tenant:
     """A tenant from its record."""
     return dataclasses.replace(
@@ -358,13 +363,10 @@ class TenantStore:
         """As `_read`, in one packet with others. Where scripts are not run just now, as in a slot of a cluster that
         moves, on its own."""
         try:
-            read = await self._database.run("tenant_read", keyspace.of_root(root), tenant_id)
+            return _found(*await self._database.run("tenant_read", keyspace.of_root(root), tenant_id))
         except StoreUnavailable:
             return await self._read(tenant_id, root)
-        document, state, version = read
-        return None if document is None else decode_tenant(document, state, version)
 
     async def _read(self, tenant_id: str, root: str) -> Tenant | None:
         record = keyspace.of_root(root) + keyspace.tenant_level(tenant_id)
-        document, state, version = await self._database.call("HMGET", record, "doc", "state", "version")
-        return None if document is None else decode_tenant(document, state, version)
+        return _found(*await self._database.call("HMGET", record, "doc", "state", "version"))
