@@ -30,7 +30,6 @@ from fairlane.gateway.api.files import FileParts
 from fairlane.gateway.api.generate import Bounds, Generate, Parts
 from fairlane.gateway.api.health import Health
 from fairlane.gateway.api.models import ListModels, ShowLimits, ShowModel
-from fairlane.gateway.api.response_socket import RespondOnSocket
 from fairlane.gateway.api.responses import Compact, ForgetResponse, ListInputItems, Respond, ShowResponse
 from fairlane.gateway.api.tokenize import AnswerText, TextAnswers
 from fairlane.gateway.console import routes as console_routes
@@ -82,8 +81,8 @@ def create_app(resources: Resources) -> Starlette:
     of_lines: dict[str, ASGIApp] = {**endpoints, responses.PATH: Respond(events, kept, seals, may_store=False)}
     texts = TextAnswers(resources.fleet_cache, resources.body_room)
 
-    def guarded(path: str, endpoint: ASGIApp) -> ASGIApp:
-        wrapped = TenantMiddleware(
+    def tenant(method: str, path: str, endpoint: ASGIApp) -> Route:
+        guarded = TenantMiddleware(
             endpoint,
             path,
             authenticator=resources.authenticator,
@@ -93,10 +92,7 @@ def create_app(resources: Resources) -> Starlette:
             refusal=resources.refusal,
             refused=resources.refused,
         )
-        return DegradedMiddleware(wrapped, resources.missing)
-
-    def tenant(method: str, path: str, endpoint: ASGIApp) -> Route:
-        return Route(path, guarded(path, endpoint), methods=[method])
+        return Route(path, DegradedMiddleware(guarded, resources.missing), methods=[method])
 
     def once(path: str, kind: Kind[Any], endpoint: ASGIApp) -> ASGIApp:
         bounds, prompts = events.bounds, kind.most_prompts
@@ -109,17 +105,6 @@ def create_app(resources: Resources) -> Starlette:
             most_prompts=prompts,
             error_frame=kind.error_frame,
         )
-
-    section = resources.settings.gateway
-    on_socket = RespondOnSocket(
-        events,
-        kept,
-        seals,
-        lambda endpoint: guarded(responses.PATH, endpoint),
-        section.cors_origins,
-        idle_s=section.websocket_idle_s,
-        age_s=section.websocket_age_s,
-    )
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -137,7 +122,6 @@ def create_app(resources: Resources) -> Starlette:
                 responses.COMPACT_PATH,
                 once(responses.COMPACT_PATH, responses.COMPACT, Compact(events, kept, seals)),
             ),
-            tenant("GET", responses.PATH, on_socket),
             tenant("GET", responses.ONE_PATH, ShowResponse(kept)),
             tenant("DELETE", responses.ONE_PATH, ForgetResponse(kept)),
             tenant("GET", responses.ITEMS_PATH, ListInputItems(kept)),
@@ -300,10 +284,14 @@ def _admin(resources: Resources) -> AdminParts:
 
 
 async def _routing_error(request: Request, error: Exception) -> Response:
-    """What the router refuses: an unknown path, a method that a path does not take."""
+    """Answer what the router refuses: an unknown path, a method that a path does not take, a WebSocket handshake."""
     assert isinstance(error, HTTPException)  # noqa: S101 - it is registered for these alone
     told = errors.of_http_exception(error)
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED and "sec-websocket-key" in request.headers:
+        told = errors.websocket_not_supported()
     response = errors.response(told, path=request.url.path, request_id=request.state.request_id)
+    if told.status == HTTPStatus.UPGRADE_REQUIRED:  # the one status that has Codex go on with a POST at once
+        response.headers.update({"upgrade": "HTTP/1.1", "connection": "upgrade"})
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         asked = {"type": "http", "method": request.method, "path": request.url.path, "root_path": ""}
         response.headers["allow"] = ", ".join(sorted(_methods(request.app.routes, asked)))

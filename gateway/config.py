@@ -138,10 +138,6 @@ class GatewaySection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Of a response that is kept, with the conversation that it answers; a longer one is not."""
     responses_kept_bytes: ByteSize = ByteSize(64 * 2**20)
     """Of all responses of one tenant that the store keeps, compressed; beyond it the oldest go."""
-    websocket_idle_s: Seconds = 600.0
-    """A WebSocket whose client says nothing for so long, and is not being answered, is closed."""
-    websocket_age_s: Seconds = 3_600.0
-    """A WebSocket that is open for so long takes no further message."""
     grace_s: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 30.0
     """After SIGTERM, streams may finish for so long; then they end with an error that says so."""
     usage_days: Annotated[int, msgspec.Meta(ge=31, le=10_000)] = 400

@@ -25,8 +25,6 @@ Code = Literal[
     "invalid_request_error",
     "context_length_exceeded",
     "request_exceeds_limit",
-    "previous_response_not_found",
-    "websocket_connection_limit_reached",
     "invalid_api_key",
     "invalid_token",
     "token_expired",
@@ -51,6 +49,7 @@ Code = Literal[
     "tenant_has_children",
     "precondition_failed",
     "request_too_large",
+    "websocket_not_supported",
     "headers_too_large",
     "rate_limit_exceeded",
     "concurrency_limit_exceeded",
@@ -98,8 +97,6 @@ TABLE: Mapping[Code, Rule] = {
     "invalid_request_error": Rule(400, "invalid_request_error", Retry.NEVER),
     "context_length_exceeded": Rule(400, "invalid_request_error", Retry.NEVER),
     "request_exceeds_limit": Rule(400, "invalid_request_error", Retry.NEVER),
-    "previous_response_not_found": Rule(400, "invalid_request_error", Retry.NEVER),
-    "websocket_connection_limit_reached": Rule(400, "invalid_request_error", Retry.NEVER),
     "invalid_api_key": Rule(401, "invalid_request_error", Retry.NEVER),
     "invalid_token": Rule(401, "invalid_request_error", Retry.NEVER),
     "token_expired": Rule(401, "invalid_request_error", Retry.NEVER),
@@ -124,6 +121,7 @@ TABLE: Mapping[Code, Rule] = {
     "tenant_has_children": Rule(409, "invalid_request_error", Retry.NEVER),
     "precondition_failed": Rule(412, "invalid_request_error", Retry.NEVER),
     "request_too_large": Rule(413, "invalid_request_error", Retry.NEVER),
+    "websocket_not_supported": Rule(426, "invalid_request_error", Retry.NEVER),
     "headers_too_large": Rule(431, "invalid_request_error", Retry.NEVER),
     "rate_limit_exceeded": Rule(429, "rate_limit_error", Retry.LATER),
     "concurrency_limit_exceeded": Rule(429, "rate_limit_error", Retry.LATER),
@@ -152,6 +150,7 @@ _ANTHROPIC_TYPES: Mapping[int, str] = {
     409: "invalid_request_error",
     412: "invalid_request_error",
     413: "request_too_large",
+    426: "invalid_request_error",
     429: "rate_limit_error",
     431: "request_too_large",
     500: "api_error",
@@ -345,6 +344,12 @@ def request_too_large(max_bytes: int) -> ApiError:
 def headers_too_large(max_bytes: int) -> ApiError:
     """The request line and headers, or what stands between the parts of a body, are over the limit."""
     return ApiError(f"The headers are larger than {max_bytes} bytes.", "headers_too_large")
+
+
+def websocket_not_supported() -> ApiError:
+    """The client asks for a WebSocket where only a POST is served."""
+    message = "WebSockets are not served here: send a POST, with `stream: true` for server-sent events."
+    return ApiError(message, "websocket_not_supported")
 
 
 def request_timeout(timeout_s: float) -> ApiError:

@@ -3,7 +3,7 @@
     generate.py      one request that produces tokens: read, prepare, submit, stream; open it first
     completions.py   what differs between chat and plain completions
     messages.py      what is Anthropic's: messages, and the count of their tokens
-    responses.py     the Responses API; response_socket.py: the same on a WebSocket
+    responses.py     the Responses API
     embeddings.py    what is embedders': a vector for each input
     recording.py     what generation tells the records of requests
     requests.py      GET /v1/requests/{id}: what became of one, and why

@@ -4,13 +4,12 @@
     ports.py         sockets, and how connections are accepted
     protocol.py      a connection's life, drawn in its first lines: open it first
     limits.py patience.py   what it may send and how slowly, and how long it may take nothing of its answer
-    upgrade.py       requests that wish for another protocol
+    upgrade.py       requests that ask to upgrade: served in HTTP/1.1
     connections.py   how many connections an address and a tenant may have, and how many heads in the making
     body.py          reading a JSON body within bounds
     multipart.py     reading a form with a file as it comes
     body_budget.py   bytes of bodies in flight, by tenant and process, and giving memory back
     disconnect.py    how a request hears that its client has left
-    websocket.py     a connection that goes on as a WebSocket
     response.py sse.py   writing answers, whole and streamed
     static.py        files that browsers load
     refusals.py      what is refused before the application sees it

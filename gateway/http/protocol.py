@@ -10,8 +10,8 @@ The life of a connection, request by request:
        └ here: bytes, number, time
 
 A refusal is answered with our error JSON, then the client may go on sending for `linger_s` without being listened to:
-closing at once would reset the connection and destroy the answer on its way. Requests that wish for another protocol:
-`upgrade.py`.
+closing at once would reset the connection and destroy the answer on its way. A request that asks to upgrade is served
+in HTTP/1.1 (`upgrade.py`).
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from fairlane.gateway.errors import ApiError, headers_too_large, invalid, request_timeout
-from fairlane.gateway.http import body_budget, connections, response, websocket
+from fairlane.gateway.http import body_budget, connections, response
 from fairlane.gateway.http.body_budget import BodyBudget, BodyHold
 from fairlane.gateway.http.connections import Crowd, Heads, Place, forwarded_for
 from fairlane.gateway.http.disconnect import STATE, Disconnect
@@ -33,8 +33,7 @@ from fairlane.gateway.http.limits import HttpLimits
 from fairlane.gateway.http.patience import Patience
 from fairlane.gateway.http.refusals import Malformed, answer_bytes, refusal_of
 from fairlane.gateway.http.response import Answer
-from fairlane.gateway.http.upgrade import plain_head, wishes_websocket
-from fairlane.gateway.http.websocket import MAX_EARLY_BYTES, Offer, WebSocket
+from fairlane.gateway.http.upgrade import plain_head
 from fairlane.scheduler.protocol.settings import Networks
 
 PROBES = frozenset({b"/healthz", b"/health", b"/readyz"})
@@ -110,9 +109,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         """Nor is it here, but what came before is answered."""
         self._data = b""
         """The last that came."""
-        self._wishes_upgrade = False
-        self._offer: Offer | None = None
-        """The request that is answered wishes for a WebSocket: what comes behind it may be frames."""
+        self._asks_upgrade = False
         self._deadline: asyncio.TimerHandle | None = None
         self._patience: Patience | None = None
         """With a client that takes nothing."""
@@ -185,11 +182,6 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         if self._is_deaf or self._is_last:
             self._hear_slowly()
             return
-        if self._offer is not None:
-            self._offer.early += data
-            if len(self._offer.early) > MAX_EARLY_BYTES:
-                self.flow.pause_reading()
-            return
         if self._is_silent:
             self._is_silent = False
             self._expect_within(self.limits.header_timeout_s)
@@ -237,11 +229,9 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         if self._refusal is not None:
             raise ValueError("refused")  # stops the parser, which leads to send_400_response
         if self.parser.should_upgrade():
-            self._wishes_upgrade = True
+            self._asks_upgrade = True
             return
         self.scope["state"][STATE], self.scope["state"][connections.STATE] = self._disconnect, self._place
-        if self._offer is not None:
-            self.scope["state"][websocket.STATE] = self._offer
         super().on_headers_complete()
         self.headers = [*self.headers]  # uvicorn adds trailers to them, which are no headers
         if self.pipeline:
@@ -266,7 +256,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """The request is whole; what comes next is another."""
-        if self._wishes_upgrade:
+        if self._asks_upgrade:
             return
         self._awaits_headers = True
         self._received_bytes = self._body_bytes = 0
@@ -279,13 +269,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         """The request is answered. A body that the answer did not wait for may end now, but not go on for ever."""
         if self._is_deaf:
             return  # nor is what waits behind it served
-        offer, self._offer = self._offer, None
-        if offer is not None and offer.accepted is not None and not self.transport.is_closing():
-            self._go_on_as_websocket(offer)
-            return
         super().on_response_complete()
-        if offer is not None and offer.early:  # it was refused, and all goes on in HTTP
-            self.loop.call_soon(self.data_received, offer.early)
         if self.transport.is_closing() or self.is_answering():
             return
         if not self._awaits_headers:
@@ -299,28 +283,14 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         return False  # not by uvicorn's means
 
     def _unsupported_upgrade_warning(self) -> None:
-        """The parser has stopped at a request that wishes for another protocol: read it again as HTTP/1.1."""
-        wish = cast(httptools.HttpParserUpgrade, sys.exception())  # uvicorn calls this while handling it
-        end_of_head: int = wish.args[0]
+        """The parser has stopped at a request that asks to upgrade: read it again as plain HTTP/1.1."""
+        stopped = cast(httptools.HttpParserUpgrade, sys.exception())  # uvicorn calls this while handling it
+        end_of_head: int = stopped.args[0]
         head = plain_head(self.parser.get_method(), self.url, self.parser.get_http_version(), self.headers)
-        self._wishes_upgrade, self._awaits_headers = False, True
-        rest, is_next = self._data[end_of_head:], not self.is_answering() and not self.pipeline
-        if is_next and wishes_websocket(self.parser.get_method(), self.parser.get_http_version(), self.headers):
-            self._offer, rest = Offer(self.headers), b""
-            self._offer.early = self._data[end_of_head:]
+        self._asks_upgrade, self._awaits_headers = False, True
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's own
-        self._read(head + rest)
-
-    def _go_on_as_websocket(self, offer: Offer) -> None:
-        """The 101 is on its way: this protocol hears no more of its connection."""
-        assert offer.accepted is not None  # noqa: S101 - it was looked at
-        self._expect_nothing()
-        self._trust()
-        self.connections.discard(self)
-        place, self._place = self._place, None
-        self._let_go()
-        WebSocket(cast(websocket.Carrier, self), place, *offer.accepted).begin(offer.early)
+        self._read(head + self._data[end_of_head:])
 
     def send_400_response(self, msg: str) -> None:
         """The parser gave up: on our refusal, or on bytes that are no HTTP."""

@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError
 
 from fairlane.gateway.errors import invalid
 from fairlane.gateway.grammar.structure import ANY_OBJECT, Structure
-from fairlane.gateway.openai.fields import Fields, Hint, Off, On, Text
+from fairlane.gateway.openai.fields import Fields, Hint, Off, Text
 from fairlane.gateway.openai.neutral import Neutral
 from fairlane.gateway.openai.requests import ChatRequest, Effort, draw_of
 from fairlane.gateway.openai.response_items import (
@@ -123,16 +123,6 @@ class ResponseBody(Fields):
     prompt_cache_key: Hint | None = None
 
 
-NEUTRAL_MESSAGE: Neutral = {**NEUTRAL_RESPONSE, "generate": (True,)}
-
-
-class CreateMessage(ResponseBody):
-    """The same as a message on a WebSocket, which is always answered with events."""
-
-    type: Literal["response.create"]
-    stream: On | None = None
-
-
 class ResponseRequest(ChatRequest, frozen=True, kw_only=True):
     """A valid `POST /v1/responses`."""
 
@@ -171,21 +161,16 @@ def parse_response(
     *,
     previous: bytes | None = None,
     may_store: bool = True,
-    is_message: bool = False,
     opens: Open | None = None,
 ) -> ResponseRequest:
     """The request that a body holds. `token_ids`: how many there may be in it, though no field of it takes any;
-    `previous`: what is kept of the response that it names; `may_store`: its answer may be kept; `is_message`: it came
-    on a WebSocket; `opens`: the tenant's seal, where there is something to open. Raises ApiError naming the field at
-    fault."""
-    if is_message:
-        asked: ResponseBody = checked(CreateMessage, NEUTRAL_MESSAGE, body, token_ids=token_ids)
-    else:
-        asked = checked(ResponseBody, NEUTRAL_RESPONSE, body, token_ids=token_ids)
+    `previous`: what is kept of the response that it names; `may_store`: its answer may be kept; `opens`: the
+    tenant's seal, where there is something to open. Raises ApiError naming the field at fault."""
+    asked = checked(ResponseBody, NEUTRAL_RESPONSE, body, token_ids=token_ids)
     if asked.store and not may_store:
         raise invalid("store", "`store` must be false: a batch's answers stand in its output file, and nowhere else.")
     store = may_store and asked.store is not False
-    if asked.stream_options is not None and not (asked.stream or is_message):
+    if asked.stream_options is not None and not asked.stream:
         raise invalid("stream_options", "`stream_options` needs `stream: true`.")
     items = conversation(asked.input, asked.previous_response_id, previous, opens)
     turns = turns_of(items, asked.instructions)
@@ -207,7 +192,7 @@ def parse_response(
         called_as={tool.name: called_as for tool, called_as in told if called_as is not None},
         max_tokens=asked.max_output_tokens,
         max_tokens_param="max_output_tokens",
-        stream=is_message or bool(asked.stream),
+        stream=bool(asked.stream),
         service_tier=asked.service_tier,
         deadline_ms=asked.deadline_ms,
         seed=asked.seed,

@@ -185,15 +185,6 @@ TENANT_API: tuple[Documented, ...] = (
         codes=(*_GENERATION, "not_found"),
     ),
     Documented(
-        method="GET",
-        path="/v1/responses",
-        name="connect_responses",
-        summary="Open a WebSocket for `response.create` messages; a GET without an upgrade is refused",
-        who="tenant",
-        answers={},
-        codes=(*_CHECKED, "origin_not_allowed"),
-    ),
-    Documented(
         method="POST",
         path="/v1/responses/compact",
         name="compact_response",

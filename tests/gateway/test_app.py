@@ -68,6 +68,24 @@ async def test_a_405_lists_all_methods_of_its_path(served: Served) -> None:
     assert {error_of(answer) for answer in answers.values()} == {(405, "method_not_allowed")}
 
 
+async def test_a_web_socket_is_refused_with_the_status_that_has_clients_send_a_post(served: Served) -> None:
+    handshake = {
+        "connection": "Upgrade",
+        "upgrade": "websocket",
+        "sec-websocket-version": "13",
+        "sec-websocket-key": "AAAAAAAAAAAAAAAAAAAAAA==",
+    }
+    async with served.http as client:
+        answers = [await client.get(path, headers=handshake) for path in ("/v1/responses", CHAT)]
+        unasked = await client.get("/v1/responses")
+        served_anyway = await client.get("/healthz", headers=handshake)
+
+    assert {error_of(answer) for answer in answers} == {(426, "websocket_not_supported")}
+    assert {answer.headers["upgrade"] for answer in answers} == {"HTTP/1.1"}
+    assert error_of(unasked) == (405, "method_not_allowed")
+    assert served_anyway.status_code == 200
+
+
 async def test_health_is_told_without_a_key(served: Served) -> None:
     async with served.http as client:
         for path in ("/health", "/healthz", "/ping", "/readyz"):

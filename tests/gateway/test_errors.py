@@ -17,8 +17,6 @@ CONTRACT: dict[int, set[Code]] = {
         "invalid_request_error",
         "context_length_exceeded",
         "request_exceeds_limit",
-        "previous_response_not_found",
-        "websocket_connection_limit_reached",
     },
     401: {
         "invalid_api_key",
@@ -45,6 +43,7 @@ CONTRACT: dict[int, set[Code]] = {
     409: {"idempotency_conflict", "already_exists", "tenant_has_children"},
     412: {"precondition_failed"},
     413: {"request_too_large"},
+    426: {"websocket_not_supported"},
     429: {
         "rate_limit_exceeded",
         "concurrency_limit_exceeded",
