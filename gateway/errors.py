@@ -40,6 +40,7 @@ Code = Literal[
     "origin_not_allowed",
     "role_not_allowed",
     "tenant_suspended",
+    "tenant_deleted",
     "model_not_found",
     "not_found",
     "method_not_allowed",
@@ -98,6 +99,7 @@ TABLE: Mapping[Code, Rule] = {
     "context_length_exceeded": Rule(400, "invalid_request_error", Retry.NEVER),
     "request_exceeds_limit": Rule(400, "invalid_request_error", Retry.NEVER),
     "invalid_api_key": Rule(401, "invalid_request_error", Retry.NEVER),
+    "tenant_deleted": Rule(401, "invalid_request_error", Retry.NEVER),
     "invalid_token": Rule(401, "invalid_request_error", Retry.NEVER),
     "token_expired": Rule(401, "invalid_request_error", Retry.NEVER),
     "token_not_yet_valid": Rule(401, "invalid_request_error", Retry.NEVER),
@@ -304,6 +306,11 @@ def context_length(
 def invalid_api_key() -> ApiError:
     """No key, or none that works; why is not told. Clients tell it from other refusals by OpenAI's own first words."""
     return ApiError("Incorrect API key provided: send `Authorization: Bearer <key>`.", "invalid_api_key")
+
+
+def tenant_deleted() -> ApiError:
+    """The tenant was deleted after this request was let in."""
+    return ApiError("The tenant of this request was deleted.", "tenant_deleted")
 
 
 def invalid_token() -> ApiError:

@@ -54,7 +54,7 @@ class BatchParts:
     drafts: Drafts
     calls: LineCalls
     identity: Callable[[Batch], Awaitable[Identity | None]]
-    """Whose batch it is; None: the tenant or key is no more."""
+    """Whose batch it is; None: its key is no more. Raises ApiError `tenant_deleted`."""
     earlier_runs: Callable[[str, str], Awaitable[tuple[str, ...]]]
     """(root, line name) → reservations of a line's earlier runs, the newest first."""
     over: Callable[[str, Sequence[str]], Awaitable[None]]
@@ -104,6 +104,8 @@ class LineRunner:
         """A heap: when, on the event loop's clock, and the place."""
         self._ended: list[LineEnd] = []
         self._held_until_s = 0.0
+        self.tenant_is_deleted = False
+        """A line found that the batch's tenant was deleted: no further line can run."""
 
     @property
     def is_busy(self) -> bool:
@@ -186,6 +188,9 @@ class LineRunner:
             answer = await self._parts.calls.run(batch.endpoint, line.body, caller, name, run.leave, batch.traceparent)
             return results.answered(batch, run.place, line.custom_id, answer.status, answer.body)
         except ApiError as error:
+            if error.code == "tenant_deleted":  # says nothing against the line: its batch ends without it
+                self.tenant_is_deleted = True
+                return _Refused(RETRY_S)
             if error.status in _PASSING or error.code == "tenant_suspended":
                 return _Refused(min(LONGEST_RETRY_S, error.retry_after_s or RETRY_S))
             if error.status >= 500:

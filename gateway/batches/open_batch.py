@@ -220,6 +220,7 @@ class OpenBatch:
             if exhausted and not runner.is_busy:
                 break
             ended = await runner.step(min(SEGMENT_S, max(0.0, self._batch.expires_at - time.time())))
+            self.is_cancelling = self.is_cancelling or runner.tenant_is_deleted
             since_s = since_s if unwritten else time.monotonic()
             unwritten += ended
             size = sum(len(end.record) for end in unwritten)

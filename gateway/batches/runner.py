@@ -22,6 +22,7 @@ from fairlane.gateway.batches.line_call import LineCalls
 from fairlane.gateway.batches.line_runner import BatchParts
 from fairlane.gateway.batches.open_batch import OpenBatch
 from fairlane.gateway.batches.storage import Drafts, Storage
+from fairlane.gateway.errors import tenant_deleted
 from fairlane.gateway.fleet import FleetCache
 from fairlane.gateway.observability.metrics import Telemetry
 from fairlane.quotas.api_keys import Identity, KeyStore
@@ -222,14 +223,17 @@ class BatchRunner:
         )
 
     async def _identity(self, batch: Batch) -> Identity | None:
-        """Whose batch it is, as of the last TRUSTED_S. Raises StoreUnavailable."""
+        """Whose batch it is, as of the last TRUSTED_S; None: its key is no more. Raises ApiError `tenant_deleted`,
+        StoreUnavailable."""
         who, now_s = (batch.tenant, batch.key_id), time.monotonic()
         seen_s, known = self._identities.get(who, (0.0, None))
         if known is None or now_s - seen_s > TRUSTED_S:
             tenant = await self._tenants.get(batch.tenant)
-            key = None if tenant is None else await self._keys.get(tenant, batch.key_id)
+            if tenant is None:
+                raise tenant_deleted()
+            key = await self._keys.get(tenant, batch.key_id)
             is_open = key is not None and await self._keys.is_open(key)
-            known = Identity(tenant, key) if tenant is not None and key is not None and is_open else None
+            known = Identity(tenant, key) if key is not None and is_open else None
             if len(self._identities) > 2 * self._settings.most_batches:
                 self._identities.clear()
             self._identities[who] = now_s, known

@@ -43,6 +43,7 @@ _ANY_TENANT: tuple[Code, ...] = (
     "endpoint_not_allowed",
     "address_not_allowed",
     "tenant_suspended",
+    "tenant_deleted",
     "issuer_unavailable",
     "quota_store_unavailable",
     "shutting_down",

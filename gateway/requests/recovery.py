@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Protocol
 
-from fairlane.gateway.errors import ApiError, invalid_api_key
+from fairlane.gateway.errors import ApiError, tenant_deleted
 from fairlane.gateway.fleet import FleetCache
 from fairlane.gateway.requests.delivery import Dispatcher
 from fairlane.gateway.requests.request import LiveJob, LiveRequest, job_ids, total
@@ -189,7 +189,7 @@ def _by_root(requests: Iterable[LiveRequest]) -> dict[str, list[str]]:
 def _refusal(request: LiveRequest, tenant: Tenant | None, above: Iterable[Tenant | None]) -> ApiError | None:
     """Why a running request ends, if so. `tenant`: who has its tenant's id now; `above`: the line of its parents."""
     if tenant is None or tenant.created_at != request.tenant_since:
-        return invalid_api_key()
+        return tenant_deleted()
     if tenant.state != "active":
         return ApiError("This tenant is suspended.", "tenant_suspended")
     if any(parent is None or parent.state != "active" for parent in above):

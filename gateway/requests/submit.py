@@ -349,4 +349,4 @@ def _limit_denied(denied: Denied, exceeded_param: str | None, ask: Ask) -> ApiEr
 def _access_denied(denied: AccessDenied) -> ApiError:
     if denied.reason == "suspended":
         return ApiError("This tenant is suspended.", "tenant_suspended")
-    return errors.invalid_api_key()
+    return errors.tenant_deleted() if denied.reason == "deleted" else errors.invalid_api_key()

@@ -210,6 +210,23 @@ async def test_a_cancelled_batch_keeps_what_was_answered(served: Served, monkeyp
     assert (await served.limits()) == {}
 
 
+async def test_a_deleted_tenants_batch_ends_as_cancelled(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its lines that did not run have not failed: nothing was wrong with them."""
+    monkeypatch.setattr(line_runner, "LANDING_S", 0.2)
+    await served.tenant()
+    async with served.sdk() as client:
+        served.worker.limit = 4
+        batch = await begun(client, lines(2) + lines(6, max_tokens=8, ignore_eos=True).replace(b"line-", b"slow-"))
+        await answered(client, batch, 2)
+    await served.resources.tenants.delete("acme")
+    await until(lambda: not served.resources.batch_runner.open_count)
+
+    metrics = await served.metrics()
+    assert 'fairlane_gateway_batches_total{status="cancelled"} 1.0' in metrics
+    assert 'fairlane_gateway_batch_lines_total{outcome="completed"} 2.0' in metrics
+    assert 'fairlane_gateway_batch_lines_total{outcome="failed"}' not in metrics
+
+
 async def test_what_has_not_run_in_the_window_expires(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(line_runner, "LANDING_S", 0.1)
     await served.tenant()

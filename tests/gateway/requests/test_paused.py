@@ -93,7 +93,7 @@ async def test_a_deleted_tenants_ends(served: Served) -> None:
     asking = await paused(served)
     await served.resources.tenants.delete("acme")
 
-    assert error_of(await asking) == (401, "invalid_api_key")
+    assert error_of(await asking) == (401, "tenant_deleted")
     assert await settled(served) == ([("cancelled", 1, 15)], (0, 0))
 
 

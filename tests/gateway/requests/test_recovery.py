@@ -1,6 +1,7 @@
 """What a gateway leaves behind when it is killed: anyone's reaper settles it, once, with what was published."""
 
 import asyncio
+import json
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -196,8 +197,8 @@ async def replace(tenants: TenantStore, tenant_id: str) -> None:
     ("end", "error"),
     [
         (TenantStore.suspend, (403, "tenant_suspended")),
-        (TenantStore.delete, (401, "invalid_api_key")),
-        (replace, (401, "invalid_api_key")),
+        (TenantStore.delete, (401, "tenant_deleted")),
+        (replace, (401, "tenant_deleted")),
     ],
 )
 async def test_the_running_requests_of_a_tenant_that_may_not_go_on_end_with_the_reason(
@@ -213,6 +214,29 @@ async def test_the_running_requests_of_a_tenant_that_may_not_go_on_end_with_the_
 
     assert error_of(answer) == error
     assert [(outcome, output) for outcome, _, output in await served.ledger()] == [("cancelled", 2)]
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "word"),
+    [(TenantStore.suspend, "tenant_suspended", "suspended"), (TenantStore.delete, "tenant_deleted", "deleted")],
+)
+async def test_a_stream_ends_with_what_happened_to_its_tenant(
+    served: Served, end: Callable[[TenantStore, str], Awaitable[object]], code: str, word: str
+) -> None:
+    served.worker.limit = 2
+    headers = {"authorization": f"Bearer {served.keys['acme']}"}
+    async with (
+        served.http as client,
+        client.stream("POST", CHAT, json={**ASKED, "stream": True}, headers=headers) as answer,
+    ):
+        frames = answer.aiter_lines()
+        first = await anext(frames)
+        await end(served.resources.tenants, "acme")
+        rest = [line async for line in frames if line]
+
+    assert first.startswith("data: {")
+    error = json.loads(rest[-1].removeprefix("data: "))["error"]
+    assert (error["code"], word in error["message"]) == (code, True)
 
 
 async def test_the_running_requests_below_a_tenant_that_is_suspended_end_too(served: Served) -> None:
@@ -263,7 +287,7 @@ async def test_an_organisation_whose_budgets_are_away_keeps_no_other_from_its_up
     served.worker.limit = None
 
     assert budgets.renewed[0] == "other"
-    assert error_of(gone) == (401, "invalid_api_key")  # as of a tenant that was deleted
+    assert error_of(gone) == (401, "tenant_deleted")
     assert (await asking[0]).status_code == 200
 
 
