@@ -12,24 +12,53 @@ from fairlane.gateway.console.routes import FILES, FOLDER
 from tests.support.system import browser
 
 ADDRESS = "http://console.test"
+FRAME = """async () => {
+  const add = (parent, tag, fields) => parent.append(Object.assign(document.createElement(tag), fields));
+  const sheets = ["style", "parts", "views"].map((name) => new Promise((onload) => {
+    add(document.head, "link", { rel: "stylesheet", href: `/console/${name}.css`, onload });
+  }));
+  for (const id of ["said", "toasts", "main"]) add(document.body, "div", { id });
+  await Promise.all(sheets);
+  await (await import("/console/session.js")).recognise();
+}"""
 
 
 class ScriptPage:
-    """An empty page that may import the console's modules; `answers` are the admin API's, by path."""
+    """An empty page that may import the console's modules; `answers` are the gateway's, by path."""
 
     def __init__(self, page: Any) -> None:
         self.page = page
         self.answers: dict[str, object] = {}
+        """A document, or a status and a document."""
+        self.changes: list[tuple[str, str]] = []
+        """Method and path of each call that is not a GET."""
         page.route("**/*", self._serve)
         page.goto(f"{ADDRESS}/empty")
 
     def _serve(self, route: Any) -> None:
         path = urlsplit(route.request.url).path
+        if route.request.method != "GET":
+            self.changes.append((route.request.method, path))
         if path in self.answers:
-            route.fulfill(body=json.dumps(self.answers[path]), content_type="application/json")
+            answer = self.answers[path]
+            status, document = answer if isinstance(answer, tuple) else (200, answer)
+            route.fulfill(status=status, body=json.dumps(document), content_type="application/json")
             return
         name, media_type = FILES.get(path, (None, "text/html"))
         route.fulfill(body="" if name is None else (FOLDER / name).read_text(), content_type=media_type)
+
+    def empty(self) -> None:
+        """Start again with an empty page, in which nobody is signed in."""
+        self.changes.clear()
+        self.page.goto("about:blank")
+        self.page.goto(f"{ADDRESS}/empty")
+
+    def show(self, script: str, argument: object = None) -> None:
+        """Run a script on a page that has the console's style and frame, signed in as an owner."""
+        self.answers["/console/session"] = {"operator": {"name": "admin", "role": "owner"}, "oidc": None}
+        self.empty()
+        self.page.evaluate(FRAME)
+        self.page.evaluate(script, argument)
 
 
 @contextmanager

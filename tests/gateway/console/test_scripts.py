@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
+from fairlane.quotas.tenants import Tenant
 from tests.gateway.console.conftest import ScriptPage
+from tests.support.system.browser import CROWDED
 
 pytestmark = pytest.mark.slow
 
@@ -21,6 +23,32 @@ REQUEST = """async (id) => {
   const { request } = await import("/console/views/request.js");
   await request(document.body, { id, signal: new AbortController().signal });
 }"""
+
+VIEW = """async (name) => {
+  const view = await import(`/console/views/${name}.js`);
+  const context = { signal: new AbortController().signal, fields: new URLSearchParams() };
+  void view[name](document.getElementById("main"), context);
+}"""
+WORKER: dict[str, Any] = {
+    "id": "w1",
+    "model": "tiny",
+    "draining": False,
+    "started_at": 1_700_000_000,
+    "blocks_total": 100,
+    "blocks_free": 50,
+    "block_size": 16,
+    "host_slots_total": 0,
+    "host_slots_free": 0,
+    "max_sequences": 8,
+    "running": {"latency": 1, "throughput": 2},
+    "waiting": {},
+    "preempted": {"throughput": 1},
+    "tokens_per_s": {},
+    "step_ms": 20.0,
+    "single_stream_ms": None,
+    "prefill_tokens_per_s": None,
+    "costs": {"base_ms": 10.0, "prefill": [[1, 12.6], [1024, 15_300.0]], "decode": [[1, 14.0], [8, 53.0]]},
+}
 
 
 def told(scripts: ScriptPage, blocks: dict[str, int], host: dict[str, int], mode: str = "state") -> Any:
@@ -71,3 +99,81 @@ def test_what_copies_cost_is_no_guess_at_how_long_a_request_stays_away(scripts: 
     shown = scripts.page.get_by_role("table", name="Preemptions")
     head, row = (dict(enumerate(line.split("\t"))) for line in shown.inner_text().splitlines()[-2:])
     assert {head[place]: row[place] for place in (6, 7)} == {"Copies, foreseen": "4 ms", "Away": "8 s"}
+
+
+def drain(scripts: ScriptPage, *workers: dict[str, Any]) -> Any:
+    """Press *Drain* at the first worker; returns the dialog that this opens."""
+    scripts.answers["/admin/v1/workers"] = {"data": workers, "has_more": False, "last_id": None}
+    scripts.answers["/admin/v1/workers/w1/drain"] = {}
+    scripts.show(VIEW, "workers")
+    scripts.page.get_by_role("button", name="Drain").first.click()
+    dialog = scripts.page.get_by_role("dialog")
+    dialog.wait_for()
+    return dialog
+
+
+def test_draining_the_last_worker_of_a_model_asks_and_says_what_follows(scripts: ScriptPage) -> None:
+    others = [{**WORKER, "id": "w2", "draining": True}, {**WORKER, "id": "w3", "model": "other"}]
+    dialog = drain(scripts, WORKER, *others)
+
+    text = dialog.inner_text()
+    for consequence in ("the last worker that serves tiny", "4 running requests", "503 no_worker"):
+        assert consequence in text
+    assert scripts.changes == []
+
+    dialog.get_by_role("button", name="Cancel").click()
+    dialog.wait_for(state="detached")
+    assert scripts.changes == []
+
+
+def test_draining_one_of_several_workers_names_the_others_and_goes_on_when_confirmed(scripts: ScriptPage) -> None:
+    dialog = drain(scripts, WORKER, {**WORKER, "id": "w2"})
+
+    assert "1 other worker still serves tiny" in dialog.inner_text()
+    assert "503" not in dialog.inner_text()
+
+    dialog.get_by_role("button", name="Drain").click()
+    scripts.page.get_by_text("w1 takes no more jobs.").first.wait_for()
+    assert scripts.changes == [("POST", "/admin/v1/workers/w1/drain")]
+
+
+def test_no_words_of_a_worker_run_together(scripts: ScriptPage) -> None:
+    scripts.answers["/admin/v1/workers"] = {"data": [WORKER], "has_more": False, "last_id": None}
+    scripts.show(VIEW, "workers")
+
+    scripts.page.get_by_text("up to 15.3 s").wait_for()
+
+    assert scripts.page.evaluate(CROWDED) == []
+
+
+def test_a_new_tenant_form_opens_with_the_defaults_of_the_api(scripts: ScriptPage) -> None:
+    chosen = scripts.page.evaluate("""async () => {
+      const { tenantBody, tenantFields } = await import("/console/parts/tenant_form.js");
+      return tenantBody(Object.fromEntries(tenantFields().map((each) => [each.name, each.read()])), true);
+    }""")
+
+    default = Tenant(id="new", root="new")
+    stated = {name: list(value) if isinstance(value, tuple) else value for name, value in chosen.items()}
+    assert stated == {
+        "weight": default.weight,
+        "lanes": list(default.lanes),
+        "default_lane": default.default_lane,
+        "reserve": default.reserve,
+        "preemption": default.preemption,
+    }
+
+
+def test_the_playground_says_of_a_refused_request_only_that_it_was_refused(scripts: ScriptPage) -> None:
+    refusal = {"error": {"code": "rate_limit_exceeded", "message": "Too many requests."}}
+    scripts.answers["/v1/models"] = {"data": [{"id": "tiny"}]}
+    scripts.answers["/v1/chat/completions"] = (429, refusal)
+    scripts.show(VIEW, "playground")
+    scripts.page.get_by_label("Tenant key").fill("fl-key")
+    scripts.page.get_by_role("button", name="Send on both lanes").click()
+
+    panes = scripts.page.locator("section.pane")
+    for place in range(2):
+        pane = panes.nth(place)
+        pane.get_by_text("429 rate_limit_exceeded").wait_for()
+        assert pane.locator(".stream-state").inner_text() == "refused"
+        assert pane.locator(".figures-line").inner_text().startswith("no token")

@@ -21,6 +21,25 @@ ARGUMENTS = (
     "--disable-sync",
 )
 PATIENCE_MS = 30_000
+CROWDED = """() => {
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  const found = [];
+  let last = null;
+  while (texts.nextNode()) {
+    const range = document.createRange();
+    range.selectNodeContents(texts.currentNode);
+    const boxes = [...range.getClientRects()].filter(({ width, height }) => width > 1 && height > 1);
+    if (!boxes.length) continue;
+    const now = { text: texts.currentNode.data, first: boxes[0], last: boxes.at(-1) };
+    const near = (one, other, most) => Math.abs(one - other) < most;
+    const touch = last && near(now.first.left, last.last.right, 0.5) && near(now.first.top, last.last.top, 2);
+    const isWord = touch && /[\\p{L}\\p{N}]$/u.test(last.text) && /^[\\p{L}\\p{N}]/u.test(now.text);
+    if (isWord) found.push(`${last.text}|${now.text}`);
+    last = now;
+  }
+  return found;
+}"""
+"""Words of two elements that stand on one line with no space between them."""
 
 
 @dataclass
@@ -66,6 +85,10 @@ class Console:
         """What axe-core finds on the page as it stands: rule, and where."""
         found = self.page.evaluate("() => axe.run(document, {resultTypes: ['violations']})")["violations"]
         return [f"{each['id']}: {', '.join(str(node['target']) for node in each['nodes'][:3])}" for each in found]
+
+    def crowded(self) -> list[str]:
+        """Words of two elements that stand on one line with no space between them."""
+        return [f"no space: {each}" for each in self.page.evaluate(CROWDED)]
 
     def load_axe(self) -> None:
         """Put axe-core into the page; the content policy does not hold for a debugger."""

@@ -20,6 +20,6 @@ function line(name, points) {
   const top = Math.max(...points.map(([, y]) => y), 1e-9);
   const drawn = points.map(([x, y]) => `${(width * x) / right},${height - (height * y) / top}`).join(" ");
   return h("figure", { class: "plot" },
-    h("figcaption", {}, h("span", {}, words(name)), h("span", { class: "muted" }, `up to ${duration(top)} at ${short(right)} tokens`)),
+    h("figcaption", { class: "row-head" }, h("span", {}, words(name)), h("span", { class: "muted" }, `up to ${duration(top)} at ${short(right)} tokens`)),
     svg("svg", { class: "curve-line", viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", "aria-hidden": "true" }, svg("polyline", { points: drawn })));
 }

@@ -24,7 +24,7 @@ export function openDialog(title, body) {
   });
 }
 
-/** Asks before something that cannot be undone. True: go on. */
+/** Asks before something that cannot be undone or that stops traffic. True: go on. */
 export function confirm(title, text, action, kind = "danger") {
   return openDialog(title, (close) => [
     h("p", {}, text),

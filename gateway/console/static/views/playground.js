@@ -93,6 +93,7 @@ async function stream(lane, asked, signal, place) {
   if (place) {
     fill(place.text);
     fill(place.events);
+    fill(place.figures, "Sent; no token yet.");
     place.line.begin();
   }
   turn("queued");
@@ -105,14 +106,16 @@ async function stream(lane, asked, signal, place) {
       body: JSON.stringify({ model: asked.model, messages: [{ role: "user", content: asked.prompt }], max_tokens: asked.max_tokens, temperature: 0, stream: true, stream_options: { include_usage: true } }),
     });
     seen.id = response.headers.get("x-request-id");
-    if (!response.ok) return turn("refused", await refusalOf(response));
-    for await (const event of eventsOf(response)) take(event, seen, turn, place, at);
-    turn(seen.isCut ? "failed" : "done", seen.isCut);
+    if (response.ok) {
+      for await (const event of eventsOf(response)) take(event, seen, turn, place, at);
+      turn(seen.isCut ? "failed" : "done", seen.isCut);
+    } else {
+      turn("refused", await refusalOf(response));
+    }
   } catch (error) {
     turn(signal.aborted ? "stopped" : "failed", signal.aborted ? null : error.message);
   }
   if (place) tellFigures(place, seen, at());
-  return undefined;
 }
 
 function take({ comment, data }, seen, turn, place, at) {
@@ -143,6 +146,8 @@ function take({ comment, data }, seen, turn, place, at) {
 function tellFigures(place, seen, total) {
   const perToken = seen.tokens > 1 ? (seen.last - seen.first) / (seen.tokens - 1) : null;
   fill(place.figures,
-    `first token ${duration(seen.first)} · ${seen.tokens} tokens · ${duration(perToken)} a token · ${rate(perToken ? 1000 / perToken : null)} tokens/s · ${duration(total)} in all`,
+    seen.first === null
+      ? `no token · ended after ${duration(total)}`
+      : `first token ${duration(seen.first)} · ${seen.tokens} tokens · ${duration(perToken)} a token · ${rate(perToken ? 1000 / perToken : null)} tokens/s · ${duration(total)} in all`,
     seen.id && h("span", {}, " · ", link(`#/requests/${encodeURIComponent(seen.id)}`, "why ", named(seen.id, "id"))));
 }

@@ -2,8 +2,9 @@
 
 import { change, list, segment } from "../api.js";
 import { fill, h, keyed, named, toast } from "../dom.js";
-import { ago, count, duration, rate, short } from "../format.js";
+import { ago, count, duration, plural, rate, short } from "../format.js";
 import { every } from "../live.js";
+import { confirm } from "../parts/dialog.js";
 import { curve } from "../parts/curve.js";
 import { badge, button, facts, laneTag, loading, meter, pageHead } from "../parts/pieces.js";
 import { table } from "../parts/table.js";
@@ -77,17 +78,34 @@ const lanesTable = () => table({
 });
 
 function drainButton(worker) {
-  const verb = worker.draining ? "undrain" : "drain";
-  const label = worker.draining ? "Take jobs again" : "Drain";
-  return button(label, async (event) => {
+  const { id, draining } = worker;
+  return button(draining ? "Take jobs again" : "Drain", async (event) => {
     event.target.disabled = true;
     try {
-      await change("POST", `/workers/${segment(worker.id)}/${verb}`);
-      toast(worker.draining ? `${worker.id} takes jobs again.` : `${worker.id} takes no more jobs.`);
+      if (!draining && !(await mayDrain(id))) return;
+      await change("POST", `/workers/${segment(id)}/${draining ? "undrain" : "drain"}`);
+      toast(draining ? `${id} takes jobs again.` : `${id} takes no more jobs.`);
     } catch (error) {
       toast(error.message, "bad");
     } finally {
       event.target.disabled = false;
     }
-  }, { describes: worker.id });
+  }, { describes: id });
+}
+
+/** Asks before a worker is drained. It reads the workers first: the consequence depends on who else serves the model. */
+async function mayDrain(id) {
+  const { data } = await list("/workers");
+  const worker = data.find((each) => each.id === id);
+  if (!worker) throw new Error(`${id} is not alive any more.`);
+  return confirm(`Drain ${id}?`, consequence(worker, data), "Drain");
+}
+
+function consequence(worker, alive) {
+  const running = sum(worker.running) + sum(worker.preempted);
+  const others = alive.filter(({ id, model, draining }) => id !== worker.id && model === worker.model && !draining);
+  const runs = running ? `Its ${plural(running, "running request")} will finish or be handed back. ` : "It runs no request now. ";
+  return others.length
+    ? `It takes no more jobs. ${runs}${plural(others.length, "other worker")} still ${others.length === 1 ? "serves" : "serve"} ${worker.model}.`
+    : `It is the last worker that serves ${worker.model}. ${runs}New requests for this model get 503 no_worker until a worker takes jobs again.`;
 }
