@@ -14,6 +14,7 @@ import typer
 from fairlane.cli.printer import Document, printable
 from fairlane.cli.serve import ServeError, read_settings
 from fairlane.gateway.admin.router import of_version
+from fairlane.scheduler.protocol.settings import PREFIX, read_document
 
 URL_VARIABLE = "FAIRLANE_URL"
 TIMEOUT_S = 30.0
@@ -138,6 +139,26 @@ def tenants_url(url: str | None) -> str:
         return url or read_settings(None, {}).url
     except ServeError as error:
         raise CommandError(str(error)) from None
+
+
+def target_url(url: str | None) -> str:
+    """Where tenants are served, as somebody named it: `url`, or a host or port in the settings.
+
+    On a terminal the default address is offered; elsewhere it is refused. Raises CommandError.
+    """
+    address = tenants_url(url)
+    if url is None and not _is_address_named():
+        if not sys.stdin.isatty():
+            raise CommandError(f"name the gateway to load: --url {address}, or {URL_VARIABLE}")
+        typer.confirm(f"Load the gateway at {address}?", abort=True, err=True)
+    return address
+
+
+def _is_address_named() -> bool:
+    document = read_document(None, os.environ)
+    in_file = document.keys() if isinstance(document, dict) else ()
+    in_environment = {name.upper() for name in os.environ}
+    return any(name in in_file or f"{PREFIX}{name.upper()}" in in_environment for name in ("host", "port"))
 
 
 def address_and_key(url: str | None) -> tuple[str, str]:

@@ -13,6 +13,11 @@ from fairlane.cli.extras import NAME, packages_of, version
 COMPLETE = "_FAIRLANE_COMPLETE"
 """In the environment of a call by a shell's completion."""
 MODULES = {
+    "gateway": (
+        "processes.gateway:app",
+        "One gateway, of FAIRLANE_GATEWAY__PROCESSES processes, against FAIRLANE_REDIS_URL.",
+    ),
+    "worker": ("processes.worker:app", "One worker process, against FAIRLANE_REDIS_URL."),
     "tenants": ("tenants:app", "Create, show, change, suspend and delete tenants; apply a file of them."),
     "keys": ("keys:app", "Create, list, rotate and revoke a tenant's API keys."),
     "quotas": ("keys:quotas", "Show and change a tenant's limits."),
@@ -51,8 +56,9 @@ class Commands(TyperGroup):
     """These live in modules of their own and are imported when named."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401 - typer's own vendored click types are private
-        """Every subcommand, these last."""
-        return [*super().list_commands(ctx), *MODULES]
+        """Every subcommand: `serve`, those of modules, then the rest."""
+        first, *others = super().list_commands(ctx)
+        return [first, *MODULES, *others]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401
         """A subcommand by name."""
@@ -93,7 +99,7 @@ def refuse(complaint: str) -> NoReturn:
     raise typer.Exit(BAD_USAGE)
 
 
-def _need(extra: str) -> None:
+def need(extra: str) -> None:
     """Refuse where a package of the extra is not installed."""
     for package in packages_of(extra):
         if version(package) is None:
@@ -134,7 +140,7 @@ def serve(
     config: ConfigFile = None,
 ) -> None:
     """Everything on one machine: embedded Valkey, one gateway, one worker."""
-    _need(EXTRA)
+    need(EXTRA)
     import asyncio
 
     from fairlane.cli import serve as command
@@ -152,19 +158,6 @@ def serve(
         asyncio.run(command.serve(settings, config=config, flags=variables))
     except (command.ServeError, StoreError) as error:
         refuse(str(error))
-
-
-@app.command(context_settings=FORWARD)
-def gateway(ctx: typer.Context) -> None:
-    """One gateway, of FAIRLANE_GATEWAY__PROCESSES processes, against FAIRLANE_REDIS_URL."""
-    _need(EXTRA)
-    os.execv(sys.executable, [sys.executable, "-m", "fairlane.gateway", *ctx.args])  # noqa: S606 - same program, no shell
-
-
-@app.command(context_settings=FORWARD)
-def worker(ctx: typer.Context) -> None:
-    """One worker process, against FAIRLANE_REDIS_URL."""
-    os.execv(sys.executable, [sys.executable, "-m", "fairlane.worker", *ctx.args])  # noqa: S606
 
 
 @app.command()

@@ -27,7 +27,7 @@ from fairlane.cli.client import (
 )
 from fairlane.cli.printer import Document, Output, OutputForm, Shows, show_document, show_list
 from fairlane.gateway.admin.inputs import TenantBody
-from fairlane.gateway.admin.views import TENANT_FIELDS, tenant_view
+from fairlane.gateway.admin.views import TENANT_FIELDS, TenantView, tenant_view
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.openai.wire import checked_fields
 from fairlane.quotas.field_checks import FieldError
@@ -56,6 +56,8 @@ LimitBy = Annotated[
     ),
 ]
 Action = Literal["create", "update", "delete"]
+READ_ONLY = TenantView.__annotations__.keys() - {"id", *TENANT_FIELDS}
+"""Fields of a listed tenant that the gateway alone sets: `apply` ignores them."""
 COLUMNS = ("id", "name", "parent", "state", "lanes", "weight", "models", "limits")
 
 
@@ -200,7 +202,12 @@ def explain(
 
 @app.command()
 def apply(
-    file: Annotated[Path, typer.Option("-f", "--file", help="YAML with `tenants:` and a list of them.")],
+    file: Annotated[
+        Path,
+        typer.Option(
+            "-f", "--file", help="YAML with `tenants:` and a list of them, or what `tenants list -o yaml` prints."
+        ),
+    ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would change, and change nothing.")] = False,
     prune: Annotated[bool, typer.Option("--prune", help="Delete the tenants that the file does not name.")] = False,
     url: Url = None,
@@ -255,14 +262,20 @@ class PlannedChange:
 
 
 def read_file(path: Path) -> list[Document]:
-    """The tenants of a file, each whole and valid. Raises CommandError naming the tenant and the field."""
+    """Return the tenants of a file, each whole and valid.
+
+    They stand under `tenants:`, or are a list alone, as `tenants list -o yaml` prints it.
+
+    Raises CommandError naming the tenant and the field.
+    """
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise CommandError(f"{path}: cannot be read as YAML ({type(error).__name__})") from None
-    if not isinstance(document, dict) or document.keys() != {"tenants"} or not isinstance(document["tenants"], list):
+    listed = document["tenants"] if isinstance(document, dict) and document.keys() == {"tenants"} else document
+    if not isinstance(listed, list) or (listed is document and not listed):  # with --prune it would delete every tenant
         raise CommandError(f"{path}: must hold `tenants:` and a list under it, and nothing else")
-    tenants = [_whole(entry, f"{path}: tenants[{place}]") for place, entry in enumerate(document["tenants"])]
+    tenants = [_whole(entry, f"{path}: tenants[{place}]") for place, entry in enumerate(listed)]
     ids = [tenant["id"] for tenant in tenants]
     for name in ids:
         if ids.count(name) > 1:
@@ -332,11 +345,12 @@ def _patch(change: PlannedChange) -> Document:
 
 
 def _whole(entry: object, place: str) -> Document:
-    """An entry with every field that it leaves out at its default."""
+    """An entry with every field that it leaves out at its default; what the gateway alone sets is left out."""
     if not isinstance(entry, dict) or not all(isinstance(name, str) for name in entry):
         raise CommandError(f"{place}: must be a tenant's fields")
     try:
-        stated = checked_fields(TenantBody, {}, entry).model_dump(exclude_none=True)
+        settable = {name: value for name, value in entry.items() if name not in READ_ONLY}
+        stated = checked_fields(TenantBody, {}, settable).model_dump(exclude_none=True)
         blank = Tenant(id=stated.pop("id"), root="", parent=stated.pop("parent", None))
         tenant = tenant_view(blank.changed(stated))
     except ApiError as error:

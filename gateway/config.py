@@ -17,7 +17,6 @@ from fairlane.gateway.operators.settings import SignInSection, check_sign_in
 from fairlane.gateway.requests.guarded_quotas import Mode
 from fairlane.quotas.limits import LIMIT_NAMES
 from fairlane.scheduler.protocol.settings import (
-    DEFAULT_CONFIG,
     ByteSize,
     Count,
     Networks,
@@ -29,6 +28,7 @@ from fairlane.scheduler.protocol.settings import (
     load,
     read_document,
 )
+from fairlane.scheduler.protocol.settings_help import described, process_parser
 from fairlane.store import urls
 
 FLAGS = ("host", "port", "redis_url", "data_dir", "log_level")
@@ -231,7 +231,7 @@ class Member(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class CommandLine:
-    """What `python -m gateway` was called with."""
+    """What the gateway process was called with."""
 
     config: str | None
     check_only: bool
@@ -241,12 +241,8 @@ class CommandLine:
 
 def parse(arguments: Sequence[str]) -> CommandLine:
     """Read the arguments. Ends the process with status 2 where they are wrong, as argparse does."""
-    parser = argparse.ArgumentParser(prog="python -m gateway", description="Run one Fairlane gateway.")
-    parser.add_argument("--config", metavar="FILE", help=f"settings file (default {DEFAULT_CONFIG}, if present)")
-    parser.add_argument("--check-config", action="store_true", help="check the settings and exit")
+    parser = process_parser("fairlane gateway", "Run one Fairlane gateway.", described(GatewaySettings, FLAGS))
     parser.add_argument(MEMBER_FLAG, type=partial(msgspec.json.decode, type=Member), help=argparse.SUPPRESS)
-    for name in FLAGS:
-        parser.add_argument(f"--{name.replace('_', '-')}", metavar="VALUE")
     found = vars(parser.parse_args(arguments))
     flags = {name: found[name] for name in FLAGS}
     return CommandLine(found["config"], found["check_config"], found["member"], flags)

@@ -1,6 +1,5 @@
 """The worker's settings: the shared ones and its own section, read once and checked before torch is imported."""
 
-import argparse
 import logging
 import os
 import re
@@ -14,7 +13,6 @@ import msgspec
 
 from fairlane.scheduler.protocol.log_lines import JsonLines, LogFormat, TextLines, quiet_libraries
 from fairlane.scheduler.protocol.settings import (
-    DEFAULT_CONFIG,
     ByteSize,
     Port,
     SettingsError,
@@ -22,13 +20,12 @@ from fairlane.scheduler.protocol.settings import (
     load,
     read_document,
 )
+from fairlane.scheduler.protocol.settings_help import described, process_parser
 from fairlane.store import urls
 
 EngineKind = Literal["own", "vllm", "sglang", "openai"]
-OWN_FLAGS = ("engine", "engine_url", "engine_model")
-"""Of its own section."""
-FLAGS = ("redis_url", "model", "data_dir", "log_level")
-"""Shared settings that have a flag of their own."""
+FLAGS = ("redis_url", "model", "data_dir", "log_level", "worker.engine", "worker.engine_url", "worker.engine_model")
+"""Settings that have a flag of their own, by path."""
 _DEVICE = re.compile(r"^(auto|cpu|cuda(:\d+)?)$")
 
 
@@ -38,10 +35,11 @@ class WorkerSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     engine: EngineKind = "own"
     """`own`: in this process; else the kind of server at `engine_url` that computes what this worker leases."""
     engine_url: str | None = None
+    """URL of the server that computes, with `http://` or `https://`; only with an engine elsewhere."""
     engine_key: str | None = None
     """The key that the server asks for, if it does."""
     engine_model: str | None = None
-    """Which of the models that the server has, an adapter perhaps, by its name there; None: the first."""
+    """Which of the models that the server has, an adapter perhaps, by its name there; unset: the first."""
     generation_config: bool = True
     """Where a request does not say how tokens are drawn, they are as the model's file of that name has it."""
     kv_memory: ByteSize | None = None
@@ -90,7 +88,7 @@ class WorkerSettings(SharedSettings, frozen=True, kw_only=True, forbid_unknown_f
 
 @dataclass(frozen=True, slots=True)
 class WorkerArguments:
-    """What `python -m worker` was called with."""
+    """What the worker process was called with."""
 
     config: str | None
     check_only: bool
@@ -99,13 +97,9 @@ class WorkerArguments:
 
 def parse(arguments: Sequence[str]) -> WorkerArguments:
     """Read the arguments. Ends the process with status 2 where they are wrong, as argparse does."""
-    parser = argparse.ArgumentParser(prog="python -m worker", description="Run one Fairlane worker.")
-    parser.add_argument("--config", metavar="FILE", help=f"settings file (default {DEFAULT_CONFIG}, if present)")
-    parser.add_argument("--check-config", action="store_true", help="check the settings and exit")
-    for name in (*FLAGS, *OWN_FLAGS):
-        parser.add_argument(f"--{name.replace('_', '-')}", metavar="VALUE")
+    parser = process_parser("fairlane worker", "Run one Fairlane worker.", described(WorkerSettings, FLAGS))
     found = vars(parser.parse_args(arguments))
-    flags = {name: found[name] for name in FLAGS} | {f"worker.{name}": found[name] for name in OWN_FLAGS}
+    flags = {name: found[name] for name in FLAGS}
     return WorkerArguments(found["config"], found["check_config"], flags)
 
 

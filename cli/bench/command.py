@@ -28,7 +28,7 @@ from fairlane.cli.client import (
     check_writable,
     no_gateway,
     refused,
-    tenants_url,
+    target_url,
     told_in_one_line,
     write_whole,
 )
@@ -140,7 +140,7 @@ def run(
     json_file: JsonFile = None,
     url: Url = None,
 ) -> None:
-    """Load a running gateway and tell TTFT, TPOT, ITL, throughput and goodput, by lane and key.
+    """Load the gateway of --url or the settings; report TTFT, TPOT, ITL, throughput and goodput, by lane and key.
 
     Closed loop with --concurrency; open loop with --rate, or at the times of a trace. Ctrl-C shows what there is.
     """
@@ -173,7 +173,7 @@ def run(
         plan = msgspec.structs.replace(plan, setup=_setup(plan, trace, part))
         if json_file is not None:
             check_writable(json_file)
-        found = uvloop.run(_run(plan, tenants_url(url), model))
+        found = uvloop.run(_run(plan, target_url(url), model))
         if json_file is not None:
             write_whole(json_file, [msgspec.json.encode(found)])
         report.show_report(found)

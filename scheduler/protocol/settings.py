@@ -123,7 +123,9 @@ class SharedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """What every process of Fairlane is told. `gateway` and `worker` replace their own section's type."""
 
     host: str = "127.0.0.1"
+    """Address to listen on."""
     port: Port = 8000
+    """Port to listen on."""
     metrics_host: str = "127.0.0.1"
     metrics_port: Port = 0
     """Where the gateway tells metrics and health to anyone; 0: nowhere, and metrics to operators alone."""
@@ -131,15 +133,19 @@ class SharedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     admin_port: Port = 0
     """Where the admin API and the console are, and nowhere else; 0: where tenants are served."""
     data_dir: str = ".fairlane"
+    """Directory of the embedded store, tenants' files, traces and converted models."""
     redis_url: str | None = None
+    """The store: `redis://`, `rediss://`, `unix://`, or one of Sentinel or Cluster; `serve` alone starts its own."""
     quota_redis_url: str | None = None
     """A store of its own for tenants, keys and budgets; None: the same."""
     admin_key: str | None = None
     """Of operators; None: `serve` makes one."""
     model: str = DEFAULT_MODEL
+    """Model to serve: a directory, hub id or GGUF file."""
     currency: Annotated[str, msgspec.Meta(pattern="^[A-Za-z]{1,8}$")] = "USD"
     """What all prices and charges are in: a name, shown beside them."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least severity that is logged."""
     log_format: LogFormat = "text"
     """`json`: an object in each line, with trace and request ids."""
     trusted_proxies: Networks = Networks()

@@ -206,6 +206,23 @@ async def test_a_run_that_is_interrupted_tells_what_it_has(served: Served, tmp_p
     await until(lambda: not served.worker.leases)
 
 
+def test_no_gateway_is_loaded_that_nobody_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked: list[Any] = []
+    monkeypatch.setattr("fairlane.cli.bench.command.uvloop.run", asked.append)
+
+    unnamed = CliRunner().invoke(cli.app, ["bench", "--key", "k"], env={"FAIRLANE_URL": None})
+    (line,) = unnamed.stderr.splitlines()
+    assert unnamed.exit_code == 1
+    assert "--url http://127.0.0.1:8000" in line
+    assert asked == []
+
+    (tmp_path / "fairlane.yaml").write_text("port: 8123")
+    CliRunner().invoke(cli.app, ["bench", "--key", "k"], env={"FAIRLANE_URL": None})
+    (run,) = asked
+    run.close()
+
+
 def test_a_gateway_that_is_not_there_is_one_line_that_names_the_variable() -> None:
     done = CliRunner().invoke(cli.app, ["bench", "--key", "k", "--url", "http://127.0.0.1:9"])
 

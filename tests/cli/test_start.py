@@ -14,6 +14,10 @@ from typer.testing import CliRunner
 
 from fairlane.cli import main as cli
 from fairlane.cli.main import MODULES
+from fairlane.gateway import config as gateway_config
+from fairlane.scheduler.protocol.settings import SharedSettings
+from fairlane.scheduler.protocol.settings_help import described
+from fairlane.worker import config as worker_config
 
 WITHOUT = """
 import sys
@@ -70,6 +74,44 @@ def test_a_process_of_its_own_is_not_started_without_its_packages(monkeypatch: p
         2,
         "fairlane: no-such-package is not installed: this needs fairlane[gateway]\n",
     )
+
+
+PROCESSES: list[tuple[str, type[SharedSettings], tuple[str, ...]]] = [
+    ("gateway", gateway_config.GatewaySettings, gateway_config.FLAGS),
+    ("worker", worker_config.WorkerSettings, worker_config.FLAGS),
+]
+
+
+@pytest.mark.parametrize(("command", "settings", "flags"), PROCESSES)
+def test_help_of_a_process_describes_each_option_from_its_settings(
+    command: str, settings: type[SharedSettings], flags: tuple[str, ...]
+) -> None:
+    done = CliRunner().invoke(cli.app, [command, "--help"], prog_name="fairlane", env={"COLUMNS": "1000"})
+
+    assert done.exit_code == 0
+    assert f"Usage: fairlane {command}" in done.output
+    assert "VALUE" not in done.output
+    for each in described(settings, flags):
+        (line,) = [line for line in done.output.splitlines() if f" {each.flag} " in line]
+        assert each.description, each.name
+        assert each.value in line
+        assert each.description in line
+        assert each.variable in line
+        assert each.default is None or each.default in line
+
+
+@pytest.mark.parametrize(("command", "settings", "flags"), PROCESSES)
+def test_options_of_a_process_are_handed_on_as_they_were_given(
+    command: str, settings: type[SharedSettings], flags: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: list[list[str]] = []
+    monkeypatch.setattr("os.execv", lambda _, arguments: called.append(arguments))
+    given = [word for each in described(settings, flags) for word in (each.flag, "no such value")]
+
+    CliRunner().invoke(cli.app, [command, "--config", "a.yaml", "--check-config", *given])
+
+    (arguments,) = called
+    assert arguments[1:] == ["-m", f"fairlane.{command}", "--config", "a.yaml", "--check-config", *given]
 
 
 @pytest.mark.parametrize("content", ["{", "\x00", "- 1"])

@@ -70,6 +70,22 @@ def test_a_second_run_changes_nothing(command: Command, file: Path) -> None:
     assert command.json("tenants", "list", "--json") == before
 
 
+@pytest.mark.parametrize("form", ["yaml", "json"])
+def test_what_list_prints_can_be_applied_and_changes_nothing(command: Command, file: Path, form: str) -> None:
+    file.write_text(
+        "tenants:\n"
+        "  - {id: parent, models: [tiny], model_aliases: {gpt: tiny}, limits: {tokens_per_day: 9}}\n"
+        "  - {id: child, parent: parent, shadow: [tokens_per_day], share_group: one, preemption: exact}\n"
+        "  - {id: other, lanes: [throughput], limits_by: [{model: tiny, limits: {tokens_per_minute: 5}}]}\n"
+    )
+    apply(command, file)
+    command.ok("tenants", "suspend", "other")
+    file.write_text(command.ok("tenants", "list", "-o", form))
+
+    assert apply(command, file, "--prune") == ""
+    assert command.ok("tenants", "list", "-o", form) == file.read_text()
+
+
 def test_a_dry_run_says_all_and_changes_nothing(command: Command, file: Path) -> None:
     said = apply(command, file, "--dry-run")
 

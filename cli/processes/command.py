@@ -1,0 +1,62 @@
+"""A command that replaces itself with a process; its options come from the descriptions of the process's settings."""
+
+import inspect
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Annotated
+
+import typer
+
+from fairlane.scheduler.protocol.settings import DEFAULT_CONFIG, SharedSettings
+from fairlane.scheduler.protocol.settings_help import SettingHelp, described
+
+EPILOG = "Every other setting comes from the settings file or a FAIRLANE_ variable: see docs/configuration.md."
+CONFIG = Annotated[
+    str | None,
+    typer.Option("--config", metavar="FILE", help="Settings file.", show_default=f"{DEFAULT_CONFIG}, if there is one"),
+]
+CHECK = Annotated[bool, typer.Option("--check-config", help="Check the settings and exit.")]
+
+
+def process_app(
+    module: str, settings: type[SharedSettings], names: Sequence[str], check: Callable[[], None]
+) -> typer.Typer:
+    """Return the Typer of one command that becomes `python -m module`.
+
+    `names`: the settings that have a flag. `check` is called first, and ends the command where packages are missing.
+    """
+    helps = described(settings, names)
+
+    def run(config: str | None, check_config: bool, **flags: str | None) -> None:
+        check()
+        arguments = [module, *(["--config", config] if config is not None else [])]
+        arguments += ["--check-config"] if check_config else []
+        for each in helps:
+            value = flags[_parameter(each)]
+            arguments += [] if value is None else [each.flag, value]
+        os.execv(sys.executable, [sys.executable, "-m", *arguments])  # noqa: S606 - same program, no shell
+
+    parameters = [("config", CONFIG, None), ("check_config", CHECK, False)]
+    parameters += [(_parameter(each), Annotated[str | None, _option(each)], None) for each in helps]
+    signature = inspect.Signature(
+        [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+            for name, annotation, default in parameters
+        ]
+    )
+    vars(run)["__signature__"] = signature  # typer reads the options from it and from the annotations
+    run.__annotations__ = {name: annotation for name, annotation, _ in parameters}
+    app = typer.Typer(add_completion=False)
+    app.command(epilog=EPILOG)(run)
+    return app
+
+
+def _parameter(setting: SettingHelp) -> str:
+    return setting.flag.removeprefix("--").replace("-", "_")
+
+
+def _option(setting: SettingHelp) -> object:
+    """An option whose value is text: the process checks it, and names the setting in its complaint."""
+    text = f"{setting.description} Overrides {setting.variable}."
+    return typer.Option(setting.flag, metavar=setting.value, help=text, show_default=setting.default or False)
