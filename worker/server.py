@@ -199,8 +199,10 @@ class WorkerServer:
 
     async def _take(self) -> None:
         while (capacity := await self._intake.worth_asking()) is not None:
-            # A take whose answer was lost may have happened: `renew` gives back the jobs that are unknown here.
-            taken = await self._link.persist("take", partial(self._queue.take, self._worker_id, capacity))
+            # One serial for all attempts: a take whose answer was lost is answered again with the same leases. `renew`
+            # gives back those that never arrive here.
+            take = partial(self._queue.take, self._worker_id, capacity, serial=self._queue.new_serial())
+            taken = await self._link.persist("take", take)
             leases = await self._unheld(await self._fitting(taken, capacity))
             self._intake.took(len(leases))
             early = self._leases.took(leases)
@@ -293,7 +295,7 @@ class WorkerServer:
 
     async def _keep_leases(self) -> None:
         while True:
-            if not await self._link.persist("renew", self._renew):
+            if not await self._link.persist("renew", partial(self._renew, self._queue.new_serial())):
                 log.warning("the lease had lapsed: dropping the %d jobs in hand", len(self._leases))
                 await self._hand_back()
             self._intake.woken()  # in case a wake-up was lost with the store
@@ -308,8 +310,8 @@ class WorkerServer:
             await self._link.persist("beat", partial(self._registry.beat, status, int(self._lease_s * 1e3)))
             await asyncio.sleep(self._lease_s / HEARTBEATS_PER_LEASE)
 
-    async def _renew(self) -> bool:
-        return await self._queue.renew(self._worker_id, holding=self._leases.ids())
+    async def _renew(self, serial: str) -> bool:
+        return await self._queue.renew(self._worker_id, holding=self._leases.ids(), serial=serial)
 
     async def _announce(self) -> None:
         while True:

@@ -52,8 +52,8 @@ class OrphanQueue(Protocol):
     async def orphan(self, grace_ms: int) -> QueuePresence:
         """What has become of it; ends what cannot wait."""
 
-    async def withdraw(self, job_id: str, grace_ms: int) -> bool | None:
-        """Take out a job without a token. False where it stays; None where it is unknown."""
+    async def withdraw(self, job_id: str, grace_ms: int) -> bool:
+        """Take out a job that has no token. Return whether the queue does not hold it."""
 
 
 class CardRegistry(Protocol):
@@ -129,8 +129,8 @@ class Orphans:
             if message.lane is LaneName.LATENCY:
                 job.fail(unavailable())
             return False
-        is_in = await queue.withdraw(job.id, self._grace_ms) is False  # where it is unknown, an answer was lost
-        return not is_in and not job.settled and await self._move(job, message, target)
+        is_out = await queue.withdraw(job.id, self._grace_ms)
+        return is_out and not job.settled and await self._move(job, message, target)
 
     async def _move(self, job: LiveJob, message: Job, target: ServedModel) -> bool:
         """Put a withdrawn job into another queue, or back where that is full; whether it went."""

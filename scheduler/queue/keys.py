@@ -27,7 +27,10 @@ weighted tokens. Under `fl:{queue}:`
 | `held:<worker>` | sorted set | jobs leased to it, by how often their workers died |
 | `lost` | sorted set | workers that have not heard yet that their jobs were taken away, by when |
 | `jobs:<gateway>` | sorted set | its jobs that have not ended, all scores 0 |
-| `serials:<gateway>` | hash | worker → serial of its last publication; goes an hour after the last |
+| `serials:<gateway>` | hash | worker → serial of its last publication, then refused jobs, by line; goes after an hour |
+| `took:<worker>` | string | serial and jobs of its last `take`, for a repeat of that call; expires after one lease |
+| `informed:<worker>` | string | serial of the `renew` that reported the loss of its jobs; expires after an hour |
+| `refusals` | hash | gateway → serial of its last report of refused work; expires with `doors` |
 | `pulse` | hash | `seen`: last renew or reclaim; `quiet_until`: until when reclaim does nothing; `served`: last renew |
 | `events:<gateway>` | stream | what workers say: each field of an entry is one encoded list of events |
 | `control:<worker>` | stream | what gateways say: field `c` is one encoded Control |

@@ -50,7 +50,8 @@ class LaneQueue:
         """Workers whose jobs were taken away and who have not heard of it, with the time of the loss."""
         self._said: dict[str, tuple[bytes, int]] = {}
         """What each gateway said last, and when."""
-        self._last_serial: dict[tuple[str, str], str] = {}
+        self._last_publish: dict[tuple[str, str], tuple[str, set[str]]] = {}
+        """By gateway and worker: the serial of the last call, and the jobs that it refused."""
         self._homes = Homes()
         self._seen_ms: int | None = None
         self._quiet_until_ms = 0
@@ -78,7 +79,7 @@ class LaneQueue:
         """
         known = self._book.entries.get(job.job_id)
         if known is not None:
-            return Put(self.position(job.job_id) or 0, known.job.guaranteed)
+            return Put(self.position(job.job_id) or 0, known.job.guaranteed, known.home)
         own, places = self.waiting(job.tenant), self._book.places[job.lane]
         oldest_wait_ms = places.oldest_wait_ms(now_ms)
         if tenant_limit is not None and own >= tenant_limit:
@@ -89,8 +90,9 @@ class LaneQueue:
         entry.prefixes = prefixes
         self._gateways.setdefault(job.gateway_id, now_ms + GATEWAY_LEASES * self._lease_ms)
         is_free = oldest_wait_ms <= HOME_MS and not entry.job.guaranteed
-        home = self._homes.find(now_ms, prefixes, partial(self._counts_as_home, now_ms)) if is_free else ""
-        return Put(places.position(entry), entry.job.guaranteed, home)
+        if is_free:
+            entry.home = self._homes.find(now_ms, prefixes, partial(self._counts_as_home, now_ms))
+        return Put(places.position(entry), entry.job.guaranteed, entry.home)
 
     def cancel(self, job_id: str) -> JobRecord | None:
         """End a waiting job, tell a leased one's holder to stop it. Idempotent; None where it is unknown."""
@@ -229,14 +231,15 @@ class LaneQueue:
         """Record what a step produced for one gateway's jobs; returns the jobs that were refused.
 
         Refused: unknown, ended, not this worker's or this gateway's, a stale epoch, a gap in the tokens; the last goes
-        back to the queue. A call with the same non-empty `serial` as the worker's last to this gateway is a repeat, and
-        does nothing.
+        back to the queue. A call with the same non-empty `serial` as the worker's last to this gateway is a repeat: it
+        changes nothing and returns the same.
         """
-        if serial and self._last_serial.get((gateway_id, worker_id)) == serial:
-            return set()
-        self._last_serial[gateway_id, worker_id] = serial
+        last_serial, last_refused = self._last_publish.get((gateway_id, worker_id), ("", set()))
+        if serial and last_serial == serial:
+            return last_refused
         refused = {item.job_id for item in items if not self._book.publish(gateway_id, worker_id, item, now_ms)}
         self._book.settle()
+        self._last_publish[gateway_id, worker_id] = serial, refused
         return refused
 
     def release(self, now_ms: int, worker_id: str, job_ids: Iterable[str]) -> None:
@@ -270,10 +273,12 @@ class LaneQueue:
         Started latency jobs end as unavailable, a part per call; all else waits as it did. A worker that comes back
         finds it. After KEPT_MS nothing is left of an empty one.
         """
+        if self._seen_ms is None and self._is_empty():
+            return QueuePresence.REMOVED
         if not self._is_orphan(now_ms, grace_ms):
             return QueuePresence.SERVED
         self._book.end_started(LaneName.LATENCY)
-        if any(places.depth for places in self._book.places.values()) or self._workers or self._gateways:
+        if not self._is_empty():
             return QueuePresence.ORPHANED
         if not self._is_orphan(now_ms, KEPT_MS):
             return QueuePresence.EMPTY
@@ -283,16 +288,20 @@ class LaneQueue:
         self._seen_ms, self._served_ms, self._quiet_until_ms = None, None, 0
         return QueuePresence.REMOVED
 
-    def withdraw(self, now_ms: int, job_id: str, grace_ms: int) -> bool | None:
-        """Take a job that has no token yet out of an orphan (as `orphan` says), to be put elsewhere: nothing of it
-        stays, nobody is told. False where it stays; None where it is unknown, as where this was done before."""
+    def withdraw(self, now_ms: int, job_id: str, grace_ms: int) -> bool:
+        """Take a job that has no token yet out of an orphan (as `orphan` says), to be put elsewhere. Nothing of it
+        stays and no event is published. Return whether the queue does not hold the job, now or from before."""
         entry = self._book.entries.get(job_id)
         if entry is None:
-            return None
+            return True
         if entry.state is not JobState.QUEUED or entry.produced or not self._is_orphan(now_ms, grace_ms):
             return False
         self._book.withdraw(entry)
         return True
+
+    def _is_empty(self) -> bool:
+        """Return whether no job waits and no worker or gateway is known."""
+        return not (self.queued or self._workers or self._gateways)
 
     def _counts_as_home(self, now_ms: int, worker_id: str) -> bool:
         """It lives, and holds no more jobs than it may beside its peers."""

@@ -1,8 +1,8 @@
 """The global queue in Redis: what each call of `memory_queue.LaneQueue` does, one script each, and the streams.
 
 Only conversion happens here. Keys and scripts: `keys.py`; rules, and what each call means: `memory_queue.py`. Every
-call is safe to repeat when its answer was lost: `put` knows the job, `publish` its serial, a job of a lost `take` comes
-back by `renew`. All methods raise `redis.RedisError` while the store is away.
+call is safe to repeat when its answer was lost: a repeat returns what the first call returned and changes nothing. All
+methods raise `redis.RedisError` while the store is away.
 """
 
 import itertools
@@ -69,6 +69,10 @@ class RedisQueue:
     """One model's queue, for gateways and workers alike. `redis` must return bytes (not `decode_responses`). What is
     said of a method of LaneQueue holds here too.
 
+    Calls whose repetition the store cannot recognise by their content carry a serial. A client that resends a call
+    resends its serial; a caller that repeats a call after an error passes the serial of its first attempt
+    (`new_serial`).
+
     `clock` (milliseconds) replaces the server's own time, for tests; all that share a queue must agree on it.
     """
 
@@ -91,6 +95,10 @@ class RedisQueue:
         self._nonce = secrets.token_hex(8)
         self._serials = itertools.count()
         self._reads: Counter[str] = Counter()
+
+    def new_serial(self) -> str:
+        """Return the serial of a call that its caller may repeat."""
+        return f"{self._nonce}:#{next(self._serials)}"
 
     # What gateways call.
 
@@ -159,7 +167,11 @@ class RedisQueue:
         self, gateway_id: str, said: bytes, refused_us: Mapping[LaneName, int]
     ) -> ReportExchange:
         answer = await self._call(
-            "exchange_reports", gateway_id, said, *(refused_us.get(lane, 0) for lane in self._lanes)
+            "exchange_reports",
+            gateway_id,
+            self.new_serial(),
+            said,
+            *(refused_us.get(lane, 0) for lane in self._lanes),
         )
         lanes = len(self._lanes)
         asked = {lane: part / WHOLE for lane, part in zip(self._lanes, answer[:lanes], strict=True)}
@@ -186,7 +198,7 @@ class RedisQueue:
 
     # What workers call.
 
-    async def take(self, worker_id: str, capacity: Capacity) -> list[Lease]:
+    async def take(self, worker_id: str, capacity: Capacity, *, serial: str | None = None) -> list[Lease]:
         room = [
             given
             for lane in self._lanes
@@ -194,12 +206,13 @@ class RedisQueue:
         ]
         whole = capacity.most_sequences, capacity.most_tokens
         owed = [given for lane in self._lanes for given in _yielded(capacity.yielding.get(lane))]
-        answers = await self._call("take", worker_id, capacity.prefill_ms, *whole, *room, *owed)
+        own = serial or self.new_serial()
+        answers = await self._call("take", worker_id, own, capacity.prefill_ms, *whole, *room, *owed)
         return [_lease(answer) for answer in answers]
 
-    async def renew(self, worker_id: str, holding: Collection[str] | None = None) -> bool:
-        known = [] if holding is None else ["1", *holding]
-        return bool(await self._call("renew", worker_id, *(known or [""])))
+    async def renew(self, worker_id: str, holding: Collection[str] | None = None, *, serial: str | None = None) -> bool:
+        known = [""] if holding is None else ["1", *holding]
+        return bool(await self._call("renew", worker_id, serial or self.new_serial(), *known))
 
     async def publish(
         self, gateway_id: str, worker_id: str, items: Sequence[Publication], *, serial: str | None = None
@@ -210,8 +223,8 @@ class RedisQueue:
         back to the queue. A caller that tries again after a lost answer gives the same `serial`, and the call is
         recorded once.
         """
-        own = serial if serial is not None else f"#{next(self._serials)}"
-        args: list[Arg] = [gateway_id, worker_id, f"{self._nonce}:{own}"]
+        own = self.new_serial() if serial is None else f"{self._nonce}:{serial}"
+        args: list[Arg] = [gateway_id, worker_id, own]
         for item in items:
             args += _publication(item)
         return {job_id.decode() for job_id in await self._call("publish", *args)}
@@ -245,9 +258,8 @@ class RedisQueue:
     async def orphan(self, grace_ms: int) -> QueuePresence:
         return QueuePresence((await self._call("orphan", grace_ms)).decode())
 
-    async def withdraw(self, job_id: str, grace_ms: int) -> bool | None:
-        answer = await self._call("withdraw", job_id, grace_ms)
-        return None if answer is None else bool(answer)
+    async def withdraw(self, job_id: str, grace_ms: int) -> bool:
+        return bool(await self._call("withdraw", job_id, grace_ms))
 
     async def _call(self, operation: str, *args: Arg) -> Any:  # noqa: ANN401  each script's own answer
         clock = "" if self._clock is None else self._clock()

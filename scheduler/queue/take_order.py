@@ -63,6 +63,8 @@ class QueuedJob:
     returned: bool = False
     prefixes: bytes = b""
     """Digests of its prompt's beginnings."""
+    home: str = ""
+    """The worker that was to ask for it first when it was put; empty: none."""
     losses: int = 0
     claim_us: int = 0
     """What is booked of the workers' time for its promise, while it has no token."""

@@ -6,7 +6,6 @@
 -- Of an orphan the started latency jobs end as unavailable, a part per call; all else waits as it did.
 local LATENCY = 'latency'
 local grace_ms = tonumber(ARGV[2])
-if not is_orphan(grace_ms) then return 'served' end
 
 local function end_started()
   local ended = 0
@@ -39,6 +38,8 @@ local function remove()
   call('DEL', unpack(gone))
 end
 
+if call('EXISTS', key('pulse')) == 0 and is_empty() then return 'removed' end -- by this call's lost first run
+if not is_orphan(grace_ms) then return 'served' end
 if LANE[LATENCY] then end_started() end
 flush_shares()
 if not is_empty() then return 'orphaned' end
@@ -49,9 +50,9 @@ return 'removed'
 -- name: withdraw
 -- Take a job that has no token yet out of a queue that nobody serves, to be put elsewhere: nothing of it stays, nobody
 -- is told. Called by RedisQueue.withdraw, for the job's own gateway. ARGV: clock, job_id, grace_ms as of `orphan`.
--- Returns 1 where it is out, 0 where it stays; false where it is unknown, as where this was done before.
+-- Returns 1 where nothing of it is here (any more), 0 where it stays.
 local job = load(ARGV[2])
-if not job then return false end
+if not job then return 1 end
 if job.state ~= 'queued' or job.generated > 0 or not is_orphan(tonumber(ARGV[3])) then return 0 end
 unseat(job)
 release_claim(job)

@@ -1,13 +1,18 @@
 -- Record one step of one worker for one gateway's jobs: the only way for tokens. Called by RedisQueue.publish.
 -- ARGV: clock, gateway, worker, serial, then per job: job_id, epoch, cost, outcome ('' = goes on), its events (one
 --   encoded list, '' = none), number of choices with tokens, and for each: choice, first index, ids (4 bytes each).
--- A call with the serial of the worker's last to this gateway is a repeat and does nothing. Returns refused jobs.
+-- Returns the refused jobs. A call with the serial of the worker's last call to this gateway is a repeat: it changes
+--   nothing and returns the same.
 -- What its holder publishes may not fit the record where a crash took the record's end back: others then go on from it.
 local gateway, worker, serial = ARGV[2], ARGV[3], ARGV[4]
 local PUBLISHING = {'lane', 'tenant', 'gateway', 'state', 'worker', 'epoch', 'n', 'weight', 'credit', 'generated',
   'claim', 'bucket'}
 local refused, entry, returned = {}, {}, false
-if call('HGET', key('serials', gateway), worker) == serial then return refused end
+local last = call('HGET', key('serials', gateway), worker) or ''
+if string.sub(last, 1, #serial + 1) == serial .. '\n' then
+  for job_id in string.gmatch(string.sub(last, #serial + 2), '[^\n]+') do refused[#refused + 1] = job_id end
+  return refused
+end
 
 -- 'new' if each choice goes on where its record ends, 'repeat' if all is on record, 'gap' otherwise.
 local function compare(job, first_arg, last_arg)
@@ -61,7 +66,7 @@ while i <= #ARGV do
 end
 if returned then wake() end
 if #entry > 0 then tell(key('events', gateway), unpack(entry)) end
-call('HSET', key('serials', gateway), worker, serial)
+call('HSET', key('serials', gateway), worker, serial .. '\n' .. table.concat(refused, '\n'))
 call('PEXPIRE', key('serials', gateway), RECORD_TTL_MS)
 flush_shares()
 return refused

@@ -11,9 +11,9 @@
 local job_id, lane, tenant, tenant_limit, gateway = ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local record, queue, waiting = key('job', job_id), key('queue', lane, tenant), key('waiting', lane)
 
-local known = call('HMGET', record, 'lane', 'tenant', 'guaranteed')
+local known = call('HMGET', record, 'lane', 'tenant', 'guaranteed', 'home')
 if known[1] then
-  return {'ok', (call('ZRANK', key('queue', known[1], known[2]), job_id) or -1) + 1, tonumber(known[3]), ''}
+  return {'ok', (call('ZRANK', key('queue', known[1], known[2]), job_id) or -1) + 1, tonumber(known[3]), known[4] or ''}
 end
 
 -- When one of so many places frees, at the rate at which the lane drains now.
@@ -59,7 +59,7 @@ call('HSET', record, 'lane', lane, 'tenant', tenant, 'gateway', gateway, 'state'
   'queued', arrived, 'taken', 0, 'cancelled', 0, 'returned', 0, 'losses', 0, 'generated', job.generated, 'credit', 0,
   'body', ARGV[10], 'weight', ARGV[11], 'n', job.n, 'prompt', job.prompt, 'guaranteed', job.guaranteed,
   'granted', ARGV[15], 'follows', job.follows, 'whole', job.whole, 'claim', job.claim, 'bucket', job.bucket,
-  'print', ARGV[21], 'prefix', ARGV[24]:sub(-DIGEST_BYTES))
+  'print', ARGV[21], 'home', home, 'prefix', ARGV[24]:sub(-DIGEST_BYTES))
 call('ZADD', key('jobs', gateway), 0, job_id)
 call('ZADD', key('gateways'), 'NX', NOW + GATEWAY_LEASES * LEASE_MS, gateway)
 seat(job)

@@ -93,7 +93,7 @@ async def test_what_has_no_token_may_leave_an_orphan_and_nothing_else(queue: Que
     await queue.events("gw")
 
     assert (early, await queue.withdraw("new", GRACE_MS)) == (False, True)
-    assert await queue.withdraw("new", GRACE_MS) is None
+    assert await queue.withdraw("new", GRACE_MS) is True
     assert await queue.withdraw("essay", GRACE_MS) is False
     assert await queue.record("new") is None
     assert await queue.waiting("acme") == 1

@@ -98,7 +98,7 @@ async def test_a_publish_tried_again_after_a_lost_answer_doubles_nothing(store: 
     deaf.loses_next = True
     with pytest.raises(StoreGoneError):
         await queue.publish("gw", "w1", step, serial="7")
-    assert await queue.publish("gw", "w1", step, serial="7") == set()
+    assert await queue.publish("gw", "w1", step, serial="7") == {"ghost"}
 
     _, events = await queue.read_events("gw", "0-0", 0)
     assert deltas(events) == [5, 6]
@@ -119,6 +119,19 @@ async def test_a_take_whose_answer_was_lost_comes_back(store: redis.asyncio.Redi
         assert await queue.renew("w1", holding=[])
 
     assert [lease.job.job_id for lease in await queue.take("w1", PLENTY)] == ["a"]
+
+
+async def test_a_take_tried_again_after_a_lost_answer_gives_the_same_leases(store: redis.asyncio.Redis) -> None:
+    deaf = _Deaf(store)
+    queue = RedisQueue(deaf, "model@1", DEFAULT_LANES)  # type: ignore[arg-type]
+    await queue.put(job("a"))
+    serial = queue.new_serial()
+
+    deaf.loses_next = True
+    with pytest.raises(StoreGoneError):
+        await queue.take("w1", PLENTY, serial=serial)
+
+    assert [lease.job.job_id for lease in await queue.take("w1", PLENTY, serial=serial)] == ["a"]
 
 
 async def test_serials_of_two_lives_of_a_worker_do_not_meet(store: redis.asyncio.Redis) -> None:
@@ -198,6 +211,7 @@ async def test_nothing_is_left_of_jobs_that_were_forgotten(queue: RedisQueue, st
         "level",
         "owed",
         "serials:gw",
+        "took:w1",
         "wake",
         "workers",
     }

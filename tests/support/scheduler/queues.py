@@ -116,7 +116,7 @@ class MemoryQueue:
     async def orphan(self, grace_ms: int) -> QueuePresence:
         return self._queue.orphan(self._clock(), grace_ms)
 
-    async def withdraw(self, job_id: str, grace_ms: int) -> bool | None:
+    async def withdraw(self, job_id: str, grace_ms: int) -> bool:
         return self._queue.withdraw(self._clock(), job_id, grace_ms)
 
     async def events(self, gateway_id: str) -> list[Event]:

@@ -41,13 +41,13 @@ class WatchedQueue(RedisQueue):
     """As many takes say that the pool is larger than it is."""
     fault: Exception | None = None
 
-    async def take(self, worker_id: str, capacity: Capacity) -> list[Lease]:
+    async def take(self, worker_id: str, capacity: Capacity, *, serial: str | None = None) -> list[Lease]:
         self.takes += 1
         if self.fault is not None:
             raise self.fault
         if self.overstates:
             capacity = replace(capacity, kv_tokens=dict.fromkeys(capacity.kv_tokens, 10**6), pool_tokens=10**6)
-        leases = await super().take(worker_id, capacity)
+        leases = await super().take(worker_id, capacity, serial=serial)
         self.overstates -= bool(leases and self.overstates)
         if self.lose_next_take:
             self.lose_next_take = False

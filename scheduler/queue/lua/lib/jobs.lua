@@ -205,6 +205,15 @@ end
 
 -- The other moves of a job.
 
+-- What `take` answers for a leased job, which was loaded with its body.
+local function describe_lease(job)
+  local answer = {job.body, job.epoch, NOW - job.arrived, job.granted, job.guaranteed}
+  for choice = 0, job.n - 1 do
+    answer[6 + choice] = job.generated > 0 and call('GET', key('ids', job.job_id, choice)) or ''
+  end
+  return answer
+end
+
 -- Give a waiting job, its body too, to a worker, charging `cost` provisionally: what `take` answers for it.
 local function lease(job, worker, cost)
   unseat(job)
@@ -214,11 +223,7 @@ local function lease(job, worker, cost)
   call('HSET', record, 'state', 'leased', 'worker', worker, 'taken', NOW, 'returned', 0, 'epoch', job.epoch,
     'credit', cost)
   charge(job, cost)
-  local answer = {job.body, job.epoch, NOW - job.arrived, job.granted, job.guaranteed}
-  for choice = 0, job.n - 1 do
-    answer[6 + choice] = job.generated > 0 and call('GET', key('ids', job.job_id, choice)) or ''
-  end
-  return answer
+  return describe_lease(job)
 end
 
 -- Return a leased job to the head of its lane; one that was told to stop ends instead.

@@ -1,6 +1,6 @@
 -- Prelude of `take`, after `jobs`: what the worker can still start, and in which order its candidates stand.
 -- scheduler/queue/take_order.py states the rules.
-local SEQUENCES, KV_TOKENS, PREFILL_MS = {}, {}, tonumber(ARGV[3])
+local SEQUENCES, KV_TOKENS, PREFILL_MS = {}, {}, tonumber(ARGV[4])
 local MAX_SEQUENCES, POOL_TOKENS, HAS_SUSPECT = 0, 0, false
 local YIELDING = {} -- what each lane's own work there would yield, to tenants that were served less
 

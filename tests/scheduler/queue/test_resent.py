@@ -1,0 +1,198 @@
+"""Each script of the queue, executed twice because its first reply was lost."""
+
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+import pytest
+
+from fairlane.cli.embedded_store import EmbeddedStore
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
+from fairlane.scheduler.protocol.messages import Lease, Outcome
+from fairlane.scheduler.queue.homes import prefix_keys
+from fairlane.scheduler.queue.redis_queue import RedisQueue
+from fairlane.scheduler.queue.types import KEPT_MS, Publication, QueuePresence
+from tests.support.scheduler.queues import LEASE_MS, PLENTY, Clock, job, room, tokens
+from tests.support.store.resent import resending
+
+pytestmark = pytest.mark.anyio
+GRACE_MS = 30_000
+LONG = tuple(range(700))
+
+
+class Two(NamedTuple):
+    """One queue through two clients."""
+
+    twice: RedisQueue
+    """Sends each call twice."""
+    plain: RedisQueue
+    clock: Clock
+
+    async def pass_time(self, ms: int, *gateways: str) -> None:
+        """Let time pass while these gateways live and the queue is looked after."""
+        for _ in range(ms // 2_000):
+            self.clock.advance(2_000)
+            for gateway in gateways:
+                await self.plain.gateway_alive(gateway)
+            await self.plain.reclaim()
+
+    async def leased(self, job_id: str = "a") -> Lease:
+        """A job that worker w1 holds."""
+        await self.plain.put(job(job_id))
+        [lease] = await self.plain.take("w1", room(latency=1))
+        return lease
+
+
+async def put(two: Two) -> None:
+    await two.plain.put(job("before", prompt=LONG), prefixes=prefix_keys(job("before", prompt=LONG)))
+    await two.plain.take("w1", room(latency=1))
+    await two.twice.put(job("a", guaranteed=True, claim_ms=100.0, work_ms=100.0))
+    follows = await two.twice.put(job("b", prompt=LONG), prefixes=prefix_keys(job("b", prompt=LONG)))
+    assert follows.home == "w1"
+
+
+async def cancel(two: Two) -> None:
+    await two.leased()
+    await two.plain.put(job("waits"))
+    await two.twice.cancel("waits")
+    await two.twice.cancel("a")
+
+
+async def grant(two: Two) -> None:
+    await two.leased()
+    assert await two.twice.grant("a", 200)
+
+
+async def record(two: Two) -> None:
+    await two.leased()
+    assert await two.twice.record("a") is not None
+
+
+async def published(two: Two) -> None:
+    await two.plain.publish("gw", "w1", [tokens(await two.leased(), 5, 6)])
+    assert await two.twice.published("a") is not None
+
+
+async def keep(two: Two) -> None:
+    await two.plain.put(job("a"))
+    await two.plain.cancel("a")
+    await two.twice.keep({"a": two.clock.ms + 60_000})
+
+
+async def forget(two: Two) -> None:
+    await two.plain.put(job("a"))
+    await two.plain.cancel("a")
+    await two.twice.forget(["a"])
+    assert await two.plain.record("a") is None
+
+
+async def position(two: Two) -> None:
+    await two.plain.put(job("a"))
+    assert await two.twice.position("a") == 1
+
+
+async def waiting(two: Two) -> None:
+    await two.plain.put(job("a"))
+    assert await two.twice.waiting("acme") == 1
+
+
+async def depths(two: Two) -> None:
+    await two.plain.put(job("a"))
+    await two.twice.depths()
+
+
+async def gateway_alive(two: Two) -> None:
+    await two.twice.gateway_alive("gw")
+
+
+async def exchange_reports(two: Two) -> None:
+    """Work that it refused is counted once."""
+    refused = {LaneName.LATENCY: 1_000_000}
+    once = (await two.twice.exchange_reports("gw", b"report", refused)).asked[LaneName.LATENCY]
+    await two.plain.exchange_reports("gw", b"report", refused)
+    both = (await two.plain.exchange_reports("gw", b"report", {})).asked[LaneName.LATENCY]
+    assert both == pytest.approx(2 * once, rel=0.01)
+
+
+async def renew(two: Two) -> None:
+    """The worker learns that its jobs were taken away, once."""
+    await two.leased()
+    await two.pass_time(2 * LEASE_MS)
+    assert not await two.twice.renew("w1")
+    assert await two.twice.renew("w1")
+
+
+async def release(two: Two) -> None:
+    await two.leased()
+    await two.twice.release("w1", ["a"])
+    assert await two.plain.position("a") == 1
+
+
+async def orphan(two: Two) -> None:
+    await two.plain.renew("w1")
+    await two.pass_time(2 * LEASE_MS)
+    two.clock.advance(KEPT_MS)
+    await two.pass_time(2 * LEASE_MS)
+    assert await two.twice.orphan(GRACE_MS) is QueuePresence.REMOVED
+
+
+async def withdraw(two: Two) -> None:
+    await two.plain.renew("w1")
+    await two.plain.put(job("a"))
+    await two.pass_time(GRACE_MS, "gw")
+    assert await two.twice.withdraw("a", GRACE_MS)
+    assert await two.plain.record("a") is None
+
+
+async def publish(two: Two) -> None:
+    """The refused job is named again."""
+    step = [tokens(await two.leased(), 5, 6, cost=9.0, ends=Outcome.FINISHED), Publication("ghost", 1)]
+    assert await two.twice.publish("gw", "w1", step) == {"ghost"}
+
+
+async def take(two: Two) -> None:
+    """The first call's leases arrive, and nothing is leased beyond them."""
+    await two.plain.put(job("a"))
+    await two.plain.put(job("b"))
+    assert [lease.job.job_id for lease in await two.twice.take("w1", room(latency=1))] == ["a"]
+    assert await two.plain.position("b") == 1
+    assert [lease.job.job_id for lease in await two.twice.take("w1", PLENTY)] == ["b"]
+
+
+async def reclaim(two: Two) -> None:
+    await two.leased()
+    await two.pass_time(LEASE_MS - 2_000)
+    two.clock.advance(2_000)
+    await two.twice.reclaim()
+    assert await two.plain.position("a") == 1
+
+
+CALLS: dict[str, Callable[[Two], Awaitable[None]]] = {
+    call.__name__: call
+    for call in (
+        *(put, cancel, grant, record, published, keep, forget, position, waiting, depths, gateway_alive),
+        *(exchange_reports, renew, release, orphan, withdraw, publish, take, reclaim),
+    )
+}
+COUNTS_ITS_OWN_WORK = "reclaim"
+"""The script whose reply differs: how many jobs this very call took from dead workers, which no caller acts on."""
+
+
+def test_every_script_is_resent_here() -> None:
+    queue = RedisQueue(None, "model@1", DEFAULT_LANES)  # type: ignore[arg-type]
+    assert queue._scripts.keys() == CALLS.keys()
+
+
+@pytest.mark.parametrize("script", CALLS)
+async def test_a_call_whose_reply_was_lost_is_answered_alike_and_counts_once(
+    script: str, valkey: EmbeddedStore
+) -> None:
+    clock = Clock()
+    scripts = RedisQueue(None, "model@1", DEFAULT_LANES, lease_ms=LEASE_MS, clock=clock)._scripts  # type: ignore[arg-type]
+    async with resending(valkey.url, scripts) as (resender, client):
+        twice, plain = (
+            RedisQueue(each, "model@1", DEFAULT_LANES, lease_ms=LEASE_MS, clock=clock) for each in (resender, client)
+        )
+
+        await CALLS[script](Two(twice, plain, clock))
+
+        resender.check(script, replies=script != COUNTS_ITS_OWN_WORK)

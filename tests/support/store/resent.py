@@ -1,0 +1,121 @@
+"""Replies lost after the call was executed: a client that sends each call twice, as the retry layers do.
+
+A script is idempotent by the id it carries if the second call returns what the first one returned, and leaves the
+store as the first one left it.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import redis.asyncio
+
+from fairlane.store.scripts import Script
+
+_LEAST_EPOCH_MS = 10**12
+_CLOCK_MS = 60_000
+"""Two readings of the store's clock in one test differ by less."""
+_SCRIPT_CALLS = ("EVALSHA", "EVAL", "FCALL")
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """One script call and its repeat: both replies, and the store's contents after each."""
+
+    script: str
+    first: Any
+    second: Any
+    contents: Any
+    contents_again: Any
+
+    def check(self, *, replies: bool) -> None:
+        """Fail unless the repeat was answered alike, where `replies`, and changed nothing."""
+        assert not replies or alike(self.first, self.second), (self.script, self.first, self.second)
+        assert alike(self.contents, self.contents_again), (self.script, self.contents, self.contents_again)
+
+
+class ResendingRedis(redis.asyncio.Redis):
+    """Executes each command twice and returns the second reply."""
+
+    def __init__(self, scripts: Mapping[str, Script], watcher: redis.asyncio.Redis) -> None:
+        """`scripts`: by name; `watcher`: a client of the same store, to read what the scripts have written."""
+        pool = watcher.connection_pool
+        super().__init__(connection_pool=redis.asyncio.ConnectionPool(pool.connection_class, **pool.connection_kwargs))
+        self.auto_close_connection_pool = True
+        self._names = {script._digest: name for name, script in scripts.items()}
+        self._watcher = watcher
+        self.repeats: list[Repeat] = []
+
+    async def execute_command(self, *args: Any, **options: Any) -> Any:
+        first = await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+        if args[0] not in _SCRIPT_CALLS:
+            return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+        contents = await contents_of(self._watcher)
+        second = await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+        name = self._name(args[0], args[1])
+        self.repeats.append(Repeat(name, first, second, contents, await contents_of(self._watcher)))
+        return second
+
+    def _name(self, command: str, called: str) -> str:
+        if command == "FCALL":
+            return called.rpartition("_")[0]
+        return self._names[Script(called)._digest if command == "EVAL" else called]
+
+    def check(self, script: str, *, replies: bool = True) -> None:
+        """Fail unless this script was called, and each repeat of a call was answered alike and changed nothing."""
+        assert script in {each.script for each in self.repeats}
+        for each in self.repeats:
+            each.check(replies=replies)
+
+
+@asynccontextmanager
+async def resending(
+    url: str, scripts: Mapping[str, Script]
+) -> AsyncIterator[tuple[ResendingRedis, redis.asyncio.Redis]]:
+    """A resending client of an empty store, and a plain one to prepare the store with."""
+    async with redis.asyncio.from_url(url) as plain:
+        await plain.flushall()
+        async with ResendingRedis(scripts, plain) as resender:
+            yield resender, plain
+
+
+_READS: dict[bytes, tuple[str, ...]] = {
+    b"string": ("GET",),
+    b"hash": ("HGETALL",),
+    b"list": ("LRANGE", "0", "-1"),
+    b"set": ("SMEMBERS",),
+    b"zset": ("ZRANGE", "0", "-1", "WITHSCORES"),
+    b"stream": ("XRANGE", "-", "+"),
+}
+
+
+async def contents_of(client: redis.asyncio.Redis) -> dict[bytes, Any]:
+    """All that the store holds, by key, with whether it expires. A message that a worker is sent twice counts once."""
+    found: dict[bytes, Any] = {}
+    async for key in client.scan_iter(count=1_000):
+        command, *rest = _READS[await _ask(client, "TYPE", key)]
+        value = await _ask(client, command, key, *rest)
+        if b":control:" in key:
+            value = [fields for at, (_, fields) in enumerate(value) if fields not in [each for _, each in value[:at]]]
+        found[key] = value, await _ask(client, "PTTL", key) > 0
+    return found
+
+
+async def _ask(client: redis.asyncio.Redis, *command: str | bytes) -> Any:
+    return await client.execute_command(*command)  # type: ignore[no-untyped-call]
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Whether two replies or contents are the same, but for when they were written."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(alike(one[name], other[name]) for name in one)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(alike, one, other))
+    if one == other:
+        return True
+    try:
+        earlier, later = float(one), float(other)
+    except (TypeError, ValueError):
+        return False
+    return min(earlier, later) > _LEAST_EPOCH_MS and abs(later - earlier) < _CLOCK_MS
