@@ -4,6 +4,7 @@
     ports.py         sockets, and how connections are accepted
     protocol.py      a connection's life, drawn in its first lines: open it first
     limits.py patience.py   what it may send and how slowly, and how long it may take nothing of its answer
+    turns.py flow.py  reads of many lines: parsed in turns with other connections, which are not read meanwhile
     upgrade.py       requests that ask to upgrade: served in HTTP/1.1
     connections.py   how many connections an address and a tenant may have, and how many heads in the making
     body.py          reading a JSON body within bounds

@@ -4,18 +4,26 @@ The life of a connection, request by request:
 
     headers ──> body ──> answer ──> idle ──> headers …
        │          │         │         └ uvicorn's timeout_keep_alive
-       │          │         ├ nothing of it is taken: `write_timeout_s`, then the connection is cut
-       │          │         └ body still coming after it: `linger_s`, then the connection is cut
+       │          │         ├ the client reads nothing of it: `write_timeout_s`, then the connection is closed
+       │          │         └ the body still comes: parsed for `linger_bytes`, `linger_chunks` and `linger_s`
        │          └ `body.read_body` in the application: bytes and time
        └ here: bytes, number, time
 
-A refusal is answered with our error JSON, then the client may go on sending for `linger_s` without being listened to:
-closing at once would reset the connection and destroy the answer on its way. A request that asks to upgrade is served
-in HTTP/1.1 (`upgrade.py`).
+What becomes of the bytes that come (`_Input`):
+
+    PARSED ──> DISCARDED   after a refusal, or past the bounds on a body that was answered already
+       └─────> ENDED       too many pipelined requests: those before are answered, then the connection is closed
+
+A read with many lines is parsed in turns with other connections (`turns.py`). Chunks of a body reach the application
+joined, one piece for each read.
+
+After a refusal the client may go on sending for `linger_s` and `discard_bytes`: closing at once would reset the
+connection and destroy the answer on its way. A request that asks to upgrade is served in HTTP/1.1 (`upgrade.py`).
 """
 
 import asyncio
 import sys
+from enum import Enum
 from http import HTTPStatus
 from typing import Any, cast
 
@@ -29,22 +37,33 @@ from fairlane.gateway.http import body_budget, connections, response
 from fairlane.gateway.http.body_budget import BodyBudget, BodyHold
 from fairlane.gateway.http.connections import Crowd, Heads, Place, forwarded_for
 from fairlane.gateway.http.disconnect import STATE, Disconnect
+from fairlane.gateway.http.flow import Flow
 from fairlane.gateway.http.limits import HttpLimits
 from fairlane.gateway.http.patience import Patience
 from fairlane.gateway.http.refusals import Malformed, answer_bytes, refusal_of
-from fairlane.gateway.http.response import Answer
+from fairlane.gateway.http.response import Answer, AnsweringTransport
+from fairlane.gateway.http.turns import Turns, has_many_lines
 from fairlane.gateway.http.upgrade import plain_head
 from fairlane.scheduler.protocol.settings import Networks
 
 PROBES = frozenset({b"/healthz", b"/health", b"/readyz"})
-"""Paths that are served however full it is."""
+"""Paths that are served when all connections are taken."""
 FREED_BYTES = 1_024
-"""What a connection that is gone leaves free, by which to tell whether it is worth giving back: it takes ten times that
-for a moment, and mostly for others again."""
-DEAF_REST_S = 0.02
-"""Between pieces, of up to 256 KiB each, of what a client sends that was refused already."""
+"""What counts as freed memory when a connection ends. It held ten times that, most of which the next one takes."""
+DISCARD_REST_S = 0.02
+"""Between two reads, of up to 256 KiB each, of what a client sends after its refusal."""
 _BYTES_PER_CHUNKED_BYTE = 8
 """Bytes on the wire for each byte of a body that comes in chunks of one."""
+_EVENTS_OF_A_REQUEST = 16
+"""What a whole request costs, in callbacks of the parser that do nothing."""
+
+
+class _Input(Enum):
+    """What becomes of the bytes that come."""
+
+    PARSED = "parsed"
+    ENDED = "ended"
+    DISCARDED = "discarded"
 
 
 def limited_protocol(
@@ -55,14 +74,13 @@ def limited_protocol(
     malformed: Malformed | None = None,
     heads: Heads | None = None,
 ) -> type[HttpToolsProtocol]:
-    """The protocol class to give to `uvicorn.Config(http=…)`. Idle keep-alive is uvicorn's `timeout_keep_alive`.
+    """Return the protocol class for `uvicorn.Config(http=…)`. Idle keep-alive is uvicorn's `timeout_keep_alive`.
 
-    `bodies`: what all connections together may hold of bodies. `crowd`: of all connections of one port. `proxies`:
-    whose word on where a request comes from is believed. `malformed`: counts what is no request. `heads`: those that
-    are still coming.
+    `bodies`: what all connections together may hold of bodies. `crowd`: the connections of one port. `proxies`: peers
+    whose `x-forwarded-for` is trusted. `malformed`: counts requests that are not HTTP. `heads`: incomplete heads.
     """
     known = {"limits": limits, "bodies": bodies, "crowd": crowd or Crowd(), "proxies": proxies or Networks()}
-    known |= {"malformed": malformed or Malformed(), "heads": heads or Heads()}
+    known |= {"malformed": malformed or Malformed(), "heads": heads or Heads(), "turns": Turns()}
     return type("LimitedHttpProtocol", (LimitedHttpProtocol,), known)
 
 
@@ -75,6 +93,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     heads: Heads
     proxies: Networks
     malformed: Malformed
+    turns: Turns
 
     def __init__(
         self,
@@ -86,66 +105,71 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self._most_tasks, self.limit_concurrency = config.limit_concurrency, None  # uvicorn would answer in plain text
         self.url = b""  # uvicorn has none before the first request
+        self.flow: Flow
         self._place: Place | None = None
         self._is_proxied = False
-        """By one whose word is believed."""
+        """The peer is a trusted proxy."""
+        self._input = _Input.PARSED
         self._is_silent = True
-        """Nothing has come yet."""
-        self._hears_slowly = False
-        """It rests between two pieces of what nobody listens to."""
+        """No byte has come yet."""
         self._awaits_headers = True
         self._received_bytes = 0
-        """Since the last request was whole."""
+        """Since the last request was complete."""
         self._ahead_bytes = 0
-        """Of the next head, that came with the last request's end: as many at most."""
+        """Bytes of the next head that came with the end of the last request: an upper bound."""
+        self._events = 0
+        """Callbacks of the parser for the piece that is parsed."""
+        self._chunks: list[bytes] = []
+        """Of the body, from the same piece."""
         self._body_bytes = 0
+        self._late_bytes = self._late_chunks = 0
+        """Of a body that was answered already."""
+        self._discarded_bytes = 0
         self._hold = BodyHold(self.bodies)
-        """Of the body that is coming."""
+        """The body that is coming, in the budget of bodies."""
         self._refusal: ApiError | None = None
-        """Why the parser was told to stop."""
-        self._is_deaf = False
-        """Nothing that still comes is looked at."""
-        self._is_last = False
-        """Nor is it here, but what came before is answered."""
+        """Why the parser was stopped."""
         self._data = b""
-        """The last that came."""
+        """The piece that is parsed."""
         self._asks_upgrade = False
         self._deadline: asyncio.TimerHandle | None = None
         self._patience: Patience | None = None
-        """With a client that takes nothing."""
+        """Runs while the client reads nothing of its answer."""
         self._cycles: list[RequestResponseCycle] = []
-        """Those that are not answered: several where requests are pipelined."""
+        """Requests that are not answered: several where they are pipelined."""
         self._disconnect = Disconnect(lambda: self.flow.resume_reading())
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
-        """A client has connected and owes a request."""
+        """Wait for a request."""
         super().connection_made(transport)
+        self.flow = Flow(transport)
         peer = self.client[0] if self.client else ""
         self._is_proxied = peer in self.proxies
         self._place = self.crowd.enter(self, None if self._is_proxied else peer)
         if self._place is None:
-            self._is_deaf = True
+            self._input = _Input.DISCARDED
             transport.abort()
         else:
             self._expect_within(self.limits.first_byte_timeout_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone, and with it its deadline."""
+        """Release all that the connection held."""
         self._expect_nothing()
+        self.turns.leave(self)
         self._trust()
         if self._place is not None:
             self._place.leave()
         self.heads.release(self)
         self.bodies.freed(FREED_BYTES + self._received_bytes)
         for cycle in self._cycles:
-            cycle.disconnected = not cycle.response_complete  # uvicorn tells the latest alone
+            cycle.disconnected = not cycle.response_complete  # uvicorn marks the latest alone
         super().connection_lost(exc)
         self._unset_keepalive_if_required()
         self._disconnect.left()
         self._let_go()
 
     def _let_go(self) -> None:
-        """All of these hold this connection: it is to go with its last reference, not with the next collection."""
+        """Break reference cycles, so that the connection is freed at once and not by the next garbage collection."""
         for cycle in self._cycles:
             cycle.scope["state"][response.STATE].abandon()
         self.pipeline.clear()
@@ -153,59 +177,84 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._forget()
 
     def _has_begun(self) -> bool:
-        """A part of the next head is there."""
+        """Whether a part of the next head has come."""
         return self.scope is not None and (self.cycle is None or self.cycle.scope is not self.scope)
 
     def _forget(self) -> None:
-        """What was answered is not kept while nothing comes: heads may be large, and idle connections many."""
+        """Drop the answered request: heads may be large, and idle connections many."""
         self._cycles = []
         self.cycle = self.scope = self.headers = None  # type: ignore[assignment] # as before the first request
         self.url = b""
 
     def pause_writing(self) -> None:
-        """Much waits for the client, and nothing more is written before it has taken most of that."""
+        """Stop writing until the client has read most of what waits for it."""
         super().pause_writing()
         self._watch()
 
     def resume_writing(self) -> None:
-        """It has taken most of it."""
+        """The client has read most of it."""
         super().resume_writing()
         if not self.transport.is_closing():
             self._trust()
 
     def timeout_keep_alive_handler(self) -> None:
-        """It was idle for too long."""
+        """The connection was idle for too long."""
         self._close()
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of headers or body."""
-        if self._is_deaf or self._is_last:
-            self._hear_slowly()
+        """Parse bytes of headers or body, at once or in turns."""
+        if self._input is not _Input.PARSED:
+            self._discard(len(data))
             return
         if self._is_silent:
             self._is_silent = False
             self._expect_within(self.limits.header_timeout_s)
-        self._received_bytes += len(data)
-        self._read(data)
+        if not self.turns.is_waiting(self) and not has_many_lines(data):
+            self.parse(data)
+            return
+        self.flow.hold()
+        if not self.turns.wait(self, self._place.holder if self._place else "", data):
+            self._refuse(ApiError("Too many requests in many small pieces are read here.", "overloaded"))
+
+    def parse(self, piece: bytes) -> int:
+        """Parse the next bytes. Return the number of callbacks that they made."""
+        self._events = 0
+        self._received_bytes += len(piece)
+        self._read(piece)
+        self._pass_on_body()
         if self._awaits_headers and not self._received_bytes and self._has_begun():
-            self._ahead_bytes = min(len(data), self.limits.max_header_bytes)
+            self._ahead_bytes = min(len(piece), self.limits.max_header_bytes)
         self._data = b""  # it may be large, and the connection silent for long
         self._weigh_up()
+        if self._input is not _Input.PARSED:
+            self._drop_waiting()
+        return self._events
 
-    def _hear_slowly(self) -> None:
-        """What nobody listens to comes off the wire a piece at a time: megabytes of it at once would hold up others."""
-        self.flow.pause_reading()
-        if not self._hears_slowly:  # a piece may be thousands of chunks
-            self._hears_slowly = True
-            self.loop.call_later(DEAF_REST_S, self._hear_on)
+    def parsed(self) -> None:
+        """Read on: all that waited for a turn was parsed."""
+        self.flow.release()
 
-    def _hear_on(self) -> None:
-        self._hears_slowly = False
-        if not self.transport.is_closing():
-            self.flow.resume_reading()
+    def _drop_waiting(self) -> None:
+        if self.turns.is_waiting(self):
+            self.turns.leave(self)
+            self.turns.discard_later(DISCARD_REST_S, self.flow.release)
+
+    def _discard(self, count: int) -> None:
+        """Drop what came after a refusal, and close the connection where it is too much."""
+        self._discarded_bytes += count
+        if self._discarded_bytes > self.limits.discard_bytes:
+            self._close()
+        else:
+            self._rest()
+
+    def _rest(self) -> None:
+        """Read nothing for a moment: megabytes that nobody wants would delay others."""
+        if not self.flow.is_held:
+            self.flow.hold()
+            self.turns.discard_later(DISCARD_REST_S, self.flow.release)
 
     def _read(self, data: bytes) -> None:
-        """As uvicorn reads it, but for a line in the log of each that is malformed."""
+        """As uvicorn reads it, without a log line for each malformed request."""
         self._data = data
         self._unset_keepalive_if_required()
         try:
@@ -215,8 +264,15 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         except httptools.HttpParserUpgrade:
             self._unsupported_upgrade_warning()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep one header; trailers are counted and dropped."""
+        self._events += 1
+        if self._awaits_headers:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
-        """All headers of a request are there: the last moment to refuse it before the application sees it."""
+        """Refuse the request by its headers, or start the application."""
+        self._events += _EVENTS_OF_A_REQUEST
         self._awaits_headers = False
         self._ahead_bytes = 0
         self._expect_nothing()
@@ -233,42 +289,53 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             return
         self.scope["state"][STATE], self.scope["state"][connections.STATE] = self._disconnect, self._place
         super().on_headers_complete()
-        self.headers = [*self.headers]  # uvicorn adds trailers to them, which are no headers
         if self.pipeline:
-            self.flow.resume_reading()  # uvicorn stops it, and would not hear that the client leaves
+            self.flow.resume_reading()  # uvicorn stops it, and would not notice that the client leaves
         self._cycles = [*[cycle for cycle in self._cycles if not cycle.response_complete], self.cycle]
-        self.cycle.transport = _AnsweringTransport(self)  # type: ignore[assignment] # all of it that a cycle uses
+        self.cycle.transport = AnsweringTransport(self.transport, self.hang_up)  # type: ignore[assignment] # all that it uses
         self._hold = self.scope["state"][body_budget.STATE] = BodyHold(self.bodies)
         answer = Answer(self.cycle, self._hold)
         self.cycle.send = answer.send  # type: ignore[method-assign] # what the application is given
         self.scope["state"][response.STATE] = answer
 
     def on_body(self, body: bytes) -> None:
-        """A part of the body: kept where there is room for it. Where there is none, its reader finds out why."""
+        """Keep a chunk of the body until the piece is parsed."""
+        self._events += 1
         self._body_bytes += len(body)
+        if self.cycle.response_complete:
+            self._late_bytes += len(body)
+            self._late_chunks += 1
+        else:
+            self._chunks.append(body)
+
+    def _pass_on_body(self) -> None:
+        """Give the piece's part of the body to the application where the budget has room; its reader is refused
+        otherwise."""
+        if not self._chunks:
+            return
+        body, self._chunks = b"".join(self._chunks), []
         if self._hold.takes(len(body)):
             super().on_body(body)
-        elif not self.cycle.response_complete:
+        else:
             self.flow.pause_reading()
             self.cycle.message_event.set()
-        else:
-            self._hear_slowly()
 
     def on_message_complete(self) -> None:
-        """The request is whole; what comes next is another."""
+        """The request is complete; what comes next is another."""
         if self._asks_upgrade:
             return
+        self._pass_on_body()
         self._awaits_headers = True
-        self._received_bytes = self._body_bytes = 0
+        self._received_bytes = self._body_bytes = self._late_bytes = self._late_chunks = 0
         super().on_message_complete()
-        if self.cycle is not None and self.cycle.response_complete:  # its answer did not wait for it
+        if self.cycle is not None and self.cycle.response_complete:  # its answer did not wait for its body
             self._expect_within(self.limits.header_timeout_s)
             self._forget()
 
     def on_response_complete(self) -> None:
-        """The request is answered. A body that the answer did not wait for may end now, but not go on for ever."""
-        if self._is_deaf:
-            return  # nor is what waits behind it served
+        """Wait for the next request, or for the end of a body that the answer did not wait for."""
+        if self._input is _Input.DISCARDED:
+            return  # pipelined requests are not served either
         super().on_response_complete()
         if self.transport.is_closing() or self.is_answering():
             return
@@ -293,8 +360,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._read(head + self._data[end_of_head:])
 
     def send_400_response(self, msg: str) -> None:
-        """The parser gave up: on our refusal, or on bytes that are no HTTP."""
-        if self._is_last:
+        """Refuse the request: the parser stopped by our own refusal, or at bytes that are not HTTP."""
+        if self._input is _Input.ENDED:
             return
         error = self._refusal or invalid(None, "This is not a valid HTTP/1.1 request.")
         if error.status < HTTPStatus.TOO_MANY_REQUESTS or error.code == "headers_too_large":
@@ -302,23 +369,28 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._refuse(error)
 
     def hang_up(self) -> None:
-        """Close once the answer is written; but listen on, without looking, to a client that still sends."""
+        """Close once the answer is written; while the client still sends, read and discard that for a while."""
         if self.transport.is_closing():
             return
-        if self._awaits_headers and not self._is_deaf:
+        if self._awaits_headers and self._input is not _Input.DISCARDED:
             self._close()
             return
-        self._is_deaf = True
+        self._input = _Input.DISCARDED
+        self._drop_waiting()
         self.flow.resume_reading()
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self._expect_within(self.limits.linger_s)
 
     def _weigh_up(self) -> None:
-        """After each read: too much, or the beginning of a request that has to end in time?"""
-        if self._is_deaf or self._is_last:
+        """After each piece: refuse what is too much, and start the clock of a head that has begun."""
+        if self._input is not _Input.PARSED:
             return
-        if self._received_bytes > self._most_bytes():
+        if self._late_chunks > self.limits.linger_chunks or self._late_bytes > self.limits.linger_bytes:
+            self.hang_up()
+        elif self._late_chunks:
+            self._rest()
+        elif self._received_bytes > self._most_bytes():
             self._refuse(headers_too_large(self.limits.max_header_bytes))
         elif self._awaits_headers and (self._received_bytes or self._ahead_bytes):
             self.heads.hold(self, self._received_bytes + self._ahead_bytes)
@@ -326,10 +398,11 @@ class LimitedHttpProtocol(HttpToolsProtocol):
                 self._expect_within(self.limits.header_timeout_s)
 
     def _refuse(self, error: ApiError) -> None:
-        self._is_deaf = True
+        self._input = _Input.DISCARDED
+        self._drop_waiting()
         is_own = not self._awaits_headers and self.cycle is not None and self.cycle.scope is self.scope
         if self.pipeline or (self.is_answering() and (self.cycle.response_started or not is_own)):
-            self._close()  # nothing can be said in the middle of another answer, nor in its place
+            self._close()  # an error can stand neither within another answer nor in its place
             return
         if self.is_answering():
             self.cycle.disconnected = True  # the application need not go on
@@ -339,9 +412,9 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self.hang_up()
 
     def _crowded(self) -> ApiError | None:
-        """Requests that pile up here, or connections and requests everywhere; but probes are always answered."""
+        """Why the request is not served: too many wait here, or everywhere. Probes are always answered."""
         if len(self.pipeline) >= self.limits.max_pipelined:
-            self._is_last = True
+            self._input = _Input.ENDED
             self.pipeline[0][0].keep_alive = False  # the answer to the newest that waits is the connection's last
             return ApiError("Too many requests wait on this connection.", "overloaded", retry_after_s=1.0)
         is_full = self._place is None or self._place.is_too_much
@@ -352,7 +425,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         return ApiError("Too many connections are open here.", "overloaded", retry_after_s=1.0)
 
     def _forwarded(self) -> ApiError | None:
-        """A trusted proxy says whose request this is; why it is not served, if so."""
+        """Take the client's address from a trusted proxy. Return why the request is not served, if so."""
         address = forwarded_for(self.headers, self.proxies)
         if address is None:
             return None
@@ -365,15 +438,16 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         return ApiError("Too many connections of this address are open here.", "overloaded", retry_after_s=1.0)
 
     def is_answering(self) -> bool:
-        """A request is being answered."""
+        """Whether a request is being answered."""
         return self.cycle is not None and not self.cycle.response_complete
 
     def give_way(self) -> None:
-        """Others need its place."""
+        """Close: others need its place."""
         self._close()
 
     def _most_bytes(self) -> int:
-        """What may have come so far: headers; then the body too, in chunks of a byte each at worst, and trailers."""
+        """Return the most that may have come so far: headers; then the body, at worst in chunks of a byte, and
+        trailers."""
         if self._awaits_headers:
             return self.limits.max_header_bytes
         return 2 * self.limits.max_header_bytes + _BYTES_PER_CHUNKED_BYTE * self._body_bytes
@@ -388,7 +462,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._deadline = None
 
     def _watch(self) -> None:
-        """Whether it takes any of what waits for it."""
+        """Disconnect the client where it reads nothing of what waits for it."""
         self._patience = Patience(self.transport, self.limits.write_timeout_s)
 
     def _trust(self) -> None:
@@ -397,7 +471,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._patience = None
 
     def _close(self) -> None:
-        """As soon as all is written, which a client that takes nothing would put off for ever."""
+        """Close once all is written, or once the client reads nothing of it any more."""
+        self.turns.leave(self)
         if not self.transport.is_closing():
             self.transport.close()
             self._expect_nothing()
@@ -406,20 +481,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def _expire(self) -> None:
         self._deadline = None
-        if self._awaits_headers and (self._received_bytes or self._ahead_bytes) and not self._is_deaf:
+        if self._awaits_headers and (self._received_bytes or self._ahead_bytes) and self._input is _Input.PARSED:
             self._refuse(request_timeout(self.limits.header_timeout_s))
-        else:  # it said nothing, or goes on with what nobody will read
+        else:  # it sent nothing, or still sends a body that was answered
             self._close()
-
-
-class _AnsweringTransport:
-    """The transport as one request's answer sees it: closing it leaves the client time to read the answer."""
-
-    def __init__(self, protocol: LimitedHttpProtocol) -> None:
-        self._protocol = protocol
-        self.write = protocol.transport.write
-        self.is_closing = protocol.transport.is_closing
-
-    def close(self) -> None:
-        """The answer was the last on its connection."""
-        self._protocol.hang_up()

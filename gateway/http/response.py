@@ -3,6 +3,8 @@
 In place of uvicorn's own `send`, which writes the two apart and looks at each header twice; the rules are the same.
 """
 
+import asyncio
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Protocol
 
@@ -145,3 +147,12 @@ class Answer:
         if not cycle.keep_alive:
             cycle.transport.close()
         cycle.on_response()
+
+
+class AnsweringTransport:
+    """The transport as one request's answer sees it: closing leaves the client time to read the answer."""
+
+    def __init__(self, transport: asyncio.Transport, hang_up: Callable[[], None]) -> None:
+        self.write = transport.write
+        self.is_closing = transport.is_closing
+        self.close = hang_up

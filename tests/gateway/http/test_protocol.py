@@ -333,7 +333,7 @@ async def test_after_a_refused_body_the_connection_serves_on() -> None:
 async def test_what_is_refused_comes_off_the_wire_a_piece_at_a_time(
     framing: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_limits, "DEAF_REST_S", 3_600.0)
+    monkeypatch.setattr(http_limits, "DISCARD_REST_S", 3_600.0)
     async with serving() as server:
         client = await server.client()
         client.send(POST + framing + b"\r\n\r\n" + b"a" * 50_000_000)
