@@ -272,6 +272,10 @@ class WorkerRoom:
         """Anything could be started in this lane without its own work yielding."""
         return self._sequences[level] > 0 and self._kv_tokens[level] > 0
 
+    def has_row(self, level: int) -> bool:
+        """A row is free for this lane, whether or not KV is."""
+        return self._sequences[level] > 0
+
     def could_hold(self, entry: QueuedJob) -> bool:
         """Fits this worker once enough of what runs there has ended: all its choices in one step, and each alone as
         long as it can grow. Not where it may have killed its workers, and one such job is here already: the poisoned
@@ -388,7 +392,9 @@ class Order:
 
         One that does not fit is passed over until it is due. From then on nothing behind it is taken from its lane, so
         that room gathers for it and small jobs do not starve it. What its lane's share floor is behind for gathers room
-        from all lanes above too, where it needs no more than that share.
+        from all lanes above too, where it needs no more than that share and lacks KV alone. A worker offers each lane
+        the rows of its share floor at least: a lane without a free row holds them already, and closing the lanes above
+        would only keep their jobs waiting for its own to end.
         """
         self._least = [places.least_counter() for places in self._lanes]
         for rank, candidates in self._tiers():
@@ -399,8 +405,10 @@ class Order:
                 if self._room.fits(level, entry):
                     self._room.occupy(level, entry)
                     return entry
-                if is_floor or entry.due_ms <= self._now_ms:
-                    self._room.close(max(0, rank), level)
+                if is_floor and self._room.has_row(level):
+                    self._room.close(0, level)
+                elif not is_floor and entry.due_ms <= self._now_ms:
+                    self._room.close(rank, level)
         return self._pick_owed()
 
     def _pick_owed(self) -> QueuedJob | None:

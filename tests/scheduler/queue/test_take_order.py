@@ -327,6 +327,18 @@ async def test_of_tenants_that_were_served_alike_the_first_due_goes_first(queue:
     assert await taken(queue, room(throughput=9, prefill_ms=1.0)) == ["z", "m", "a"], "with plenty of time"
 
 
+async def test_a_lane_that_holds_all_rows_keeps_nobody_of_the_lanes_above_waiting(queue: Queue) -> None:
+    """It is behind its share floor, and no row is free for it: its own jobs hold them."""
+    for index in range(2):
+        await queue.put(job(f"batch{index}", lane=BATCH))
+    for index in range(6):
+        await queue.put(job(f"chat{index}", prompt=tuple(range(1_000))))
+        await taken(queue, room(latency=1))
+    await queue.put(job("waits"))
+
+    assert await taken(queue, room(latency=2, throughput=0, max_sequences=2)) == ["waits"]
+
+
 async def test_a_lane_gets_no_more_than_its_floor_out_of_turn(queue: Queue) -> None:
     for index in range(40):
         await queue.put(job(f"chat{index:02}"))

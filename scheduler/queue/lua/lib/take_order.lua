@@ -325,13 +325,13 @@ local function first_of(jobs, is_wanted, lane)
   return best
 end
 
--- What a lane's share floor is behind for. What needs no more than that share and does not fit gathers room from all
--- lanes above too.
+-- What a lane's share floor is behind for. What needs no more than that share and lacks KV alone gathers room from all
+-- lanes above too; a lane without a free row holds its share of the rows already.
 local function pick_for_floor(lane)
   for _, jobs in ipairs({owed(returned(lane)), owed(heads(lane))}) do
     local small = first_of(jobs, is_within_floor, lane)
     if small and fits(small) then return small end
-    if small then close(1, lane.level) end
+    if small and SEQUENCES[lane.level] > 0 then close(1, lane.level) end
     local job = is_open(lane) and first_to_fit(jobs, lane)
     if job then return job end
   end
