@@ -16,6 +16,7 @@ from typing import Any
 from fairlane.quotas import keyspace
 from fairlane.quotas.scripts import Database, Redis, Reply
 from fairlane.quotas.upkeep import ActiveRoots
+from fairlane.store.circuit_breaker import StoreAway
 from fairlane.store.errors import StoreUnavailable
 
 ENTRIES = 100_000
@@ -90,17 +91,26 @@ class AuditOutbox:
         self._roots = ActiveRoots(database)
 
     async def change(self, script: str, root: str, *args: str | int | bytes, note: Note | None) -> Reply:
-        """Run a script that changes something of a root, and says so by `note`. What it replies."""
-        prefix = keyspace.of_root(root)
+        """Run a script that changes something of a root, with its audit entry. Return its reply."""
         if note is None:
-            return await self._database.run(script, prefix, *args, "")
+            return await self._run(script, root, *args, "", self._database.new_call())
         await self._roots.enlist(root)
-        reply = await self._database.run(script, prefix, *args, note.encoded())
+        reply = await self._run(script, root, *args, note.encoded(), self._database.new_call())
         if reply == "unheard":
             raise StoreUnavailable(f"{script}: the audit log does not follow")
         with suppress(StoreUnavailable):  # the change is made, and the entry is kept until it can be moved
             await self.move(root)
         return reply
+
+    async def _run(self, script: str, root: str, *args: str | int | bytes) -> Reply:
+        """Run it, and once more where the store may have run it without a reply in time: the repeat is answered as the
+        first call. Otherwise a new key whose predecessor has ended would be lost with its secret."""
+        try:
+            return await self._database.run(script, keyspace.of_root(root), *args)
+        except StoreAway:
+            raise
+        except StoreUnavailable:
+            return await self._database.run(script, keyspace.of_root(root), *args)
 
     async def move(self, root: str) -> None:
         """Bring the log what waits, the oldest first, MOVED_AT_ONCE at most. Any number may do so at a time."""

@@ -18,8 +18,9 @@ All that belongs to one root organisation stands under one hash tag, so that a s
         spent:<L>:<YYYY-MM>  hash       tokens charged on days that are over: day of month → tokens, month → tokens; of
                                         money, where there was some: <day>:spend, month:spend; expires after 70 days
         paused:<L>           zset       reservations that wait for the minute to have room, since when, ms (sizing.lua)
-        reservation:<F>           string     a reservation, packed (records.lua); `settled` for 10 minutes after its end
+        reservation:<F>           string     a reservation, packed (records.lua); its mark for 10 minutes after its end
         leases               zset       open reservations by the end of their lease, ms
+        reply:<C>            string     reply to a change, by the name of its call (once.lua); expires after a minute
         audit                list       entries on their way into the audit log: when, ms, and JSON; at most 1,000
         idem:<K>:<D>         hash       a request with an idempotency key of digest D: print, owner, began_ms, lease_ms,
                                         once ended status, headers, body (compressed); gone 24 hours after it began, or

@@ -124,8 +124,9 @@ class MemoryQuotaStore:
         whole = sizing.portion(levels, need.quantum, need.unit) * need.unit
         most = sizing.largest(levels, need.most, choices=need.unit, ended=need.ended)
         is_barred = org.barred_tenant(reservation.levels) is not None
-        wanted = 0 if is_barred else min(need.known + whole, most) - reservation.output
-        is_at_ceiling = most < need.most and most - reservation.output < need.unit
+        is_repeat = reservation.output > need.known
+        wanted = 0 if is_barred or is_repeat else min(need.known + whole, most) - reservation.output
+        is_at_ceiling = not is_repeat and most < need.most and most - reservation.output < need.unit
         limited_by = "max_output_tokens" if is_at_ceiling else ""
         found = sizing.More(0, limited_by, spent=is_at_ceiling, retry_after_ms=BARRED_MS if is_barred else 0)
         if wanted >= need.unit:
@@ -135,7 +136,7 @@ class MemoryQuotaStore:
         reservation.output += found.tokens
         reservation.served += found.tokens
         is_stuck = need.stuck and not found.tokens and not found.spent and bool(found.binding)
-        is_over = not is_stuck and (found.spent or reservation.served >= whole or wanted < need.unit)
+        is_over = not (is_stuck or is_repeat) and (found.spent or reservation.served >= whole or wanted < need.unit)
         if is_stuck and reservation.since_ms is None:
             reservation.since_ms, reservation.served = now_ms, 0
         for level_id, level in zip(reservation.levels, levels, strict=True):
@@ -199,8 +200,9 @@ class MemoryQuotaStore:
 
     async def book(self, ask: Ask) -> bool:
         org, now_ms = self._organisation(ask.root), self._now_ms()
-        is_known = ask.reservation_id in org.reservations or org.settled.get(ask.reservation_id, 0) > now_ms
-        if is_known or org.has_gone(ask.tenant):
+        if ask.reservation_id in org.reservations:
+            return True
+        if org.settled.get(ask.reservation_id, 0) > now_ms or org.has_gone(ask.tenant):
             return False
         ids = org.level_ids(ask.tenant, ask.key_id, ask.model, ask.lane)
         nothing, ends_ms = Demand(0, 0, 0, ask.choices), now_ms + self._lease_ms

@@ -127,6 +127,7 @@ class RedisQuotaStore:
             LEDGER_ENTRIES,
             charge.gpu_us,
             charge.kv_block_ms,
+            self._database.new_call(),
         )
         statuses = packing.statuses(rest[1:], rest[0], self._slicing) if first else None
         return Settled(first=bool(first), statuses=statuses)

@@ -60,7 +60,8 @@ class KeptResponses:
 
     async def forget(self, root: str, tenant: str, response_id: str) -> bool:
         """Forget one; False where there is none of this tenant's."""
-        return bool(await self._database.run("response_drop", keyspace.of_root(root), tenant, _name(response_id)))
+        call = tenant, _name(response_id), self._database.new_call()
+        return bool(await self._database.run("response_drop", keyspace.of_root(root), *call))
 
 
 def _name(response_id: str) -> str:

@@ -1,6 +1,8 @@
 """Redis as this package sees it, and the only file that imports it: functions and scripts by name, one error."""
 
 import hashlib
+import itertools
+import secrets
 from collections.abc import Awaitable
 from functools import lru_cache
 from pathlib import Path
@@ -26,12 +28,12 @@ PARTS: dict[str, tuple[str, ...]] = {
     "tenant_claim": ("tenant_claim",),
     "tenant_bar": ("tenant_bar",),
     "tenant_read": ("tenant_read",),
-    "tenant_put": ("clock", "admin", "tenant_put"),
-    "tenant_delete": ("clock", "admin", "tenant_delete"),
-    "key_put": ("clock", "admin", "key_put"),
-    "key_end": ("clock", "admin", "key_end"),
-    "key_change": ("clock", "admin", "key_change"),
-    "prices_put": ("clock", "admin", "prices_put"),
+    "tenant_put": ("clock", "once", "admin", "tenant_put"),
+    "tenant_delete": ("clock", "once", "admin", "tenant_delete"),
+    "key_put": ("clock", "once", "admin", "key_put"),
+    "key_end": ("clock", "once", "admin", "key_end"),
+    "key_change": ("clock", "once", "admin", "key_change"),
+    "prices_put": ("clock", "once", "admin", "prices_put"),
     "audit_write": ("clock", "audit_write"),
     "identity": ("clock", "identity"),
     "usage": ("records", "usage"),
@@ -41,7 +43,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "idem_release": ("idempotency", "idem_release"),
     "idem_over": ("idem_over",),
     "response_keep": ("clock", "responses", "response_keep"),
-    "response_drop": ("responses", "response_drop"),
+    "response_drop": ("once", "responses", "response_drop"),
     "responses_drop": ("responses", "responses_drop"),
     "usage_roll": ("records", "usage_roll"),
 }
@@ -64,6 +66,8 @@ class Database:
         self._scripts = {name: _join(parts, clock, slicing) for name, parts in PARTS.items()}
         self._library, self._version = _library(clock, slicing)
         self._scripts |= {name: _join((*LIBRARY, name), clock, slicing) for name in FUNCTIONS}
+        self._nonce = secrets.token_hex(6)
+        self._calls = itertools.count()
         self._may_load = True
         """Functions; the store may forbid it, and has them run as scripts then."""
 
@@ -120,6 +124,10 @@ class Database:
         except (redis.exceptions.RedisError, OSError) as error:
             raise StoreUnavailable(f"HGET: {type(error).__name__}: {error}") from error
         return found
+
+    def new_call(self) -> str:
+        """Return a name for a call, by which the store recognises it when it is sent again."""
+        return f"{self._nonce}{next(self._calls):x}"
 
     async def now_ms(self) -> int:
         seconds, microseconds = await self.call("TIME")

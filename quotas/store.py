@@ -291,14 +291,14 @@ class QuotaStore(Protocol):
         """Charge what a running reservation has come to, in the windows of now; hold a quantum more where limits leave
         it.
 
-        Asking twice gives nothing twice. Where the tenant was suspended or deleted nothing more is held, whatever its
-        limits; whoever ends its requests is about to. Raises AlreadySettled where the reservation holds nothing (any
-        more).
+        Asking twice gives nothing twice: where more is held than `need.known`, that is the answer, and nothing is
+        added. Where the tenant was suspended or deleted nothing more is held, whatever its limits; whoever ends its
+        requests is about to. Raises AlreadySettled where the reservation holds nothing (any more).
         """
 
     async def settle(self, root: str, reservation_id: str, charge: Charge) -> Settled:
-        """Charge what the reservation came to beyond that, release the rest and write the ledger; `first` only once,
-        so that a client which repeats a command that timed out may not see it of its own success.
+        """Charge what the reservation came to beyond that, release the rest and write the ledger; `first` is true for
+        one call alone, even if its client sends it again because the reply was lost.
 
         What `extend` has charged was published and stands, in the ledger too, whatever figure or refund comes now.
         Of an unknown reservation it leaves a mark for ten minutes: a reservation that arrives later is refused.
@@ -308,7 +308,8 @@ class QuotaStore(Protocol):
         """Note a reservation that runs though nothing is held for it, whatever the limits say; `settle` then charges
         it.
 
-        False, having changed nothing, where it is known, reserved or settled, or its tenant has gone.
+        True where it is open, from now on or before. False, having changed nothing, where it was settled or its tenant
+        has gone.
         """
 
     async def renew(self, root: str, reservation_ids: Iterable[str]) -> set[str]:

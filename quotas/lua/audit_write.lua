@@ -1,10 +1,9 @@
 -- Writes an entry into the audit log, unless it stands there. Called by Audit and Outbox, by several maybe at once.
 -- KEYS[1]  the audit log
 -- ARGV     1 entries that are kept, 2 id of the entry, 3… its fields and their values
--- Returns  1, or 0 where it was written before
+-- Returns  nothing
 local written = 'fl:audited:{' .. KEYS[1] .. '}' -- of the same slot
-if redis.call('ZSCORE', written, ARGV[2]) then return 0 end
+if redis.call('ZSCORE', written, ARGV[2]) then return end
 redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[1], '*', unpack(ARGV, 3))
 redis.call('ZADD', written, now_ms(), ARGV[2])
 redis.call('ZREMRANGEBYRANK', written, 0, -1 - ARGV[1])
-return 1

@@ -108,8 +108,9 @@ return 1
 -- Forgets a request that has not ended: who sends it again begins it anew. Called by IdempotencyRecords, by its owner.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 public id of the API key, 2 name of the record, 3 owner
--- Returns  1, or 0 where the owner has it no more, or it has ended
+-- Returns  1 where there is no record of it (any more), or 0 where it has ended or another has it
 local found = redis.call('HMGET', record_of(ARGV[2]), 'owner', 'status')
+if not found[1] then return 1 end
 if found[1] ~= ARGV[3] or found[2] then return 0 end
 drop(ARGV[2])
 return 1

@@ -14,6 +14,7 @@ local expires, used = tonumber(key[3]), tonumber(key[4])
 local works = key[2] == 'active' and not (expires and expires <= now)
 if works and not (used and used <= now and now - used < USED_EVERY_MS) then
   redis.pcall('HSET', record, 'used_ms', now) -- a store that is full must not lock its tenants out
+  key[4] = string.format('%.0f', now)
 end
 return {now, tenant, key}
 
@@ -37,8 +38,7 @@ end
 redis.call('HSET', prefix .. 'key:' .. id, 'state', 'active', 'tenant', tenant, 'expires_ms', ARGV[4], 'doc', ARGV[5])
 redis.call('ZADD', prefix .. 'keys:' .. tenant, ARGV[3], id)
 redis.call('SET', prefix .. 'card:key:' .. id, ARGV[6])
-note()
-return 1
+return changed(1)
 
 -- name: key_change
 -- Changes a key that is not revoked, if it still is of the version that the writer saw. Called by KeyStore.
@@ -52,8 +52,7 @@ if found[1] ~= ARGV[1] or found[2] ~= 'active' then return 0 end
 if (tonumber(found[3]) or 0) ~= tonumber(ARGV[3]) then return -1 end
 redis.call('HSET', prefix .. 'key:' .. id, 'doc', ARGV[4], 'expires_ms', ARGV[5], 'version', string.format('%.0f', ARGV[3] + 1))
 redis.call('SET', prefix .. 'card:key:' .. id, ARGV[6])
-note()
-return 1
+return changed(1)
 
 -- name: key_end
 -- Revokes a key; again is no change. Called by KeyStore.
@@ -64,8 +63,7 @@ return 1
 local prefix, id = KEYS[1], ARGV[2]
 local found = redis.call('HMGET', prefix .. 'key:' .. id, 'tenant', 'doc', 'state', 'expires_ms', 'used_ms', 'version')
 if found[1] ~= ARGV[1] then return false end
-if found[3] == 'active' then
-  found[3], found[6] = 'revoked', end_key(prefix, id, 'revoked', found[4])
-  note()
-end
-return {found[2], found[3], found[4], found[5], found[6]}
+local is_active = found[3] == 'active'
+if is_active then found[3], found[6] = 'revoked', end_key(prefix, id, 'revoked', found[4]) end
+local reply = {found[2], found[3], found[4], found[5], found[6]}
+return is_active and changed(reply) or reply

@@ -46,7 +46,7 @@ end
 local lapsed = {}
 for _, reservation in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', 0, ARGV[1])) do
   local record = redis.call('GET', prefix .. 'reservation:' .. reservation)
-  if record and record ~= SETTLED then
+  if record and not is_settled(record) then
     local found = unpack_reservation(record)
     lapsed[#lapsed + 1] = {reservation, found[F_TENANT], found[F_MODEL], found[F_LANE], found[F_PROMPTS], found[F_ONCE_UNTIL]}
   else
@@ -59,7 +59,6 @@ return {redis.call('ZCARD', leases), lapsed, redis.call('LLEN', prefix .. 'audit
 -- Forgets a root that nobody has enlisted since. Called by ActiveRoots.
 -- KEYS[1]  the roots by when they were last enlisted, ms
 -- ARGV     1 root, 2 since when, ms
--- Returns  1, or 0 where somebody has
+-- Returns  nothing
 local enlisted = redis.call('ZSCORE', KEYS[1], ARGV[1])
-if not enlisted or tonumber(enlisted) > tonumber(ARGV[2]) then return 0 end
-return redis.call('ZREM', KEYS[1], ARGV[1])
+if enlisted and tonumber(enlisted) <= tonumber(ARGV[2]) then redis.call('ZREM', KEYS[1], ARGV[1]) end

@@ -9,5 +9,4 @@ local list = KEYS[1] .. 'prices'
 local version = tonumber(redis.call('HGET', list, 'version')) or 0
 if ARGV[1] ~= '' and tonumber(ARGV[1]) ~= version then return 'conflict' end
 redis.call('HSET', list, 'version', version + 1, 'doc', ARGV[2])
-note()
-return version + 1
+return changed(version + 1)

@@ -17,7 +17,7 @@ local prefix, reservation_id, tenant, key = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 local reservation_key, now = prefix .. 'reservation:' .. reservation_id, now_ms()
 
 local known = redis.call('GET', reservation_key)
-if known == SETTLED then return {'settled'} end
+if is_settled(known) then return {'settled'} end
 if known then
   local reservation = unpack_reservation(known)
   return tell({'granted', reservation[F_CHOICE], reservation[F_CEILING], reservation[F_SHADOWED], now}, levels_of(prefix, reservation, now))
@@ -73,7 +73,7 @@ local BARRED_MS = 1000 -- its gateway is about to hear of it
 local prefix, reservation_id = KEYS[1], ARGV[1]
 local reservation_key, now = prefix .. 'reservation:' .. reservation_id, now_ms()
 local record = redis.call('GET', reservation_key)
-if not record or record == SETTLED then return false end
+if not record or is_settled(record) then return false end
 local reservation = unpack_reservation(record)
 local levels = levels_of(prefix, reservation, now)
 find_paused(prefix, levels, now)
@@ -94,7 +94,9 @@ local whole = portion(levels, tonumber(ARGV[6]), unit) * unit
 local asked_most = tonumber(ARGV[4])
 local most = math.min(asked_most, tonumber(ARGV[9]) + ceiling_of(levels) * unit)
 local is_barred = barred_tenant(levels) ~= nil
-local wanted = is_barred and 0 or math.min(tonumber(ARGV[3]) + whole, most) - reservation[F_OUTPUT]
+-- More is held than the caller knows of: the reply that said so was lost. It is given again, and nothing beyond it.
+local is_repeat = reservation[F_OUTPUT] > tonumber(ARGV[3])
+local wanted = (is_barred or is_repeat) and 0 or math.min(tonumber(ARGV[3]) + whole, most) - reservation[F_OUTPUT]
 local was_paused = reservation[F_IS_PAUSED] == 1
 local found = {tokens = 0, limited_by = '', is_spent = false, retry = is_barred and BARRED_MS or 0, is_full = false}
 if wanted >= unit then
@@ -102,13 +104,13 @@ if wanted >= unit then
   local prices = {input = reservation[F_INPUT_PRICE], output = reservation[F_OUTPUT_PRICE]}
   local own = {output = held_output(reservation), spend = held_spend(reservation)}
   found = more(levels, {tokens = wanted - wanted % unit, unit = unit, prices = prices}, own, place, now)
-elseif most < asked_most and most - reservation[F_OUTPUT] < unit then
+elseif not is_repeat and most < asked_most and most - reservation[F_OUTPUT] < unit then
   found.limited_by, found.is_spent = 'max_output_tokens', true
 end
 reservation[F_OUTPUT], reservation[F_SERVED], reservation[F_ASKED] = reservation[F_OUTPUT] + found.tokens, reservation[F_SERVED] + found.tokens, now
 
 local is_stuck = ARGV[7] == '1' and found.tokens == 0 and not found.is_spent and found.is_full
-local is_over = not is_stuck and (found.is_spent or reservation[F_SERVED] >= whole or wanted < unit)
+local is_over = not (is_stuck or is_repeat) and (found.is_spent or reservation[F_SERVED] >= whole or wanted < unit)
 if is_stuck and not was_paused then reservation[F_IS_PAUSED], reservation[F_SINCE], reservation[F_SERVED] = 1, now, 0 end
 if is_over then reservation[F_IS_PAUSED] = 0 end
 for _, level in ipairs(levels) do
@@ -130,9 +132,9 @@ return {reservation[F_OUTPUT], found.limited_by, found.is_spent and 1 or 0, foun
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 reservation, 2 outcome, 3 '1' to give all back and count nothing, 4 prompt tokens, 5 cached tokens,
 --          6 output tokens, 7 preemptions, 8 ms to remember that it is settled, 9 ledger entries kept, about,
---          10 microseconds of accelerators, 11 milliseconds of KV blocks
--- Returns  {1, now ms, how the levels stand then} the first time; {0} where it was settled before or is unknown (it is then
---          marked as settled)
+--          10 microseconds of accelerators, 11 milliseconds of KV blocks, 12 name of this call
+-- Returns  {1, now ms, how the levels stand then} to the call that settles it and its repeats; {0} where another did, or it
+--          is unknown (it is then marked as settled)
 local prefix, reservation_id = KEYS[1], ARGV[1]
 local reservation_key, now = prefix .. 'reservation:' .. reservation_id, now_ms()
 
@@ -161,7 +163,11 @@ local function write_ledger(reservation, day, prompt, cached, output)
 end
 
 local record = redis.call('GET', reservation_key)
-if record == SETTLED then return {0} end
+if is_settled(record) then
+  local settled_by, tenant, key, others = struct.unpack(SETTLED_FIELDS, record .. '\0\0\0\0', #SETTLED + 1)
+  if settled_by ~= ARGV[12] then return {0} end
+  return tell({1, now}, levels_at(prefix, tenant, key, others, now))
+end
 if not record then
   redis.call('SET', reservation_key, SETTLED, 'PX', ARGV[8])
   return {0}
@@ -194,7 +200,8 @@ if not refund then
   write_ledger(reservation, levels[1].figures[DAY], prompt, cached, output)
 end
 if refund and reservation[F_ONCE] ~= '' then redis.call('ZREM', prefix .. 'runs:' .. reservation[F_ONCE], reservation_id) end
-write_levels(prefix, levels, reservation_key, SETTLED)
+write_levels(prefix, levels, reservation_key, SETTLED .. struct.pack(SETTLED_FIELDS, ARGV[12], reservation[F_TENANT],
+  reservation[F_KEY], reservation[F_OTHERS]))
 redis.call('PEXPIRE', reservation_key, ARGV[8])
 redis.call('ZREM', prefix .. 'leases', reservation_id)
 return tell({1, now}, levels)
@@ -206,10 +213,11 @@ return tell({1, now}, levels)
 -- ARGV     1 reservation, 2 tenant, 3 key or '', 4 model, 5 lane, 6 prompts, 7 lease ms, 8 name of its idempotency
 --          key's request, or '', 9 until when that is known, ms, 10 '1' where it is a line of a batch, 11 prices, packed,
 --          '' for none
--- Returns  1; 0 having written nothing where the reservation is known, reserved or settled, or its tenant has gone
+-- Returns  1 where it is open, from now on or before; 0 having written nothing where it was settled, or its tenant has gone
 local prefix, reservation_id, tenant, key = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 local reservation_key, now = prefix .. 'reservation:' .. reservation_id, now_ms()
-if redis.call('EXISTS', reservation_key) == 1 then return 0 end
+local known = redis.call('GET', reservation_key)
+if known then return is_settled(known) and 0 or 1 end
 local levels = open_levels(prefix, places_of(tenant, key), now, {})
 if not levels[1].is_known or levels[1].state == DELETED then return 0 end
 

@@ -51,14 +51,15 @@ return 1
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 tenant, 2 name of the response
 -- Returns  1, or 0 where there was none
-return drop(ARGV[2])
+return drop(ARGV[2]) == 1 and once(1) or 0
 
 -- name: responses_drop
 -- Forgets a tenant's responses, so many at most. Called by forget_responses, until none is left.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 tenant, 2 how many
--- Returns  how many were forgotten
+-- Returns  how many are left
 local names = redis.call('ZRANGE', INDEX, 0, ARGV[2] - 1)
 for _, name in ipairs(names) do drop(name) end
-if #names == 0 then redis.call('DEL', BYTES) end
-return #names
+local left = redis.call('ZCARD', INDEX)
+if left == 0 then redis.call('DEL', BYTES) end
+return left

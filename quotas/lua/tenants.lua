@@ -70,8 +70,7 @@ for i = 9, #ARGV, 2 do
   gone[ARGV[i]] = nil
 end
 for level in pairs(gone) do drop_card(prefix, level) end
-note()
-return version + 1
+return changed(version + 1)
 
 -- name: tenant_delete
 -- Ends a tenant and all its keys at once; its ledger and what it has used stay. Called by TenantStore.
@@ -104,5 +103,4 @@ for _, id in ipairs(ids) do
   drop_card(prefix, 'key:' .. id)
 end
 redis.call('DEL', keys)
-note()
-return ids
+return changed(ids)

@@ -23,9 +23,11 @@ return days
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 tenant, 2 last day rolled before, '' for none, 3 last day rolled after this, 4 ms that a month is kept from now,
 --          5 ms before which entries go, 6… days as YYYY-MM-DD
--- Returns  1, or 0 having written nothing where somebody else has rolled since
+-- Returns  1 where they are rolled up, or 0 having written nothing where others have rolled other days since
 local usage, marker = KEYS[1] .. 'usage:' .. ARGV[1] .. ':', KEYS[1] .. 'rolled:' .. ARGV[1]
-if (redis.call('GET', marker) or '') ~= ARGV[2] then return 0 end
+local rolled = redis.call('GET', marker) or ''
+if rolled == ARGV[3] then return 1 end
+if rolled ~= ARGV[2] then return 0 end
 for i = 6, #ARGV do
   local sums, month = redis.call('HGETALL', usage .. ARGV[i]), usage .. string.sub(ARGV[i], 1, 7)
   for field = 1, #sums, 2 do

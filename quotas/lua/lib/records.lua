@@ -114,13 +114,12 @@ local function output_weight(rule, prices)
   return rule.last == 'output' and 1 or rule.is_spend and prices.output or 0
 end
 
--- A reservation's record, one packed value; `settled` once it is over.
+-- A reservation's record, one packed value.
 -- Numbers: tokens reserved from first to last (those per choice times choices), of these what was charged, …; texts: …,
 -- the numbers of the rules refused in shadow, and the places beyond tenant and key as JSON, or ''; last, of what was
 -- charged, tokens that an earlier run under its idempotency key had paid for, the name of that key's request, or '',
 -- until when that is known, ms, and 1 where it is a line of a batch; prices of a prompt token, of a cached one and of an
 -- output token, in nano-units, as they were when it was reserved.
-local SETTLED = 'settled'
 local RESERVATION, RESERVATION_FIELDS = '<ddddddddddddssssssddsddddd', 26
 -- Behind a record of an older gateway; behind others it is not read.
 local NO_CREDIT = ZEROS .. ZEROS .. '\0\0\0\0\0\0\0\0\0'
@@ -130,6 +129,12 @@ local F_TENANT, F_KEY, F_MODEL, F_LANE, F_SHADOWED, F_OTHERS = 13, 14, 15, 16, 1
 local F_CREDIT_INPUT, F_CREDIT_OUTPUT, F_ONCE, F_ONCE_UNTIL, F_IS_BATCH = 19, 20, 21, 22, 23
 local F_INPUT_PRICE, F_CACHED_PRICE, F_OUTPUT_PRICE = 24, 25, 26
 local PRICES = '<ddd' -- of a prompt token, of a cached one, of an output token
+
+-- Once it is over: SETTLED, the name of the call that settled it, and its tenant, key and other places, by which a repeat
+-- of that call is answered.
+local SETTLED, SETTLED_FIELDS = 'settled', 'ssss'
+
+local function is_settled(record) return record and string.sub(record, 1, #SETTLED) == SETTLED end
 
 local function unpack_reservation(record) return {struct.unpack(RESERVATION, record .. NO_CREDIT)} end
 

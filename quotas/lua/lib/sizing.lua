@@ -15,7 +15,7 @@ local function oldest_paused(prefix, level, now)
       return nil
     end
     local record = redis.call('GET', prefix .. 'reservation:' .. head[1])
-    local asked = record and record ~= SETTLED and unpack_reservation(record)[F_ASKED]
+    local asked = record and not is_settled(record) and unpack_reservation(record)[F_ASKED]
     if asked and now - asked <= FORGOTTEN_MS then return {tonumber(head[2]), head[1]} end
     redis.call('ZREM', paused, head[1])
   end

@@ -72,9 +72,14 @@ end
 
 -- A reservation's levels, and its charge.
 
+local function levels_at(prefix, tenant, key, others, now)
+  local levels = open_levels(prefix, places_of(tenant, key), now, {})
+  if others ~= '' then open_levels(prefix, cjson.decode(others), now, levels) end
+  return levels
+end
+
 local function levels_of(prefix, reservation, now)
-  local levels = open_levels(prefix, places_of(reservation[F_TENANT], reservation[F_KEY]), now, {})
-  if reservation[F_OTHERS] ~= '' then open_levels(prefix, cjson.decode(reservation[F_OTHERS]), now, levels) end
+  local levels = levels_at(prefix, reservation[F_TENANT], reservation[F_KEY], reservation[F_OTHERS], now)
   if reservation[F_IS_BATCH] == 1 then for_batch(levels) end
   return levels
 end

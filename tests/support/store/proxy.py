@@ -17,6 +17,11 @@ class StoreProxy:
         self.forbidden: tuple[bytes, ...] = ()
         """A call that has one of these words in it is answered with an error."""
         self.refusal = b"-ERR unknown command\r\n"
+        self.loses = b""
+        """The next call with this word in it is passed on, and its reply is lost."""
+        self.cuts = True
+        """Its connection is lost with it; otherwise the connection stays silent."""
+        self._deaf: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
         self._port = 0
         self._open: set[asyncio.StreamWriter] = set()
@@ -63,6 +68,7 @@ class StoreProxy:
             pass
         finally:
             self._open.discard(writer)
+            self._deaf.discard(writer)
             for each in (writer, to_store):
                 if each is not None:
                     each.transport.abort()
@@ -74,6 +80,13 @@ class StoreProxy:
         while data := await source.read(2**16):
             if self.is_stuck:
                 continue
+            if target in self._deaf:
+                if self.cuts:
+                    target.transport.abort()
+                continue
+            if answers is not None and self.loses and self.loses in data:
+                self.loses = b""
+                self._deaf.add(answers)
             if answers is not None and any(word in data for word in self.forbidden):
                 answers.write(self.refusal)
             else:

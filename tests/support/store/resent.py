@@ -4,7 +4,7 @@ A script is idempotent by the id it carries if the second call returns what the 
 store as the first one left it.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -38,12 +38,12 @@ class Repeat:
 class ResendingRedis(redis.asyncio.Redis):
     """Executes each command twice and returns the second reply."""
 
-    def __init__(self, scripts: Mapping[str, Script], watcher: redis.asyncio.Redis) -> None:
-        """`scripts`: by name; `watcher`: a client of the same store, to read what the scripts have written."""
+    def __init__(self, scripts: Iterable[Mapping[str, Script]], watcher: redis.asyncio.Redis) -> None:
+        """`scripts`: each set by name; `watcher`: a client of the same store, to read what the scripts have written."""
         pool = watcher.connection_pool
         super().__init__(connection_pool=redis.asyncio.ConnectionPool(pool.connection_class, **pool.connection_kwargs))
         self.auto_close_connection_pool = True
-        self._names = {script._digest: name for name, script in scripts.items()}
+        self._names = {script._digest: name for each in scripts for name, script in each.items()}
         self._watcher = watcher
         self.repeats: list[Repeat] = []
 
@@ -71,7 +71,7 @@ class ResendingRedis(redis.asyncio.Redis):
 
 @asynccontextmanager
 async def resending(
-    url: str, scripts: Mapping[str, Script]
+    url: str, *scripts: Mapping[str, Script]
 ) -> AsyncIterator[tuple[ResendingRedis, redis.asyncio.Redis]]:
     """A resending client of an empty store, and a plain one to prepare the store with."""
     async with redis.asyncio.from_url(url) as plain:

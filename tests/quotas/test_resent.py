@@ -1,0 +1,275 @@
+"""Each script of this package, executed twice because its first reply was lost."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+import pytest
+import redis.asyncio
+
+from fairlane.cli.embedded_store import EmbeddedStore
+from fairlane.quotas import keyspace
+from fairlane.quotas.api_keys import KeyStore, NewKey
+from fairlane.quotas.audit import Audit, Note
+from fairlane.quotas.idempotency import EndedRun, IdempotencyRecords, Name
+from fairlane.quotas.ledger import Ledger, RollUp
+from fairlane.quotas.limits import Limits, Prices
+from fairlane.quotas.prices import PriceList, PriceRow, PriceStore
+from fairlane.quotas.redis_store import RedisQuotaStore
+from fairlane.quotas.responses import KeptResponses, forget_responses
+from fairlane.quotas.scripts import FUNCTIONS, PARTS, Database
+from fairlane.quotas.store import Need
+from fairlane.quotas.tenants import Tenant, TenantIds, TenantStore
+from fairlane.quotas.upkeep import QUIET_AFTER_MS, ActiveRoots
+from tests.support.quotas.house import CLOCK_LUA, LEASE_MS, START_MS, RedisHouse, ask, charge
+from tests.support.store.resent import ResendingRedis, resending
+
+pytestmark = pytest.mark.anyio
+NAME = Name("acme", "k1", "d1")
+NOTE = Note(actor="admin", action="test", target="acme", changes={})
+
+
+@dataclass(frozen=True, slots=True)
+class Two:
+    """A store through two clients: one sends each call twice."""
+
+    twice: ResendingRedis
+    plain: redis.asyncio.Redis
+
+    @property
+    def house(self) -> RedisHouse:
+        return RedisHouse(self.plain)
+
+    @property
+    def budgets(self) -> RedisQuotaStore:
+        """Whose calls are sent twice."""
+        return RedisQuotaStore(self.twice, lease_ms=LEASE_MS, clock=CLOCK_LUA)
+
+    async def tenant(self) -> Tenant:
+        return await TenantStore(self.plain).create({"id": "acme"})
+
+    async def key(self) -> tuple[Tenant, NewKey]:
+        tenant = await self.tenant()
+        return tenant, await KeyStore(self.plain).create(tenant, {})
+
+    async def works(self, key: NewKey) -> bool:
+        return await KeyStore(self.plain).lookup(key.secret) is not None
+
+    def records(self, client: redis.asyncio.Redis) -> IdempotencyRecords:
+        return IdempotencyRecords(client, lease_ms=LEASE_MS, most_bytes=1_000)
+
+    def responses(self, client: redis.asyncio.Redis) -> KeptResponses:
+        return KeptResponses(client, ttl_ms=60_000, most_bytes=1_000, most_response_bytes=1_000)
+
+
+async def reserve(two: Two) -> None:
+    granted = await two.budgets.reserve(ask())
+    assert granted.statuses[0].reserved == 30
+
+
+async def extend(two: Two) -> None:
+    """Part of what it asks for is there: the repeat neither takes more nor makes it wait for a minute with room."""
+    await two.house.tenant(Limits(output_tokens_per_minute=100))
+    await two.house.store.reserve(ask("other", max_output_tokens=86))
+    await two.house.store.reserve(ask(max_output_tokens=40, quantum=10))
+    need = Need(published=10, known=10, most=1_000, unit=1, quantum=64, prompt_tokens=10, stuck=True)
+    extended = await two.budgets.extend("acme", "f1", need)
+    assert (extended.granted_tokens, extended.paused) == (14, False)
+
+
+async def settle(two: Two) -> None:
+    await two.house.store.reserve(ask())
+    settled = await two.budgets.settle("acme", "f1", charge())
+    assert settled.first
+    assert settled.statuses is not None
+    assert settled.statuses[0].used == 30
+    assert not (await two.budgets.settle("acme", "f1", charge())).first
+
+
+async def book(two: Two) -> None:
+    """The reservation stands, so its request goes on."""
+    assert await two.budgets.book(ask())
+    await two.house.store.settle("acme", "f1", charge())
+    assert not await two.budgets.book(ask())
+
+
+async def statuses(two: Two) -> None:
+    await two.house.store.reserve(ask())
+    await two.budgets.statuses("acme", "acme")
+
+
+async def renew(two: Two) -> None:
+    await two.house.store.reserve(ask())
+    assert await two.budgets.renew("acme", ["f1", "lost"]) == {"lost"}
+
+
+async def expired(two: Two) -> None:
+    await two.house.store.reserve(ask())
+    for passed_ms in range(0, 2 * LEASE_MS, LEASE_MS // 3):
+        await two.house.set_clock(START_MS + passed_ms)
+        await two.house.store.expired(0)
+        await two.plain.hset(keyspace.REAPER, mapping={"seen_ms": START_MS + passed_ms, "grace_ms": 0})
+    assert [lapsed.reservation_id for lapsed in await two.budgets.expired(10)] == ["f1"]
+
+
+async def unlist(two: Two) -> None:
+    await two.plain.zadd(keyspace.ROOTS, {"acme": START_MS - QUIET_AFTER_MS})
+    await ActiveRoots(Database(two.twice)).forget("acme")
+    assert not await two.plain.exists(keyspace.ROOTS)
+
+
+async def tenant_claim(two: Two) -> None:
+    """Also of an id whose first owner made nothing of it."""
+    ids = TenantIds(Database(two.twice))
+    assert await ids.claim("new", "new") == 0
+    assert await ids.claim("new", "other") == 1
+
+
+async def tenant_read(two: Two) -> None:
+    await two.tenant()
+    assert [tenant.id for tenant in await TenantStore(two.twice).list()] == ["acme"]
+
+
+async def tenant_put(two: Two) -> None:
+    """A new tenant is no conflict with itself; a change counts once, whatever version it expects."""
+    tenants = TenantStore(two.twice)
+    assert (await tenants.create({"id": "acme"}, lambda _: NOTE)).version == 1
+    assert (await tenants.update("acme", {"weight": 2}, note=NOTE)).version == 2
+    assert (await tenants.update("acme", {"weight": 3}, version=2, note=NOTE)).version == 3
+    assert len(await Audit(two.plain).list()) == 3
+
+
+async def tenant_delete(two: Two) -> None:
+    tenant, key = await two.key()
+    await TenantStore(two.twice).delete("acme", note=NOTE)
+    assert not await two.plain.exists(keyspace.api_key(key.key.id))
+    assert await TenantStore(two.plain).get(tenant.id) is None
+
+
+async def key_put(two: Two) -> None:
+    """A new key works; a rotated one is replaced by one that works."""
+    tenant, keys = await two.tenant(), KeyStore(two.twice)
+    created = await keys.create(tenant, {"name": "first"}, lambda _: NOTE)
+    assert await two.works(created)
+    rotated = await keys.rotate(tenant, created.key.id, 0, note=lambda _: NOTE)
+    assert (await two.works(created), await two.works(rotated)) == (False, True)
+    assert len(await Audit(two.plain).list()) == 2
+
+
+async def key_change(two: Two) -> None:
+    tenant, key = await two.key()
+    assert (await KeyStore(two.twice).update(tenant, key.key, {"name": "new"}, NOTE)).version == 1
+
+
+async def key_end(two: Two) -> None:
+    tenant, key = await two.key()
+    assert (await KeyStore(two.twice).revoke(tenant, key.key.id, NOTE)).state == "revoked"
+    assert len(await Audit(two.plain).list()) == 1
+
+
+async def prices_put(two: Two) -> None:
+    prices, rows = PriceStore(two.twice), PriceList(rows=(PriceRow(prices=Prices(input=3)),))
+    assert (await prices.put(rows, note=NOTE)).version == 1
+    assert (await prices.put(rows, version=1)).version == 2
+
+
+async def audit_write(two: Two) -> None:
+    await Audit(two.twice).append(NOTE)
+    assert len(await Audit(two.plain).list()) == 1
+
+
+async def identity(two: Two) -> None:
+    _, key = await two.key()
+    found = await KeyStore(two.twice).lookup(key.secret)
+    assert found is not None
+    assert found.key.last_used_at is not None
+
+
+async def usage(two: Two) -> None:
+    await two.house.store.reserve(ask())
+    await two.house.store.settle("acme", "f1", charge())
+    report = await Ledger(two.twice).usage("acme", "acme", date(2026, 11, 21), date(2026, 11, 21))
+    assert report.total.requests == 1
+
+
+async def usage_roll(two: Two) -> None:
+    """In several calls, of which none is taken for the one of somebody else."""
+    await two.house.store.reserve(ask())
+    await two.house.store.settle("acme", "f1", charge())
+    await RollUp(two.twice, days=31, months=60).tenant("acme", "acme", date(2027, 1, 31))
+    report = await Ledger(two.plain).usage("acme", "acme", date(2026, 11, 1), date(2026, 11, 30))
+    assert report.total.requests == 1
+    assert await two.plain.get(f"{keyspace.of_root('acme')}rolled:acme") == b"2026-12-30"
+
+
+async def idem_begin(two: Two) -> None:
+    await two.records(two.twice).begin(NAME, "owner", "print", None)
+
+
+async def idem_renew(two: Two) -> None:
+    await two.records(two.plain).begin(NAME, "owner", "print", None)
+    assert await two.records(two.twice).renew(NAME, "owner")
+
+
+async def idem_finish(two: Two) -> None:
+    await two.records(two.plain).begin(NAME, "owner", "print", None)
+    assert await two.records(two.twice).finish(NAME, "owner", EndedRun(status=200, headers=(), body=None), None)
+
+
+async def idem_release(two: Two) -> None:
+    await two.records(two.plain).begin(NAME, "owner", "print", None)
+    assert await two.records(two.twice).release(NAME, "owner")
+
+
+async def idem_over(two: Two) -> None:
+    await two.plain.hset(f"{keyspace.of_root('acme')}paid:k1:d1:print", "input", "1")
+    await two.records(two.twice).over("acme", ["k1:d1:print"])
+
+
+async def response_keep(two: Two) -> None:
+    await two.responses(two.plain).keep("acme", "acme", "before", b"content")
+    assert await two.responses(two.twice).keep("acme", "acme", "r1", b"content")
+
+
+async def response_drop(two: Two) -> None:
+    await two.responses(two.plain).keep("acme", "acme", "r1", b"content")
+    assert await two.responses(two.twice).forget("acme", "acme", "r1")
+    assert not await two.responses(two.twice).forget("acme", "acme", "r1")
+
+
+async def responses_drop(two: Two) -> None:
+    await two.responses(two.plain).keep("acme", "acme", "r1", b"content")
+    await forget_responses(Database(two.twice), "acme", "acme")
+
+
+CALLS: Mapping[str, Callable[[Two], Awaitable[None]]] = {
+    call.__name__: call
+    for call in (
+        *(reserve, extend, settle, book, statuses, renew, expired, unlist, usage, usage_roll),
+        *(tenant_claim, tenant_read, tenant_put, tenant_delete, key_put, key_change, key_end, identity),
+        *(prices_put, audit_write, response_keep, response_drop, responses_drop),
+        *(idem_begin, idem_renew, idem_finish, idem_release, idem_over),
+    )
+} | {"watch": expired, "tenant_bar": tenant_claim}
+
+
+def test_every_script_is_resent_here() -> None:
+    assert PARTS.keys() | FUNCTIONS.keys() == CALLS.keys()
+
+
+@pytest.mark.parametrize("script", CALLS)
+async def test_a_call_whose_reply_was_lost_is_answered_alike_and_counts_once(
+    script: str, valkey: EmbeddedStore
+) -> None:
+    fixed: Any = None
+    scripts = Database(fixed)._scripts, Database(fixed, clock=CLOCK_LUA)._scripts
+    async with resending(valkey.url, *scripts) as (resender, client):
+        two = Two(resender, client)
+        await two.house.set_clock(START_MS)
+        if script in (*FUNCTIONS, "renew", "expired", "watch", "usage", "usage_roll"):
+            await two.house.tenant(Limits(tokens_per_day=1_000))
+
+        await CALLS[script](two)
+
+        resender.check(script)
