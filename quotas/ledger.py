@@ -247,7 +247,9 @@ class RollUp:
 
         Who dies on the way is followed by another within an hour.
         """
-        if not await self._database.call("SET", keyspace.ROLL_UP, "running", "NX", "EX", _CLAIM_S):
+        claim = self._database.new_call()
+        is_ours = await self._database.call("SET", keyspace.ROLL_UP, claim, "NX", "EX", _CLAIM_S)
+        if not is_ours and await self._database.call("GET", keyspace.ROLL_UP) != claim:  # else the call was resent
             return
         today = datetime.fromtimestamp(await self._database.now_ms() / 1e3, UTC).date()
         await self.all(today)

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import secrets
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -178,7 +179,7 @@ class BatchRecords:
 
     async def take(self, root: str, owner: str, lease_ms: int, *, but: Iterable[str] = ()) -> TakenBatch | None:
         """Own a batch that nobody runs, but none of those. A root without open batches is looked at no more."""
-        found = await self._run("batch_take", root, owner, lease_ms, *but)
+        found = await self._run("batch_take", root, owner, lease_ms, secrets.token_hex(8), *but)
         if len(found) == 1:
             if not found[0]:
                 await self._unlist(root)

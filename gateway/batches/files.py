@@ -133,9 +133,9 @@ class FileRecords:
         kept = [_unexpired(msgspec.json.decode(doc, type=StoredFile)) for doc in found[::2] if doc is not None]
         return [each for each in kept if each is not None]
 
-    async def drop(self, root: str, file_id: str) -> bool:
-        """Forget a file whose contents are gone; False where it is not known."""
-        return bool(await self._run("file_drop", root, file_id))
+    async def drop(self, root: str, file_id: str) -> None:
+        """Forget a file whose contents are gone."""
+        await self._run("file_drop", root, file_id)
 
     async def roots(self) -> list[str]:
         """Those that may have something which expires."""

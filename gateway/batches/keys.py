@@ -10,6 +10,7 @@ All of one root organisation stands under one hash tag, its budgets' own, so tha
                                 (msgpack of a Progress), cancelling (since when, ms)
         batches:<T>     zset    the tenant's batches, by when they were made, ms
         open            zset    batches that have not ended, by when their owner's lease ends, ms; 0: nobody's
+        take:<O>        string  owner's last take: name of the call, batch and epoch; expires after a lease
         enqueued:<L>    hash    batch → tokens of its lines that have not ended; L: `tenant:<T>` or `key:<K>`
         expiring        zset    files and ended batches, by when they are forgotten, ms
 

@@ -75,7 +75,9 @@ class AdminKeys:
         if self._configured is not None:
             return None
         key = f"fla-{secrets.token_urlsafe(32)}"
-        return key if await self._client.set(self.STORED_AT, kept(key).hex(), nx=True) else None
+        made = kept(key)
+        is_set = await self._client.set(self.STORED_AT, made.hex(), nx=True)
+        return key if is_set or await self._stored() == made else None  # the call may have been resent
 
     async def works(self, key: str) -> bool:
         """Whether this is the key. Raises redis.RedisError."""

@@ -91,8 +91,9 @@ class AdminTokens:
     async def revoke(self, token_id: str) -> AdminToken | None:
         """End it, everywhere with the next call; None where there is none of this id."""
         token = await self._find(token_id)
-        if token is None or not await self._client.execute_command("HDEL", TOKENS, token_id):  # type: ignore[no-untyped-call]
+        if token is None:
             return None
+        await self._client.execute_command("HDEL", TOKENS, token_id)  # type: ignore[no-untyped-call]
         await self.ended()
         return token
 

@@ -85,7 +85,9 @@ class Sessions:
 
     async def end(self, session: str) -> None:
         """Sign out."""
-        if await self._client.unlink(_place(session)):
+        is_known = await self._client.exists(_place(session))
+        await self._client.unlink(_place(session))
+        if is_known:
             await self._tokens.ended()
 
     async def _bound(self, session: str, operator: Operator) -> bytes:

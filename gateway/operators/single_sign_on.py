@@ -110,7 +110,9 @@ class SingleSignOn:
         if answer.get("iss", self.section.issuer) != self.section.issuer or not 0 < len(code) <= LONGEST_CODE:
             raise invalid_token()
         place = USED + hashlib.sha256(state.encode()).hexdigest()
-        if not await self._client.set(place, b"", nx=True, ex=round(2 * LASTS_S)):
+        use = secrets.token_hex(16)
+        is_first = await self._client.set(place, use, nx=True, ex=round(2 * LASTS_S))
+        if not is_first and await self._client.get(place) not in (use, use.encode()):  # the call may have been resent
             raise invalid_token()
         claims = await claims_of(await self._exchange(code, attempt.verifier), self.section, self.keys)
         nonce, sub = claims.get("nonce"), claims.get("sub")

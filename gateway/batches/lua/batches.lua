@@ -51,12 +51,20 @@ return {'ok'}
 -- name: batch_take
 -- Makes the caller the owner of a batch that nobody runs, or whose owner's lease has run out. Called by BatchRecords.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
--- ARGV     1 owner, 2 lease ms, then batches that it can not run
--- Returns  {batch, epoch, tenant, key, doc, progress or false, cancelling or false}, or {open batches} where none is free
-local now, open, others = now_ms(), KEYS[1] .. 'open', {}
-for at = 3, #ARGV do others[ARGV[at]] = true end
+-- ARGV     1 owner, 2 lease ms, 3 name of this call, then batches that it can not run
+-- Returns  {batch, epoch, tenant, key, doc, progress or false, cancelling or false}, or {open batches} where none is free; a
+--          repeat of the owner's last call gets the batch of that call again
+local now, open, others, last = now_ms(), KEYS[1] .. 'open', {}, KEYS[1] .. 'take:' .. ARGV[1]
+local function reply(batch, epoch)
+  local fields = {'tenant', 'key', 'doc', 'progress', 'cancelling'}
+  return {batch, epoch, unpack(redis.call('HMGET', KEYS[1] .. 'batch:' .. batch, unpack(fields)))}
+end
+
+local call, taken, taken_epoch = string.match(redis.call('GET', last) or '', '^(%S+) (%S+) (%d+)$')
+if call == ARGV[3] then return reply(taken, tonumber(taken_epoch)) end
+for at = 4, #ARGV do others[ARGV[at]] = true end
 local batch
-for _, free in ipairs(redis.call('ZRANGEBYSCORE', open, '-inf', now, 'LIMIT', 0, #ARGV - 1)) do
+for _, free in ipairs(redis.call('ZRANGEBYSCORE', open, '-inf', now, 'LIMIT', 0, #ARGV - 2)) do
   if not others[free] then
     batch = free
     break
@@ -71,19 +79,21 @@ local record = KEYS[1] .. 'batch:' .. batch
 local epoch = redis.call('HINCRBY', record, 'epoch', 1)
 redis.call('HSET', record, 'owner', ARGV[1])
 redis.call('ZADD', open, now + ARGV[2], batch)
-local found = redis.call('HMGET', record, 'tenant', 'key', 'doc', 'progress', 'cancelling')
-return {batch, epoch, found[1], found[2], found[3], found[4], found[5]}
+redis.call('SET', last, ARGV[3] .. ' ' .. batch .. ' ' .. epoch, 'PX', ARGV[2])
+return reply(batch, epoch)
 
 -- name: batch_renew
 -- Extends an owner's lease. Called by BatchRecords.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 batch, 2 owner, 3 epoch, 4 lease ms; 0 gives it back
 -- Returns  {1, since when it is to be cancelled, ms, or ''}, {0} where it is the owner's no more
-if not is_owner() then return {0} end
 local lease = tonumber(ARGV[4])
+local held = redis.call('HMGET', record, 'owner', 'epoch', 'cancelling')
+if lease == 0 and held[1] == '' and held[2] == ARGV[3] then return {1, held[3] or ''} end -- it was given back before
+if not is_owner() then return {0} end
 redis.call('ZADD', KEYS[1] .. 'open', 'XX', lease > 0 and now_ms() + lease or 0, batch)
 if lease == 0 then redis.call('HSET', record, 'owner', '') end
-return {1, redis.call('HGET', record, 'cancelling') or ''}
+return {1, held[3] or ''}
 
 -- name: batch_save
 -- Notes how far a batch is. Called by BatchRecords, by its owner.
@@ -152,11 +162,10 @@ return found
 -- Forgets an ended batch. Called by BatchRecords.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 batch
--- Returns  1, or 0 where it is not known
+-- Returns  nothing
 local record = KEYS[1] .. 'batch:' .. ARGV[1]
 redis.call('ZREM', KEYS[1] .. 'expiring', ARGV[1])
 local tenant = redis.call('HGET', record, 'tenant')
-if not tenant then return 0 end
+if not tenant then return end
 redis.call('ZREM', KEYS[1] .. 'batches:' .. tenant, ARGV[1])
 redis.call('DEL', record)
-return 1

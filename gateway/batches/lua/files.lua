@@ -38,17 +38,16 @@ return {'ok'}
 -- Forgets a file. Called by FileRecords, once its contents are gone.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 file
--- Returns  1, or 0 where it is not known
+-- Returns  nothing
 local record = KEYS[1] .. 'file:' .. ARGV[1]
 local known = redis.call('HMGET', record, 'tenant', 'bytes')
 redis.call('ZREM', KEYS[1] .. 'expiring', ARGV[1])
-if not known[1] then return 0 end
+if not known[1] then return end
 redis.call('DEL', record)
 redis.call('ZREM', KEYS[1] .. 'files:' .. known[1], ARGV[1])
 if redis.call('DECRBY', KEYS[1] .. 'bytes:' .. known[1], known[2]) <= 0 then
   redis.call('DEL', KEYS[1] .. 'bytes:' .. known[1])
 end
-return 1
 
 -- name: documents
 -- Documents of a tenant's files or batches in their order. Called by FileRecords and BatchRecords.

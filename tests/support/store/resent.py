@@ -4,7 +4,7 @@ A script is idempotent by the id it carries if the second call returns what the 
 store as the first one left it.
 """
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -60,13 +60,15 @@ class ResendingRedis(redis.asyncio.Redis):
     def _name(self, command: str, called: str) -> str:
         if command == "FCALL":
             return called.rpartition("_")[0]
-        return self._names[Script(called)._digest if command == "EVAL" else called]
+        digest = Script(called)._digest if command == "EVAL" else called
+        return self._names.get(digest, digest)
 
-    def check(self, script: str, *, replies: bool = True) -> None:
-        """Fail unless this script was called, and each repeat of a call was answered alike and changed nothing."""
+    def check(self, script: str, *, other_replies: Collection[str] = ()) -> None:
+        """Fail unless this script was called, and each repeat of a call changed nothing and was answered alike, but for
+        scripts whose `other_replies` are meant."""
         assert script in {each.script for each in self.repeats}
         for each in self.repeats:
-            each.check(replies=replies)
+            each.check(replies=each.script not in other_replies)
 
 
 @asynccontextmanager
