@@ -26,9 +26,10 @@ COLUMNS = ("came", "request", "tenant", "lane", "state", "outcome", "queue", "tt
 EVENT_COLUMNS = ("at", "what", "position", "stall")
 PREEMPTION_COLUMNS = ("at", "choice", "by", "for", "mode", "blocks", "bytes", "copies foreseen", "away")
 Name = Annotated[str, typer.Argument(metavar="ID", help="x-request-id, the answer's id, or the record's.")]
-WHY = ("id", "request_id", "outcome", "code", "why")
+TIME_COLUMNS = ("time went to", "time")
+WHY = ("id", "request_id", "outcome", "code", "time", "why")
 """Of a record, what its explanation needs."""
-_LISTS = ("events", "preemptions", "waits")
+_LISTS = ("events", "preemptions", "time", "waits")
 """Of a record, what has tables of its own."""
 
 
@@ -105,6 +106,10 @@ def why(name: Name, url: Url = None, output: Output = OutputForm.TABLE) -> None:
 
 def _show_tables(request: Document) -> None:
     show_document({name: value for name, value in request.items() if name not in _LISTS}, OutputForm.TABLE)
+    if request["time"]:
+        typer.echo()
+        total, *parts = [(name.removesuffix("_ms"), duration(ms)) for name, ms in request["time"].items()]
+        show_table(TIME_COLUMNS, [*parts, total])
     if request["waits"]:
         typer.echo()
         waits = [(wait["reason"], duration(wait["ms"]), wait.get("words")) for wait in request["waits"]]

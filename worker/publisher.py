@@ -129,5 +129,6 @@ def _joined(first: TokenDelta, second: TokenDelta) -> TokenDelta:
         finish_reason=second.finish_reason,
         cached_tokens=first.cached_tokens,
         queued_ms=first.queued_ms,
+        prefill_ms=first.prefill_ms,
         worker_id=first.worker_id,
     )

@@ -129,8 +129,8 @@ class ReportBuilder:
         self._leases: dict[str, Lease] = {}
         self._arrived_ms: dict[str, float] = {}
         """Jobs that no step had a row of yet, and when they arrived, on the engine thread's clock."""
-        self._waited_ms: dict[str, float] = {}
-        """Jobs that have begun and have no token yet, and how long they had waited."""
+        self._begun: dict[str, tuple[float, float]] = {}
+        """Jobs that have begun and have no token yet: how long they had waited, and when they began, on that clock."""
 
     def told(self, lease: Lease, now_ms: float) -> None:
         """The engine is about to hear of a job."""
@@ -160,7 +160,7 @@ class ReportBuilder:
     def _begin(self, step: StepReport, began_ms: float) -> dict[str, float]:
         begun = {row.seq.job_id for row in step.plan.rows} & self._arrived_ms.keys()
         waited = {job_id: began_ms - self._arrived_ms.pop(job_id) for job_id in begun}
-        self._waited_ms |= waited
+        self._begun |= {job_id: (waited_ms, began_ms) for job_id, waited_ms in waited.items()}
         return waited
 
     def _change(self, change: JobChange, by_gateway: dict[str, list[Publication]]) -> None:
@@ -201,15 +201,14 @@ class ReportBuilder:
             self._leave(job_id)
 
     def _leave(self, job_id: str) -> None:
-        for known in (self._leases, self._arrived_ms, self._waited_ms):
+        for known in (self._leases, self._arrived_ms, self._begun):
             known.pop(job_id, None)
         if self._accounts is not None:
             self._accounts.drop(job_id)
 
     def _publication(self, lease: Lease, events: list[Event], cost: float, end: Ended | None) -> Publication:
-        waited_ms = self._waited_ms.get(lease.job.job_id) if self._waited_ms else None
-        if waited_ms is not None:
-            self._tell_wait(lease.job.job_id, events, waited_ms)
+        if lease.job.job_id in self._begun:
+            self._tell_wait(lease.job.job_id, events)
         published = (*events,) if end is None else (*events, self._finished(lease, end))
         return Publication(
             job_id=lease.job.job_id,
@@ -220,12 +219,14 @@ class ReportBuilder:
             ends=None if end is None else end.outcome,
         )
 
-    def _tell_wait(self, job_id: str, events: list[Event], waited_ms: float) -> None:
-        """With the job's first token, if that is among the events, and from whom it is."""
+    def _tell_wait(self, job_id: str, events: list[Event]) -> None:
+        """Say with the job's first token, if it is among the events, how long it took and which worker made it."""
         for index, event in enumerate(events):
             if isinstance(event, TokenDelta):
-                events[index] = msgspec.structs.replace(event, queued_ms=waited_ms, worker_id=self._worker_id)
-                del self._waited_ms[job_id]
+                waited_ms, began_ms = self._begun.pop(job_id)
+                events[index] = msgspec.structs.replace(
+                    event, queued_ms=waited_ms, prefill_ms=self._now_ms - began_ms, worker_id=self._worker_id
+                )
                 return
 
     def _finished(self, lease: Lease, end: Ended) -> Finished:
@@ -246,6 +247,7 @@ class ReportBuilder:
         return msgspec.structs.replace(
             end.steps or JobSteps(),
             taken_ms=None if any(lease.generated) else lease.arrived_ms_ago,
+            queued_ms=self._begun.get(end.job_id, (None, 0.0))[0],
             gpu_us=gpu_us,
             kv_block_ms=kv_block_ms,
         )

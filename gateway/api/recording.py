@@ -2,7 +2,9 @@
 
 import asyncio
 import time
+from collections.abc import Mapping
 from functools import partial
+from typing import cast
 
 from starlette.requests import ClientDisconnect
 
@@ -10,10 +12,12 @@ from fairlane.gateway.auth import Caller
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.middleware.tenant import CLIENT_CLOSED, Journal
 from fairlane.gateway.observability.context import traceparent
+from fairlane.gateway.observability.metrics import is_recording
 from fairlane.gateway.observability.tracing import context_of
 from fairlane.gateway.records.live import LiveRecord
 from fairlane.gateway.records.record import LONGEST_TEXT, RequestRecord
 from fairlane.gateway.records.recorder import RefusedRequest, RequestRecorder
+from fairlane.gateway.records.views import time_fields
 from fairlane.gateway.requests.prepare import Plan
 from fairlane.gateway.requests.request import LiveRequest
 from fairlane.gateway.requests.settlement import outcome_of
@@ -72,7 +76,10 @@ def ended(recorder: RequestRecorder, caller: Caller, journal: Journal, error: Ba
     code, message, limit = _said(error)
     if journal.record is not None:
         outcome = Outcome.FINISHED if error is None else _outcome(error)
-        journal.record.answered(code, outcome, message, limit)
+        journal.record.answered(code, outcome, message, limit, is_timed=is_recording())
+        if journal.record.time is not None:
+            fields = cast(Mapping[str, float], time_fields(journal.record.time))
+            journal.notes |= {f"fairlane.time.{name}": ms for name, ms in fields.items()}
     elif isinstance(error, ApiError) and error.status in _RECORDED:
         model, prompt_tokens = error.asked
         lane = journal.lane if journal.lane in set(LaneName) else ""

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from fairlane.gateway.records.record import RecordedPreemption, RequestRecord, State
+from fairlane.gateway.records.time_account import Stall, StallKind, Start, Timeline, TimeParts, account
 from fairlane.gateway.requests.request import LiveJob, LiveRequest, request_of
 from fairlane.quotas.store import Charge
 from fairlane.scheduler.protocol.messages import (
@@ -34,10 +35,6 @@ class TokenTimes(Protocol):
     def last_token_s(self) -> float | None:
         """As above."""
 
-    @property
-    def queued_s(self) -> float | None:
-        """How long it took until the step that began with its prompt; None: not told."""
-
 
 class Answered:
     """How an answer has ended, and when, on the event loop's clock; `code`: of the error, None: there was none."""
@@ -59,6 +56,7 @@ class LiveRecord:
         "_answered",
         "_arrived_s",
         "_away",
+        "_begun_after_ms",
         "_charge",
         "_clock",
         "_finished",
@@ -69,6 +67,8 @@ class LiveRecord:
         "_pauses",
         "_progress",
         "_record",
+        "_stalls",
+        "_starts",
         "_workers",
         "due_ms",
         "has_news",
@@ -79,6 +79,7 @@ class LiveRecord:
         "preempted",
         "taken",
         "tenant",
+        "time",
         "written_s",
     )
 
@@ -118,7 +119,14 @@ class LiveRecord:
         self._answered: Answered | None = None
         self._away: dict[tuple[str, int], RecordedPreemption] | None = None
         """Choices that are preempted."""
-        self._pauses: set[tuple[str, int]] | None = None
+        self._pauses: dict[tuple[str, int], float] | None = None
+        """Choices that are paused, and since when (ms)."""
+        self._begun_after_ms: float | None = None
+        """How long it was in the queue until its prompt was begun, as the end of a job without tokens says."""
+        self._starts: list[Start] = []
+        self._stalls: list[Stall] | None = None
+        self.time: TimeParts | None = None
+        """Where its time went, once it was answered and somebody wanted to know."""
         self._is_settled = False
         self._workers: list[str] = []
         """Whose tokens came, in order."""
@@ -177,13 +185,14 @@ class LiveRecord:
         self._progress = progress
 
     def place(self, position: int | None) -> None:
-        """Where it stands in the queue; None: a worker has taken it."""
-        record = self.record
+        """Where it stands in the queue; None: a worker has taken it, at some time since it was last asked for. When
+        that was, the worker says with the job's end."""
         if position is None:
-            if self.waits:
-                self.taken = self.has_news = True
-                record.add(self.age_ms, "taken")
-        elif not (record.events and record.events[-1].figure == position):
+            self.has_news = self.has_news or self.waits
+            self.taken = True
+            return
+        record = self.record
+        if not (record.events and record.events[-1].figure == position):
             self.has_news = True
             record.add(self.age_ms, "position", position)
 
@@ -192,6 +201,8 @@ class LiveRecord:
         counted."""
         self.has_news = True
         if isinstance(event, Finished):
+            if event.steps is not None and event.steps.queued_ms is not None:
+                self._begun_after_ms = event.steps.queued_ms
             if self._finished is None:
                 self._finished = [event]
             else:
@@ -218,10 +229,12 @@ class LiveRecord:
         if self._answered is not None:
             self._on_over(self)
 
-    def answered(self, code: str | None, outcome: Outcome, message: str, limit: str) -> None:
-        """Its answer has ended, by this error if `code` says so."""
+    def answered(self, code: str | None, outcome: Outcome, message: str, limit: str, *, is_timed: bool = False) -> None:
+        """Its answer has ended, by this error if `code` says so. `is_timed`: `time` is wanted."""
         if self._answered is None:
             self._answered = Answered(self._clock(), code, outcome, message, limit)
+            if is_timed:
+                self.time = self._account()
             if self._is_settled:
                 self._on_over(self)
 
@@ -244,7 +257,7 @@ class LiveRecord:
         record.output_tokens = self._published()
         self._add_times(record)
         for event in self._finished or ():
-            _add_end(record, event)
+            _add_end(record, event, self._queued_ms)
         self._finished = None
         if self._charge is not None:
             charge = self._charge
@@ -259,8 +272,9 @@ class LiveRecord:
             record.code, record.message, record.limit = answered.code, answered.message, answered.limit
             record.outcome = record.outcome or answered.outcome.value
             record.add(record.total_ms, "ended")
-            if record.queue_ms is None:
-                record.queue_ms = record.taken_ms
+        record.time = self.time or self._account()
+        if self._starts or self._answered is not None:
+            record.queue_ms = record.time.queue
 
     def _add_times(self, record: RequestRecord) -> None:
         progress = self._progress
@@ -269,10 +283,35 @@ class LiveRecord:
         if record.ttft_ms is None:
             record.ttft_ms = self._at_ms(progress.first_token_s)
             record.add(record.ttft_ms, "first_token")
-        if progress.queued_s is not None:
-            record.queue_ms = round(progress.queued_s * 1e3, 1)
         if progress.last_token_s is not None:
             record.last_token_ms = self._at_ms(progress.last_token_s)
+
+    def _account(self) -> TimeParts:
+        """Where its time went until now, or until its answer ended."""
+        answered, progress = self._answered, self._progress
+        last_s = None if progress is None else progress.last_token_s
+        until_ms = self.age_ms if answered is None else (answered.at_s - self._arrived_s) * 1e3
+        return account(
+            Timeline(
+                total_ms=until_ms,
+                has_ended=answered is not None,
+                queued_ms=self._queued_ms,
+                starts=self._starts,
+                stalls=[*(self._stalls or ()), *self._open_stalls(until_ms)],
+                last_token_ms=None if last_s is None else (last_s - self._arrived_s) * 1e3,
+                begun_after_ms=self._begun_after_ms,
+            )
+        )
+
+    def _open_stalls(self, until_ms: float) -> list[Stall]:
+        away = [Stall("preempted", one.at_ms, until_ms) for one in (self._away or {}).values()]
+        return away + [Stall("paused", since_ms, until_ms) for since_ms in (self._pauses or {}).values()]
+
+    @property
+    def _queued_ms(self) -> float:
+        """When the first of its jobs was put into the queue."""
+        put_s = min([job.queued_s for job in self._jobs if job.queued_s], default=self._arrived_s)
+        return (put_s - self._arrived_s) * 1e3
 
     def _state(self) -> State:
         if self._answered is not None and self._is_settled:
@@ -287,9 +326,17 @@ class LiveRecord:
         return round((at_s - self._arrived_s) * 1e3, 1)
 
     def _forget(self, job: LiveJob) -> None:
-        """What ended has not stayed away."""
-        self._away = {place: one for place, one in (self._away or {}).items() if place[0] != job.id}
-        self._pauses = {place for place in (self._pauses or ()) if place[0] != job.id}
+        """A job's choices that were away or paused have ended so."""
+        away, pauses = self._away or {}, self._pauses or {}
+        for place in [place for place in away if place[0] == job.id]:
+            self._stalled("preempted", away.pop(place).at_ms)
+        for place in [place for place in pauses if place[0] == job.id]:
+            self._stalled("paused", pauses.pop(place))
+
+    def _stalled(self, kind: StallKind, since_ms: float) -> None:
+        """A stall is over."""
+        self._stalls = self._stalls or []
+        self._stalls.append(Stall(kind, since_ms, self.age_ms))
 
     def _preempted(self, job: LiveJob, event: Preempted) -> None:
         self.preempted += 1
@@ -310,27 +357,31 @@ class LiveRecord:
 
     def _paused(self, job: LiveJob, event: Paused) -> None:
         self.paused += 1
-        self._pauses = self._pauses or set()
-        self._pauses.add((job.id, event.choice))
+        self._pauses = self._pauses or {}
+        self._pauses[job.id, event.choice] = at_ms = self.age_ms
         record = self.record
         record.paused += 1
-        record.add(self.age_ms, "paused")
+        record.add(at_ms, "paused")
 
     def _taken_up(self, job: LiveJob, event: TokenDelta) -> None:
         """Its first tokens from a worker; where another has told some before, it moved."""
         if event.worker_id and event.worker_id not in self._workers:
             self._workers.append(event.worker_id)
         last_s = None if self._progress is None else self._progress.last_token_s
-        if job.begun and last_s is not None:
+        since_ms = (last_s - self._arrived_s) * 1e3 if job.begun and last_s is not None else None
+        now_ms = self.age_ms
+        if since_ms is not None or not self._starts:
+            self._starts.append(Start(now_ms, event.queued_ms, event.prefill_ms, since_ms))
+        if since_ms is not None:
             self.moved += 1
-            self.record.add(self.age_ms, "moved", round((self._clock() - last_s) * 1e3, 1))
+            self.record.add(now_ms, "moved", round(now_ms - since_ms, 1))
 
     def _resumed(self, job: LiveJob, event: Resumed) -> None:
         record, place, stall_ms = self.record, (job.id, event.choice), round(event.stalled_ms, 1)
         preemption = self._away.pop(place, None) if self._away else None
-        was_paused = bool(self._pauses) and place in (self._pauses or ())
-        if self._pauses:
-            self._pauses.discard(place)
+        was_paused = self._pauses is not None and self._pauses.pop(place, None) is not None
+        kind: StallKind = "paused" if was_paused and preemption is None else "preempted"
+        self._stalled(kind, self.age_ms - event.stalled_ms)
         if preemption is not None:
             preemption.stall_ms = stall_ms
             record.stalled_ms += stall_ms
@@ -350,21 +401,23 @@ def _blame(preemption: RecordedPreemption, cause: Cause | None) -> None:
         preemption.tenant, preemption.request = cause.tenant, request_of(cause.job_id)
 
 
-def _add_end(record: RequestRecord, event: Finished) -> None:
-    """What a worker says at the end of a job."""
+def _add_end(record: RequestRecord, event: Finished, queued_ms: float) -> None:
+    """What a worker says at the end of a job. `queued_ms`: when the request was put into the queue."""
     record.takings = max(record.takings, event.epoch)
     if event.worker_id and event.worker_id not in record.workers:
         record.workers.append(event.worker_id)
     if event.steps is not None:
-        _add_steps(record, event.steps)
+        _add_steps(record, event.steps, queued_ms)
 
 
-def _add_steps(record: RequestRecord, steps: JobSteps) -> None:
+def _add_steps(record: RequestRecord, steps: JobSteps, queued_ms: float) -> None:
     waits = record.waits_ms
     record.prefill_steps += steps.prefill_steps
     record.prefill_tokens += steps.prefill_tokens
     record.decode_steps += steps.decode_steps
     if steps.taken_ms is not None:
-        record.taken_ms = round(max(record.taken_ms or 0.0, steps.taken_ms), 1)
+        if record.taken_ms is None:
+            record.add(queued_ms + steps.taken_ms, "taken")
+        record.taken_ms = round(max(record.taken_ms or 0.0, queued_ms + steps.taken_ms), 1)
     for reason, waited_ms in steps.waits_ms.items():
         waits[reason] = round(max(waits.get(reason, 0.0), waited_ms), 1)

@@ -9,6 +9,8 @@ from typing import Literal
 
 import msgspec
 
+from fairlane.gateway.records.time_account import TimeParts
+
 State = Literal["queued", "running", "preempted", "paused", "lost", "ended"]
 """`lost`: its gateway has gone silent, and nobody has settled it yet."""
 STATES: tuple[State, ...] = ("queued", "running", "preempted", "paused", "lost", "ended")
@@ -79,10 +81,12 @@ class RequestRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     ttft_target_ms: float | None = None
     expected_ttft_ms: float | None = None
     """What admission reckoned with."""
+    time: TimeParts | None = None
+    """Where its time went so far; None: a gateway of an earlier release wrote the record."""
     queue_ms: float | None = None
-    """Until the step that began with its prompt."""
+    """The account's part of the queue, once it is known that the queue is over."""
     taken_ms: float | None = None
-    """Until the worker that ended it took it from the queue."""
+    """When the worker that ended it took it from the queue."""
     ttft_ms: float | None = None
     last_token_ms: float | None = None
     total_ms: float | None = None

@@ -19,6 +19,7 @@ from typing import Protocol
 from fairlane.gateway.records.live import LiveRecord
 from fairlane.gateway.records.record import LONGEST_TEXT, RequestRecord
 from fairlane.gateway.records.storage import EndedRecord, RecordStore, packed_names
+from fairlane.gateway.records.time_account import TimeParts
 from fairlane.gateway.requests.request import LiveJob, LiveRequest, random_id
 from fairlane.quotas.store import Charge, Lapsed
 from fairlane.scheduler.protocol.messages import Outcome
@@ -166,6 +167,7 @@ class RequestRecorder:
             trace_id=refused.trace_id,
             prompt_tokens=refused.prompt_tokens,
             total_ms=round(took_s * 1e3, 1),
+            time=TimeParts().until(round(took_s * 1e3, 1)),
         )
         is_special = refused.code not in _OWN_LIMITS
         lot = self._special if is_special else self._plain
@@ -220,6 +222,7 @@ class RequestRecorder:
             record.state = "ended"
             record.total_ms = round((self._wall_clock() - record.arrived_s) * 1e3, 1)
             record.message = "The gateway that served it was lost, and what had been published is charged."
+            record.time = (record.time or TimeParts()).until(record.total_ms)
             record.add(record.total_ms, "ended")
         await self._store.settle_lost(record.gateway or self._gateway_id, record)
 

@@ -6,6 +6,7 @@ import msgspec
 from typing_extensions import TypedDict  # pydantic reads its own kind only, before Python 3.12
 
 from fairlane.gateway.records.record import RecordedPreemption, RequestRecord, State
+from fairlane.gateway.records.time_account import TimeParts
 from fairlane.gateway.records.why import waits_of, why, words_of
 
 ClassName = Literal["guaranteed", "best-effort"]
@@ -61,6 +62,18 @@ class RequestWait(TypedDict):
     ms: float
 
 
+class RequestTime(TypedDict):
+    """Where a request's time went: the parts add up to the total."""
+
+    total_ms: float
+    queue_ms: float
+    prefill_ms: float
+    decode_ms: float
+    preempted_ms: float
+    paused_ms: float
+    network_ms: float
+
+
 class PreemptionCause(TypedDict):
     """To whom a request yielded, and what that one needed."""
 
@@ -114,6 +127,7 @@ class RequestDetail(RequestFields, OfClass):
     expected_ttft_ms: float | None
     tokens_per_s: float | None
     choices: int
+    time: RequestTime | None
     workers: list[str]
     takings: int
     stalled_ms: float
@@ -148,6 +162,7 @@ def request_detail(record: RequestRecord, now_s: float) -> RequestDetail:
         "expected_ttft_ms": record.expected_ttft_ms,
         "tokens_per_s": _tokens_per_s(record),
         "choices": record.choices,
+        "time": None if record.time is None else time_fields(record.time),
         "workers": record.workers,
         "takings": record.takings,
         "stalled_ms": round(record.stalled_ms, 1),
@@ -161,6 +176,19 @@ def request_detail(record: RequestRecord, now_s: float) -> RequestDetail:
         "charges": _charges(record),
         "gateway": record.gateway,
         "why": why(record, (now_s - record.arrived_s) * 1e3),
+    }
+
+
+def time_fields(parts: TimeParts) -> RequestTime:
+    """The account of a request's time, as API, console, command line and trace show it."""
+    return {
+        "total_ms": parts.total,
+        "queue_ms": parts.queue,
+        "prefill_ms": parts.prefill,
+        "decode_ms": parts.decode,
+        "preempted_ms": parts.preempted,
+        "paused_ms": parts.paused,
+        "network_ms": parts.network,
     }
 
 

@@ -3,6 +3,8 @@
 from collections import Counter
 from collections.abc import Sequence
 
+import msgspec
+
 from fairlane.gateway.records.record import RecordedPreemption, RequestRecord
 
 _NEEDED = {
@@ -23,16 +25,23 @@ _REASONS = {
     "prefix": "for a sibling to compute the prompt that they share",
     "preempted": "while others had its blocks",
 }
+_PARTS = {
+    "queue": "in the queue",
+    "prefill": "to compute its prompt",
+    "decode": "to generate",
+    "preempted": "preempted",
+    "paused": "paused by its own limits",
+    "network": "to be received, admitted and sent",
+}
 _LEAST_MS = 1.0
 """A shorter wait explains nothing."""
 
 
 def waits_of(record: RequestRecord) -> list[tuple[str, float]]:
-    """What it waited for, the longest first; until a worker took it, and at the worker by reason."""
+    """What it waited for, the longest first: `queue` is the account's, and a worker's reasons lie within its parts."""
     waits = dict(record.waits_ms)
-    queued_ms = record.queue_ms if record.taken_ms is None else record.taken_ms
-    if queued_ms is not None:
-        waits["queue"] = queued_ms
+    if record.queue_ms is not None:
+        waits["queue"] = record.queue_ms
     if record.paused_ms > waits.get("grant", 0.0):
         waits["grant"] = record.paused_ms
     return sorted(waits.items(), key=lambda wait: wait[1], reverse=True)
@@ -47,7 +56,7 @@ def why(record: RequestRecord, now_ms: float | None = None) -> str:
     """In words. `now_ms`: since its arrival, of a request that runs."""
     if record.outcome == "rejected":
         return f"It was refused ({record.code}): {record.message}"
-    told = [_standing(record, now_ms), _waited(record), _preempted(record.preemptions, record)]
+    told = [_standing(record, now_ms), _spent(record), _waited(record), _preempted(record.preemptions, record)]
     told += [_moved(record), _ended(record)]
     return " ".join(filter(None, told))
 
@@ -73,11 +82,21 @@ def _first_token(record: RequestRecord) -> str:
     return f"{told} (target {_time(target)})." if target is not None else f"{told}."
 
 
+def _spent(record: RequestRecord) -> str:
+    """The account of its time, the longest part first."""
+    if record.time is None:
+        return ""
+    parts = sorted(msgspec.structs.asdict(record.time).items(), key=lambda part: part[1], reverse=True)
+    long = [f"{_time(ms)} {_PARTS[name]}" for name, ms in parts if ms >= _LEAST_MS]
+    return f"Of {_time(record.time.total)}, {_listed(long)}." if long else ""
+
+
 def _waited(record: RequestRecord) -> str:
-    long = [(reason, ms) for reason, ms in waits_of(record) if ms >= _LEAST_MS][:3]
+    """A worker's reasons for waits, which lie within the parts of the account."""
+    long = [(reason, ms) for reason, ms in waits_of(record) if ms >= _LEAST_MS and reason != "queue"][:3]
     if not long:
         return ""
-    return f"It waited {_listed([f'{_time(ms)} {words_of(reason)}' for reason, ms in long])}."
+    return f"At its worker it waited {_listed([f'{_time(ms)} {words_of(reason)}' for reason, ms in long])}."
 
 
 def _preempted(preemptions: Sequence[RecordedPreemption], record: RequestRecord) -> str:

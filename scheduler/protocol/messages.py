@@ -177,6 +177,8 @@ class TokenDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     an engine elsewhere has told it."""
     queued_ms: float | None = None
     """From the job's arrival to the step in which its prompt was begun; said with its first token under a lease."""
+    prefill_ms: float | None = None
+    """From the beginning of that step to the end of the one that made this token; said as `queued_ms`."""
     worker_id: str = ""
     """Who computes it; said as `queued_ms`."""
     embedding: bytes = b""
@@ -239,6 +241,8 @@ class JobSteps(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     taken_ms: float | None = None
     """From the job's arrival until this worker took it; None: an earlier holder had published tokens of it."""
+    queued_ms: float | None = None
+    """From the job's arrival to the step in which its prompt was begun; None: a token has said it, or none was."""
     prefill_steps: int = 0
     prefill_tokens: int = 0
     """Tokens that these steps computed; recomputed ones too."""

@@ -29,6 +29,15 @@ VIEW = """async (name) => {
   const context = { signal: new AbortController().signal, fields: new URLSearchParams() };
   void view[name](document.getElementById("main"), context);
 }"""
+TIME = {
+    "total_ms": 3_000.0,
+    "queue_ms": 1_500.0,
+    "prefill_ms": 250.0,
+    "decode_ms": 900.0,
+    "preempted_ms": 300.0,
+    "paused_ms": 0.0,
+    "network_ms": 50.0,
+}
 WORKER: dict[str, Any] = {
     "id": "w1",
     "model": "tiny",
@@ -177,3 +186,27 @@ def test_the_playground_says_of_a_refused_request_only_that_it_was_refused(scrip
         pane.get_by_text("429 rate_limit_exceeded").wait_for()
         assert pane.locator(".stream-state").inner_text() == "refused"
         assert pane.locator(".figures-line").inner_text().startswith("no token")
+
+
+def test_a_request_s_time_is_shown_as_the_account_of_the_api(scripts: ScriptPage) -> None:
+    yielded = {"at_ms": 2_000, "mode": "swap", "blocks": 3, "bytes": 12_288, "predicted_ms": 4, "stall_ms": 300}
+    found = {"outcome": "finished", "total_ms": 3_000, "queue_ms": 1_500, "ttft_ms": 1_750, "preemptions": [yielded]}
+    scripts.answers["/admin/v1/requests/one"] = {
+        "id": "one",
+        "tenant": "acme",
+        "lane": "latency",
+        "time": TIME,
+        **found,
+    }
+    scripts.show(REQUEST, "one")
+
+    rows = scripts.page.locator(".waterfall .water-row")
+    shown = [rows.nth(place).inner_text().split("\n") for place in range(rows.count() - 1)]
+    assert [[row[0], row[-1]] for row in shown] == [
+        ["Queue", "1.5 s"],
+        ["Prefill", "250 ms"],
+        ["Decode", "900 ms"],
+        ["Preempted", "300 ms"],
+        ["Network", "50 ms"],
+        ["Total", "3 s"],
+    ]

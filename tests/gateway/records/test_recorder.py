@@ -14,7 +14,7 @@ from fairlane.gateway.records.recorder import RefusedRequest, RequestRecorder
 from fairlane.gateway.records.storage import EndedRecord, RecordStore
 from fairlane.gateway.requests.request import LiveJob
 from fairlane.quotas.store import Charge
-from fairlane.scheduler.protocol.messages import Outcome, Preempted, Resumed, TokenDelta
+from fairlane.scheduler.protocol.messages import Finished, JobSteps, Outcome, Preempted, Resumed, TokenDelta
 from fairlane.store.errors import StoreUnavailable
 from tests.support.gateway.one_job import job
 
@@ -201,7 +201,20 @@ async def test_places_are_asked_for_of_a_few_in_turns() -> None:
     assert [event.kind for event in waiting[0].record.events] == ["position"]
     desk.queues.place = None
     await desk.recorder.flush()
-    assert [event.kind for event in waiting[0].record.events] == ["position", "taken"]
+    assert waiting[0].record.state == "running"
+    assert [event.kind for event in waiting[0].record.events] == ["position"], "when it was taken, its worker says"
+
+
+async def test_when_a_worker_took_it_is_what_the_worker_measured_and_not_when_the_gateway_looked() -> None:
+    desk = Desk()
+    live = desk.begin(age_s=2.0)
+    desk.queues.place = None
+    await desk.recorder.flush()
+    steps = JobSteps(taken_ms=5.0)
+    live.heard(live.job, Finished(job_id=live.id, epoch=1, outcome=Outcome.FINISHED, steps=steps))
+
+    (taken,) = [event for event in live.record.events if event.kind == "taken"]
+    assert taken.at_ms == 5.0
 
 
 async def test_of_a_tenants_refusals_a_few_are_kept_each_time() -> None:

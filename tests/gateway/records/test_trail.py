@@ -232,6 +232,31 @@ async def test_a_pause_counts_as_a_wait_for_its_own_limits(served: Served) -> No
     assert "own limits" in found["why"]
 
 
+async def test_time_away_and_paused_are_parts_of_one_account(served: Served) -> None:
+    served.worker.limit = 2
+    running = asyncio.create_task(served.post(CHAT, ASKED, x_request_id="slow"))
+    await until(lambda: [len(made) for made in served.worker.produced.values()] == [2])
+    (job_id,) = served.worker.leases
+    await served.worker.tell(Preempted(job_id=job_id, choice=0, mode="keep", blocks=0, predicted_ms=0.0))
+    await in_state(served, "preempted")
+    await served.worker.tell(Resumed(job_id=job_id, choice=0, stalled_ms=2.0))
+    await served.worker.tell(Paused(job_id=job_id, choice=0))
+    await in_state(served, "paused")
+    so_far = (await record(served, "slow"))["time"]
+    served.worker.limit = None
+    await running
+
+    found = await record(served, "slow")
+    for time in (so_far, found["time"]):
+        total_ms, *parts = time.values()
+        assert sum(parts) == pytest.approx(total_ms, abs=0.1)
+        assert min(parts) >= 0.0
+        assert time["preempted_ms"] == pytest.approx(2.0, abs=0.2)
+        assert time["paused_ms"] > 0.0
+    assert found["time"]["total_ms"] == found["total_ms"]
+    assert found["queue_ms"] == found["time"]["queue_ms"]
+
+
 async def test_events_of_a_request_that_yields_all_the_time_are_counted_and_not_all_kept(served: Served) -> None:
     served.worker.limit = 2
     running = asyncio.create_task(served.post(CHAT, ASKED, x_request_id="yields"))

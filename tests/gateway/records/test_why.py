@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from fairlane.gateway.records.record import RecordedEvent, RecordedPreemption, RequestRecord
+from fairlane.gateway.records.time_account import TimeParts
 from fairlane.gateway.records.why import waits_of, why
 
 
@@ -38,10 +39,14 @@ def preemption(**fields: Any) -> RecordedPreemption:
 
 
 def test_what_took_the_time_is_named_the_longest_first() -> None:
-    told = why(finished(queue_ms=1_400.0, taken_ms=1_200.0, waits_ms={"slots": 2_000.0, "grant": 0.2}))
+    time = TimeParts(queue=1_400.0, prefill=100.0, decode=2_698.6, network=1.4)
+    told = why(finished(time=time, queue_ms=1_400.0, taken_ms=1.0, waits_ms={"slots": 1_390.0, "grant": 0.2}))
 
     assert "Its first token came after 1.5 s (target 1.0 s)." in told
-    assert "It waited 2.0 s for a slot in the worker's batch and 1.2 s in the queue." in told
+    assert (
+        "Of 4.2 s, 2.7 s to generate, 1.4 s in the queue, 100 ms to compute its prompt and 1 ms to be received, "
+        "admitted and sent. At its worker it waited 1.4 s for a slot in the worker's batch." in told
+    )
     assert told.endswith("It was over after 4.2 s.")
 
 

@@ -1,7 +1,10 @@
-// A request's way as bars over time: what it waited for, prefill, decode, and each time that it was preempted.
+// A request's way as bars over time. The figures beside the bars are the API's account, whose parts add up to the total;
+// the bars show about when each part was.
 
 import { h } from "../dom.js";
 import { duration } from "../format.js";
+
+const PARTS = ["Queue", "Prefill", "Decode", "Preempted", "Paused", "Network"];
 
 /** Stretches of a request: `{name, kind, from, until, note?}` in milliseconds from its arrival. */
 function stretches(request) {
@@ -11,11 +14,20 @@ function stretches(request) {
   const found = [{ name: "Queue", kind: "queued", from: 0, until: queue ?? total }];
   if (isBegun) found.push({ name: "Prefill", kind: "prefill", from: queue, until: first ?? total });
   if (first != null) found.push({ name: "Decode", kind: "decode", from: first, until: total });
-  for (const each of request.preemptions) {
+  for (const each of request.preemptions ?? []) {
     const stall = each.stall_ms ?? Math.max(0, total - each.at_ms);
     found.push({ name: "Preempted", kind: "preempted", from: each.at_ms, until: each.at_ms + stall, note: each.mode });
   }
+  for (const [from, until] of pauses(request, total)) found.push({ name: "Paused", kind: "paused", from, until });
   return found.filter(({ from, until }) => until >= from);
+}
+
+/** From each pause to what ended it, as its events tell. */
+function pauses({ events = [] }, total) {
+  return events.flatMap(({ kind, at_ms: at }, i) => {
+    if (kind !== "paused") return [];
+    return [[at, events.slice(i + 1).find((each) => ["resumed", "ended"].includes(each.kind))?.at_ms ?? total]];
+  });
 }
 
 const totalOf = (request) => Math.max(1, request.total_ms ?? 0, ...(request.events ?? []).map(({ at_ms: at }) => at ?? 0), request.ttft_ms ?? 0, request.queue_ms ?? 0);
@@ -23,15 +35,16 @@ const totalOf = (request) => Math.max(1, request.total_ms ?? 0, ...(request.even
 export function waterfall(request) {
   const total = totalOf(request);
   const parts = stretches(request);
-  const rows = [...new Set(parts.map(({ name }) => name))].map((name) => {
-    const own = parts.filter((each) => each.name === name);
-    const sum = own.reduce((all, { from, until }) => all + until - from, 0);
-    const lane = h("div", { class: "water-lane" }, ...own.map((each) => bar(each, total)));
-    return h("div", { class: "water-row" }, h("span", { class: "water-name" }, name), lane, h("span", { class: "number" }, duration(sum)));
+  const spent = (name) => request.time?.[`${name.toLowerCase()}_ms`] ?? null;
+  const shown = PARTS.filter((name) => spent(name) > 0 || (!request.time && parts.some((each) => each.name === name)));
+  const rows = shown.map((name) => {
+    const lane = h("div", { class: "water-lane" }, ...parts.filter((each) => each.name === name).map((each) => bar(each, total)));
+    return h("div", { class: "water-row" }, h("span", { class: "water-name" }, name), lane, h("span", { class: "number" }, duration(spent(name))));
   });
+  const sum = request.time && h("div", { class: "water-row" }, h("span", { class: "water-name" }, "Total"), h("span"), h("span", { class: "number" }, duration(request.time.total_ms)));
   const marks = [0, 0.25, 0.5, 0.75, 1].map((share) => h("span", {}, duration(share * total)));
-  const said = parts.map(({ name, from, until }) => `${name} from ${duration(from)} to ${duration(until)}`).join("; ");
-  return h("div", { class: "waterfall", role: "img", "aria-label": `In time: ${said}` }, ...rows, h("div", { class: "water-row" }, h("span"), h("div", { class: "water-axis" }, ...marks), h("span")));
+  const said = [...shown.map((name) => `${name} ${duration(spent(name))}`), request.time ? `total ${duration(request.time.total_ms)}` : null].filter(Boolean).join("; ");
+  return h("div", { class: "waterfall", role: "img", "aria-label": `Where its time went: ${said}` }, ...rows, sum, h("div", { class: "water-row" }, h("span"), h("div", { class: "water-axis" }, ...marks), h("span")));
 }
 
 function bar({ name, kind, from, until, note }, total) {

@@ -35,7 +35,7 @@ const gone = () => h("p", { class: "card empty" }, "No record of this request is
 function parts(found) {
   return [
     found.why && h("section", { class: "card why" }, h("h2", {}, "Why"), h("p", {}, found.why)),
-    card("In time", waterfall(found)),
+    card("Where its time went", waterfall(found)),
     h("div", { class: "halves" }, card("Facts", facts(factsOf(found))), card("Charged", charges(found))),
     card("Preemptions", preemptionTable(found.preemptions), found.left_out ? h("p", { class: "muted" }, `${plural(found.left_out, "further event")} or preemptions are counted, not kept.`) : null),
     h("div", { class: "halves" }, card("Waits", waitTable(found.waits ?? [])), card("Events", eventTable(found.events ?? []))),
@@ -56,8 +56,7 @@ function factsOf(found) {
     ["Queue", duration(found.queue_ms)],
     ["First token", withTarget(found.ttft_ms, found.ttft_deadline_ms ?? found.ttft_target_ms)],
     ["In all", withTarget(found.total_ms, found.deadline_ms)],
-    ["Preempted", found.preempted ? `${count(found.preempted)} ×, ${duration(found.stalled_ms)} stalled` : undefined],
-    ["Paused", found.paused_ms ? duration(found.paused_ms) : undefined],
+    ["Preempted", found.preempted ? `${count(found.preempted)} ×` : undefined],
     ["Pace", found.tokens_per_s ? `${rate(found.tokens_per_s)} tokens/s` : undefined],
     ["Choices", found.choices > 1 ? count(found.choices) : undefined],
     ["Steps", steps ? `${count(steps.prefill_steps)} of prefill (${count(steps.prefill_tokens)} tokens), ${count(steps.decode_steps)} of decode` : undefined],
