@@ -116,8 +116,7 @@ class Engine:
                 if isinstance(control, Cancel):
                     await self._cancel(control.job_id)
             free = SEQUENCES - sum(map(len, self.rows.values()))
-            room = Capacity(sequences=dict.fromkeys(LaneName, free), kv_tokens=dict.fromkeys(LaneName, BLOCKS * 16))
-            for lease in await self.queue.take(WORKER_ID, room):
+            for lease in await self.queue.take(WORKER_ID, room(free)):
                 job = lease.job
                 row = Row(job.job_id, lease.epoch, max(1, job.sampling.seed), job.max_tokens)
                 self.rows.setdefault(job.gateway_id, {})[job.job_id] = row
@@ -146,12 +145,12 @@ class Engine:
                 await self.queue.publish(gateway_id, WORKER_ID, [cancelled])
 
 
-async def beat(queue: RedisQueue, registry: RedisRegistry, sha256: str) -> None:
-    """Be known, until cancelled."""
-    status = WorkerStatus(
+def worker_status(queue: str, sha256: str) -> WorkerStatus:
+    """The status of a worker that serves this queue with all its room free."""
+    return WorkerStatus(
         worker_id=WORKER_ID,
         model=MODEL,
-        queue=queue.name,
+        queue=queue,
         card_sha256=sha256,
         started_at_ms=0.0,
         blocks_total=BLOCKS,
@@ -160,6 +159,16 @@ async def beat(queue: RedisQueue, registry: RedisRegistry, sha256: str) -> None:
         step_weights=STEP_WEIGHTS,
         step_ms=1.0,
     )
+
+
+def room(free: int) -> Capacity:
+    """What a worker offers with so many free sequences: any of them to any lane."""
+    return Capacity(sequences=dict.fromkeys(LaneName, free), kv_tokens=dict.fromkeys(LaneName, BLOCKS * 16))
+
+
+async def beat(queue: RedisQueue, registry: RedisRegistry, sha256: str) -> None:
+    """Send heartbeats until cancelled."""
+    status = worker_status(queue.name, sha256)
     while True:
         await registry.beat(status, LEASE_MS)
         await queue.renew(WORKER_ID)
