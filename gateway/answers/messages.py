@@ -38,16 +38,18 @@ class BlockFrames:
     def __init__(self, display: Display) -> None:
         """`display`: of thinking."""
         self._display = display
-        self._open: str | int | None = None
-        """The block that is open: `thinking`, `text`, or the index of a call."""
+        self._open: str | None = None
+        """The type of the open block: `thinking`, `text` or `tool_use`."""
         self._index = -1
         """Of the block that was opened last."""
         self._text_head = b""
         """What stands before a text in the frames of the block that is open."""
 
     def told(self, delta: OutputDelta) -> list[bytes]:
-        """What a push of text brought."""
+        """Return the frames of one delta."""
         frames: list[bytes] = []
+        if delta.continued is not None:
+            frames += self._arguments(delta.continued.arguments)
         if delta.reasoning:
             frames += self._thinking(delta.reasoning)
         if delta.content:
@@ -55,13 +57,15 @@ class BlockFrames:
                 frames += self._start("text", {"type": "text", "text": ""})
                 self._text_head = self._head("text_delta", "text")
             frames += (self._text_head, _encode(delta.content), _TAIL)
-        for call in delta.calls:
-            if self._open != call.index:
-                block = {"type": "tool_use", "id": _call_id(call.id or ""), "name": call.name or "", "input": {}}
-                frames += self._start(call.index, block)
-            if call.arguments:
-                frames += (self._head("input_json_delta", "partial_json"), _encode(call.arguments), _TAIL)
+        for call in delta.begun:
+            block = {"type": "tool_use", "id": _call_id(call.id or ""), "name": call.name or "", "input": {}}
+            frames += self._start("tool_use", block)
+            frames += self._arguments(call.arguments)
         return frames
+
+    def _arguments(self, text: str) -> tuple[bytes, ...]:
+        """Return a frame with more of the open call's arguments; nothing for an empty text."""
+        return (self._head("input_json_delta", "partial_json"), _encode(text), _TAIL) if text else ()
 
     def close(self) -> list[bytes]:
         """The end of the block that is open, if one is."""
@@ -84,7 +88,7 @@ class BlockFrames:
             return frames or [_PING]
         return [*frames, self._head("thinking_delta", "thinking"), _encode(text), _TAIL]
 
-    def _start(self, opened: str | int, block: Json) -> list[bytes]:
+    def _start(self, opened: str, block: Json) -> list[bytes]:
         frames = self.close()
         self._open, self._index = opened, self._index + 1
         start = {"type": "content_block_start", "index": self._index, "content_block": block}

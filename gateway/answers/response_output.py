@@ -130,7 +130,6 @@ class FunctionCall(OpenItem):
 
     def __init__(self, index: int, begun: ToolCallDelta, called_as: CalledAs) -> None:
         super().__init__(index)
-        self.number = begun.index
         self._call_id, self._name = begun.id, called_as.name
         self._namespace = {} if called_as.namespace is None else {"namespace": called_as.namespace}
 
@@ -210,16 +209,15 @@ class OutputItems:
         yield from self._end(status)
 
     def _hear(self, delta: OutputDelta) -> Iterator[Json]:
-        calls = delta.calls
-        if calls and isinstance(self._open, FunctionCall) and calls[0].index == self._open.number:
+        continued = delta.continued
+        if continued is not None and isinstance(self._open, FunctionCall):
             self._logprobs = []
-            yield from self._open.more(calls[0].arguments)
-            calls = calls[1:]
+            yield from self._open.more(continued.arguments)
         if delta.reasoning:
             yield from self._think(delta.reasoning)
         if delta.content:
             yield from self._content(delta.content)
-        for call in calls:
+        for call in delta.begun:
             called_as = self._called_as.get(call.name or "") or CalledAs(call.name or "")
             kind = CustomCall if called_as.takes_text else FunctionCall
             opened = kind(self._next(), call, called_as)

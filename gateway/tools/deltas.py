@@ -25,11 +25,24 @@ class ToolCallDelta(msgspec.Struct, frozen=True):
 
 
 class OutputDelta(msgspec.Struct, frozen=True):
-    """What a push of text brought."""
+    """The output that one push of text added.
+
+    Its parts come in this order: the rest of a call that an earlier delta began, reasoning, content, new calls.
+    """
 
     content: str = ""
     reasoning: str = ""
     calls: tuple[ToolCallDelta, ...] = ()
+
+    @property
+    def continued(self) -> ToolCallDelta | None:
+        """The rest of a call that an earlier delta began; None if there is none."""
+        return self.calls[0] if self.calls and self.calls[0].name is None else None
+
+    @property
+    def begun(self) -> tuple[ToolCallDelta, ...]:
+        """The calls that this delta begins."""
+        return self.calls if self.continued is None else self.calls[1:]
 
     def __repr__(self) -> str:
         return f"OutputDelta({len(self.content)} + {len(self.reasoning)} characters, {len(self.calls)} of calls)"

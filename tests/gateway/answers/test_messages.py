@@ -180,6 +180,17 @@ def test_a_stream_comes_to_the_same_message_however_it_is_cut(cuts: list[int], t
     assert without_ids(told) == without_ids(whole(CALLS, thinking=thinking))
 
 
+@pytest.mark.parametrize("cut", range(1, 100))
+def test_text_after_a_call_leaves_the_call_whole_however_it_is_cut(cut: int) -> None:
+    text = '<tool_call>\n{"name": "weather", "arguments": {"city": "Köln"}}\n</tool_call>\nDone.'
+
+    told = put_together(events(text, cuts=[min(cut, len(text))]))
+
+    [call] = [block for block in told["content"] if block["type"] == "tool_use"]
+    assert (call["name"], call["input"]) == ("weather", {"city": "Köln"})
+    assert "".join(block["text"] for block in told["content"] if block["type"] == "text") == "Done."
+
+
 @settings(deadline=None)
 @given(st.text(max_size=40), st.lists(st.integers(0, 40), max_size=4))
 def test_text_is_told_as_it_is(text: str, cuts: list[int]) -> None:
