@@ -15,6 +15,7 @@ from fairlane.gateway.requests.admission import AllOpenRequests
 from fairlane.gateway.requests.request import LiveJob, LiveRequest
 from fairlane.scheduler.protocol.messages import Event, Finished, Job, TokenDelta
 from fairlane.scheduler.queue.types import JobRecord, JobState, Published, Put
+from fairlane.store.bounds import PER_CALL, chunks
 from fairlane.store.connections import BLOCK_S
 from fairlane.store.retry import every
 
@@ -91,8 +92,8 @@ class _Line:
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
     ended: dict[str, float] = field(default_factory=dict)
     """Settled and ended, and since when on the event loop's clock, the oldest first: records to be let go."""
-    strays: set[str] = field(default_factory=set)
-    """Jobs that send tokens to nobody: to be cancelled."""
+    strays: dict[str, None] = field(default_factory=dict)
+    """Jobs that send tokens to nobody, to be cancelled: those that were tried last at the end."""
 
     def note_end(self, job_id: str) -> None:
         """Its record is not needed much longer."""
@@ -245,7 +246,7 @@ class Dispatcher:
     def _note_stray(self, line: _Line, event: Event) -> None:
         """News of a job that is no longer in the air, or never was."""
         if isinstance(event, Finished):
-            line.strays.discard(event.job_id)
+            line.strays.pop(event.job_id, None)
             if event.job_id in self._left:
                 self._left.discard(event.job_id)
             else:
@@ -253,7 +254,7 @@ class Dispatcher:
         elif isinstance(event, TokenDelta):
             self.wasted_tokens += len(event.token_ids)
             if len(line.strays) < MAX_STRAYS:
-                line.strays.add(event.job_id)
+                line.strays.setdefault(event.job_id)
 
     def _is_at(self, job_id: str, line: _Line) -> bool:
         job = self._jobs.get(job_id)
@@ -263,18 +264,20 @@ class Dispatcher:
         queue = line.link.calls
         await line.link.reader.gateway_alive(self.gateway_id)  # which knows how far it has read
         await queue.reclaim()
-        here = {job_id for job_id in line.strays if self._is_at(job_id, line)}
-        for job_id in sorted(line.strays - here):
+        strays = [job_id for job_id in line.strays if not self._is_at(job_id, line)]
+        for job_id in strays[:PER_CALL]:  # the heartbeat waits for each of these calls
             record = await queue.cancel(job_id)
-            if record is None or record.state is JobState.ENDED:
-                line.strays.discard(job_id)
+            line.strays.pop(job_id, None)
+            if record is not None and record.state is not JobState.ENDED:
+                line.strays[job_id] = None
         until_s = asyncio.get_running_loop().time() - self._kept_s
         ended = [job_id for job_id, _ in takewhile(lambda one: one[1] <= until_s, line.ended.items())]
-        wanted = {job_id: self._wanted[job_id] for job_id in ended if job_id in self._wanted}
-        if wanted:
-            await queue.keep(wanted)
-        if len(wanted) < len(ended):
-            await queue.forget([job_id for job_id in ended if job_id not in wanted])
-        for job_id in ended:
-            line.ended.pop(job_id, None)
-            self._wanted.pop(job_id, None)
+        for chunk in chunks(ended):
+            wanted = {job_id: self._wanted[job_id] for job_id in chunk if job_id in self._wanted}
+            if wanted:
+                await queue.keep(wanted)
+            if len(wanted) < len(chunk):
+                await queue.forget([job_id for job_id in chunk if job_id not in wanted])
+            for job_id in chunk:  # what the store has taken is not sent again, should it fail at the next
+                line.ended.pop(job_id, None)
+                self._wanted.pop(job_id, None)

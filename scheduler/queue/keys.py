@@ -27,7 +27,7 @@ weighted tokens. Under `fl:{queue}:`
 | `held:<worker>` | sorted set | jobs leased to it, by how often their workers died |
 | `lost` | sorted set | workers that have not heard yet that their jobs were taken away, by when |
 | `jobs:<gateway>` | sorted set | its jobs that have not ended, all scores 0 |
-| `serials:<gateway>` | hash | worker → serial of its last publication, then refused jobs, by line; goes after an hour |
+| `serials:<gateway>` | hash | worker, part of its step → serial of that publication, refused jobs; goes after an hour |
 | `took:<worker>` | string | serial and jobs of its last `take`, for a repeat of that call; expires after one lease |
 | `informed:<worker>` | string | serial of the `renew` that reported the loss of its jobs; expires after an hour |
 | `refusals` | hash | gateway → serial of its last report of refused work; expires with `doors` |
@@ -45,6 +45,7 @@ from fairlane.scheduler.protocol.lanes import Lane, LaneName
 from fairlane.scheduler.queue import homes, promises
 from fairlane.scheduler.queue import types as queue_types
 from fairlane.scheduler.queue.memory_jobs import POISONED
+from fairlane.store import bounds
 from fairlane.store.scripts import Script, read_scripts
 
 STREAM_LENGTH = 16_384
@@ -53,7 +54,8 @@ _PRELUDES = ("base", "promises", "jobs")
 _PARTS = read_scripts(Path(__file__).parent / "lua")
 _LUA_CONSTANTS = {
     queue_types: "APART_MS ELDERS_PER_TAKE GATEWAY_LEASES KEPT_MS LOOKS_PER_TAKE MAX_LOSSES NEVER_MS OWED_LIMIT"
-    " QUANTUM_COST RECORD_TTL_MS SUSPECT_LOSSES SWEEP TENANTS_PER_TAKE",
+    " QUANTUM_COST RECORD_TTL_MS SUSPECT_LOSSES TENANTS_PER_TAKE",
+    bounds: "PER_CALL",
     homes: "DIGEST_BYTES HOMES_MS HOME_LEAD HOME_MS HOME_PEERS MOST_HOMES",
     ordering: "BEHIND LEAD PLENTY SHORT_FIRST",
     promises: "BUCKET_MS BUCKETS PAST_MS MARGIN MOST_TAKEN RECENT_MS SURGE_MS WHOLE",

@@ -3,6 +3,7 @@
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import compress, islice
 from operator import itemgetter
 
 import msgspec
@@ -13,7 +14,6 @@ from fairlane.scheduler.queue.promises import Promises
 from fairlane.scheduler.queue.take_order import Place, Places, QueuedJob
 from fairlane.scheduler.queue.types import (
     MAX_LOSSES,
-    SWEEP,
     JobState,
     Publication,
     Unattainable,
@@ -24,6 +24,7 @@ from fairlane.scheduler.queue.types import (
     in_rank_order,
     work_us,
 )
+from fairlane.store import bounds
 
 POISONED = f"the workers that held this request lost it or died {MAX_LOSSES} times"
 
@@ -54,9 +55,9 @@ class JobBook:
         return len(self._held.get(worker_id, ()))
 
     def late(self, now_ms: int) -> list[QueuedJob]:
-        """Waiting jobs whose time is over, at most SWEEP of them."""
+        """Waiting jobs whose time is over, at most PER_CALL of them."""
         count = bisect_right(self._expiry, float(now_ms), key=itemgetter(0))
-        return [self.entries[job_id] for _, job_id in self._expiry[: min(count, SWEEP)]]
+        return [self.entries[job_id] for _, job_id in self._expiry[: min(count, bounds.PER_CALL)]]
 
     def add(self, arrived_ms: int, job: Job, now_ms: int, generated: Sequence[Sequence[int]]) -> QueuedJob:
         """Seat a new job; best effort where what its gateway promised cannot be booked, or its tenant is outside Θ.
@@ -175,10 +176,16 @@ class JobBook:
             self.events[job.gateway_id].append(finished)
 
     def end_started(self, lane: LaneName) -> None:
-        """End the first of the waiting jobs of a lane that have tokens: nobody goes on with them."""
-        waiting = [self.entries[job_id] for job_id in self.places[lane].all_returned()]
-        for entry in [entry for entry in waiting if entry.produced][:SWEEP]:
-            self.end(entry, Outcome.UNAVAILABLE)
+        """End the waiting jobs of a lane that have tokens, since nobody goes on with them. Looks at the first PER_CALL
+        that came back, again while all of these fill a page and one of them ended."""
+        places, started = self.places[lane], [True]
+        while any(started):
+            first = [self.entries[job_id] for job_id in islice(places.all_returned(), bounds.PER_CALL)]
+            started = [entry.produced > 0 for entry in first]
+            for entry in compress(first, started):
+                self.end(entry, Outcome.UNAVAILABLE)
+            if len(first) < bounds.PER_CALL:
+                break
 
     def withdraw(self, entry: QueuedJob) -> None:
         """Forget a waiting job that nobody has begun."""

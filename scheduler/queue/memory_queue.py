@@ -22,7 +22,6 @@ from fairlane.scheduler.queue.types import (
     KEPT_MS,
     RECORD_TTL_MS,
     SUSPECT_LOSSES,
-    SWEEP,
     JobRecord,
     JobState,
     LaneDepth,
@@ -35,6 +34,7 @@ from fairlane.scheduler.queue.types import (
     TenantQueueFull,
     drain_ms,
 )
+from fairlane.store import bounds
 
 
 class LaneQueue:
@@ -196,7 +196,8 @@ class LaneQueue:
     # What workers call.
 
     def take(self, now_ms: int, worker_id: str, capacity: Capacity) -> list[Lease]:
-        """Lease to this worker what it can start, most urgent first; nothing while it has not heard of a loss."""
+        """Lease to this worker what it can start, most urgent first, PER_CALL jobs at most; nothing while it has not
+        heard of a loss."""
         self._expire(now_ms)
         if worker_id in self._lost:
             return []
@@ -204,8 +205,8 @@ class LaneQueue:
         lanes = tuple(self._book.places.values())
         suspect = any(entry.losses >= SUSPECT_LOSSES for entry in self._book.held(worker_id))
         order = Order(lanes, self._book.entries, capacity, now_ms, suspect=suspect)
-        leases = []
-        while (entry := order.pick()) is not None:
+        leases: list[Lease] = []
+        while len(leases) < bounds.PER_CALL and (entry := order.pick()) is not None:
             leases.append(self._book.lease(entry, worker_id, now_ms))
             self._homes.file(now_ms, entry.prefixes, worker_id)
         return leases
@@ -259,18 +260,16 @@ class LaneQueue:
         """
         is_quiet = self._is_quiet(now_ms)
         self._served_ms = now_ms if self._served_ms is None else self._served_ms
-        if is_quiet:
-            return 0
-        self._expire(now_ms)
-        for gateway_id in _lapsed(self._gateways, now_ms, GATEWAY_LEASES * self._lease_ms):
-            self._abandon(gateway_id)
-        self._lost = {worker: lost_ms for worker, lost_ms in self._lost.items() if lost_ms > now_ms - RECORD_TTL_MS}
-        return sum(self._lose(worker_id, now_ms) for worker_id in _lapsed(self._workers, now_ms, self._lease_ms))
+        lost, is_more = 0, not is_quiet
+        while is_more:
+            count, is_more = self._reclaim_some(now_ms)
+            lost += count
+        return lost
 
     def orphan(self, now_ms: int, grace_ms: int) -> QueuePresence:
         """What becomes of a queue that no worker has served for `grace_ms`. To be called after `reclaim`.
 
-        Started latency jobs end as unavailable, a part per call; all else waits as it did. A worker that comes back
+        Started latency jobs end as unavailable; all else waits as it did. A worker that comes back
         finds it. After KEPT_MS nothing is left of an empty one.
         """
         if self._seen_ms is None and self._is_empty():
@@ -322,26 +321,47 @@ class LaneQueue:
         self._seen_ms = now_ms
         return now_ms < self._quiet_until_ms <= now_ms + self._lease_ms  # a clock may have stepped ahead, and back
 
-    def _expire(self, now_ms: int) -> None:
-        for entry in self._book.late(now_ms):
+    def _expire(self, now_ms: int) -> int:
+        late = self._book.late(now_ms)
+        for entry in late:
             self._book.end(entry, Outcome.EXPIRED)
+        return len(late)
 
-    def _abandon(self, gateway_id: str) -> None:
-        """Cancel what a dead gateway asked for, a part per call."""
-        job_ids = sorted(self._book.job_ids[gateway_id])[:SWEEP]
+    def _reclaim_some(self, now_ms: int) -> tuple[int, bool]:
+        """Do what one script call of `reclaim` does, for PER_CALL jobs at most. Return how many were taken from dead
+        workers, and whether more is left."""
+        left, lost = bounds.PER_CALL - self._expire(now_ms), 0
+        gateways = _lapsed(self._gateways, now_ms, GATEWAY_LEASES * self._lease_ms)
+        workers = _lapsed(self._workers, now_ms, self._lease_ms)
+        for gateway_id in gateways:
+            if left > 0:
+                left -= self._abandon(gateway_id, left)
+        for worker_id in workers:
+            if left > 0:
+                count = self._lose(worker_id, left, now_ms)
+                left, lost = left - count, lost + count
+        self._lost = {worker: lost_ms for worker, lost_ms in self._lost.items() if lost_ms > now_ms - RECORD_TTL_MS}
+        return lost, left <= 0 or bounds.PER_CALL in {len(gateways), len(workers)}
+
+    def _abandon(self, gateway_id: str, most: int) -> int:
+        """Cancel what a dead gateway asked for, `most` jobs at most; returns how many."""
+        job_ids = sorted(self._book.job_ids[gateway_id])[:most]
         for job_id in job_ids:
             self._book.stop(self._book.entries[job_id])
             self._book.job_ids[gateway_id].discard(job_id)
-        if len(job_ids) < SWEEP:
+        if len(job_ids) < most:
             del self._gateways[gateway_id]
+        return len(job_ids)
 
-    def _lose(self, worker_id: str, now_ms: int) -> int:
-        del self._workers[worker_id]
-        held = self._book.held(worker_id)
+    def _lose(self, worker_id: str, most: int, now_ms: int) -> int:
+        """Return a dead worker's jobs to the queue, `most` at most; returns how many."""
+        held = self._book.held(worker_id)[:most]
         for entry in held:
             self._book.lose(entry, now_ms)
         if held:
             self._lost[worker_id] = now_ms
+        if len(held) < most:
+            del self._workers[worker_id]
         return len(held)
 
 
@@ -350,4 +370,4 @@ def _lapsed(leases: dict[str, int], now_ms: int, length_ms: int) -> list[str]:
     for name, expires_ms in leases.items():
         leases[name] = min(expires_ms, now_ms + length_ms)
     late = sorted((expires_ms, name) for name, expires_ms in leases.items() if expires_ms <= now_ms)
-    return [name for _, name in late[:SWEEP]]
+    return [name for _, name in late[: bounds.PER_CALL]]

@@ -10,6 +10,7 @@ import secrets
 import struct
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -52,6 +53,8 @@ from fairlane.scheduler.queue.types import (
     in_rank_order,
     work_us,
 )
+from fairlane.store import bounds
+from fairlane.store.bounds import chunks
 
 MAX_BLOCK_MS = 2_000
 """Longest wait for a stream in one call; a client's socket timeout (5 s by default) has to be longer."""
@@ -141,14 +144,14 @@ class RedisQueue:
         return None if answer is None else Published(answer[0].decode(), tuple(map(_unpacked, answer[1:])))
 
     async def forget(self, job_ids: Iterable[str]) -> None:
-        await self._call("forget", *job_ids)
+        for chunk in chunks(job_ids):
+            await self._call("forget", *chunk)
 
     async def keep(self, until_ms: Mapping[str, int]) -> None:
         """Keep the records of jobs that have ended until these times, epoch ms by the store's clock, at the longest."""
-        args: list[Arg] = []
-        for job_id, until in until_ms.items():
-            args += (job_id, until)
-        await self._call("keep", *args)
+        for chunk in chunks(until_ms.items()):
+            pairs: Iterable[Arg] = chain.from_iterable(chunk)
+            await self._call("keep", *pairs)
 
     async def position(self, job_id: str) -> int | None:
         answer = await self._call("position", job_id)
@@ -211,8 +214,9 @@ class RedisQueue:
         return [_lease(answer) for answer in answers]
 
     async def renew(self, worker_id: str, holding: Collection[str] | None = None, *, serial: str | None = None) -> bool:
-        known = [""] if holding is None else ["1", *holding]
-        return bool(await self._call("renew", worker_id, serial or self.new_serial(), *known))
+        if holding is not None:
+            await self._return_unknown(worker_id, set(holding))
+        return bool(await self._call("renew", worker_id, serial or self.new_serial()))
 
     async def publish(
         self, gateway_id: str, worker_id: str, items: Sequence[Publication], *, serial: str | None = None
@@ -224,13 +228,16 @@ class RedisQueue:
         recorded once.
         """
         own = self.new_serial() if serial is None else f"{self._nonce}:{serial}"
-        args: list[Arg] = [gateway_id, worker_id, own]
-        for item in items:
-            args += _publication(item)
-        return {job_id.decode() for job_id in await self._call("publish", *args)}
+        refused = set[str]()
+        for part, chunk in enumerate(chunks(items)):
+            args = chain.from_iterable(map(_publication, chunk))
+            answer = await self._call("publish", gateway_id, worker_id, own, part, *args)
+            refused |= {job_id.decode() for job_id in answer}
+        return refused
 
     async def release(self, worker_id: str, job_ids: Iterable[str]) -> None:
-        await self._call("release", worker_id, *job_ids)
+        for chunk in chunks(job_ids):
+            await self._call("release", worker_id, "", *chunk)
 
     async def read_control(self, worker_id: str, last_id: str, block_ms: int) -> tuple[str, list[Control], Wake]:
         """What gateways say to this worker after `last_id`, the id to go on from, and whether to ask for jobs.
@@ -251,12 +258,19 @@ class RedisQueue:
     # What every gateway calls each second.
 
     async def reclaim(self) -> int:
-        return int(await self._call("reclaim"))
+        lost, is_more = 0, 1
+        while is_more:
+            count, is_more = await self._call("reclaim")
+            lost += count
+        return lost
 
     # What gateways call of a queue that no worker serves.
 
     async def orphan(self, grace_ms: int) -> QueuePresence:
-        return QueuePresence((await self._call("orphan", grace_ms)).decode())
+        is_more = 1
+        while is_more:
+            presence, is_more = await self._call("orphan", grace_ms)
+        return QueuePresence(presence.decode())
 
     async def withdraw(self, job_id: str, grace_ms: int) -> bool:
         return bool(await self._call("withdraw", job_id, grace_ms))
@@ -264,6 +278,17 @@ class RedisQueue:
     async def _call(self, operation: str, *args: Arg) -> Any:  # noqa: ANN401  each script's own answer
         clock = "" if self._clock is None else self._clock()
         return await self._scripts[operation].run(self._redis, self._prefix, clock, *args)
+
+    async def _return_unknown(self, worker_id: str, known: set[str]) -> None:
+        """Give back what this worker was leased more than one lease ago and does not know of."""
+        held, unknown = f"{self._prefix}held:{worker_id}", list[str]()
+        for first in itertools.count(0, bounds.PER_CALL):
+            page: Any = await self._redis.zrange(held, first, first + bounds.PER_CALL - 1)
+            unknown += [job_id for job_id in map(bytes.decode, page) if job_id not in known]
+            if len(page) < bounds.PER_CALL:
+                break
+        for chunk in chunks(unknown):
+            await self._call("release", worker_id, "1", *chunk)
 
     async def _resolve(self, stream: str, last_id: str) -> str:
         if last_id != "$":

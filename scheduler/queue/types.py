@@ -22,8 +22,6 @@ that are promoted."""
 LOOKS_PER_TAKE = 64
 """Of a list whose first jobs could not run in the worker that asks, how many are looked at for some that could. The
 tenants of a lane whose heads could not share as many."""
-SWEEP = 128
-"""Most workers, gateways, jobs or expired jobs that one call clears away; the next call goes on."""
 MAX_LOSSES = 5
 """A job whose workers died this often is poisoned: it ends as failed."""
 SUSPECT_LOSSES = 3

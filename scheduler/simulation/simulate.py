@@ -22,6 +22,7 @@ from fairlane.scheduler.queue.types import Publication, Put, QueueError
 from fairlane.scheduler.simulation.autoscaling import FleetLoad, ScaledFleet
 from fairlane.scheduler.simulation.cruise import Coaster, CoastObserver, Cruise
 from fairlane.scheduler.simulation.workload import END_TOKEN, Arrival, Hardware, Record
+from fairlane.store import bounds
 
 IDLE_MS = 50.0
 """How long a worker rests whose plan was empty although it has work, as the real one does."""
@@ -408,7 +409,7 @@ class Simulation:
             for lease in leases:
                 self._workers[number].held[lease.job.job_id] = lease.epoch
                 policy.add(lease, self.now_ms)
-            more = self._hear(self.queue)
+            more = self._hear(self.queue) or len(leases) == bounds.PER_CALL
 
     def _hear(self, queue: LaneQueue) -> bool:
         """Close what expired in the queue. A `take` expires so many at most: True if the next may find more."""

@@ -2,20 +2,22 @@
 
 -- name: orphan
 -- What becomes of a queue that no worker serves. Called by RedisQueue.orphan, for gateways, after `reclaim`.
--- ARGV: clock, grace_ms (how long nobody may have served it). Returns a value of scheduler.queue.types.QueuePresence.
--- Of an orphan the started latency jobs end as unavailable, a part per call; all else waits as it did.
+-- ARGV: clock, grace_ms (how long nobody may have served it). Returns a value of scheduler.queue.types.QueuePresence,
+--   and 1 where to call again. Of an orphan the started latency jobs end as unavailable, those among the first PER_CALL
+--   that came back; the gateways of the others move or end them. All else waits as it did.
 local LATENCY = 'latency'
 local grace_ms = tonumber(ARGV[2])
 
 local function end_started()
-  local ended = 0
-  for _, job_id in ipairs(call('ZRANGE', key('returned', LATENCY), 0, -1)) do
-    local job = ended < SWEEP and load(job_id)
+  local jobs, ended = call('ZRANGE', key('returned', LATENCY), 0, PER_CALL - 1), 0
+  for _, job_id in ipairs(jobs) do
+    local job = load(job_id)
     if job and job.generated > 0 then
       finish(job, 'unavailable')
       ended = ended + 1
     end
   end
+  return ended > 0 and #jobs == PER_CALL
 end
 
 local function is_empty()
@@ -35,17 +37,17 @@ local function remove()
       gone[#gone + 1] = key(kind, lane.name)
     end
   end
-  call('DEL', unpack(gone))
+  call('DEL', unpack(gone)) -- at most some twenty: the kinds, times the lanes
 end
 
-if call('EXISTS', key('pulse')) == 0 and is_empty() then return 'removed' end -- by this call's lost first run
-if not is_orphan(grace_ms) then return 'served' end
-if LANE[LATENCY] then end_started() end
+if call('EXISTS', key('pulse')) == 0 and is_empty() then return {'removed', 0} end -- by this call's lost first run
+if not is_orphan(grace_ms) then return {'served', 0} end
+local is_more = LANE[LATENCY] and end_started()
 flush_shares()
-if not is_empty() then return 'orphaned' end
-if not is_orphan(KEPT_MS) then return 'empty' end
+if not is_empty() then return {'orphaned', is_more and 1 or 0} end
+if not is_orphan(KEPT_MS) then return {'empty', 0} end
 remove()
-return 'removed'
+return {'removed', 0}
 
 -- name: withdraw
 -- Take a job that has no token yet out of a queue that nobody serves, to be put elsewhere: nothing of it stays, nobody
@@ -59,5 +61,5 @@ release_claim(job)
 call('ZREM', key('jobs', job.gateway), job.job_id)
 local keys = {key('job', job.job_id)}
 for choice = 0, job.n - 1 do keys[choice + 2] = key('ids', job.job_id, choice) end
-call('DEL', unpack(keys))
+call('DEL', unpack(keys)) -- at most 1 + n
 return 1

@@ -1,14 +1,17 @@
--- Record one step of one worker for one gateway's jobs: the only way for tokens. Called by RedisQueue.publish.
--- ARGV: clock, gateway, worker, serial, then per job: job_id, epoch, cost, outcome ('' = goes on), its events (one
---   encoded list, '' = none), number of choices with tokens, and for each: choice, first index, ids (4 bytes each).
--- Returns the refused jobs. A call with the serial of the worker's last call to this gateway is a repeat: it changes
---   nothing and returns the same.
+-- Record one step of one worker for one gateway's jobs: the only way for tokens. Called by RedisQueue.publish, once for
+-- each PER_CALL jobs of the step.
+-- ARGV: clock, gateway, worker, serial, number of this part of the step from 0, then per job: job_id, epoch, cost, outcome
+--   ('' = goes on), its events (one encoded list, '' = none), number of choices with tokens, and for each: choice, first
+--   index, ids (4 bytes each).
+-- Returns the refused jobs. A call with the serial of the last call for this part of the worker's steps to this gateway is
+--   a repeat: it changes nothing and returns the same.
 -- What its holder publishes may not fit the record where a crash took the record's end back: others then go on from it.
-local gateway, worker, serial = ARGV[2], ARGV[3], ARGV[4]
+local gateway, worker, serial, part = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local PUBLISHING = {'lane', 'tenant', 'gateway', 'state', 'worker', 'epoch', 'n', 'weight', 'credit', 'generated',
   'claim', 'bucket'}
 local refused, entry, returned = {}, {}, false
-local last = call('HGET', key('serials', gateway), worker) or ''
+local mark = part == '0' and worker or worker .. ' ' .. part
+local last = call('HGET', key('serials', gateway), mark) or ''
 if string.sub(last, 1, #serial + 1) == serial .. '\n' then
   for job_id in string.gmatch(string.sub(last, #serial + 2), '[^\n]+') do refused[#refused + 1] = job_id end
   return refused
@@ -47,7 +50,7 @@ local function accept(job, i, last_arg)
   end
 end
 
-local i = 5
+local i = 6
 while i <= #ARGV do
   local last_arg = i + 5 + 3 * ARGV[i + 5]
   local job = load(ARGV[i], PUBLISHING)
@@ -65,8 +68,8 @@ while i <= #ARGV do
   i = last_arg + 1
 end
 if returned then wake() end
-if #entry > 0 then tell(key('events', gateway), unpack(entry)) end
-call('HSET', key('serials', gateway), worker, serial .. '\n' .. table.concat(refused, '\n'))
+if #entry > 0 then tell(key('events', gateway), unpack(entry)) end -- at most two values a job
+call('HSET', key('serials', gateway), mark, serial .. '\n' .. table.concat(refused, '\n'))
 call('PEXPIRE', key('serials', gateway), RECORD_TTL_MS)
 flush_shares()
 return refused

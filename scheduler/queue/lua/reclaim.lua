@@ -1,48 +1,57 @@
--- Clear up after the dead and the late. Called by RedisQueue.reclaim, by every gateway each second. ARGV: clock.
--- Returns how many jobs were taken from workers whose lease lapsed; does nothing while the store has just been away.
--- A record that the store itself has dropped (eviction) is passed over: it must not stop the clearing for all.
+-- Clear up after workers and gateways that died and jobs whose time is over: PER_CALL jobs at most. ARGV: clock.
+-- Called by RedisQueue.reclaim, by every gateway each second, again while the answer says that more is left.
+-- Returns {jobs taken from workers whose lease lapsed, 1 where more is left}; does nothing while the store has just been
+--   away. A record that the store itself has dropped (eviction) is skipped: it must not stop the clearing for all.
 local quiet = is_quiet()
 call('HSETNX', key('pulse'), 'served', NOW)
 call('PEXPIRE', key('pulse'), KEPT_MS)
-if quiet then return 0 end
-expire()
+if quiet then return {0, 0} end
+local left = PER_CALL - expire() -- jobs that this call may still touch
 
--- Cancel what a dead gateway asked for, a part per call.
+-- Cancel the jobs of a dead gateway.
 local function abandon(gateway)
-  local jobs = call('ZRANGE', key('jobs', gateway), 0, SWEEP - 1)
+  local jobs = call('ZRANGE', key('jobs', gateway), 0, left - 1)
   for _, job_id in ipairs(jobs) do
     local job = load(job_id)
     if job then stop(job) end
     call('ZREM', key('jobs', gateway), job_id)
   end
-  if #jobs < SWEEP then call('ZREM', key('gateways'), gateway) end
+  left = left - #jobs
+  if left > 0 then call('ZREM', key('gateways'), gateway) end
 end
 
+-- Return the jobs of a dead worker to the queue. It learns of the loss once it renews, after the first call already.
 local function bury(worker)
-  local jobs = call('ZRANGE', key('held', worker), 0, -1)
+  local held = key('held', worker)
+  local jobs = call('ZRANGE', held, 0, left - 1)
   for _, job_id in ipairs(jobs) do
     local job = load(job_id)
-    if job then lose(job) end
+    if job then lose(job) else call('ZREM', held, job_id) end
   end
-  call('DEL', key('held', worker))
-  call('ZREM', key('workers'), worker)
+  left = left - #jobs
   if #jobs > 0 then call('ZADD', key('lost'), NOW, worker) end
+  if left > 0 then call('ZREM', key('workers'), worker) end
   return #jobs
 end
 
 -- A lease further away than any reaches was dated by a clock that has stepped back since: it starts anew.
 local function lapsed(leases, length)
   local latest = NOW + length
-  for _, name in ipairs(call('ZRANGEBYSCORE', leases, string.format('(%.0f', latest), '+inf', 'LIMIT', 0, SWEEP)) do
+  for _, name in ipairs(call('ZRANGEBYSCORE', leases, string.format('(%.0f', latest), '+inf', 'LIMIT', 0, PER_CALL)) do
     call('ZADD', leases, latest, name)
   end
-  return call('ZRANGEBYSCORE', leases, '-inf', NOW, 'LIMIT', 0, SWEEP)
+  return call('ZRANGEBYSCORE', leases, '-inf', NOW, 'LIMIT', 0, PER_CALL)
 end
 
-for _, gateway in ipairs(lapsed(key('gateways'), GATEWAY_LEASES * LEASE_MS)) do abandon(gateway) end
+local gateways, workers, count = lapsed(key('gateways'), GATEWAY_LEASES * LEASE_MS), lapsed(key('workers'), LEASE_MS), 0
+for _, gateway in ipairs(gateways) do
+  if left > 0 then abandon(gateway) end
+end
+for _, worker in ipairs(workers) do
+  if left > 0 then count = count + bury(worker) end
+end
 call('ZREMRANGEBYSCORE', key('lost'), '-inf', NOW - RECORD_TTL_MS)
-local count = 0
-for _, worker in ipairs(lapsed(key('workers'), LEASE_MS)) do count = count + bury(worker) end
 if count > 0 then wake() end
 flush_shares()
-return count
+local is_more = left <= 0 or #gateways == PER_CALL or #workers == PER_CALL
+return {count, is_more and 1 or 0}

@@ -18,7 +18,7 @@ return answer
 
 -- name: keep
 -- Keep the records of jobs that have ended until a time, if not less long. Called by RedisQueue.keep, for gateways.
--- ARGV: clock, for each: job_id, until when (epoch ms). Returns nothing.
+-- ARGV: clock, for each (PER_CALL at most): job_id, until when (epoch ms). Returns nothing.
 for i = 2, #ARGV, 2 do
   local job = load(ARGV[i], {'state', 'n'})
   local left_ms = math.max(1, ARGV[i + 1] - NOW)
@@ -30,12 +30,12 @@ end
 
 -- name: forget
 -- Drop the records of jobs that have ended; others stay. Called by RedisQueue.forget, for gateways.
--- ARGV: clock, jobs. Returns nothing.
+-- ARGV: clock, jobs (PER_CALL at most). Returns nothing.
 for i = 2, #ARGV do
   local job = load(ARGV[i], {'state', 'n'})
   if job and job.state == 'ended' then
     local keys = {key('job', job.job_id)}
     for choice = 0, job.n - 1 do keys[choice + 2] = key('ids', job.job_id, choice) end
-    call('DEL', unpack(keys))
+    call('DEL', unpack(keys)) -- at most 1 + n
   end
 end

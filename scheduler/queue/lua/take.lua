@@ -1,4 +1,5 @@
--- Lease to a worker the jobs that it can start, most urgent first. Called by RedisQueue.take, for workers.
+-- Lease to a worker the jobs that it can start, most urgent first, PER_CALL at most. Called by RedisQueue.take, for
+-- workers, again while it finds jobs.
 -- ARGV: clock, worker, serial, ms that it takes to prefill a token (0: not known), sequences in a step and KV tokens of the
 --   whole worker, then for each lane in order of rank: sequences, KV tokens that can be started; then for each lane what
 --   its own work would yield to others: jobs, sequences, KV tokens, the number of tenants that have begun there and
@@ -6,7 +7,7 @@
 -- Returns a list of {body, epoch, ms since arrival, granted_until, guaranteed, packed ids of choice 0, of choice 1, …}; empty
 --   while the worker has not heard (`renew`) that it lost its jobs. A call with the serial of the worker's last is a
 --   repeat: it returns the leases of that call which the worker still has.
-local worker, serial, taken, TAKING = ARGV[2], ARGV[3], {}, {'body', unpack(FIELDS)}
+local worker, serial, taken, TAKING = ARGV[2], ARGV[3], {}, {'body', unpack(FIELDS)} -- at most the FIELDS
 local last = call('GET', key('took', worker))
 last = last and cmsgpack.unpack(last)
 if last and last.serial == serial then
@@ -22,7 +23,7 @@ local function take()
   call('ZADD', key('workers'), 'NX', NOW + LEASE_MS, worker)
   open_room(worker, 5)
   local job = pick()
-  while job do
+  while job and #taken < PER_CALL do
     local whole = load(job.job_id, TAKING)
     if whole then
       occupy(job)

@@ -1,16 +1,21 @@
 """The dispatcher over a real queue: strays are cancelled, ended records go, lines open and close."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from fairlane.gateway import runtime as resources
-from fairlane.scheduler.protocol.lanes import LaneName
-from fairlane.scheduler.protocol.messages import Job
+from fairlane.gateway.requests import delivery
+from fairlane.gateway.requests.admission import AllOpenRequests
+from fairlane.gateway.requests.delivery import Dispatcher, Link
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
+from fairlane.scheduler.protocol.messages import Event, Finished, Job, Outcome, TokenDelta
 from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.types import JobState, LaneFull, Put
+from fairlane.store.bounds import PER_CALL
 from tests.support.gateway.served import ASKED, CHAT, COMPLETIONS, WAIT_S, Served, error_of, serving, settings, until
 
 pytestmark = pytest.mark.anyio
@@ -146,3 +151,61 @@ async def test_the_record_of_what_may_be_sent_again_stays_as_long_as_its_key(ser
     await served.post(CHAT, ASKED, idempotency_key="again")
     await forgotten(served, served.worker.seen[1].job.job_id)
     assert not [key async for key in served.store.scan_iter("fl:quota:*runs:*")]
+
+
+MANY = 10 * PER_CALL
+
+
+class BusyQueue:
+    """A queue with late news of as many jobs; notes the calls of each round, which begins with a heartbeat."""
+
+    def __init__(self) -> None:
+        self.rounds: list[list[tuple[str, int]]] = []
+        self.cancelled: list[str] = []
+        self.news: list[Event] = []
+        for number in range(MANY):
+            stray = f"stray{number}"
+            self.news.append(TokenDelta(job_id=stray, epoch=1, choice=0, first_index=0, token_ids=(1,)))
+            self.news.append(Finished(job_id=f"ended{number}", epoch=1, outcome=Outcome.FINISHED))
+        self.done = asyncio.Event()
+
+    async def read_events(self, gateway_id: str, last_id: str, block_ms: int) -> tuple[str, list[Event]]:
+        if last_id == "1-0":
+            await asyncio.Event().wait()
+        return "1-0", self.news
+
+    async def gateway_alive(self, gateway_id: str) -> None:
+        self.rounds.append([])
+        if len(set(self.cancelled)) == MANY:
+            self.done.set()
+
+    async def reclaim(self) -> int:
+        return 0
+
+    async def cancel(self, job_id: str) -> Any:
+        """A worker that does not answer holds every other one."""
+        self.rounds[-1].append(("cancel", 1))
+        self.cancelled.append(job_id)
+        return SimpleNamespace(state=JobState.LEASED if int(job_id[5:]) % 2 else JobState.ENDED)
+
+    async def forget(self, job_ids: Iterable[str]) -> None:
+        self.rounds[-1].append(("forget", len(list(job_ids))))
+
+
+async def test_strays_and_ended_jobs_of_an_outage_go_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery, "TEND_EVERY_S", 0.0)
+    queue: Any = BusyQueue()
+
+    async def close() -> None:
+        """Nothing is open."""
+
+    link = Link(calls=queue, reader=queue, close=close)
+    dispatcher = Dispatcher("gw", lambda _: link, AllOpenRequests(DEFAULT_LANES), kept_s=0.0)
+    dispatcher.queue("model@1")
+    async with asyncio.timeout(10):
+        await queue.done.wait()
+    await dispatcher.aclose()
+
+    forgotten = [count for calls in queue.rounds for name, count in calls if name == "forget"]
+    assert max(sum(name == "cancel" for name, _ in calls) for calls in queue.rounds) == PER_CALL
+    assert (sum(forgotten), max(forgotten)) == (MANY, PER_CALL)

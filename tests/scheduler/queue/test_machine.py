@@ -26,6 +26,7 @@ from fairlane.scheduler.queue import take_order as lane_places
 from fairlane.scheduler.queue import types as queue_types
 from fairlane.scheduler.queue.homes import DIGEST_BYTES
 from fairlane.scheduler.queue.types import JobState, Publication, Put, QueueError
+from fairlane.store import bounds
 from tests.support.scheduler.queues import Clock, MemoryQueue, Queue, StoredQueue, job, lanes
 
 EXAMPLES = int(os.environ.get("FAIRLANE_TEST_EXAMPLES", "30"))
@@ -301,6 +302,7 @@ def test_memory_and_store_answer_alike(
         monkeypatch.setattr(module, "TENANTS_PER_TAKE", 2, raising=False)
         monkeypatch.setattr(module, "ELDERS_PER_TAKE", 1, raising=False)
         monkeypatch.setattr(module, "LOOKS_PER_TAKE", 3, raising=False)
+    monkeypatch.setattr(bounds, "PER_CALL", 3)
 
     class OnServer(Twins):
         url = request.getfixturevalue(server).url

@@ -34,7 +34,7 @@ local IS_TEXT = {body = true, lane = true, tenant = true, gateway = true, state 
 -- A job's record, or some fields of it; nil where it is unknown. A number that an older release did not note is 0.
 local function load(job_id, fields)
   fields = fields or FIELDS
-  local values = call('HMGET', key('job', job_id), unpack(fields))
+  local values = call('HMGET', key('job', job_id), unpack(fields)) -- at most the FIELDS
   if not values[1] then return nil end
   local job = {job_id = job_id}
   for i = 1, #fields do

@@ -37,8 +37,8 @@ local function find_home(keys)
   end
   if #prefixes == 0 then return '' end
   local number = math.floor(NOW / HOMES_MS)
-  local newer = call('HMGET', homes_of(number), unpack(prefixes))
-  local older = call('HMGET', homes_of(number - 1), unpack(prefixes))
+  local newer = call('HMGET', homes_of(number), unpack(prefixes)) -- at most LENGTHS
+  local older = call('HMGET', homes_of(number - 1), unpack(prefixes)) -- at most LENGTHS
   for i = 1, #prefixes do
     local home = newer[i] or older[i]
     if home and counts_as_home(home) then return home end

@@ -195,12 +195,14 @@ local function finish(job, outcome, message, silent)
   tell(key('events', job.gateway), 'e', cmsgpack.pack({event}))
 end
 
--- End the first of the waiting jobs whose time is over.
+-- End the first of the waiting jobs whose time is over. Returns how many there were, PER_CALL at most.
 local function expire()
-  for _, job_id in ipairs(call('ZRANGEBYSCORE', key('expiry'), '-inf', NOW, 'LIMIT', 0, SWEEP)) do
+  local late = call('ZRANGEBYSCORE', key('expiry'), '-inf', NOW, 'LIMIT', 0, PER_CALL)
+  for _, job_id in ipairs(late) do
     local job = load(job_id)
     if job then finish(job, 'expired') else call('ZREM', key('expiry'), job_id) end
   end
+  return #late
 end
 
 -- The other moves of a job.

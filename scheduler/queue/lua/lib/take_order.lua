@@ -84,8 +84,11 @@ end
 -- Tenants' counters, or the level where that is higher.
 local function counters_or_level(lane, tenants)
   local level, counters = tonumber(call('HGET', key('level'), lane.name) or 0), {}
-  for i, counter in ipairs(call('ZMSCORE', key('counters', lane.name), unpack(tenants))) do
-    counters[i] = math.max(level, tonumber(counter or 0))
+  for first = 1, #tenants, PER_CALL do -- a worker runs as many tenants' jobs as it has sequences
+    local part = {unpack(tenants, first, math.min(#tenants, first + PER_CALL - 1))}
+    for i, counter in ipairs(call('ZMSCORE', key('counters', lane.name), unpack(part))) do -- at most PER_CALL
+      counters[first + i - 1] = math.max(level, tonumber(counter or 0))
+    end
   end
   return counters
 end
@@ -95,7 +98,8 @@ end
 local function most_served(own, lane)
   if not own.most then
     local counters = counters_or_level(lane, own.tenants)
-    own.most = math.max(unpack(counters))
+    own.most = 0
+    for _, counter in ipairs(counters) do own.most = math.max(own.most, counter) end
     for i, tenant in ipairs(own.tenants) do
       own.one_waits = own.one_waits or (own.waiting[tenant] and own.most - counters[i] > window_of(lane))
     end
@@ -254,7 +258,7 @@ local function heads(lane)
   local least = call('ZRANGE', key('backlog', lane.name), 0, TENANTS_PER_TAKE - 1, 'WITHSCORES')
   if #least == 0 then return jobs end
   for i = 1, #least, 2 do tenants[#tenants + 1] = least[i] end
-  for i, packed in ipairs(call('HMGET', key('heads', lane.name), unpack(tenants))) do
+  for i, packed in ipairs(call('HMGET', key('heads', lane.name), unpack(tenants))) do -- at most TENANTS_PER_TAKE
     local job = packed and unpack_head(packed, lane, tenants[i])
     if job and could_hold(job) then
       add(jobs, job, tonumber(least[2 * i]), least[2])

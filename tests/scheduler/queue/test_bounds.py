@@ -1,0 +1,141 @@
+"""No call holds the store for more than PER_CALL jobs, however many a worker publishes or an outage leaves behind."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import redis.asyncio
+
+from fairlane.scheduler.protocol.messages import Finished, Lease, Outcome, TokenDelta
+from fairlane.scheduler.queue.types import QueuePresence
+from fairlane.store.bounds import PER_CALL, chunks
+from fairlane.store.scripts import Script
+from tests.support.scheduler.queues import LEASE_MS, PLENTY, Clock, StoredQueue, job, lanes, tokens
+
+pytestmark = pytest.mark.anyio
+
+MANY = 4_100
+"""With two values for each job, more than the 8,000 that Lua can unpack."""
+SOME = 3 * PER_CALL + 1
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+async def client(valkey_url: str) -> AsyncIterator[redis.asyncio.Redis]:
+    async with redis.asyncio.from_url(valkey_url) as client:
+        yield client
+
+
+@pytest.fixture
+def queue(client: redis.asyncio.Redis, clock: Clock) -> StoredQueue:
+    return StoredQueue(client, lanes(latency={"max_queued": MANY}), lease_ms=LEASE_MS, window=300.0, clock=clock)
+
+
+async def put_many(queue: StoredQueue, count: int) -> None:
+    for some in chunks(range(count)):
+        await asyncio.gather(*(queue.put(job(f"f{number:04}")) for number in some))
+
+
+async def take_all(queue: StoredQueue) -> list[Lease]:
+    found: list[Lease] = []
+    while leases := await queue.take("w1", PLENTY):
+        assert len(leases) <= PER_CALL
+        found += leases
+    return found
+
+
+async def pass_time(queue: StoredQueue, clock: Clock, ms: int, *, renewing: bool) -> int:
+    """Let the gateway, and maybe the worker, live on for so long. Returns how many jobs were taken from the worker."""
+    lost = 0
+    for _ in range(0, ms, 1_000):
+        clock.advance(1_000)
+        await queue.gateway_alive("gw")
+        if renewing:
+            await queue.renew("w1")
+        lost += await queue.reclaim()
+    return lost
+
+
+class Calls:
+    """How many scripts the store ran while the block lasted."""
+
+    def __init__(self, client: redis.asyncio.Redis) -> None:
+        self._client, self.count = client, 0
+
+    async def __aenter__(self) -> "Calls":
+        await self._client.config_resetstat()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        stats: Any = await self._client.info("commandstats")
+        self.count = sum(stats[name]["calls"] for name in ("cmdstat_evalsha", "cmdstat_eval") if name in stats)
+
+
+async def test_tokens_of_4_100_jobs_are_all_delivered(queue: StoredQueue) -> None:
+    await put_many(queue, MANY)
+    leases = await take_all(queue)
+    taken = Counter(lease.job.job_id for lease in leases)
+
+    step = [tokens(lease, 7, 8) for lease in leases]
+    assert await queue.publish("gw", "w1", step, serial="1") == set()
+
+    assert len(taken) == MANY
+    assert Counter(event.job_id for event in await queue.events("gw") if isinstance(event, TokenDelta)) == taken
+
+
+async def test_a_step_that_is_sent_again_repeats_none_of_its_parts(
+    queue: StoredQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await put_many(queue, SOME)
+    leases = await take_all(queue)
+    step = [tokens(lease, 7, ends=Outcome.FINISHED) for lease in leases]
+    run, calls = Script.run, 0
+
+    async def losing_the_second_answer(*args: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        answer = await run(*args)
+        if calls == 2:
+            raise redis.exceptions.ConnectionError
+        return answer
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Script, "run", losing_the_second_answer)
+        with pytest.raises(redis.exceptions.ConnectionError):
+            await queue.publish("gw", "w1", step, serial="1")
+    assert await queue.publish("gw", "w1", step, serial="1") == set()
+
+    ends = Counter(event.job_id for event in await queue.events("gw") if isinstance(event, Finished))
+    assert ends == Counter(lease.job.job_id for lease in leases)
+
+
+async def test_an_outage_is_cleared_up_in_a_call_for_each_64_jobs(
+    queue: StoredQueue, clock: Clock, client: redis.asyncio.Redis
+) -> None:
+    await put_many(queue, SOME)
+    first = await take_all(queue)
+    await pass_time(queue, clock, LEASE_MS, renewing=True)
+
+    async with Calls(client) as unknown:  # all were in answers of `take` that were lost
+        assert await queue.renew("w1", holding=[])
+    again = await take_all(queue)
+    async with Calls(client) as lost:
+        count = await pass_time(queue, clock, LEASE_MS, renewing=False)
+    heard = [await queue.renew("w1") for _ in range(2)]
+    await queue.publish("gw", "w1", [tokens(lease, 7) for lease in await take_all(queue)])
+    await queue.release("w1", [lease.job.job_id for lease in first])
+    await pass_time(queue, clock, 2 * LEASE_MS, renewing=False)
+    async with Calls(client) as orphaned:
+        presence = await queue.orphan(LEASE_MS)
+
+    assert len(first) == len(again) == count == SOME
+    assert heard == [False, True]
+    assert presence is QueuePresence.ORPHANED
+    assert len([event for event in await queue.events("gw") if isinstance(event, Finished)]) == SOME
+    assert min(unknown.count, lost.count, orphaned.count) > SOME // PER_CALL
