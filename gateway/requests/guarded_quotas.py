@@ -242,8 +242,11 @@ class GuardedQuotas:
         return ("tenant", tenant_id) in self._share.known
 
     async def run(self) -> None:
-        """Until cancelled."""
-        await every(UPKEEP_EVERY_S, "reporting to the budgets' store", self.keep)
+        """Send heartbeats, report and look until cancelled. The heartbeat has a task of its own: reports and look-ups
+        take seconds once much is remembered, and a gateway without a heartbeat does not count in the others' shares."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(every(UPKEEP_EVERY_S, "the heartbeat to the budgets' store", self.beat))
+            tasks.create_task(every(UPKEEP_EVERY_S, "reporting to the budgets' store", self.keep))
 
     async def aclose(self, timeout_s: float) -> None:
         """Charge what is due for so long; what is left is lost."""
@@ -254,10 +257,13 @@ class GuardedQuotas:
         if self._backlog:
             log.error("%d requests that were admitted without the budgets' store are never charged", len(self._backlog))
 
-    async def keep(self) -> None:
-        """One round: charge what is due, say that this gateway lives, look at who asked lately. StoreUnavailable."""
+    async def beat(self) -> None:
+        """Send a heartbeat, and learn how many gateways share the limits. Raises StoreUnavailable."""
         self._share.gateways, now_ms = await self._presence.beat()
         self._epoch_ms = now_ms - self._clock() * 1e3
+
+    async def keep(self) -> None:
+        """Charge what is due, then look up who asked lately. Raises StoreUnavailable."""
         await self._report()
         if not self._backlog:  # which the store's figures do not have yet
             await self._look()

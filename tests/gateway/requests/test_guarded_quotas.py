@@ -1,14 +1,17 @@
 """Budgets while their store is away: admitted by mode and share, and charged there exactly once when it is back."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 
+from fairlane.gateway.requests import guarded_quotas
 from fairlane.gateway.requests.guarded_quotas import LOOK_EVERY_S, TRUSTED_S, GuardedQuotas, Modes, RememberedKeys
 from fairlane.quotas.api_keys import KeyStore
 from fairlane.quotas.delegated_keys import DelegatedKeys, Delegation
 from fairlane.quotas.store import AlreadySettled, Charge, Denied, Need
-from fairlane.quotas.tenants import TenantStore
+from fairlane.quotas.tenants import Tenant, TenantStore
+from fairlane.quotas.upkeep import GatewayPresence
 from fairlane.store.connections import server
 from fairlane.store.errors import StoreUnavailable
 from tests.support.gateway.outage_bench import DONE, SHARE, Bench, ask
@@ -225,3 +228,31 @@ async def test_who_comes_through_others_is_remembered_as_keys_are(bench: Bench) 
     for way in ways[1:]:
         with pytest.raises(StoreUnavailable):
             await remembered.identity(way)
+
+
+async def test_the_heartbeat_waits_for_no_look_up(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guarded_quotas, "UPKEEP_EVERY_S", 0.0)
+    await bench.knowing(SHARE)
+    looking, beaten, beats = asyncio.Event(), asyncio.Event(), 0
+
+    async def never_answers(tenant_id: str) -> Tenant | None:
+        looking.set()
+        await asyncio.Event().wait()
+        return None
+
+    class Counting(GatewayPresence):
+        async def beat(self) -> tuple[int, int]:
+            nonlocal beats
+            beats += looking.is_set()
+            if beats == 3:
+                beaten.set()
+            return await super().beat()
+
+    presence = Counting(bench.store.patient, "gw")
+    gateway = GuardedQuotas(bench.quotas, presence, never_answers, KeyStore(bench.store.patient).get, SHARE)
+    await gateway.reserve(ask("a"))
+    running = asyncio.create_task(gateway.run())
+    async with asyncio.timeout(10):
+        await beaten.wait()
+    running.cancel()
+    await asyncio.wait({running})

@@ -66,6 +66,7 @@ class Bench:
         gateway = self.gateway(modes)
         await gateway.reserve(ask("first"))
         await gateway.settle("acme", "first", Charge.refund())
+        await gateway.beat()
         await gateway.keep()
         return gateway
 
