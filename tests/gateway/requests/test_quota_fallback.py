@@ -41,6 +41,7 @@ async def test_a_spent_day_of_one_model_stays_spent(bench: Bench) -> None:
     await gateway.reserve(ask("used"))
     await gateway.settle("acme", "used", Charge(prompt_tokens=10, output_tokens=5, outcome="finished"))
     bench.now_s += LOOK_EVERY_S
+    await gateway.beat()
     await gateway.keep()
     bench.leave()
 
@@ -67,6 +68,7 @@ async def test_a_request_that_goes_on_here_keeps_nobody_from_looking(bench: Benc
     await gateway.reserve(ask("used", output=50))
     await gateway.settle("acme", "used", Charge(prompt_tokens=10, output_tokens=50, outcome="finished"))
     bench.now_s += LOOK_EVERY_S
+    await gateway.beat()
     await gateway.keep()
     bench.leave()
 
@@ -122,6 +124,7 @@ class Fleet:
             self.store.breaker.is_away = away
             for gateway in self.gateways:
                 if not away:
+                    await gateway.beat()
                     await gateway.keep()
                 await self._want(gateway)
 
