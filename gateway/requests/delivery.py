@@ -5,19 +5,24 @@ each second says that the gateway lives, takes jobs back from dead workers, and 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import takewhile
-from typing import Protocol
+from typing import Any, Protocol
 
+from fairlane.gateway.errors import internal_error
 from fairlane.gateway.requests.admission import AllOpenRequests
 from fairlane.gateway.requests.request import LiveJob, LiveRequest
 from fairlane.scheduler.protocol.messages import Event, Finished, Job, TokenDelta
 from fairlane.scheduler.queue.types import JobRecord, JobState, Published, Put
 from fairlane.store.bounds import PER_CALL, chunks
 from fairlane.store.connections import BLOCK_S
+from fairlane.store.errors import STORE_ERRORS
 from fairlane.store.retry import every
+
+log = logging.getLogger(__name__)
 
 TEND_EVERY_S = 1.0
 RETRY_AFTER_S = 0.1
@@ -59,6 +64,9 @@ class JobQueue(Protocol):
 
     async def published(self, job_id: str) -> Published | None:
         """What there is to go on from of a job."""
+
+    async def amend(self, job_id: str, epoch: int, generated: Sequence[Sequence[int]]) -> bool:
+        """See LaneQueue."""
 
     async def forget(self, job_ids: Iterable[str]) -> None:
         """Drop the records of ended jobs."""
@@ -119,7 +127,7 @@ class Dispatcher:
         self._left: set[str] = set()
         """Jobs that were left to a reaper before their jobs ended: it needs their records."""
         self._lines: dict[str, _Line] = {}
-        self._closing: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self.wasted_tokens = 0
         """Published and charged to nobody: beyond a stop string, of a refused request, of a settled job."""
 
@@ -144,9 +152,7 @@ class Dispatcher:
             self.queue(name)
         needed = names | {job.queue for job in self._jobs.values()}
         for name in self._lines.keys() - needed:
-            closing = asyncio.get_running_loop().create_task(self._close(self._lines.pop(name)))
-            self._closing.add(closing)
-            closing.add_done_callback(self._closing.discard)
+            self._start(self._close(self._lines.pop(name)))
 
     def register(self, job: LiveJob) -> None:
         """Deliver its events from now on; before its job is put."""
@@ -169,7 +175,7 @@ class Dispatcher:
     def move(self, job: LiveJob, queue: str) -> None:
         """Its job is about to be put into another queue: what is still said of it where it was is not heard."""
         self.queue(queue)
-        job.queue = queue
+        job.queue, job.diverged = queue, -1
 
     def demote(self, job: LiveJob) -> None:
         """The queue did not promise what this gateway would have: other doors had."""
@@ -202,7 +208,27 @@ class Dispatcher:
         """End all tasks and connections."""
         for name in list(self._lines):
             await self._close(self._lines.pop(name))
-        await asyncio.gather(*self._closing)
+        await asyncio.gather(*self._tasks)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _amend(self, job: LiveJob) -> None:
+        """Have a job go on from the tokens that its client has, since its record in the queue has others.
+
+        A store that failed over may have lost the last tokens; an engine that draws anew then brings different ones.
+        """
+        log.warning("job %s: tokens under epoch %d differ from those already sent; resuming", job.id, job.diverged)
+        while job.id in self._jobs and job.finished is None:
+            sent = [choice.token_ids for choice in job.choices]
+            try:
+                if not await self.queue(job.queue).amend(job.id, job.diverged, sent):
+                    job.fail(internal_error())
+                return
+            except STORE_ERRORS:
+                await asyncio.sleep(RETRY_AFTER_S)
 
     def _drop(self, job: LiveJob) -> None:
         self._jobs.pop(job.id, None)
@@ -236,7 +262,10 @@ class Dispatcher:
             if job is None or job.queue != line.name:
                 self._note_stray(line, event)
                 continue
+            diverged = job.diverged
             job.accept(event)
+            if job.diverged != diverged:
+                self._start(self._amend(job))
             told[job.request] = None
             if isinstance(event, TokenDelta):
                 self._open_requests.heard(job, ends=event.finish_reason is not None)

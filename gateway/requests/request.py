@@ -13,6 +13,7 @@ The dispatcher only delivers: `accept` is called by the one task that reads the 
 
 import asyncio
 import os
+from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -132,8 +133,10 @@ class Choice:
     """Within the whole answer."""
     reader: TokenStream | None = None
     """Its tokens as text; None before the request's stream has begun."""
+    token_ids: "array[int]" = field(default_factory=lambda: array("I"), repr=False)
+    """Tokens accepted, in order."""
     published: int = 0
-    """Tokens accepted, which is also the only next index that is."""
+    """Their number, which is also the only next index that is accepted."""
     spoken: int = 0
     """Of these, those that the answer holds by now."""
     stopped_at: int | None = None
@@ -261,6 +264,8 @@ class LiveJob:
     choices: list[Choice] = field(default_factory=list)
     epoch: int = 0
     """Of the lease under which its tokens come; 0 before the first."""
+    diverged: int = -1
+    """The last epoch whose tokens differ from those that the client has; nothing of it is accepted. -1: none."""
     preemptions: int = 0
     cached_tokens: int = 0
     """Of its prompt, what the prefix cache had; known from its first token on."""
@@ -306,6 +311,8 @@ class LiveJob:
             self._accept_tokens(event)
             return
         if isinstance(event, Finished):
+            if event.epoch <= self.diverged and event.outcome is Outcome.FINISHED:
+                return
             self.finished = event
             self.preemptions = max(self.preemptions, event.preemptions)
             self.cached_tokens = max(self.cached_tokens, event.cached_tokens)
@@ -353,7 +360,7 @@ class LiveJob:
         return owed(outcome, self.prompt_tokens, output, self.cached_tokens, self.preemptions, steps, taken=taken)
 
     def _accept_tokens(self, delta: TokenDelta) -> None:
-        if not 0 <= delta.choice < len(self.choices):
+        if not 0 <= delta.choice < len(self.choices) or delta.epoch <= self.diverged:
             return
         if delta.epoch > self.epoch:
             self.epoch = delta.epoch
@@ -366,13 +373,23 @@ class LiveJob:
         if known < 0:  # the store fences and orders what it accepts, so this is damage, not a race
             self.fail(internal_error())
             return
+        if known and not _repeats(choice.token_ids, delta):
+            self.diverged = delta.epoch
+            return
         fresh = delta.token_ids[known:]
         if not fresh and delta.finish_reason is None:
             return
         if known:
             first_index, logprobs = delta.first_index + known, delta.logprobs[known:]
             delta = msgspec.structs.replace(delta, first_index=first_index, token_ids=fresh, logprobs=logprobs)
+        choice.token_ids.extend(fresh)
         choice.published += len(fresh)
         if self.cut_at is not None and choice.published >= self.cut_at and delta.finish_reason is None:
             delta = msgspec.structs.replace(delta, finish_reason="length")
         self.request.deliver(self, delta)
+
+
+def _repeats(known: "array[int]", delta: TokenDelta) -> bool:
+    """Whether the tokens of a delta that are known already are the same."""
+    repeated = known[delta.first_index : delta.first_index + len(delta.token_ids)]
+    return tuple(repeated) == delta.token_ids[: len(repeated)]

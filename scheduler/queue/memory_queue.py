@@ -137,6 +137,21 @@ class LaneQueue:
         entry = self._book.entries.get(job_id)
         return None if entry is None else Published(entry.job.prompt_print, tuple(map(tuple, entry.generated)))
 
+    def amend(self, now_ms: int, job_id: str, epoch: int, generated: Sequence[Sequence[int]]) -> bool:
+        """Replace a job's recorded tokens by those that its client has, and hand it back to go on from them.
+
+        `epoch`: under which tokens came that differ from the client's; nothing changes if the job has a later one.
+        False where the job is unknown or has ended.
+        """
+        entry = self._book.entries.get(job_id)
+        if entry is None or entry.state is JobState.ENDED:
+            return False
+        if entry.epoch <= epoch:
+            entry.generated = [list(ids) for ids in generated]
+            if entry.state is JobState.LEASED:
+                self._book.give_back(entry, now_ms)
+        return True
+
     def credit(self, job_id: str) -> float:
         """Weighted tokens that a job's tenant was charged when it was taken and that are not computed yet."""
         entry = self._book.entries.get(job_id)

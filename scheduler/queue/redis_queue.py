@@ -143,6 +143,9 @@ class RedisQueue:
         answer = await self._call("published", job_id)
         return None if answer is None else Published(answer[0].decode(), tuple(map(_unpacked, answer[1:])))
 
+    async def amend(self, job_id: str, epoch: int, generated: Sequence[Sequence[int]]) -> bool:
+        return bool(await self._call("amend", job_id, epoch, *map(_packed, generated)))
+
     async def forget(self, job_ids: Iterable[str]) -> None:
         for chunk in chunks(job_ids):
             await self._call("forget", *chunk)

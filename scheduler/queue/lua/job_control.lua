@@ -20,3 +20,25 @@ if granted_until >= job.granted then
   if job.state == 'leased' then tell(key('control', job.worker), 'c', ARGV[4]) end
 end
 return 1
+
+-- name: amend
+-- Replace a job's recorded tokens by those that its client has, and hand it back: its next holder goes on from them.
+-- Called by RedisQueue.amend, for gateways. A repeat (the job's epoch has passed the given one) changes nothing.
+-- ARGV: clock, job_id, the epoch whose tokens differ, for each choice its token ids (4 bytes each).
+-- Returns 1, or 0 where the job is unknown or has ended.
+local job = load(ARGV[2])
+if not job or job.state == 'ended' then return 0 end
+if job.epoch > tonumber(ARGV[3]) then return 1 end
+job.generated = 0
+for choice = 0, job.n - 1 do
+  local ids = ARGV[4 + choice]
+  call('SET', key('ids', job.job_id, choice), ids)
+  job.generated = job.generated + #ids / 4
+end
+call('HSET', key('job', job.job_id), 'generated', job.generated)
+if job.state == 'leased' then
+  give_back(job)
+  wake()
+end
+flush_shares()
+return 1

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
+from fairlane.gateway.text.tokenizer import TextModel
 from fairlane.scheduler.protocol.messages import Outcome
 from fairlane.scheduler.queue.keys import prefix
 from fairlane.scheduler.queue.types import Publication
@@ -79,6 +80,26 @@ async def test_a_token_that_the_store_lost_is_made_again_and_neither_heard_nor_c
     assert [lease.generated for lease in served.worker.seen] == [((),), ((served.worker.script[0],),), ((),)]
     charged, expected = await served.ledger()
     assert charged == expected
+
+
+async def test_an_engine_that_draws_anew_goes_on_from_the_tokens_that_the_client_has(served: Served) -> None:
+    """A remote engine at temperature > 0, after its store failed over and lost the last token it had acknowledged."""
+    running, job_id = await begun(served)
+    keys, sent = prefix(served.worker.queue.name), served.worker.script[:2]
+    made = await served.store.getrange(f"{keys}ids:{job_id}:0", 0, 3)
+    await served.store.set(f"{keys}ids:{job_id}:0", made)
+    await served.store.hset(f"{keys}job:{job_id}", "generated", 1)
+
+    served.worker.say("Madrid is where Spain is ruled from.")
+    served.worker.limit = None
+    answer = await running
+    await served.landed()
+
+    told = TextModel(served.worker.card).decode([*sent, *served.worker.script[2:-1]])
+    assert answer.json()["choices"][0]["message"]["content"] == told
+    assert served.worker.seen[-1].generated == (tuple(sent),)
+    [(_, _, output)] = await served.ledger()
+    assert output == len(served.worker.script)
 
 
 async def test_a_request_that_waits_or_speaks_is_left_alone(served: Served) -> None:

@@ -49,6 +49,20 @@ def test_tokens_told_twice_are_heard_once() -> None:
     assert airborne.choices[0].published == 3
 
 
+def test_tokens_that_differ_from_those_sent_are_dropped_until_a_later_epoch() -> None:
+    airborne = job()
+    airborne.accept(tokens(0, 5, 6, 7))
+
+    airborne.accept(msgspec.structs.replace(tokens(1, 6, 9, 10), epoch=2))
+    airborne.accept(msgspec.structs.replace(tokens(4, 11, finish="stop"), epoch=2))
+    airborne.accept(finished(epoch=2))
+    airborne.accept(msgspec.structs.replace(tokens(3, 8), epoch=3))
+
+    assert airborne.diverged == 2
+    assert airborne.finished is None
+    assert list(airborne.choices[0].token_ids) == [5, 6, 7, 8]
+
+
 def test_a_gap_ends_the_job_with_a_fault() -> None:
     airborne = job()
     airborne.accept(tokens(0, 5))

@@ -121,6 +121,14 @@ async def renew(two: Two) -> None:
     assert await two.twice.renew("w1")
 
 
+async def amend(two: Two) -> None:
+    lease = await two.leased()
+    assert await two.twice.amend("a", lease.epoch, [(7, 8)])
+    record = await two.plain.record("a")
+    assert record is not None
+    assert (record.epoch, record.generated) == (lease.epoch + 1, (2,))
+
+
 async def release(two: Two) -> None:
     await two.leased()
     await two.twice.release("w1", ["a"])
@@ -170,7 +178,7 @@ CALLS: dict[str, Callable[[Two], Awaitable[None]]] = {
     call.__name__: call
     for call in (
         *(put, cancel, grant, record, published, keep, forget, position, waiting, depths, gateway_alive),
-        *(exchange_reports, renew, release, orphan, withdraw, publish, take, reclaim),
+        *(exchange_reports, renew, release, orphan, withdraw, publish, take, reclaim, amend),
     )
 }
 COUNTS_ITS_OWN_WORK = "reclaim"

@@ -81,3 +81,28 @@ async def test_what_was_published_of_one_that_ended_can_be_read_until_it_is_forg
     assert await queue.published("a") == Published("of its prompt", ((5, 6),))
     await queue.forget(["a"])
     assert await queue.published("a") is None
+
+
+async def test_an_amended_job_goes_on_from_the_tokens_that_its_client_has(queue: Queue) -> None:
+    await queue.put(job("a"))
+    lease = await take_one(queue)
+    await queue.publish("gw", "w1", [tokens(lease, 5, 6)])
+
+    assert await queue.amend("a", lease.epoch, [(7, 8, 9)])
+
+    stale = await queue.publish("gw", "w1", [tokens(lease, 6, first=2)])
+    again = await take_one(queue, "w2")
+    assert stale == {"a"}
+    assert again.generated == ((7, 8, 9),)
+    assert await queue.amend("a", lease.epoch, [(1,)])  # a repeat
+    assert await queue.published("a") == Published("", ((7, 8, 9),))
+
+
+async def test_a_job_that_has_ended_or_is_unknown_cannot_be_amended(queue: Queue) -> None:
+    await queue.put(job("a"))
+    lease = await take_one(queue)
+    await queue.publish("gw", "w1", [tokens(lease, 5, ends=Outcome.FINISHED)])
+
+    assert not await queue.amend("a", lease.epoch, [(7, 8)])
+    assert not await queue.amend("ghost", 1, [(7, 8)])
+    assert await queue.published("a") == Published("", ((5,),))

@@ -87,6 +87,9 @@ class MemoryQueue:
     async def published(self, job_id: str) -> Published | None:
         return self._queue.published(job_id)
 
+    async def amend(self, job_id: str, epoch: int, generated: Sequence[Sequence[int]]) -> bool:
+        return self._queue.amend(self._clock(), job_id, epoch, generated)
+
     async def forget(self, job_ids: Iterable[str]) -> None:
         self._queue.forget(job_ids)
 
