@@ -4,22 +4,20 @@ The directory is 0700 and all files in it 0600, whatever the umask was: the stor
 wait, answers that are kept, and the hashes that keys are checked against.
 """
 
-import hashlib
 import logging
 import os
 import stat
 import subprocess
-import tempfile
 import time
 from pathlib import Path
 
 import redis
 
 from fairlane.gateway.processes import die_with_parent
+from fairlane.store.urls import embedded_socket
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
-_SOCKET_PATH_LIMIT = 100  # sun_path holds 108 bytes
 UMASK = 0o077
 """What processes that write into such a directory are started with."""
 _OF_OTHERS = stat.S_IRWXG | stat.S_IRWXO
@@ -54,7 +52,7 @@ class EmbeddedStore:
         self._directory = directory.resolve()
         self._binary = binary
         self._process: subprocess.Popen[bytes] | None = None
-        self.socket = self._socket_path()
+        self.socket = embedded_socket(self._directory)
 
     @property
     def url(self) -> str:
@@ -105,13 +103,6 @@ class EmbeddedStore:
             self._process.kill()
             self._process.wait()
         self.socket.unlink(missing_ok=True)
-
-    def _socket_path(self) -> Path:
-        path = self._directory / "store.sock"
-        if len(str(path)) < _SOCKET_PATH_LIMIT:
-            return path
-        digest = hashlib.sha256(str(path).encode()).hexdigest()[:16]
-        return Path(tempfile.gettempdir()) / f"fairlane-{os.getuid()}-{digest}.sock"
 
     def _command(self) -> list[str]:
         settings = {

@@ -29,6 +29,10 @@ NANO = 10**9
 LANE_COLUMNS = ("lane", "queued", "oldest wait", "running", "preempted", "tokens/s", "ttft target", "tpot target")
 Worker = Annotated[str, typer.Argument(help="Its id, as the list shows it.")]
 Since = Annotated[str | None, typer.Option("--from", metavar="TIME", help="Date, RFC 3339 or Unix time.")]
+Incarnation = Annotated[
+    str | None,
+    typer.Option(help="Of a deleted tenant of this id, as `earlier` in `-o json` lists them; '' is the first."),
+]
 Until = Annotated[str | None, typer.Option("--to", metavar="TIME", help="The same; its day is included.")]
 
 
@@ -52,12 +56,13 @@ def show_usage(
     since: Since = None,
     until: Until = None,
     group_by: Annotated[str | None, typer.Option(help="Of lane, model, key and day, with commas between.")] = None,
+    incarnation: Incarnation = None,
     url: Url = None,
     output: Output = OutputForm.TABLE,
 ) -> None:
     """Requests and tokens, added up from the ledger."""
     with connect(url) as admin:
-        query = {"from": since, "to": until, "group_by": group_by}
+        query = {"from": since, "to": until, "group_by": group_by, "incarnation": incarnation}
         report = admin.get(f"/tenants/{segment(tenant)}/usage", **query)
         groups = [name for name in (group_by or "").split(",") if name]
         rows = [(*(line[name] for name in groups), *_figures(line)) for line in report["data"]]
@@ -92,11 +97,13 @@ def export(
     until: Until = None,
     kind: Annotated[str, typer.Option("--format", help="csv, or jsonl.")] = "jsonl",
     output: Annotated[Path | None, typer.Option("--output", "-o", help="A file; else stdout.")] = None,
+    incarnation: Incarnation = None,
     url: Url = None,
 ) -> None:
     """The ledger itself, one line for each settled request."""
     with connect(url) as admin:
-        chunks = admin.stream(f"/tenants/{segment(tenant)}/ledger", **{"from": since, "to": until, "format": kind})
+        query = {"from": since, "to": until, "format": kind, "incarnation": incarnation}
+        chunks = admin.stream(f"/tenants/{segment(tenant)}/ledger", **query)
         _write(chunks, output)
 
 

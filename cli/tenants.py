@@ -1,4 +1,4 @@
-"""`fairlane tenants`: create, show, change, suspend and delete tenants; apply a file of them.
+"""`fairlane tenants`: create, show, change, suspend, delete and erase tenants; apply a file of them.
 
 The file says each of its tenants whole: a field that it leaves out is at its default. Tenants that it does not name
 are left alone, unless pruning is asked for. Parents are made before their children, in whatever order they stand there,
@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 import typer
 import yaml
 
+from fairlane.cli import printer
 from fairlane.cli.client import (
     AdminClient,
     CommandError,
@@ -25,7 +26,7 @@ from fairlane.cli.client import (
     limits_of,
     segment,
 )
-from fairlane.cli.printer import Document, Output, OutputForm, Shows, show_document, show_list
+from fairlane.cli.printer import Document, Output, OutputForm, Shows, show_document, show_list, show_table
 from fairlane.gateway.admin.inputs import TenantBody
 from fairlane.gateway.admin.views import TENANT_FIELDS, TenantView, tenant_view
 from fairlane.gateway.errors import ApiError
@@ -158,12 +159,30 @@ def delete(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     url: Url = None,
 ) -> None:
-    """Delete a tenant: its keys stop at once and its requests are cancelled; its ledger stays."""
+    """Delete a tenant: its keys stop at once, its requests are cancelled, its data is erased; its ledger stays."""
     with connect(url) as admin:
         if not yes:
             typer.confirm(f"Delete {tenant}, stop its keys and cancel what it runs?", abort=True, err=True)
         admin.call("DELETE", f"/tenants/{segment(tenant)}")
         typer.echo(f"{tenant} is deleted")
+
+
+@app.command(cls=Shows)
+def erase(
+    tenant: TenantId,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    url: Url = None,
+    output: Output = OutputForm.TABLE,
+) -> None:
+    """Erase the ledgers of the deleted tenants of an id, and their names in the audit log; print what was erased."""
+    with connect(url) as admin:
+        if not yes:
+            typer.confirm(f"Erase the ledgers of all deleted tenants named {tenant}, for good?", abort=True, err=True)
+        told = admin.call("POST", f"/tenants/{segment(tenant)}/erase")
+        rows = [(name.replace("_", " "), count) for name, count in told["erased"].items()]
+        printer.show(told, output, lambda: show_table(("erased", "count"), rows))
+        if not told["complete"]:
+            typer.echo("the rest follows by itself within 20 minutes of the deletion", err=True)
 
 
 @app.command()

@@ -279,6 +279,7 @@ def _admin(resources: Resources) -> AdminParts:
         prices=resources.prices,
         known_prices=resources.known_prices,
         currency=resources.settings.currency,
+        erasure=resources.erasure,
         changed=resources.authenticator.forget,
     )
 

@@ -68,6 +68,11 @@ class Caller:
         return self.identity.tenant.id
 
     @property
+    def account(self) -> str:
+        """Name under which the store keeps what belongs to the caller's tenant."""
+        return self.identity.tenant.account
+
+    @property
     def key_id(self) -> str:
         """Public id of the caller's key."""
         return self.identity.key.id

@@ -182,6 +182,11 @@ class GatewaySettings(SharedSettings, frozen=True, kw_only=True, forbid_unknown_
         return self.quota_redis_url or self.store_url
 
     @property
+    def is_store_embedded(self) -> bool:
+        """The budgets are in the store that `fairlane serve` runs for this data directory alone."""
+        return self.quota_store_url == urls.embedded_url(self.data_dir)
+
+    @property
     def files_folder(self) -> Path:
         """Of this machine's own: files that are not finished yet, and all of them unless a URL says where."""
         return Path(self.data_dir).absolute() / "files"

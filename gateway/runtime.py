@@ -21,6 +21,7 @@ from fairlane.gateway.batches.files import FileLimits, FileRecords
 from fairlane.gateway.batches.runner import BatchRunner, BatchSettings
 from fairlane.gateway.batches.storage import PARTIAL, Drafts, storage
 from fairlane.gateway.config import GatewaySettings, Member
+from fairlane.gateway.erasure.build import build_erasure
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.figures.figure_store import FigureStore
 from fairlane.gateway.figures.teller import Teller
@@ -221,7 +222,9 @@ class Resources:
     def _build_requests(self) -> None:
         """From a body to jobs in a queue, their end, and what is recorded of them."""
         section = self.settings.gateway
-        record_store = RecordStore(self.store.patient, self.gateway_id, most=section.request_records)
+        self._record_store = record_store = RecordStore(
+            self.store.patient, self.gateway_id, most=section.request_records
+        )
         self.recorder = RequestRecorder(
             record_store, self.dispatcher, self.gateway_id, enabled=section.request_records > 0
         )
@@ -343,9 +346,21 @@ class Resources:
         )
 
     def _build_views(self, admin_tokens: AdminTokens) -> None:
-        """What operators look at: figures, history, what is live, simulations."""
+        """What operators look at: figures, history, what is live, simulations; and what erases deleted tenants."""
         self.simulator = Simulator()
         self.figures = FigureStore(self.store.patient)
+        self.erasure = build_erasure(
+            self.budgets.patient,
+            self.gateway_id,
+            batches=self.batches,
+            files=self.files,
+            storage=self.storage,
+            records=self._record_store,
+            figures=self.figures,
+            cached_prompts=self.registry,
+            queues=lambda: map(self._calls, sorted(self.fleet_cache.queues)),
+            is_store_embedded=self.settings.is_store_embedded,
+        )
         self.teller = Teller(
             self.figures, self.telemetry.figures, self.fleet_cache, self.lanes, self.gateway_id, self._jobs_in_hand
         )
@@ -405,6 +420,7 @@ class Resources:
                 asyncio.create_task(self.known_prices.run(), name="prices"),
                 asyncio.create_task(self.recorder.run(), name="recorder"),
                 asyncio.create_task(self.teller.run(), name="figures"),
+                asyncio.create_task(self.erasure.run(), name="erasure"),
             ]
             if self.trace.is_on:
                 tasks.append(asyncio.create_task(self.trace.run(), name="trace"))

@@ -212,7 +212,8 @@ class KeyStore:
             if root and await self._database.call("EXISTS", keyspace.of_root(root) + keyspace.key_level(before)):
                 raise KeyExists(before)
         await self._database.call("HSET", place, "id", key.id, "root", tenant.root, "tenant", tenant.id)
-        await self._database.call("HSET", keyspace.api_key(key.id), "root", tenant.root, "tenant", tenant.id)
+        pointer = ("root", tenant.root, "tenant", tenant.id, "imported", place)
+        await self._database.call("HSET", keyspace.api_key(key.id), *pointer)
         if await self.put(tenant, key, note and note(key)) != 1:
             await self._database.call("DEL", place)
             await self._database.call("DEL", keyspace.api_key(key.id))
@@ -232,11 +233,11 @@ class KeyStore:
         changed = await self._outbox.change(
             "key_change",
             tenant.root,
-            tenant.id,
+            tenant.account,
             seen.id,
             seen.version,
             *_stored(after),
-            _card(after, tenant.id),
+            _card(after, tenant.account),
             note=note,
         )
         if not changed:
@@ -285,11 +286,11 @@ class KeyStore:
     async def get(self, tenant: Tenant, key_id: str) -> ApiKey | None:
         record = keyspace.of_root(tenant.root) + keyspace.key_level(key_id)
         owner, *stored = await self._database.call("HMGET", record, "tenant", *_RECORD)
-        return _decode_key(*stored) if owner == tenant.id else None
+        return _decode_key(*stored) if owner == tenant.account else None
 
     async def list(self, tenant: Tenant, limit: int = PAGE, after: str | None = None) -> list[ApiKey]:
         """At most `limit` keys by creation, revoked ones too, from the one after `after`."""
-        index = f"{keyspace.of_root(tenant.root)}keys:{tenant.id}"
+        index = f"{keyspace.of_root(tenant.root)}keys:{tenant.account}"
         start = 0
         if after is not None:
             rank = await self._database.call("ZRANK", index, after)
@@ -302,7 +303,7 @@ class KeyStore:
 
     async def revoke(self, tenant: Tenant, key_id: str, note: Note | None = None) -> ApiKey:
         """End a key now; again is no error, no change, and not noted. Raises KeyNotFound."""
-        reply = await self._outbox.change("key_end", tenant.root, tenant.id, key_id, note=note)
+        reply = await self._outbox.change("key_end", tenant.root, tenant.account, key_id, note=note)
         if reply is None:
             raise KeyNotFound(key_id)
         return _decode_key(*reply)
@@ -355,12 +356,12 @@ class KeyStore:
         added: Literal[1, 0, -1, -2] = await self._outbox.change(
             "key_put",
             tenant.root,
-            tenant.id,
+            tenant.account,
             key.id,
             int(key.created_at * 1e3),
             expires_ms,
             document,
-            _card(key, tenant.id),
+            _card(key, tenant.account),
             *old,
             note=note,
         )
@@ -388,10 +389,10 @@ def _stored(key: ApiKey) -> tuple[str, str]:
     return msgspec.json.encode(key).decode(), "" if key.expires_at is None else str(int(key.expires_at * 1e3))
 
 
-def _card(key: ApiKey, tenant_id: str) -> bytes:
+def _card(key: ApiKey, account: str) -> bytes:
     """What a request reads of it."""
     expires_ms = None if key.expires_at is None else int(key.expires_at * 1e3)
-    return packing.key_card(key.state, expires_ms, key.limits, tenant_id)
+    return packing.key_card(key.state, expires_ms, key.limits, account)
 
 
 def _decode_key(document: Reply, state: Reply, expires_ms: Reply, used_ms: Reply, version: Reply) -> ApiKey:

@@ -24,6 +24,8 @@ LONGEST_CHANGES = 10_000
 LONGEST_VALUE = 300
 """Of one field, where all together are longer than that."""
 MOVED_AT_ONCE = 100
+REDACTED_AT_ONCE = 200
+_REDACTED = "{}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +83,39 @@ class Audit:
         start = "+" if after is None else f"({after}"
         reply = await self._database.call("XREVRANGE", keyspace.AUDIT, start, "-", "COUNT", limit)
         return [_entry(entry_id, values) for entry_id, values in reply]
+
+
+class AuditRedaction:
+    """Removes what was changed of an erased tenant from its entries; who changed something, and when, stays. Every call
+    may raise StoreUnavailable."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def redact(self, tenant: str, until_ms: int) -> int:
+        """Redact the entries of a tenant and its keys up to a moment; how many. The log is copied part by part, and the
+        copy takes its place: what is appended meanwhile is in the last part. Repeating it is harmless."""
+        count = await self._count(tenant, until_ms)
+        if not count:
+            return 0
+        holder, last = secrets.token_hex(8), ""
+        while True:
+            args = holder, tenant, until_ms, last, REDACTED_AT_ONCE
+            last = await self._database.run("audit_redact", keyspace.AUDIT, *args)
+            if last is None:
+                raise StoreUnavailable("audit_redact: another gateway rewrites the log")
+            if not last:
+                return count
+
+    async def _count(self, tenant: str, until_ms: int) -> int:
+        """How many entries there are to redact."""
+        start, count = "-", 0
+        while part := await self._database.call("XRANGE", keyspace.AUDIT, start, "+", "COUNT", REDACTED_AT_ONCE):
+            for entry_id, fields in part:
+                is_its = fields["target"].partition("/")[0] == tenant and int(fields["at_ms"]) <= until_ms
+                count += is_its and fields["changes"] != _REDACTED
+                start = f"({entry_id}"
+        return count
 
 
 class AuditOutbox:

@@ -36,8 +36,12 @@ class Delegation:
 
     @property
     def key_id(self) -> str:
-        """80 bits of a hash, in the form of all public ids."""
-        digest = hashlib.sha256(json.dumps([self.via, self.tenant]).encode()).digest()
+        """The public id of its key for the first tenant of the id."""
+        return self.key_of(self.tenant)
+
+    def key_of(self, account: str) -> str:
+        """The public id of its key for the tenant of an account: 80 bits of a hash, in the form of all public ids."""
+        digest = hashlib.sha256(json.dumps([self.via, account]).encode()).digest()
         return base64.b32encode(digest[:10]).decode().lower()
 
 
@@ -53,8 +57,9 @@ class DelegatedKeys:
 
     async def identity(self, delegation: Delegation) -> Identity | None:
         """Who comes on this way; None where the tenant is not there, or the way's key was revoked."""
-        key_id = delegation.key_id
-        root, tenant_id = await self._database.call("HMGET", keyspace.api_key(key_id), "root", "tenant")
+        way = keyspace.api_key(delegation.key_id)
+        root, tenant_id, named = await self._database.call("HMGET", way, "root", "tenant", "key")
+        key_id = named or delegation.key_id
         found = None if root is None else await self._keys.identity(root, tenant_id, key_id)
         if found is None:
             if root is not None and await self._database.call("EXISTS", _record(root, key_id)):
@@ -65,11 +70,14 @@ class DelegatedKeys:
         return found and Identity(found.tenant, dataclasses.replace(found.key, scopes=delegation.scopes))
 
     async def _make(self, delegation: Delegation) -> Identity | None:
-        tenant, key_id = await self._tenants.get(delegation.tenant), delegation.key_id
+        tenant = await self._tenants.get(delegation.tenant)
         if tenant is None:
             return None
-        where = ("root", tenant.root, "tenant", tenant.id)
-        await self._database.call("HSET", keyspace.api_key(key_id), *where)
+        key_id = delegation.key_of(tenant.account)
+        where = ("root", tenant.root, "tenant", tenant.id, "key", key_id)
+        await self._database.call("HSET", keyspace.api_key(delegation.key_id), *where)
+        if key_id != delegation.key_id:
+            await self._database.call("HSET", keyspace.api_key(key_id), "way", delegation.key_id)
         key = ApiKey(
             id=key_id,
             tenant=tenant.id,

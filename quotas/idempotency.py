@@ -85,6 +85,8 @@ class Seal:
 MOST_RECORDS = 100_000
 """Of one API key."""
 _AT_ONCE = 100
+_PRINT = 16
+"""Characters of a fingerprint that name what its runs share (idempotency.lua)."""
 _FAST = 1
 """zlib's level: frames of a stream are so alike that more effort gains little."""
 
@@ -203,9 +205,15 @@ def _opened(kept: bytes, seal: Seal, place: str) -> bytes | None:
 
 
 async def forget_all(database: Database, root: str, key_id: str) -> None:
-    """Forget all records of an API key that is no more; those that run lose their owner. Raises StoreUnavailable."""
+    """Forget all records of an API key that is no more, and what their runs share; those that run lose their owner.
+    Raises StoreUnavailable."""
     index, *answers = keyspace.idempotency_indexes(root, key_id)
     while digests := await database.call("ZRANGE", index, 0, _AT_ONCE - 1):
-        await database.call("UNLINK", *(keyspace.idempotency(root, key_id, digest) for digest in digests))
+        for digest in digests:
+            record = keyspace.idempotency(root, key_id, digest)
+            print_ = await database.call("HGET", record, "print")
+            once = f"{key_id}:{digest}:{(print_ or '')[:_PRINT]}"
+            prefix = keyspace.of_root(root)
+            await database.call("UNLINK", record, f"{prefix}runs:{once}", f"{prefix}paid:{once}")
         await database.call("ZREM", index, *digests)
     await database.call("UNLINK", *answers)

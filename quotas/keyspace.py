@@ -3,10 +3,14 @@
 All that belongs to one root organisation stands under one hash tag, so that a script sees it whole on a Cluster:
 
     fl:quota:{R}:                       prefix of the root R, given to every script, which appends:
-        tenant:<T>           hash       state, version, zone (JSON of windows.zone_table), doc (JSON of a Tenant),
-                                        by (JSON [[model, lane], …]), parents (JSON, nearest first),
-                                        barred (tenant_bar.lua)
-        children:<T>         set        tenants whose parent it is
+        tenant:<id>          hash       state, version, incarnation, zone (JSON of windows.zone_table), doc (JSON of a
+                                        Tenant), by (JSON [[model, lane], …]), parents (JSON of accounts, nearest
+                                        first), barred (tenant_bar.lua)
+        past:<id>            zset       accounts of deleted tenants of this id whose ledger is kept, by deletion, ms
+        gone                 zset       accounts whose data is to be erased, by when the next pass is due, ms
+        gone:<T>             hash       what the erasure needs: deleted_ms, created_s, share_group, by (as above),
+                                        with_ledger where the ledger is erased too
+        children:<id>        set        ids of tenants whose parent it is
         key:<K>              hash       state, tenant, expires_ms ('' = never), version, doc (JSON of an
                                         ApiKey), used_ms (when it was last used, to the minute)
         keys:<T>             zset       public ids of the tenant's keys by creation, ms
@@ -42,6 +46,9 @@ All that belongs to one root organisation stands under one hash tag, so that a s
         usage:<T>:<YYYY-MM>  hash       the same of the month's days that were rolled up; expires after some years
         rolled:<T>           string     the last day that was rolled up, as a date (usage_roll.lua)
 
+T is a tenant's account: its id, followed by `~` and its incarnation where that is not empty. The first tenant of an id
+has the empty incarnation; each later one draws its own, so that nothing of a deleted tenant is found under its keys.
+
 L is a level: `tenant:<T>`, `key:<K>` or `by:<T>:<lane>:<model>`. As a root whose name no tenant can have stands
 
     fl:quota:{#prices}:      prefix of what all roots share, with the outbox `audit` as above:
@@ -49,29 +56,56 @@ L is a level: `tenant:<T>`, `key:<K>` or `by:<T>:<lane>:<model>`. As a root whos
 
 Outside the roots, each one key of its own:
 
-    fl:apikey:<K>            hash       root, tenant and hash of a public id; without a hash no secret leads to it
+    fl:apikey:<K>            hash       root, tenant and hash of a public id; without a hash no secret leads to it. An
+                                        imported key has its key below as `imported`. A way (delegated_keys.py) has the
+                                        public id of its key as `key`, and that key the way's as `way`
     fl:imported:<H>          hash       id, root and tenant of an imported key, by a keyed hash of its SHA-256
     fl:hashing               string     32 random bytes in hex; they key the hashes of API keys
     fl:pseudonyms            string     32 random bytes in hex; they key the names in request traces
     fl:tenants               zset       `<tenant> <root>`, all with score 0: the tenants by name
-    fl:claims:{fl:tenants}   hash       tenant → how often its id was given to another root (tenant_ids.py); few are
+    fl:claims:{fl:tenants}   hash       SHA-1 of a tenant's id → how often the id was given to another root or forgotten
+                                        (tenants.py); few are
+    fl:erasing               zset       roots that may have something in `gone`, by when they were listed, ms
+    fl:eraser                string     the gateway that makes the rounds of erasure, for some minutes
     fl:roots                 zset       roots with reservations or changes lately, by when they were last enlisted, ms
     fl:reaper                hash       when somebody last looked for lapsed leases (watch.lua)
     fl:gateways              zset       gateways that share the budgets, by when they last said so, ms
     fl:rollup                string     somebody rolls up the ledgers, or did so within the last day
     fl:audit                 stream     what the admin API changed, about the last 100,000
     fl:audited:{fl:audit}    zset       ids of those entries, by when they were written, ms
+    fl:redacted:{fl:audit}   stream     the audit log as an erasure rewrites it, until that takes its place
+    fl:redacting:{fl:audit}  string     who rewrites it, for some seconds
 """
 
 HASHING = "fl:hashing"
 PSEUDONYMS = "fl:pseudonyms"
 TENANTS = "fl:tenants"
+CLAIMS = f"fl:claims:{{{TENANTS}}}"
 ROOTS = "fl:roots"
+ERASING = "fl:erasing"
+ERASER = "fl:eraser"
 REAPER = "fl:reaper"
 GATEWAYS = "fl:gateways"
 ROLL_UP = "fl:rollup"
 AUDIT = "fl:audit"
 PRICES_ROOT = "#prices"
+_INCARNATION = "~"
+"""Separates a tenant's id from its incarnation; no id contains it."""
+
+
+def account(tenant_id: str, incarnation: str) -> str:
+    """Return the name under which the store keeps what belongs to one tenant, whoever had the id before it."""
+    return f"{tenant_id}{_INCARNATION}{incarnation}" if incarnation else tenant_id
+
+
+def tenant_of(account: str) -> str:
+    """Return the tenant's id of an account."""
+    return account.partition(_INCARNATION)[0]
+
+
+def incarnation_of(account: str) -> str:
+    """Return the incarnation of an account; empty for the first tenant of its id."""
+    return account.partition(_INCARNATION)[2]
 
 
 def of_root(root: str) -> str:

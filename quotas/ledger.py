@@ -13,6 +13,7 @@ from fairlane.quotas import keyspace
 from fairlane.quotas.field_checks import FieldError
 from fairlane.quotas.limits import FREE, Prices
 from fairlane.quotas.scripts import Database, Redis
+from fairlane.quotas.tenants import TenantIds
 
 GroupBy = Literal["day", "lane", "model", "key"]
 GROUPS: tuple[str, ...] = get_args(GroupBy)
@@ -89,12 +90,14 @@ class LedgerEntry:
 
 
 class Ledger:
-    """Reads the ledger of any tenant, a deleted one too. Every call may raise StoreUnavailable."""
+    """Reads the ledger of any tenant's account, a deleted one's too. Every call may raise StoreUnavailable."""
 
     def __init__(self, client: Redis) -> None:
         self._database = Database(client)
 
-    async def usage(self, root: str, tenant: str, first: date, last: date, group_by: Sequence[str] = ()) -> UsageReport:
+    async def usage(
+        self, root: str, account: str, first: date, last: date, group_by: Sequence[str] = ()
+    ) -> UsageReport:
         """Usage from `first` to `last`, both days included, in the days of the tenant's zone at the time.
 
         Of days that were rolled up `day` is their month. Raises FieldError for an unknown group, days in the wrong
@@ -106,15 +109,15 @@ class Ledger:
         if not 0 <= (last - first).days < LONGEST_SPAN_DAYS:
             raise FieldError("to", f"must not be before `from`, and at most {LONGEST_SPAN_DAYS} days in all")
         while True:
-            rolled = await self._rolled(root, tenant)
-            report = await self._report(root, tenant, first, last, group_by, rolled)
-            if await self._rolled(root, tenant) == rolled:  # else a sum may have been seen twice, or not at all
+            rolled = await self._rolled(root, account)
+            report = await self._report(root, account, first, last, group_by, rolled)
+            if await self._rolled(root, account) == rolled:  # else a sum may have been seen twice, or not at all
                 return report
 
     async def entries(
         self,
         root: str,
-        tenant: str,
+        account: str,
         limit: int = 100,
         after: str | None = None,
         *,
@@ -125,35 +128,35 @@ class Ledger:
 
         About the last 100,000 are kept.
         """
-        stream = f"{keyspace.of_root(root)}ledger:{tenant}"
+        stream = f"{keyspace.of_root(root)}ledger:{account}"
         start = f"({after}" if after is not None else "-" if first_ms is None else str(first_ms)
         end = "+" if last_ms is None else str(last_ms)
         reply = await self._database.call("XRANGE", stream, start, end, "COUNT", limit)
         return [_entry(entry_id, values) for entry_id, values in reply]
 
-    async def pages(self, root: str, tenant: str, first_ms: int, last_ms: int) -> AsyncIterator[list[LedgerEntry]]:
+    async def pages(self, root: str, account: str, first_ms: int, last_ms: int) -> AsyncIterator[list[LedgerEntry]]:
         """All entries written from `first_ms` to `last_ms`, oldest first, some hundreds at a time."""
         after = None
-        while page := await self.entries(root, tenant, _PAGE, after, first_ms=first_ms, last_ms=last_ms):
+        while page := await self.entries(root, account, _PAGE, after, first_ms=first_ms, last_ms=last_ms):
             yield page
             after = page[-1].id
 
-    def tenants(self) -> AsyncIterator[tuple[str, str]]:
-        """Every tenant there ever was, deleted ones too, by id; each with its root."""
+    def accounts(self) -> AsyncIterator[tuple[str, str]]:
+        """Yield the account of every tenant whose ledger is kept, deleted ones too, by id; each with its root."""
         return everyone(self._database)
 
     async def now_ms(self) -> int:
         return await self._database.now_ms()
 
     async def _report(
-        self, root: str, tenant: str, first: date, last: date, group_by: Sequence[str], rolled: date | None
+        self, root: str, account: str, first: date, last: date, group_by: Sequence[str], rolled: date | None
     ) -> UsageReport:
         groups: dict[tuple[str, ...], UsageSums] = {}
         total = UsageSums()
         parted = {} if rolled is None else _months(first, last, rolled)
         spans = [*parted, *((first + timedelta(days=n)).isoformat() for n in range((last - first).days + 1))]
         for start in range(0, len(spans), _DAYS_PER_CALL):
-            for names, sums in await self._sums(root, tenant, spans[start : start + _DAYS_PER_CALL]):
+            for names, sums in await self._sums(root, account, spans[start : start + _DAYS_PER_CALL]):
                 if end := parted.get(names["day"]):
                     raise FieldError(end, f"must not part {names['day']}, whose days were rolled up into one sum")
                 group = tuple(names[name] for name in group_by)
@@ -163,9 +166,9 @@ class Ledger:
         rows = [UsageRow(dict(zip(group_by, group, strict=True)), groups[group]) for group in sorted(groups)]
         return UsageReport(rows, total)
 
-    async def _sums(self, root: str, tenant: str, spans: Sequence[str]) -> list[tuple[dict[str, str], list[int]]]:
+    async def _sums(self, root: str, account: str, spans: Sequence[str]) -> list[tuple[dict[str, str], list[int]]]:
         """Of each span each group, and its figures in the order of _FIGURES."""
-        reply = await self._database.run("usage", keyspace.of_root(root), tenant, *spans)
+        reply = await self._database.run("usage", keyspace.of_root(root), account, *spans)
         found = []
         for span, groups in zip(spans, reply, strict=True):
             for text, *sums in groups:
@@ -173,19 +176,20 @@ class Ledger:
                 found.append(({"day": span, "lane": lane, "model": model, "key": key}, sums))
         return found
 
-    async def _rolled(self, root: str, tenant: str) -> date | None:
+    async def _rolled(self, root: str, account: str) -> date | None:
         """The last day that was rolled up."""
-        text = await self._database.call("GET", f"{keyspace.of_root(root)}rolled:{tenant}")
+        text = await self._database.call("GET", f"{keyspace.of_root(root)}rolled:{account}")
         return None if text is None else date.fromisoformat(text)
 
 
 async def everyone(database: Database) -> AsyncIterator[tuple[str, str]]:
-    """Every tenant there ever was, deleted ones too, by id; each with its root."""
-    start = "-"
+    """Yield the account of every tenant whose ledger is kept, deleted ones too, by id; each with its root."""
+    ids, start = TenantIds(database), "-"
     while entries := await database.call("ZRANGEBYLEX", keyspace.TENANTS, start, "+", "LIMIT", 0, _TENANTS_PER_CALL):
         for entry in entries:
             tenant, root = entry.split(" ")
-            yield tenant, root
+            for account in await ids.accounts(tenant, root):
+                yield account, root
         start = f"({entries[-1]}"
 
 
@@ -257,12 +261,12 @@ class RollUp:
 
     async def all(self, today: date) -> None:
         """Roll up every tenant's days that are too old on this day."""
-        async for tenant, root in everyone(self._database):
-            await self.tenant(root, tenant, today)
+        async for account, root in everyone(self._database):
+            await self.tenant(root, account, today)
 
-    async def tenant(self, root: str, tenant: str, today: date) -> None:
+    async def tenant(self, root: str, account: str, today: date) -> None:
         prefix, last = keyspace.of_root(root), today - timedelta(days=self._days + 1)
-        marker = await self._database.call("GET", f"{prefix}rolled:{tenant}")
+        marker = await self._database.call("GET", f"{prefix}rolled:{account}")
         rolled = last - timedelta(days=FIRST_LOOK_DAYS) if marker is None else date.fromisoformat(marker)
         day = rolled + timedelta(days=1)
         before_ms = (last - date(1970, 1, 1)).days * _DAY_MS
@@ -271,7 +275,7 @@ class RollUp:
             until, kept_ms = days[-1].isoformat(), self._months * 31 * _DAY_MS
             named = [each.isoformat() for each in days]
             if not await self._database.run(
-                "usage_roll", prefix, tenant, marker or "", until, kept_ms, before_ms, *named
+                "usage_roll", prefix, account, marker or "", until, kept_ms, before_ms, *named
             ):
                 return
             marker, day = until, days[-1] + timedelta(days=1)

@@ -235,10 +235,10 @@ class MemoryQuotaStore:
         return found[:limit]
 
     async def statuses(
-        self, root: str, tenant: str, key_id: str | None = None, *, model: str = "", lane: str = ""
+        self, root: str, account: str, key_id: str | None = None, *, model: str = "", lane: str = ""
     ) -> list[LimitStatus]:
         org, now_ms = self._organisation(root), self._now_ms()
-        return list(limits.statuses(org.levels(org.level_ids(tenant, key_id or "", model, lane), now_ms), now_ms))
+        return list(limits.statuses(org.levels(org.level_ids(account, key_id or "", model, lane), now_ms), now_ms))
 
     def _organisation(self, name: str) -> MemoryOrganisation:
         return self._organisations.setdefault(name, MemoryOrganisation(self._slicing))

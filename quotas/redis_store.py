@@ -53,7 +53,7 @@ class RedisQuotaStore:
             "reserve",
             keyspace.of_root(ask.root),
             ask.reservation_id,
-            ask.tenant,
+            ask.account,
             ask.key_id,
             ask.model,
             ask.lane,
@@ -138,7 +138,7 @@ class RedisQuotaStore:
             "book",
             keyspace.of_root(ask.root),
             ask.reservation_id,
-            ask.tenant,
+            ask.account,
             ask.key_id,
             ask.model,
             ask.lane,
@@ -178,10 +178,10 @@ class RedisQuotaStore:
         return found
 
     async def statuses(
-        self, root: str, tenant: str, key_id: str | None = None, *, model: str = "", lane: str = ""
+        self, root: str, account: str, key_id: str | None = None, *, model: str = "", lane: str = ""
     ) -> list[LimitStatus]:
         prefix = keyspace.of_root(root)
-        now_ms, *levels = await self._database.ask("statuses", prefix, tenant, key_id or "", model, lane)
+        now_ms, *levels = await self._database.ask("statuses", prefix, account, key_id or "", model, lane)
         return list(packing.statuses(levels, now_ms, self._slicing))
 
     def _denied(self, rule: int, requested: int, retry_ms: int, never: int, now_ms: int, *level: Reply) -> Denied:
@@ -200,11 +200,12 @@ def _once(ask: Ask) -> tuple[str, int]:
 
 
 def _lapsed(root: str, reply: Reply) -> Lapsed:
-    reservation_id, tenant, model, lane, prompts, once_until_ms = reply
+    reservation_id, account, model, lane, prompts, once_until_ms = reply
     return Lapsed(
         root=root,
         reservation_id=reservation_id,
-        tenant=tenant,
+        tenant=keyspace.tenant_of(account),
+        incarnation=keyspace.incarnation_of(account),
         model=model,
         lane=lane,
         prompts=prompts,

@@ -77,7 +77,9 @@ def _opened(kept: bytes, response_id: str, place: str) -> bytes | None:
     return None if packed is None else zlib.decompress(packed)
 
 
-async def forget_responses(database: Database, root: str, tenant: str) -> None:
-    """Forget all responses of a tenant that is no more. Raises StoreUnavailable."""
-    while await database.run("responses_drop", keyspace.of_root(root), tenant, _AT_ONCE):
-        pass
+async def forget_responses(database: Database, root: str, account: str) -> int:
+    """Forget all responses of a deleted tenant; how many. Raises StoreUnavailable."""
+    count = 0
+    while dropped := await database.run("responses_drop", keyspace.of_root(root), account, _AT_ONCE):
+        count += dropped
+    return count

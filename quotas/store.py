@@ -13,6 +13,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from fairlane.quotas import keyspace
 from fairlane.quotas.limits import FREE, Kind, LimitStatus, Prices
 
 
@@ -109,6 +110,8 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     reservation_id: str
     root: str
     tenant: str
+    incarnation: str = ""
+    """Of the tenant."""
     key_id: str
     """Public id of the key; empty: no key's state and limits are looked at."""
     model: str
@@ -146,6 +149,11 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
         once = "" if self.once is None else self.once.name
         if not (all(named) and "".join((*named, self.key_id, once)).isprintable()):
             raise ValueError("ids, model and lane must be printable and not empty")
+
+    @property
+    def account(self) -> str:
+        """The tenant's, under which the store keeps its budgets."""
+        return keyspace.account(self.tenant, self.incarnation)
 
     @property
     def prompt_tokens(self) -> int:
@@ -264,6 +272,8 @@ class Lapsed:
     root: str
     reservation_id: str
     tenant: str
+    incarnation: str = ""
+    """Of the tenant."""
     model: str
     lane: str
     prompts: int
@@ -323,8 +333,9 @@ class QuotaStore(Protocol):
         """
 
     async def statuses(
-        self, root: str, tenant: str, key_id: str | None = None, *, model: str = "", lane: str = ""
+        self, root: str, account: str, key_id: str | None = None, *, model: str = "", lane: str = ""
     ) -> list[LimitStatus]:
-        """Every limit that is set on the tenant, on those above it and on the key, as it stands; those of one model or
-        lane where `model` and `lane` name it. `queued_requests` is always unused here: only the queue knows its depth.
+        """Every limit that is set on the tenant of an account, on those above it and on the key, as it stands; those of
+        one model or lane where `model` and `lane` name it. `queued_requests` is always unused here: only the queue
+        knows its depth.
         """

@@ -11,10 +11,11 @@ and a bar the first one holds, so a creation that only seemed dead can make noth
 
 import asyncio
 import dataclasses
+import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+import secrets
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 from zoneinfo import ZoneInfoNotFoundError
@@ -24,11 +25,8 @@ import msgspec
 from fairlane.quotas import field_checks, keyspace, packing
 from fairlane.quotas.audit import AuditOutbox, Note
 from fairlane.quotas.field_checks import FieldError
-from fairlane.quotas.idempotency import forget_all
 from fairlane.quotas.limits import LIMIT_NAMES, Limits, LimitsBy
-from fairlane.quotas.responses import forget_responses
 from fairlane.quotas.scripts import Database, Redis
-from fairlane.quotas.seals import forget_seal
 from fairlane.quotas.store import QuotaError
 from fairlane.quotas.windows import zone_table
 from fairlane.store.errors import StoreUnavailable
@@ -49,6 +47,17 @@ class TenantIds:
             "ZRANGEBYLEX", keyspace.TENANTS, f"[{tenant_id} ", f"({tenant_id} \x7f", "LIMIT", 0, 1
         )
         return entries[0].split(" ")[1] if entries else None
+
+    async def accounts(self, tenant_id: str, root: str) -> list[str]:
+        """Return the accounts of an id: the last tenant's, deleted or not, then those of deleted ones whose ledger is
+        kept, the last deleted first."""
+        return list(dict.fromkeys(await self._database.run("tenant_accounts", keyspace.of_root(root), tenant_id)))
+
+    async def claim_of(self, tenant_id: str) -> int:
+        """Return the number of the claim to an id that stands now, or would be the next."""
+        name = hashlib.sha1(tenant_id.encode(), usedforsecurity=False).hexdigest()
+        found = await self._database.call("HMGET", keyspace.CLAIMS, name, tenant_id)
+        return int(found[0] or found[1] or 0)
 
     async def claim(self, tenant_id: str, root: str) -> int | Taken:
         """Have the id for a root: the number of the claim, under which its tenant may be put; or why it cannot be."""
@@ -103,6 +112,7 @@ PARSERS: dict[str, Callable[[object, Limits], object]] = {
 
 
 PAGE = 100
+INCARNATION_BYTES = 6
 TENANT_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")
 _TRIES = 20
 DEEPEST = 4
@@ -125,18 +135,24 @@ class VersionConflict(QuotaError):
     """The tenant was changed since the version that the caller saw."""
 
 
+class _IdUsed(QuotaError):
+    """A deleted tenant had this id: the new one needs an incarnation."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tenant:
-    """One tenant. Its id, root and parent never change."""
+    """One tenant. Its id, incarnation, root and parent never change."""
 
     id: str
+    incarnation: str = ""
+    """Tells it from earlier tenants of the same id; empty: it is the first, or of a version that drew none."""
     name: str = ""
     root: str
     """The organisation at the top, whose hash tag all its keys carry; the tenant itself where it has no parent."""
     parent: str | None = None
     """The tenant above, whose limits its work must fit too."""
     parents: tuple[str, ...] = ()
-    """All above, nearest first."""
+    """Accounts of all above, nearest first."""
     timezone: str = "UTC"
     """IANA name; where its days and months begin."""
     weight: float = 1.0
@@ -170,6 +186,16 @@ class Tenant:
         """Its work is never computed again while its worker lives."""
         return self.preemption == "exact"
 
+    @property
+    def account(self) -> str:
+        """The name under which the store keeps what belongs to it."""
+        return keyspace.account(self.id, self.incarnation)
+
+    @property
+    def above(self) -> tuple[str, ...]:
+        """Ids of all tenants above, nearest first."""
+        return tuple([keyspace.tenant_of(account) for account in self.parents])
+
     def changed(self, changes: Mapping[str, object]) -> "Tenant":
         """The tenant with these fields in place of its own; `limits` are merged. Raises FieldError.
 
@@ -185,6 +211,11 @@ class Tenant:
         if known.get("default_lane") is not None or not tenant.lanes:
             raise FieldError("default_lane", "must be one of the tenant's lanes")
         return dataclasses.replace(tenant, default_lane=tenant.lanes[0])
+
+
+async def enlist_erasure(database: Database, root: str) -> None:
+    """Have the gateways look for deleted tenants in a root; before there is one."""
+    await database.call("ZADD", keyspace.ERASING, await database.now_ms(), root)
 
 
 def _found(document: str | None, state: str, version: str) -> Tenant | None:
@@ -221,16 +252,22 @@ class TenantStore:
             raise FieldError("id", "must be 1 to 63 letters, digits, dots, dashes or underscores, not led by a sign")
         now_ms = await self._database.now_ms()
         parent = await self._parent(stated.pop("parent", None))
-        root, parents = (tenant_id, ()) if parent is None else (parent.root, (parent.id, *parent.parents))
-        tenant = Tenant(
-            id=tenant_id, root=root, parent=parents[0] if parents else None, parents=parents, created_at=now_ms / 1e3
-        ).changed(stated)
+        root, parents = (tenant_id, ()) if parent is None else (parent.root, (parent.account, *parent.parents))
+        parent_id = None if parent is None else parent.id
+        tenant = Tenant(id=tenant_id, root=root, parent=parent_id, parents=parents, created_at=now_ms / 1e3).changed(
+            stated
+        )
         claim = await self._ids.claim(tenant.id, tenant.root)
         if claim == "taken":
             raise TenantExists(tenant.id)
         if claim == "kept":
             raise FieldError("id", "was a tenant's of another organisation, whose ledger stays")
-        return await self._put(tenant, 0, note and note(tenant), claim)
+        try:
+            return await self._put(tenant, 0, note and note(tenant), claim)
+        except _IdUsed:
+            await enlist_erasure(self._database, root)  # a tenant that an older version deleted is erased now
+            tenant = dataclasses.replace(tenant, incarnation=secrets.token_hex(INCARNATION_BYTES))
+            return await self._put(tenant, 0, note and note(tenant), claim)
 
     async def get(self, tenant_id: str) -> Tenant | None:
         root = await self.root(tenant_id)
@@ -278,26 +315,21 @@ class TenantStore:
         )
 
     async def delete(self, tenant_id: str, *, version: int | None = None, note: Note | None = None) -> None:
-        """End it and its keys at once, and what was kept of answers; its ledger and its place in the index stay.
+        """End it and its keys at once, and list its data for erasure; its ledger and its place in the index stay.
 
         Raises TenantNotFound, TenantHasChildren, and VersionConflict as `update`.
         """
         root, seen = await self.root(tenant_id), "" if version is None else version
         if root is None:
             raise TenantNotFound(tenant_id)
-        keys = await self._outbox.change("tenant_delete", root, tenant_id, seen, note=note)
-        if keys is None:
+        await enlist_erasure(self._database, root)
+        deleted = await self._outbox.change("tenant_delete", root, tenant_id, seen, note=note)
+        if deleted is None:
             raise TenantNotFound(tenant_id)
-        if keys == "conflict":
+        if deleted == "conflict":
             raise VersionConflict(tenant_id)
-        if keys == "children":
+        if deleted == "children":
             raise TenantHasChildren(tenant_id)
-        with suppress(StoreUnavailable):  # it is gone all the same; none of these works any more, and answers expire
-            for public_id in keys:
-                await self._database.call("DEL", keyspace.api_key(public_id))
-                await forget_all(self._database, root, public_id)
-            await forget_responses(self._database, root, tenant_id)
-            await forget_seal(self._database, root, tenant_id)
 
     async def _change(
         self, tenant_id: str, change: Callable[[Tenant], Tenant], version: int | None = None, note: Note | None = None
@@ -329,14 +361,14 @@ class TenantStore:
         """`claim`: under which it is created, if it is."""
         by = [(each.model, each.lane) for each in tenant.limits_by]
         card = packing.tenant_card(tenant.state, tenant.timezone, tenant.limits, tenant.shadow, by, tenant.parents)
-        levels: list[str | bytes] = [keyspace.tenant_level(tenant.id), card]
+        levels: list[str | bytes] = [keyspace.tenant_level(tenant.account), card]
         for each in tenant.limits_by:
-            level = keyspace.model_lane_level(tenant.id, each.model, each.lane)
+            level = keyspace.model_lane_level(tenant.account, each.model, each.lane)
             levels += [level, packing.model_lane_card(each.limits, tenant.shadow)]
         reply = await self._outbox.change(
             "tenant_put",
             tenant.root,
-            *(tenant.id, version, claim),
+            *(tenant.account, version, claim),
             tenant.state,
             json.dumps(zone_table(tenant.timezone)),
             msgspec.json.encode(tenant).decode(),
@@ -345,6 +377,8 @@ class TenantStore:
             *levels,
             note=note,
         )
+        if reply == "used":
+            raise _IdUsed(tenant.id)
         if reply in ("exists", "barred"):
             raise TenantExists(tenant.id)
         if reply == "orphan":
@@ -358,6 +392,10 @@ class TenantStore:
     async def root(self, tenant_id: str) -> str | None:
         """Root of a tenant, of a deleted one too: where its ledger stands. None where there never was one."""
         return await self._ids.root(tenant_id) if TENANT_ID.fullmatch(tenant_id) else None
+
+    async def accounts(self, tenant_id: str, root: str) -> Sequence[str]:
+        """Return the accounts of an id: see TenantIds."""
+        return await self._ids.accounts(tenant_id, root)
 
     async def _read_with_others(self, tenant_id: str, root: str) -> Tenant | None:
         """As `_read`, in one packet with others. Where scripts are not run just now, as in a slot of a cluster that

@@ -12,9 +12,13 @@ again: a failover needs no restart. User and password are the servers'; the Sent
 """
 
 import asyncio
+import hashlib
+import os
+import tempfile
 import weakref
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlencode, urlsplit
 
@@ -212,3 +216,20 @@ def _address(named: str, what: str, port: int) -> tuple[str, int]:
     if not host:
         raise ValueError(f"must name {what} as host:port, with commas between")
     return host, stated or port
+
+
+_SOCKET_PATH_LIMIT = 100  # sun_path holds 108 bytes
+
+
+def embedded_socket(directory: Path) -> Path:
+    """Return where the embedded store of a directory listens."""
+    path = directory.resolve() / "store.sock"
+    if len(str(path)) < _SOCKET_PATH_LIMIT:
+        return path
+    digest = hashlib.sha256(str(path).encode()).hexdigest()[:16]
+    return Path(tempfile.gettempdir()) / f"fairlane-{os.getuid()}-{digest}.sock"
+
+
+def embedded_url(data_dir: str) -> str:
+    """Return the URL of the embedded store of a data directory."""
+    return f"unix://{embedded_socket(Path(data_dir) / 'store')}"

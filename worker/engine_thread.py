@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fairlane.scheduler.planner.planner import Planner
-from fairlane.scheduler.protocol.messages import Cancel, Grant, Lease
+from fairlane.scheduler.protocol.messages import Cancel, ForgetPrompts, Grant, Lease
 from fairlane.worker.accounts import StepAccounts
 from fairlane.worker.engine.engine import Engine, StepReport
 from fairlane.worker.reports import Dropped, EngineTurn, JobChange, Report, ReportBuilder, WorkerLoad
@@ -92,7 +92,7 @@ class Look:
     reply: "asyncio.Future[Any]"
 
 
-Command = Lease | Cancel | Grant | Drop | HandBack
+Command = Lease | Cancel | Grant | Drop | HandBack | ForgetPrompts
 
 
 class EngineThread:
@@ -304,6 +304,8 @@ class EngineThread:
             case Drop():
                 if engine.epochs.get(command.job_id) == command.epoch:
                     yield self._forget(command.job_id)
+            case ForgetPrompts():
+                engine.planner.forget_prompts(command.tenant, command.tenant_since, command.share_group)
             case HandBack():
                 command.job_ids.extend(engine.epochs)
                 for job_id in command.job_ids:

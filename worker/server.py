@@ -21,7 +21,7 @@ from typing import Any
 
 from fairlane.scheduler.planner.steps import Capacity
 from fairlane.scheduler.protocol.block_map import WatchBlocks
-from fairlane.scheduler.protocol.messages import Drain, Lease, ModelCard, Undrain
+from fairlane.scheduler.protocol.messages import Drain, ForgetPrompts, Lease, ModelCard, Undrain
 from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.registry import RedisRegistry
 from fairlane.scheduler.queue.types import Publication, Wake
@@ -249,7 +249,7 @@ class WorkerServer:
                     self.undrain()
                 elif isinstance(message, WatchBlocks):
                     self._blocks.watch(message.for_ms / 1e3)
-                elif self._leases.received(message):
+                elif isinstance(message, ForgetPrompts) or self._leases.received(message):
                     self._engine.tell(message)
             if wake is Wake.NOW:
                 self._intake.woken()

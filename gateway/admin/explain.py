@@ -46,12 +46,12 @@ async def explain(call: Call, body: ExplainBody) -> ExplainView:
     open_requests = await call.parts.fleet.open_requests(
         tenant.id, tenant.models if body.model is None else [body.model]
     )
-    above = [await call.parts.tenants.get(parent) for parent in tenant.parents]
+    above = [await call.parts.tenants.get(parent) for parent in tenant.above]
     access = access_refusal(tenant, above, body) if open_requests or body.model is None else model_not_found()
     found = []
     for door in open_requests or [NOWHERE]:
         at_door, wait_ms = door_verdict(door, asked, call.parts.open_requests)
-        statuses = await call.parts.budgets.statuses(tenant.root, tenant.id, model=door.model, lane=body.lane)
+        statuses = await call.parts.budgets.statuses(tenant.root, tenant.account, model=door.model, lane=body.lane)
         prices = await call.parts.known_prices.of(door.model, body.lane)
         demand = first_demand(tenant, body, prices)
         limited = limit_refusal(statuses, demand, in_part=demand.choice < demand.ceiling)

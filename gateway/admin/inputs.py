@@ -358,7 +358,19 @@ class RequestsQuery(PageQuery):
     after: Annotated[str | None, Field(pattern=AFTER, description="`last_id` of the page before")] = None
 
 
-class UsageQuery(_Query):
+class OfIncarnation(_Query):
+    """Whose ledger, where several tenants had the id one after another."""
+
+    incarnation: Annotated[
+        str | None,
+        Field(
+            pattern=r"^([0-9a-f]{12})?$",
+            description="One of `earlier` of the tenant's usage: a deleted tenant of this id; absent: the last one",
+        ),
+    ] = None
+
+
+class UsageQuery(OfIncarnation):
     """Which days of the ledger, in the tenant's zone, and by what to sum."""
 
     first: Annotated[
@@ -385,7 +397,7 @@ class ChargebackQuery(_Query):
     format: Annotated[Literal["csv", "json"], Field(description="How it is written")] = "json"
 
 
-class LedgerQuery(_Query):
+class LedgerQuery(OfIncarnation):
     """Which entries of the ledger, and how they are written."""
 
     first: Annotated[

@@ -16,6 +16,7 @@ from fairlane.gateway.admin.inputs import ChargebackQuery, Nothing, PricesBody
 from fairlane.gateway.admin.router import HEADERS, Call
 from fairlane.gateway.admin.usage import CSV
 from fairlane.gateway.admin.views import ChargebackLine, ChargebackView, PricesView, prices_view, usage_line
+from fairlane.quotas import keyspace
 from fairlane.quotas.field_checks import FieldError
 from fairlane.quotas.ledger import UsageReport, UsageSums
 from fairlane.quotas.prices import PriceList
@@ -92,10 +93,10 @@ async def _view(call: Call, first: date, last: date, groups: Sequence[str]) -> C
     organisations: dict[tuple[str, ...], UsageSums] = defaultdict(UsageSums)
     total = UsageSums()
 
-    async def read(root: str, tenant: str) -> tuple[str, str, UsageReport]:
-        return root, tenant, await ledger.usage(root, tenant, first, last, groups)
+    async def read(root: str, account: str) -> tuple[str, str, UsageReport]:
+        return root, keyspace.tenant_of(account), await ledger.usage(root, account, first, last, groups)
 
-    known = [(root, tenant) async for tenant, root in ledger.tenants()]
+    known = [(root, account) async for account, root in ledger.accounts()]
     for start in range(0, len(known), TENANTS_AT_ONCE):
         some = known[start : start + TENANTS_AT_ONCE]
         for root, tenant, report in await asyncio.gather(*(read(*each) for each in some)):

@@ -21,6 +21,7 @@ from fairlane.gateway.admin.history import History
 from fairlane.gateway.admin.live import LiveHub
 from fairlane.gateway.admin.overview import Overview
 from fairlane.gateway.batches.batch_records import BatchRecords
+from fairlane.gateway.erasure.rounds import Erasure
 from fairlane.gateway.errors import ApiError, Code, invalid, not_found
 from fairlane.gateway.fleet import Door
 from fairlane.gateway.http import body_budget
@@ -147,6 +148,8 @@ class AdminParts:
     """Of this gateway."""
     currency: str
     """Of all prices and charges."""
+    erasure: Erasure
+    """Of this gateway."""
     changed: Callable[[], None]
     """To be called once a call may have changed a tenant or a key, before it is answered."""
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 from fairlane.gateway.admin import batches as admin_batches
+from fairlane.gateway.admin import erasure as admin_erasure
 from fairlane.gateway.admin import explain as admin_explain
 from fairlane.gateway.admin import fleet as admin_fleet
 from fairlane.gateway.admin import keys as admin_keys
@@ -46,6 +47,7 @@ from fairlane.gateway.admin.views import (
     ChargebackView,
     CreatedKeyView,
     Deleted,
+    ErasedView,
     ExplainView,
     KeyView,
     LaneView,
@@ -114,12 +116,22 @@ OPERATIONS: tuple[Operation[Any], ...] = (
         method="DELETE",
         path=_TENANT,
         name="delete_tenant",
-        summary="Delete a tenant: its keys stop at once, its ledger stays",
+        summary="Delete a tenant: its keys stop at once, its data is erased within the hour, its ledger stays",
         handler=admin_tenants.delete_tenant,
         input=Nothing,
         answer=Deleted,
         tagged=True,
         codes=("tenant_has_children",),
+    ),
+    Operation(
+        method="POST",
+        path=_TENANT + "/erase",
+        name="erase_tenant",
+        summary="Erase the ledgers of the deleted tenants of an id, and their names in the audit log",
+        handler=admin_erasure.erase_tenant,
+        input=Nothing,
+        answer=ErasedView,
+        codes=("tenant_not_deleted",),
     ),
     Operation(
         method="POST",

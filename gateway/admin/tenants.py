@@ -61,13 +61,17 @@ async def change_tenant(call: Call, body: TenantChange) -> TenantView:
 
 
 async def delete_tenant(call: Call, _: Nothing) -> Deleted:
-    """End a tenant and its keys; its ledger stays. Raises TenantNotFound, TenantHasChildren."""
+    """End a tenant and its keys, and have its data erased; its ledger stays.
+
+    Raises TenantNotFound, TenantHasChildren.
+    """
 
     async def delete(before: Tenant) -> None:
         note = call.note("tenant.delete", before.id, tenant_view(before), None)
         await call.parts.tenants.delete(before.id, version=before.version, note=note)
 
     await _as_seen(call, delete)
+    call.parts.erasure.wake()
     return {"id": call.path["tenant"], "deleted": True}
 
 
@@ -182,7 +186,7 @@ async def _known_quota(call: Call, tenant: Tenant) -> QuotaView | None:
 
 
 async def _quota(call: Call, tenant: Tenant) -> QuotaView:
-    standing = await call.parts.budgets.statuses(tenant.root, tenant.id)
+    standing = await call.parts.budgets.statuses(tenant.root, tenant.account)
     statuses = [status for status in standing if status.scope == "tenant"]
     statuses += await call.parts.batches.standing(tenant, None)
     shown = rate_limits.as_json(await rate_limits.with_queue(statuses, tenant.id, call.parts.fleet.waiting))

@@ -5,7 +5,7 @@ A tenant's ledger as a file, entry by entry, made as it is read: a few hundred e
 
 import csv
 import io
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta
 from zoneinfo import ZoneInfo
@@ -13,10 +13,10 @@ from zoneinfo import ZoneInfo
 import msgspec
 from starlette.responses import Response, StreamingResponse
 
-from fairlane.gateway.admin.inputs import AuditQuery, LedgerQuery, UsageQuery
+from fairlane.gateway.admin.inputs import AuditQuery, LedgerQuery, OfIncarnation, UsageQuery
 from fairlane.gateway.admin.router import HEADERS, Call
 from fairlane.gateway.admin.views import AuditView, Page, UsageView, audit_view, page, usage_view
-from fairlane.quotas import field_checks
+from fairlane.quotas import field_checks, keyspace
 from fairlane.quotas.field_checks import FieldError
 from fairlane.quotas.ledger import LedgerEntry
 from fairlane.quotas.tenants import TenantNotFound
@@ -27,23 +27,36 @@ DAYS = timedelta(days=30)
 
 async def get_usage(call: Call, query: UsageQuery) -> UsageView:
     """Usage of a tenant, of a deleted one too. Raises TenantNotFound, FieldError."""
-    tenant_id, (root, zone) = call.path["tenant"], await the_ledger(call)
+    root, zone, accounts = await the_ledger(call)
+    account = _chosen(call, query, accounts)
     last = datetime.now(zone).date() if query.last is None else _day(query.last, "to", zone)
     first = max(last, date.min + DAYS) - DAYS if query.first is None else _day(query.first, "from", zone)
     groups = [name.strip() for name in query.group_by.split(",")] if query.group_by else []
     if len(set(groups)) != len(groups):
         raise FieldError("group_by", "names a group twice")
-    report = await call.parts.ledger.usage(root, tenant_id, first, last, groups)
-    return usage_view(report, call.parts.currency)
+    report = await call.parts.ledger.usage(root, account, first, last, groups)
+    return usage_view(report, call.parts.currency, account, accounts)
 
 
-async def the_ledger(call: Call) -> tuple[str, ZoneInfo]:
-    """Root and zone of the tenant that the path names, of a deleted one too (UTC). Raises TenantNotFound."""
+async def the_ledger(call: Call) -> tuple[str, ZoneInfo, Sequence[str]]:
+    """Root and zone of the tenant that the path names, of a deleted one too (UTC), and all accounts of its id, the last
+    tenant's first. Raises TenantNotFound."""
     tenant_id = call.path["tenant"]
     root, tenant = await call.parts.tenants.root(tenant_id), await call.parts.tenants.get(tenant_id)
-    if root is None:
+    accounts = [] if root is None else await call.parts.tenants.accounts(tenant_id, root)
+    if root is None or not accounts:
         raise TenantNotFound(tenant_id)
-    return root, ZoneInfo(tenant.timezone if tenant is not None else "UTC")
+    return root, ZoneInfo(tenant.timezone if tenant is not None else "UTC"), accounts
+
+
+def _chosen(call: Call, query: OfIncarnation, accounts: Sequence[str]) -> str:
+    """The account whose ledger is asked for: the last tenant's, unless another is named. Raises TenantNotFound."""
+    if query.incarnation is None:
+        return accounts[0]
+    account = keyspace.account(call.path["tenant"], query.incarnation)
+    if account not in accounts:
+        raise TenantNotFound(account)
+    return account
 
 
 async def list_audit(call: Call, query: AuditQuery) -> Page[AuditView]:
@@ -100,7 +113,7 @@ CSV, JSON_LINES = "text/csv", "application/jsonl"
 async def export_ledger(call: Call, query: LedgerQuery) -> Response:
     """The entries from `from` to `to`, oldest first. Raises TenantNotFound, FieldError."""
     ledger, tenant = call.parts.ledger, call.path["tenant"]
-    root, zone = await the_ledger(call)
+    root, zone, accounts = await the_ledger(call)
     first_ms, last_ms = 0, await ledger.now_ms()  # what is settled from now on is not waited for
     if query.first is not None:
         first_ms = _edge_ms(query.first, "from", zone)
@@ -108,7 +121,7 @@ async def export_ledger(call: Call, query: LedgerQuery) -> Response:
         last_ms = min(last_ms, _edge_ms(query.last, "to", zone, is_end=True))
     if first_ms > last_ms:
         raise FieldError("to", "must not be before `from`, nor `from` in the future")
-    pages = ledger.pages(root, tenant, first_ms, last_ms)
+    pages = ledger.pages(root, _chosen(call, query, accounts), first_ms, last_ms)
     first_page: list[LedgerEntry] = await anext(pages, [])  # a store that is away is a 503, not half a file
     write, kind = (_csv, CSV) if query.format == "csv" else (_json_lines, JSON_LINES)
     name = f'attachment; filename="ledger-{tenant}.{query.format}"'

@@ -10,6 +10,7 @@ from typing_extensions import TypedDict  # pydantic reads its own kind only, bef
 
 from fairlane.gateway.admin.worker_costs import WorkerCosts, worker_costs
 from fairlane.gateway.batches.batch_records import StandingBatch
+from fairlane.quotas import keyspace
 from fairlane.quotas.api_keys import ApiKey, NewKey
 from fairlane.quotas.audit import AuditEntry
 from fairlane.quotas.ledger import UsageReport, UsageSums
@@ -101,6 +102,18 @@ class CreatedKeyView(KeyView):
     key: str | None
 
 
+class ErasedView(TypedDict):
+    """What was erased of deleted tenants."""
+
+    id: str
+    tenants: int
+    """Deleted tenants of this id that were erased."""
+    erased: dict[str, int]
+    """How many things of each kind this call erased; what was erased since the deletion is not counted again."""
+    complete: bool
+    """False: what was on its way when the tenant was deleted is erased within 20 minutes of that."""
+
+
 class Deleted(TypedDict):
     """What is no more."""
 
@@ -152,6 +165,10 @@ class UsageView(TypedDict):
     data: list[UsageLine]
     total: UsageLine
     currency: str
+    incarnation: str
+    """Of the tenant; empty: the first of its id."""
+    earlier: list[str]
+    """Incarnations of deleted tenants of this id whose ledger is kept, the last deleted first."""
 
 
 class PriceView(TypedDict):
@@ -387,10 +404,15 @@ def new_key_view(new: NewKey) -> NewKeyView:
     return {**key_view(new.key), "key": new.secret}
 
 
-def usage_view(report: UsageReport, currency: str) -> UsageView:
-    """A ledger's report, each group's values beside its figures."""
-    data = [usage_line(row.usage, row.group) for row in report.rows]
-    return {"data": data, "total": usage_line(report.total, {}), "currency": currency}
+def usage_view(report: UsageReport, currency: str, account: str, accounts: Sequence[str]) -> UsageView:
+    """A ledger's report, each group's values beside its figures. `accounts`: all of the tenant's id."""
+    return {
+        "data": [usage_line(row.usage, row.group) for row in report.rows],
+        "total": usage_line(report.total, {}),
+        "currency": currency,
+        "incarnation": keyspace.incarnation_of(account),
+        "earlier": [keyspace.incarnation_of(each) for each in accounts if each != account],
+    }
 
 
 def prices_view(prices: PriceList, currency: str) -> PricesView:

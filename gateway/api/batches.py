@@ -63,6 +63,7 @@ class CreateBatch:
         batch = Batch(
             id=new_id(),
             tenant=caller.tenant_id,
+            incarnation=caller.identity.tenant.incarnation,
             key_id=caller.key_id,
             endpoint=asked.endpoint,
             input_file_id=found.id,
@@ -160,7 +161,7 @@ class ListBatches:
         """One ASGI call. Raises ApiError."""
         caller: Caller = scope["state"]["caller"]
         query = read_query(BatchesQuery, scope["query_string"])
-        found = await self._records.listed(caller.root, caller.tenant_id, after=query.after, limit=query.limit + 1)
+        found = await self._records.listed(caller.root, caller.account, after=query.after, limit=query.limit + 1)
         if found is None:
             raise invalid("after", "`after` is not the id of a batch.")
         await send_json(send, page([each.shown() for each in found], query.limit), [])
@@ -201,7 +202,7 @@ class CancelBatch:
 
 async def _own(records: BatchRecords, caller: Caller, batch_id: str) -> KnownBatch:
     """A batch of the caller's tenant. Raises ApiError `not_found`, for another tenant's as well."""
-    found = await records.get(caller.root, caller.tenant_id, batch_id)
+    found = await records.get(caller.root, caller.account, batch_id)
     if found is None:
         raise not_found("batch")
     return found

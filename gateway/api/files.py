@@ -65,11 +65,11 @@ class UploadFile:
         caller: Caller = scope["state"]["caller"]
         file_id, parts = files.new_id(), self._parts
         with self._turn(caller.tenant_id):
-            await parts.records.open(caller.root, caller.tenant_id, file_id)
+            await parts.records.open(caller.root, caller.account, file_id)
             try:
                 with translated():
                     kept = await self._kept(scope, receive, caller, file_id)
-                await parts.records.keep(caller.root, caller.tenant_id, kept)
+                await parts.records.keep(caller.root, caller.account, kept)
             except (ApiError, ClientDisconnect, *STORE_ERRORS):
                 with suppress(*STORE_ERRORS):  # then it is swept
                     await drop(parts, caller.root, file_id)
@@ -141,7 +141,7 @@ class ListFiles:
         query = read_query(FilesQuery, scope["query_string"])
         found = await self._records.listed(
             caller.root,
-            caller.tenant_id,
+            caller.account,
             after=query.after,
             limit=files.MOST_LISTED + 1,
             newest_first=query.order == "desc",
@@ -174,7 +174,7 @@ class DeleteFile:
         """One ASGI call. Raises ApiError."""
         caller: Caller = scope["state"]["caller"]
         found = await own_file(self._parts.records, caller, scope["path_params"]["file"])
-        if found.id in await self._parts.batches.inputs_in_use(caller.root, caller.tenant_id):
+        if found.id in await self._parts.batches.inputs_in_use(caller.root, caller.account):
             raise invalid(FILE, "A batch that has not ended reads this file: cancel it first.")
         with translated():
             await drop(self._parts, caller.root, found.id)
@@ -213,7 +213,7 @@ class FileContent:
 
 async def own_file(records: FileRecords, caller: Caller, file_id: str) -> StoredFile:
     """A file of the caller's tenant. Raises ApiError `not_found`, for another tenant's as well."""
-    found = await records.get(caller.root, caller.tenant_id, file_id)
+    found = await records.get(caller.root, caller.account, file_id)
     if found is None:
         raise not_found("file")
     return found

@@ -60,7 +60,7 @@ class ShowLimits:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One ASGI call, inside its tenant middleware. Raises StoreUnavailable."""
         caller: Caller = scope["state"]["caller"]
-        statuses = await self._quotas.statuses(caller.root, caller.tenant_id, caller.key_id)
+        statuses = await self._quotas.statuses(caller.root, caller.account, caller.key_id)
         caller.statuses = await rate_limits.with_queue(statuses, caller.tenant_id, self._waiting)
         of_batches = await self._batches.standing(caller.identity.tenant, caller.identity.key)
         await send_json(send, rate_limits.as_json([*caller.statuses, *of_batches]), [])

@@ -47,6 +47,7 @@ def _record(caller: Caller, journal: Journal, plan: Plan, live: LiveRecord) -> R
         request_id=live.names[0],
         answer_id=live.names[1],
         tenant=caller.tenant_id,
+        incarnation=caller.identity.tenant.incarnation,
         key=caller.key_id,
         arrived_s=time.time() - live.age_ms / 1e3,
         endpoint=journal.endpoint,
@@ -85,6 +86,7 @@ def ended(recorder: RequestRecorder, caller: Caller, journal: Journal, error: Ba
         lane = journal.lane if journal.lane in set(LaneName) else ""
         refused = RefusedRequest(
             tenant=caller.tenant_id,
+            incarnation=caller.identity.tenant.incarnation,
             key=caller.key_id,
             request_id=journal.request_id,
             endpoint=journal.endpoint,

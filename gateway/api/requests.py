@@ -23,7 +23,7 @@ class ShowRequest:
         """One ASGI call, inside its tenant middleware. Raises ApiError where there is no such record, and
         StoreUnavailable."""
         caller: Caller = scope["state"]["caller"]
-        record = await self._records.find(scope["path_params"]["request"], caller.tenant_id)
+        record = await self._records.find(scope["path_params"]["request"], caller.account)
         if record is None:
             raise not_found("request")
         await send_json(send, request_detail(for_tenant(record), time.time()), [])

@@ -97,12 +97,12 @@ class Respond(Generate[ResponseRequest]):
             if previous_id is not None:
                 known["previous"] = await self._previous(caller, previous_id)
         if COMPACTION in body or COMPACTION in known.get("previous", b""):
-            known["opens"] = (await self._seals.of(caller.root, caller.tenant_id)).open
+            known["opens"] = (await self._seals.of(caller.root, caller.account)).open
         return known
 
     async def _previous(self, caller: Caller, response_id: str) -> bytes:
         """What is kept of the response that a body names. Raises ApiError where nothing is."""
-        previous = await self._kept.read(caller.root, caller.tenant_id, response_id)
+        previous = await self._kept.read(caller.root, caller.account, response_id)
         if previous is None:
             raise ApiError("No response of this id is kept.", "not_found", PARAM)
         return previous
@@ -115,7 +115,7 @@ class Respond(Generate[ResponseRequest]):
 
     async def _keep(self, answer: ResponseAnswer, caller: Caller) -> bool:
         try:
-            return await self._kept.keep(caller.root, caller.tenant_id, answer.id, kept_content(answer))
+            return await self._kept.keep(caller.root, caller.account, answer.id, kept_content(answer))
         except STORE_ERRORS:
             return False
 
@@ -128,7 +128,7 @@ class Compact(Respond):
         self._parse = parse_compaction
 
     async def _known(self, body: bytes, caller: Caller) -> dict[str, Any]:
-        seal = await self._seals.of(caller.root, caller.tenant_id)
+        seal = await self._seals.of(caller.root, caller.account)
         return {**await super()._known(body, caller), "close": seal.close, "opens": seal.open}
 
 
@@ -215,14 +215,14 @@ class ForgetResponse:
         """One ASGI call, inside its tenant middleware. Raises ApiError `not_found`. Raises StoreUnavailable."""
         caller: Caller = scope["state"]["caller"]
         response_id = scope["path_params"]["response_id"]
-        if not await self._kept.forget(caller.root, caller.tenant_id, response_id):
+        if not await self._kept.forget(caller.root, caller.account, response_id):
             raise not_found("response")
         await send_json(send, {"id": response_id, "object": "response", "deleted": True}, [])
 
 
 async def _found(kept: KeptResponses, scope: Scope) -> KeptResponse:
     caller: Caller = scope["state"]["caller"]
-    content = await kept.read(caller.root, caller.tenant_id, scope["path_params"]["response_id"])
+    content = await kept.read(caller.root, caller.account, scope["path_params"]["response_id"])
     if content is None:
         raise not_found("response")
     return await asyncio.to_thread(read_kept, content) if len(content) > LARGE_BODY_BYTES else read_kept(content)

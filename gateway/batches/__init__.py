@@ -7,6 +7,7 @@
     open_batch.py               one batch from its file to its outputs
     line_runner.py, line_call.py  its lines that are under way, each as a request like any other
     results.py                  answers: segments while it runs, two files at its end
+    erasure.py                  what is erased with a deleted tenant
     keys.py, scripts.py         Redis keys and scripts (`lua/`)
 
 The endpoints of files and batches in `gateway.api` call in, and the application, which gives the runner its endpoints.

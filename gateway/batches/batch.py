@@ -12,6 +12,8 @@ from typing import Literal
 
 import msgspec
 
+from fairlane.quotas import keyspace
+
 Ending = Literal["completed", "expired", "cancelled"]
 Status = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
 OPEN: frozenset[Status] = frozenset({"validating", "in_progress", "finalizing", "cancelling"})
@@ -31,6 +33,8 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     tenant: str
+    incarnation: str = ""
+    """Of the tenant."""
     key_id: str
     """Of the API key that made it, whose limits and scopes its lines keep to."""
     endpoint: str
@@ -62,6 +66,11 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     error_file_id: str | None = None
     traceparent: str = ""
     """Of the request that made it, which its lines' traces name; empty: that one was not traced."""
+
+    @property
+    def account(self) -> str:
+        """The tenant's, under which the store lists it."""
+        return keyspace.account(self.tenant, self.incarnation)
 
     @property
     def once_until_ms(self) -> int:

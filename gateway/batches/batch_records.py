@@ -93,7 +93,7 @@ class BatchRecords:
             "batch_create",
             root,
             batch.id,
-            batch.tenant,
+            batch.account,
             batch.key_id,
             doc,
             now_ms,
@@ -108,19 +108,19 @@ class BatchRecords:
         await self._enlist(root, now_ms)
         return None
 
-    async def get(self, root: str, tenant: str, batch_id: str) -> KnownBatch | None:
-        """A tenant's own batch; None where it is not there or another's."""
+    async def get(self, root: str, account: str, batch_id: str) -> KnownBatch | None:
+        """A batch of a tenant's account; None where it is not there or another's."""
         if _ID.fullmatch(batch_id) is None:
             return None
         place = f"{keys.of_root(root)}batch:{batch_id}"
         owner, doc, cancelling = await scripts.call(self._client, "HMGET", place, "tenant", "doc", "cancelling")
-        if owner is None or owner.decode() != tenant:
+        if owner is None or owner.decode() != account:
             return None
         return _known(doc, cancelling)
 
-    async def listed(self, root: str, tenant: str, *, after: str, limit: int) -> list[KnownBatch] | None:
+    async def listed(self, root: str, account: str, *, after: str, limit: int) -> list[KnownBatch] | None:
         """At most so many, the newest first; None where the one to begin after is not known."""
-        found = await self._run("documents", root, tenant, "batch", after, limit, 1)
+        found = await self._run("documents", root, account, "batch", after, limit, 1)
         return None if found is None else [_known(*each) for each in zip(found[::2], found[1::2], strict=True)]
 
     async def cancel(self, root: str, batch_id: str) -> int | None:
@@ -139,7 +139,7 @@ class BatchRecords:
         found = list[LimitStatus]()
         shadow = BATCH_LIMIT in tenant.shadow
         levels: list[tuple[Scope, str, Limits, bool]] = [
-            ("tenant", keyspace.tenant_level(tenant.id), tenant.limits, shadow)
+            ("tenant", keyspace.tenant_level(tenant.account), tenant.limits, shadow)
         ]
         if key is not None:
             levels.append(("key", keyspace.key_level(key.id), key.limits, False))
@@ -168,9 +168,9 @@ class BatchRecords:
             for doc, cancelling, owner, tokens in parts
         ]
 
-    async def inputs_in_use(self, root: str, tenant: str) -> set[str]:
+    async def inputs_in_use(self, root: str, account: str) -> set[str]:
         """Files that a tenant's open batches read."""
-        found = [await self.get(root, tenant, batch) for batch in await self.enqueued(root, f"tenant:{tenant}")]
+        found = [await self.get(root, account, batch) for batch in await self.enqueued(root, f"tenant:{account}")]
         return {each.batch.input_file_id for each in found if each is not None and each.batch.status in OPEN}
 
     async def roots(self) -> list[str]:

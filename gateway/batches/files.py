@@ -92,42 +92,42 @@ class FileRecords:
         self._client = client
         self._limits = limits
 
-    async def open(self, root: str, tenant: str, file_id: str) -> None:
+    async def open(self, root: str, account: str, file_id: str) -> None:
         """Make room for a file that is about to come. Raises ApiError where the tenant has too much already."""
         now_ms = round(time.time() * 1e3)
         await scripts.call(self._client, "ZADD", keys.FILE_ROOTS, now_ms, root)
         most = self._limits.most_files, self._limits.most_bytes
         ends_ms = now_ms + PENDING_S * 1_000
-        how, *rest = await self._run("file_open", root, tenant, file_id, now_ms, ends_ms, *most)
+        how, *rest = await self._run("file_open", root, account, file_id, now_ms, ends_ms, *most)
         if how != b"ok":
             raise self._full(how, rest[0], 1)
 
-    async def keep(self, root: str, tenant: str, kept: StoredFile) -> None:
+    async def keep(self, root: str, account: str, kept: StoredFile) -> None:
         """It has come. Raises ApiError where it is too much, or took too long."""
         doc = msgspec.json.encode(kept)
         ends_ms, most = kept.expires_at * 1_000, self._limits.most_bytes
-        how, *rest = await self._run("file_keep", root, tenant, kept.id, doc, kept.bytes, ends_ms, most)
+        how, *rest = await self._run("file_keep", root, account, kept.id, doc, kept.bytes, ends_ms, most)
         if how == b"gone":
             raise ApiError("The file took too long to come.", "request_timeout")
         if how != b"ok":
             raise self._full(how, rest[0], kept.bytes)
 
-    async def get(self, root: str, tenant: str, file_id: str) -> StoredFile | None:
-        """A tenant's own file; None where it is not there, another's, or has expired."""
+    async def get(self, root: str, account: str, file_id: str) -> StoredFile | None:
+        """A file of a tenant's account; None where it is not there, another's, or has expired."""
         if not is_id(file_id):
             return None
         place = f"{keys.of_root(root)}file:{file_id}"
         owner, doc = await scripts.call(self._client, "HMGET", place, "tenant", "doc")
-        if owner is None or doc is None or owner.decode() != tenant:
+        if owner is None or doc is None or owner.decode() != account:
             return None
         return _unexpired(msgspec.json.decode(doc, type=StoredFile))
 
     async def listed(
-        self, root: str, tenant: str, *, after: str, limit: int, newest_first: bool
+        self, root: str, account: str, *, after: str, limit: int, newest_first: bool
     ) -> list[StoredFile] | None:
         """At most so many in their order; None where the one to begin after is not known."""
         order = int(newest_first)
-        found = await self._run("documents", root, tenant, "file", after, limit, order)
+        found = await self._run("documents", root, account, "file", after, limit, order)
         if found is None:
             return None
         kept = [_unexpired(msgspec.json.decode(doc, type=StoredFile)) for doc in found[::2] if doc is not None]

@@ -1,6 +1,7 @@
 """Redis keys of files and batches: the legend, and the only place where names are built.
 
-All of one root organisation stands under one hash tag, its budgets' own, so that one script sees it whole:
+All of one root organisation stands under one hash tag, its budgets' own, so that one script sees it whole. T is a
+tenant's account (quotas/keyspace.py):
 
     fl:batches:{R}:             prefix of the root R, given to every script, which appends:
         file:<F>        hash    tenant, bytes, doc (JSON of a StoredFile; none while it is still coming)

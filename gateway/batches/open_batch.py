@@ -77,14 +77,24 @@ class OpenBatch:
         try:
             await self._advance()
         except LeaseLost:
-            log.warning("batch %s is run by another gateway now", self._batch.id)
+            await self._left_to_others()
         except asyncio.CancelledError:
             if not self._is_lost:
                 raise
-            log.warning("batch %s is run by another gateway now", self._batch.id)
+            await self._left_to_others()
         finally:
             renewing.cancel()
             await asyncio.gather(renewing, return_exceptions=True)
+
+    async def _left_to_others(self) -> None:
+        """Another gateway runs the batch; or it was erased with its tenant: then erase what was written of it since."""
+        parts, batch = self._parts, self._batch
+        log.warning("batch %s is run by another gateway now, or was erased", batch.id)
+        with suppress(*STORE_ERRORS):
+            if await parts.records.get(self._taken.root, batch.account, batch.id) is None:
+                await self._segments.delete()
+                for kind in (OUTPUT, ERRORS):
+                    await parts.storage.delete(files.contents(results.output_id(batch.id, kind)))
 
     async def _advance(self) -> None:
         """From wherever it stands to its end."""
@@ -147,7 +157,7 @@ class OpenBatch:
         batch, parts = self._batch, self._parts
         if batch.status != "validating":
             return []
-        found = await _persist(lambda: parts.files.get(self._taken.root, batch.tenant, batch.input_file_id))
+        found = await _persist(lambda: parts.files.get(self._taken.root, batch.account, batch.input_file_id))
         if found is None:
             return [_INPUT_GONE]
         if not found.lines:

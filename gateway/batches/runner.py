@@ -225,11 +225,11 @@ class BatchRunner:
     async def _identity(self, batch: Batch) -> Identity | None:
         """Whose batch it is, as of the last TRUSTED_S; None: its key is no more. Raises ApiError `tenant_deleted`,
         StoreUnavailable."""
-        who, now_s = (batch.tenant, batch.key_id), time.monotonic()
+        who, now_s = (batch.account, batch.key_id), time.monotonic()
         seen_s, known = self._identities.get(who, (0.0, None))
         if known is None or now_s - seen_s > TRUSTED_S:
             tenant = await self._tenants.get(batch.tenant)
-            if tenant is None:
+            if tenant is None or tenant.incarnation != batch.incarnation:
                 raise tenant_deleted()
             key = await self._keys.get(tenant, batch.key_id)
             is_open = key is not None and await self._keys.is_open(key)

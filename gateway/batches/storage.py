@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 READ_BYTES = 256 * 1024
 """How much of an object is read at a time."""
 PARTIAL = ".partial"
-FORGOTTEN_S = 6 * 3_600.0
-"""What nobody has written to for so long is nobody's any more."""
+FORGOTTEN_S = 1_800.0
+"""A draft that was not written to for so long belongs to a process that is gone. Well below an hour, in which what a
+deleted tenant was sending has to be erased."""
 
 
 class NotStored(Exception):

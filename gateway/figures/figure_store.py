@@ -1,5 +1,6 @@
 """The figures of all gateways in the store: what each told lately, and the rings of history."""
 
+import asyncio
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 from redis.asyncio import Redis
 
-from fairlane.gateway.figures.sums import Sums, merged
+from fairlane.gateway.figures.sums import OTHERS, Sums, merged
 from fairlane.store.scripts import Script, read_scripts
 
 PREFIX = "fl:{figures}:"
@@ -20,6 +21,8 @@ SLOTS_KEPT = 60
 """What was told this many slots ago is merged, or lost."""
 MERGER_MS = 15_000
 """A gateway that merges and is killed is replaced after that."""
+ERASED_AT_ONCE = 64
+"""Steps that an erasure reads at a time."""
 LATE_SLOTS = 2
 """A slot is merged when this many have begun after it: by then every gateway has told what it counted."""
 
@@ -114,6 +117,25 @@ class FigureStore:
         for finer, ring in pairwise(RINGS):
             last = await self._coarsen(finer, ring, last, marks.get(ring.step_s))
 
+    async def erase(self, tenant: str, first_s: float, last_s: float) -> int:
+        """Count a deleted tenant among the others, in all steps from one time to another; in how many it was named.
+
+        The sums stay. A tenant that has the id since keeps its name in the steps after that.
+        """
+        erased = 0
+        for ring in RINGS:
+            last = int(last_s // ring.step_s)
+            first = max(int(first_s // ring.step_s), last - ring.steps + 1)
+            for start in range(first, last + 1, ERASED_AT_ONCE):
+                wanted = range(start, min(start + ERASED_AT_ONCE, last + 1))
+                command = ("HMGET", ring.key, *(number % ring.steps for number in wanted))
+                blobs = await self._client.execute_command(*command)  # type: ignore[no-untyped-call]
+                fields = await asyncio.to_thread(_renamed, blobs, tenant, ring, wanted)
+                if fields:
+                    await self._client.execute_command("HSET", ring.key, *fields)  # type: ignore[no-untyped-call]
+                erased += len(fields) // 2
+        return erased
+
     async def _coarsen(self, finer: Ring, ring: Ring, finer_last: int, mark: int | None) -> int:
         """Merge the steps of a finer ring that are whole in this one; the last of them."""
         ratio = ring.step_s // finer.step_s
@@ -135,6 +157,18 @@ class FigureStore:
     async def _hash(self, key: str) -> dict[bytes, bytes]:
         found = await self._client.execute_command("HGETALL", key)  # type: ignore[no-untyped-call]
         return dict(found)
+
+
+def _renamed(blobs: Sequence[bytes | None], tenant: str, ring: Ring, wanted: range) -> list[bytes | int]:
+    """Places and contents of the steps that name a tenant, without its name."""
+    fields: list[bytes | int] = []
+    for blob in blobs:
+        step = None if blob is None else _decoded(blob)
+        if step is None or step.number not in wanted or tenant not in step.sums.tenants:
+            continue
+        others = Sums(tenants={OTHERS: step.sums.tenants.pop(tenant)})
+        fields += [step.number % ring.steps, zlib.compress(_encode((step.number, merged([step.sums, others]))), 1)]
+    return fields
 
 
 def _decoded(blob: bytes) -> Step:

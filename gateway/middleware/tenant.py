@@ -238,7 +238,7 @@ class TenantMiddleware:
         caller.statuses = ()
         if not self._availability.is_away:
             with suppress(*STORE_ERRORS):
-                caller.statuses = await self._quotas.statuses(caller.root, caller.tenant_id, caller.key_id)
+                caller.statuses = await self._quotas.statuses(caller.root, caller.account, caller.key_id)
         return caller.statuses
 
     def _record(self, journal: Journal, span: Span, now_s: float) -> None:

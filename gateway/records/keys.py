@@ -5,8 +5,8 @@ All stand under one hash tag, so that one script sees them whole, on a Cluster t
     fl:records:{requests}:      prefix, given to every script, which appends:
         docs            hash    id → length of its other names, `:`, these names with a NUL behind each, and the record
                                 (msgpack of a RequestRecord) of a request that has ended
-        names           hash    other name → id, as long as its document stands. Names: `T/<tenant>/<request id>`,
-                                `T/<tenant>/<answer's id>`, `R/<request id>`, `R/<answer's id>`; each means the newest
+        names           hash    other name → id, as long as its document stands. Names: `T/<account>/<request id>`,
+                                `T/<account>/<answer's id>`, `R/<request id>`, `R/<answer's id>`; each means the newest
         ends            zset    ids by when the request ended, epoch ms: the ring
         plain           zset    the same, of those without anything special about them, which make room first
         gateways        zset    gateways that have requests which run, by when that was last said, ms of the store
@@ -18,14 +18,14 @@ PREFIX = "fl:records:{requests}:"
 """What every key begins with, and the one key that scripts are given."""
 
 
-def names_of(tenant: str, *others: str) -> list[str]:
+def names_of(account: str, *others: str) -> list[str]:
     """Under which a record is found beside its id: for its tenant, and for operators. `others`: empty ones are none."""
-    return [name for other in others if other for name in (of_tenant(tenant, other), of_anybody(other))]
+    return [name for other in others if other for name in (of_tenant(account, other), of_anybody(other))]
 
 
-def of_tenant(tenant: str, other: str) -> str:
-    """A name for the tenant alone. Neither part holds what would make it another's: a tenant's id has no slash."""
-    return f"T/{tenant}/{other}"
+def of_tenant(account: str, other: str) -> str:
+    """A name for the tenant of an account alone. Neither part can make it another's: an account has no slash."""
+    return f"T/{account}/{other}"
 
 
 def of_anybody(other: str) -> str:

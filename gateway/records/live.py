@@ -70,6 +70,7 @@ class LiveRecord:
         "_stalls",
         "_starts",
         "_workers",
+        "account",
         "due_ms",
         "has_news",
         "id",
@@ -78,7 +79,6 @@ class LiveRecord:
         "paused",
         "preempted",
         "taken",
-        "tenant",
         "time",
         "written_s",
     )
@@ -96,7 +96,7 @@ class LiveRecord:
         """`make`: who asked for what, as the record begins. `names`: `x-request-id`, and the answer's id, empty where
         that holds the request's. `due_ms`: when its first token is. `arrived_s` and `clock`: of the event loop."""
         self.id = request.id
-        self.tenant = request.ask.tenant
+        self.account = request.ask.account
         self.names = names
         self.due_ms = due_ms
         self.preempted = self.paused = self.moved = 0

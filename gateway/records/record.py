@@ -10,6 +10,7 @@ from typing import Literal
 import msgspec
 
 from fairlane.gateway.records.time_account import TimeParts
+from fairlane.quotas import keyspace
 
 State = Literal["queued", "running", "preempted", "paused", "lost", "ended"]
 """`lost`: its gateway has gone silent, and nobody has settled it yet."""
@@ -56,6 +57,8 @@ class RequestRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     id: str
     request_id: str
     tenant: str
+    incarnation: str = ""
+    """Of the tenant."""
     key: str
     arrived_s: float
     """Unix seconds."""
@@ -117,6 +120,11 @@ class RequestRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     preemptions: list[RecordedPreemption] = []
     left_out: int = 0
     """Events and preemptions that are not kept."""
+
+    @property
+    def account(self) -> str:
+        """The tenant's, by which it finds the record."""
+        return keyspace.account(self.tenant, self.incarnation)
 
     @property
     def ended_ms(self) -> int:

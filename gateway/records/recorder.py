@@ -71,6 +71,8 @@ class RefusedRequest:
     model: str = ""
     prompt_tokens: int = 0
     trace_id: str = ""
+    incarnation: str = ""
+    """Of the tenant."""
 
 
 @dataclass(slots=True)
@@ -153,6 +155,7 @@ class RequestRecorder:
             id=random_id(),
             request_id=refused.request_id,
             tenant=tenant,
+            incarnation=refused.incarnation,
             key=refused.key,
             arrived_s=self._wall_clock() - took_s,
             endpoint=refused.endpoint,
@@ -175,17 +178,17 @@ class RequestRecorder:
         if place is not None:
             lot.put(place, EndedRecord(record, is_special))
 
-    def local(self, name: str, tenant: str | None = None) -> RequestRecord | None:
-        """A record that this gateway has and the store may not have yet: by its id or, for the tenant if one is named,
-        by the request's or the answer's id."""
+    def local(self, name: str, account: str | None = None) -> RequestRecord | None:
+        """A record that this gateway has and the store may not have yet: by its id or, for the tenant of an account if
+        one is named, by the request's or the answer's id."""
         for live in reversed(self._live.values()):
-            if (name == live.id or name in live.names) and tenant in (None, live.tenant):
+            if (name == live.id or name in live.names) and account in (None, live.account):
                 return self._told(live)
         for ended in (self._plain.kept, self._special.kept, self._unwritten):
             for one in reversed(ended):
                 record = one.record
                 is_meant = name == record.id or name in (record.request_id, record.answer_id)
-                if is_meant and tenant in (None, record.tenant):
+                if is_meant and account in (None, record.account):
                     return record
         return None
 
@@ -208,6 +211,7 @@ class RequestRecorder:
                 id=lapsed.reservation_id,
                 request_id="",
                 tenant=lapsed.tenant,
+                incarnation=lapsed.incarnation,
                 key="",
                 arrived_s=self._wall_clock(),
                 model=lapsed.model,

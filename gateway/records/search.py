@@ -83,21 +83,21 @@ class Records:
         self._recorder = recorder
         self._one_at_a_time = asyncio.Lock()
 
-    async def find(self, given: str, tenant: str | None = None) -> RequestRecord | None:
+    async def find(self, given: str, account: str | None = None) -> RequestRecord | None:
         """The record that a caller means by an id: its own, as it is or within an answer's or a job's, or another name
-        of it. `tenant`: only one of this tenant's."""
+        of it. `account`: only one of the tenant's of this account."""
         if not given:
             return None
         own = _OWN_ID.fullmatch(given)
         ids = [own["id"]] if own else []
         for name in [*ids, given]:
-            record = self._recorder.local(name, tenant)
+            record = self._recorder.local(name, account)
             if record is not None:
                 return record
-        other = keys.of_anybody(given) if tenant is None else keys.of_tenant(tenant, given)
+        other = keys.of_anybody(given) if account is None else keys.of_tenant(account, given)
         for name in [*ids, other]:
             record = await self._store.find(name)
-            if record is not None and tenant in (None, record.tenant):
+            if record is not None and account in (None, record.account):
                 return record
         return None
 

@@ -20,6 +20,7 @@ LOST_MS = 15_000
 """A gateway that was silent for so long is gone, as far as its records go."""
 PLAIN_SHARE = 0.25
 """Of the ring: while records without anything special hold more, they make room first; else the oldest of all does."""
+ERASED_AT_ONCE = 64
 PAGE = 256
 """Records of ended requests that are read at once."""
 
@@ -77,6 +78,21 @@ class RecordStore:
             found += [record for doc in told[1:] if (record := _as_told(doc, int(told[0]), gateway.decode()))]
         return found
 
+    async def erase(self, account: str) -> int:
+        """Forget the ended requests of a deleted tenant, a part of the ring at a time; how many. What still runs
+        is forgotten by its gateway."""
+        erased, cursor = 0, "0"
+        while True:
+            reply = await self._call("HSCAN", f"{keys.PREFIX}docs", cursor, "COUNT", ERASED_AT_ONCE)
+            cursor, stored = str(int(reply[0])), reply[1]
+            docs = stored.items() if isinstance(stored, dict) else zip(stored[::2], stored[1::2], strict=True)
+            found = [name for name, doc in docs if (record := _stored(doc)) is not None and record.account == account]
+            if found:
+                await self._run("records_erase", *found)
+                erased += len(found)
+            if cursor == "0":
+                return erased
+
     async def leave(self) -> None:
         """This gateway has ended, and all its requests with it."""
         await self._run("records_left", self._gateway_id)
@@ -109,7 +125,7 @@ class RecordStore:
 
 def packed_names(record: RequestRecord) -> str:
     """A record's other names, with a NUL behind each."""
-    return "".join(f"{name}\0" for name in keys.names_of(record.tenant, record.request_id, record.answer_id))
+    return "".join(f"{name}\0" for name in keys.names_of(record.account, record.request_id, record.answer_id))
 
 
 def _as_told(doc: bytes, silent_ms: int, gateway_id: str) -> RequestRecord | None:
@@ -120,6 +136,12 @@ def _as_told(doc: bytes, silent_ms: int, gateway_id: str) -> RequestRecord | Non
         if silent_ms > LOST_MS:
             record.state = "lost"
     return record
+
+
+def _stored(doc: bytes) -> RequestRecord | None:
+    """A record as the ring has it, behind its packed names."""
+    length, _, rest = doc.partition(b":")
+    return _read(rest[int(length) :]) if length.isdigit() else None
 
 
 def _read(doc: bytes) -> RequestRecord | None:

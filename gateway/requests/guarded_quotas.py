@@ -115,7 +115,7 @@ class LocalShare:
     async def prepare(self, ask: Ask) -> None:
         """Let the twin know all that counts a request. Raises StoreUnavailable where it may not be admitted unasked."""
         own = self._tenant(ask.tenant)
-        chain = [own, *(self._tenant(parent) for parent in own.parents)]
+        chain = [own, *(self._tenant(parent) for parent in own.above)]
         key = self.known.get(("key", ask.key_id)) if ask.key_id else None
         if ask.key_id and key is None:
             raise StoreUnavailable("nothing is known of the key")
@@ -188,7 +188,7 @@ def _memory_tenant(tenant: Tenant) -> MemoryTenant:
         timezone=tenant.timezone,
         shadow=frozenset(tenant.shadow),
         barred="suspended" if tenant.state == "suspended" else None,
-        parents=tenant.parents,
+        parents=tenant.above,
     )
 
 
@@ -308,10 +308,10 @@ class GuardedQuotas:
         return await self._store.expired(limit)
 
     async def statuses(
-        self, root: str, tenant: str, key_id: str | None = None, *, model: str = "", lane: str = ""
+        self, root: str, account: str, key_id: str | None = None, *, model: str = "", lane: str = ""
     ) -> list[LimitStatus]:
         """Every limit that is set: see QuotaStore."""
-        return await self._store.statuses(root, tenant, key_id, model=model, lane=lane)
+        return await self._store.statuses(root, account, key_id, model=model, lane=lane)
 
     async def _admit(self, ask: Ask, error: StoreUnavailable) -> Reservation:
         """By this gateway's share. Raises the store's error where the limits do not allow that."""
@@ -384,19 +384,19 @@ class GuardedQuotas:
             self._seen.pop((ask.tenant, ask.key_id), None)
             self._forget(ask.tenant, ask.key_id)
             return
-        statuses = await self._store.statuses(ask.root, tenant.id, ask.key_id)
+        statuses = await self._store.statuses(ask.root, tenant.account, ask.key_id)
         by = {
-            (model, lane): await self._store.statuses(ask.root, tenant.id, model=model, lane=lane)
+            (model, lane): await self._store.statuses(ask.root, tenant.account, model=model, lane=lane)
             for model, lane in long_by(tenant)
         }
         found = {("tenant", tenant.id): Known.now(tenant, statuses, now_s, by)}
         key = await self._find_key(tenant, ask.key_id) if ask.key_id else None
         if key is not None:
             found["key", key.id] = Known.now(key, statuses, now_s)
-        for above in tenant.parents:
+        for above in tenant.above:
             parent = await self._find_tenant(above)
             if parent is not None:
-                found["tenant", above] = Known.now(parent, await self._store.statuses(ask.root, above), now_s)
+                found["tenant", above] = Known.now(parent, await self._store.statuses(ask.root, parent.account), now_s)
         self._share.known.update(found)
 
     def _now_ms(self) -> int:

@@ -131,13 +131,13 @@ class Reaper:
         """End the jobs of tenants that were suspended or deleted, or are below one that was."""
         jobs, failures = list(self._dispatcher.jobs.values()), StoreFailures()
         known = await self._look_up({job.request.ask.tenant for job in jobs}, failures)
-        above = {name for tenant in known.values() if tenant is not None for name in tenant.parents}
+        above = {name for tenant in known.values() if tenant is not None for name in tenant.above}
         known |= await self._look_up(above - known.keys(), failures)
         for job in jobs:
             if job.request.ask.tenant not in known:
                 continue
             tenant = known[job.request.ask.tenant]
-            parents = tenant.parents if tenant else ()
+            parents = tenant.above if tenant else ()
             error = _refusal(job.request, tenant, [known[name] for name in parents if name in known])
             if error is not None and not job.settled:
                 job.fail(error)

@@ -30,6 +30,7 @@ from fairlane.gateway.requests.settlement import Settlements, outcome_of
 from fairlane.quotas.limits import OUTPUT_LIMITS, RULES, LimitStatus, Prices
 from fairlane.quotas.store import AccessDenied, Ask, Denied, Once, QuotaStore, Reservation
 from fairlane.quotas.tenants import Tenant
+from fairlane.scheduler.planner.kv.prefix_reuse import salted_group
 from fairlane.scheduler.protocol.messages import Job, Outcome
 from fairlane.scheduler.queue.homes import prefix_keys
 from fairlane.scheduler.queue.types import LaneFull, TenantQueueFull, Unattainable
@@ -96,6 +97,7 @@ class Submitter:
             reservation_id=plan.ids[0],
             root=caller.root,
             tenant=caller.tenant_id,
+            incarnation=caller.identity.tenant.incarnation,
             key_id=caller.key_id,
             model=plan.model.name,
             lane=asked[0].lane,
@@ -298,8 +300,7 @@ def _share_group(tenant: Tenant, salt: str) -> str:
     """Among whom cached prompts are shared: the tenant's group, or those in it that know the salt."""
     if not salt:
         return tenant.share_group
-    whose = ("group", tenant.share_group) if tenant.share_group else ("tenant", tenant.id, tenant.created_at)
-    return hashlib.sha256(repr((whose, salt)).encode()).hexdigest()
+    return salted_group(tenant.id, tenant.created_at, tenant.share_group, salt)
 
 
 def _print_of(prompt: Tokens) -> str:

@@ -5,11 +5,14 @@
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 tenant, 2 public id
 -- Returns  {now ms, {tenant document, state, version}, {key document, state, expires at ms or '', used at ms, version}};
---          nil parts where there is none
+--          nil parts where there is none, or the key is not of the tenant that has the id now
 local USED_EVERY_MS = 60000
 local record, now = KEYS[1] .. 'key:' .. ARGV[2], now_ms()
-local tenant = redis.call('HMGET', KEYS[1] .. 'tenant:' .. ARGV[1], 'doc', 'state', 'version')
-local key = redis.call('HMGET', record, 'doc', 'state', 'expires_ms', 'used_ms', 'version')
+local tenant = redis.call('HMGET', KEYS[1] .. 'tenant:' .. ARGV[1], 'doc', 'state', 'version', 'incarnation')
+local incarnation = table.remove(tenant) or ''
+local key = redis.call('HMGET', record, 'doc', 'state', 'expires_ms', 'used_ms', 'version', 'tenant')
+local owner = table.remove(key)
+if owner ~= (incarnation == '' and ARGV[1] or ARGV[1] .. '~' .. incarnation) then return {now, {false, false, false}, {false}} end
 local expires, used = tonumber(key[3]), tonumber(key[4])
 local works = key[2] == 'active' and not (expires and expires <= now)
 if works and not (used and used <= now and now - used < USED_EVERY_MS) then
@@ -21,13 +24,12 @@ return {now, tenant, key}
 -- name: key_put
 -- Adds a key to a tenant; one that is to take the place of another has that end too. Called by KeyStore.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
--- ARGV     1 tenant, 2 public id, 3 created at ms, 4 expires at ms or '', 5 document, 6 card, 7 public id of the old key
+-- ARGV     1 account, 2 public id, 3 created at ms, 4 expires at ms or '', 5 document, 6 card, 7 public id of the old key
 --          or '', 8 its version that is expected, 9 when it ends at the latest, ms, 10 entry of the audit log
 -- Returns  1, or having written nothing: 0 where there is no such tenant, -1 where the old key was changed or ended since,
 --          -2 where there is a key of this id, a revoked one too
 local prefix, tenant, id, old = KEYS[1], ARGV[1], ARGV[2], ARGV[7]
-local state = redis.call('HGET', prefix .. 'tenant:' .. tenant, 'state')
-if not state or state == 'deleted' then return 0 end
+if not is_alive(prefix, tenant) then return 0 end
 if redis.call('EXISTS', prefix .. 'key:' .. id) == 1 then return -2 end
 if old ~= '' then
   local found = redis.call('HMGET', prefix .. 'key:' .. old, 'tenant', 'state', 'version', 'expires_ms')
@@ -43,7 +45,7 @@ return changed(1)
 -- name: key_change
 -- Changes a key that is not revoked, if it still is of the version that the writer saw. Called by KeyStore.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
--- ARGV     1 tenant, 2 public id, 3 version that is expected, 4 document, 5 expires at ms or '', 6 card, 7 entry of
+-- ARGV     1 account, 2 public id, 3 version that is expected, 4 document, 5 expires at ms or '', 6 card, 7 entry of
 --          the audit log
 -- Returns  1, or having written nothing: 0 where it is another's, revoked or unknown, -1 where it was changed since
 local prefix, id = KEYS[1], ARGV[2]
@@ -57,7 +59,7 @@ return changed(1)
 -- name: key_end
 -- Revokes a key; again is no change. Called by KeyStore.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
--- ARGV     1 tenant, 2 public id, 3 entry of the audit log
+-- ARGV     1 account, 2 public id, 3 entry of the audit log
 -- Returns  {document, state, expires at ms or '', used at ms or nil, version} as they are now, or false where the tenant
 --          has no such key
 local prefix, id = KEYS[1], ARGV[2]

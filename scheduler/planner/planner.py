@@ -15,7 +15,7 @@ from fairlane.scheduler.planner.kv.block_map import block_map, held_by_tenant
 from fairlane.scheduler.planner.kv.blocks import BlockPool
 from fairlane.scheduler.planner.kv.host_claims import HostClaims
 from fairlane.scheduler.planner.kv.prefix_cache import PrefixCache
-from fairlane.scheduler.planner.kv.prefix_reuse import Prefixes
+from fairlane.scheduler.planner.kv.prefix_reuse import Prefixes, scopes_of
 from fairlane.scheduler.planner.ordering import DECODE_WEIGHT, STEP_WINDOW
 from fairlane.scheduler.planner.placement import Placement
 from fairlane.scheduler.planner.preemption import lost
@@ -167,6 +167,11 @@ class Planner:
         group = self._groups.get(job_id)
         if group is not None:
             self._release(group)
+
+    def forget_prompts(self, tenant: str, tenant_since: float, share_group: str) -> int:
+        """Evict what is cached of a tenant's prompts, of its share group everything; how many blocks."""
+        self.land()
+        return self._pool.forget(scopes_of(tenant, tenant_since, share_group))
 
     def preempt(self, seq_id: SeqId, mode: YieldMode, blocks: int | None = None) -> None:
         """Make a sequence yield its last `blocks`, all by default, in the next plan, if it holds any then and, for a

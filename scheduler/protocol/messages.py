@@ -297,7 +297,15 @@ class Undrain(msgspec.Struct, frozen=True, kw_only=True, tag="undrain"):
     """Take jobs again."""
 
 
-Control = Cancel | Grant | Drain | Undrain | WatchBlocks
+class ForgetPrompts(msgspec.Struct, frozen=True, kw_only=True, tag="forget_prompts"):
+    """Evict what is cached of a deleted tenant's prompts. Of its share group everything is, whoever's it was."""
+
+    tenant: str
+    tenant_since: float
+    share_group: str = ""
+
+
+Control = Cancel | Grant | Drain | Undrain | WatchBlocks | ForgetPrompts
 
 
 # What a worker says about itself.

@@ -150,6 +150,16 @@ class RedisQueue:
         for chunk in chunks(job_ids):
             await self._call("forget", *chunk)
 
+    async def erase(self, tenant: str, deleted_ms: int, *, events_until_ms: int = 0) -> int:
+        """Drop the records of a deleted tenant's ended jobs, and all events up to a time, which gateways have read; 0:
+        none. Returns how many records."""
+        cursor, dropped = "0", 0
+        while True:
+            reply = await self._call("erase", cursor, tenant, deleted_ms, events_until_ms)
+            cursor, dropped = reply[0].decode(), dropped + int(reply[1])
+            if cursor == "0":
+                return dropped
+
     async def keep(self, until_ms: Mapping[str, int]) -> None:
         """Keep the records of jobs that have ended until these times, epoch ms by the store's clock, at the longest."""
         for chunk in chunks(until_ms.items()):

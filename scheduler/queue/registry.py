@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import msgspec
 
 from fairlane.scheduler.protocol.block_map import BlockMap, WatchBlocks
-from fairlane.scheduler.protocol.messages import Control, Drain, ModelCard, Undrain, WorkerStatus, encode
+from fairlane.scheduler.protocol.messages import Control, Drain, ForgetPrompts, ModelCard, Undrain, WorkerStatus, encode
 from fairlane.scheduler.queue.keys import STREAM_LENGTH, control_stream
 from fairlane.scheduler.queue.types import RECORD_TTL_MS
 
@@ -155,6 +155,14 @@ class RedisRegistry:
     async def undrain(self, worker_id: str) -> bool:
         """Tell a worker to take jobs again; False where none of this name is alive."""
         return await self._tell(worker_id, Undrain())
+
+    async def forget_prompts(self, tenant: str, tenant_since: float, share_group: str) -> int:
+        """Have every worker evict what it has cached of a deleted tenant's prompts; how many workers were told."""
+        message = ForgetPrompts(tenant=tenant, tenant_since=tenant_since, share_group=share_group)
+        workers = await self.workers()
+        for worker in workers:
+            await self._say(worker.queue, worker.worker_id, message)
+        return len(workers)
 
     async def watch_blocks(self, queue: str, worker_id: str, for_ms: int) -> None:
         """Have a worker of a queue tell its block map about each second, for so long."""

@@ -46,6 +46,18 @@ def test_a_tenant_is_made_shown_changed_and_deleted(command: Command) -> None:
     assert command.json("tenants", "list", "--json") == []
 
 
+def test_a_deleted_tenants_ledger_is_erased_for_good(command: Command) -> None:
+    command.ok("tenants", "create", "acme")
+    assert "tenant_not_deleted" in command.fails("tenants", "erase", "acme", "--yes")
+    command.ok("tenants", "delete", "acme", "--yes")
+    assert "requests" in command.ok("usage", "acme")
+
+    told = command.ok("tenants", "erase", "acme", "--yes")
+
+    assert "ledger entries" in told
+    assert "audit entries" in told
+
+
 def test_a_tenant_is_made_below_another_with_limits_of_a_model(command: Command) -> None:
     command.ok("tenants", "create", "acme")
     by = ("--limit-by", "model=tiny,lane=latency,tokens_per_minute=5", "--limit-by", "lane=throughput,tokens_per_day=7")

@@ -20,6 +20,7 @@ CONTRACT: dict[int, set[Code]] = {
     },
     401: {
         "invalid_api_key",
+        "tenant_deleted",
         "invalid_token",
         "token_expired",
         "token_not_yet_valid",
@@ -40,7 +41,7 @@ CONTRACT: dict[int, set[Code]] = {
     404: {"model_not_found", "not_found"},
     405: {"method_not_allowed"},
     408: {"request_timeout"},
-    409: {"idempotency_conflict", "already_exists", "tenant_has_children"},
+    409: {"idempotency_conflict", "already_exists", "tenant_has_children", "tenant_not_deleted"},
     412: {"precondition_failed"},
     413: {"request_too_large"},
     426: {"websocket_not_supported"},

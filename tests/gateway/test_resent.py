@@ -4,6 +4,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import date
+from pathlib import Path
 
 import pytest
 import redis.asyncio
@@ -12,7 +13,9 @@ from fairlane.cli.embedded_store import EmbeddedStore
 from fairlane.gateway.batches import scripts as batch_scripts
 from fairlane.gateway.batches.batch import Progress
 from fairlane.gateway.batches.batch_records import BatchRecords, TakenBatch
+from fairlane.gateway.batches.erasure import BatchErasure
 from fairlane.gateway.batches.files import FileLimits, FileRecords, StoredFile, new_id
+from fairlane.gateway.batches.storage import FolderStorage
 from fairlane.gateway.figures import figure_store
 from fairlane.gateway.figures.figure_store import FigureStore, Told
 from fairlane.gateway.figures.sums import Sums
@@ -25,6 +28,7 @@ from fairlane.gateway.records import storage as record_storage
 from fairlane.gateway.records.record import RequestRecord
 from fairlane.gateway.records.storage import EndedRecord, RecordStore
 from fairlane.quotas import keyspace
+from fairlane.quotas.erasure.listed import GoneTenant
 from fairlane.quotas.ledger import RollUp
 from fairlane.quotas.tenants import TenantStore
 from tests.support.gateway.batch_files import a_batch
@@ -117,6 +121,22 @@ async def batch_drop(two: Two) -> None:
     assert await two.batches.get("acme", "acme", taken.batch.id) is None
 
 
+async def batch_erase(two: Two) -> None:
+    taken = await two.batch()
+    erasure = BatchErasure(two.twice, two.batches, two.files(two.twice), FolderStorage(Path("nowhere")))
+    gone = GoneTenant(root="acme", account="acme")
+    assert await erasure.batches(gone, is_settled=True) == (2, 0)
+    assert await two.batches.get("acme", "acme", taken.batch.id) is None
+    assert not await two.plain.exists("fl:batches:{acme}:open", "fl:batches:{acme}:enqueued:tenant:acme")
+
+
+async def records_erase(two: Two) -> None:
+    await two.records(two.plain).write([EndedRecord(_record(1), is_special=False)], [])
+    assert await two.records(two.twice).erase("acme") == 1
+    assert await two.records(two.plain).find(_record(1).id) is None
+    assert not await two.plain.keys("fl:records:*")
+
+
 async def documents(two: Two) -> None:
     taken = await two.batch()
     assert taken.batch.id in [
@@ -180,6 +200,7 @@ SCRIPTS: Mapping[str, Callable[[Two], Awaitable[None]]] = {
     call.__name__: call
     for call in (
         *(batch_create, batch_take, batch_renew, batch_save, batch_finish, batch_cancel, batches_open, batch_drop),
+        *(batch_erase, records_erase),
         *(documents, file_open, file_keep, file_drop, records_write, records_left, figures_tell, figures_recent),
     )
 } | dict.fromkeys(("records_find", "records_ended", "records_running"), records_read)

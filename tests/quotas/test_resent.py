@@ -11,7 +11,9 @@ import redis.asyncio
 from fairlane.cli.embedded_store import EmbeddedStore
 from fairlane.quotas import keyspace
 from fairlane.quotas.api_keys import KeyStore, NewKey
-from fairlane.quotas.audit import Audit, Note
+from fairlane.quotas.audit import REDACTED_AT_ONCE, Audit, AuditRedaction, Note
+from fairlane.quotas.erasure.ledger import LedgerErasure
+from fairlane.quotas.erasure.listed import GoneTenant
 from fairlane.quotas.idempotency import EndedRun, IdempotencyRecords, Name
 from fairlane.quotas.ledger import Ledger, RollUp
 from fairlane.quotas.limits import Limits, Prices
@@ -143,8 +145,35 @@ async def tenant_put(two: Two) -> None:
 async def tenant_delete(two: Two) -> None:
     tenant, key = await two.key()
     await TenantStore(two.twice).delete("acme", note=NOTE)
-    assert not await two.plain.exists(keyspace.api_key(key.key.id))
+    assert not await two.works(key)
     assert await TenantStore(two.plain).get(tenant.id) is None
+
+
+async def tenant_accounts(two: Two) -> None:
+    await two.tenant()
+    assert await TenantStore(two.twice).accounts("acme", "acme") == ["acme"]
+
+
+async def tenant_forget(two: Two) -> None:
+    """The id is anybody's then."""
+    await two.tenant()
+    await TenantStore(two.plain).delete("acme")
+    await LedgerErasure(two.twice).forget(GoneTenant(root="acme", account="acme"))
+    assert await TenantStore(two.plain).root("acme") is None
+    assert (await TenantStore(two.plain).create({"id": "acme"})).incarnation == ""
+
+
+async def audit_redact(two: Two) -> None:
+    """In several parts; no entry is lost or stands twice."""
+    audit, many = Audit(two.plain), 2 * REDACTED_AT_ONCE + 1
+    for number in range(many):
+        target = "acme" if number % 2 else f"other{number}"
+        await audit.append(Note(actor="admin", action="test", target=target, changes={"number": number}))
+    assert await AuditRedaction(Database(two.twice)).redact("acme", 10**15) == many // 2
+    entries = await audit.list(many + 1)
+    assert len(entries) == many
+    assert {entry.target == "acme" for entry in entries if not entry.changes} == {True}
+    assert {entry.target == "acme" for entry in entries if entry.changes} == {False}
 
 
 async def key_put(two: Two) -> None:
@@ -247,11 +276,12 @@ CALLS: Mapping[str, Callable[[Two], Awaitable[None]]] = {
     call.__name__: call
     for call in (
         *(reserve, extend, settle, book, statuses, renew, expired, unlist, usage, usage_roll),
+        *(tenant_accounts, tenant_forget, audit_redact),
         *(tenant_claim, tenant_read, tenant_put, tenant_delete, key_put, key_change, key_end, identity),
         *(prices_put, audit_write, response_keep, response_drop, responses_drop),
         *(idem_begin, idem_renew, idem_finish, idem_release, idem_over),
     )
-} | {"watch": expired, "tenant_bar": tenant_claim}
+} | {"watch": expired, "tenant_bar": tenant_claim, "tenant_unclaim": tenant_forget}
 
 
 def test_every_script_is_resent_here() -> None:

@@ -16,6 +16,7 @@ from fairlane.gateway.admin.openai.shapes import (
     DaysQuery,
 )
 from fairlane.gateway.admin.router import Call
+from fairlane.quotas import keyspace
 from fairlane.quotas.field_checks import FieldError
 from fairlane.quotas.ledger import UsageRow, UsageSums
 
@@ -106,9 +107,10 @@ async def _rows(
     call: Call, query: DaysQuery, models: Sequence[str], first: date, last: date
 ) -> AsyncIterator[tuple[str, UsageRow]]:
     """What each tenant used on each day, with each key, model and lane, where it was asked for."""
-    async for project, root in _projects(call, query):
+    async for account, root in _accounts(call, query):
+        project = keyspace.tenant_of(account)
         try:
-            report = await call.parts.ledger.usage(root, project, first, last, ("day", "lane", "model", "key"))
+            report = await call.parts.ledger.usage(root, account, first, last, ("day", "lane", "model", "key"))
         except FieldError as error:
             raise FieldError("start_time" if error.field == "from" else "end_time", error.rule) from None
         for row in report.rows:
@@ -118,15 +120,16 @@ async def _rows(
                 yield project, row
 
 
-async def _projects(call: Call, query: DaysQuery) -> AsyncIterator[tuple[str, str]]:
-    """Tenants, deleted ones too, each with its root."""
+async def _accounts(call: Call, query: DaysQuery) -> AsyncIterator[tuple[str, str]]:
+    """Accounts of the tenants that were asked for, deleted ones too, each with its root."""
     if not query.project_ids:
-        async for project, root in call.parts.ledger.tenants():
-            yield project, root
+        async for account, root in call.parts.ledger.accounts():
+            yield account, root
     for project in dict.fromkeys(query.project_ids):
         known = await call.parts.tenants.root(project)
         if known is not None:
-            yield project, known
+            for account in await call.parts.tenants.accounts(project, known):
+                yield account, known
 
 
 def _is_wanted(named: Sequence[str], name: str) -> bool:

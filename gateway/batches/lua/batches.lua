@@ -169,3 +169,16 @@ local tenant = redis.call('HGET', record, 'tenant')
 if not tenant then return end
 redis.call('ZREM', KEYS[1] .. 'batches:' .. tenant, ARGV[1])
 redis.call('DEL', record)
+
+-- name: batch_erase
+-- Forgets a batch of a deleted tenant, ended or not: its owner finds that it has none. Called by BatchErasure.
+-- KEYS[1]  prefix of all keys of the root, with its hash tag
+-- ARGV     1 batch, 2 account of the tenant
+local record = KEYS[1] .. 'batch:' .. ARGV[1]
+local key = redis.call('HGET', record, 'key')
+redis.call('ZREM', KEYS[1] .. 'open', ARGV[1])
+redis.call('ZREM', KEYS[1] .. 'expiring', ARGV[1])
+redis.call('ZREM', KEYS[1] .. 'batches:' .. ARGV[2], ARGV[1])
+redis.call('HDEL', KEYS[1] .. 'enqueued:tenant:' .. ARGV[2], ARGV[1])
+if key then redis.call('HDEL', KEYS[1] .. 'enqueued:key:' .. key, ARGV[1]) end
+redis.call('DEL', record)

@@ -141,3 +141,21 @@ return found
 -- ARGV     1 gateway
 redis.call('DEL', KEYS[1] .. 'live:' .. ARGV[1])
 redis.call('ZREM', KEYS[1] .. 'gateways', ARGV[1])
+
+-- name: records_erase
+-- Forgets records of ended requests, with their names. Called by RecordStore.
+-- KEYS[1]  prefix of all keys
+-- ARGV     ids
+local prefix = KEYS[1]
+local docs, names = prefix .. 'docs', prefix .. 'names'
+for _, id in ipairs(ARGV) do
+  local length, start = string.match(redis.call('HGET', docs, id) or '', '^(%d+):()')
+  if length then
+    for name in string.gmatch(string.sub(redis.call('HGET', docs, id), start, start + length - 1), '([^%z]+)%z') do
+      if redis.call('HGET', names, name) == id then redis.call('HDEL', names, name) end
+    end
+  end
+  redis.call('HDEL', docs, id)
+  redis.call('ZREM', prefix .. 'ends', id)
+  redis.call('ZREM', prefix .. 'plain', id)
+end

@@ -12,7 +12,7 @@ end
 -- Makes figures those of today: another day than they are of has begun, or the tenant's zone was changed.
 local function turn_day(prefix, level, tenant, zone, now)
   local figures = level.figures
-  local stored = redis.call('HGET', prefix .. 'tenant:' .. tenant, 'zone')
+  local stored = redis.call('HGET', prefix .. 'tenant:' .. string.match(tenant, '^[^~]*'), 'zone')
   local today = calendar_at(stored and cjson.decode(stored) or {}, now)
   figures[DAY_BEGINS], figures[DAY_ENDS], figures[MONTH_ENDS] = today.begins, today.ends, today.month_ends
   figures[ZONE] = zone

@@ -13,7 +13,7 @@ is made.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import chain
 
 from fairlane.scheduler.planner.kv.prefix_cache import PrefixCache, Scope
@@ -219,6 +219,12 @@ class BlockPool:
         known, freed = self.cache.publish(scope, table, first, chunks)
         self._free.extend(freed)
         return known
+
+    def forget(self, is_gone: Callable[[Scope], bool]) -> int:
+        """Let the cache forget all idle blocks of some scopes; how many are free now that were cached."""
+        blocks = self.cache.forget(is_gone)
+        self._free.extend(blocks)
+        return len(blocks)
 
     def release(self, table: list[int], keep: int = 0) -> None:
         """Shorten a table to its first `keep` blocks; those that no other table holds become free, the last first."""

@@ -193,6 +193,18 @@ class PrefixCache:
             del self._branches[branch.scope]
         return freed
 
+    def forget(self, is_gone: Callable[[Scope], bool]) -> list[int]:
+        """Forget all idle blocks of some scopes; the blocks. What is held stays until nobody holds it."""
+        nodes = [node for node in self._nodes.values() if node.idle_since and is_gone(node.branch.scope)]
+        for node in nodes:
+            del self._nodes[node.block], node.parent.children[node.tokens]
+            node.idle_since, node.tokens = 0, b""
+            self._count_idle(node.branch, -1)
+        for branch in {id(node.branch): node.branch for node in nodes}.values():
+            if not branch.children:
+                del self._branches[branch.scope]
+        return [node.block for node in nodes]
+
     def fault(self, references: Sequence[int]) -> str:
         """What contradicts how many tables hold each block, or itself; empty where nothing does."""
         for block, node in self._nodes.items():

@@ -6,7 +6,8 @@ something. A swapped sequence has its own KV copied back, to the bit.
 """
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from hashlib import sha256
 
 from fairlane.scheduler.planner.kv.blocks import BlockPool
 from fairlane.scheduler.planner.kv.prefix_cache import Scope
@@ -18,6 +19,27 @@ from fairlane.scheduler.protocol.messages import Job
 def scope_of(job: Job) -> Scope:
     """Who may see by the time it takes what this job's prompt was: its tenant, or all of its share group."""
     return ("group", job.share_group) if job.share_group else ("tenant", f"{job.tenant} {job.tenant_since}")
+
+
+def salted_group(tenant: str, tenant_since: float, share_group: str, salt: str) -> str:
+    """Return the share group of those in a tenant, or in its group, who know a salt."""
+    owner = _owner(tenant, tenant_since, share_group)
+    return f"{_digest(owner)}:{_digest((owner, salt))}"
+
+
+def scopes_of(tenant: str, tenant_since: float, share_group: str) -> Callable[[Scope], bool]:
+    """Return what tells the scopes in which a tenant's prompts are cached: its own, or all of its share group."""
+    own = ("group", share_group) if share_group else ("tenant", f"{tenant} {tenant_since}")
+    salted = f"{_digest(_owner(tenant, tenant_since, share_group))}:"
+    return lambda scope: scope == own or (scope[0] == "group" and scope[1].startswith(salted))
+
+
+def _owner(tenant: str, tenant_since: float, share_group: str) -> tuple[object, ...]:
+    return ("group", share_group) if share_group else ("tenant", tenant, tenant_since)
+
+
+def _digest(named: object) -> str:
+    return sha256(repr(named).encode()).hexdigest()
 
 
 class Prefixes:

@@ -40,6 +40,7 @@ OF_OWNERS = {
     "replace_prices",
     "create_tenant",
     "delete_tenant",
+    "erase_tenant",
     "create_project",
     "create_token",
     "list_tokens",

@@ -110,6 +110,7 @@ async def test_a_deleted_tenants_summaries_are_gone_with_it(served: Served) -> N
     assert await served.store.keys("*seal:acme")
 
     await served.resources.tenants.delete("acme")
+    await served.resources.erasure.round()
 
     assert not await served.store.keys("*seal:acme")
     fresh = await served.resources.seals.of("acme", "acme")

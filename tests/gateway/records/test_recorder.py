@@ -78,7 +78,7 @@ class Desk:
 
 
 def _begun(live: LiveRecord) -> RequestRecord:
-    return RequestRecord(id=live.id, request_id=live.names[0], tenant=live.tenant, key="k", arrived_s=1.0)
+    return RequestRecord(id=live.id, request_id=live.names[0], tenant=live.account, key="k", arrived_s=1.0)
 
 
 async def test_of_many_ordinary_requests_some_are_kept_and_of_those_that_failed_all_that_fit() -> None:

@@ -4,12 +4,13 @@ import pytest
 import redis.asyncio
 
 from fairlane.quotas.api_keys import KeyStore
+from fairlane.quotas.erasure.budgets import BudgetErasure
+from fairlane.quotas.erasure.listed import ErasureList
 from fairlane.quotas.idempotency import EndedRun, IdempotencyRecords, Mine, Name, Seal
+from fairlane.quotas.ledger import Ledger
 from fairlane.quotas.redis_store import RedisQuotaStore
-from fairlane.quotas.scripts import Database, Reply
 from fairlane.quotas.store import AccessDenied, Denied
 from fairlane.quotas.tenants import TenantNotFound, TenantStore
-from fairlane.store.errors import StoreUnavailable
 from tests.support.quotas.house import ask, charge
 
 pytestmark = pytest.mark.anyio
@@ -85,7 +86,7 @@ async def test_deleting_ends_the_tenant_and_its_keys_at_once(tenants: TenantStor
         await tenants.delete("acme")
 
 
-async def test_a_tenant_made_anew_has_neither_the_old_keys_nor_a_fresh_budget(
+async def test_a_new_tenant_of_a_deleted_ones_id_has_neither_its_keys_nor_its_usage(
     tenants: TenantStore, store: redis.asyncio.Redis
 ) -> None:
     quotas, keys = RedisQuotaStore(store), KeyStore(store)
@@ -102,7 +103,11 @@ async def test_a_tenant_made_anew_has_neither_the_old_keys_nor_a_fresh_budget(
     assert await keys.list(anew) == []
     new = await keys.create(anew, {})
     assert await keys.list(anew, limit=1) == [new.key]
-    assert (await quotas.statuses("acme", "acme"))[0].used == 30
+    assert anew.incarnation
+    assert (await quotas.statuses("acme", anew.account))[0].used == 0
+    assert await Ledger(store).entries("acme", anew.account) == []
+    assert [entry.output_tokens for entry in await Ledger(store).entries("acme", tenant.account)] == [20]
+    assert await tenants.accounts("acme", "acme") == [anew.account, tenant.account]
 
 
 async def test_where_a_deleted_tenants_ledger_stands_is_still_known(tenants: TenantStore) -> None:
@@ -129,25 +134,10 @@ async def test_answers_that_were_kept_go_with_their_tenant_and_nobody_elses(
             assert number > 110 or await kept.finish(record, "owner", said, seal)
 
     await tenants.delete("acme")
+    (gone,) = await ErasureList(store).due("acme", 10**15)
+    assert await BudgetErasure(store).keys(gone) == 1
 
     left = {str(key) for key in await store.keys("*")}
     assert not [key for key in left if "{acme}" in key and any(word in key for word in ("idem", "answers", "kept"))]
     assert len([key for key in left if "{zeta}:idem:" in key]) == 120
     assert not await kept.finish(Name("acme", made.key.id, "d119"), "owner", said, seal)
-
-
-async def test_a_deleted_tenant_is_told_even_if_nothing_else_can_be_done(
-    tenants: TenantStore, store: redis.asyncio.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await KeyStore(store).create(await tenants.create({"id": "acme"}), {"name": "k"})
-    call = Database.call
-
-    async def fails(database: Database, *command: str | int) -> Reply:
-        if command[0] in ("DEL", "UNLINK"):
-            raise StoreUnavailable("away")
-        return await call(database, *command)
-
-    monkeypatch.setattr(Database, "call", fails)
-    await tenants.delete("acme")
-
-    assert await tenants.get("acme") is None

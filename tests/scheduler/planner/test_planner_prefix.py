@@ -5,7 +5,7 @@ import pytest
 
 from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.kv.blocks import BlockPool
-from fairlane.scheduler.planner.kv.prefix_reuse import Prefixes
+from fairlane.scheduler.planner.kv.prefix_reuse import Prefixes, salted_group
 from fairlane.scheduler.planner.sequence_group import open_group
 from fairlane.scheduler.planner.sequence_index import SequenceIndex
 from fairlane.scheduler.planner.step_budget import Price, StepBudget
@@ -86,6 +86,24 @@ def test_a_tenant_that_was_made_anew_finds_nothing_of_the_one_before() -> None:
     serve(here, gone, *(msgspec.structs.replace(gone, job_id=name, tenant_since=2.0) for name in ("b", "c")))
 
     assert (cached(here, "b"), cached(here, "c")) == (0, 16)
+
+
+@pytest.mark.parametrize(
+    ("group", "salt", "left"), [("", "", 16), ("family", "", 16), ("", "salt", 16), ("family", "salt", 16)]
+)
+def test_what_is_cached_of_a_deleted_tenant_is_evicted_and_nothing_of_others(group: str, salt: str, left: int) -> None:
+    here = world()
+    shared = salted_group("acme", 1.0, group, salt) if salt else group
+    asked = job("a", prompt=18, text="x", tenant="acme", share_group=shared)
+    gone, other = msgspec.structs.replace(asked, tenant_since=1.0), job("b", prompt=18, text="y", tenant="globex")
+    serve(here, gone, other)
+
+    evicted = here.planner.forget_prompts("acme", 1.0, group)
+    here.planner.check_integrity()
+    serve(here, *(msgspec.structs.replace(one, job_id=f"{one.job_id}2") for one in (gone, other)))
+
+    assert evicted > 0
+    assert (cached(here, "a2"), cached(here, "b2")) == (0, left)
 
 
 def test_a_group_named_like_a_tenant_is_not_that_tenant() -> None:

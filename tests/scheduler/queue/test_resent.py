@@ -85,6 +85,18 @@ async def forget(two: Two) -> None:
     assert await two.plain.record("a") is None
 
 
+async def erase(two: Two) -> None:
+    """Of another tenant nothing goes, nor of what arrived after the deletion."""
+    for name, tenant in (("a", "acme"), ("b", "other")):
+        await two.plain.put(job(name, tenant=tenant))
+        await two.plain.cancel(name)
+    await two.plain.erase("acme", two.clock.ms - 1)
+    assert await two.plain.record("a") is not None
+    await two.twice.erase("acme", two.clock.ms)
+    assert await two.plain.record("a") is None
+    assert await two.plain.record("b") is not None
+
+
 async def position(two: Two) -> None:
     await two.plain.put(job("a"))
     assert await two.twice.position("a") == 1
@@ -177,12 +189,12 @@ async def reclaim(two: Two) -> None:
 CALLS: dict[str, Callable[[Two], Awaitable[None]]] = {
     call.__name__: call
     for call in (
-        *(put, cancel, grant, record, published, keep, forget, position, waiting, depths, gateway_alive),
+        *(put, cancel, grant, record, published, keep, forget, erase, position, waiting, depths, gateway_alive),
         *(exchange_reports, renew, release, orphan, withdraw, publish, take, reclaim, amend),
     )
 }
-COUNTS_ITS_OWN_WORK = "reclaim"
-"""The script whose reply differs: how many jobs this very call took from dead workers, which no caller acts on."""
+COUNT_THEIR_OWN_WORK = ("reclaim", "erase")
+"""Scripts whose replies differ: how many jobs this very call took back or dropped; no caller acts on it."""
 
 
 def test_every_script_is_resent_here() -> None:
@@ -203,4 +215,4 @@ async def test_a_call_whose_reply_was_lost_is_answered_alike_and_counts_once(
 
         await CALLS[script](Two(twice, plain, clock))
 
-        resender.check(script, other_replies=(COUNTS_ITS_OWN_WORK,))
+        resender.check(script, other_replies=COUNT_THEIR_OWN_WORK)

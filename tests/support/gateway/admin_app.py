@@ -24,7 +24,10 @@ from fairlane.gateway.admin.openai import routes as openai_admin
 from fairlane.gateway.admin.overview import Overview
 from fairlane.gateway.admin.router import AdminParts, mount
 from fairlane.gateway.batches.batch_records import BatchRecords
+from fairlane.gateway.batches.files import FileLimits, FileRecords
+from fairlane.gateway.batches.storage import FolderStorage
 from fairlane.gateway.console import routes as console_routes
+from fairlane.gateway.erasure.build import build_erasure
 from fairlane.gateway.figures.figure_store import FigureStore
 from fairlane.gateway.fleet import Door, ServedModel
 from fairlane.gateway.openapi import document as openapi
@@ -213,6 +216,7 @@ def parts(redis: Redis, fleet: HandFleet, open_requests: AllOpenRequests, traces
     overview = Overview(HandPicture(fleet), FigureStore(redis), DEFAULT_LANES)
     admin_keys, tokens = AdminKeys(redis, ADMIN_KEY), AdminTokens(redis)
     prices, records = PriceStore(redis), RecordStore(redis, "test", most=1_000)
+    batches = BatchRecords(redis, most_open=100)
     return AdminParts(
         operators=Operators(admin_keys, tokens, Sessions(redis, admin_keys, tokens), Guesses(free=1000)),
         single_sign_on=None,
@@ -223,7 +227,7 @@ def parts(redis: Redis, fleet: HandFleet, open_requests: AllOpenRequests, traces
         audit=Audit(redis),
         fleet=fleet,
         lanes=DEFAULT_LANES,
-        batches=BatchRecords(redis, most_open=100),
+        batches=batches,
         records=Records(records, RequestRecorder(records, _Nowhere(), "test", enabled=True)),
         open_requests=open_requests,
         traces=traces,
@@ -234,6 +238,18 @@ def parts(redis: Redis, fleet: HandFleet, open_requests: AllOpenRequests, traces
         prices=prices,
         known_prices=KnownPrices(prices),
         currency="EUR",
+        erasure=build_erasure(
+            redis,
+            "test",
+            batches=batches,
+            files=FileRecords(redis, FileLimits(most_files=100, most_bytes=10**6)),
+            storage=FolderStorage(Path("nowhere")),
+            records=records,
+            figures=FigureStore(redis),
+            cached_prompts=RedisRegistry(redis),
+            queues=tuple,
+            is_store_embedded=False,
+        ),
         changed=lambda: None,
     )
 

@@ -1,0 +1,53 @@
+"""Erases the files and batches of deleted tenants, from the storage and from the store."""
+
+from redis.asyncio import Redis
+
+from fairlane.gateway.batches import files, keys, scripts
+from fairlane.gateway.batches.batch import OPEN
+from fairlane.gateway.batches.batch_records import BatchRecords
+from fairlane.gateway.batches.files import FileRecords
+from fairlane.gateway.batches.storage import Storage
+from fairlane.quotas.erasure.listed import AT_ONCE, GoneTenant
+
+
+class BatchErasure:
+    """Every call may raise StoreUnavailable or OSError, and may be repeated."""
+
+    def __init__(self, client: Redis, records: BatchRecords, file_records: FileRecords, storage: Storage) -> None:
+        self._client = client
+        self._records = records
+        self._files = file_records
+        self._storage = storage
+
+    async def batches(self, gone: GoneTenant, *, is_settled: bool) -> tuple[int, int]:
+        """Erase the batches that have ended, and cancel the open ones. These are erased in a later pass, once their
+        owner has ended them; if `is_settled`, now. Returns how many were erased, and how many are still open."""
+        erased = still_open = 0
+        listed = f"{keys.of_root(gone.root)}batches:{gone.account}"
+        while ids := scripts.texts(
+            await scripts.call(self._client, "ZRANGE", listed, still_open, still_open + AT_ONCE - 1)
+        ):
+            for batch_id in ids:
+                known = await self._records.get(gone.root, gone.account, batch_id)
+                if known is not None and known.batch.status in OPEN and not is_settled:
+                    await self._records.cancel(gone.root, batch_id)
+                    still_open += 1
+                    continue
+                await self._storage.delete_folder(f"batches/{batch_id}")
+                await scripts.run(self._client, "batch_erase", keys.of_root(gone.root), batch_id, gone.account)
+                erased += 1
+        return erased, still_open
+
+    async def files(self, gone: GoneTenant) -> int:
+        """Erase all files, those that were still coming too; how many. Call it when no batch of the tenant is open."""
+        erased, prefix = 0, keys.of_root(gone.root)
+        listed = f"{prefix}files:{gone.account}"
+        while ids := scripts.texts(await scripts.call(self._client, "ZRANGE", listed, 0, AT_ONCE - 1)):
+            for file_id in ids:
+                await self._storage.delete(files.contents(file_id))
+                await self._storage.delete(files.index(file_id))
+                await self._files.drop(gone.root, file_id)
+            await scripts.call(self._client, "ZREM", listed, *ids)
+            erased += len(ids)
+        await scripts.call(self._client, "DEL", f"{prefix}bytes:{gone.account}")
+        return erased

@@ -1,0 +1,40 @@
+"""What stands beside the budgets of a deleted tenant, except its ledger."""
+
+from fairlane.quotas import keyspace
+from fairlane.quotas.erasure.listed import AT_ONCE, GoneTenant
+from fairlane.quotas.idempotency import forget_all
+from fairlane.quotas.responses import forget_responses
+from fairlane.quotas.scripts import Database, Redis
+from fairlane.quotas.seals import forget_seal
+
+
+class BudgetErasure:
+    """What stands beside the budgets of a deleted tenant, except its ledger. Calls may raise StoreUnavailable."""
+
+    def __init__(self, client: Redis) -> None:
+        self._database = Database(client)
+
+    async def keys(self, gone: GoneTenant) -> int:
+        """Erase what is known of its API keys, with all answers that were kept for them; how many keys."""
+        index, count = f"{keyspace.of_root(gone.root)}keys:{gone.account}", 0
+        while ids := await self._database.call("ZRANGE", index, 0, AT_ONCE - 1):
+            for key_id in ids:
+                await self._key(gone.root, key_id)
+            await self._database.call("ZREM", index, *ids)
+            count += len(ids)
+        return count
+
+    async def responses(self, gone: GoneTenant) -> int:
+        """Erase the responses that it kept, and the key that sealed what its clients carry; how many responses."""
+        await forget_seal(self._database, gone.root, gone.account)
+        return await forget_responses(self._database, gone.root, gone.account)
+
+    async def _key(self, root: str, key_id: str) -> None:
+        pointer = keyspace.api_key(key_id)
+        imported, way = await self._database.call("HMGET", pointer, "imported", "way")
+        if imported is not None:
+            await self._database.call("DEL", imported)
+        if way is not None and await self._database.call("HGET", keyspace.api_key(way), "key") == key_id:
+            await self._database.call("DEL", keyspace.api_key(way))
+        await self._database.call("DEL", pointer)
+        await forget_all(self._database, root, key_id)

@@ -1,0 +1,1 @@
+"""Erasing what deleted tenants had."""
