@@ -146,6 +146,13 @@ def make_private(directory: Path) -> None:
     _close(directory)
 
 
+def write_private(file: Path, content: str) -> None:
+    """Write a file that nobody else may read, also where there was one that others could. Raises OSError."""
+    with open(file, "w", encoding="utf-8", opener=_private) as opened:
+        os.fchmod(opened.fileno(), 0o600)
+        opened.write(content)
+
+
 def close_all(directory: Path) -> None:
     """The same for all that is in it already, but for what links lead to. Raises NotPrivate."""
     make_private(directory)

@@ -7,6 +7,7 @@ import asyncio
 import fcntl
 import logging
 import os
+import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -15,7 +16,7 @@ from pathlib import Path
 import httpx
 import redis.asyncio
 
-from fairlane.cli.embedded_store import UMASK, EmbeddedStore, NotPrivate, StoreError, make_private
+from fairlane.cli.embedded_store import UMASK, EmbeddedStore, NotPrivate, StoreError, make_private, write_private
 from fairlane.gateway.http.ports import PortRefused, check_ports
 from fairlane.gateway.operators.admin_key import AdminKeys
 from fairlane.gateway.processes import Child, ChildRefused, check_config, children_environ, supervise
@@ -27,13 +28,15 @@ from fairlane.store.errors import StoreUnavailable
 from fairlane.worker.model.files import is_embedder, served_name
 
 DEMO = "demo"
+DEMO_KEY_FILE = f"{DEMO}.key"
+"""In the data directory: the demo tenant's key, where no terminal shows it."""
 _CURL = """\
-  curl {url}/v1/chat/completions -H 'Authorization: Bearer {key}' -H 'Content-Type: application/json' \\
+  curl {url}/v1/chat/completions -H {authorization} -H 'Content-Type: application/json' \\
     -d '{{"model": "{model}", "max_tokens": 64, "temperature": 0,
          "messages": [{{"role": "user", "content": "What is the capital of France?"}}]}}'
 """
 _CURL_OF_AN_EMBEDDER = """\
-  curl {url}/v1/embeddings -H 'Authorization: Bearer {key}' -H 'Content-Type: application/json' \\
+  curl {url}/v1/embeddings -H {authorization} -H 'Content-Type: application/json' \\
     -d '{{"model": "{model}", "input": "The capital of France is Paris."}}'
 """
 _MODEL = "<model>"
@@ -48,11 +51,14 @@ FIRST_PATIENCE_S = 20.0
 log = logging.getLogger(__name__)
 
 
-async def first_start(client: redis.asyncio.Redis, budgets: redis.asyncio.Redis, settings: SharedSettings) -> str:
-    """Make the admin key and the `demo` tenant where there are none yet; what to tell the operator, ready to print.
+async def first_start(
+    client: redis.asyncio.Redis, budgets: redis.asyncio.Redis, settings: SharedSettings, *, on_terminal: bool
+) -> str:
+    """Make the admin key and the `demo` tenant where there are none yet; return what to tell the operator.
 
-    `budgets`: the store of tenants. Both keys are shown here and never again. Raises redis.RedisError,
-    StoreUnavailable.
+    `budgets`: the store of tenants. The tenant's key is printed to a terminal alone. Whatever else reads stdout may
+    keep it, as a log does: then it goes to a file in the data directory, and the `curl` line reads it from there.
+    Raises redis.RedisError, StoreUnavailable, OSError.
     """
     greeting = ""
     admin_key = await AdminKeys(client, settings.admin_key).ensure()
@@ -60,8 +66,14 @@ async def first_start(client: redis.asyncio.Redis, budgets: redis.asyncio.Redis,
         greeting += f"Admin key, shown this once: {admin_key}\n"
     demo_key = await _demo_key(budgets)
     if demo_key is not None:
-        curl = _curl_of(settings).format(url=settings.url, key=demo_key, model=_MODEL)
-        greeting += f"A tenant `{DEMO}` with one key, shown this once. Try:\n{curl}"
+        if on_terminal:
+            where, authorization = "shown this once", f"'Authorization: Bearer {demo_key}'"
+        else:
+            file = (Path(settings.data_dir) / DEMO_KEY_FILE).absolute()
+            write_private(file, demo_key)
+            where, authorization = f"in {file}", f'"Authorization: Bearer $(cat {shlex.quote(str(file))})"'
+        curl = _curl_of(settings).format(url=settings.url, authorization=authorization, model=_MODEL)
+        greeting += f"A tenant `{DEMO}` with one key, {where}. Try:\n{curl}"
     return greeting
 
 
@@ -155,7 +167,9 @@ def _patience_s(section: object, setting: str) -> float:
 async def _first_start(url: str, settings: SharedSettings) -> str:
     async with _client(url) as client, _client(settings.quota_redis_url or url) as budgets:
         try:
-            return await first_start(client, budgets, settings)
+            return await first_start(client, budgets, settings, on_terminal=sys.stdout.isatty())
+        except OSError as error:
+            raise ServeError(f"{error.filename}: cannot be written ({error.strerror})") from None
         except (redis.RedisError, StoreUnavailable) as error:
             raise ServeError(f"the store at FAIRLANE_REDIS_URL does not answer ({type(error).__name__})") from None
 

@@ -42,13 +42,13 @@ async def _set_draining(call: Call, *, draining: bool) -> WorkerView:
     if worker_id not in known or not await tell(worker_id):
         raise not_found("worker")
     before = worker_view(known[worker_id])
-    if before["draining"] != draining:
-        note = call.note(f"worker.{verb}", worker_id, {"draining": not draining}, {"draining": draining})
-        try:
-            await call.parts.audit.append(note)
-        except STORE_ERRORS:
-            log.error("the %s of %s from %s is not in the audit log", verb, worker_id, call.address)
-            raise
+    # Each call is noted: what the worker's last heartbeat said may be older than the last call.
+    note = call.note(f"worker.{verb}", worker_id, {"draining": before["draining"]}, {"draining": draining})
+    try:
+        await call.parts.audit.append(note)
+    except STORE_ERRORS:
+        log.error("the %s of %s from %s is not in the audit log", verb, worker_id, call.address)
+        raise
     return {**before, "draining": draining}
 
 
@@ -59,7 +59,7 @@ async def get_overview(call: Call, _: Nothing) -> OverviewView:
 
 async def watch(call: Call, query: LiveQuery) -> Response:
     """The same, as it changes."""
-    return LiveResponse(call.parts.live, call.parts.live.enter(call.check, kv=query.kv))
+    return LiveResponse(call.parts.live, call.parts.live.enter(call.operator.actor, call.check, kv=query.kv))
 
 
 async def get_history(call: Call, query: HistoryQuery) -> HistoryView:

@@ -26,6 +26,8 @@ CHECK_EVERY_S = 10.0
 """How often it is asked whether each reader may still watch, beside whenever somebody's rights have ended."""
 MOST_WATCHERS = 64
 """Of one gateway."""
+MOST_OF_AN_OPERATOR = 16
+"""Of these, that one operator may have: a fourth, so that nobody keeps the others out."""
 WRITE_TIMEOUT_S = 20.0
 KEEP_ALIVE_S = 10.0
 FIRST = b"retry: 2000\n\n"
@@ -43,8 +45,10 @@ Revision = Callable[[], Awaitable[bytes]]
 class Watcher:
     """One reader: the newest frame of each event that it has not taken yet."""
 
-    def __init__(self, check: Check, *, kv: bool = True) -> None:
-        """`check`: raises ApiError once the reader may not watch any more. `kv`: the map of blocks too."""
+    def __init__(self, operator: str, check: Check, *, kv: bool = True) -> None:
+        """`operator`: who reads. `check`: raises ApiError once the reader may not watch any more. `kv`: the map of
+        blocks too."""
+        self.operator = operator
         self.check = check
         self.kv = kv
         self._frames: dict[str, bytes] = {}
@@ -84,6 +88,7 @@ class LiveHub:
         revision: Revision,
         *,
         most: int = MOST_WATCHERS,
+        most_each: int = MOST_OF_AN_OPERATOR,
         every_s: float = EVERY_S,
     ) -> None:
         """`look`: the overview now; raises ApiError or what the store raises. `look_at_blocks`: the map of blocks now;
@@ -92,6 +97,7 @@ class LiveHub:
         self._look_at_blocks = look_at_blocks
         self._revision = revision
         self._most = most
+        self._most_each = most_each
         self._every_s = every_s
         self._watchers: set[Watcher] = set()
         self._running: asyncio.Task[None] | None = None
@@ -108,11 +114,17 @@ class LiveHub:
         """How many watch."""
         return len(self._watchers)
 
-    def enter(self, check: Check, *, kv: bool = True) -> Watcher:
-        """A reader from now on, until it leaves. Raises ApiError `overloaded` where too many watch already."""
+    def enter(self, operator: str, check: Check, *, kv: bool = True) -> Watcher:
+        """Add a reader until it leaves. `operator`: who it is, as the audit log names operators.
+
+        Raises ApiError `overloaded` where too many watch already, of this operator or of all.
+        """
         if len(self._watchers) >= self._most:
             raise ApiError("Too many consoles watch this gateway.", "overloaded", retry_after_s=EVERY_S)
-        watcher = Watcher(check, kv=kv)
+        if sum(watcher.operator == operator for watcher in self._watchers) >= self._most_each:
+            message = f"{operator} watches this gateway {self._most_each} times already: close some of these consoles."
+            raise ApiError(message, "overloaded", retry_after_s=EVERY_S)
+        watcher = Watcher(operator, check, kv=kv)
         self._watchers.add(watcher)
         loop = asyncio.get_running_loop()
         if self._last is not None and loop.time() - self._last[0] < self._every_s:

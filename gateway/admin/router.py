@@ -35,6 +35,7 @@ from fairlane.gateway.records.search import Records
 from fairlane.gateway.requests.admission import AllOpenRequests
 from fairlane.gateway.requests.prices import KnownPrices
 from fairlane.gateway.traces.files import TraceFolder
+from fairlane.gateway.traces.reads import TraceReads
 from fairlane.gateway.traces.simulator import Simulator
 from fairlane.quotas.api_keys import KeyExists, KeyNotFound, KeyStore
 from fairlane.quotas.audit import Audit, Note
@@ -140,6 +141,7 @@ class AdminParts:
     """What this gateway has let in."""
     overview: Overview
     traces: TraceFolder
+    trace_reads: TraceReads = field(default_factory=TraceReads)
     simulator: Simulator
     live: LiveHub
     history: History
@@ -251,14 +253,14 @@ def operators_only(
 
 async def showing(operators: Operators, request: Request) -> Operator:
     """The operator who sends a key or token. Raises ApiError for anyone else, redis.RedisError."""
-    operator = await operators.showing(request.scope, _address(request))
+    operator = await operators.showing(request.scope, address_of(request))
     vouch(request.scope, OPERATORS)
     return operator
 
 
 async def _let_through(operation: "Operation[Any]", parts: AdminParts, request: Request) -> Operator:
     """The operator who may make this call. Raises ApiError for anyone else, redis.RedisError."""
-    operator = await parts.operators.calling(request.scope, _address(request))
+    operator = await parts.operators.calling(request.scope, address_of(request))
     vouch(request.scope, OPERATORS)
     _check_role(operation, operator)
     return operator
@@ -271,7 +273,8 @@ def _check_role(operation: "Operation[Any]", operator: Operator) -> None:
         raise ApiError(message, "role_not_allowed")
 
 
-def _address(request: Request) -> str:
+def address_of(request: Request) -> str:
+    """Where a call comes from; empty: not known."""
     return request.client.host if request.client is not None else ""
 
 
@@ -286,7 +289,7 @@ def endpoint(operation: Operation[Any], parts: AdminParts) -> Callable[[Request]
             check = partial(parts.operators.still, request.scope)
             read_by_handler = None if operation.form is None else request
             call = Call(
-                parts, request.path_params, expected, operator, _address(request), check, request=read_by_handler
+                parts, request.path_params, expected, operator, address_of(request), check, request=read_by_handler
             )
             try:
                 document = await operation.handler(call, given)

@@ -64,6 +64,8 @@ async def list_traces(call: Call, query: PageQuery) -> Page[TraceView]:
 async def show_trace(call: Call, query: TraceContentQuery) -> Response:
     """A trace's bytes from an offset on: who asks again behind what it has follows a recording."""
     path = await _path(call, call.path["trace"])
+    if call.parts.trace_reads.is_first(call.operator.actor, path.name):
+        await call.parts.audit.append(call.note("trace.read", path.name, None, {"offset": query.offset}))
     return StreamingResponse(_chunks(path, query.offset), media_type=TRACE, headers=HEADERS)
 
 
@@ -93,6 +95,7 @@ async def simulate(call: Call, body: SimulationBody) -> dict[str, Any]:
     """A trace on simulated workers. Raises ApiError."""
     workers = [status for status in await call.parts.fleet.workers() if not status.draining]
     path = await _path(call, body.trace)
+    await call.parts.audit.append(call.note("simulation.run", body.trace, None, body.model_dump(mode="json")))
     return await call.parts.simulator.run(
         SimulationTask(
             name=body.trace,

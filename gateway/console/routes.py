@@ -10,8 +10,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from fairlane.gateway import errors
-from fairlane.gateway.admin.router import HEADERS, JSON, AdminParts, refusal_of, showing
-from fairlane.gateway.console.sign_in import provider_of
+from fairlane.gateway.admin.router import HEADERS, JSON, AdminParts, address_of, refusal_of, showing
+from fairlane.gateway.console.sign_in import begin_session, provider_of
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.http.static import file_route
 from fairlane.gateway.operators.sessions import Sessions, check_origin, cookie, session_of
@@ -64,7 +64,7 @@ def session_route(parts: AdminParts) -> Route:
                 )
             begun = None
             if request.method == "POST":
-                begun = await sessions.begin(await showing(parts.operators, request))
+                begun = await begin_session(parts, await showing(parts.operators, request), address_of(request))
             if session is not None:
                 await sessions.end(session)
         except (ApiError, *STORE_ERRORS) as error:

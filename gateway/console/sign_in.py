@@ -6,11 +6,13 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from fairlane.gateway.admin.router import AdminParts, refusal_of
+from fairlane.gateway.admin.router import AdminParts, address_of, refusal_of
 from fairlane.gateway.errors import ApiError, not_found
 from fairlane.gateway.http.static import HEADERS, policy_text
+from fairlane.gateway.operators.operator import Operator
 from fairlane.gateway.operators.sessions import cookie, cookie_of, session_of, sign_in_cookie
 from fairlane.gateway.operators.settings import CALLBACK
+from fairlane.quotas.audit import Note
 from fairlane.store.errors import STORE_ERRORS
 
 PATH = "/console/sign-in"
@@ -38,7 +40,7 @@ def routes(parts: AdminParts) -> list[Route]:
             if provider is None:
                 raise not_found()
             operator = await provider.complete(cookie_of(scope) or "", dict(request.query_params))
-            begun = await sessions.begin(operator)
+            begun = await begin_session(parts, operator, address_of(request))
             if earlier is not None:
                 await sessions.end(earlier)
         except (ApiError, *STORE_ERRORS) as error:
@@ -53,6 +55,18 @@ def routes(parts: AdminParts) -> list[Route]:
         Route(PATH, begin, methods=["GET"]),
         Route(CALLBACK, complete, methods=["GET"]),
     ]
+
+
+async def begin_session(parts: AdminParts, operator: Operator, address: str) -> str:
+    """Sign an operator in, and note it in the audit log; returns the session's id.
+
+    Raises ApiError, redis.RedisError, StoreUnavailable.
+    """
+    begun = await parts.operators.sessions.begin(operator)
+    changes = {"before": None, "after": {"role": operator.role.value, "kind": operator.kind}}
+    note = Note(actor=operator.actor, address=address, action="session.create", target=operator.actor, changes=changes)
+    await parts.audit.append(note)
+    return begun
 
 
 def provider_of(parts: AdminParts) -> dict[str, str] | None:

@@ -17,4 +17,6 @@ so that each gateway knows the same:
 | `fl:{operators}:revision` | string | grows whenever somebody's rights end: who watches is asked again |
 | `fl:sign-in:<D>` | string | a sign-in whose state has this digest was completed; goes after twenty minutes |
 | `fl:session:<D>` | string | an encoded Session; D: digest of its id, which no store has; goes after eight hours |
+| `fl:sessions:<D>` | sorted set | an operator's newest sessions, by when they began; D: digest of the operator's name |
+| `fl:sign-ins:<D>` | string | how often an operator has signed in within this minute |
 """

@@ -1,12 +1,15 @@
 """Browsers that are signed in: a cookie names the session, of which the store has a digest and who it is of.
 
 A session ends with what it rests on: that of the admin key with the key, that of a token with the token, that of a
-user of an identity provider with the settings that let the user in.
+user of an identity provider with the settings that let the user in. Of one operator's sessions the newest few are kept,
+and only so many begin in a minute.
 """
 
 import hashlib
 import hmac
 import secrets
+import time
+from typing import Any
 
 import msgspec
 from redis.asyncio import Redis
@@ -18,9 +21,16 @@ from fairlane.gateway.operators.admin_tokens import AdminTokens, operator_of
 from fairlane.gateway.operators.operator import Kind, Operator, Role
 
 LASTS_S = 8 * 3_600
+SESSIONS_OF_AN_OPERATOR = 32
+"""Kept at a time: with the next one, the oldest ends."""
+SIGN_INS_A_MINUTE = 30
+"""Of one operator, on all gateways: 429 `rate_limit_exceeded` above it."""
 CSRF_HEADER = b"x-fairlane-csrf"
 """That a form of another site cannot send."""
 _STORED_AT = "fl:session:"
+_KEPT_AT = "fl:sessions:"
+_COUNTED_AT = "fl:sign-ins:"
+_COUNTED_FOR_S = 60
 _SAFE = ("GET", "HEAD")
 _SIGN_IN = "-sign-in"
 SIGN_IN_S = 600
@@ -52,7 +62,11 @@ class Sessions:
         self._users = users
 
     async def begin(self, operator: Operator) -> str:
-        """A session of who has just shown who it is; its id, which is kept nowhere."""
+        """Begin a session of who has just shown who it is. Returns its id, which is kept nowhere.
+
+        The operator's oldest session ends where there are too many. Raises ApiError `rate_limit_exceeded`.
+        """
+        await self._count_sign_in(operator)
         session = secrets.token_urlsafe(32)
         stored = Session(
             name=operator.name,
@@ -62,18 +76,15 @@ class Sessions:
             bound=await self._bound(session, operator),
         )
         await self._client.set(_place(session), _encode(stored), ex=LASTS_S)
+        await self._keep_newest(operator, _place(session))
         return session
 
     async def operator(self, session: str) -> Operator:
         """Who is signed in. Raises ApiError `invalid_api_key`."""
-        blob = await self._client.get(_place(session))
-        if blob is None:
+        stored = await self._stored(session)
+        if stored is None:
             raise invalid_api_key()
-        try:
-            stored = _decode.decode(blob.encode() if isinstance(blob, str) else blob)
-        except msgspec.DecodeError:  # of an earlier release
-            raise invalid_api_key() from None
-        operator = Operator(name=stored.name, role=stored.role, kind=stored.kind, token=stored.token)
+        operator = _operator_of(stored)
         if not hmac.compare_digest(stored.bound, await self._bound(session, operator)):
             raise invalid_api_key()
         if operator.kind != "token":
@@ -85,10 +96,43 @@ class Sessions:
 
     async def end(self, session: str) -> None:
         """Sign out."""
-        is_known = await self._client.exists(_place(session))
+        stored = await self._stored(session)
         await self._client.unlink(_place(session))
-        if is_known:
+        if stored is not None:
+            await self._call("ZREM", _KEPT_AT + _digest(_operator_of(stored).actor), _place(session))
             await self._tokens.ended()
+
+    async def _stored(self, session: str) -> Session | None:
+        blob = await self._client.get(_place(session))
+        if blob is None:
+            return None
+        try:
+            return _decode.decode(blob.encode() if isinstance(blob, str) else blob)
+        except msgspec.DecodeError:  # of an earlier release
+            return None
+
+    async def _count_sign_in(self, operator: Operator) -> None:
+        """Raises ApiError where this operator has signed in too often within a minute."""
+        counter = _COUNTED_AT + _digest(operator.actor)
+        count = await self._call("INCR", counter)
+        await self._call("EXPIRE", counter, _COUNTED_FOR_S, "NX")
+        if count > SIGN_INS_A_MINUTE:
+            left_s = max(1, await self._call("TTL", counter))
+            message = f"{operator.actor} has signed in {SIGN_INS_A_MINUTE} times within a minute."
+            raise ApiError(message, "rate_limit_exceeded", retry_after_s=left_s)
+
+    async def _keep_newest(self, operator: Operator, place: str) -> None:
+        """Note an operator's new session, and end those that are too many. A repeated call changes nothing."""
+        kept = _KEPT_AT + _digest(operator.actor)
+        await self._call("ZADD", kept, time.time(), place)
+        await self._call("EXPIRE", kept, LASTS_S)
+        for oldest in await self._call("ZRANGE", kept, 0, -1 - SESSIONS_OF_AN_OPERATOR):
+            await self._call("UNLINK", oldest)
+            await self._call("ZREM", kept, oldest)
+            await self._tokens.ended()
+
+    async def _call(self, *command: str | bytes | float) -> Any:  # noqa: ANN401 - what a command returns
+        return await self._client.execute_command(*command)  # type: ignore[no-untyped-call]
 
     async def _bound(self, session: str, operator: Operator) -> bytes:
         rests_on = {"key": await self._admin_keys.fingerprint(), "token": b"", "user": self._users}[operator.kind]
@@ -96,8 +140,16 @@ class Sessions:
         return hmac.digest(session.encode(), said, "sha256")
 
 
+def _operator_of(stored: Session) -> Operator:
+    return Operator(name=stored.name, role=stored.role, kind=stored.kind, token=stored.token)
+
+
 def _place(session: str) -> str:
-    return _STORED_AT + hashlib.sha256(session.encode()).hexdigest()
+    return _STORED_AT + _digest(session)
+
+
+def _digest(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()
 
 
 def session_of(scope: Scope) -> str | None:

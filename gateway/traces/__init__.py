@@ -3,6 +3,7 @@
     recorder.py          requests that have ended, in batches to a file: sizes and pseudonyms, never content
     pseudonyms.py        keyed names of tenants and of prompts' blocks
     files.py             the folder: recorded and uploaded traces, each bounded, the oldest going first
+    reads.py             who has read which of late, for the audit log
     simulator.py         one simulation at a time, in a child with bounds on time and memory
     simulate_process.py  the child
     figures.py           what it answers: figures by lane and tenant, and data for plots

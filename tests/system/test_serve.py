@@ -7,7 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import redis.asyncio
 
+from fairlane.cli.serve import first_start
+from fairlane.scheduler.protocol.settings import SharedSettings
 from tests.support.ports import free_port
 from tests.support.system.harness import ADMIN_KEY, MODEL
 from tests.system.conftest import StartServer
@@ -22,6 +25,7 @@ def test_the_first_start_prints_a_curl_line_that_works_as_pasted_and_a_second_fi
     printed = server.printed_until("curl") + server.printed_until("}'\n")
     command = re.search(r"curl .*'$", printed, re.DOTALL | re.MULTILINE)
     assert command is not None, printed
+    assert (server.directory / "demo.key").read_text() not in printed, "what captures stdout keeps no tenant's key"
     answer = subprocess.run(["bash", "-c", command[0]], capture_output=True, text=True, timeout=60, check=True)
     assert "Paris" in answer.stdout
 
@@ -73,10 +77,26 @@ def test_a_model_that_cannot_be_served_stops_the_start_and_no_key_is_lost_nor_sh
     assert ended.returncode == 2
     assert "no config.json" in ended.stderr
     assert ended.stderr.strip().endswith("the worker cannot work with its settings: its last line says why")
-    assert "A tenant `demo` with one key, shown this once." in ended.stdout
+    key_file = directory / "demo.key"
+    assert f"A tenant `demo` with one key, in {key_file}." in ended.stdout
+    assert key_file.read_text().startswith("fl-")
+    assert key_file.read_text() not in ended.stdout
     found = [directory, *directory.rglob("*")]
     assert any(path.name.endswith(".aof") for path in found)
     assert not [path for path in found if path.lstat().st_mode & 0o077]
+
+
+@pytest.mark.anyio
+async def test_a_terminal_shows_the_key_of_the_demo_tenant_and_nothing_else_keeps_it(
+    valkey_url: str, tmp_path: Path
+) -> None:
+    settings = SharedSettings(data_dir=str(tmp_path))
+    async with redis.asyncio.Redis.from_url(valkey_url) as client:
+        printed = await first_start(client, client, settings, on_terminal=True)
+
+    assert re.search(r"-H 'Authorization: Bearer fl-[^']+'", printed)
+    assert "Admin key, shown this once: fla-" in printed
+    assert os.listdir(tmp_path) == []
 
 
 def test_a_directory_that_is_everybody_s_is_refused_with_one_line(tmp_path: Path) -> None:

@@ -53,25 +53,26 @@ async def test_workers_come_in_pages_by_id(bench: AdminBench) -> None:
     assert (first["has_more"], rest["has_more"]) == (True, False)
 
 
-async def test_a_drained_worker_is_told_and_noted_once(bench: AdminBench) -> None:
+async def test_each_drain_of_a_worker_is_told_and_noted(bench: AdminBench) -> None:
     answer = await bench.done("POST", "/workers/w1/drain")
     bench.fleet.statuses = [worker("w1", draining=True)]
     await bench.done("POST", "/workers/w1/drain")
 
     assert answer["draining"] is True
     assert bench.fleet.drained == ["w1", "w1"]
-    assert [(entry["action"], entry["target"]) for entry in await bench.audit()] == [("worker.drain", "w1")]
+    assert [(entry["action"], entry["target"]) for entry in await bench.audit()] == [("worker.drain", "w1")] * 2
 
 
-async def test_an_undrained_worker_is_told_and_noted_once(bench: AdminBench) -> None:
-    bench.fleet.statuses = [worker("w1", draining=True)]
-    answer = await bench.done("POST", "/workers/w1/undrain")
-    bench.fleet.statuses = [worker("w1")]
-    await bench.done("POST", "/workers/w1/undrain")
+async def test_an_undrain_before_the_next_heartbeat_is_noted_too(bench: AdminBench) -> None:
+    await bench.done("POST", "/workers/w1/drain")
+    answer = await bench.done("POST", "/workers/w1/undrain")  # the last heartbeat said that it serves
 
     assert answer["draining"] is False
-    assert bench.fleet.undrained == ["w1", "w1"]
-    assert [(entry["action"], entry["target"]) for entry in await bench.audit()] == [("worker.undrain", "w1")]
+    assert (bench.fleet.drained, bench.fleet.undrained) == (["w1"], ["w1"])
+    assert [(entry["action"], entry["changes"]["after"]) for entry in await bench.audit()] == [
+        ("worker.drain", {"draining": True}),
+        ("worker.undrain", {"draining": False}),
+    ]
 
 
 async def test_a_drain_that_could_not_be_noted_is_in_the_log(

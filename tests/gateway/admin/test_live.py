@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import redis.exceptions
 
-from fairlane.gateway.admin.live import LiveHub
+from fairlane.gateway.admin.live import MOST_OF_AN_OPERATOR, MOST_WATCHERS, LiveHub
 from fairlane.gateway.errors import ApiError, invalid_api_key
 from fairlane.scheduler.protocol.block_map import STATES, BlockMap
 from fairlane.scheduler.queue.registry import RedisRegistry
@@ -103,19 +103,35 @@ async def test_a_gateway_that_stops_ends_its_streams(served: Served) -> None:
 
 async def test_only_so_many_watch() -> None:
     hub = LiveHub(allowed, nothing, unchanged, most=2)
-    first, _ = hub.enter(allowed), hub.enter(allowed)
+    first, _ = hub.enter("ada", allowed), hub.enter("bob", allowed)
 
     with pytest.raises(ApiError, match="Too many") as refused:
-        hub.enter(allowed)
+        hub.enter("ada", allowed)
     assert refused.value.code == "overloaded"
     hub.leave(first)
-    hub.enter(allowed)
+    hub.enter("ada", allowed)
     await hub.aclose()
+
+
+async def test_one_operator_leaves_room_for_others(served: Served) -> None:
+    async with served.http as client:
+        made = await client.post("/admin/v1/tokens", json={"name": "wall", "role": "viewer"}, headers=OPERATOR)
+        viewer = {"authorization": f"Bearer {made.json()['token']}"}
+        async with AsyncExitStack() as stack:
+            for _ in range(MOST_OF_AN_OPERATOR):
+                stream = await stack.enter_async_context(client.stream("GET", LIVE, headers=viewer))
+                assert stream.status_code == 200
+            refused = await client.get(LIVE, headers=viewer)
+            other = await stack.enter_async_context(client.stream("GET", LIVE, headers=OPERATOR))
+
+            assert refused.json()["error"]["code"] == "overloaded"
+            assert other.status_code == 200
+    assert 2 * MOST_OF_AN_OPERATOR <= MOST_WATCHERS
 
 
 async def test_who_is_behind_gets_the_newest_alone() -> None:
     hub = LiveHub(allowed, nothing, unchanged)
-    watcher = hub.enter(allowed)
+    watcher = hub.enter("ada", allowed)
     for number in range(1_000):
         watcher.tell("overview", b"%d\n" % number)
 
@@ -127,12 +143,12 @@ async def test_who_is_behind_gets_the_newest_alone() -> None:
 
 async def test_nothing_is_computed_once_nobody_watches() -> None:
     hub = LiveHub(allowed, nothing, unchanged, every_s=0.001)
-    watcher = hub.enter(allowed)
+    watcher = hub.enter("ada", allowed)
     await until(lambda: hub.looks > 2)
     hub.leave(watcher)
     await until(lambda: hub._running is not None and hub._running.done())
     looks = hub.looks
-    again = hub.enter(allowed)
+    again = hub.enter("ada", allowed)
     await until(lambda: hub.looks > looks)
     hub.leave(again)
     await hub.aclose()
@@ -150,7 +166,7 @@ async def test_a_store_that_is_away_is_told_and_ends_nothing() -> None:
         raise redis.exceptions.ConnectionError
 
     hub = LiveHub(look, nothing, unchanged, every_s=0.001)
-    watcher = hub.enter(unsure)
+    watcher = hub.enter("ada", unsure)
     seen = []
     async for frame in watcher.frames():
         seen.append(frame)

@@ -130,7 +130,7 @@ async def test_a_revoked_token_and_its_session_end_at_once(bench: AdminBench) ->
     bench.http.cookies.clear()
     assert (await bench.http.get("/admin/v1/me", headers=shown)).status_code == 401
     assert await bench.refused("DELETE", f"/tokens/{made['id']}") == (404, "not_found", None)
-    assert [entry["action"] for entry in await bench.audit()] == ["token.create", "token.revoke"]
+    assert [entry["action"] for entry in await bench.audit()] == ["token.create", "session.create", "token.revoke"]
 
 
 async def test_a_token_works_until_it_expires(bench: AdminBench) -> None:

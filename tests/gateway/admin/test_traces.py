@@ -42,7 +42,10 @@ async def test_an_uploaded_trace_is_listed_and_read_from_an_offset(bench: AdminB
     assert (listed["name"], listed["kind"], listed["bytes"]) == (name, "uploaded", len(CSV))
     assert rest.text == CSV[10:]
     assert (beyond.status_code, beyond.content) == (200, b"")
-    assert [(each["action"], each["target"]) for each in await bench.audit()] == [("trace.upload", name)]
+    assert [(each["action"], each["target"]) for each in await bench.audit()] == [
+        ("trace.upload", name),
+        ("trace.read", name),
+    ]
 
 
 async def test_traces_come_in_pages_and_the_oldest_uploads_go(bench: AdminBench) -> None:
@@ -70,6 +73,25 @@ async def test_a_simulation_answers_figures_and_plots(bench: AdminBench) -> None
         assert all(lane["ttft_ms"]["p50"] > 0 for lane in run["lanes"])
         assert len(run["plots"]["latency"][0]["ttft_ms"]) == len(run["plots"]["percentiles"])
         assert run["plots"]["service"][0]["values"][-1] == run["tenants"][0]["service"]
+
+
+async def test_a_simulation_and_each_reader_of_a_trace_are_in_the_audit_log(bench: AdminBench) -> None:
+    path = recorded(bench, CSV)
+    made = await bench.done("POST", "/tokens", json={"name": "ada", "role": "operator"})
+    ada = {"authorization": f"Bearer {made['token']}"}
+
+    await bench.done("POST", "/simulations", json={"trace": path.name, "workers": 2, "hardware": "l4-8b"})
+    for offset in range(5):  # as one who follows a recording
+        await bench.call("GET", f"/traces/{path.name}?offset={offset}")
+        await bench.http.get(f"/admin/v1/traces/{path.name}?offset={offset}", headers=ada)
+
+    _, simulated, *reads = await bench.audit()
+    assert (simulated["action"], simulated["target"]) == ("simulation.run", path.name)
+    assert simulated["changes"]["after"]["workers"] == 2
+    assert [(each["action"], each["target"], each["actor"]) for each in reads] == [
+        ("trace.read", path.name, "admin"),
+        ("trace.read", path.name, f"token:{made['id']}:ada"),
+    ]
 
 
 async def test_a_recorded_trace_keeps_its_tenants(bench: AdminBench) -> None:

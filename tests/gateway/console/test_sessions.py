@@ -5,10 +5,11 @@ from typing import Any
 import httpx
 import pytest
 
+from fairlane.gateway.errors import ApiError
 from fairlane.gateway.operators.admin_key import AdminKeys
-from fairlane.gateway.operators.admin_tokens import AdminTokens
-from fairlane.gateway.operators.operator import OWNER
-from fairlane.gateway.operators.sessions import LASTS_S, Sessions
+from fairlane.gateway.operators.admin_tokens import AdminTokens, operator_of
+from fairlane.gateway.operators.operator import OWNER, Role
+from fairlane.gateway.operators.sessions import LASTS_S, SESSIONS_OF_AN_OPERATOR, SIGN_INS_A_MINUTE, Sessions
 from tests.support.gateway.admin_app import HEADERS, AdminBench, HandFleet, application
 
 pytestmark = pytest.mark.anyio
@@ -100,9 +101,10 @@ async def test_a_key_that_is_sent_counts_and_not_the_cookie(bench: AdminBench) -
 async def test_the_store_has_neither_session_nor_key_and_forgets_after_eight_hours(bench: AdminBench) -> None:
     session = (await signed_in(bench))["cookie"].partition("fairlane=")[2]
     (place,) = [name async for name in bench.redis.scan_iter("fl:session:*")]
+    (listed,) = [name async for name in bench.redis.scan_iter("fl:sessions:*")]
 
-    kept = place + await bench.redis.get(place)
-    assert session.encode() not in kept
+    kept = repr((place, await bench.redis.get(place), listed, await bench.redis.zrange(listed, 0, -1)))
+    assert session not in kept
     assert LASTS_S - 60 <= await bench.redis.ttl(place) <= LASTS_S
 
 
@@ -138,3 +140,44 @@ async def test_anyone_may_ask_whether_and_as_whom_they_are_signed_in(bench: Admi
     assert await told(session) == {"name": "admin", "role": "owner", "kind": "key"}
     assert await status(bench, "DELETE", "/console/session", session | OWN) == 204
     assert await told(session) is None
+
+
+async def test_of_an_operators_sessions_the_oldest_ends_with_the_next_one_too_many(bench: AdminBench) -> None:
+    admin_keys, tokens = AdminKeys(bench.redis, "k" * 32), AdminTokens(bench.redis)
+    sessions = Sessions(bench.redis, admin_keys, tokens)
+    made = await tokens.create("ada", Role.VIEWER, OWNER)
+    other = await sessions.begin(OWNER)
+
+    async def begin() -> str:
+        async for counter in bench.redis.scan_iter("fl:sign-ins:*"):
+            await bench.redis.delete(counter)  # as a minute later
+        return await sessions.begin(operator_of(made.token))
+
+    begun = [await begin() for _ in range(SESSIONS_OF_AN_OPERATOR)]
+    await sessions.end(begun.pop())  # makes room for one
+    begun.append(await begin())
+    for session in (*begun, other):
+        await sessions.operator(session)
+    begun.append(await begin())
+
+    with pytest.raises(ApiError):
+        await sessions.operator(begun[0])
+    for session in (*begun[1:], other):
+        await sessions.operator(session)
+    assert len([name async for name in bench.redis.scan_iter("fl:session:*")]) == SESSIONS_OF_AN_OPERATOR + 1
+
+
+async def test_an_operator_signs_in_so_often_a_minute_and_each_time_is_in_the_audit_log(bench: AdminBench) -> None:
+    made = await bench.done("POST", "/tokens", json={"name": "ada", "role": "viewer"})
+    ada = {"authorization": f"Bearer {made['token']}", **OWN}
+
+    statuses = [await status(bench, "POST", "/console/session", ada) for _ in range(SIGN_INS_A_MINUTE + 1)]
+    refused = await bench.http.post("/console/session", headers=ada)
+
+    assert statuses == [204] * SIGN_INS_A_MINUTE + [429]
+    assert refused.json()["error"]["code"] == "rate_limit_exceeded"
+    assert 1 <= int(refused.headers["retry-after"]) <= 61
+    await signed_in(bench)  # others are not kept out
+    entries = [entry for entry in await bench.audit() if entry["action"] == "session.create"]
+    assert [entry["actor"] for entry in entries] == [f"token:{made['id']}:ada"] * SIGN_INS_A_MINUTE + ["admin"]
+    assert entries[0]["changes"] == {"before": None, "after": {"role": "viewer", "kind": "token"}}

@@ -78,8 +78,9 @@ async def test_the_audit_log_names_the_user(desk: Desk) -> None:
     own = {"origin": desk.served.url, "x-fairlane-csrf": "1"}
     await desk.browser.post("/admin/v1/tenants", json={"id": "acme"}, headers=own)
 
-    (entry,) = (await desk.browser.get("/admin/v1/audit")).json()["data"]
-    assert (entry["action"], entry["actor"]) == ("tenant.create", "user:ada@example.com")
+    made, signed_in = (await desk.browser.get("/admin/v1/audit")).json()["data"]
+    assert (made["action"], made["actor"]) == ("tenant.create", "user:ada@example.com")
+    assert (signed_in["action"], signed_in["actor"]) == ("session.create", "user:ada@example.com")
 
 
 async def test_a_replayed_answer_is_refused_before_the_provider_is_asked(desk: Desk) -> None:
