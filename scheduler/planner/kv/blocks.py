@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import chain
 
+from fairlane.scheduler.planner.kv.holders import BlockHolders
 from fairlane.scheduler.planner.kv.prefix_cache import PrefixCache, Scope
 from fairlane.scheduler.planner.steps import Copy, require
 
@@ -146,9 +147,7 @@ class BlockPool:
         self.bytes_per_block = 0
         """Of one block's KV, for those who are told of preemptions; 0: not known here."""
         self.cache = PrefixCache(blocks=blocks, block_size=block_size) if cache is None else cache
-        self._references = [0] * blocks
-        self._shared: set[int] = set()
-        """Blocks that several tables hold."""
+        self._holders = BlockHolders(blocks)
         self._free = list(range(blocks - 1, -1, -1))
         self.slots = HostSlots(host_slots)
         """The host pool. What `swap_out` fills, and `swap_in` empties, goes through here."""
@@ -164,16 +163,12 @@ class BlockPool:
 
     def references(self, block: int) -> int:
         """How many tables hold this block."""
-        return self._references[block]
+        return self._holders.count(block)
 
     def freed_by(self, tables: Collection[Sequence[int]]) -> int:
-        """Blocks that would be free if all of these tables were released."""
-        held = sum(map(len, tables))
-        if not self._shared:
-            return held
-        shared = Counter(chain.from_iterable(map(self._shared.intersection, tables)))
-        freed = sum([count == self._references[block] for block, count in shared.items()])
-        return held - shared.total() + freed
+        """Blocks that would be free if all of these tables were released. Takes the same time for tables of any
+        length."""
+        return self._holders.freed_by(tables)
 
     def can_allocate(self, count: int) -> bool:
         return count <= self.free_blocks
@@ -190,28 +185,25 @@ class BlockPool:
             if not self._free:
                 self._free = self.cache.evict()
             block = self._free.pop()
-            self._references[block] = 1
+            self._holders.begin(table, block)
             table.append(block)
 
     def share(self, source: Sequence[int], count: int, table: list[int]) -> None:
         """Begin an empty table with the first `count` blocks of another; both now hold them."""
-        for block in source[:count]:
-            self._references[block] += 1
-            table.append(block)
-        self._shared.update(source[:count])
+        self._holders.add(table, source[:count])
+        table += source[:count]
 
     def adopt(self, blocks: Sequence[int], table: list[int], first: int) -> None:
-        """Put blocks that the cache has found into a table from its place `first` on, instead of what stood there."""
-        for block in blocks:
-            if self._references[block] == 0:
-                self.cache.hold(block)
-            else:
-                self._shared.add(block)
-            self._references[block] += 1
+        """Put blocks that the cache found into a table at index `first`, in place of its own; some may be the same."""
         replaced = table[first : first + len(blocks)]
+        same = set(blocks).intersection(replaced)
+        added = [block for block in blocks if block not in same]
+        for block in added:
+            if self._holders.count(block) == 0:
+                self.cache.hold(block)
+        self._holders.add(table, added)
         table[first : first + len(blocks)] = blocks
-        for block in replaced:
-            self._drop(block)
+        self._drop(table, [block for block in replaced if block not in same])
 
     def publish(self, scope: Scope, table: Sequence[int], first: int, chunks: Iterable[bytes]) -> int:
         """Let the cache know the tokens of a table's blocks behind its first ones, which it knows; how many of the
@@ -228,8 +220,10 @@ class BlockPool:
 
     def release(self, table: list[int], keep: int = 0) -> None:
         """Shorten a table to its first `keep` blocks; those that no other table holds become free, the last first."""
-        while len(table) > keep:
-            self._drop(table.pop())
+        dropped = table[keep:]
+        dropped.reverse()
+        del table[keep:]
+        self._drop(table, dropped)
 
     def can_swap_out(self, count: int) -> bool:
         return count <= self.slots.free
@@ -260,24 +254,25 @@ class BlockPool:
         for table in tables:
             _require("table_unique", len(set(table)) == len(table), f"a block stands twice in {table}")
             held.update(table)
-        for block, references in enumerate(self._references):
-            _require("references", held[block] == references, f"block {block}: {references}, in {held[block]} tables")
-        shared = {block for block, references in enumerate(self._references) if references > 1}
-        _require("shared_blocks", self._shared == shared, f"{len(self._shared)} listed, {len(shared)} shared")
-        idle = [block for block, references in enumerate(self._references) if references == 0]
-        free = [block for block in idle if not self.cache.knows(block)]
+        references = self._holders.counts()
+        for block, count in enumerate(references):
+            _require("references", held[block] == count, f"block {block}: {count}, in {held[block]} tables")
+        fault = self._holders.fault()
+        _require("shared_blocks", not fault, fault)
+        free = [block for block, count in enumerate(references) if count == 0 and not self.cache.knows(block)]
         _require("free_blocks", sorted(self._free) == free, f"{len(self._free)} listed, {len(free)} unreferenced")
-        fault = self.cache.fault(self._references)
+        fault = self.cache.fault(references)
         _require("prefix_cache", not fault, fault)
-        fault = self.slots.fault(self._references, chain.from_iterable(slots), self.host_slots)
+        fault = self.slots.fault(references, chain.from_iterable(slots), self.host_slots)
         _require("host_slots", not fault, fault)
 
-    def _drop(self, block: int) -> None:
-        _require("double_free", self._references[block] > 0, f"block {block}")
-        self._references[block] -= 1
-        if self._references[block] == 1:
-            self._shared.remove(block)
-        if self._references[block] == 0:
+    def _drop(self, table: Sequence[int], blocks: Sequence[int]) -> None:
+        """Release blocks that are no longer in this table."""
+        try:
+            unheld = self._holders.remove(table, blocks)
+        except KeyError as error:
+            raise IntegrityError("double_free", f"block {error.args[0]}") from None
+        for block in unheld:
             self.slots.forget(block)
             if not self.cache.keeps(block):
                 self._free.append(block)

@@ -166,6 +166,14 @@ class PoolMachine(RuleBasedStateMachine):
         self.tables[number] = scope, text, table, known + len(found)
 
     @precondition(lambda self: self.tables)
+    @rule(data=st.data(), length=st.integers(1, 5))
+    def fork(self, data: st.DataObject, length: int) -> None:
+        scope, text, trunk, known = data.draw(st.sampled_from(self.tables))
+        table: list[int] = []
+        self.pool.share(trunk, length, table)
+        self.tables.append((scope, text[:length], table, min(known, length)))
+
+    @precondition(lambda self: self.tables)
     @rule(data=st.data(), keep=st.integers(0, 2))
     def release(self, data: st.DataObject, keep: int) -> None:
         number = data.draw(st.integers(0, len(self.tables) - 1))
@@ -185,6 +193,14 @@ class PoolMachine(RuleBasedStateMachine):
         assert self.pool.free_blocks == self.pool.blocks - len(held)
         for block in held:
             assert self.pool.references(block) == sum(block in table for _, _, table, _ in self.tables)
+
+    @rule(data=st.data())
+    def some_tables_free_what_only_they_hold(self, data: st.DataObject) -> None:
+        tables = [table for _, _, table, _ in self.tables]
+        chosen = data.draw(st.sets(st.integers(0, max(0, len(tables) - 1)))) if tables else set[int]()
+        kept = {block for place, table in enumerate(tables) if place not in chosen for block in table}
+        given = {block for place in chosen for block in tables[place]}
+        assert self.pool.freed_by([tables[place] for place in chosen]) == len(given - kept)
 
     def teardown(self) -> None:
         if hasattr(self, "pool"):
