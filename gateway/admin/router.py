@@ -3,6 +3,7 @@
 Entity tags against lost updates: what a change is made of must still be what its author saw (RFC 9110, 13.1.1).
 """
 
+import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -27,6 +28,7 @@ from fairlane.gateway.fleet import Door
 from fairlane.gateway.http import body_budget
 from fairlane.gateway.http.body import read_body
 from fairlane.gateway.http.connections import OPERATORS, vouch
+from fairlane.gateway.http.json_reader import LARGE_BODY_BYTES
 from fairlane.gateway.openai.wire import checked, checked_fields
 from fairlane.gateway.operators.operator import Operator, Role
 from fairlane.gateway.operators.operators import Operators
@@ -319,7 +321,9 @@ async def _input(operation: Operation[Input], request: Request) -> Input:
     headers = request.scope["headers"]
     hold = request.scope.get("state", {}).get(body_budget.STATE)
     body = await read_body(request.receive, headers, max_bytes=MAX_BODY_BYTES, timeout_s=BODY_TIMEOUT_S, hold=hold)
-    return checked(operation.input, {}, body or b"{}")
+    if len(body) <= LARGE_BODY_BYTES:
+        return checked(operation.input, {}, body or b"{}")
+    return await asyncio.to_thread(checked, operation.input, {}, body)
 
 
 def _query(request: Request, kind: type[BaseModel]) -> dict[str, object]:

@@ -1,10 +1,10 @@
 """What the model says as an assistant: content, reasoning and calls of tools, read from its text as it comes."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fairlane.gateway.answers.chunks import TextChunk
+from fairlane.gateway.http.json_reader import read_text
 from fairlane.gateway.tools.deltas import OutputDelta, OutputReader
 
 
@@ -57,7 +57,7 @@ def read_whole(reader: OutputReader | None, text: str) -> AssistantMessage:
 def arguments_of(call: SpokenCall) -> dict[str, object]:
     """The arguments as an object; an empty one where the model wrote none."""
     try:
-        found = json.loads(call.arguments)
-    except (ValueError, RecursionError):
+        found = read_text(call.arguments)
+    except ValueError:
         return {}
     return found if isinstance(found, dict) else {}

@@ -5,12 +5,12 @@ a time, and each step an event as OpenAI names them.
                        └──── of texts ───┘                  └──── of texts ───┘
 """
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from fairlane.gateway.answers.builder import Json
+from fairlane.gateway.http.json_reader import read_text
 from fairlane.gateway.openai.response_items import INPUT, Status, new_id
 from fairlane.gateway.openai.response_tools import CalledAs
 from fairlane.gateway.tools.deltas import OutputDelta, ToolCallDelta
@@ -168,8 +168,8 @@ class CustomCall(FunctionCall):
 
     def _input(self) -> str:
         try:
-            found = json.loads(self.text)
-        except (ValueError, RecursionError):
+            found = read_text(self.text)
+        except ValueError:
             return self.text  # cut short, or no JSON: as it is
         given = found.get(INPUT) if isinstance(found, dict) else None
         return given if isinstance(given, str) else self.text

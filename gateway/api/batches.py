@@ -19,6 +19,7 @@ from fairlane.gateway.errors import ApiError, LimitBlock, invalid, limit_denied,
 from fairlane.gateway.fleet import FleetCache
 from fairlane.gateway.http import body_budget, response
 from fairlane.gateway.http.body import read_body
+from fairlane.gateway.http.json_reader import LARGE_BODY_BYTES
 from fairlane.gateway.http.sse import send_json
 from fairlane.gateway.observability.context import traceparent
 from fairlane.gateway.observability.metrics import is_recording
@@ -95,7 +96,9 @@ class CreateBatch:
             )
         finally:
             hold.release()
-        return checked(BatchBody, {}, body)
+        if len(body) <= LARGE_BODY_BYTES:
+            return checked(BatchBody, {}, body)
+        return await asyncio.to_thread(checked, BatchBody, {}, body)
 
     def _check(self, asked: BatchBody, caller: Caller) -> None:
         if int(asked.completion_window[:-1]) > LONGEST_WINDOW_H:

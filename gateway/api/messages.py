@@ -15,10 +15,12 @@ from fairlane.gateway.api.generate import Bounds
 from fairlane.gateway.auth import Caller
 from fairlane.gateway.errors import ANTHROPIC_PATH
 from fairlane.gateway.http import body_budget, response
-from fairlane.gateway.http.body import LARGE_BODY_BYTES, read_body
+from fairlane.gateway.http.body import read_body
+from fairlane.gateway.http.body_budget import HUGE_AT_ONCE
+from fairlane.gateway.http.json_reader import LARGE_BODY_BYTES
 from fairlane.gateway.http.sse import send_json
 from fairlane.gateway.middleware.tenant import Journal
-from fairlane.gateway.requests.prepare import HUGE_AT_ONCE, Kind, Preparer, conversation
+from fairlane.gateway.requests.prepare import Kind, Preparer, conversation
 
 MESSAGES_PATH = ANTHROPIC_PATH
 COUNT_PATH = f"{MESSAGES_PATH}/count_tokens"

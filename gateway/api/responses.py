@@ -21,7 +21,7 @@ from fairlane.gateway.answers.responses import CompactionAnswer, ResponseAnswer
 from fairlane.gateway.api.generate import Generate, Parts
 from fairlane.gateway.auth import Caller
 from fairlane.gateway.errors import ApiError, invalid, not_found
-from fairlane.gateway.http.body import LARGE_BODY_BYTES
+from fairlane.gateway.http.json_reader import LARGE_BODY_BYTES, scalars
 from fairlane.gateway.http.sse import send_json
 from fairlane.gateway.openai.compaction import parse_compaction
 from fairlane.gateway.openai.response_body import KeptResponse, ResponseRequest, parse_response, read_kept
@@ -92,8 +92,11 @@ class Respond(Generate[ResponseRequest]):
         """What is kept of the response that a body goes on from, and what opens a summary in either."""
         known: dict[str, Any] = {}
         if _NAME in body:
-            large = len(body) > LARGE_BODY_BYTES
-            previous_id = await asyncio.to_thread(_previous_id, body) if large else _previous_id(body)
+            if len(body) > LARGE_BODY_BYTES:
+                room = self._parts.bounds.room
+                previous_id = await room.in_thread(len(body), lambda: _previous_id(body))
+            else:
+                previous_id = _previous_id(body)
             if previous_id is not None:
                 known["previous"] = await self._previous(caller, previous_id)
         if COMPACTION in body or COMPACTION in known.get("previous", b""):
@@ -138,18 +141,9 @@ def kept_content(answer: ResponseAnswer) -> bytes:
     return msgspec.json.encode(KeptResponse(answer.ended(), items))
 
 
-class _Previous(msgspec.Struct):
-    """What matters here of a body."""
-
-    previous_response_id: object = None
-
-
 def _previous_id(body: bytes) -> str | None:
-    """The id in a body; None too where the body is refused for it."""
-    try:
-        found = msgspec.json.decode(body, type=_Previous).previous_response_id
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-        return None
+    """Return the id in a body; None also where the body is refused for it."""
+    found = scalars(body, [PARAM]).get(PARAM)
     return found if isinstance(found, str) and found and found.isprintable() else None
 
 

@@ -3,7 +3,6 @@
 Nothing is queued and nothing is charged. Bodies are bounded as a chat's are, and a refused one counts as any other.
 """
 
-import asyncio
 import time
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
@@ -17,8 +16,10 @@ from fairlane.gateway.auth import Caller
 from fairlane.gateway.errors import ApiError, context_length, invalid
 from fairlane.gateway.fleet import FleetCache, ServedModel
 from fairlane.gateway.http import body_budget, response
-from fairlane.gateway.http.body import LARGE_BODY_BYTES, MAX_TOKEN_ID, read_body, read_object
+from fairlane.gateway.http.body import read_body
 from fairlane.gateway.http.body_budget import BodyRoom
+from fairlane.gateway.http.json_reader import LARGE_BODY_BYTES, read_object
+from fairlane.gateway.http.lifted import MAX_TOKEN_ID
 from fairlane.gateway.http.response import Channel
 from fairlane.gateway.http.sse import send_json
 from fairlane.gateway.middleware.tenant import Journal
@@ -26,7 +27,7 @@ from fairlane.gateway.openai.fields import Hint, Off, On, Text
 from fairlane.gateway.openai.neutral import NEUTRAL_CHAT
 from fairlane.gateway.openai.requests import read_chat
 from fairlane.gateway.openai.wire import ChatBody, checked_fields
-from fairlane.gateway.requests.prepare import HUGE_AT_ONCE, allowed_model
+from fairlane.gateway.requests.prepare import allowed_model
 from fairlane.gateway.text.tokenizer import PromptTooLong
 
 TOKENIZE_PATH, DETOKENIZE_PATH = "/tokenize", "/detokenize"
@@ -131,7 +132,6 @@ class AnswerText:
         self._answer = answer
         self._room = room
         self._body_timeout_s = body_timeout_s
-        self._turns = asyncio.Semaphore(HUGE_AT_ONCE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One ASGI call. Raises ApiError."""
@@ -159,8 +159,7 @@ class AnswerText:
     async def _answered(self, body: bytes, caller: Caller) -> Mapping[str, Any]:
         if len(body) <= LARGE_BODY_BYTES:
             return self._answer(body, caller)
-        async with self._turns:  # in a thread: the loop has streams to serve
-            return await asyncio.to_thread(self._measured, body, caller)
+        return await self._room.in_thread(len(body), lambda: self._measured(body, caller))
 
     def _measured(self, body: bytes, caller: Caller) -> Mapping[str, Any]:
         """In a thread of its own, whose time tells what a body cost that is refused."""

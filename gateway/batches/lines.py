@@ -11,12 +11,11 @@ rests on that; what a line is charged is counted when it runs, as of any request
 
 import hashlib
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-import msgspec
-
 from fairlane.gateway.errors import ApiError, invalid
+from fairlane.gateway.http.json_reader import raw_fields, scalar, scalars
 
 MAX_LINES = 50_000
 MAX_LINE_BYTES = 2**20
@@ -31,24 +30,7 @@ _MOST = 2**32 - 1
 _MOST_CHOICES = 2**16 - 1
 
 
-class _Envelope(msgspec.Struct):
-    custom_id: object = None
-    method: object = None
-    url: object = None
-    body: msgspec.Raw = msgspec.Raw(b"")
-
-
-class _Sizes(msgspec.Struct):
-    """What of a body says how much it may bring forth."""
-
-    max_tokens: object = None
-    max_completion_tokens: object = None
-    max_output_tokens: object = None
-    n: object = None
-
-
-class _Streamed(msgspec.Struct):
-    stream: object = None
+_OUTPUT_FIELDS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,19 +121,20 @@ class LineScanner:
     def _looked_at(self, line: bytes, start: int) -> LineEntry:
         nothing = LineEntry(start, len(line), self._number, 0, 0, 0, 0)
         try:
-            envelope = msgspec.json.decode(line, type=_Envelope)
+            fields = raw_fields(line)
             self.readable += 1
-            asked = msgspec.json.decode(envelope.body, type=_Sizes) if bytes(envelope.body) else _Sizes()
-        except (msgspec.MsgspecError, RecursionError, ValueError):
+            body = fields.get("body", b"")
+            asked = scalars(body, (*_OUTPUT_FIELDS, "n"))
+        except ValueError:
             return nothing
-        flags = 0
-        if isinstance(envelope.custom_id, str):
-            mark = hashlib.blake2b(envelope.custom_id.encode("utf-8", "replace"), digest_size=12).digest()
+        flags, custom_id = 0, _custom_id(fields)
+        if custom_id is not None:
+            mark = hashlib.blake2b(custom_id.encode("utf-8", "replace"), digest_size=12).digest()
             flags = DUPLICATE if mark in self._seen else 0
             self._seen.add(mark)
-        choices = max(1, min(_whole(asked.n), _MOST_CHOICES))
-        stated = max(_whole(asked.max_tokens), _whole(asked.max_completion_tokens), _whole(asked.max_output_tokens))
-        prompt = -(-len(bytes(envelope.body)) // BYTES_PER_TOKEN)
+        choices = max(1, min(_whole(asked.get("n")), _MOST_CHOICES))
+        stated = max(_whole(asked.get(name)) for name in _OUTPUT_FIELDS)
+        prompt = -(-len(body) // BYTES_PER_TOKEN)
         return LineEntry(start, len(line), self._number, prompt, min(stated * choices, _MOST), choices, flags)
 
     def _add(self, entry: LineEntry) -> None:
@@ -187,36 +170,35 @@ def read_line(raw: bytes, entry: LineEntry, endpoint: str) -> BatchLine:
         too_long = ApiError(f"The line is longer than {MAX_LINE_BYTES} bytes.", "request_too_large")
         return BatchLine(None, refusal=too_long)
     try:
-        envelope = msgspec.json.decode(raw, type=_Envelope)
-    except (msgspec.MsgspecError, RecursionError, ValueError):
+        fields = raw_fields(raw)
+    except ValueError:
         return BatchLine(None, refusal=invalid(None, "The line is not a valid JSON object."))
-    custom_id = envelope.custom_id
-    if not isinstance(custom_id, str) or not 0 < len(custom_id) <= MAX_CUSTOM_ID:
+    custom_id = _custom_id(fields)
+    if custom_id is None:
         rule = f"`custom_id` must be a string of 1 to {MAX_CUSTOM_ID} characters."
         return BatchLine(None, refusal=invalid("custom_id", rule))
-    return BatchLine(custom_id, bytes(envelope.body), _refusal(envelope, entry, endpoint))
+    return BatchLine(custom_id, fields.get("body", b""), _refusal(fields, entry, endpoint))
 
 
-def _refusal(envelope: _Envelope, entry: LineEntry, endpoint: str) -> ApiError | None:
+def _custom_id(fields: Mapping[str, bytes]) -> str | None:
+    """Return the line's `custom_id`; None where it is not one."""
+    custom_id = scalar(fields.get("custom_id", b""))
+    return custom_id if isinstance(custom_id, str) and 0 < len(custom_id) <= MAX_CUSTOM_ID else None
+
+
+def _refusal(fields: Mapping[str, bytes], entry: LineEntry, endpoint: str) -> ApiError | None:
     if entry.flags & DUPLICATE:
         return invalid("custom_id", "An earlier line of the file has the same `custom_id`.")
-    if envelope.method != "POST":
+    if scalar(fields.get("method", b"")) != "POST":
         return invalid("method", "`method` must be POST.")
-    if envelope.url != endpoint:
+    if scalar(fields.get("url", b"")) != endpoint:
         return invalid("url", f"`url` must be the batch's endpoint, {endpoint}.")
-    body = bytes(envelope.body)
+    body = fields.get("body", b"")
     if not body.lstrip().startswith(b"{"):
         return invalid("body", "`body` must be an object.")
-    if b'"stream"' in body and _streams(body):
+    if b'"stream"' in body and scalars(body, ["stream"]).get("stream") is True:
         return invalid("stream", "`stream` must be false: a batch's answers are whole.")
     return None
-
-
-def _streams(body: bytes) -> bool:
-    try:
-        return msgspec.json.decode(body, type=_Streamed).stream is True
-    except (msgspec.MsgspecError, RecursionError, ValueError):
-        return False  # whoever reads the body says what is wrong with it
 
 
 def _whole(value: object) -> int:

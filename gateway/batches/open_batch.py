@@ -24,6 +24,7 @@ from fairlane.gateway.batches.line_runner import BatchParts, LineRunner
 from fairlane.gateway.batches.lines import TOO_LONG, BatchLine, LineIndex, read_line
 from fairlane.gateway.batches.results import ERRORS, OUTPUT, LineEnd, OutputFiles, Segments
 from fairlane.gateway.batches.storage import NotStored, Storage, read_all
+from fairlane.gateway.http.json_reader import LARGE_BODY_BYTES
 from fairlane.store.errors import STORE_ERRORS
 
 log = logging.getLogger(__name__)
@@ -203,7 +204,10 @@ class OpenBatch:
                 name = files.contents(self._batch.input_file_id)
                 slab = await read_all(self._parts.storage, name, start, end) if end > start else b""
             raw = slab[entry.start - start : entry.start - start + entry.length]
-            yield place, read_line(raw, entry, self._batch.endpoint)
+            if len(raw) <= LARGE_BODY_BYTES:
+                yield place, read_line(raw, entry, self._batch.endpoint)
+            else:
+                yield place, await asyncio.to_thread(read_line, raw, entry, self._batch.endpoint)
 
     # Running the lines.
 

@@ -7,7 +7,8 @@
     turns.py flow.py  reads of many lines: parsed in turns with other connections, which are not read meanwhile
     upgrade.py       requests that ask to upgrade: served in HTTP/1.1
     connections.py   how many connections an address and a tenant may have, and how many heads in the making
-    body.py          reading a JSON body within bounds
+    body.py          reading a body within bounds of bytes and time
+    json_reader.py lifted.py   the one reader of callers' JSON, and what it takes out of large documents first
     multipart.py     reading a form with a file as it comes
     body_budget.py   bytes of bodies in flight, by tenant and process, and giving memory back
     disconnect.py    how a request hears that its client has left

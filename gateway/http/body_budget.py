@@ -14,8 +14,9 @@ leave is given back now and then, in a thread: that takes some milliseconds, in 
 import asyncio
 import ctypes
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 from fairlane.gateway.errors import ApiError, body_budget_full, overloaded_memory
 
@@ -136,6 +137,11 @@ class BodyHold:
 
 AROUND_BYTES = 64 * 1024
 """For all that is not prompt."""
+HUGE_BODY_BYTES = 256 * 1024
+HUGE_AT_ONCE = 1
+"""Bodies over HUGE_BODY_BYTES that are read together: the threads are there for all other requests too, and each that
+runs takes the event loop's time."""
+T = TypeVar("T")
 BYTES_PER_TOKEN = 16
 """Of JSON, escapes included: more than texts come to, and than a token's id with its comma."""
 
@@ -148,6 +154,12 @@ class BodyRoom:
     """Of any body, and of all while no model is known."""
     longest_context: Callable[[], int | None]
     """In tokens; None while no model is known."""
+    _huge_turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(HUGE_AT_ONCE))
+
+    async def in_thread(self, count: int, work: Callable[[], T]) -> T:
+        """Run `work` on a body of so many bytes in a thread; on huge ones a few at a time."""
+        async with self._huge_turns if count > HUGE_BODY_BYTES else nullcontext():
+            return await asyncio.to_thread(work)
 
     def most_bytes(self, prompts: int) -> int:
         """Of a route's body that may hold so many prompts."""

@@ -12,8 +12,8 @@ import asyncio
 import hashlib
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 
-import msgspec
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -23,9 +23,10 @@ from fairlane.gateway.api.generate import Bounds
 from fairlane.gateway.auth import Caller
 from fairlane.gateway.errors import ApiError, error_body, internal_error, invalid
 from fairlane.gateway.http import body_budget, response, sse
-from fairlane.gateway.http.body import LARGE_BODY_BYTES, read_body
+from fairlane.gateway.http.body import read_body
 from fairlane.gateway.http.body_budget import BodyHold
 from fairlane.gateway.http.disconnect import STATE, Disconnect
+from fairlane.gateway.http.json_reader import LARGE_BODY_BYTES, scalars
 from fairlane.gateway.http.sse import ClientConnection
 from fairlane.gateway.middleware.idempotent_run import HEADER, Lost, Recording, Run, Runs, Spoken, not_kept
 from fairlane.gateway.middleware.tenant import Journal
@@ -39,20 +40,9 @@ _REPLAYED = (REPLAYED_HEADER.encode(), b"true")
 _STREAM = [(b"content-type", sse.MEDIA_TYPE.encode())] + [(k.encode(), v.encode()) for k, v in sse.HEADERS.items()]
 
 
-class _Asked(msgspec.Struct):
-    """What matters here of a body."""
-
-    stream: object = False
-
-
 def asks_for_stream(body: bytes) -> bool:
-    """Whether a request's body does. Of use only where it has been let in as well."""
-    if b'"stream"' not in body:
-        return False
-    try:
-        return msgspec.json.decode(body, type=_Asked).stream is True
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-        return False
+    """Whether a request's body asks for a stream. Of use only where the request was let in as well."""
+    return b'"stream"' in body and scalars(body, ["stream"]).get("stream") is True
 
 
 class Listener:
@@ -212,7 +202,9 @@ class Idempotent:
         if len(body) <= LARGE_BODY_BYTES:
             digest, wants_stream = _looked_at(self._path, scope["headers"], body)
         else:
-            digest, wants_stream = await asyncio.to_thread(_looked_at, self._path, scope["headers"], body)
+            looked_at = partial(_looked_at, self._path, scope["headers"], body)
+            digest, wants_stream = await bounds.room.in_thread(len(body), looked_at)
+            del looked_at
         whole = [body]
         del body  # whoever performs it takes it: it is not kept for as long as the answer lasts
 

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict  # pydantic reads its own kind only, before Python 3.12
 
 from fairlane.gateway.errors import invalid
-from fairlane.gateway.http.body import shown_name
+from fairlane.gateway.http.json_reader import shown_name
 from fairlane.gateway.openai.wire import checked_fields
 
 SHORTEST_EXPIRY_S, LONGEST_EXPIRY_S = 3_600, 30 * 86_400

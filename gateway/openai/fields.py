@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
-from fairlane.gateway.http.body import is_unicode
+from fairlane.gateway.http.json_reader import is_unicode
 
 MAX_HINT_CHARS = 512
 

@@ -11,6 +11,7 @@ from pydantic_core import PydanticCustomError
 
 from fairlane.gateway.errors import invalid
 from fairlane.gateway.grammar.structure import ANY_OBJECT, Structure, choice_structure
+from fairlane.gateway.http.json_reader import read_text
 from fairlane.gateway.openai.fields import Fields, Off, Text, as_unicode
 
 MAX_STRUCTURE_CHARS = 64 * 1024
@@ -22,8 +23,8 @@ def _schema_text(schema: object) -> str:
     """A schema, given as JSON or as text that holds it, as JSON."""
     if isinstance(schema, str):
         try:
-            schema = json.loads(schema)
-        except (ValueError, RecursionError):
+            schema = read_text(schema)
+        except ValueError:
             raise PydanticCustomError("schema", "must be a JSON schema, or text that holds one") from None
     if not isinstance(schema, dict | bool):
         raise PydanticCustomError("schema", "must be a JSON schema: an object")

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
 from fairlane.gateway.errors import invalid
+from fairlane.gateway.http.json_reader import read_text
 from fairlane.gateway.openai.fields import Fields, Hint, Text, as_unicode
 
 MAX_TOOLS = 128
@@ -75,8 +76,8 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
         if not self.arguments.strip():
             return {}
         try:
-            found = msgspec.json.decode(self.arguments)
-        except (msgspec.DecodeError, RecursionError, ValueError):
+            found = read_text(self.arguments)
+        except ValueError:
             return self.arguments
         return found if isinstance(found, dict) else self.arguments
 
@@ -91,7 +92,15 @@ def _schema(parameters: dict[str, Any]) -> dict[str, Any]:
         text = json.dumps(parameters, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError):  # the reader of large bodies keeps token ids alone of their long lists
         raise PydanticCustomError("schema", "holds a number out of range, or a long list of numbers") from None
-    return dict(json.loads(as_unicode(text)))  # such token ids are lists again
+    as_unicode(text)
+    return {name: _with_lists(value) for name, value in parameters.items()}
+
+
+def _with_lists(value: object) -> object:
+    """Return the same value with lists for tuples of token ids."""
+    if isinstance(value, dict):
+        return {name: _with_lists(inner) for name, inner in value.items()}
+    return [_with_lists(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 Parameters = Annotated[dict[str, Any], AfterValidator(_schema)]

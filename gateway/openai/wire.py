@@ -13,7 +13,8 @@ from pydantic import BaseModel, BeforeValidator, Field, PlainValidator, Validati
 from pydantic_core import PydanticCustomError
 
 from fairlane.gateway.errors import ApiError, invalid
-from fairlane.gateway.http.body import MAX_TOKEN_ID, read_object, shown_name
+from fairlane.gateway.http.json_reader import read_object, shown_name
+from fairlane.gateway.http.lifted import MAX_TOKEN_ID
 from fairlane.gateway.openai.fields import Fields, Hint, Off, Text, as_unicode
 from fairlane.gateway.openai.neutral import Neutral, refuse_unless_neutral
 from fairlane.gateway.openai.structures import StructureFields

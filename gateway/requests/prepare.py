@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from typing import Generic, TypeVar
@@ -16,8 +15,8 @@ from fairlane.gateway.errors import ApiError, invalid, model_not_found
 from fairlane.gateway.fleet import FleetCache, ServedModel
 from fairlane.gateway.grammar.checker import GrammarChecker
 from fairlane.gateway.http import sse
-from fairlane.gateway.http.body import LARGE_BODY_BYTES
 from fairlane.gateway.http.body_budget import BodyRoom
+from fairlane.gateway.http.json_reader import LARGE_BODY_BYTES
 from fairlane.gateway.http.sse import Headers
 from fairlane.gateway.observability.metrics import Telemetry
 from fairlane.gateway.observability.tracing import Value
@@ -32,10 +31,6 @@ from fairlane.quotas.tenants import Tenant
 from fairlane.scheduler.admission.decide import Admitted
 from fairlane.scheduler.admission.open_requests import Request
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
-
-HUGE_BODY_BYTES = 256 * 1024
-HUGE_AT_ONCE = 1
-"""Bodies over HUGE_BODY_BYTES that are looked at together: the threads are there for all other requests too."""
 
 _OTHER_MODEL = {
     True: "This model makes no embeddings: it generates text.",
@@ -188,7 +183,6 @@ class Preparer:
         self._open_requests = open_requests
         self._telemetry = telemetry
         self._refusal = refusal
-        self._huge_turns = asyncio.Semaphore(HUGE_AT_ONCE)
 
     async def prepare(
         self, kind: Kind[Generation], body: bytes, headers: Headers, caller: Caller, arrived_s: float
@@ -273,8 +267,7 @@ class Preparer:
         if read_bytes <= LARGE_BODY_BYTES:
             return self._understand(kind, body, caller)
         # a larger one is looked at in a thread: the loop has streams to serve
-        async with self._huge_turns if read_bytes > HUGE_BODY_BYTES else nullcontext():
-            return await asyncio.to_thread(self._understand_and_measure, kind, body, caller)
+        return await self._room.in_thread(read_bytes, lambda: self._understand_and_measure(kind, body, caller))
 
     def _understand_and_measure(
         self, kind: Kind[Generation], body: bytes, caller: Caller

@@ -10,11 +10,11 @@ What breaks before a call has a name is content, its mark too. What breaks after
 content. Blanks beside calls and reasoning are dropped.
 """
 
-import json
 import re
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
 
+from fairlane.gateway.http.json_reader import read_text
 from fairlane.gateway.openai.tools import NO_PARAMETERS, Tool
 from fairlane.gateway.tools import tagged
 from fairlane.gateway.tools.deltas import DeltaBuilder, OutputDelta
@@ -369,8 +369,8 @@ def _after_blanks(text: str, at: int, most: int) -> int:
 
 def _decoded(text: str) -> object:
     try:
-        return json.loads(text, strict=False)
-    except (ValueError, RecursionError):
+        return read_text(text, strict=False)
+    except ValueError:
         return None
 
 

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import msgspec
+from fairlane.gateway.http.json_reader import read_text
 
 OPEN, CLOSE = "<parameter=", "</parameter>"
 _TRUTH = {"true": True, "True": True, "1": True, "false": False, "False": False, "0": False}
@@ -77,11 +77,11 @@ def _cast(text: str, types: list[str]) -> object:
         if kind == "null" and word in ("null", "None"):
             return None
         try:
-            value = msgspec.json.decode(word)
-        except (msgspec.DecodeError, RecursionError):
+            value = read_text(word)
+        except ValueError:
             continue
         if _is(value, kind):
-            return int(value) if kind == "integer" else value
+            return int(value) if kind == "integer" and isinstance(value, int | float) else value
     return text
 
 

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlane.gateway.errors import ApiError
-from fairlane.gateway.http.body import LARGE_BODY_BYTES, MAX_TOKEN_ID, PIECE_BYTES, Lifted, NoTokenIds, read_object
+from fairlane.gateway.http.json_reader import LARGE_BODY_BYTES, read_object
+from fairlane.gateway.http.lifted import MAX_TOKEN_ID, PIECE_BYTES, Lifted, NoTokenIds
 from fairlane.gateway.openai.requests import parse_completion
 
 PADDING = {"padding": "x" * LARGE_BODY_BYTES}
@@ -98,12 +99,12 @@ def test_no_other_field_takes_a_list_of_ids(field: str) -> None:
 
 def test_nobodys_number_is_taken_for_a_list() -> None:
     lifted = Lifted(json.dumps({"a": list(range(100))}).encode(), MANY)
-    [mark] = lifted.lists
+    [mark] = lifted.values
 
     read = large(f'"a": {list(range(100))}, "b": {mark}')
 
     assert read["b"] == int(mark)
-    assert not isinstance(next(iter(lifted.lists.values())), NoTokenIds)
+    assert not isinstance(next(iter(lifted.values.values())), NoTokenIds)
 
 
 @pytest.mark.parametrize(

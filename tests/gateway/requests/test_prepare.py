@@ -9,10 +9,10 @@ import pytest
 
 from fairlane.gateway.api.completions import CHAT
 from fairlane.gateway.errors import ApiError, invalid
-from fairlane.gateway.http.body import LARGE_BODY_BYTES
-from fairlane.gateway.http.body_budget import BodyRoom
+from fairlane.gateway.http.body_budget import HUGE_AT_ONCE, HUGE_BODY_BYTES, BodyRoom
+from fairlane.gateway.http.json_reader import LARGE_BODY_BYTES
 from fairlane.gateway.openai.requests import ChatRequest
-from fairlane.gateway.requests.prepare import HUGE_AT_ONCE, HUGE_BODY_BYTES, Preparer
+from fairlane.gateway.requests.prepare import Preparer
 
 pytestmark = pytest.mark.anyio
 

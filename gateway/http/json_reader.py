@@ -1,0 +1,259 @@
+"""The one reader of JSON that callers send: bounded in bytes, depth, and number of values. Nothing else in the gateway
+decodes what a caller or a model wrote (`tests/gateway/http/test_one_reader.py`).
+
+    read_object    a whole body: UTF-8, no doubled key, no lone surrogate in a key, bounded depth and detail
+    read_text      JSON within a text: arguments of a call, a schema, what a model wrote
+    scalars        a few top-level fields of a body that is read as a whole later
+    raw_fields     the top-level fields of one line of a batch, undecoded
+
+What is wrong in a body is reported with the field it stands in, found by a bounded scan of what came before it.
+"""
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Collection
+from typing import Any
+
+import msgspec
+
+from fairlane.gateway.errors import ApiError, invalid
+from fairlane.gateway.http.lifted import Lifted
+
+MAX_FIELD_NAME = 64
+"""Characters of a caller's field name that an error message repeats."""
+MAX_TEXT_BYTES = 2**20
+"""Of JSON within a text."""
+MAX_SCALAR_BYTES = 8 * 1024
+"""Of a field that is read alone."""
+_MAX_TEXT_PARTS = 10_000
+"""Of the same: strings, lists, objects and further values."""
+MAX_DEPTH = 256
+"""Lists and objects within each other: far more than any field has, and far fewer than Python's recursion takes, which
+ends between 500 and 1,000 levels in whoever reads or writes JSON from the deepest stack."""
+MAX_FIELDS = 1_000
+"""Of one object; the largest that we know has some fifty."""
+LARGE_BODY_BYTES = 16 * 1024
+"""A document of this size is parsed at once, whatever it holds; of a larger one long lists and texts are taken out
+before. Whoever reads a larger one does so in a thread."""
+_SCAN_TOKENS = 10_000
+"""Strings and brackets that the search for a broken field looks at: what a hostile body costs is bounded by it."""
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|$)|[\[\]{}:,]', re.DOTALL)
+_SCAN_BYTES = 2**20
+"""The same in bytes."""
+_DIGITS = 4000
+"""Digits of a whole number; Python refuses to read more than 4,300."""
+_LONGEST_NUMBER = 100
+"""Characters of a number in a large body; a longer one is read as infinity."""
+_INT64 = 2**63
+
+
+def shown_name(name: str) -> str:
+    """A field name from a body, as a message or `param` may repeat it."""
+    printable = "".join(character if character.isprintable() else "?" for character in name[:MAX_FIELD_NAME])
+    return printable + ("…" if len(name) > MAX_FIELD_NAME else "")
+
+
+def is_unicode(text: str) -> bool:
+    """Whether text can be written as UTF-8: JSON's escapes can spell lone surrogates, which cannot."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def read_object(body: bytes, *, token_ids: int = 0) -> dict[str, Any]:
+    """Return the JSON object that a body holds. NaN and Infinity pass as floats: each field's own rule refuses them.
+    In a large body a long list of token ids is a tuple. `token_ids`: how many of them it may hold.
+
+    Raises ApiError naming the top-level field in which the body goes wrong, where that can be told.
+    """
+    lifted = Lifted(body, token_ids) if len(body) > LARGE_BODY_BYTES else None
+    try:
+        value = _read(body.decode("utf-8")) if lifted is None else _read_rest(lifted)
+    except (ApiError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        refused = _explain(error, body, lifted)  # raised below, so that no traceback chains to what quotes the body
+    else:
+        text = body if lifted is None else lifted.text
+        is_deep = text.count(b"[") + text.count(b"{") > MAX_DEPTH and _is_deep(value)
+        if isinstance(value, dict) and not is_deep:
+            return value
+        refused = _too_deep(text) if is_deep else invalid(None, "The body must be a JSON object.")
+    try:
+        raise refused
+    finally:
+        del refused  # it has this frame in its traceback, and with it the body, until the next collection otherwise
+
+
+def read_text(text: str, *, strict: bool = True) -> object:
+    """Return the value that a text within a body or an answer spells as JSON. `strict`: no control characters
+    and no lone surrogates in strings. Raises ValueError where it is not JSON, or more of it than is read."""
+    if len(text) > LARGE_BODY_BYTES:
+        parts = text.count(",") + text.count("[") + text.count("{")
+        if len(text) > MAX_TEXT_BYTES or parts > _MAX_TEXT_PARTS:
+            raise ValueError("more JSON than is read from a text")
+    try:
+        return _decode_text(text) if strict else _decode_lenient(text)
+    except (msgspec.MsgspecError, RecursionError):
+        raise ValueError("not JSON, or nested too deeply") from None
+
+
+def _no_constant(name: str) -> object:
+    raise ValueError(f"{name} is not JSON")
+
+
+_decode_text = msgspec.json.Decoder().decode
+_decode_lenient = json.JSONDecoder(parse_constant=_no_constant, strict=False).decode
+
+
+def scalars(body: bytes, names: Collection[str]) -> dict[str, str | int | float | bool | None]:
+    """Return those of the top-level fields that are short and neither list nor object. Empty for a body that is not
+    within bounds or not a JSON object: whoever reads all of it refuses it."""
+    try:
+        text = Lifted(body, None).text if len(body) > LARGE_BODY_BYTES else body
+        found = {name: raw for name, raw in _raw_fields(text).items() if name in names}
+    except (ApiError, ValueError):
+        return {}
+    return {name: _decode_scalar(raw) for name, raw in found.items() if _is_scalar(raw)}
+
+
+def raw_fields(document: bytes) -> dict[str, bytes]:
+    """Return the top-level fields of a document of a megabyte or so, each undecoded. Raises ValueError where it is not
+    a JSON object, or holds more than is read."""
+    if len(document) > LARGE_BODY_BYTES:
+        try:
+            Lifted(document, None)
+        except ApiError as error:
+            raise ValueError(error.message) from None
+    return {name: bytes(raw) for name, raw in _raw_fields(document).items()}
+
+
+def scalar(raw: bytes) -> str | int | float | bool | None:
+    """Return the value of an undecoded field; None also for one that is long, a list, or an object."""
+    return _decode_scalar(raw) if _is_scalar(raw) else None
+
+
+def _raw_fields(document: bytes) -> dict[str, msgspec.Raw]:
+    try:
+        fields: dict[str, msgspec.Raw] = _decode_fields(document)
+        return fields
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+_decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_scalar = msgspec.json.Decoder(str | int | float | bool | None).decode
+
+
+def _is_scalar(raw: bytes | msgspec.Raw) -> bool:
+    return 0 < len(bytes(raw)) <= MAX_SCALAR_BYTES and bytes(raw).lstrip()[:1] not in (b"[", b"{")
+
+
+def _read(text: str) -> object:
+    try:
+        return _decode(text)
+    except (json.JSONDecodeError, ApiError):
+        raise
+    except ValueError:  # a whole number of thousands of digits; as infinity it meets its field's own rule
+        return json.loads(text, object_pairs_hook=_no_doubles, parse_int=_whole_number, parse_float=_number)
+
+
+def _read_rest(lifted: Lifted) -> object:
+    lists = lifted.values
+
+    def whole(digits: str) -> object:
+        if digits in lists:
+            return lists[digits]
+        return int(digits) if len(digits) <= _LONGEST_NUMBER else math.inf
+
+    return json.loads(
+        lifted.text.decode("utf-8"), object_pairs_hook=_no_doubles, parse_int=whole, parse_float=_short_number
+    )
+
+
+def _number(digits: str) -> float:
+    """A number that is written with a point or an exponent; a whole one is an integer, as JSON Schema has it."""
+    value = float(digits)
+    return int(value) if value.is_integer() and abs(value) < _INT64 else value
+
+
+def _short_number(digits: str) -> float:
+    return _number(digits) if len(digits) <= _LONGEST_NUMBER else math.inf
+
+
+def _whole_number(digits: str) -> float:
+    return int(digits) if len(digits) < _DIGITS else math.inf
+
+
+def _no_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(pairs) > MAX_FIELDS:
+        raise invalid(None, f"An object in the body has more than {MAX_FIELDS} fields.")
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        counts = Counter(name for name, _ in pairs)
+        doubled = next(name for name, count in counts.items() if count > 1)
+        raise invalid(shown_name(doubled), "The field is given twice.")
+    if not is_unicode("\n".join(fields)):
+        broken = next(name for name in fields if not is_unicode(name))
+        raise invalid(shown_name(broken), "The field's name is not valid Unicode.")
+    return fields
+
+
+_decode = json.JSONDecoder(object_pairs_hook=_no_doubles, parse_float=_number).decode
+
+
+def _explain(error: Exception, body: bytes, lifted: Lifted | None) -> ApiError:
+    if lifted is not None:
+        body = lifted.text
+    match error:
+        case ApiError():
+            return error
+        case UnicodeDecodeError():
+            return invalid(_field_of(body[: error.start]), "The body is not valid UTF-8.")
+        case json.JSONDecodeError():
+            before = error.doc[: error.pos].encode("utf-8", "replace")
+            position = error.pos if lifted is None else lifted.position(error.pos)
+            return invalid(_field_of(before), f"The body is not valid JSON, at character {position}.")
+        case _:
+            return _too_deep(body)
+
+
+def _too_deep(body: bytes) -> ApiError:
+    return invalid(_field_of(body), f"The body is nested too deeply: {MAX_DEPTH} levels are the most.")
+
+
+def _is_deep(value: object) -> bool:
+    """Whether it nests past MAX_DEPTH."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        within = (each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list))
+        level = [inner for each in within for inner in each]
+        if not level:
+            return False
+    return any(isinstance(each, dict | list) for each in level)
+
+
+def _field_of(before: bytes) -> str | None:
+    """The top-level field that is open at the end of `before`, or where it first nests past MAX_DEPTH."""
+    field, string, depth = None, "", 0
+    if len(before) > _SCAN_BYTES:
+        return None
+    text = before.decode("utf-8", "replace")
+    for count, token in enumerate(_TOKEN.finditer(text)):
+        mark = token[0]
+        if count >= _SCAN_TOKENS:
+            return None
+        if mark in "[{":
+            depth += 1
+            if depth > MAX_DEPTH:
+                break
+        elif mark in "]}":
+            depth -= 1
+        elif depth == 1 and mark == ":":
+            field = string
+        elif depth == 1 and mark == ",":
+            field = None
+        string = mark.strip('"')
+    return None if field is None else shown_name(field)

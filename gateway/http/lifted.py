@@ -1,0 +1,222 @@
+"""Long lists of numbers and long texts, taken out of a large JSON document before the rest is parsed.
+
+A parser keeps every other thread waiting until it is done, and a document may hold a million numbers. Here it is
+searched, and its lists and texts are read in steps of PIECE_BYTES, each of about a millisecond at most; between two of
+them other threads run. In the place of each a number is left that no caller can guess, by which it is found again:
+
+    {"prompt": [[1, 2, …], [3, …]]}  ──>  {"prompt": [340…001, 340…002]}, {"340…001": (1, 2, …), …}
+
+What is left is bounded, in bytes and in values, so that its parser holds up no one either. Texts without escapes stay
+where they are: a parser only copies them.
+"""
+
+import json
+import re
+import secrets
+from collections.abc import Callable, Iterator
+from typing import Annotated
+
+import msgspec
+
+from fairlane.gateway.errors import ApiError, invalid
+
+MAX_PARTS = 50_000
+"""Strings, names of fields among them, lists and objects of one document."""
+MAX_TOKEN_ID = 2**31
+PIECE_BYTES = 64 * 1024
+_SHORT_BYTES = 64
+"""A list that is no longer stays where it is."""
+_MAX_LOOSE = 2 * MAX_PARTS
+"""Commas outside strings and lists that are taken out."""
+_MAX_LOOSE_BYTES = 2 * 2**20
+"""All that is outside of those."""
+_QUOTE = ord('"')
+_BLANKS = re.compile(rb"[ \t\r\n]*+")
+_TEXT_PIECE = re.compile(rb'[^"\\]*+(?:\\(?:u[0-9a-fA-F]{4}|[^u])[^"\\]*+)*+', re.DOTALL)
+"""Ends where an escape does."""
+_REST_OF_STRING = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
+_read_ids = msgspec.json.Decoder(tuple[Annotated[int, msgspec.Meta(ge=0, lt=MAX_TOKEN_ID)], ...]).decode
+
+TokenIds = tuple[int, ...]
+_read_scalars = msgspec.json.Decoder(list[int | float | bool | None]).decode
+Scalars = list[int | float | bool | None]
+_HIGH = frozenset(map(chr, range(0xD800, 0xDC00)))
+_LOW = frozenset(map(chr, range(0xDC00, 0xE000)))
+"""Halves of a surrogate pair."""
+
+
+class NoTokenIds:
+    """In the place of a very long list of other values than token ids: no field takes one."""
+
+
+Value = TokenIds | Scalars | NoTokenIds | str
+
+
+class Lifted:
+    """A document without its long lists and texts."""
+
+    def __init__(self, body: bytes, most_ids: int | None) -> None:
+        """Take them out of `body`, and read them unless `most_ids` is None: then all are left out.
+
+        Raises ApiError `request_too_large` for more than `most_ids` token ids, or more of all else than is read; 400
+        for a long text that is not valid JSON.
+        """
+        self.values: dict[str, Value] = {}
+        """Each by the number that stands for it."""
+        self._body = body
+        self._most_ids, self._ids = most_ids, 0
+        self._parts = self._loose = self._loose_bytes = self._ends = 0
+        self._mark = (1 << 128) + secrets.randbits(128)
+        self._kept: list[bytes] = []
+        self._taken_to = self._left = 0
+        self._cuts: list[tuple[int, int]] = []
+        """(position in what is left, bytes that are missing from there on)"""
+        start = 0
+        while (opening := body.find(b'"', start)) >= 0:
+            self._look_at(start, opening)
+            start, has_escapes = _end_of_string(body, opening + 1)
+            if has_escapes and PIECE_BYTES < start - opening <= len(body) - opening:
+                self._take_text(opening, start)
+        self._look_at(start, len(body))
+        self._kept.append(body[self._taken_to :])
+        self.text = b"".join(self._kept)
+        """What is left."""
+        del self._body, self._kept
+
+    def position(self, of_text: int) -> int:
+        """Where in the body that is which is at this position of what is left."""
+        return of_text + sum(missing for at, missing in self._cuts if at < of_text)
+
+    def _look_at(self, start: int, end: int) -> None:
+        """Look through what is between two strings."""
+        self._part(1)
+        loose_from = start
+        for opening, closing in self._flat_lists(start, end) if end - start > _SHORT_BYTES else ():
+            self._count(loose_from, opening)
+            self._part(1)
+            self._take(opening, closing + 1, self._read)
+            loose_from = closing + 1
+        self._count(loose_from, end)
+
+    def _flat_lists(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Yield where long lists begin and end that hold neither list nor object."""
+        find = self._body.find
+        while (closing := find(b"]", start, end)) >= 0:
+            self._ends += 1
+            if self._ends > MAX_PARTS:
+                raise _too_many_parts()
+            opening = self._body.rfind(b"[", start, closing)
+            if 0 <= opening < closing - _SHORT_BYTES and find(b"{", opening, closing) < 0:
+                yield opening, closing
+            start = closing + 1
+
+    def _take_text(self, start: int, end: int) -> None:
+        blanks = _BLANKS.match(self._body, end)
+        if blanks is not None and self._body[blanks.end() : blanks.end() + 1] == b":":
+            raise invalid(None, f"A field's name is longer than {PIECE_BYTES} bytes.")
+        self._take(start, end, self._text)
+
+    def _text(self, start: int, end: int) -> str:
+        """Decode a text piece by piece. A surrogate pair that is cut in two is joined again."""
+        body, at, pieces = self._body, start + 1, [""]
+        while at < end - 1:
+            most = min(end - 1, at + PIECE_BYTES)
+            while most < end - 1 and body[most] & 0xC0 == 0x80:  # within a character
+                most -= 1
+            found = _TEXT_PIECE.match(body, at, most)
+            until = at if found is None else found.end()
+            try:
+                piece = json.loads(b'"%b"' % body[at:until]) if until > at else None
+            except ValueError:
+                piece = None
+            if piece is None:
+                raise invalid(None, f"The body is not valid JSON, in the text at byte {at}.")
+            if pieces[-1][-1:] in _HIGH and piece[:1] in _LOW:
+                joined = (pieces[-1][-1] + piece[0]).encode("utf-16", "surrogatepass").decode("utf-16")
+                pieces[-1], piece = pieces[-1][:-1], joined + piece[1:]
+            pieces.append(piece)
+            at = until
+        return "".join(pieces)
+
+    def _take(self, start: int, end: int, read: Callable[[int, int], Value]) -> None:
+        mark = "0"
+        if self._most_ids is not None:
+            mark = str(self._mark + len(self.values))
+            self.values[mark] = read(start, end)
+        self._kept += self._body[self._taken_to : start], mark.encode()
+        self._left += start - self._taken_to + len(mark)
+        self._cuts.append((self._left, end - start - len(mark)))
+        self._taken_to = end
+
+    def _read(self, start: int, end: int) -> TokenIds | Scalars | NoTokenIds:
+        ids: list[int] = []
+        try:
+            if end - start <= PIECE_BYTES:
+                read = _read_ids(self._body[start:end])
+                self._ids += len(read)
+                self._check_ids()
+                return read
+            at, last = start + 1, end - 1
+            while at < last:
+                cut = last if last - at <= PIECE_BYTES else self._body.rfind(b",", at, at + PIECE_BYTES)
+                piece = _read_ids(b"[%b]" % self._body[at:cut]) if cut > at else ()
+                if not piece:
+                    return NoTokenIds()
+                ids += piece
+                self._ids += len(piece)
+                self._check_ids()
+                at = cut + 1
+        except (msgspec.MsgspecError, ValueError):
+            return NoTokenIds() if end - start > PIECE_BYTES else self._scalars(start, end)
+        return tuple(ids)
+
+    def _scalars(self, start: int, end: int) -> Scalars | NoTokenIds:
+        """Read other numbers, as a tool's arguments may hold them: they count as if they were not taken out."""
+        self._count(start, end)
+        try:
+            return _read_scalars(self._body[start:end])
+        except (msgspec.MsgspecError, ValueError):
+            return NoTokenIds()
+
+    def _check_ids(self) -> None:
+        if self._most_ids is not None and self._ids > self._most_ids:
+            raise ApiError(f"The body holds more than {self._most_ids} token ids.", "request_too_large")
+
+    def _count(self, start: int, end: int) -> None:
+        """Count what stays where it is."""
+        count, self._loose_bytes = self._body.count, self._loose_bytes + end - start
+        while start < end:
+            until = min(end, start + PIECE_BYTES)
+            self._loose += count(b",", start, until)
+            self._part(count(b"[", start, until) + count(b"{", start, until))
+            start = until
+        if self._loose > _MAX_LOOSE or self._loose_bytes > _MAX_LOOSE_BYTES:
+            message = f"The body holds more than {_MAX_LOOSE} values, or {_MAX_LOOSE_BYTES} bytes outside its texts."
+            raise ApiError(message, "request_too_large")
+
+    def _part(self, more: int) -> None:
+        self._parts += more
+        if self._parts > MAX_PARTS + 1:  # there is one stretch more outside of strings than there are strings
+            raise _too_many_parts()
+
+
+def _too_many_parts() -> ApiError:
+    return ApiError(f"The body holds more than {MAX_PARTS} strings, lists and objects.", "request_too_large")
+
+
+def _end_of_string(body: bytes, start: int) -> tuple[int, bool]:
+    """Return the place behind the quote that ends the string whose first character is at `start`, beyond the document
+    where none does; and whether the string has escapes."""
+    closing = body.find(b'"', start)
+    if closing < 0:
+        return len(body) + 1, False
+    if body.find(b"\\", start, closing) < 0:
+        return closing + 1, False
+    while (rest := _REST_OF_STRING.match(body, start, start + PIECE_BYTES)) is not None:
+        at = rest.end()
+        if at >= len(body) or body[at] == _QUOTE:
+            return at + 1, True
+        if at == start:  # a backslash at the very end
+            break
+        start = at
+    return len(body) + 1, True
