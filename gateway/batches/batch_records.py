@@ -193,9 +193,14 @@ class BatchRecords:
             is_cancelling=cancelling is not None,
         )
 
-    async def renew(self, taken: TakenBatch, owner: str, lease_ms: int) -> tuple[bool, bool]:
-        """Keep it for another lease, or give it back (0): whether it is the owner's still, and is to be cancelled."""
-        held, *cancelling = await self._run("batch_renew", taken.root, taken.batch.id, owner, taken.epoch, lease_ms)
+    async def renew(self, taken: TakenBatch, owner: str, lease_ms: int, *, rest_ms: int = 0) -> tuple[bool, bool]:
+        """Keep a batch for another lease; 0 gives it back, to be taken again after `rest_ms`.
+
+        Returns whether it is still this owner's, and whether it is to be cancelled.
+        """
+        held, *cancelling = await self._run(
+            "batch_renew", taken.root, taken.batch.id, owner, taken.epoch, lease_ms, rest_ms
+        )
         return bool(held), bool(cancelling and cancelling[0])
 
     async def save(self, taken: TakenBatch, owner: str, batch: Batch, progress: Progress, tokens: int) -> bool:

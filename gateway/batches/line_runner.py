@@ -61,6 +61,8 @@ class BatchParts:
     """(root, line names): these run no more."""
     is_stopping: Callable[[], bool]
     """This gateway takes on nothing any more."""
+    is_crowded: Callable[[], bool]
+    """All places for batches of this gateway are taken."""
     share: Callable[[], int]
     """Lines that one batch may have under way now."""
     unstated_tokens: Callable[[], int]
@@ -111,6 +113,14 @@ class LineRunner:
     def is_busy(self) -> bool:
         """A line is under way, or waits for its turn."""
         return bool(self._running or self._again or self._ended)
+
+    @property
+    def rests_s(self) -> float:
+        """How long no line can run, since each was told to come again later; 0 while one runs or may begin."""
+        if self._running or self._ended:
+            return 0.0
+        at_s = min([self._held_until_s, *(at_s for at_s, _, _ in self._again[:1])])
+        return max(0.0, at_s - asyncio.get_running_loop().time())
 
     @property
     def may_begin(self) -> bool:

@@ -35,6 +35,8 @@ READ_AHEAD_BYTES, MOST_AHEAD = 2**20, 1_000
 """Of the input, bytes and lines that are read at a time."""
 RETRY_S = 1.0
 """When what the store or the storage has refused is tried again."""
+LEAST_REST_S = 1.0
+"""A batch none of whose lines can run for so long leaves its place, where others need it."""
 TURN_LINES = 64
 """That are read without a pause."""
 MOST_TOLD = 20
@@ -64,9 +66,14 @@ class OpenBatch:
         self.is_cancelling = taken.is_cancelling
         """It was asked to end."""
         self._is_lost = False
-        self.id = taken.batch.id
+        self.id, self.root = taken.batch.id, taken.root
+        self.begun_s = time.monotonic()
         self.is_elsewhere = False
         """Its file is not in this gateway's storage."""
+        self.gives_way = False
+        """It was asked to leave its place to another tenant's batch."""
+        self._rest_s = 0.0
+        """How long no line of it can run, where it left its place for that."""
         self._tokens = 0
         """Of lines that have not ended."""
 
@@ -112,7 +119,7 @@ class OpenBatch:
             await self._save(status="in_progress", in_progress_at=_now_s())
         if self._batch.status == "in_progress":
             ending = await self._run_lines()
-            if ending is None:  # another gateway goes on
+            if ending is None:  # it goes on later, here or elsewhere
                 await self._give_back()
                 return
             cancelling_at = _now_s() if ending == "cancelled" else None
@@ -147,7 +154,7 @@ class OpenBatch:
 
     async def _give_back(self) -> None:
         try:
-            await self._parts.records.renew(self._taken, self._parts.owner, 0)
+            await self._parts.records.renew(self._taken, self._parts.owner, 0, rest_ms=round(self._rest_s * 1e3))
         except STORE_ERRORS:
             log.info("batch %s is free when its lease has run out", self._batch.id)
 
@@ -225,7 +232,7 @@ class OpenBatch:
 
     async def _drive(self, runner: "LineRunner", lines: AsyncGenerator[tuple[int, BatchLine]]) -> Ending | None:
         unwritten, since_s, exhausted = list[LineEnd](), 0.0, False
-        while not self._is_over():
+        while not (self._is_over() or self._leaves_its_place(runner)):
             while not exhausted and runner.may_begin and not self._is_over():
                 following = await anext(lines, None)
                 exhausted = following is None
@@ -250,6 +257,13 @@ class OpenBatch:
         if self.is_cancelling:
             return "cancelled"
         return "expired" if time.time() >= self._batch.expires_at else None
+
+    def _leaves_its_place(self, runner: "LineRunner") -> bool:
+        """Whether others take its place: its turn is over, or no line of it can run for a while and they wait."""
+        if runner.rests_s >= LEAST_REST_S and self._parts.is_crowded():
+            self._rest_s = runner.rests_s
+            return True
+        return self.gives_way
 
     def _is_over(self) -> bool:
         """No line is begun any more."""

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import random
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 
@@ -36,6 +37,8 @@ log = logging.getLogger(__name__)
 LOOK_EVERY_S = 1.0
 SWEEP_EVERY_S = 600.0
 SWEPT_AT_ONCE = 100
+TURN_S = 60.0
+"""After so long a batch leaves its place to a root that has none."""
 ELSEWHERE_S = 60.0
 """How long a batch is left to others whose file this gateway does not have."""
 TRUSTED_S = 1.0
@@ -165,20 +168,50 @@ class BatchRunner:
             self._news.clear()
 
     async def _look(self, parts: BatchParts) -> None:
-        """Take on what nobody runs, a batch of each root at a time. Raises StoreUnavailable."""
-        if self._is_stopping() or len(self._open) >= self._settings.most_batches:
+        """Take on batches that nobody runs, one of each root at a time. Raises StoreUnavailable.
+
+        Roots with the fewest places come first. Where all places are taken, a root that has none gets one more, and
+        the root with the most gives one back: its batch goes on from there when its turn comes.
+        """
+        if self._is_stopping() or not self._settings.most_batches:
             return
         now_s = time.monotonic()
         self._elsewhere = {batch: until_s for batch, until_s in self._elsewhere.items() if until_s > now_s}
         roots = await self._records.roots()
         random.shuffle(roots)  # gateways that look at the same time begin with different ones
-        for root in roots:
-            if self._is_stopping() or len(self._open) >= self._settings.most_batches:
+        for root in sorted(roots, key=self._places().__getitem__):
+            if self._is_stopping() or not self._may_take(root):
                 return
             lease_ms = round(self._settings.lease_s * 1e3)
             taken = await self._records.take(root, self._owner, lease_ms, but=self._elsewhere)
             if taken is not None:
                 self._begin(taken, parts)
+                self._make_room()
+
+    def _places(self) -> Counter[str]:
+        """Batches that run here and keep their place, by root."""
+        return Counter(batch.root for batch in self._open.values() if not batch.gives_way)
+
+    def _may_take(self, root: str) -> bool:
+        """Whether a batch of this root may begin: there is a place, or one that another root is to leave to it."""
+        places, most = self._places(), self._settings.most_batches
+        if len(self._open) >= 2 * most:  # those that leave their places have not landed yet
+            return False
+        return places.total() < most or (not places[root] and self._leaving(places) is not None)
+
+    def _make_room(self) -> None:
+        """Have a batch leave its place, where more are taken than there are."""
+        places = self._places()
+        leaving = self._leaving(places) if places.total() > self._settings.most_batches else None
+        if leaving is not None:
+            leaving.gives_way = True
+
+    def _leaving(self, places: Counter[str]) -> OpenBatch | None:
+        """The batch that has to leave first: of the root with the most places the longest here; None if none has to."""
+        here = [batch for batch in self._open.values() if not batch.gives_way]
+        first = max(here, key=lambda batch: (places[batch.root], -batch.begun_s))
+        is_over = places[first.root] > 1 or time.monotonic() - first.begun_s >= TURN_S
+        return first if is_over else None
 
     def _begin(self, taken: TakenBatch, parts: BatchParts) -> None:
         log.info("batch %s is run here (epoch %d)", taken.batch.id, taken.epoch)
@@ -216,6 +249,7 @@ class BatchRunner:
             earlier_runs=self._earlier.runs_of,
             over=self._earlier.over,
             is_stopping=self._is_stopping,
+            is_crowded=lambda: self._places().total() >= settings.most_batches,
             share=lambda: max(1, min(settings.most_batch_lines, settings.most_lines // max(1, len(self._open)))),
             unstated_tokens=lambda: self._fleet_cache.longest_context() or 0,
             counted=self._telemetry.batch_lines.add,

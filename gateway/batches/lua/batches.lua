@@ -41,7 +41,7 @@ for place, level in ipairs({'tenant', 'key'}) do
 end
 redis.call('HSET', KEYS[1] .. 'batch:' .. ARGV[1], 'tenant', tenant, 'key', key, 'doc', ARGV[4], 'epoch', 0, 'owner', '')
 redis.call('ZADD', KEYS[1] .. 'batches:' .. tenant, ARGV[5], ARGV[1])
-redis.call('ZADD', KEYS[1] .. 'open', 0, ARGV[1])
+redis.call('ZADD', KEYS[1] .. 'open', ARGV[5], ARGV[1]) -- free from then on: the oldest is taken first
 redis.call('ZADD', KEYS[1] .. 'expiring', 'XX', 'GT', ARGV[11], ARGV[10])
 for _, level in ipairs({'tenant:' .. tenant, 'key:' .. key}) do
   redis.call('HSET', KEYS[1] .. 'enqueued:' .. level, ARGV[1], ARGV[6])
@@ -85,13 +85,13 @@ return reply(batch, epoch)
 -- name: batch_renew
 -- Extends an owner's lease. Called by BatchRecords.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
--- ARGV     1 batch, 2 owner, 3 epoch, 4 lease ms; 0 gives it back
+-- ARGV     1 batch, 2 owner, 3 epoch, 4 lease ms; 0 gives it back, 5 how long nobody shall take it then, ms
 -- Returns  {1, since when it is to be cancelled, ms, or ''}, {0} where it is the owner's no more
 local lease = tonumber(ARGV[4])
 local held = redis.call('HMGET', record, 'owner', 'epoch', 'cancelling')
 if lease == 0 and held[1] == '' and held[2] == ARGV[3] then return {1, held[3] or ''} end -- it was given back before
 if not is_owner() then return {0} end
-redis.call('ZADD', KEYS[1] .. 'open', 'XX', lease > 0 and now_ms() + lease or 0, batch)
+redis.call('ZADD', KEYS[1] .. 'open', 'XX', now_ms() + (lease > 0 and lease or tonumber(ARGV[5])), batch)
 if lease == 0 then redis.call('HSET', record, 'owner', '') end
 return {1, held[3] or ''}
 
@@ -140,6 +140,9 @@ return 1
 -- Returns  since when it is to be cancelled, ms; false where it has ended
 if not redis.call('ZSCORE', KEYS[1] .. 'open', ARGV[1]) then return false end
 redis.call('HSETNX', KEYS[1] .. 'batch:' .. ARGV[1], 'cancelling', now_ms())
+if redis.call('HGET', KEYS[1] .. 'batch:' .. ARGV[1], 'owner') == '' then
+  redis.call('ZADD', KEYS[1] .. 'open', 'XX', 0, ARGV[1]) -- one that rests is taken at once, to end
+end
 return tonumber(redis.call('HGET', KEYS[1] .. 'batch:' .. ARGV[1], 'cancelling'))
 
 -- name: batches_open

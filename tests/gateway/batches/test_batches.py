@@ -291,6 +291,41 @@ async def test_lines_that_a_full_day_refuses_wait_for_room(served: Served, monke
     assert (batch.status, await counts(batch)) == ("completed", (3, 3, 0))
 
 
+async def test_batches_that_wait_for_their_budget_leave_their_places(valkey_url: str, tmp_path: Path) -> None:
+    async with serving(folder_settings(valkey_url, tmp_path, files={"batches": 2})) as served:
+        await served.tenant("greedy", limits={"tokens_per_day": 7})
+        await served.tenant("other")
+        async with served.sdk("greedy") as greedy, served.sdk("other") as other:
+            waiting = [await begun(greedy, lines(2)) for _ in range(5)]
+            await until(lambda: len(served.worker.seen) == 1)
+            batch = await ended(other, await begun(other, lines(3)))
+            await served.resources.tenants.update("greedy", {"limits": {"tokens_per_day": 1_000}})
+            cancelled = await ended(greedy, await greedy.batches.cancel(waiting[-1].id))
+
+    assert (batch.status, await counts(batch)) == ("completed", (3, 3, 0))
+    assert cancelled.status == "cancelled"
+
+
+async def test_running_batches_of_one_tenant_make_room_for_anothers(
+    valkey_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line_runner, "LANDING_S", 0.1)
+    async with serving(folder_settings(valkey_url, tmp_path, files={"batches": 2})) as served:
+        await served.tenant("greedy")
+        await served.tenant("other")
+        async with served.sdk("greedy") as greedy, served.sdk("other") as other:
+            served.worker.limit = 2
+            long = [await begun(greedy, lines(2, max_tokens=8, ignore_eos=True)) for _ in range(3)]
+            await until(lambda: len(served.worker.seen) == 4)
+            mine = await begun(other, lines(1, max_tokens=2))
+            batch = await ended(other, mine)
+            served.worker.limit = None
+            went_on = [await ended(greedy, each) for each in long]
+
+    assert (batch.status, await counts(batch)) == ("completed", (1, 1, 0))
+    assert [await counts(each) for each in went_on] == [(2, 2, 0)] * 3
+
+
 async def test_batches_are_listed_newest_first_and_none_of_others(served: Served) -> None:
     await served.tenant()
     await served.tenant("other")
