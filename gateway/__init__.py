@@ -13,6 +13,7 @@
     traces/          what requests asked for, recorded, and simulations of it
     admin/ console/  what operators call and see
     operators/       who they are, and what each may do
+    erasure/         what is erased with a deleted tenant
     figures/         what all gateways count, now and over a month
     openapi/ observability/
 

@@ -10,6 +10,7 @@
     delegated_keys.py                 keys that are nobody's secret, for callers by tokens or through other gateways
     ledger.py, audit.py, upkeep.py    what was used, who changed what, and what gateways look after together
     idempotency.py                    requests that carry an idempotency key, and their sealed answers
+    erasure/                          the list of deleted tenants, and what of them is erased here
     responses.py, seals.py            responses that tenants keep for a while, sealed; what they carry away sealed; the
                                       secret that keys names in request traces
 

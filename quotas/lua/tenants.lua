@@ -97,6 +97,8 @@ local account = account_of(tenant, found[5] or '')
 if not found[1] or found[1] == 'deleted' then return false end
 if ARGV[2] ~= '' and ARGV[2] ~= found[4] then return 'conflict' end
 if redis.call('SCARD', prefix .. 'children:' .. tenant) > 0 then return 'children' end
+local known = cjson.decode(found[6] or '{}')
+local created_s = tonumber(known.created_at) or 0
 local parent = found[3] and cjson.decode(found[3])[1]
 if parent then redis.call('SREM', prefix .. 'children:' .. parts_of(parent), tenant) end
 redis.call('HSET', record, 'state', 'deleted')
@@ -117,8 +119,7 @@ end
 local now = now_ms()
 redis.call('ZADD', prefix .. 'past:' .. tenant, now, account)
 redis.call('ZADD', prefix .. 'gone', now, account)
-local known = cjson.decode(found[6])
-redis.call('HSET', prefix .. 'gone:' .. account, 'deleted_ms', now, 'created_s', string.format('%.17g', known.created_at),
+redis.call('HSET', prefix .. 'gone:' .. account, 'deleted_ms', now, 'created_s', string.format('%.17g', created_s),
   'share_group', known.share_group or '', 'by', found[2] or '[]')
 return changed(1)
 

@@ -234,6 +234,20 @@ async def test_what_does_not_finish_in_time_is_handed_back_with_its_tokens(valke
         assert listener.ends["job"].worker_id == "new"
 
 
+async def test_a_worker_evicts_what_it_has_cached_of_a_deleted_tenant(valkey_url: str) -> None:
+    async with gateway(valkey_url) as listener, working(valkey_url, prefix_share=0.5) as worker:
+        await listener.queue.put(job())
+        await listener.ended("job")
+        assert await worker.thread.look(lambda planner: planner.blocks_cached) > 0
+        await worker.status()
+        told = worker.thread.told
+
+        assert await worker.registry.forget_prompts("tenant", 0.0, "") == 1
+        await worker.told(told + 1)
+
+        assert await worker.thread.look(lambda planner: planner.blocks_cached) == 0
+
+
 async def test_a_drained_worker_stays_until_it_is_stopped(valkey_url: str) -> None:
     async with gateway(valkey_url, lease_s=0.4) as listener, working(valkey_url, lease_s=0.4) as worker:
         await listener.queue.put(job())

@@ -57,7 +57,9 @@ class ScriptedRunner:
         return StepResult(number=plan.number, tokens=tokens, run_ms=1.0)
 
 
-def engine(runner: ScriptedRunner, *, blocks: int = 64, max_sequences: int = 8) -> Engine:
+def engine(
+    runner: ScriptedRunner, *, blocks: int = 64, max_sequences: int = 8, prefix_share: float | None = None
+) -> Engine:
     planner = Planner(
         lanes=DEFAULT_LANES,
         block_size=4,
@@ -66,6 +68,7 @@ def engine(runner: ScriptedRunner, *, blocks: int = 64, max_sequences: int = 8) 
         max_sequences=max_sequences,
         max_step_tokens=64,
         costs=CostModel(),
+        prefix_share=prefix_share,
     )
     return Engine(planner, runner)
 

@@ -105,7 +105,7 @@ class Worker:
 @asynccontextmanager
 async def working(
     url: str, *, lease_s: float = 20.0, drain_s: float = 10.0, runner: ScriptedRunner | None = None,
-    worker_id: str = "worker", max_sequences: int = 8,
+    worker_id: str = "worker", max_sequences: int = 8, prefix_share: float | None = None,
 ) -> AsyncIterator[Worker]:  # fmt: skip
     """A worker from start to end. Its lease is so long that no heartbeat helps where a wake-up is due."""
     runner = runner or ScriptedRunner()
@@ -115,7 +115,7 @@ async def working(
     about = WorkerStatus(
         worker_id=worker_id, model="tiny", queue=QUEUE, card_sha256="0" * 64, started_at_ms=0.0, blocks_total=64
     )
-    thread = WatchedThread(engine(runner, max_sequences=max_sequences), worker_id)
+    thread = WatchedThread(engine(runner, max_sequences=max_sequences, prefix_share=prefix_share), worker_id)
     server = WorkerServer(
         worker_id=worker_id,
         engine=thread,
