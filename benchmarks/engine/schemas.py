@@ -14,7 +14,7 @@ import random
 import statistics
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -95,7 +95,7 @@ class Truth:
 
     def _try(self, name: str, grammar: str, test: Mapping[str, Any]) -> None:
         text = json.dumps(test["data"], ensure_ascii=False)
-        constraint = self._grammars.constraint(grammar, self._tokenizer.encode(text, add_special_tokens=False).ids)
+        constraint = self._constraint(grammar, self._tokenizer.encode(text, add_special_tokens=False).ids)
         matcher = constraint.catch_up()
         is_taken = not matcher.is_error() and matcher.is_accepting()
         if test["valid"]:
@@ -107,8 +107,11 @@ class Truth:
             if is_taken:
                 self.found.invalid_taken.append(name)
 
+    def _constraint(self, grammar: str, generated: Sequence[int]) -> Constraint:
+        return Constraint(self._grammars.compile(grammar).result().deep_copy(), generated)
+
     def _walk(self, name: str, grammar: str, schema: Mapping[str, Any]) -> None:
-        chooser, constraint = random.Random(name), self._grammars.constraint(grammar, ())
+        chooser, constraint = random.Random(name), self._constraint(grammar, ())
         walked = [*self._steps(constraint, chooser)]
         if constraint.is_broken:
             self.found.walks_broken.append(name)

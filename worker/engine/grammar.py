@@ -114,7 +114,7 @@ class Grammars:
         self._maskers = LLExecutor(min(_MASKERS, os.cpu_count() or 1))
 
     def compile(self, grammar: str) -> Future[LLMatcher]:
-        """The grammar's matcher, once it is done, for `constraint`; one that cannot be compiled is broken."""
+        """Return the matcher of a grammar, to be copied for each `Constraint`; it is broken where compiling fails."""
         found = self._compiled.pop(grammar, None)
         if found is None:
             found = self._compilers.submit(LLMatcher, self._tokenizer, grammar, log_level=0, limits=LIMITS)
@@ -122,10 +122,6 @@ class Grammars:
         if len(self._compiled) > MOST_COMPILED:
             self._compiled.popitem(last=False)
         return found
-
-    def constraint(self, grammar: str, generated: Iterable[int]) -> Constraint:
-        """For one choice that has generated these tokens; waits where the grammar is not compiled yet."""
-        return Constraint(self.compile(grammar).result().deep_copy(), generated)
 
     def begin(self, constraints: Sequence[Constraint]) -> None:
         """Have the next masks filled of those for which that has not begun, while the caller does something else."""

@@ -132,6 +132,8 @@ class Runner:
         self._masks_late = model.device.type == "cpu"
         self._looks_ahead = model.device.type != "cpu" if looks_ahead is None else looks_ahead
         self._choices: dict[SeqId, _ChoiceState] = {}
+        self._compiled: dict[str, Future[LLMatcher]] = {}
+        """The grammar of each job from `prepare` to `register`. Kept here, since the cache may evict it meanwhile."""
 
     @property
     def cache(self) -> KVCache:
@@ -144,23 +146,26 @@ class Runner:
             return None
         if self._grammars is None:
             raise RunnerError("a job has a grammar, and this runner reads none")
-        return self._grammars.compile(job.grammar)
+        compiled = self._compiled[job.job_id] = self._grammars.compile(job.grammar)
+        return compiled
 
     def register(self, lease: Lease) -> None:
-        """Remember how this job samples, and what it has generated so far, wherever that was."""
-        job = lease.job
+        """Remember how this job samples, and what it has generated so far, wherever that was. Its grammar must be
+        ready: the engine's thread never waits for a compilation. Raises RunnerError where it is not."""
+        job, compiled = lease.job, self._compiled.pop(lease.job.job_id, None)
+        if job.grammar and (compiled is None or not compiled.done()):
+            raise RunnerError("a job is registered before its grammar is compiled")
         for choice in range(job.n):
             generated = lease.generated[choice] if choice < len(lease.generated) else ()
             plain = is_plain(job.sampling)
             history = None if plain and not job.grammar else TokenHistory(job.prompt, generated)
-            constraint = None
-            if job.grammar and self._grammars is not None:
-                constraint = self._grammars.constraint(job.grammar, generated)
+            constraint = None if compiled is None else Constraint(compiled.result().deep_copy(), generated)
             state = _ChoiceState(choice, job.sampling, len(generated), history, constraint, plain)
             self._choices[SeqId(job.job_id, choice)] = state
 
     def forget(self, job_id: str) -> None:
-        """Drop what `register` remembered; nothing happens for an unknown job."""
+        """Drop what `prepare` and `register` remembered; nothing happens for an unknown job."""
+        self._compiled.pop(job_id, None)
         for choice in count():
             if self._choices.pop(SeqId(job_id, choice), None) is None:
                 return

@@ -2,7 +2,9 @@
 
 import json
 import random
+import threading
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jsonschema
 import msgspec
@@ -210,7 +212,7 @@ class Counting:
 def test_a_grammar_allows_a_token_alone_where_its_mask_has_it(
     tiny: TransformersModel, grammars: Grammars, choices: list[int]
 ) -> None:
-    asked, masked = (grammars.constraint(GRAMMAR, ()) for _ in range(2))
+    asked, masked = (Constraint(grammars.compile(GRAMMAR).result().deep_copy()) for _ in range(2))
     for choice in choices:
         grammars.begin([masked])
         bits = np.unpackbits(masked.take().bits, bitorder="little")[: tiny.vocab_size]
@@ -243,6 +245,37 @@ def test_a_job_may_be_cancelled_granted_or_dropped_while_its_grammar_is_compiled
 
     assert json.loads(text_of(client.tokens[SeqId("granted", 0)])).startswith("value")
     assert [*client.ended] == ["granted"]
+
+
+def test_the_engines_thread_never_waits_for_a_compilation(
+    tiny: TransformersModel, grammars: Grammars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Grammars whose compilation does not end fill the cache meanwhile, and evict one that is ready."""
+    client, go_on, threads = Client(tiny, grammars=grammars), threading.Event(), list[str]()
+    unblocked = list[bool]()
+
+    def compile_slowly(*args: Any, **given: Any) -> LLMatcher:
+        threads.append(threading.current_thread().name)
+        unblocked.append(go_on.wait(10.0))
+        return LLMatcher(*args, **given)
+
+    client.add(constrained("ready", PROMPTS[0]))
+    grammars.compile(GRAMMAR).result()
+    monkeypatch.setattr("fairlane.worker.engine.grammar.MOST_COMPILED", 1)
+    monkeypatch.setattr("fairlane.worker.engine.grammar.LLMatcher", compile_slowly)
+    for number in range(4):
+        client.add(constrained(f"slow-{number}", PROMPTS[1], grammar=json_grammar({"enum": [f"value{number}"]})))
+    client.add(lease("free", PROMPTS[2], max_tokens=10))
+    while not {"ready", "free"} <= client.ended.keys():
+        client.step()
+
+    assert not unblocked, "a step waited for a compilation"
+    assert alone(tiny, PROMPTS[2], 10) == client.tokens[SeqId("free", 0)]
+    go_on.set()
+    client.run()
+    assert len(client.ended) == 6
+    assert threads
+    assert all(name.startswith("grammar") for name in threads), "compiled on another thread"
 
 
 def test_biases_move_single_tokens(tiny: TransformersModel) -> None:
