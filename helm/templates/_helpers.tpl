@@ -67,7 +67,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
   valueFrom:
     secretKeyRef:
       {{- if .root.Values.valkey.enabled }}
-      name: {{ default (printf "%s-valkey" (include "fairlane.fullname" .root)) .root.Values.valkey.existingSecret }}
+      name: {{ .root.Values.valkey.existingSecret }}
       key: url
       {{- else }}
       name: {{ .root.Values.store.existingSecret }}

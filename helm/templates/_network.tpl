@@ -17,11 +17,12 @@ fairlane.dev/plane: {{ . }}
 {{- ternary "[Ingress]" "[Ingress, Egress]" (kindIs "invalid" .Values.networkPolicy.egress) }}
 {{- end }}
 
-{{/* Where pods may connect to: the DNS, the release's own store, and what the operator lists. */}}
+{{/* Egress rules: the cluster's DNS servers, the release's own store, and the operator's list. */}}
 {{- define "fairlane.egress" -}}
 {{- if not (kindIs "invalid" .Values.networkPolicy.egress) }}
 egress:
   - ports: [{port: 53, protocol: UDP}, {port: 53, protocol: TCP}]
+    to: {{- toYaml .Values.networkPolicy.dns | nindent 6 }}
   {{- if .Values.valkey.enabled }}
   - ports: [{port: valkey, protocol: TCP}]
     to:

@@ -94,6 +94,22 @@ def test_where_pods_connect_to_is_bounded_where_the_operator_lists_it(render: Re
     assert [[port["port"] for port in rule["ports"]] for rule in bounded["egress"]] == [[53, 53], [6380]]
 
 
+def test_dns_is_asked_of_the_cluster_s_servers_alone(render: Render) -> None:
+    dns, _ = render("redis-tls").one("NetworkPolicy", "worker")["spec"]["egress"]
+    mine = {"ipBlock": {"cidr": "169.254.20.10/32"}}
+    given, _ = render("redis-tls", values={"networkPolicy": {"dns": [mine]}}).one("NetworkPolicy", "gateway")["spec"][
+        "egress"
+    ]
+
+    assert dns["to"] == [
+        {
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}},
+            "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}},
+        }
+    ]
+    assert given["to"] == [mine]
+
+
 def test_pods_whose_connections_are_bounded_still_reach_the_release_s_own_store(render: Render) -> None:
     chart = render("two-models", values=on(egress=[]))
     labels = chart.one("StatefulSet", "valkey")["spec"]["template"]["metadata"]["labels"]

@@ -17,6 +17,11 @@ NO_TARGETS = {"latency": None, "throughput": None}
     [
         ({"store": {"existingSecret": ""}}, "store.existingSecret is required: name the Secret"),
         (
+            {"store": {"existingSecret": ""}, "valkey": {"enabled": True}},
+            "valkey.existingSecret is required: create a Secret",
+        ),
+        ({"worker": {"autoscaling": {"enabled": True}}}, "keda.existingSecret is required where KEDA asks the gateway"),
+        (
             {"valkey": {"enabled": True}},
             "store.existingSecret and valkey.enabled exclude each other: a store of your own, or one of the release",
         ),
@@ -152,6 +157,7 @@ def test_what_cannot_work_is_refused_with_a_sentence(render: Render, values: dic
         ({"worker": {"autoscaling": {"queuedTokens": {"latncy": 1}}}}, "worker/autoscaling/queuedTokens"),
         ({"worker": {"models": {"accessModes": ["ReadWrite"]}}}, "worker/models/accessModes"),
         ({"keda": {"source": "hope"}}, "keda/source"),
+        ({"networkPolicy": {"dns": []}}, "networkPolicy/dns"),
         ({"networkPolicy": {"tenants": [{"cidr": "10.0.0.0/8"}]}}, "networkPolicy/tenants"),
         ({"monitoring": {"serviceMonitor": {"interval": "often"}}}, "monitoring/serviceMonitor/interval"),
         ({"valkey": {"persistence": {"size": "big"}}}, "valkey/persistence/size"),

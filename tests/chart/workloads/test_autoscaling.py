@@ -12,7 +12,7 @@ HOLDER = {"leaseHolder": {"image": {"repository": "registry.example.com/fairlane
 
 
 def scaled(**autoscaling: Any) -> dict[str, Any]:
-    return {"worker": {"autoscaling": {"enabled": True, **autoscaling}}}
+    return {"worker": {"autoscaling": {"enabled": True, **autoscaling}}, "keda": {"existingSecret": "viewer"}}
 
 
 def triggers(chart: Chart, component: str = "worker") -> list[Manifest]:
@@ -64,20 +64,22 @@ def test_workers_are_scaled_by_what_waits_and_runs_in_each_lane(render: Render) 
     assert {each["metricType"] for each in triggers(chart)} == {"AverageValue"}  # for each worker; a fallback needs it
 
 
-def test_keda_asks_the_operators_plane_with_their_key(render: Render) -> None:
+def test_keda_asks_the_operators_plane_with_a_token_that_may_only_view(render: Render) -> None:
     chart = render("keda")
     url = urlsplit(triggers(chart)[0]["metadata"]["url"])
     (authentication,) = chart.all("TriggerAuthentication")
 
     assert (url.hostname, url.port, url.path) == ("fairlane-admin.llm.svc", 8001, "/admin/v1/lanes")
     assert parse_qs(url.query) == {"model": ["Qwen/Qwen3-8B"]}
-    assert authentication["spec"]["secretTargetRef"] == [{"parameter": "token", "name": "fairlane-admin", "key": "key"}]
+    assert authentication["spec"]["secretTargetRef"] == [
+        {"parameter": "token", "name": "fairlane-viewer", "key": "key"}
+    ]
     for each in triggers(chart):
         assert each["authenticationRef"] == {"name": authentication["metadata"]["name"]}
         assert each["metadata"]["authMode"] == "bearer"
 
 
-def test_keda_may_have_a_key_of_its_own_and_the_planes_may_be_one(render: Render) -> None:
+def test_the_token_s_field_has_any_name_and_the_planes_may_be_one(render: Render) -> None:
     chart = render(
         values={**scaled(), "keda": {"existingSecret": "viewer", "secretKey": "token"}, "config": {"admin_port": 0}}
     )
@@ -89,7 +91,7 @@ def test_keda_may_have_a_key_of_its_own_and_the_planes_may_be_one(render: Render
 
 def test_prometheus_may_be_asked_instead(render: Render) -> None:
     prometheus = {"source": "prometheus", "prometheus": {"serverAddress": "http://prometheus.monitoring:9090"}}
-    chart = render(values={**scaled(), "keda": prometheus})
+    chart = render(values={**scaled(), "keda": {**prometheus, "existingSecret": ""}})
     first = triggers(chart)[0]
 
     assert first["type"] == "prometheus"
@@ -124,7 +126,8 @@ def test_a_lane_without_a_target_starts_nobody(render: Render) -> None:
 
 def test_an_engine_in_its_pod_is_scaled_by_all_of_its_models(render: Render) -> None:
     engine = {"engines": {"qwen": {"autoscaling": {"enabled": True, "running": {"latency": None}}}}}
-    chart = render("sidecar", values=engine)
+    viewer = {"keda": {"existingSecret": "viewer"}}
+    chart = render("sidecar", values={**engine, **viewer})
     models = [parse_qs(urlsplit(each["metadata"]["url"]).query)["model"] for each in triggers(chart, "engine-qwen")]
 
     assert models == [["qwen3-32b"], ["qwen3-32b"], ["polite"], ["polite"]]
