@@ -120,12 +120,12 @@ class FleetCache:
     def __init__(
         self,
         registry: Registry,
-        depths: Callable[[str], Awaitable[Depths]],
+        depths: Callable[[Collection[str]], Awaitable[Mapping[str, Depths]]],
         *,
         read: Callable[[ModelCard], TextModel] = TextModel,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`depths`: asks one queue how full its lanes are. `read`: raises ValueError for a card that cannot be used."""
+        """`depths`: how full these queues' lanes are. `read`: raises ValueError for a card that cannot be used."""
         self._registry = registry
         self._depths = depths
         self._read = read
@@ -202,13 +202,17 @@ class FleetCache:
         """Read the fleet once. Raises what the store raises, and keeps the last picture."""
         workers, entries = await self._registry.workers(), await self._registry.models()
         queues = await self._registry.queues()
-        models: dict[str, ServedModel] = {}
+        texts: dict[str, tuple[str, TextModel]] = {}
         for name, newest in sorted(entries.items()):
             queue, sha256 = _serving(name, newest, workers)
             text = await self._text(sha256)
             if text is not None:
-                serving = tuple(worker for worker in workers if worker.queue == queue)
-                models[name] = ServedModel(name, queue, text, serving, await self._depths(queue))
+                texts[name] = queue, text
+        depths = await self._depths({queue for queue, _ in texts.values()})
+        models: dict[str, ServedModel] = {}
+        for name, (queue, text) in texts.items():
+            serving = tuple(worker for worker in workers if worker.queue == queue)
+            models[name] = ServedModel(name, queue, text, serving, depths[queue])
         self._models, self._workers, self._queues, self._refreshed_at = models, workers, queues, self._clock()
         self._longest_context = max((model.context_length for model in models.values()), default=None)
         for name, queue in ((name, entry.queue) for name, entry in entries.items()):

@@ -21,11 +21,12 @@ from fairlane.gateway.batches.files import FileLimits, FileRecords
 from fairlane.gateway.batches.runner import BatchRunner, BatchSettings
 from fairlane.gateway.batches.storage import PARTIAL, Drafts, storage
 from fairlane.gateway.config import GatewaySettings, Member
+from fairlane.gateway.elections import Elections
 from fairlane.gateway.erasure.build import build_erasure
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.figures.figure_store import FigureStore
 from fairlane.gateway.figures.teller import Teller
-from fairlane.gateway.fleet import Depths, FleetCache, StoredFleet
+from fairlane.gateway.fleet import FleetCache, StoredFleet
 from fairlane.gateway.grammar.checker import GrammarChecker
 from fairlane.gateway.http.body_budget import BodyBudget, BodyRoom, Trimmer
 from fairlane.gateway.http.connections import Crowd
@@ -41,6 +42,7 @@ from fairlane.gateway.operators.admin_tokens import AdminTokens
 from fairlane.gateway.operators.operators import Operators
 from fairlane.gateway.operators.sessions import Sessions
 from fairlane.gateway.operators.single_sign_on import SingleSignOn, print_of
+from fairlane.gateway.queue_watch import QueueWatch
 from fairlane.gateway.records.recorder import RequestRecorder
 from fairlane.gateway.records.search import Records
 from fairlane.gateway.records.storage import RecordStore
@@ -71,7 +73,6 @@ from fairlane.quotas.store import QuotaStore
 from fairlane.quotas.tenants import TenantStore
 from fairlane.quotas.upkeep import GatewayPresence
 from fairlane.quotas.windows import MINUTE, Slicing
-from fairlane.scheduler.admission.open_requests import decode_reports, encode_report
 from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.registry import RedisRegistry
 from fairlane.store.circuit_breaker import Needed
@@ -212,10 +213,16 @@ class Resources:
         self.registry = RedisRegistry(self.store.patient)
         self._queues: dict[str, RedisQueue] = {}
         self.open_requests = AllOpenRequests(self.lanes)
+        leases_s, stores = (self.settings.lease_s, section.reservation_lease_s), (self.store, self.budgets)
+        self.elections = Elections(*stores, self.gateway_id, min(leases_s), lambda: self.fleet_cache.is_fresh)
+        is_elected = self.elections.for_queues
+        self._watch = QueueWatch(self.gateway_id, self._calls, self.registry, self.open_requests, is_elected=is_elected)
         kept_s = KEPT_LEASES * section.reservation_lease_s + KEPT_MORE_S
-        self.dispatcher = Dispatcher(self.gateway_id, self._open_link, self.open_requests, kept_s=kept_s)
+        self.dispatcher = Dispatcher(
+            self.gateway_id, self._open_link, self.open_requests, kept_s=kept_s, is_elected=is_elected
+        )
         self.fleet_cache = FleetCache(
-            self.registry, self._depths, read=partial(TextModel, raw_prompts=section.completions_special_tokens)
+            self.registry, self._watch.look, read=partial(TextModel, raw_prompts=section.completions_special_tokens)
         )
         self.fleet = StoredFleet(self.registry, self.fleet_cache, self._calls)
 
@@ -279,6 +286,7 @@ class Resources:
             self.fleet_cache,
             lease_s=section.reservation_lease_s,
             on_reaped=self.recorder.reaped,
+            is_elected=self.elections.for_budgets,
         )
         self.lost_jobs = LostJobs(self.dispatcher)
         self.orphans = Orphans(
@@ -289,6 +297,7 @@ class Resources:
             self._calls,
             lease_s=self.settings.lease_s,
             grace_s=self.settings.orphan_grace_s,
+            is_elected=self.elections.for_queues,
         )
 
     def _build_kept(self) -> None:
@@ -411,8 +420,10 @@ class Resources:
             stack.push_async_callback(self.runs.aclose, SETTLE_GRACE_S)
             stack.push_async_callback(self.grammars.aclose)
             stack.push_async_callback(self._tell_last)
+            stack.push_async_callback(self.elections.leave)
             tasks = [
                 asyncio.create_task(self.fleet_cache.run(self._fleet_changed), name="directory"),
+                asyncio.create_task(self.elections.run(), name="elections"),
                 asyncio.create_task(self.reaper.run(), name="reaper"),
                 asyncio.create_task(self.lost_jobs.run(), name="lookout"),
                 asyncio.create_task(self.orphans.run(), name="orphans"),
@@ -460,14 +471,6 @@ class Resources:
     def _open_link(self, name: str) -> Link:
         reader = self.store.reader()
         return Link(calls=self._calls(name), reader=self._queue(reader, name), close=reader.aclose)
-
-    async def _depths(self, name: str) -> Depths:
-        """How full a queue's lanes are; its doors tell each other what they have let in."""
-        queue, door = self._calls(name), self.open_requests.at(name)
-        said = encode_report(door.report(self.open_requests.now_ms))
-        heard = await queue.exchange_reports(self.gateway_id, said, door.refused_us())
-        door.hear(decode_reports(heard.reports), heard.asked, self.open_requests.now_ms)
-        return await queue.depths()
 
     def _calls(self, name: str) -> RedisQueue:
         if name not in self._queues:

@@ -7,6 +7,7 @@
     circuit_breaker.py  calls fail at once while the store is away; trials find out when it is back
     timeouts.py         time limits that do not count the event loop's own lateness
     retry.py            calls repeated until the store answers, work repeated at intervals
+    election.py         one process among all that share a store, for upkeep
     bounds.py           how much work one call may do, and how more is split
     errors.py           what a call raises while the store is away
 

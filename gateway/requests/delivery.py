@@ -112,10 +112,18 @@ class Dispatcher:
     """The jobs of this gateway by id, and the lines that feed them. Use it as a context: it ends its tasks."""
 
     def __init__(
-        self, gateway_id: str, open_link: Callable[[str], Link], open_requests: AllOpenRequests, *, kept_s: float
+        self,
+        gateway_id: str,
+        open_link: Callable[[str], Link],
+        open_requests: AllOpenRequests,
+        *,
+        kept_s: float,
+        is_elected: Callable[[], bool] = lambda: True,
     ) -> None:
         """`kept_s`: how long a job's record outlives its settlement. A store that crashes may take back what it has
-        answered last, a settlement too: whoever then finds the reservation lapsed charges what the record says."""
+        answered last, a settlement too: whoever then finds the reservation lapsed charges what the record says.
+        `is_elected`: whether this gateway reclaims jobs for all."""
+        self._is_elected = is_elected
         self.gateway_id = gateway_id
         self._kept_s = kept_s
         self._open_link = open_link
@@ -142,7 +150,7 @@ class Dispatcher:
         if line is None:
             line = self._lines[name] = _Line(name, self._open_link(name))
             loop = asyncio.get_running_loop()
-            tending = every(TEND_EVERY_S, "tending a queue", partial(self._tend, line))
+            tending = every(TEND_EVERY_S, "tending a queue", partial(self.tend, name))
             line.tasks = [loop.create_task(self._read(line)), loop.create_task(tending)]
         return line.link.calls
 
@@ -289,10 +297,14 @@ class Dispatcher:
         job = self._jobs.get(job_id)
         return job is not None and job.queue == line.name
 
-    async def _tend(self, line: _Line) -> None:
+    async def tend(self, name: str) -> None:
+        """One round of upkeep for a queue that has a line. Raises STORE_ERRORS."""
+        line = self._lines[name]
         queue = line.link.calls
-        await line.link.reader.gateway_alive(self.gateway_id)  # which knows how far it has read
-        await queue.reclaim()
+        if any(job.queue == line.name for job in self._jobs.values()):  # `put` holds for several rounds, too
+            await line.link.reader.gateway_alive(self.gateway_id)  # which knows how far it has read
+        if self._is_elected():
+            await queue.reclaim()
         strays = [job_id for job_id in line.strays if not self._is_at(job_id, line)]
         for job_id in strays[:PER_CALL]:  # the heartbeat waits for each of these calls
             record = await queue.cancel(job_id)

@@ -82,6 +82,8 @@ class Orphans:
     lease_s: float
     """Of a worker."""
     grace_s: float
+    is_elected: Callable[[], bool] = lambda: True
+    """Whether this gateway tends queues of which it has no job."""
     clock: Callable[[], float] = time.monotonic
     _empty: dict[str, float] = field(default_factory=dict, init=False)
     """Until when these are not looked at."""
@@ -94,12 +96,15 @@ class Orphans:
     async def tend(self) -> None:
         """One round. Raises STORE_ERRORS."""
         orphans, failures = self.fleet_cache.orphans, StoreFailures()
-        for name, sha256 in self.fleet_cache.unlisted.items():  # workers of an older release; a store that failed over
+        unlisted = self.fleet_cache.unlisted if self.is_elected() else {}
+        for name, sha256 in unlisted.items():  # workers of an older release; a store that failed over
             with failures:
                 await self.registry.note_queue(name, sha256)
+        own = {job.queue for job in self.dispatcher.jobs.values()}
         self._empty = {name: until_s for name, until_s in self._empty.items() if name in orphans}
         for name, sha256 in sorted(orphans.items()):
-            if self._empty.get(name, 0.0) <= self.clock():
+            is_ours = self.is_elected() or name in own
+            if is_ours and self._empty.get(name, 0.0) <= self.clock():
                 with failures:
                     await self._tend(name, sha256)
         failures.raise_last()

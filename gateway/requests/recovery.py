@@ -63,10 +63,12 @@ class Reaper:
         *,
         lease_s: float,
         on_reaped: Callable[[Lapsed, Charge], Awaitable[None]] = _unheard,
+        is_elected: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`directory`: knows the queues that jobs for a model may stand in. `lease_s`: of a reservation. `on_reaped`:
-        is told what was settled; it may raise STORE_ERRORS, and is not asked again."""
+        """`lease_s`: of a reservation. `on_reaped`: called with what was settled; it may raise STORE_ERRORS, and is not
+        called again. `is_elected`: whether this gateway reaps for all that share the store."""
+        self._is_elected = is_elected
         self._on_reaped = on_reaped
         self._quotas = quotas
         self._tenants = tenants
@@ -118,7 +120,7 @@ class Reaper:
 
     async def reap(self) -> None:
         """Settle what has lapsed. What a worker still holds is cancelled first and settled on a later round."""
-        if not self._fleet_cache.is_fresh:
+        if not (self._is_elected() and self._fleet_cache.is_fresh):
             return  # a job in a queue that is not known yet would pass for one that never was
         failures = StoreFailures()
         for lapsed in await self._quotas.expired(REAP_BATCH):

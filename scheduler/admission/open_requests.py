@@ -102,6 +102,10 @@ RATE_MS = 2_000.0
 """Time constant of the rates of work."""
 
 
+FORGOTTEN_PART = 1e-3
+"""A smaller part of the workers' time is not worth a report."""
+
+
 class Rate(FadingSum):
     """Part of the time that work of late takes, 1 at most: what came in vain says nothing about later. Times in
     milliseconds."""
@@ -227,6 +231,11 @@ class OpenRequests:
                 self._price(job_id, found, now_ms, self.costs)
                 if is_first:
                     self._count_asked(found, self._asked_ms(found.request), now_ms)
+
+    def has_news(self, now_ms: float) -> bool:
+        """Other gateways have something to hear: requests are open, or were guaranteed or refused of late."""
+        promised = any(rate.at(now_ms) > FORGOTTEN_PART for rate in self._promised.values())
+        return promised or bool(self._open or self._refused_ms)
 
     def report(self, now_ms: float) -> GatewayReport:
         """This gateway's report to the others."""

@@ -10,7 +10,7 @@
     keys.py           every key, and what the scripts are put together from
     registry.py       which workers and models there are
 
-Gateways put, cancel and grant; workers take, publish and renew; every gateway reclaims each second. The simulator uses
+Gateways put, cancel and grant; workers take, publish and renew; the elected gateway reclaims each second. The simulator uses
 the queue in memory, and a state machine sends both queues the same calls. A rule that changes here changes in `lua/`.
 Never imports gateway, worker, quotas or admission.
 """

@@ -88,7 +88,8 @@ class LaneQueue:
             raise LaneFull(job.lane, places.depth, drain_ms(places.depth, oldest_wait_ms))
         entry = self._book.add(now_ms - waited_ms, job, now_ms, generated)
         entry.prefixes = prefixes
-        self._gateways.setdefault(job.gateway_id, now_ms + GATEWAY_LEASES * self._lease_ms)
+        lapses_ms = now_ms + GATEWAY_LEASES * self._lease_ms
+        self._gateways[job.gateway_id] = max(lapses_ms, self._gateways.get(job.gateway_id, 0))
         is_free = oldest_wait_ms <= HOME_MS and not entry.job.guaranteed
         if is_free:
             entry.home = self._homes.find(now_ms, prefixes, partial(self._counts_as_home, now_ms))
@@ -188,7 +189,7 @@ class LaneQueue:
         """
         oldest_ms = now_ms - GATEWAY_LEASES * self._lease_ms
         self._said[gateway_id] = said, now_ms
-        self._said = {name: (word, at_ms) for name, (word, at_ms) in self._said.items() if at_ms > oldest_ms}
+        self._said = {name: (word, at_ms) for name, (word, at_ms) in self._said.items() if word and at_ms > oldest_ms}
         asked = {}
         for lane, level in self._book.levels.items():
             self._book.promises.asked[level].add(refused_us.get(lane, 0), now_ms)
@@ -265,7 +266,7 @@ class LaneQueue:
             if entry is not None and entry.state is JobState.LEASED and entry.worker_id == worker_id:
                 self._book.give_back(entry, now_ms)
 
-    # What every gateway calls each second.
+    # What the elected gateway calls each second.
 
     def reclaim(self, now_ms: int) -> int:
         """Clear up after the dead and the late; returns how many jobs were taken from workers whose lease lapsed.

@@ -268,7 +268,7 @@ class RedisQueue:
         next_id = f"{said[-1][0] if said else control_id}/{woken[-1][0] if woken else wake_id}"
         return next_id, controls, _wake(woken[-1][1][0], worker_id) if woken else Wake.NOTHING
 
-    # What every gateway calls each second.
+    # What the elected gateway calls each second.
 
     async def reclaim(self) -> int:
         lost, is_more = 0, 1

@@ -10,29 +10,40 @@ Apart from the queues, under a hash tag of its own. Under `fl:{registry}:`
 | `queues` | hash | queue → SHA-256 of its card; goes when nothing is left of the queue |
 | `worker:<id>` | string | its encoded WorkerStatus; goes when its heartbeat stops |
 | `workers` | set | ids of workers that may be alive |
+| `depths` | string | encoded depths of all queues, by the gateway elected to ask them; goes after some seconds |
+| `upkeep` | string | the gateway elected for upkeep; goes when it stops renewing |
 | `blocks:<id>` | string | its encoded BlockMap, while somebody watches; goes after some seconds |
 """
 
 import hashlib
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
 
 from fairlane.scheduler.protocol.block_map import BlockMap, WatchBlocks
+from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import Control, Drain, ForgetPrompts, ModelCard, Undrain, WorkerStatus, encode
 from fairlane.scheduler.queue.keys import STREAM_LENGTH, control_stream
-from fairlane.scheduler.queue.types import RECORD_TTL_MS
+from fairlane.scheduler.queue.types import RECORD_TTL_MS, LaneDepth
 
 BLOCKS_TTL_MS = 5_000
+DEPTHS_TTL_MS = 2_000
 CARD_TTL_MS = 7 * 24 * 3_600_000
 _PREFIX = "fl:{registry}:"
+UPKEEP = f"{_PREFIX}upkeep"
 _MODELS, _QUEUES, _WORKERS = f"{_PREFIX}models", f"{_PREFIX}queues", f"{_PREFIX}workers"
 
 _card: msgspec.msgpack.Decoder[ModelCard] = msgspec.msgpack.Decoder(ModelCard)
 _block_map: msgspec.msgpack.Decoder[BlockMap] = msgspec.msgpack.Decoder(BlockMap)
+AllDepths = Mapping[str, Mapping[LaneName, LaneDepth]]
+"""How full each lane of each queue is."""
+_depths: msgspec.msgpack.Decoder[dict[str, dict[LaneName, LaneDepth]]] = msgspec.msgpack.Decoder(
+    dict[str, dict[LaneName, LaneDepth]]
+)
+_encoder = msgspec.msgpack.Encoder()
 _status: msgspec.msgpack.Decoder[WorkerStatus] = msgspec.msgpack.Decoder(WorkerStatus)
 
 
@@ -114,13 +125,16 @@ class RedisRegistry:
     async def models(self) -> dict[str, ModelEntry]:
         """Every model that was announced in the last seven days, by name."""
         named = await self._redis.execute_command("HGETALL", _MODELS)
-        entries = {}
-        for model, sha256 in sorted((model.decode(), sha256.decode()) for model, sha256 in named.items()):
-            if await self._redis.execute_command("EXISTS", f"{_PREFIX}card:{sha256}"):
-                entries[model] = ModelEntry(queue_name(model, sha256), sha256)
-            else:
-                await self._redis.execute_command("HDEL", _MODELS, model)
-        return entries
+        found = sorted((model.decode(), sha256.decode()) for model, sha256 in named.items())
+        cards = [f"{_PREFIX}card:{sha256}" for _, sha256 in found]
+        known = await self._redis.execute_command("EXISTS", *cards) if cards else 0
+        if known < len(cards):  # seldom: a card goes seven days after it was last announced
+            there = [await self._redis.execute_command("EXISTS", card) for card in cards]
+            gone = [model for (model, _), is_there in zip(found, there, strict=True) if not is_there]
+            found = [each for each, is_there in zip(found, there, strict=True) if is_there]
+            if gone:
+                await self._redis.execute_command("HDEL", _MODELS, *gone)
+        return {model: ModelEntry(queue_name(model, sha256), sha256) for model, sha256 in found}
 
     async def queues(self) -> dict[str, str]:
         """Every queue that may hold something, whether or not anybody serves it, and the SHA-256 of its card."""
@@ -178,6 +192,18 @@ class RedisRegistry:
             return []
         blobs = await self._redis.execute_command("MGET", *map(_blocks, worker_ids))
         return [_block_map.decode(blob) for blob in blobs if blob is not None]
+
+    async def show_depths(self, depths: AllDepths) -> None:
+        """How full all queues are, for gateways that do not ask themselves, until some seconds have passed."""
+        await self._redis.execute_command("SET", f"{_PREFIX}depths", _encoder.encode(depths), "PX", DEPTHS_TTL_MS)
+
+    async def depths(self) -> AllDepths:
+        """What was shown of late; empty where nothing was, or by a gateway of another release."""
+        blob = await self._redis.execute_command("GET", f"{_PREFIX}depths")
+        try:
+            return {} if blob is None else _depths.decode(blob)
+        except msgspec.DecodeError:
+            return {}
 
     async def _tell(self, worker_id: str, message: Control) -> bool:
         blob = await self._redis.execute_command("GET", _worker(worker_id))

@@ -1,5 +1,6 @@
 """The picture of the fleet: which card is spoken for, what is left out, and when it is too old."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import msgspec
@@ -63,8 +64,8 @@ class HandRegistry:
         return self.cards.get(sha256)
 
 
-async def no_depths(_: str) -> Depths:
-    return {}
+async def no_depths(names: Collection[str]) -> dict[str, Depths]:
+    return {name: {} for name in names}
 
 
 async def looked(registry: HandRegistry, now: list[float] | None = None) -> FleetCache:

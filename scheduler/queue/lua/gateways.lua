@@ -9,14 +9,18 @@ call('PEXPIRE', key('events', ARGV[2]), RECORD_TTL_MS)
 -- name: exchange_reports
 -- What a gateway says to the others and hears of them (scheduler/admission/open_requests.py). Called by
 -- RedisQueue.exchange_reports.
--- ARGV: clock, gateway, serial, what it says, then for each lane, in order of rank: us of work that it refused since it
+-- ARGV: clock, gateway, serial, what it says ('': nothing), then for each lane, in order of rank: us of work that it refused since it
 --   said so last and that might have been in time; a repeat (same serial) does not count them again.
 -- Returns for each lane the part of all time that was asked of it of late, in millionths; then for each other
 --   gateway what it said and how many ms ago.
 local FORMAT = '<d' -- when it was said; what follows
 local gateway, serial, gateways, answer, refused = ARGV[2], ARGV[3], key('doors'), {}, 0
-call('HSET', gateways, gateway, struct.pack(FORMAT, NOW) .. ARGV[4])
-call('PEXPIRE', gateways, GATEWAY_LEASES * LEASE_MS)
+if ARGV[4] == '' then
+  call('HDEL', gateways, gateway)
+else
+  call('HSET', gateways, gateway, struct.pack(FORMAT, NOW) .. ARGV[4])
+  call('PEXPIRE', gateways, GATEWAY_LEASES * LEASE_MS)
+end
 for level in ipairs(LANES) do refused = refused + tonumber(ARGV[4 + level]) end
 if refused > 0 and call('HGET', key('refusals'), gateway) ~= serial then
   for level, lane in ipairs(LANES) do ask(lane.name, tonumber(ARGV[4 + level])) end

@@ -61,7 +61,7 @@ call('HSET', record, 'lane', lane, 'tenant', tenant, 'gateway', gateway, 'state'
   'granted', ARGV[15], 'follows', job.follows, 'whole', job.whole, 'claim', job.claim, 'bucket', job.bucket,
   'print', ARGV[21], 'home', home, 'prefix', ARGV[24]:sub(-DIGEST_BYTES))
 call('ZADD', key('jobs', gateway), 0, job_id)
-call('ZADD', key('gateways'), 'NX', NOW + GATEWAY_LEASES * LEASE_MS, gateway)
+call('ZADD', key('gateways'), 'GT', NOW + GATEWAY_LEASES * LEASE_MS, gateway)
 seat(job)
 wake(home)
 return {'ok', call('ZRANK', queue, job_id) + 1, job.guaranteed, home}

@@ -1,5 +1,5 @@
 -- Clear up after workers and gateways that died and jobs whose time is over: PER_CALL jobs at most. ARGV: clock.
--- Called by RedisQueue.reclaim, by every gateway each second, again while the answer says that more is left.
+-- Called by RedisQueue.reclaim, by the elected gateway each second, again while the answer says that more is left.
 -- Returns {jobs taken from workers whose lease lapsed, 1 where more is left}; does nothing while the store has just been
 --   away. A record that the store itself has dropped (eviction) is skipped: it must not stop the clearing for all.
 local quiet = is_quiet()

@@ -157,7 +157,7 @@ MANY = 10 * PER_CALL
 
 
 class BusyQueue:
-    """A queue with late news of as many jobs; notes the calls of each round, which begins with a heartbeat."""
+    """A queue with late news of as many jobs; notes the calls of each round, which begins with `reclaim`."""
 
     def __init__(self) -> None:
         self.rounds: list[list[tuple[str, int]]] = []
@@ -174,12 +174,10 @@ class BusyQueue:
             await asyncio.Event().wait()
         return "1-0", self.news
 
-    async def gateway_alive(self, gateway_id: str) -> None:
+    async def reclaim(self) -> int:
         self.rounds.append([])
         if len(set(self.cancelled)) == MANY:
             self.done.set()
-
-    async def reclaim(self) -> int:
         return 0
 
     async def cancel(self, job_id: str) -> Any:

@@ -1,0 +1,68 @@
+"""One elected process among those that share a store: it does the upkeep that one of them has to do for all.
+
+    stand ──the key is free or ours──> elected for a lease, renewed each third of it
+          └─it is another's──────────> not elected; the key expires one lease after its holder died
+
+Two may take themselves for elected for a moment, so an election decides only who does work that may be done twice.
+"""
+
+import time
+from collections.abc import Callable
+
+from fairlane.store.retry import every
+from fairlane.store.scripts import Script, ScriptClient
+
+STANDS_PER_LEASE = 3
+_STAND = Script("""
+local holder = redis.call('GET', KEYS[1])
+if holder and holder ~= ARGV[1] then return 0 end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+return 1
+""")
+_LEAVE = Script("""
+if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end
+""")
+
+
+class Election:
+    """One process's part in it. A dead holder is replaced within the lease and a third."""
+
+    def __init__(
+        self,
+        client: ScriptClient,
+        key: str,
+        name: str,
+        *,
+        lease_s: float,
+        is_fit: Callable[[], bool] = lambda: True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`name`: unique to this process. `is_fit`: whether it could do the work now; it stands only then."""
+        self._client = client
+        self._key, self._name = key, name
+        self._lease_s = lease_s
+        self._is_fit = is_fit
+        self._clock = clock
+        self._until_s = 0.0
+
+    @property
+    def is_elected(self) -> bool:
+        """This process does the work."""
+        return self._clock() < self._until_s
+
+    async def run(self) -> None:
+        """Stand until cancelled."""
+        await every(self._lease_s / STANDS_PER_LEASE, "the election", self.stand)
+
+    async def stand(self) -> None:
+        """Ask to be elected, or to stay so. Raises what the client raises."""
+        if not self._is_fit():
+            return
+        asked_s = self._clock()
+        if await _STAND.run(self._client, self._key, self._name, round(self._lease_s * 1e3)):
+            self._until_s = asked_s + self._lease_s
+
+    async def leave(self) -> None:
+        """Stand no more; another may be elected at once. Raises what the client raises."""
+        self._until_s = 0.0
+        await _LEAVE.run(self._client, self._key, self._name)
