@@ -10,7 +10,8 @@
     keys.py           every key, and what the scripts are put together from
     registry.py       which workers and models there are
 
-Gateways put, cancel and grant; workers take, publish and renew; the elected gateway reclaims each second. The simulator uses
-the queue in memory, and a state machine sends both queues the same calls. A rule that changes here changes in `lua/`.
+Gateways put, cancel and grant; workers take, publish and renew; the elected gateway reclaims each second. The simulator
+uses the queue in memory, and a state machine sends both queues the same calls. A rule that changes here changes in
+`lua/`. No call works on more than `store.bounds.PER_CALL` jobs; the callers here repeat it until all is done.
 Never imports gateway, worker, quotas or admission.
 """
