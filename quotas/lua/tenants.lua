@@ -135,8 +135,8 @@ local last = incarnation == '' and ARGV[1] or ARGV[1] .. '~' .. incarnation
 return {last, unpack(redis.call('ZREVRANGE', KEYS[1] .. 'past:' .. ARGV[1], 0, 999))}
 
 -- name: tenant_forget
--- Forgets a deleted tenant's account, and the id's record where no tenant has the id and nothing else of it is left. Called
--- by LedgerErasure, maybe twice.
+-- Forgets a deleted tenant's account, and the id's record where no tenant has the id and nothing else of it is left.
+-- Called by LedgerErasure, maybe twice.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 account, 2 number of the claim to its id
 -- Returns  1 where the record is gone: no put under this claim makes a tenant any more, so that the index may forget the id
@@ -157,6 +157,7 @@ return 1
 -- Forgets whose an id is, once its record is gone: later claims have a higher number. Called by LedgerErasure, maybe twice.
 -- KEYS[1]  the index: zset of `<tenant> <root>`, all with score 0
 -- ARGV     1 tenant, 2 its root, 3 number of the claim
+-- Returns  nothing: where the id was claimed anew since, it stays
 local claims, name = 'fl:claims:{' .. KEYS[1] .. '}', redis.sha1hex(ARGV[1])
 local claim = redis.call('HGET', claims, name) or redis.call('HGET', claims, ARGV[1]) or '0'
 if claim ~= ARGV[3] then return end

@@ -79,7 +79,7 @@ local record = KEYS[1] .. 'batch:' .. batch
 local epoch = redis.call('HINCRBY', record, 'epoch', 1)
 redis.call('HSET', record, 'owner', ARGV[1])
 redis.call('ZADD', open, now + ARGV[2], batch)
-redis.call('SET', last, ARGV[3] .. ' ' .. batch .. ' ' .. epoch, 'PX', ARGV[2])
+redis.call('SET', last, ARGV[3] .. ' ' .. batch .. ' ' .. epoch, 'PX', math.max(1, ARGV[2]))
 return reply(batch, epoch)
 
 -- name: batch_renew
