@@ -176,7 +176,7 @@ async def test_an_operator_signs_in_so_often_a_minute_and_each_time_is_in_the_au
 
     assert statuses == [204] * SIGN_INS_A_MINUTE + [429]
     assert refused.json()["error"]["code"] == "rate_limit_exceeded"
-    assert 1 <= int(refused.headers["retry-after"]) <= 61
+    assert int(refused.headers["retry-after"]) >= 1
     await signed_in(bench)  # others are not kept out
     entries = [entry for entry in await bench.audit() if entry["action"] == "session.create"]
     assert [entry["actor"] for entry in entries] == [f"token:{made['id']}:ada"] * SIGN_INS_A_MINUTE + ["admin"]
