@@ -1,7 +1,7 @@
-"""Browsers that are signed in: a cookie names the session, of which the store has a digest and who it is of.
+"""Console sessions: a cookie holds the session's id; the store holds a digest of the id and the operator.
 
-A session ends with what it rests on: that of the admin key with the key, that of a token with the token, that of a
-user of an identity provider with the settings that let the user in. Of one operator's sessions the newest few are kept,
+A session is valid as long as what the operator signed in with: the admin key, the token, or, for a user of an identity
+provider, the settings that admit the user. Of one operator's sessions the newest few are kept,
 and only so many begin in a minute.
 """
 
@@ -26,7 +26,7 @@ SESSIONS_OF_AN_OPERATOR = 32
 SIGN_INS_A_MINUTE = 30
 """Of one operator, on all gateways: 429 `rate_limit_exceeded` above it."""
 CSRF_HEADER = b"x-fairlane-csrf"
-"""That a form of another site cannot send."""
+"""A header that a form of another site cannot send."""
 _STORED_AT = "fl:session:"
 _KEPT_AT = "fl:sessions:"
 _COUNTED_AT = "fl:sign-ins:"
@@ -37,14 +37,14 @@ SIGN_IN_S = 600
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
-    """Who is signed in, as the store has it."""
+    """A session as it is stored."""
 
     name: str
     role: Role
     kind: Kind
     token: str
     bound: bytes
-    """Keyed by the session's id: of who it is, and what it rests on."""
+    """A digest, keyed by the session's id, of the operator and of what the session rests on."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -52,17 +52,17 @@ _decode: msgspec.msgpack.Decoder[Session] = msgspec.msgpack.Decoder(Session)
 
 
 class Sessions:
-    """All that are signed in. Every call may raise redis.RedisError."""
+    """All console sessions. Every call may raise redis.RedisError."""
 
     def __init__(self, client: Redis, admin_keys: AdminKeys, tokens: AdminTokens, *, users: bytes = b"") -> None:
-        """`users`: another one with each change of the settings by which users sign in."""
+        """`users`: a digest of the settings by which users sign in; sessions of users end when it changes."""
         self._client = client
         self._admin_keys = admin_keys
         self._tokens = tokens
         self._users = users
 
     async def begin(self, operator: Operator) -> str:
-        """Begin a session of who has just shown who it is. Returns its id, which is kept nowhere.
+        """Begin a session of an operator who has just authenticated. Returns its id, which is stored nowhere.
 
         The operator's oldest session ends where there are too many. Raises ApiError `rate_limit_exceeded`.
         """
@@ -80,7 +80,7 @@ class Sessions:
         return session
 
     async def operator(self, session: str) -> Operator:
-        """Who is signed in. Raises ApiError `invalid_api_key`."""
+        """Return the operator of a session. Raises ApiError `invalid_api_key`."""
         stored = await self._stored(session)
         if stored is None:
             raise invalid_api_key()
@@ -153,17 +153,17 @@ def _digest(name: str) -> str:
 
 
 def session_of(scope: Scope) -> str | None:
-    """The session that a request's cookie names."""
+    """The session id in a request's cookie; None without one."""
     return _cookie(scope, _cookie_name(scope))
 
 
 def cookie_of(scope: Scope) -> str | None:
-    """What a browser kept of signing in by an identity provider."""
+    """The cookie that a browser keeps while it signs in at an identity provider; None without one."""
     return _cookie(scope, _cookie_name(scope) + _SIGN_IN)
 
 
 def sign_in_cookie(scope: Scope, kept: str | None) -> str:
-    """What a browser is told to keep while it is at the provider; None: to forget. Lax: the browser comes back from
+    """The `set-cookie` for the time at the provider; `kept` None deletes it. Lax, since the browser comes back from
     another site."""
     lasts_s = 0 if kept is None else SIGN_IN_S
     name, secure = _cookie_name(scope) + _SIGN_IN, "; Secure" if _is_secure(scope) else ""
@@ -181,14 +181,14 @@ def _cookie(scope: Scope, wanted_name: str) -> str | None:
 
 
 def cookie(scope: Scope, session: str | None) -> str:
-    """What a browser is told to keep; None: to forget."""
+    """The `set-cookie` of a session; None deletes it."""
     lasts_s = 0 if session is None else LASTS_S
     secure = "; Secure" if _is_secure(scope) else ""
     return f"{_cookie_name(scope)}={session or ''}; Path=/; Max-Age={lasts_s}; HttpOnly; SameSite=Strict{secure}"
 
 
 def check_origin(scope: Scope) -> None:
-    """What a browser sends unasked must not change anything: only the console's own page may.
+    """Reject a change that was not sent by the console's own page: browsers send cookies with any site's requests.
 
     Raises ApiError `origin_not_allowed`.
     """

@@ -1,7 +1,8 @@
-"""A record in the making: what gateway and workers say of one request while it runs.
+"""The record of a request that runs, built from what gateway and workers report of it.
 
-Called on the event loop, on a request's way: what is said is only kept, and made into a record once somebody wants to
-read or write it. Most requests of a busy gateway end before that. Nothing is called for a token.
+Its methods are called on the event loop, on a request's path, so they only keep what they are given. The record
+itself is made when it is read or written; most requests of a busy gateway end before that. No method is called for each
+token.
 """
 
 from collections.abc import Callable
@@ -25,19 +26,19 @@ from fairlane.scheduler.protocol.messages import (
 
 
 class TokenTimes(Protocol):
-    """When tokens came, on the event loop's clock; `requests.stream.TokenEvents` is one."""
+    """When tokens arrived, on the event loop's clock; `requests.stream.TokenEvents` implements it."""
 
     @property
     def first_token_s(self) -> float | None:
-        """None: there is none yet."""
+        """None before the first token."""
 
     @property
     def last_token_s(self) -> float | None:
-        """As above."""
+        """None before the first token."""
 
 
 class Answered:
-    """How an answer has ended, and when, on the event loop's clock; `code`: of the error, None: there was none."""
+    """How and when an answer ended, on the event loop's clock. `code`: the error's; None without an error."""
 
     __slots__ = ("at_s", "code", "limit", "message", "outcome")
 
@@ -50,7 +51,7 @@ class Answered:
 
 
 class LiveRecord:
-    """Of one request that was let in. It is over once it was answered, and settled or left to a reaper."""
+    """One admitted request. It is over once its answer has ended and it is settled, or left to a reaper."""
 
     __slots__ = (
         "_answered",
@@ -93,18 +94,19 @@ class LiveRecord:
         clock: Callable[[], float],
         on_over: Callable[["LiveRecord"], None],
     ) -> None:
-        """`make`: who asked for what, as the record begins. `names`: `x-request-id`, and the answer's id, empty where
-        that holds the request's. `due_ms`: when its first token is. `arrived_s` and `clock`: of the event loop."""
+        """`make` begins the record with who asked for what. `names`: `x-request-id`, and the answer's id, which is
+        empty where it contains the request's. `due_ms`: when the first token is due. `arrived_s`, `clock`: of the event
+        loop. `on_over` is called once, when the request is over."""
         self.id = request.id
         self.account = request.ask.account
         self.names = names
         self.due_ms = due_ms
         self.preempted = self.paused = self.moved = 0
-        """So often."""
+        """How often each happened."""
         self.has_news = True
         """Something has happened since it was last written."""
         self.written_s = 0.0
-        """When that was; 0.0: it never was."""
+        """When it was last written; 0.0: never."""
         self.taken = False
         self._make: Callable[[LiveRecord], RequestRecord] | None = make
         self._jobs = request.jobs
@@ -114,29 +116,29 @@ class LiveRecord:
         self._record: RequestRecord | None = None
         self._progress: TokenTimes | None = None
         self._finished: list[Finished] | None = None
-        """What workers said at the end of its jobs, and is not in the record yet."""
+        """Ends of its jobs that are not in the record yet."""
         self._charge: Charge | None = None
         self._answered: Answered | None = None
         self._away: dict[tuple[str, int], RecordedPreemption] | None = None
-        """Choices that are preempted."""
+        """Choices that are preempted now."""
         self._pauses: dict[tuple[str, int], float] | None = None
-        """Choices that are paused, and since when (ms)."""
+        """Choices that are paused now, and since when (ms after arrival)."""
         self._begun_after_ms: float | None = None
         """How long it was in the queue until its prompt was begun, as the end of a job without tokens says."""
         self._starts: list[Start] = []
         self._stalls: list[Stall] | None = None
         self.time: TimeParts | None = None
-        """Where its time went, once it was answered and somebody wanted to know."""
+        """The account of its time; set at the answer's end where `answered` was asked for it."""
         self._is_settled = False
         self._workers: list[str] = []
-        """Whose tokens came, in order."""
+        """Workers whose tokens arrived, in order."""
 
     @property
     def record(self) -> RequestRecord:
-        """All that is known by now."""
+        """The record with everything known so far."""
         record = self._record
         if record is None:
-            assert self._make is not None  # noqa: S101 - it was not let go before it was asked for
+            assert self._make is not None  # noqa: S101 - `let_go` is called after the last read
             record = self._record = self._make(self)
             if self.job.place:
                 record.add((self.job.queued_s - self._arrived_s) * 1e3, "queued", self.job.place)
@@ -146,47 +148,47 @@ class LiveRecord:
 
     @property
     def job(self) -> LiveJob:
-        """Whose place in the queue is followed."""
+        """The job whose place in the queue is shown."""
         return self._jobs[0]
 
     @property
     def jobs(self) -> list[LiveJob]:
-        """All of its jobs, those that have ended too."""
+        """All of its jobs, including those that have ended."""
         return self._jobs
 
     @property
     def age_ms(self) -> float:
-        """Since the request arrived."""
+        """Milliseconds since the request arrived."""
         return (self._clock() - self._arrived_s) * 1e3
 
     @property
     def waits(self) -> bool:
-        """No worker has taken it, as far as is known."""
+        """Whether no worker is known to have taken it."""
         return not (self.taken or any(job.begun for job in self._jobs))
 
     @property
     def answer(self) -> Answered | None:
-        """How its answer ended; None: it has not."""
+        """How its answer ended; None before that."""
         return self._answered
 
     @property
     def charge(self) -> Charge | None:
-        """What it was settled with; None: it is not, or a reaper does it."""
+        """The charge that it was settled with; None before that, or where a reaper settles it."""
         return self._charge
 
     @property
     def is_late(self) -> bool:
-        """Its first token came after it was due."""
+        """Whether its first token arrived after it was due."""
         first_s = None if self._progress is None else self._progress.first_token_s
         return first_s is not None and (first_s - self._arrived_s) * 1e3 > self.due_ms
 
     def follow(self, progress: TokenTimes) -> None:
-        """Its tokens are told from now on."""
+        """Read the times of its tokens from `progress`."""
         self._progress = progress
 
     def place(self, position: int | None) -> None:
-        """Where it stands in the queue; None: a worker has taken it, at some time since it was last asked for. When
-        that was, the worker says with the job's end."""
+        """Note its place in the queue. None: a worker has taken it at some time since the last look; the worker reports
+        when that was with the job's end."""
         if position is None:
             self.has_news = self.has_news or self.waits
             self.taken = True
@@ -197,8 +199,7 @@ class LiveRecord:
             record.add(self.age_ms, "position", position)
 
     def heard(self, job: LiveJob, event: Event) -> None:
-        """A worker has said something of a job: of its tokens only the first under each lease, before they are
-        counted."""
+        """Note a worker's event. Of tokens only the first under each lease is reported, before it is counted."""
         self.has_news = True
         if isinstance(event, Finished):
             if event.steps is not None and event.steps.queued_ms is not None:
@@ -219,18 +220,18 @@ class LiveRecord:
             self._taken_up(job, event)
 
     def charged(self, charge: Charge) -> None:
-        """It is settled."""
+        """Note that it was settled with this charge."""
         self._charge = charge
         self.settled()
 
     def settled(self) -> None:
-        """Nothing more is to be learnt of its charge here: it is booked, or left to a reaper."""
+        """Note that its charge is final for this gateway: booked, or left to a reaper."""
         self._is_settled = True
         if self._answered is not None:
             self._on_over(self)
 
     def answered(self, code: str | None, outcome: Outcome, message: str, limit: str, *, is_timed: bool = False) -> None:
-        """Its answer has ended, by this error if `code` says so. `is_timed`: `time` is wanted."""
+        """Note that its answer has ended, with an error if `code` names one. `is_timed`: also set `time`."""
         if self._answered is None:
             self._answered = Answered(self._clock(), code, outcome, message, limit)
             if is_timed:
@@ -239,12 +240,11 @@ class LiveRecord:
                 self._on_over(self)
 
     def let_go(self) -> None:
-        """Hold nothing of the request any more, which holds this: it is over, and its record has been read if anybody
-        wants it."""
+        """Drop the references to the request, which refers to this. Call it once the record will not be read again."""
         self._make, self._progress, self._jobs = None, None, []
 
     def refresh(self) -> None:
-        """Look whether there are more tokens than when it was last written."""
+        """Set `has_news` if tokens arrived since it was last written."""
         if self._record is None or self._published() > self._record.output_tokens:
             self.has_news = True
 
@@ -252,7 +252,7 @@ class LiveRecord:
         return sum([choice.published for job in self._jobs for choice in job.choices])
 
     def _update(self, record: RequestRecord) -> None:
-        """Fill in what was said since."""
+        """Add to the record what was reported since the last update."""
         record.workers += [one for one in self._workers if one not in record.workers]
         record.output_tokens = self._published()
         self._add_times(record)
@@ -287,7 +287,7 @@ class LiveRecord:
             record.last_token_ms = self._at_ms(progress.last_token_s)
 
     def _account(self) -> TimeParts:
-        """Where its time went until now, or until its answer ended."""
+        """The account of its time until its answer ended, or until now."""
         answered, progress = self._answered, self._progress
         last_s = None if progress is None else progress.last_token_s
         until_ms = self.age_ms if answered is None else (answered.at_s - self._arrived_s) * 1e3
@@ -326,7 +326,7 @@ class LiveRecord:
         return round((at_s - self._arrived_s) * 1e3, 1)
 
     def _forget(self, job: LiveJob) -> None:
-        """A job's choices that were away or paused have ended so."""
+        """End the stalls of a job that has ended."""
         away, pauses = self._away or {}, self._pauses or {}
         for place in [place for place in away if place[0] == job.id]:
             self._stalled("preempted", away.pop(place).at_ms)
@@ -334,7 +334,7 @@ class LiveRecord:
             self._stalled("paused", pauses.pop(place))
 
     def _stalled(self, kind: StallKind, since_ms: float) -> None:
-        """A stall is over."""
+        """Note a stall that ends now."""
         self._stalls = self._stalls or []
         self._stalls.append(Stall(kind, since_ms, self.age_ms))
 
@@ -364,7 +364,7 @@ class LiveRecord:
         record.add(at_ms, "paused")
 
     def _taken_up(self, job: LiveJob, event: TokenDelta) -> None:
-        """Its first tokens from a worker; where another has told some before, it moved."""
+        """Note a worker's first token of a job. If another worker sent tokens of it before, the job moved."""
         if event.worker_id and event.worker_id not in self._workers:
             self._workers.append(event.worker_id)
         last_s = None if self._progress is None else self._progress.last_token_s
@@ -385,10 +385,10 @@ class LiveRecord:
         if preemption is not None:
             preemption.stall_ms = stall_ms
             record.stalled_ms += stall_ms
-            if event.blocks:  # it may have been set aside first, and have given up blocks later, or more of them
+            if event.blocks:  # it may have given up (more) blocks after it was set aside
                 preemption.mode, preemption.blocks, preemption.bytes = event.mode, event.blocks, event.bytes
                 preemption.predicted_ms = round(event.predicted_ms, 3)
-                if preemption.resource is None:  # for whom it had to leave is the cause, whoever took more of it since
+                if preemption.resource is None:  # the cause is whoever displaced it first
                     _blame(preemption, event.cause)
         elif was_paused:
             record.paused_ms += stall_ms
@@ -402,7 +402,7 @@ def _blame(preemption: RecordedPreemption, cause: Cause | None) -> None:
 
 
 def _add_end(record: RequestRecord, event: Finished, queued_ms: float) -> None:
-    """What a worker says at the end of a job. `queued_ms`: when the request was put into the queue."""
+    """Add what a worker reports at the end of a job. `queued_ms`: when the request was put into the queue."""
     record.takings = max(record.takings, event.epoch)
     if event.worker_id and event.worker_id not in record.workers:
         record.workers.append(event.worker_id)

@@ -1,4 +1,4 @@
-"""A request's record in a sentence or two: what most of its time went to, who displaced it, how it ended. Pure."""
+"""Explain a request's record in a few sentences: where its time went, who displaced it, how it ended. Pure."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ _PARTS = {
     "network": "to be received, admitted and sent",
 }
 _LEAST_MS = 1.0
-"""A shorter wait explains nothing."""
+"""Shorter waits are left out."""
 
 
 def waits_of(record: RequestRecord) -> list[tuple[str, float]]:
@@ -48,12 +48,12 @@ def waits_of(record: RequestRecord) -> list[tuple[str, float]]:
 
 
 def words_of(reason: str) -> str:
-    """What a wait was for, as it goes on after `it waited`."""
+    """The reason of a wait in words, as they follow `it waited`."""
     return _REASONS.get(reason, reason)
 
 
 def why(record: RequestRecord, now_ms: float | None = None) -> str:
-    """In words. `now_ms`: since its arrival, of a request that runs."""
+    """Return the explanation. `now_ms`: time since its arrival, for a request that runs."""
     if record.outcome == "rejected":
         return f"It was refused ({record.code}): {record.message}"
     told = [_standing(record, now_ms), _spent(record), _waited(record), _preempted(record.preemptions, record)]
@@ -116,7 +116,7 @@ def _preempted(preemptions: Sequence[RecordedPreemption], record: RequestRecord)
 
 
 def _moved(record: RequestRecord) -> str:
-    """What became of the workers that had it before the last."""
+    """Say how often it moved to another worker, and the longest time without a token."""
     gaps_ms = [event.figure or 0.0 for event in record.events if event.kind == "moved"]
     if not gaps_ms:
         return f"Workers took it {record.takings} times before it began." if record.takings > 1 else ""
