@@ -14,6 +14,7 @@ import pytest
 from tests.support.system.harness import MODEL, Server
 from tests.system.attacks import cookies, crowds, numbers, paths, permissions, pipelining, scopes, shapes, tokens
 from tests.system.attacks.bodies import Target, attack
+from tests.system.attacks.loops import LOOPS
 from tests.system.attacks.measured import MOST_BYTES, forget_peak, peak_bytes
 from tests.system.attacks.permissions import umask_of_nobody
 from tests.system.attacks.rows import Row
@@ -53,6 +54,36 @@ def attacked(tmp_path_factory: pytest.TempPathFactory, models_dir: Path) -> Iter
 )
 def test_every_attack_is_answered_as_expected(attacked: Server, rows: Callable[[Server], Iterable[Row]]) -> None:
     assert [row for row in rows(attacked) if not row.is_well] == []
+
+
+LOOP_ANSWERS = {
+    "small-chunks": {"401", "429", "reset"},
+    "small-chunks-with-a-key": {"400", "408", "413", "429", "held", "reset"},
+    "lists-as-stream": {"400", "413", "429"},
+    "lists-as-schema": {"400", "429"},
+    "lists-as-custom-id": {"200", "429"},
+}
+"""What may be answered to each attack on the event loop, within half a second."""
+
+
+@pytest.mark.parametrize("name", LOOP_ANSWERS)
+def test_an_attack_by_number_is_refused_and_others_are_served(attacked: Server, name: str) -> None:
+    attacker, person = Target(attacked.url, attacked.tenant(f"attacker-{name}")), attacked.tenant(f"person-{name}")
+    gateway = attacked.child("gateway")
+    forget_peak(gateway)
+
+    async def both() -> None:
+        async with attacked.async_sdk(person, max_retries=0, timeout=60) as client:
+            answering = client.completions.create(model=MODEL, prompt="Hello", max_tokens=1)
+            found, _ = await asyncio.gather(LOOPS[name].attack(attacker, 0.5), answering)
+        answers.update(found)
+
+    answers: Counter[str] = Counter()
+    asyncio.run(both())
+
+    assert answers
+    assert answers.keys() <= LOOP_ANSWERS[name]
+    assert peak_bytes(gateway) <= MOST_BYTES
 
 
 @pytest.mark.parametrize("name", ["unfinished", "unfinished-chunks", "texts", "ones", "digits", "keys", "nested"])

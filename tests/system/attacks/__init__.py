@@ -15,6 +15,7 @@ all but the floods, with fewer connections.
 | `numbers.py` | numbers and lists in a request, and requests that are refused again and again |
 | `crowds.py` | connections that hold places |
 | `bodies.py` | floods of large bodies and lists |
+| `loops.py` | floods that cost the event loop by number: chunks of a byte, millions of values |
 | `connections.py` | floods of connections |
 | `floods.py` | all floods by name |
 | `measured.py` | what another tenant and the gateway's memory notice of a flood |

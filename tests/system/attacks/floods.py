@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tests.system.attacks import bodies, connections, crowds
+from tests.system.attacks import bodies, connections, crowds, loops
 from tests.system.attacks.bodies import Answers, Target
 
 WITH_BODIES = "bodies and connections"
@@ -29,6 +29,8 @@ class Flood:
     """That take part in it."""
     by_proxy: bool = False
     """All comes through a trusted proxy, other tenants' requests too."""
+    is_of_the_loop: bool = False
+    """Probes are held to MOST_LOOP_PROBE_MS, and the other tenant's P99 to its own bound."""
 
 
 FLOODS: Mapping[str, Flood] = {
@@ -38,6 +40,7 @@ FLOODS: Mapping[str, Flood] = {
         name: Flood("connections", f"{connections.CONNECTIONS:,} {crowd.attacked}", by_proxy=crowd.by_proxy)
         for name, crowd in crowds.CROWDS.items()
     },
+    **{name: Flood("event loop", loop.attacked, is_of_the_loop=True) for name, loop in loops.LOOPS.items()},
     WITH_BODIES: Flood(
         "connections",
         f"{connections.CONNECTIONS:,} that have begun a request, and {connections.BODIES:,} held bodies",
@@ -50,6 +53,8 @@ def attack(name: str, targets: Sequence[Target], seconds: float) -> Answers:
     """One of them, for about so long."""
     if name == WITH_BODIES:
         return connections.with_bodies(targets, seconds)
+    if name in loops.LOOPS:
+        return asyncio.run(loops.LOOPS[name].attack(targets[0], seconds))
     if name in crowds.CROWDS:
         return connections.flood(targets[0], crowds.CROWDS[name], seconds)
     return asyncio.run(bodies.attack(targets[0], name, seconds))

@@ -12,6 +12,10 @@ from tests.system.attacks.target import heard, tenants
 KIND = "HTTP shapes"
 _HEAD = "GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n"
 _POST = "POST /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\nauthorization: Bearer KEY\r\n"
+_WEB_SOCKET = (
+    "GET /v1/responses HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
+    "authorization: Bearer KEY\r\nsec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+)
 _HIDDEN = "GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n"
 
 
@@ -81,6 +85,7 @@ SHAPES: Mapping[str, tuple[str, str]] = {
         "GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: upgrade, close\r\nupgrade: websocket\r\n\r\n",
         "200",
     ),
+    "a web socket, and 20,000 empty frames": (_WEB_SOCKET + "\x89\x80\0\0\0\0" * 20_000, "426 or 426 400 or closed"),
     "a body's length twice": (_framed("content-length: 2\r\ncontent-length: 2", "{}"), "400"),
     "two lengths of a body": (_framed("content-length: 2\r\ncontent-length: 40", "{}" + _HIDDEN), "400"),
     "a length with a list": (_framed("content-length: 2, 2", "{}"), "400"),
