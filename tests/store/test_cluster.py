@@ -9,15 +9,23 @@ import pytest
 from redis.crc import key_slot
 
 from fairlane.cli.embedded_store import valkey_binary
+from fairlane.gateway.batches.batch_records import BatchRecords
+from fairlane.gateway.batches.files import FileLimits, FileRecords
+from fairlane.gateway.batches.storage import FolderStorage
+from fairlane.gateway.erasure.build import build_erasure
+from fairlane.gateway.figures.figure_store import FigureStore
+from fairlane.gateway.records.storage import RecordStore
 from fairlane.quotas import keyspace
-from fairlane.quotas.api_keys import public_id
+from fairlane.quotas.api_keys import KeyStore, public_id
 from fairlane.quotas.audit import Audit
+from fairlane.quotas.erasure import listed
 from fairlane.quotas.redis_store import RedisQuotaStore
 from fairlane.quotas.tenants import TenantStore
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
 from fairlane.scheduler.protocol.messages import Cancel
 from fairlane.scheduler.queue import keys as queue_keys
 from fairlane.scheduler.queue.redis_queue import RedisQueue
+from fairlane.scheduler.queue.registry import RedisRegistry
 from fairlane.store import cluster as store_cluster
 from fairlane.store.connections import Connections, connections
 from fairlane.store.errors import STORE_ERRORS, StoreUnavailable
@@ -149,6 +157,44 @@ async def test_a_queue_is_shared_with_workers(masters: Masters, store: Connectio
     assert events == []
     await reader.aclose()
     await client.aclose()
+
+
+async def test_deleted_tenants_of_roots_on_all_nodes_are_erased(
+    masters: Masters, store: Connections, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listed, "SETTLED_S", 0.0)
+    client, queue = store.patient, RedisQueue(store.short, "tiny@0", DEFAULT_LANES)
+    tenants, quotas = TenantStore(client), RedisQuotaStore(store.short)
+    roots = [root_at(masters, port) for port in masters.ports]
+    erasure = build_erasure(
+        client,
+        "gw",
+        batches=BatchRecords(client, most_open=3),
+        files=FileRecords(client, FileLimits(most_files=3, most_bytes=1_000)),
+        storage=FolderStorage(tmp_path),
+        records=RecordStore(client, "gw", most=9),
+        figures=FigureStore(client),
+        cached_prompts=RedisRegistry(client),
+        queues=lambda: [queue],
+        is_store_embedded=False,
+    )
+    for root in roots:
+        tenant = await tenants.create({"id": root}, lambda made: note(target=made.id))
+        made = await KeyStore(client).create(tenant, {"name": "k"})
+        await quotas.reserve(ask(f"of-{root}", root=root, tenant=root, key_id=made.key.id))
+        await quotas.settle(root, f"of-{root}", charge())
+        await queue.put(job(f"j-{root}", tenant=root))
+        await queue.cancel(f"j-{root}")
+        await tenants.delete(root)
+
+        erased = await erasure.erase_ledgers(root, [root])
+
+        assert erased.is_complete
+        assert {name: erased.counts[name] for name in ("keys", "ledger_entries", "jobs")} == {
+            "keys": 1, "ledger_entries": 1, "jobs": 1,
+        }  # fmt: skip
+        assert await tenants.root(root) is None
+        assert await queue.record(f"j-{root}") is None
 
 
 async def test_a_slot_that_has_moved_is_followed(masters: Masters, store: Connections) -> None:
