@@ -10,6 +10,7 @@
     tools/           how models call tools: formats, readers, grammars
     requests/        a request on its way: prepare, admit, submit, stream, settle
     records/         what became of each request and why, for those who ask later
+    ledger/          how long the ledger is kept, and its export
     traces/          what requests asked for, recorded, and simulations of it
     admin/ console/  what operators call and see
     operators/       who they are, and what each may do

@@ -16,6 +16,7 @@ from fairlane.gateway.identity.settings import IssuerSection, check_header, chec
 from fairlane.gateway.operators.settings import SignInSection, check_sign_in
 from fairlane.gateway.requests.guarded_quotas import Mode
 from fairlane.quotas.limits import LIMIT_NAMES
+from fairlane.quotas.redis_store import LEDGER_BYTES
 from fairlane.scheduler.protocol.settings import (
     ByteSize,
     Count,
@@ -63,6 +64,19 @@ class FilesSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """The same of one batch."""
     batch_lease_s: Annotated[float, msgspec.Meta(ge=1, le=600)] = 15.0
     """A gateway that was silent for so long has lost its batches to another."""
+
+
+class LedgerSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Entries of the ledger, one for each settled request: `FAIRLANE_GATEWAY__LEDGER__…`."""
+
+    days: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 400
+    """How long the store keeps entries. Where they are exported, it keeps those that are not."""
+    tenant_bytes: ByteSize = ByteSize(LEDGER_BYTES)
+    """Of one tenant's entries in the store, about; beyond it the oldest go, exported or not."""
+    export_url: str = ""
+    """Where entries are exported: `file:///<folder>` that all gateways share, or a bucket; empty: nowhere."""
+    export_every_s: Annotated[float, msgspec.Meta(ge=1, le=86_400)] = 300.0
+    """Seconds between two rounds of the export."""
 
 
 class RecordSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -141,7 +155,7 @@ class GatewaySection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     grace_s: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 30.0
     """After SIGTERM, streams may finish for so long; then they end with an error that says so."""
     usage_days: Annotated[int, msgspec.Meta(ge=31, le=10_000)] = 400
-    """How long the ledger is kept by entry and by day; older days are added up into months."""
+    """How long the ledger's sums are kept by day; older days are added up into months."""
     usage_months: Annotated[int, msgspec.Meta(ge=1, le=1_000)] = 60
     """How long months are kept after that."""
     trace_sample: Share = 1.0
@@ -159,6 +173,7 @@ class GatewaySection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     tenant_header_peers: Networks = Networks()
     """…where it connects from one of these networks, with a key that may act as that tenant."""
     files: FilesSection = FilesSection()
+    ledger: LedgerSection = LedgerSection()
     record: RecordSection = RecordSection()
     processes: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
     """Gateways behind the one port, each with all of the limits above."""
@@ -266,6 +281,11 @@ def read(line: CommandLine, environ: Mapping[str, str]) -> GatewaySettings:
         storage(settings.files_url)
     except ValueError as error:
         raise SettingsError(f"setting gateway.files.url: {error}") from None
+    if settings.gateway.ledger.export_url:
+        try:
+            storage(settings.gateway.ledger.export_url)
+        except ValueError as error:
+            raise SettingsError(f"setting gateway.ledger.export_url: {error}") from None
     for limit in settings.gateway.quota_fallbacks.keys() - set(LIMIT_NAMES):
         raise SettingsError(f"setting gateway.quota_fallbacks.{limit}: no such limit")
     if settings.gateway.record.max_bytes < LEAST_RECORDED_BYTES:

@@ -33,6 +33,7 @@ from fairlane.gateway.http.connections import Crowd
 from fairlane.gateway.http.refusals import Malformed
 from fairlane.gateway.identity.credentials import CredentialReader
 from fairlane.gateway.identity.tokens import Tokens
+from fairlane.gateway.ledger.build import exporter_of, roll_up_of
 from fairlane.gateway.middleware.idempotent_run import Runs
 from fairlane.gateway.middleware.tenant import RefusedRequests
 from fairlane.gateway.observability.metrics import Telemetry
@@ -64,7 +65,7 @@ from fairlane.quotas.api_keys import KeyStore
 from fairlane.quotas.audit import Audit
 from fairlane.quotas.delegated_keys import DelegatedKeys
 from fairlane.quotas.idempotency import IdempotencyRecords
-from fairlane.quotas.ledger import Ledger, RollUp
+from fairlane.quotas.ledger import Ledger
 from fairlane.quotas.prices import PriceStore
 from fairlane.quotas.redis_store import RedisQuotaStore
 from fairlane.quotas.responses import KeptResponses
@@ -159,11 +160,10 @@ class Resources:
 
     def _build_accounts(self) -> None:
         """Tenants, keys, what they used and what that costs."""
-        section = self.settings.gateway
         patient = self.budgets.patient
         self.tenants, self.keys = TenantStore(patient), KeyStore(patient)
         self.ledger, self.audit = Ledger(patient), Audit(patient)
-        self.rollup = RollUp(patient, days=section.usage_days, months=section.usage_months)
+        self.rollup = roll_up_of(self.settings, patient)
         self.prices = PriceStore(patient)
         self.known_prices = KnownPrices(self.prices)
 
@@ -186,7 +186,8 @@ class Resources:
         """Budgets, and who a caller is."""
         section = self.settings.gateway
         short, patient = self.budgets.short, self.budgets.patient
-        quotas = RedisQuotaStore(short, lease_ms=round(section.reservation_lease_s * 1e3), slicing=slicing)
+        lease_ms, ledger_bytes = round(section.reservation_lease_s * 1e3), int(section.ledger.tenant_bytes)
+        quotas = RedisQuotaStore(short, lease_ms=lease_ms, ledger_bytes=ledger_bytes, slicing=slicing)
         keys, delegations = KeyStore(short), DelegatedKeys(short)
         self.guard: GuardedQuotas | None = None
         """Where requests may be admitted without the budgets' store."""
@@ -353,6 +354,7 @@ class Resources:
             telemetry=self.telemetry,
             is_stopping=lambda: self._draining,
         )
+        self.ledger_exporter = exporter_of(self.settings, patient, self.drafts, self.gateway_id, self.telemetry)
 
     def _build_views(self, admin_tokens: AdminTokens) -> None:
         """What operators look at: figures, history, what is live, simulations; and what erases deleted tenants."""
@@ -427,12 +429,14 @@ class Resources:
                 asyncio.create_task(self.reaper.run(), name="reaper"),
                 asyncio.create_task(self.lost_jobs.run(), name="lookout"),
                 asyncio.create_task(self.orphans.run(), name="orphans"),
-                asyncio.create_task(self._roll_up(), name="roll-up"),
+                asyncio.create_task(every(ROLL_UP_EVERY_S, "rolling up ledgers", self.rollup.daily), name="roll-up"),
                 asyncio.create_task(self.known_prices.run(), name="prices"),
                 asyncio.create_task(self.recorder.run(), name="recorder"),
                 asyncio.create_task(self.teller.run(), name="figures"),
                 asyncio.create_task(self.erasure.run(), name="erasure"),
             ]
+            if self.ledger_exporter is not None:
+                tasks.append(asyncio.create_task(self.ledger_exporter.run(), name="ledger export"))
             if self.trace.is_on:
                 tasks.append(asyncio.create_task(self.trace.run(), name="trace"))
             if self.guard is not None:
@@ -449,9 +453,6 @@ class Resources:
             yield
         if self._span_processor is not None:
             await asyncio.to_thread(self._span_processor.shutdown)
-
-    async def _roll_up(self) -> None:
-        await every(ROLL_UP_EVERY_S, "rolling up ledgers", self.rollup.daily)
 
     async def _tell_last(self) -> None:
         """What was counted since the last telling, if the store takes it."""

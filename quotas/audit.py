@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairlane.quotas import keyspace
-from fairlane.quotas.scripts import Database, Redis, Reply
+from fairlane.quotas.scripts import Database, Redis, Reply, ResponseError
 from fairlane.quotas.upkeep import ActiveRoots
 from fairlane.store.circuit_breaker import StoreAway
 from fairlane.store.errors import StoreUnavailable
@@ -138,13 +138,15 @@ class AuditOutbox:
         return reply
 
     async def _run(self, script: str, root: str, *args: str | int | bytes) -> Reply:
-        """Run it, and once more where the store may have run it without a reply in time: the repeat is answered as the
-        first call. Otherwise a new key whose predecessor has ended would be lost with its secret."""
+        """Run it, and once more if no reply came: the store answers the repeat as the first call. Otherwise a new key
+        whose predecessor has ended would be lost with its secret."""
         try:
             return await self._database.run(script, keyspace.of_root(root), *args)
         except StoreAway:
             raise
-        except StoreUnavailable:
+        except StoreUnavailable as error:
+            if isinstance(error.__cause__, ResponseError):
+                raise
             return await self._database.run(script, keyspace.of_root(root), *args)
 
     async def move(self, root: str) -> None:

@@ -41,7 +41,8 @@ All that belongs to one root organisation stands under one hash tag, so that a s
                                         expires
         responses:<T>        zset       the digests of those, by when they go, ms
         responsebytes:<T>    hash       digest → bytes of its body, total → their sum
-        ledger:<T>           stream     one entry per settled request, about the last 100,000
+        ledger:<T>           stream     one entry per settled request, bounded in bytes and days
+        exported:<T>         hash       id of the last entry that was exported, and number: how many were added up to it
         usage:<T>:<date>     hash       the ledger's day sums: lane TAB model TAB key → sums, packed
         usage:<T>:<YYYY-MM>  hash       the same of the month's days that were rolled up; expires after some years
         rolled:<T>           string     the last day that was rolled up, as a date (usage_roll.lua)
@@ -71,6 +72,8 @@ Outside the roots, each one key of its own:
     fl:reaper                hash       when somebody last looked for lapsed leases (watch.lua)
     fl:gateways              zset       gateways that share the budgets, by when they last said so, ms
     fl:rollup                string     somebody rolls up the ledgers, or did so within the last day
+    fl:export                string     the last segment of the ledgers' export, and whether it is written (JSON)
+    fl:exporter              string     the gateway that exports the ledgers, for some seconds
     fl:audit                 stream     what the admin API changed, about the last 100,000
     fl:audited:{fl:audit}    zset       ids of those entries, by when they were written, ms
     fl:redacted:{fl:audit}   stream     the audit log as an erasure rewrites it, until that takes its place
@@ -87,6 +90,8 @@ ERASER = "fl:eraser"
 REAPER = "fl:reaper"
 GATEWAYS = "fl:gateways"
 ROLL_UP = "fl:rollup"
+EXPORT = "fl:export"
+EXPORTER = "fl:exporter"
 AUDIT = "fl:audit"
 PRICES_ROOT = "#prices"
 _INCARNATION = "~"

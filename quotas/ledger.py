@@ -4,7 +4,7 @@ Days that are older than is asked become part of their month's sums, so that not
 gateways may roll up at once: each step is one script, which does nothing where somebody else was first.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Container, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Literal, get_args
@@ -12,7 +12,7 @@ from typing import Literal, get_args
 from fairlane.quotas import keyspace
 from fairlane.quotas.field_checks import FieldError
 from fairlane.quotas.limits import FREE, Prices
-from fairlane.quotas.scripts import Database, Redis
+from fairlane.quotas.scripts import Database, Redis, Reply
 from fairlane.quotas.tenants import TenantIds
 
 GroupBy = Literal["day", "lane", "model", "key"]
@@ -124,15 +124,12 @@ class Ledger:
         first_ms: int | None = None,
         last_ms: int | None = None,
     ) -> list[LedgerEntry]:
-        """At most `limit` entries, oldest first, from the one after `after`, written from `first_ms` to `last_ms`.
-
-        About the last 100,000 are kept.
-        """
+        """At most `limit` entries, oldest first, from the one after `after`, written from `first_ms` to `last_ms`."""
         stream = f"{keyspace.of_root(root)}ledger:{account}"
         start = f"({after}" if after is not None else "-" if first_ms is None else str(first_ms)
         end = "+" if last_ms is None else str(last_ms)
         reply = await self._database.call("XRANGE", stream, start, end, "COUNT", limit)
-        return [_entry(entry_id, values) for entry_id, values in reply]
+        return _entries(reply)
 
     async def pages(self, root: str, account: str, first_ms: int, last_ms: int) -> AsyncIterator[list[LedgerEntry]]:
         """All entries written from `first_ms` to `last_ms`, oldest first, some hundreds at a time."""
@@ -144,6 +141,11 @@ class Ledger:
     def accounts(self) -> AsyncIterator[tuple[str, str]]:
         """Yield the account of every tenant whose ledger is kept, deleted ones too, by id; each with its root."""
         return everyone(self._database)
+
+    async def reaches_back(self, root: str, account: str) -> float | None:
+        """When the oldest entry that is kept was written, Unix seconds; None where none is kept."""
+        oldest = await self.entries(root, account, 1)
+        return oldest[0].at if oldest else None
 
     async def now_ms(self) -> int:
         return await self._database.now_ms()
@@ -182,13 +184,14 @@ class Ledger:
         return None if text is None else date.fromisoformat(text)
 
 
-async def everyone(database: Database) -> AsyncIterator[tuple[str, str]]:
-    """Yield the account of every tenant whose ledger is kept, deleted ones too, by id; each with its root."""
+async def everyone(database: Database, roots: Container[str] | None = None) -> AsyncIterator[tuple[str, str]]:
+    """Yield the account of every tenant whose ledger is kept, deleted ones too, by id; each with its root. `roots`:
+    only of these."""
     ids, start = TenantIds(database), "-"
     while entries := await database.call("ZRANGEBYLEX", keyspace.TENANTS, start, "+", "LIMIT", 0, _TENANTS_PER_CALL):
         for entry in entries:
             tenant, root = entry.split(" ")
-            for account in await ids.accounts(tenant, root):
+            for account in await ids.accounts(tenant, root) if roots is None or root in roots else ():
                 yield account, root
         start = f"({entries[-1]}"
 
@@ -204,6 +207,14 @@ def _months(first: date, last: date, rolled: date) -> dict[str, str]:
         found[day.isoformat()[:7]] = "from" if first > begins else "to" if last < ends else ""
         day = following
     return found
+
+
+def _entries(reply: Reply) -> list[LedgerEntry]:
+    """The entries of an XRANGE, as a command or a script replies."""
+    return [
+        _entry(entry_id, values if isinstance(values, dict) else dict(zip(values[::2], values[1::2], strict=True)))
+        for entry_id, values in reply
+    ]
 
 
 def _entry(entry_id: str, values: dict[str, str]) -> LedgerEntry:
@@ -229,6 +240,56 @@ def _entry(entry_id: str, values: dict[str, str]) -> LedgerEntry:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Unexported:
+    """Entries of one account that are to be exported next."""
+
+    after: str
+    """Id of the last entry that was exported."""
+    number: int
+    """How many entries the ledger had before these, from its beginning."""
+    lost: int
+    """Entries that were trimmed before they were exported."""
+    entries: list[LedgerEntry]
+
+
+class LedgerExports:
+    """How far the entries of all tenants are exported. Every call may raise StoreUnavailable, and may be repeated."""
+
+    def __init__(self, client: Redis) -> None:
+        self._database = Database(client)
+
+    async def known(self) -> str:
+        """Return what the exporter has written about itself last; empty: nothing yet."""
+        return await self._database.call("GET", keyspace.EXPORT) or ""
+
+    async def write(self, seen: str, new: str) -> bool:
+        """Replace that, if it is as it was seen."""
+        return bool(await self._database.run("export_write", keyspace.EXPORT, seen, new))
+
+    async def accounts(self, *, lately: bool) -> AsyncIterator[tuple[str, str]]:
+        """Yield every account with its root; `lately`: of roots that had a request within a day."""
+        roots = set(await self._database.call("ZRANGE", keyspace.ROOTS, 0, -1)) if lately else None
+        async for account, root in everyone(self._database, roots):
+            yield account, root
+
+    async def unexported(self, root: str, account: str, limit: int) -> Unexported:
+        """Return at most `limit` entries, the oldest that are not exported."""
+        after, number, lost, reply = await self._database.run(
+            "ledger_unexported", keyspace.of_root(root), account, limit
+        )
+        return Unexported(after, number, lost, _entries(reply))
+
+    async def between(self, root: str, account: str, after: str, last: str) -> list[LedgerEntry]:
+        """Return the entries after one up to another, if they are still there."""
+        stream = f"{keyspace.of_root(root)}ledger:{account}"
+        return _entries(await self._database.call("XRANGE", stream, f"({after}", last))
+
+    async def exported(self, root: str, account: str, after: str, last: str, number: int) -> None:
+        """Note that an account's entries after one up to another are exported; `number`: of the last."""
+        await self._database.run("ledger_exported", keyspace.of_root(root), account, after, last, number)
+
+
 FIRST_LOOK_DAYS = 500
 """How far back the first look at a tenant goes."""
 DAYS_PER_CALL = 31
@@ -240,11 +301,16 @@ _REST_S = 72_000
 class RollUp:
     """Rolls up the ledgers of all tenants, of deleted ones too. Every call may raise StoreUnavailable."""
 
-    def __init__(self, client: Redis, *, days: int, months: int) -> None:
-        """`days`: that are kept one by one, with their entries; `months`: how long sums are kept after that."""
+    def __init__(
+        self, client: Redis, *, days: int, months: int, entry_days: int | None = None, exports: bool = False
+    ) -> None:
+        """`days`: that are kept one by one; `months`: how long sums are kept after that; `entry_days`: how long entries
+        are kept (None: as long as days); `exports`: entries that are not exported stay."""
         self._database = Database(client)
         self._days = days
         self._months = months
+        self._entry_days = days if entry_days is None else entry_days
+        self._exports = exports
 
     async def daily(self) -> None:
         """Once a day, by whichever gateway is the first to ask: roll up what is due.
@@ -265,17 +331,17 @@ class RollUp:
             await self.tenant(root, account, today)
 
     async def tenant(self, root: str, account: str, today: date) -> None:
+        """Drop a tenant's entries that are too old on this day, and roll up its days."""
         prefix, last = keyspace.of_root(root), today - timedelta(days=self._days + 1)
+        before_ms = (today - timedelta(days=self._entry_days + 1) - date(1970, 1, 1)).days * _DAY_MS
+        await self._database.run("ledger_trim", prefix, account, max(0, before_ms), int(self._exports))
         marker = await self._database.call("GET", f"{prefix}rolled:{account}")
         rolled = last - timedelta(days=FIRST_LOOK_DAYS) if marker is None else date.fromisoformat(marker)
         day = rolled + timedelta(days=1)
-        before_ms = (last - date(1970, 1, 1)).days * _DAY_MS
         while day <= last:
             days = [day + timedelta(days=n) for n in range(min(DAYS_PER_CALL, (last - day).days + 1))]
             until, kept_ms = days[-1].isoformat(), self._months * 31 * _DAY_MS
             named = [each.isoformat() for each in days]
-            if not await self._database.run(
-                "usage_roll", prefix, account, marker or "", until, kept_ms, before_ms, *named
-            ):
+            if not await self._database.run("usage_roll", prefix, account, marker or "", until, kept_ms, *named):
                 return
             marker, day = until, days[-1] + timedelta(days=1)

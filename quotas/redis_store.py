@@ -27,7 +27,8 @@ from fairlane.quotas.upkeep import ActiveRoots
 from fairlane.quotas.windows import MINUTE, Slicing
 from fairlane.store.errors import StoreUnavailable
 
-LEDGER_ENTRIES = 100_000
+LEDGER_BYTES = 16 * 2**20
+"""Of one tenant's entries in the store, about: some 120,000 of them."""
 _PRICES = struct.Struct("<3d")
 
 
@@ -35,15 +36,22 @@ class RedisQuotaStore:
     """The QuotaStore of every gateway."""
 
     def __init__(
-        self, client: Redis, *, lease_ms: int = DEFAULT_LEASE_MS, clock: str | None = None, slicing: Slicing = MINUTE
+        self,
+        client: Redis,
+        *,
+        lease_ms: int = DEFAULT_LEASE_MS,
+        ledger_bytes: int = LEDGER_BYTES,
+        clock: str | None = None,
+        slicing: Slicing = MINUTE,
     ) -> None:
-        """`clock`, `slicing`: see Database."""
+        """`ledger_bytes`: of one tenant's entries; beyond it the oldest go. `clock`, `slicing`: see Database."""
         if not 0 < lease_ms <= MAX_LEASE_MS:
             raise ValueError(f"lease_ms must be from 1 to {MAX_LEASE_MS}")
         self._database = Database(client, clock=clock, slicing=slicing)
         self._roots = ActiveRoots(self._database)
         self._outbox = AuditOutbox(self._database)
         self._lease_ms = lease_ms
+        self._ledger_bytes = ledger_bytes
         self._slicing = slicing
 
     async def reserve(self, ask: Ask) -> Reservation:
@@ -124,7 +132,7 @@ class RedisQuotaStore:
             charge.output_tokens,
             charge.preemptions,
             TOMBSTONE_MS,
-            LEDGER_ENTRIES,
+            self._ledger_bytes,
             charge.gpu_us,
             charge.kv_block_ms,
             self._database.new_call(),

@@ -10,12 +10,13 @@ from typing import Any, TypeAlias
 
 import redis.exceptions
 from redis.asyncio import Redis
+from redis.exceptions import ResponseError
 
 from fairlane.quotas.windows import MINUTE, Slicing
 from fairlane.store.errors import StoreUnavailable, lacks_function
 from fairlane.store.scripts import Script, read_scripts
 
-__all__ = ["Database", "Redis", "Reply"]
+__all__ = ["Database", "Redis", "Reply", "ResponseError"]
 
 Reply: TypeAlias = Any
 """What a script or command returns; the script's header says what."""
@@ -50,6 +51,10 @@ PARTS: dict[str, tuple[str, ...]] = {
     "response_drop": ("once", "responses", "response_drop"),
     "responses_drop": ("responses", "responses_drop"),
     "usage_roll": ("records", "usage_roll"),
+    "ledger_unexported": ("ledger_unexported",),
+    "ledger_exported": ("ledger_exported",),
+    "ledger_trim": ("ledger_trim",),
+    "export_write": ("export_write",),
 }
 """Each script: the parts that stand before it, and its own."""
 LIBRARY = ("clock", "calendar", "records", "window", "levels", "writes", "sizing")

@@ -35,7 +35,8 @@ async def get_usage(call: Call, query: UsageQuery) -> UsageView:
     if len(set(groups)) != len(groups):
         raise FieldError("group_by", "names a group twice")
     report = await call.parts.ledger.usage(root, account, first, last, groups)
-    return usage_view(report, call.parts.currency, account, accounts)
+    reaches_back = await call.parts.ledger.reaches_back(root, account)
+    return usage_view(report, call.parts.currency, reaches_back, account, accounts)
 
 
 async def the_ledger(call: Call) -> tuple[str, ZoneInfo, Sequence[str]]:
@@ -143,6 +144,14 @@ async def _chunks(
     while page:
         yield write(_row(own, entry) for entry in page)
         page = await anext(following, [])
+
+
+def ledger_lines(account: str, currency: str, entries: Iterable[LedgerEntry]) -> list[bytes]:
+    """Entries of an account's ledger as JSON lines, which say of which tenant of its id they are."""
+    own = {"tenant": keyspace.tenant_of(account), "currency": currency}
+    incarnation = {"incarnation": keyspace.incarnation_of(account)}
+    rows = (dict(zip(FIELDS, _row(own, entry), strict=True)) for entry in entries)
+    return [msgspec.json.encode(row | incarnation) + b"\n" for row in rows]
 
 
 def _row(own: Mapping[str, str], entry: LedgerEntry) -> list[object]:

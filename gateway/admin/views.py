@@ -165,6 +165,7 @@ class UsageView(TypedDict):
     data: list[UsageLine]
     total: UsageLine
     currency: str
+    entries_from: float | None
     incarnation: str
     """Of the tenant; empty: the first of its id."""
     earlier: list[str]
@@ -404,12 +405,15 @@ def new_key_view(new: NewKey) -> NewKeyView:
     return {**key_view(new.key), "key": new.secret}
 
 
-def usage_view(report: UsageReport, currency: str, account: str, accounts: Sequence[str]) -> UsageView:
+def usage_view(
+    report: UsageReport, currency: str, entries_from: float | None, account: str, accounts: Sequence[str]
+) -> UsageView:
     """A ledger's report, each group's values beside its figures. `accounts`: all of the tenant's id."""
     return {
         "data": [usage_line(row.usage, row.group) for row in report.rows],
         "total": usage_line(report.total, {}),
         "currency": currency,
+        "entries_from": entries_from,
         "incarnation": keyspace.incarnation_of(account),
         "earlier": [keyspace.incarnation_of(each) for each in accounts if each != account],
     }

@@ -162,6 +162,10 @@ class Telemetry:
         self.records_dropped = self._total(
             "request_records_dropped", "Requests that ended without a record of their own, as a number."
         )
+        self.ledger_exported = self._total("ledger_exported", "Entries of the ledger exported here, as a number.")
+        self.ledger_lost = self._total(
+            "ledger_lost", "Entries of the ledger that were dropped before they were exported, as a number."
+        )
         self.wasted_tokens = self._total(
             "wasted_tokens", "Tokens published here that nobody is charged for, as a number."
         )

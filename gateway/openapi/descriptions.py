@@ -84,6 +84,8 @@ PROPERTIES: Mapping[str, str] = {
     "cidrs": "Networks that callers must come from; null: any",
     "code": "For programs: one of the table of errors",
     "cost": "In nano-units (billionths) of the currency, each request at the prices of its start",
+    "UsageView.entries_from": "When the oldest entry that the ledger keeps was written, in Unix seconds; the sums reach"
+    " further back. Null: it keeps none",
     "currency": "What all prices and charges are in",
     "ExplainView.code": "As the refusal would say it; null where it would be admitted",
     "completion_tokens": "Output tokens of all choices, as charged",

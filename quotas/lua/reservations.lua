@@ -131,10 +131,11 @@ return {reservation[F_OUTPUT], found.limited_by, found.is_spent and 1 or 0, foun
 -- Charges what is left of what a reservation came to, releases the rest, writes the ledger: once. Called by RedisQuotaStore.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 reservation, 2 outcome, 3 '1' to give all back and count nothing, 4 prompt tokens, 5 cached tokens,
---          6 output tokens, 7 preemptions, 8 ms to remember that it is settled, 9 ledger entries kept, about,
+--          6 output tokens, 7 preemptions, 8 ms to remember that it is settled, 9 bytes of ledger kept, about,
 --          10 microseconds of accelerators, 11 milliseconds of KV blocks, 12 name of this call
 -- Returns  {1, now ms, how the levels stand then} to the call that settles it and its repeats; {0} where another did, or it
 --          is unknown (it is then marked as settled)
+local ENTRY_BYTES = 16 -- of the store's own for each entry of a stream, as measured
 local prefix, reservation_id = KEYS[1], ARGV[1]
 local reservation_key, now = prefix .. 'reservation:' .. reservation_id, now_ms()
 
@@ -144,14 +145,17 @@ local function write_ledger(reservation, day, prompt, cached, output)
   local spend = (prompt - cached) * in_price + cached * cached_price + output * out_price
   local entry = now .. '\t' .. reservation_id .. '\t' .. key .. '\t' .. model .. '\t' .. lane .. '\t' .. prompt .. '\t' ..
     cached .. '\t' .. output .. '\t' .. ARGV[7] .. '\t' .. ARGV[2]
-  local ledger = prefix .. 'ledger:' .. reservation[F_TENANT]
+  local ledger, costs = prefix .. 'ledger:' .. reservation[F_TENANT], nil
   if in_price + out_price > 0 then
-    redis.call('XADD', ledger, 'MAXLEN', '~', ARGV[9], '*', 'entry', entry, 'costs',
-      string.format('%.0f\t%.0f\t%.0f\t%.0f\t', spend, in_price, cached_price, out_price) .. ARGV[10] .. '\t' .. ARGV[11])
+    costs = string.format('%.0f\t%.0f\t%.0f\t%.0f\t', spend, in_price, cached_price, out_price) .. ARGV[10] .. '\t' .. ARGV[11]
   elseif ARGV[10] ~= '0' or ARGV[11] ~= '0' then
-    redis.call('XADD', ledger, 'MAXLEN', '~', ARGV[9], '*', 'entry', entry, 'costs', '0\t0\t0\t0\t' .. ARGV[10] .. '\t' .. ARGV[11])
+    costs = '0\t0\t0\t0\t' .. ARGV[10] .. '\t' .. ARGV[11]
+  end
+  local most = math.ceil(ARGV[9] / (#entry + (costs and #costs or 0) + ENTRY_BYTES))
+  if costs then
+    redis.call('XADD', ledger, 'MAXLEN', '~', most, '*', 'entry', entry, 'costs', costs)
   else
-    redis.call('XADD', ledger, 'MAXLEN', '~', ARGV[9], '*', 'entry', entry)
+    redis.call('XADD', ledger, 'MAXLEN', '~', most, '*', 'entry', entry)
   end
   local month, of_month = names_of(day)
   local usage = prefix .. 'usage:' .. reservation[F_TENANT] .. ':' .. month .. '-' .. of_month

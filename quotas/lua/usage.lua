@@ -18,17 +18,17 @@ end
 return days
 
 -- name: usage_roll
--- Adds day sums of a tenant's ledger to their month's, drops the days, and drops entries that are too old: once, whoever
--- else does the same. Called by RollUp.
+-- Adds day sums of a tenant's ledger to their month's and drops the days: once, whoever else does the same. Called by
+-- RollUp.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 tenant, 2 last day rolled before, '' for none, 3 last day rolled after this, 4 ms that a month is kept from now,
---          5 ms before which entries go, 6… days as YYYY-MM-DD
+--          5… days as YYYY-MM-DD
 -- Returns  1 where they are rolled up, or 0 having written nothing where others have rolled other days since
 local usage, marker = KEYS[1] .. 'usage:' .. ARGV[1] .. ':', KEYS[1] .. 'rolled:' .. ARGV[1]
 local rolled = redis.call('GET', marker) or ''
 if rolled == ARGV[3] then return 1 end
 if rolled ~= ARGV[2] then return 0 end
-for i = 6, #ARGV do
+for i = 5, #ARGV do
   local sums, month = redis.call('HGETALL', usage .. ARGV[i]), usage .. string.sub(ARGV[i], 1, 7)
   for field = 1, #sums, 2 do
     local added, stored = {unpack_usage(sums[field + 1])}, {unpack_usage(redis.call('HGET', month, sums[field]))}
@@ -38,6 +38,5 @@ for i = 6, #ARGV do
   redis.call('PEXPIRE', month, ARGV[4])
   redis.call('DEL', usage .. ARGV[i])
 end
-redis.call('XTRIM', KEYS[1] .. 'ledger:' .. ARGV[1], 'MINID', ARGV[5])
 redis.call('SET', marker, ARGV[3])
 return 1

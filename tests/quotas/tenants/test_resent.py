@@ -15,7 +15,7 @@ from fairlane.quotas.audit import REDACTED_AT_ONCE, Audit, AuditRedaction, Note
 from fairlane.quotas.erasure.ledger import LedgerErasure
 from fairlane.quotas.erasure.listed import GoneTenant
 from fairlane.quotas.idempotency import EndedRun, IdempotencyRecords, Name
-from fairlane.quotas.ledger import Ledger, RollUp
+from fairlane.quotas.ledger import Ledger, LedgerExports, RollUp
 from fairlane.quotas.limits import Limits, Prices
 from fairlane.quotas.prices import PriceList, PriceRow, PriceStore
 from fairlane.quotas.redis_store import RedisQuotaStore
@@ -232,6 +232,31 @@ async def usage_roll(two: Two) -> None:
     assert await two.plain.get(f"{keyspace.of_root('acme')}rolled:acme") == b"2026-12-30"
 
 
+async def ledger_unexported(two: Two) -> None:
+    await two.house.store.reserve(ask())
+    await two.house.store.settle("acme", "f1", charge())
+    found = await LedgerExports(two.twice).unexported("acme", "acme", 10)
+    assert (len(found.entries), found.lost) == (1, 0)
+
+
+async def ledger_exported(two: Two) -> None:
+    await two.house.store.reserve(ask())
+    await two.house.store.settle("acme", "f1", charge())
+    exports = LedgerExports(two.twice)
+    await exports.exported("acme", "acme", "0-0", "5-0", 1)
+    await exports.exported("acme", "acme", "0-0", "4-0", 2)  # of a plan that is left behind
+    assert (await exports.unexported("acme", "acme", 10)).after == "5-0"
+
+
+async def export_write(two: Two) -> None:
+    exports = LedgerExports(two.twice)
+    assert [await exports.write(*seen) for seen in (("", "one"), ("one", "two"), ("one", "three"))] == [
+        True,
+        True,
+        False,
+    ]
+
+
 async def idem_begin(two: Two) -> None:
     await two.records(two.twice).begin(NAME, "owner", "print", None)
 
@@ -277,11 +302,12 @@ CALLS: Mapping[str, Callable[[Two], Awaitable[None]]] = {
     for call in (
         *(reserve, extend, settle, book, statuses, renew, expired, unlist, usage, usage_roll),
         *(tenant_accounts, tenant_forget, audit_redact),
+        *(ledger_unexported, ledger_exported, export_write),
         *(tenant_claim, tenant_read, tenant_put, tenant_delete, key_put, key_change, key_end, identity),
         *(prices_put, audit_write, response_keep, response_drop, responses_drop),
         *(idem_begin, idem_renew, idem_finish, idem_release, idem_over),
     )
-} | {"watch": expired, "tenant_bar": tenant_claim, "tenant_unclaim": tenant_forget}
+} | {"watch": expired, "tenant_bar": tenant_claim, "tenant_unclaim": tenant_forget, "ledger_trim": usage_roll}
 
 
 def test_every_script_is_resent_here() -> None:
@@ -297,7 +323,17 @@ async def test_a_call_whose_reply_was_lost_is_answered_alike_and_counts_once(
     async with resending(valkey.url, *scripts) as (resender, client):
         two = Two(resender, client)
         await two.house.set_clock(START_MS)
-        if script in (*FUNCTIONS, "renew", "expired", "watch", "usage", "usage_roll"):
+        if script in (
+            *FUNCTIONS,
+            "renew",
+            "expired",
+            "watch",
+            "usage",
+            "usage_roll",
+            "ledger_trim",
+            "ledger_unexported",
+            "ledger_exported",
+        ):
             await two.house.tenant(Limits(tokens_per_day=1_000))
 
         await CALLS[script](two)
