@@ -103,7 +103,7 @@ TABLE: Mapping[Code, Rule] = {
     "tenant_deleted": Rule(401, "invalid_request_error", Retry.NEVER),
     "invalid_token": Rule(401, "invalid_request_error", Retry.NEVER),
     "token_expired": Rule(401, "invalid_request_error", Retry.NEVER),
-    "token_not_yet_valid": Rule(401, "invalid_request_error", Retry.NEVER),
+    "token_not_yet_valid": Rule(401, "invalid_request_error", Retry.LATER),
     "wrong_audience": Rule(401, "invalid_request_error", Retry.NEVER),
     "unknown_signing_key": Rule(401, "invalid_request_error", Retry.NEVER),
     "identity_conflict": Rule(401, "invalid_request_error", Retry.NEVER),

@@ -2,7 +2,8 @@
 
     run ──every refresh_s──> fetch ──> the keys of now; one that is no more among them signs nothing any more
     of ──key known──> at once
-       └─unknown──> fetch, at most once in UNKNOWN_EVERY_S, one for all that wait ──> the key, or a refusal
+       └─unknown──> fetch, at most once in UNKNOWN_EVERY_S, one for all that wait ──> the key, 401, or 503 where
+                    the issuer does not answer or was asked a moment ago
 
 A key is kept for each algorithm that the settings allow and its type fits: an algorithm never meets a key of another
 kind. What was fetched is bounded in time, in bytes and in keys, and read in a thread.
@@ -30,6 +31,8 @@ MOST_BYTES = 256 * 1024
 MOST_KEYS = 64
 UNKNOWN_EVERY_S = 60.0
 """How often, at most, a key that nobody knows is looked for."""
+RECENT_S = 1.0
+"""Keys that were read so lately need not be read again for a key that is not among them."""
 FIRST_RETRY_S = 5.0
 """How soon a fetch is tried again where no key is known yet."""
 RSA_BITS = (2048, 8192)
@@ -59,14 +62,26 @@ class SigningKeys:
         self._is_failing = False
 
     async def of(self, kid: str, algorithm: str) -> jwt.PyJWK:
-        """The key that signs under an id. Raises ApiError: `unknown_signing_key`, `issuer_unavailable`."""
+        """Return the key that signs under an id.
+
+        Raises ApiError: `unknown_signing_key` where the issuer, just asked, has no such key; `issuer_unavailable` where
+        it cannot be asked now, because it does not answer or because it was asked for another key a moment ago.
+        """
         key = self._known(kid, algorithm)
-        if key is None and self._may_seek():
-            await asyncio.shield(self._fetch())
-            key = self._known(kid, algorithm)
         if key is not None:
             return key
-        if self._is_stale:
+        is_recent = self._clock() - self._read_s < RECENT_S
+        if not is_recent and not self._may_seek():
+            wait_s = UNKNOWN_EVERY_S - (self._clock() - self._sought_s)
+            raise ApiError(
+                "The issuer cannot be asked for the token's key yet.", "issuer_unavailable", retry_after_s=wait_s
+            )
+        if not is_recent:
+            await asyncio.shield(self._fetch())
+            key = self._known(kid, algorithm)
+            if key is not None:
+                return key
+        if self._is_failing:
             raise ApiError("The keys of the token's issuer could not be read.", "issuer_unavailable", retry_after_s=5.0)
         raise ApiError("The issuer of the token has no such signing key.", "unknown_signing_key")
 

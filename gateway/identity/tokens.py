@@ -9,6 +9,7 @@ published for this algorithm. Nothing of a token is logged, nor in a message.
 
 import base64
 import binascii
+import time
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -127,7 +128,9 @@ def verified(token: str, key: jwt.PyJWK, issuer: Signer) -> dict[str, Any]:
     except jwt.ExpiredSignatureError:
         raise ApiError("The token has expired.", "token_expired") from None
     except jwt.ImmatureSignatureError:
-        raise ApiError("The token is not valid yet.", "token_not_yet_valid") from None
+        raise ApiError(
+            "The token is not valid yet.", "token_not_yet_valid", retry_after_s=_until_valid_s(token, issuer)
+        ) from None
     except jwt.InvalidAudienceError:
         raise ApiError(
             "The token was made for somebody else: its audience is not this gateway's.", "wrong_audience"
@@ -135,6 +138,13 @@ def verified(token: str, key: jwt.PyJWK, issuer: Signer) -> dict[str, Any]:
     except (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError):
         raise invalid_token() from None
     return claims
+
+
+def _until_valid_s(token: str, issuer: Signer) -> float:
+    """Seconds until a token, whose signature was checked, is valid by this gateway's clock."""
+    claims = jwt.decode(token, options={"verify_signature": False})
+    begins_s = max(float(claims.get(name, 0.0)) for name in ("nbf", "iat"))
+    return max(1.0, begins_s - issuer.leeway_s - time.time())
 
 
 def delegation_of(claims: Mapping[str, Any], issuer: IssuerSection) -> Delegation:

@@ -77,14 +77,29 @@ async def test_a_rotated_key_is_found_and_the_old_one_is_refused(issuer: Issuer)
 async def test_unknown_keys_are_looked_for_at_most_once_a_minute(issuer: Issuer) -> None:
     clock = HandClock()
     keys = SigningKeys(issuer.section(), clock=clock)
-    for seconds in range(int(UNKNOWN_EVERY_S)):
+    clock.now_s = 1_000.0
+    assert await code(keys, "invented") == "unknown_signing_key"
+    for seconds in range(1, int(UNKNOWN_EVERY_S)):
         clock.now_s = 1_000.0 + seconds
-        assert await code(keys, f"invented-{seconds}") == "unknown_signing_key"
+        assert await code(keys, f"invented-{seconds}") == "issuer_unavailable"
     assert issuer.asked == 1
 
     clock.now_s += 1
     assert await code(keys, "invented") == "unknown_signing_key"
     assert issuer.asked == 2
+
+
+async def test_a_key_that_is_new_while_no_fetch_may_be_made_is_to_be_tried_again(issuer: Issuer) -> None:
+    clock = HandClock()
+    keys = SigningKeys(issuer.section(), clock=clock)
+    assert await code(keys, "invented") == "unknown_signing_key"
+    clock.now_s += 20
+
+    with pytest.raises(ApiError) as refused:
+        await keys.of("new", "RS256")
+
+    assert (refused.value.code, refused.value.status) == ("issuer_unavailable", 503)
+    assert refused.value.retry_after_s == pytest.approx(UNKNOWN_EVERY_S - 20)
 
 
 async def test_who_asks_at_the_same_time_shares_one_fetch_and_may_leave(issuer: Issuer) -> None:
@@ -109,7 +124,7 @@ async def test_an_issuer_that_is_away_keeps_its_keys_until_they_are_stale(
     for _ in range(3):
         clock.now_s += 600
         assert await code(keys, "one") == "known"
-        assert await code(keys, "two") == "unknown_signing_key"
+        assert await code(keys, "two") == "issuer_unavailable"
     assert caplog.text.count("cannot be read") == 1
 
     clock.now_s += 3_600
@@ -147,7 +162,7 @@ async def test_what_is_no_usable_key_set_leaves_the_keys_as_they_were(issuer: Is
     issuer.body = body
     clock.now_s += UNKNOWN_EVERY_S
 
-    assert await code(keys, "two") == "unknown_signing_key"
+    assert await code(keys, "two") == "issuer_unavailable"
     assert await code(keys, "one") == "known"
 
 

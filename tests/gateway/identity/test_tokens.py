@@ -131,6 +131,14 @@ REFUSED: dict[str, tuple[Any, str]] = {
 }
 
 
+async def test_a_token_that_is_not_yet_valid_says_when_it_will_be(tokens: Tokens) -> None:
+    with pytest.raises(ApiError) as found:
+        await tokens.delegation(token(nbf=int(time.time()) + 95))
+
+    assert found.value.code == "token_not_yet_valid"
+    assert found.value.retry_after_s == pytest.approx(65, abs=5)
+
+
 @pytest.mark.parametrize("case", REFUSED)
 async def test_what_is_no_valid_token_is_refused_with_its_code_and_never_logged(
     case: str, tokens: Tokens, issuer: Issuer, caplog: pytest.LogCaptureFixture
