@@ -74,6 +74,8 @@ class Intake:
         self._turned = False
         """The engine ended a turn since the queue was last asked."""
         self._closed = False
+        self._called = False
+        """The queue waits for this worker to ask, whatever its capacity is now."""
         self._later: asyncio.TimerHandle | None = None
         self._changed = asyncio.Event()
 
@@ -93,6 +95,12 @@ class Intake:
             self._later = None
         self._news = True
         self._changed.set()
+
+    def called(self) -> None:
+        """The queue has a job for this worker, and woke no other. It is asked even where no room is left: so it hears
+        at once that it has to wake others."""
+        self._called = True
+        self.woken()
 
     def woken_after_another(self) -> None:
         """The queue may have new work, which another worker is to ask for first: this is news here HOME_MS later."""
@@ -120,14 +128,14 @@ class Intake:
             await self._changed.wait()
         if self._closed:
             return None
-        self._news, self._turned, self._asked = False, False, self._capacity
+        self._news, self._turned, self._called, self._asked = False, False, False, self._capacity
         return self._capacity
 
     @property
     def _is_worth_asking(self) -> bool:
-        if not (self._known and self._news) or self._capacity.is_empty:
+        if not (self._known and self._news) or (self._capacity.is_empty and not self._called):
             return False
-        return self._turned or not self._capacity.is_full
+        return self._called or self._turned or not self._capacity.is_full
 
 
 def _exceeds(capacity: Capacity, other: Capacity) -> bool:

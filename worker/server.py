@@ -182,6 +182,7 @@ class WorkerServer:
         """Take jobs until the worker drains or its engine goes, then release them; begin again once that is over."""
         while True:
             await self._take()
+            await self._link.persist("retire", partial(self._queue.retire, self._worker_id))
             if self._present.is_set():
                 await _within(self._drain_s, _first(self._idle.wait(), self._undrained.wait()))
             if self._draining or not self._present.is_set():
@@ -251,7 +252,9 @@ class WorkerServer:
                     self._blocks.watch(message.for_ms / 1e3)
                 elif isinstance(message, ForgetPrompts) or self._leases.received(message):
                     self._engine.tell(message)
-            if wake is Wake.NOW:
+            if wake is Wake.CALLED:
+                self._intake.called()
+            elif wake is Wake.NOW:
                 self._intake.woken()
             elif wake is Wake.LATER:
                 self._intake.woken_after_another()

@@ -7,6 +7,7 @@ each second says that the gateway lives, takes jobs back from dead workers, and 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import takewhile
@@ -16,6 +17,7 @@ from fairlane.gateway.errors import internal_error
 from fairlane.gateway.requests.admission import AllOpenRequests
 from fairlane.gateway.requests.request import LiveJob, LiveRequest
 from fairlane.scheduler.protocol.messages import Event, Finished, Job, TokenDelta
+from fairlane.scheduler.queue.rooms import CALL_PATIENCE_MS
 from fairlane.scheduler.queue.types import JobRecord, JobState, Published, Put
 from fairlane.store.bounds import PER_CALL, chunks
 from fairlane.store.connections import BLOCK_S
@@ -77,6 +79,9 @@ class JobQueue(Protocol):
     async def reclaim(self) -> int:
         """Take jobs back from dead workers."""
 
+    async def rouse(self) -> int:
+        """Wake all workers where one that was called has not come; milliseconds until the next call is late, or 0."""
+
     async def gateway_alive(self, gateway_id: str) -> None:
         """This gateway's heartbeat."""
 
@@ -102,6 +107,10 @@ class _Line:
     """Settled and ended, and since when on the event loop's clock, the oldest first: records to be let go."""
     strays: dict[str, None] = field(default_factory=dict)
     """Jobs that send tokens to nobody, to be cancelled: those that were tried last at the end."""
+    called: list[LiveJob] = field(default_factory=list)
+    """Jobs that one worker was called for, and that may wait for it still."""
+    rousing: asyncio.Task[None] | None = None
+    """Asks the store whether called workers came; runs while calls may be unanswered."""
 
     def note_end(self, job_id: str) -> None:
         """Its record is not needed much longer."""
@@ -171,6 +180,15 @@ class Dispatcher:
     def placed(self, job: LiveJob, place: int) -> None:
         """Its job is in the queue, behind so many less one of its tenant's."""
         self._open_requests.placed(job, place)
+
+    def called(self, job: LiveJob) -> None:
+        """One worker was called for its job. If that does not come soon, every worker is woken."""
+        line = self._lines.get(job.queue)
+        if line is None:
+            return
+        line.called.append(job)
+        if line.rousing is None or line.rousing.done():
+            line.rousing = asyncio.get_running_loop().create_task(self._rouse(line))
 
     def still_waits_ms(self, job: LiveJob, place: int) -> float | None:
         """How long a job that is there now still waits; None where that is not known."""
@@ -243,9 +261,10 @@ class Dispatcher:
         self._open_requests.left(job)
 
     async def _close(self, line: _Line) -> None:
-        for task in line.tasks:
+        tasks = [*line.tasks, *([line.rousing] if line.rousing else [])]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*line.tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await line.link.close()
 
     async def _read(self, line: _Line) -> None:
@@ -296,6 +315,20 @@ class Dispatcher:
     def _is_at(self, job_id: str, line: _Line) -> bool:
         job = self._jobs.get(job_id)
         return job is not None and job.queue == line.name
+
+    async def _rouse(self, line: _Line) -> None:
+        """Ask the store whether called workers came, about once a CALL_PATIENCE_MS and only while a job has no token.
+        Where the store is away, `reclaim` does the same once it is back."""
+        left_ms = CALL_PATIENCE_MS
+        with suppress(*STORE_ERRORS):
+            while left_ms:
+                await asyncio.sleep(left_ms / 1e3)
+                line.called = [job for job in line.called if not (job.begun or job.finished or job.over)]
+                asked = len(line.called)
+                left_ms = await line.link.calls.rouse() if asked else 0
+                if not left_ms:
+                    del line.called[:asked]
+                    left_ms = CALL_PATIENCE_MS if line.called else 0
 
     async def tend(self, name: str) -> None:
         """One round of upkeep for a queue that has a line. Raises STORE_ERRORS."""

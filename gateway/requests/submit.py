@@ -264,6 +264,8 @@ class Submitter:
             self._dispatcher.demote(job)
         job.place = put.position
         self._dispatcher.placed(job, put.position)
+        if put.called:
+            self._dispatcher.called(job)
 
 
 def _told(reservation: Reservation) -> dict[str, Value | None]:

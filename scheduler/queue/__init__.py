@@ -4,6 +4,7 @@
     memory_jobs.py    a job's moves: queued, leased, given back, ended
     take_order.py     in which order one `take` hands jobs out, to workers that may be unequal
     homes.py          which worker has computed a prompt's beginning, and so is to ask for it first
+    rooms.py          which worker is called for a new job: one that has room
     promises.py       the time that all gateways together have guaranteed
     types.py          what is taken, given and refused, and the limits that both queues share
     redis_queue.py    the same calls in Redis, one script of `lua/` each

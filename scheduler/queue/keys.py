@@ -33,16 +33,20 @@ weighted tokens. Under `fl:{queue}:`
 | `refusals` | hash | gateway → serial of its last report of refused work; expires with `doors` |
 | `pulse` | hash | `seen`: last renew or reclaim; `quiet_until`: until when reclaim does nothing; `served`: last renew |
 | `events:<gateway>` | stream | what workers say: each field of an entry is one encoded list of events |
-| `control:<worker>` | stream | what gateways say: field `c` is one encoded Control |
+| `control:<worker>` | stream | what gateways say: field `c` is one encoded Control, field `w` a call |
 | `homes:<generation>` | hash | digest of a prompt's beginning → the worker that took it last |
-| `wake` | stream | one entry: the last time that a job was queued, and who is to ask for it first |
+| `wake` | stream | one entry: the last time that every worker was woken, and who is to ask first |
+| `rooms` | hash | worker → what it said it could start (lua/lib/rooms.lua), less the jobs that it was called for |
+| `room:<lane>` | sorted set | workers that could start something in the lane, by KV tokens |
+| `called` | sorted set | workers that were called for a job and have not taken since, by when |
+| `calls:<worker>` | set | jobs that the worker was called for; goes with its entry in `called` |
 """
 
 from pathlib import Path
 
 from fairlane.scheduler.planner import ordering
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
-from fairlane.scheduler.queue import homes, promises
+from fairlane.scheduler.queue import homes, promises, rooms
 from fairlane.scheduler.queue import types as queue_types
 from fairlane.scheduler.queue.memory_jobs import POISONED
 from fairlane.store import bounds
@@ -58,6 +62,7 @@ _LUA_CONSTANTS = {
     bounds: "PER_CALL",
     homes: "DIGEST_BYTES HOMES_MS HOME_LEAD HOME_MS HOME_PEERS MOST_HOMES",
     ordering: "BEHIND LEAD PLENTY SHORT_FIRST",
+    rooms: "CALL_PATIENCE_MS ROOMS_PER_PUT",
     promises: "BUCKET_MS BUCKETS PAST_MS MARGIN MOST_TAKEN RECENT_MS SURGE_MS WHOLE",
 }
 """What the scripts know of these modules, under the same names."""
@@ -76,10 +81,17 @@ def control_stream(queue: str, worker_id: str) -> str:
 def scripts(lanes: dict[LaneName, Lane], lease_ms: int, window: float) -> dict[str, Script]:
     """Every operation of a queue with these settings: the constants, the preludes, and its own text."""
     shared = [_constants(lanes, lease_ms, window), *(_PARTS[name] for name in _PRELUDES)]
-    more = {"put": [_PARTS["homes"]], "take": [_PARTS["homes"], _PARTS["take_order"]]}
+    rooms = _PARTS["rooms"]
+    more = {
+        "put": [_PARTS["homes"], rooms],
+        "take": [_PARTS["homes"], _PARTS["take_order"], rooms],
+        "reclaim": [rooms],
+        "retire": [rooms],
+        "rouse": [rooms],
+    }
     return {
         name: Script("\n".join([*shared, *more.get(name, []), _PARTS[name]]))
-        for name in _PARTS.keys() - {*_PRELUDES, "homes", "take_order"}
+        for name in _PARTS.keys() - {*_PRELUDES, "homes", "rooms", "take_order"}
     }
 
 

@@ -44,6 +44,8 @@ class JobBook:
         self._held: dict[str, set[str]] = defaultdict(set)
         self._expiry: list[Place] = []
         self._spent: dict[tuple[LaneName, str], list[float]] = {}
+        self.has_returned = False
+        """A job came back from a worker since the caller last reset this."""
 
     def held(self, worker_id: str) -> list[QueuedJob]:
         """What this worker holds, in one order for all: fewest losses first, ties by id."""
@@ -135,6 +137,7 @@ class JobBook:
 
     def give_back(self, entry: QueuedJob, now_ms: int) -> None:
         """A leased job returns to the head of its lane; one that was told to stop ends instead."""
+        self.has_returned = True
         if entry.cancelled:
             self.end(entry, Outcome.CANCELLED)
             return
@@ -146,6 +149,7 @@ class JobBook:
 
     def lose(self, entry: QueuedJob, now_ms: int) -> None:
         """A leased job's worker is dead, or has lost its thread: back to the queue, but not for ever."""
+        self.has_returned = True
         entry.losses += 1
         if entry.losses >= MAX_LOSSES and not entry.cancelled:
             self.end(entry, Outcome.FAILED, POISONED)

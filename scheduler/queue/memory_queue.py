@@ -16,6 +16,7 @@ from fairlane.scheduler.protocol.messages import Grant, Job, Lease, Outcome
 from fairlane.scheduler.queue.homes import HOME_MS, Homes, is_light
 from fairlane.scheduler.queue.memory_jobs import JobBook
 from fairlane.scheduler.queue.promises import WHOLE
+from fairlane.scheduler.queue.rooms import Need, WorkerCalls
 from fairlane.scheduler.queue.take_order import Order
 from fairlane.scheduler.queue.types import (
     GATEWAY_LEASES,
@@ -33,6 +34,7 @@ from fairlane.scheduler.queue.types import (
     ReportExchange,
     TenantQueueFull,
     drain_ms,
+    in_rank_order,
 )
 from fairlane.store import bounds
 
@@ -53,6 +55,7 @@ class LaneQueue:
         self._last_publish: dict[tuple[str, str], tuple[str, set[str]]] = {}
         """By gateway and worker: the serial of the last call, and the jobs that it refused."""
         self._homes = Homes()
+        self.calls = WorkerCalls([lane.name for lane in in_rank_order(lanes)])
         self._seen_ms: int | None = None
         self._quiet_until_ms = 0
         self._served_ms: int | None = None
@@ -79,7 +82,7 @@ class LaneQueue:
         """
         known = self._book.entries.get(job.job_id)
         if known is not None:
-            return Put(self.position(job.job_id) or 0, known.job.guaranteed, known.home)
+            return Put(self.position(job.job_id) or 0, known.job.guaranteed, known.home, known.called)
         own, places = self.waiting(job.tenant), self._book.places[job.lane]
         oldest_wait_ms = places.oldest_wait_ms(now_ms)
         if tenant_limit is not None and own >= tenant_limit:
@@ -93,7 +96,9 @@ class LaneQueue:
         is_free = oldest_wait_ms <= HOME_MS and not entry.job.guaranteed
         if is_free:
             entry.home = self._homes.find(now_ms, prefixes, partial(self._counts_as_home, now_ms))
-        return Put(places.position(entry), entry.job.guaranteed, entry.home)
+        need = Need(job.n, entry.tokens, job.max_total_tokens)
+        entry.called = self.calls.call(now_ms, job.job_id, self._book.levels[job.lane], need, entry.home)
+        return Put(places.position(entry), entry.job.guaranteed, entry.home, entry.called)
 
     def cancel(self, job_id: str) -> JobRecord | None:
         """End a waiting job, tell a leased one's holder to stop it. Idempotent; None where it is unknown."""
@@ -215,8 +220,11 @@ class LaneQueue:
         """Lease to this worker what it can start, most urgent first, PER_CALL jobs at most; nothing while it has not
         heard of a loss."""
         self._expire(now_ms)
-        if worker_id in self._lost:
-            return []
+        leases = [] if worker_id in self._lost else self._take(now_ms, worker_id, capacity)
+        self.calls.settle(worker_id, self._waits)
+        return leases
+
+    def _take(self, now_ms: int, worker_id: str, capacity: Capacity) -> list[Lease]:
         self._workers.setdefault(worker_id, now_ms + self._lease_ms)
         lanes = tuple(self._book.places.values())
         suspect = any(entry.losses >= SUSPECT_LOSSES for entry in self._book.held(worker_id))
@@ -225,7 +233,15 @@ class LaneQueue:
         while len(leases) < bounds.PER_CALL and (entry := order.pick()) is not None:
             leases.append(self._book.lease(entry, worker_id, now_ms))
             self._homes.file(now_ms, entry.prefixes, worker_id)
+        self.calls.withdraw(worker_id)
+        if not leases:
+            self.calls.offer(worker_id, capacity)
         return leases
+
+    def retire(self, worker_id: str) -> None:
+        """A worker takes no more jobs: it is no longer called, and a job that it was called for wakes every worker."""
+        self.calls.withdraw(worker_id)
+        self.calls.settle(worker_id, self._waits, may_pass_on=False)
 
     def renew(self, now_ms: int, worker_id: str, holding: Collection[str] | None = None) -> bool:
         """A worker's heartbeat, for all it holds. False, once: its lease had lapsed and its jobs were taken away.
@@ -240,6 +256,7 @@ class LaneQueue:
             for entry in self._book.held(worker_id):
                 if entry.job.job_id not in holding and entry.taken_ms <= now_ms - self._lease_ms:
                     self._book.give_back(entry, now_ms)
+            self._wake_for_returned()
         return self._lost.pop(worker_id, None) is None
 
     def publish(
@@ -256,6 +273,7 @@ class LaneQueue:
             return last_refused
         refused = {item.job_id for item in items if not self._book.publish(gateway_id, worker_id, item, now_ms)}
         self._book.settle()
+        self._wake_for_returned()
         self._last_publish[gateway_id, worker_id] = serial, refused
         return refused
 
@@ -265,6 +283,7 @@ class LaneQueue:
             entry = self._book.entries.get(job_id)
             if entry is not None and entry.state is JobState.LEASED and entry.worker_id == worker_id:
                 self._book.give_back(entry, now_ms)
+        self._wake_for_returned()
 
     # What the elected gateway calls each second.
 
@@ -281,6 +300,11 @@ class LaneQueue:
             count, is_more = self._reclaim_some(now_ms)
             lost += count
         return lost
+
+    def rouse(self, now_ms: int) -> int:
+        """Wake every worker where one that was called for a job has not come for it in time. Return milliseconds until
+        the next call is late, 0 where every call was answered."""
+        return self.calls.rouse(now_ms, self._waits)
 
     def orphan(self, now_ms: int, grace_ms: int) -> QueuePresence:
         """What becomes of a queue that no worker has served for `grace_ms`. To be called after `reclaim`.
@@ -313,6 +337,15 @@ class LaneQueue:
             return False
         self._book.withdraw(entry)
         return True
+
+    def _wake_for_returned(self) -> None:
+        if self._book.has_returned:
+            self._book.has_returned = False
+            self.calls.wake()
+
+    def _waits(self, job_id: str) -> bool:
+        entry = self._book.entries.get(job_id)
+        return entry is not None and entry.state is JobState.QUEUED
 
     def _is_empty(self) -> bool:
         """Return whether no job waits and no worker or gateway is known."""
@@ -347,6 +380,7 @@ class LaneQueue:
         """Do what one script call of `reclaim` does, for PER_CALL jobs at most. Return how many were taken from dead
         workers, and whether more is left."""
         left, lost = bounds.PER_CALL - self._expire(now_ms), 0
+        self.rouse(now_ms)
         gateways = _lapsed(self._gateways, now_ms, GATEWAY_LEASES * self._lease_ms)
         workers = _lapsed(self._workers, now_ms, self._lease_ms)
         for gateway_id in gateways:
@@ -357,6 +391,7 @@ class LaneQueue:
                 count = self._lose(worker_id, left, now_ms)
                 left, lost = left - count, lost + count
         self._lost = {worker: lost_ms for worker, lost_ms in self._lost.items() if lost_ms > now_ms - RECORD_TTL_MS}
+        self._wake_for_returned()
         return lost, left <= 0 or bounds.PER_CALL in {len(gateways), len(workers)}
 
     def _abandon(self, gateway_id: str, most: int) -> int:
@@ -374,6 +409,7 @@ class LaneQueue:
         held = self._book.held(worker_id)[:most]
         for entry in held:
             self._book.lose(entry, now_ms)
+        self.retire(worker_id)
         if held:
             self._lost[worker_id] = now_ms
         if len(held) < most:

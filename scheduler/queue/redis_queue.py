@@ -126,7 +126,7 @@ class RedisQueue:
                 raise LaneFull(job.lane, answer[1], answer[2])
             case b"late":
                 raise Unattainable(answer[1])
-        return Put(int(answer[1]), bool(answer[2]), answer[3].decode())
+        return Put(int(answer[1]), bool(answer[2]), answer[3].decode(), answer[4].decode())
 
     async def cancel(self, job_id: str) -> JobRecord | None:
         return _record(await self._call("cancel", job_id))
@@ -209,7 +209,7 @@ class RedisQueue:
         last_id = await self._resolve(stream, last_id)
         await self._trim(stream, last_id)
         entries = (await self._read({stream: last_id}, block_ms)).get(stream, [])
-        events = events_of([blob for _, fields in entries for blob in fields])
+        events = events_of([blob for _, fields in entries for blob in fields.values()])
         return (entries[-1][0] if entries else last_id), events
 
     # What workers call.
@@ -252,6 +252,9 @@ class RedisQueue:
         for chunk in chunks(job_ids):
             await self._call("release", worker_id, "", *chunk)
 
+    async def retire(self, worker_id: str) -> None:
+        await self._call("retire", worker_id)
+
     async def read_control(self, worker_id: str, last_id: str, block_ms: int) -> tuple[str, list[Control], Wake]:
         """What gateways say to this worker after `last_id`, the id to go on from, and whether to ask for jobs.
 
@@ -262,11 +265,14 @@ class RedisQueue:
         control_id, _, wake_id = last_id.partition("/")
         control_id = await self._resolve(control, control_id)
         wake_id = await self._resolve(wake, wake_id or last_id)
+        await self._trim(control, control_id)
         streams = await self._read({control: control_id, wake: wake_id}, block_ms)
         said, woken = streams.get(control, []), streams.get(wake, [])
-        controls = controls_of(blob for _, fields in said for blob in fields)
+        controls = controls_of(fields[b"c"] for _, fields in said if b"c" in fields)
         next_id = f"{said[-1][0] if said else control_id}/{woken[-1][0] if woken else wake_id}"
-        return next_id, controls, _wake(woken[-1][1][0], worker_id) if woken else Wake.NOTHING
+        if any(b"w" in fields for _, fields in said):
+            return next_id, controls, Wake.CALLED
+        return next_id, controls, _wake(woken[-1][1][b"w"], worker_id) if woken else Wake.NOTHING
 
     # What the elected gateway calls each second.
 
@@ -276,6 +282,9 @@ class RedisQueue:
             count, is_more = await self._call("reclaim")
             lost += count
         return lost
+
+    async def rouse(self) -> int:
+        return int(await self._call("rouse"))
 
     # What gateways call of a queue that no worker serves.
 
@@ -315,13 +324,12 @@ class RedisQueue:
         if self._reads[stream] % TRIM_EVERY == 0:
             await self._redis.xtrim(stream, minid=last_id, approximate=False)
 
-    async def _read(self, streams: dict[str, str], block_ms: int) -> dict[str, list[tuple[str, list[bytes]]]]:
+    async def _read(self, streams: dict[str, str], block_ms: int) -> dict[str, list[tuple[str, dict[bytes, bytes]]]]:
         block = min(block_ms, MAX_BLOCK_MS) if block_ms > 0 else None
         after: Any = streams  # the client's own type is invariant in keys and values
         answer: Any = await self._redis.xread(after, count=READ_COUNT, block=block)
         return {
-            stream.decode(): [(entry_id.decode(), list(fields.values())) for entry_id, fields in entries]
-            for stream, entries in answer
+            stream.decode(): [(entry_id.decode(), fields) for entry_id, fields in entries] for stream, entries in answer
         }
 
 

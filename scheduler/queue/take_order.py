@@ -65,6 +65,8 @@ class QueuedJob:
     """Digests of its prompt's beginnings."""
     home: str = ""
     """The worker that was to ask for it first when it was put; empty: none."""
+    called: str = ""
+    """The worker that was called for it when it was put; empty: every worker was woken."""
     losses: int = 0
     claim_us: int = 0
     """What is booked of the workers' time for its promise, while it has no token."""

@@ -134,6 +134,8 @@ class Put(NamedTuple):
     the time that it would take."""
     home: str = ""
     """The worker that is to ask for it first (`scheduler.queue.homes`); empty: none."""
+    called: str = ""
+    """The worker that was called for it (`scheduler.queue.rooms`); empty: every worker was woken."""
 
 
 class Wake(IntEnum):
@@ -144,6 +146,8 @@ class Wake(IntEnum):
     """There may be jobs for it."""
     LATER = 2
     """There may be jobs, and another worker is to ask for them first."""
+    CALLED = 3
+    """This worker is to ask for a job, and no other was woken for it."""
 
 
 @dataclass(frozen=True, slots=True)

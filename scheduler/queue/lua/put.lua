@@ -5,15 +5,17 @@
 --   queue), what tells its prompt from others, work (us of all workers that it will take), ms that a token of a prompt
 --   takes (0: not known), digests of its prompt's beginnings, then, where it goes on from what an earlier run of the
 --   same request has published, for each choice its ids.
--- Returns {'ok', 1 + the tenant's own ahead in the lane (0: no longer queued), guaranteed, its home ('': none)},
+-- Returns {'ok', 1 + the tenant's own ahead in the lane (0: no longer queued), guaranteed, its home ('': none), the
+--   worker that was called for it ('': all were woken)},
 --   {'tenant', depth, retry_after_ms}, {'lane', depth, retry_after_ms}
 --   or {'late', ms by which it would miss its stated deadline}.
 local job_id, lane, tenant, tenant_limit, gateway = ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local record, queue, waiting = key('job', job_id), key('queue', lane, tenant), key('waiting', lane)
 
-local known = call('HMGET', record, 'lane', 'tenant', 'guaranteed', 'home')
+local known = call('HMGET', record, 'lane', 'tenant', 'guaranteed', 'home', 'called')
 if known[1] then
-  return {'ok', (call('ZRANK', key('queue', known[1], known[2]), job_id) or -1) + 1, tonumber(known[3]), known[4] or ''}
+  local position = (call('ZRANK', key('queue', known[1], known[2]), job_id) or -1) + 1
+  return {'ok', position, tonumber(known[3]), known[4] or '', known[5] or ''}
 end
 
 -- When one of so many places frees, at the rate at which the lane drains now.
@@ -54,14 +56,14 @@ for i = 25, #ARGV do
 end
 local home = ''
 if job.guaranteed == 0 and not is_short_of_room(lane) then home = find_home(ARGV[24]) end
+local called = call_worker(job, home)
 call('HSET', record, 'lane', lane, 'tenant', tenant, 'gateway', gateway, 'state', 'queued', 'worker', '', 'outcome', '',
   'due', job.due, 'hard_first', job.hard_first, 'hard_end', job.hard_end, 'epoch', 0, 'arrived', arrived,
   'queued', arrived, 'taken', 0, 'cancelled', 0, 'returned', 0, 'losses', 0, 'generated', job.generated, 'credit', 0,
   'body', ARGV[10], 'weight', ARGV[11], 'n', job.n, 'prompt', job.prompt, 'guaranteed', job.guaranteed,
   'granted', ARGV[15], 'follows', job.follows, 'whole', job.whole, 'claim', job.claim, 'bucket', job.bucket,
-  'print', ARGV[21], 'home', home, 'prefix', ARGV[24]:sub(-DIGEST_BYTES))
+  'print', ARGV[21], 'home', home, 'called', called, 'prefix', ARGV[24]:sub(-DIGEST_BYTES))
 call('ZADD', key('jobs', gateway), 0, job_id)
 call('ZADD', key('gateways'), 'GT', NOW + GATEWAY_LEASES * LEASE_MS, gateway)
 seat(job)
-wake(home)
-return {'ok', call('ZRANK', queue, job_id) + 1, job.guaranteed, home}
+return {'ok', call('ZRANK', queue, job_id) + 1, job.guaranteed, home, called}

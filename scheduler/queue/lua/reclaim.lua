@@ -7,6 +7,7 @@ call('HSETNX', key('pulse'), 'served', NOW)
 call('PEXPIRE', key('pulse'), KEPT_MS)
 if quiet then return {0, 0} end
 local left = PER_CALL - expire() -- jobs that this call may still touch
+rouse_late()
 
 -- Cancel the jobs of a dead gateway.
 local function abandon(gateway)
@@ -29,6 +30,8 @@ local function bury(worker)
     if job then lose(job) else call('ZREM', held, job_id) end
   end
   left = left - #jobs
+  withdraw_room(worker)
+  settle_calls(worker, true)
   if #jobs > 0 then call('ZADD', key('lost'), NOW, worker) end
   if left > 0 then call('ZREM', key('workers'), worker) end
   return #jobs

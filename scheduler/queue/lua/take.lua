@@ -36,11 +36,15 @@ local function take()
     job = pick()
   end
   if #jobs > 0 then
+    withdraw_room(worker)
     call('SET', key('took', worker), cmsgpack.pack({serial = serial, jobs = jobs}), 'PX', LEASE_MS)
+  else
+    file_room(worker, ROOM)
   end
 end
 
 expire()
 if not call('ZSCORE', key('lost'), worker) then take() end
+settle_calls(worker)
 flush_shares()
 return taken

@@ -188,6 +188,16 @@ class Twins(RuleBasedStateMachine):
         self.both(lambda queue: queue.release(worker, given))
 
     @rule(rng=randoms)
+    def retire(self, rng: Random) -> None:
+        worker = rng.choice(WORKERS)
+        self.both(lambda queue: queue.retire(worker))
+
+    @rule(rng=randoms)
+    def rouse(self, rng: Random) -> None:
+        self.clock.advance(rng.choice([0, 1, 150, 200]))
+        self.both(lambda queue: queue.rouse())
+
+    @rule(rng=randoms)
     def cancel(self, rng: Random) -> None:
         for job_id in self.some_jobs(rng)[:1]:
             self.both(lambda queue: queue.cancel(job_id))  # noqa: B023
@@ -254,6 +264,8 @@ class Twins(RuleBasedStateMachine):
             seldom = [
                 self.renew,
                 self.release,
+                self.retire,
+                self.rouse,
                 self.cancel,
                 self.grant,
                 self.exchange_reports,
@@ -270,6 +282,7 @@ class Twins(RuleBasedStateMachine):
                 self.ends[event.job_id] += isinstance(event, Finished)
         for worker in WORKERS:
             self.both(lambda queue: queue.controls(worker))  # noqa: B023
+            self.both(lambda queue: queue.wake(worker))  # noqa: B023
         waiting: set[str] = set()
         for job_id in self.job_ids:
             record = self.both(lambda queue: queue.record(job_id))  # noqa: B023

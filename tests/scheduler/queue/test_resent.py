@@ -10,7 +10,8 @@ from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
 from fairlane.scheduler.protocol.messages import Lease, Outcome
 from fairlane.scheduler.queue.homes import prefix_keys
 from fairlane.scheduler.queue.redis_queue import RedisQueue
-from fairlane.scheduler.queue.types import KEPT_MS, Publication, QueuePresence
+from fairlane.scheduler.queue.rooms import CALL_PATIENCE_MS
+from fairlane.scheduler.queue.types import KEPT_MS, Publication, QueuePresence, Wake
 from tests.support.scheduler.queues import LEASE_MS, PLENTY, Clock, job, room, tokens
 from tests.support.store.resent import resending
 
@@ -186,11 +187,25 @@ async def reclaim(two: Two) -> None:
     assert await two.plain.position("a") == 1
 
 
+async def retire(two: Two) -> None:
+    """The job that the worker was called for wakes every worker."""
+    await two.plain.take("w1", PLENTY)
+    assert (await two.plain.put(job("a"))).called == "w1"
+    await two.twice.retire("w1")
+    assert (await two.plain.read_control("w2", "0-0", 0))[2] is Wake.NOW
+
+
+async def rouse(two: Two) -> None:
+    await two.plain.take("w1", PLENTY)
+    await two.plain.put(job("a"))
+    assert await two.twice.rouse() == CALL_PATIENCE_MS
+
+
 CALLS: dict[str, Callable[[Two], Awaitable[None]]] = {
     call.__name__: call
     for call in (
         *(put, cancel, grant, record, published, keep, forget, erase, position, waiting, depths, gateway_alive),
-        *(exchange_reports, renew, release, orphan, withdraw, publish, take, reclaim, amend),
+        *(exchange_reports, renew, release, orphan, withdraw, publish, take, reclaim, retire, rouse, amend),
     )
 }
 COUNT_THEIR_OWN_WORK = ("reclaim", "erase")

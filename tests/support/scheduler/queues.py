@@ -19,6 +19,7 @@ from fairlane.scheduler.queue.types import (
     Put,
     QueuePresence,
     ReportExchange,
+    Wake,
 )
 
 LEASE_MS = 6_000
@@ -45,6 +46,7 @@ class MemoryQueue:
     def __init__(self, lanes: dict[LaneName, Lane], *, lease_ms: int, window: float, clock: Clock) -> None:
         self._queue = LaneQueue(lanes, lease_ms=lease_ms, window=window)
         self._clock = clock
+        self._heard: dict[str, tuple[int, int]] = {}
 
     async def put(
         self,
@@ -122,6 +124,22 @@ class MemoryQueue:
     async def withdraw(self, job_id: str, grace_ms: int) -> bool:
         return self._queue.withdraw(self._clock(), job_id, grace_ms)
 
+    async def retire(self, worker_id: str) -> None:
+        self._queue.retire(worker_id)
+
+    async def rouse(self) -> int:
+        return self._queue.rouse(self._clock())
+
+    async def wake(self, worker_id: str) -> Wake:
+        calls, (wakes, home) = self._queue.calls.told[worker_id], self._queue.calls.wakes
+        heard_calls, heard_wakes = self._heard.get(worker_id, (0, 0))
+        self._heard[worker_id] = calls, wakes
+        if calls > heard_calls:
+            return Wake.CALLED
+        if wakes == heard_wakes:
+            return Wake.NOTHING
+        return Wake.LATER if home not in ("", worker_id) else Wake.NOW
+
     async def events(self, gateway_id: str) -> list[Event]:
         return self._queue.events.pop(gateway_id, [])
 
@@ -143,6 +161,7 @@ class StoredQueue(RedisQueue):
     ) -> None:
         super().__init__(store, "model@1", lanes, lease_ms=lease_ms, window=window, clock=clock)
         self._last_ids: dict[str, str] = {}
+        self._woken_ids: dict[str, str] = {}
 
     async def events(self, gateway_id: str) -> list[Event]:
         everything: list[Event] = []
@@ -158,9 +177,14 @@ class StoredQueue(RedisQueue):
         self._last_ids[worker_id], controls, _ = await self.read_control(worker_id, last_id, 0)
         return controls
 
+    async def wake(self, worker_id: str) -> Wake:
+        last_id = self._woken_ids.get(worker_id, "0-0")
+        self._woken_ids[worker_id], _, wake = await self.read_control(worker_id, last_id, 0)
+        return wake
+
 
 Queue: TypeAlias = MemoryQueue | StoredQueue
-"""Either. `events` and `controls` answer what was said since they were last asked."""
+"""Either. `events`, `controls` and `wake` answer what was said since they were last asked."""
 
 
 def lanes(**changes: dict[str, Any]) -> dict[LaneName, Lane]:

@@ -2,6 +2,7 @@
 -- scheduler/queue/take_order.py states the rules.
 local SEQUENCES, KV_TOKENS, PREFILL_MS = {}, {}, tonumber(ARGV[4])
 local MAX_SEQUENCES, POOL_TOKENS, HAS_SUSPECT = 0, 0, false
+local ROOM = {} -- all that it offers, as `rooms.lua` files it
 local YIELDING = {} -- what each lane's own work there would yield, to tenants that were served less
 
 -- The tenants named in ARGV from `at` on, behind their number; and where the next value stands.
@@ -32,8 +33,10 @@ end
 -- Read from ARGV[first] on what the whole worker is, then the room of each lane, then what each would yield.
 local function open_room(worker, first)
   MAX_SEQUENCES, POOL_TOKENS = tonumber(ARGV[first]), tonumber(ARGV[first + 1])
+  ROOM[1], ROOM[2] = MAX_SEQUENCES, POOL_TOKENS
   for level = 1, #LANES do
     SEQUENCES[level], KV_TOKENS[level] = tonumber(ARGV[first + 2 * level]), tonumber(ARGV[first + 2 * level + 1])
+    ROOM[2 * level + 1], ROOM[2 * level + 2] = SEQUENCES[level], KV_TOKENS[level]
   end
   local at = first + 2 * #LANES + 2
   for _, lane in ipairs(LANES) do at = open_yielding(lane, at) end

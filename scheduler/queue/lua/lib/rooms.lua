@@ -1,0 +1,96 @@
+-- Prelude of what registers workers' rooms and calls workers, after `jobs`. scheduler/queue/rooms.py states the rules.
+-- A room is a list: the sequences and the KV tokens of the whole worker, then those that each lane could start.
+local function withdraw_room(worker)
+  if call('HDEL', key('rooms'), worker) == 0 then return end
+  for _, lane in ipairs(LANES) do call('ZREM', key('room', lane.name), worker) end
+end
+
+local function file_room(worker, room)
+  call('HSET', key('rooms'), worker, cmsgpack.pack(room))
+  for level, lane in ipairs(LANES) do
+    local sequences, kv_tokens = room[2 * level + 1], room[2 * level + 2]
+    if sequences > 0 and kv_tokens > 0 then
+      call('ZADD', key('room', lane.name), kv_tokens, worker)
+    else
+      call('ZREM', key('room', lane.name), worker)
+    end
+  end
+end
+
+-- KV tokens that a job needs to start in this room.
+local function tokens_in(room, job)
+  return math.min(job.prompt + job.generated + job.n, room[2])
+end
+
+local function fits_room(room, job, level)
+  local could_hold = job.n <= room[1] and job.whole <= room[2]
+  return could_hold and job.n <= room[2 * level + 1] and tokens_in(room, job) <= room[2 * level + 2]
+end
+
+-- A worker whose room fits this job, and the room; nil where none does.
+local function find_room(job, level, home)
+  local workers = call('ZREVRANGE', key('room', job.lane), 0, ROOMS_PER_PUT - 1)
+  if home ~= '' then table.insert(workers, 1, home) end
+  if #workers == 0 then return nil end
+  for i, packed in ipairs(call('HMGET', key('rooms'), unpack(workers))) do
+    local room = packed and cmsgpack.unpack(packed)
+    if room and fits_room(room, job, level) then return workers[i], room end
+  end
+end
+
+-- Call a worker for a new job, or wake all; the worker, '' where all were woken.
+local function call_worker(job, home)
+  local level = LANE[job.lane].level
+  local worker, room = find_room(job, level, home)
+  if not worker then
+    wake(home)
+    return ''
+  end
+  for below = level, #LANES do
+    room[2 * below + 1], room[2 * below + 2] = room[2 * below + 1] - job.n, room[2 * below + 2] - tokens_in(room, job)
+  end
+  file_room(worker, room)
+  call('SADD', key('calls', worker), job.job_id)
+  if call('ZADD', key('called'), 'NX', NOW, worker) == 1 then tell(key('control', worker), 'w', '') end
+  return worker
+end
+
+-- One of the jobs that a worker was called for still waits; what does not is dropped. After PER_CALL of those one is
+-- assumed to.
+local function has_waiting_call(calls)
+  for _ = 1, PER_CALL do
+    local job_id = call('SPOP', calls)
+    if not job_id then return false end
+    if call('HGET', key('job', job_id), 'state') == 'queued' then
+      call('SADD', calls, job_id)
+      return true
+    end
+  end
+  return true
+end
+
+-- A worker has answered its calls, or, where it is `late`, never will.
+local function settle_calls(worker, late)
+  local calls = key('calls', worker)
+  if call('ZREM', key('called'), worker) == 0 or not has_waiting_call(calls) then return end
+  local last = not late and call('ZREVRANGE', key('called'), 0, 0)[1]
+  if last then
+    local others = key('calls', last)
+    call('SUNIONSTORE', others, others, calls)
+  else
+    wake()
+  end
+  call('DEL', calls)
+end
+
+-- Give up on workers that have not answered in time; ms until the next call is late, 0 where all are answered.
+local function rouse_late()
+  if call('EXISTS', key('called')) == 0 then return 0 end
+  local most = NOW - CALL_PATIENCE_MS
+  for _, worker in ipairs(call('ZRANGEBYSCORE', key('called'), '-inf', most, 'LIMIT', 0, PER_CALL)) do
+    withdraw_room(worker)
+    settle_calls(worker, true)
+  end
+  local first = call('ZRANGE', key('called'), 0, 0, 'WITHSCORES')[2]
+  return first and math.max(1, tonumber(first) + CALL_PATIENCE_MS - NOW) or 0
+end

@@ -1,0 +1,101 @@
+"""One job wakes one idle worker, and others where that one does not come for it."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+import pytest
+import redis.asyncio
+
+from fairlane.gateway.requests.admission import AllOpenRequests
+from fairlane.gateway.requests.delivery import Dispatcher, Link
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
+from fairlane.scheduler.queue.redis_queue import RedisQueue
+from tests.support.gateway import one_job
+from tests.support.scheduler.queues import PLENTY
+from tests.support.worker.scripted import job
+from tests.support.worker.serving import QUEUE, gateway, working
+
+pytestmark = pytest.mark.anyio
+
+WORKERS = 24
+LEASE_S = 60.0
+"""So long that no heartbeat asks for jobs while a test runs."""
+
+
+@pytest.fixture
+async def store(valkey_url: str) -> AsyncIterator[redis.asyncio.Redis]:
+    async with redis.asyncio.from_url(valkey_url, socket_timeout=None) as client:
+        yield client
+
+
+async def registered(store: redis.asyncio.Redis, workers: int) -> None:
+    """Wait until so many workers have asked for jobs, found none, and said what room they have."""
+    while await store.hlen(f"fl:{{{QUEUE}}}:rooms") != workers:
+        pass
+
+
+class NoReclaim(RedisQueue):
+    """The real queue, on which `reclaim` wakes nobody."""
+
+    async def reclaim(self) -> int:
+        return 0
+
+
+async def test_one_job_costs_two_takes_however_many_workers_idle(valkey_url: str, store: redis.asyncio.Redis) -> None:
+    async with gateway(valkey_url, lease_s=LEASE_S) as listener, AsyncExitStack() as stack:
+        workers = [
+            await stack.enter_async_context(working(valkey_url, lease_s=LEASE_S, worker_id=f"w{number}"))
+            for number in range(WORKERS)
+        ]
+        await registered(store, WORKERS)
+        costs = []
+
+        for number in range(
+            4
+        ):  # each worker also asks once when it has first renewed its lease, perhaps not before now
+            before = sum(worker.queue.takes for worker in workers)
+            await listener.queue.put(job(f"job-{number}", max_tokens=3))
+            await listener.ended(f"job-{number}")
+            await registered(store, WORKERS)
+            costs.append(sum(worker.queue.takes for worker in workers) - before)
+
+        assert min(costs) <= 2, costs
+
+
+async def test_a_job_whose_worker_died_after_it_was_called_goes_to_another(
+    valkey_url: str, store: redis.asyncio.Redis
+) -> None:
+    async with gateway(valkey_url, lease_s=LEASE_S) as listener, working(valkey_url, lease_s=LEASE_S) as worker:
+        await registered(store, 1)
+        await listener.queue.take("dead", PLENTY)
+        queue = NoReclaim(store, QUEUE, DEFAULT_LANES, lease_ms=int(LEASE_S * 1e3))
+        dispatcher = Dispatcher(
+            "other", lambda _: Link(queue, queue, no_close), AllOpenRequests(DEFAULT_LANES), kept_s=1.0
+        )
+
+        put = await dispatcher.queue(QUEUE).put(job())
+        assert put.called == "dead"
+        asked_for = one_job.job("job")
+        asked_for.queue = QUEUE
+        dispatcher.called(asked_for)
+        await listener.ended("job")
+
+        await dispatcher.aclose()
+        record = await listener.queue.record("job")
+        assert record is not None
+        assert record.worker_id == worker.worker_id
+
+
+async def test_a_worker_that_drains_is_called_no_more(valkey_url: str, store: redis.asyncio.Redis) -> None:
+    async with gateway(valkey_url, lease_s=LEASE_S) as listener, working(valkey_url, lease_s=LEASE_S) as worker:
+        await registered(store, 1)
+        worker.server.drain()
+        await registered(store, 0)
+
+        assert (await listener.queue.put(job())).called == ""
+        worker.server.undrain()
+        await listener.ended("job")
+
+
+async def no_close() -> None:
+    pass
