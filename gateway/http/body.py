@@ -10,7 +10,7 @@ from fairlane.gateway.errors import invalid, request_timeout, request_too_large
 from fairlane.gateway.http.body_budget import BodyHold
 
 _MAX_DIGITS = 18
-"""Of a declared length that is worth reading."""
+"""Of a declared length; a longer one is over any limit."""
 
 
 async def read_body(
@@ -23,8 +23,10 @@ async def read_body(
     hold: BodyHold | None = None,
     tenant: str = "",
 ) -> bytes:
-    """The whole body. `headers`: the ASGI scope's; `arrived`: the body where all of it is there already; `hold`: its
-    place in the budget, which becomes the `tenant`'s before anything is waited for, and stays the caller's to release.
+    """Return the whole body.
+
+    `headers`: the ASGI scope's. `arrived`: the body if all of it has come already. `hold`: its place in the budget of
+    bodies, which becomes the `tenant`'s before anything is awaited; the caller releases it.
 
     Raises ApiError: `request_too_large` before reading it all (by Content-Length, or as soon as the count is over),
     `concurrency_limit_exceeded` or `overloaded_memory` where the budget has no room for it, `request_timeout` if it is
@@ -51,7 +53,7 @@ async def read_body(
 
 
 def declared_length(declared: bytes, max_bytes: int) -> int:
-    """Bytes that a body is said to have; 0 where it says nothing. Raises ApiError for too many."""
+    """Return the bytes that a body declares; 0 where it declares nothing. Raises ApiError for too many."""
     if not declared.isdigit():
         return 0
     if len(declared) > _MAX_DIGITS or int(declared) > max_bytes:

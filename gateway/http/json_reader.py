@@ -38,7 +38,7 @@ LARGE_BODY_BYTES = 16 * 1024
 """A document of this size is parsed at once, whatever it holds; of a larger one long lists and texts are taken out
 before. Whoever reads a larger one does so in a thread."""
 _SCAN_TOKENS = 10_000
-"""Strings and brackets that the search for a broken field looks at: what a hostile body costs is bounded by it."""
+"""Strings and brackets that the search for a broken field visits, so that a hostile body cannot make it long."""
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|$)|[\[\]{}:,]', re.DOTALL)
 _SCAN_BYTES = 2**20
 """The same in bytes."""
@@ -50,13 +50,13 @@ _INT64 = 2**63
 
 
 def shown_name(name: str) -> str:
-    """A field name from a body, as a message or `param` may repeat it."""
+    """Return a caller's field name as a message or `param` may repeat it."""
     printable = "".join(character if character.isprintable() else "?" for character in name[:MAX_FIELD_NAME])
     return printable + ("…" if len(name) > MAX_FIELD_NAME else "")
 
 
 def is_unicode(text: str) -> bool:
-    """Whether text can be written as UTF-8: JSON's escapes can spell lone surrogates, which cannot."""
+    """Return whether text can be encoded as UTF-8: JSON's escapes can spell lone surrogates, which cannot."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -174,7 +174,7 @@ def _read_rest(lifted: Lifted) -> object:
 
 
 def _number(digits: str) -> float:
-    """A number that is written with a point or an exponent; a whole one is an integer, as JSON Schema has it."""
+    """Read a number that has a point or an exponent. A whole one is an integer, as in JSON Schema."""
     value = float(digits)
     return int(value) if value.is_integer() and abs(value) < _INT64 else value
 
@@ -225,7 +225,7 @@ def _too_deep(body: bytes) -> ApiError:
 
 
 def _is_deep(value: object) -> bool:
-    """Whether it nests past MAX_DEPTH."""
+    """Return whether a value nests deeper than MAX_DEPTH."""
     level = [value]
     for _ in range(MAX_DEPTH):
         within = (each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list))
@@ -236,7 +236,7 @@ def _is_deep(value: object) -> bool:
 
 
 def _field_of(before: bytes) -> str | None:
-    """The top-level field that is open at the end of `before`, or where it first nests past MAX_DEPTH."""
+    """Return the top-level field that is open at the end of `before`, or where `before` first nests too deeply."""
     field, string, depth = None, "", 0
     if len(before) > _SCAN_BYTES:
         return None

@@ -46,7 +46,7 @@ _LOW = frozenset(map(chr, range(0xDC00, 0xE000)))
 
 
 class NoTokenIds:
-    """In the place of a very long list of other values than token ids: no field takes one."""
+    """Stands for a very long list of values that are not token ids: no field takes one."""
 
 
 Value = TokenIds | Scalars | NoTokenIds | str
@@ -56,7 +56,7 @@ class Lifted:
     """A document without its long lists and texts."""
 
     def __init__(self, body: bytes, most_ids: int | None) -> None:
-        """Take them out of `body`, and read them unless `most_ids` is None: then all are left out.
+        """Take long lists and texts out of `body`, and read them; with `most_ids` None, drop them unread.
 
         Raises ApiError `request_too_large` for more than `most_ids` token ids, or more of all else than is read; 400
         for a long text that is not valid JSON.
@@ -84,7 +84,7 @@ class Lifted:
         del self._body, self._kept
 
     def position(self, of_text: int) -> int:
-        """Where in the body that is which is at this position of what is left."""
+        """Return the position in the document of a position in what is left."""
         return of_text + sum(missing for at, missing in self._cuts if at < of_text)
 
     def _look_at(self, start: int, end: int) -> None:
