@@ -2,19 +2,22 @@
 
 llguidance compiles and masks, in Rust and without Python's lock: grammars in threads of their own before a job may run,
 masks as soon as the token before them is known, so that they are there when the next logits are. What a grammar may
-cost is bounded: one that goes beyond fails its own choice, never the step.
+cost is bounded: one that goes beyond fails its own choice, never the step. A step waits briefly for masks; a choice
+whose mask is not filled by then misses the step, and has its token in a later one.
 """
 
 import os
+import time
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
-from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask_par
+from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask, fill_next_token_bitmask_par
 
 from fairlane.scheduler.protocol.grammar_limits import PARSER_LIMITS
 from fairlane.scheduler.protocol.messages import ModelCard
@@ -23,9 +26,16 @@ TRUSTED_AFTER = 4
 """Likeliest tokens in a row that a grammar allowed; then it is asked for the next one alone, until it refuses."""
 MOST_COMPILED = 256
 """Grammars kept compiled."""
+PATIENCE_S = 0.02
+"""How long a step waits for masks. Rows whose masks take longer miss the step."""
+SLOW_MASK_S = 0.005
+"""A mask that took longer than this is followed by one that is filled apart from those of other choices."""
+BUDGET_S, BUDGET_PER_TOKEN_S = 1.0, 0.01
+"""Processor time that the slow masks of one job may take: at first, and more for each of its tokens."""
 _COMPILERS = 2
 _MASKERS = 8
 """Threads at most."""
+_SLOW_MASKERS = 2
 LIMITS = LLParserLimits(**PARSER_LIMITS)
 
 
@@ -38,11 +48,26 @@ class Mask(NamedTuple):
     """Its grammar is complete: nothing but an end of sequence is left."""
 
 
+@dataclass(slots=True)
+class MaskBudget:
+    """The processor time that the slow masks of one job take, for all its choices together."""
+
+    spent_s: float = 0.0
+    tokens: int = 0
+
+    @property
+    def is_spent(self) -> bool:
+        return self.spent_s > BUDGET_S + BUDGET_PER_TOKEN_S * self.tokens
+
+
 class Constraint:
     """One choice's place in its grammar."""
 
-    def __init__(self, matcher: LLMatcher, generated: Iterable[int] = ()) -> None:
+    def __init__(self, matcher: LLMatcher, generated: Iterable[int] = (), budget: MaskBudget | None = None) -> None:
         self._matcher = matcher
+        self.budget = MaskBudget() if budget is None else budget
+        self.is_slow = False
+        """Its last mask took long."""
         self._unread = [*generated]
         """Tokens that the next mask reads first."""
         self._coming: tuple[Future[list[Mask]], int] | None = None
@@ -53,17 +78,28 @@ class Constraint:
     def append(self, token_id: int, *, was_likeliest: bool) -> None:
         """The choice has a further token; its mask was taken, or not asked for. `was_likeliest`: to the model, too."""
         self._unread.append(token_id)
+        self.budget.tokens += 1
         self._allowed_likeliest = self._allowed_likeliest + 1 if was_likeliest else 0
 
     @property
     def is_trusted(self) -> bool:
         """It will most likely allow the likeliest token."""
-        return self._allowed_likeliest >= TRUSTED_AFTER
+        return self._allowed_likeliest >= TRUSTED_AFTER and not self.is_slow
 
     def allows(self, token_id: int) -> bool:
         """Whether that may come next: some microseconds, where a mask takes a hundred. Of an end of sequence it may say
         no where a mask says yes."""
-        return self.catch_up().validate_tokens([token_id]) == 1
+        began_s = time.thread_time()
+        is_allowed = self.catch_up().validate_tokens([token_id]) == 1
+        self.charge(time.thread_time() - began_s)
+        return is_allowed
+
+    def charge(self, took_s: float) -> None:
+        """Take in what its last answer cost. Only slow ones count, and are followed by masks in threads of their
+        own."""
+        self.is_slow = took_s > SLOW_MASK_S
+        if self.is_slow:
+            self.budget.spent_s += took_s
 
     @property
     def is_begun(self) -> bool:
@@ -73,6 +109,11 @@ class Constraint:
     def expect(self, filling: Future[list[Mask]], place: int) -> None:
         """Its next mask will be there."""
         self._coming = filling, place
+
+    @property
+    def coming(self) -> Future[list[Mask]] | None:
+        """Its next mask, once that was begun: among which."""
+        return None if self._coming is None else self._coming[0]
 
     def take(self) -> Mask:
         """The next mask, once it is filled; the one after it is for the token that comes now."""
@@ -84,8 +125,8 @@ class Constraint:
 
     @property
     def is_broken(self) -> bool:
-        """It has cost too much, or its tokens are not of the grammar."""
-        return self._matcher.is_error()
+        """It has cost too much, or its tokens are not of the grammar. Not to be asked while a mask is filled."""
+        return self._matcher.is_error() or self.budget.is_spent
 
     def catch_up(self) -> LLMatcher:
         """The matcher, having read every token."""
@@ -111,6 +152,7 @@ class Grammars:
         self._compiled: OrderedDict[str, Future[LLMatcher]] = OrderedDict()
         self._compilers = ThreadPoolExecutor(_COMPILERS, "grammar")
         self._beside = ThreadPoolExecutor(1, "masks")
+        self._slow = ThreadPoolExecutor(_SLOW_MASKERS, "slow masks")
         self._maskers = LLExecutor(min(_MASKERS, os.cpu_count() or 1))
 
     def compile(self, grammar: str) -> Future[LLMatcher]:
@@ -126,15 +168,32 @@ class Grammars:
     def begin(self, constraints: Sequence[Constraint]) -> None:
         """Have the next masks filled of those for which that has not begun, while the caller does something else."""
         waiting = [constraint for constraint in constraints if not constraint.is_begun]
-        if waiting:
-            filling = self._beside.submit(self._fill, waiting)
-            for place, constraint in enumerate(waiting):
+        quick = [constraint for constraint in waiting if not constraint.is_slow]
+        if quick:
+            filling = self._beside.submit(self._fill, quick)
+            for place, constraint in enumerate(quick):
                 constraint.expect(filling, place)
+        for constraint in waiting if len(quick) < len(waiting) else ():
+            if constraint.is_slow:
+                constraint.expect(self._slow.submit(self._fill_slowly, constraint), 0)
+
+    def _fill_slowly(self, constraint: Constraint) -> list[Mask]:
+        """Fill one mask in this thread, and charge the processor time that it takes."""
+        began_s, bits = time.thread_time(), allocate_token_bitmask(1, self._vocab_size)
+        fill_next_token_bitmask(constraint.catch_up(), bits)
+        constraint.charge(time.thread_time() - began_s)
+        return self._masks(bits)
 
     def _fill(self, constraints: Sequence[Constraint]) -> list[Mask]:
-        bits = allocate_token_bitmask(len(constraints), self._vocab_size)
+        began_s, bits = time.monotonic(), allocate_token_bitmask(len(constraints), self._vocab_size)
         matchers = [(constraint.catch_up(), row) for row, constraint in enumerate(constraints)]
         fill_next_token_bitmask_par(self._maskers, matchers, bits)
+        if time.monotonic() - began_s > SLOW_MASK_S:
+            for constraint in constraints:
+                constraint.is_slow = True
+        return self._masks(bits)
+
+    def _masks(self, bits: npt.NDArray[np.int32]) -> list[Mask]:
         rows = bits.view(np.uint8)
         goes_on = np.any(rows & self._goes_on, axis=1)
         return [Mask(row, not more) for row, more in zip(rows, goes_on.tolist(), strict=True)]

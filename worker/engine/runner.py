@@ -8,7 +8,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field, replace
 from itertools import chain, count
 
@@ -21,7 +21,7 @@ from fairlane.scheduler.protocol.grammar_limits import BROKEN_GRAMMAR
 from fairlane.scheduler.protocol.messages import Job, Lease, PositionLogprobs, Sampling
 from fairlane.worker.attention.backends import BACKENDS
 from fairlane.worker.engine.engine import LookAhead
-from fairlane.worker.engine.grammar import Constraint, Grammars
+from fairlane.worker.engine.grammar import PATIENCE_S, Constraint, Grammars, MaskBudget
 from fairlane.worker.engine.kv_cache import KVCache
 from fairlane.worker.engine.row_layout import upload
 from fairlane.worker.engine.sampling import TokenDraw, TokenHistory, draw_tokens, find_likeliest, is_plain
@@ -96,6 +96,8 @@ class _ChoiceState:
     """None where it may say anything."""
     is_plain: bool
     """Nothing but its grammar keeps it from the likeliest token."""
+    is_late: bool = False
+    """Its mask is not filled yet: it has no part in this step."""
     goes_unmasked: bool = False
     """Its grammar was asked for the likeliest token alone, and allows it."""
 
@@ -155,11 +157,12 @@ class Runner:
         job, compiled = lease.job, self._compiled.pop(lease.job.job_id, None)
         if job.grammar and (compiled is None or not compiled.done()):
             raise RunnerError("a job is registered before its grammar is compiled")
+        budget = MaskBudget() if job.grammar else None
         for choice in range(job.n):
             generated = lease.generated[choice] if choice < len(lease.generated) else ()
             plain = is_plain(job.sampling)
             history = None if plain and not job.grammar else TokenHistory(job.prompt, generated)
-            constraint = None if compiled is None else Constraint(compiled.result().deep_copy(), generated)
+            constraint = None if compiled is None else Constraint(compiled.result().deep_copy(), generated, budget)
             state = _ChoiceState(choice, job.sampling, len(generated), history, constraint, plain)
             self._choices[SeqId(job.job_id, choice)] = state
 
@@ -195,6 +198,7 @@ class Runner:
             logprobs=found.logprobs,
             run_ms=max(0.0, (time.perf_counter() - began) * 1e3 - copy_ms),
             copy_ms=copy_ms,
+            pending=found.late,
         )
 
     def _unknown(self, rows: Sequence[Row]) -> dict[SeqId, str]:
@@ -240,11 +244,12 @@ class Runner:
             output = self._model.forward(packed, self._cache)
         known = output.likeliest or find_likeliest(output.logits)
         likeliest = known.tokens.tolist()
-        self._ask_grammars(choices, likeliest)
-        drawn = draw_tokens(output.logits, [choice.draw() for choice in choices], known)
+        late = self._ask_grammars(choices, likeliest)
+        draws = [None if choice.is_late else choice.draw() for choice in choices]
+        drawn = draw_tokens(output.logits, draws, known)
         broken = {place: BROKEN_GRAMMAR for place, choice in enumerate(choices) if _is_broken(choice)}
         failed = {**broken, **drawn.failed}
-        tokens = {place: token for place, token in drawn.tokens.items() if place not in failed}
+        tokens = {place: token for place, token in drawn.tokens.items() if not (place in failed or place in late)}
         for place, token in tokens.items():
             choices[place].append(token, likeliest[place])
         self._begin_masks([choices[place] for place in tokens])  # of the next step, filled meanwhile
@@ -252,6 +257,7 @@ class Runner:
             tokens={sampling[place]: token for place, token in tokens.items()},
             failed={sampling[place]: reason for place, reason in failed.items()},
             logprobs={sampling[place]: logprob for place, logprob in drawn.logprobs.items()},
+            late={sampling[place] for place in late if place not in failed},
         )
 
     def _begin_masks(self, choices: Sequence[_ChoiceState]) -> None:
@@ -268,17 +274,26 @@ class Runner:
         constraint = choice.constraint
         return self._masks_late and choice.is_plain and constraint is not None and constraint.is_trusted
 
-    def _ask_grammars(self, choices: Sequence[_ChoiceState], likeliest: Sequence[int]) -> None:
-        """Those that have waited for their likeliest tokens are asked about these; a mask is filled where one is not
-        allowed."""
-        if self._grammars is not None:
-            refused = []
-            for choice, token in zip(choices, likeliest, strict=True):
-                if choice.constraint is not None:
-                    choice.goes_unmasked = not choice.constraint.is_begun and choice.constraint.allows(token)
-                    if not choice.goes_unmasked:
-                        refused.append(choice.constraint)
-            self._grammars.begin(refused)
+    def _ask_grammars(self, choices: Sequence[_ChoiceState], likeliest: Sequence[int]) -> set[int]:
+        """Ask the grammars that have waited for the likeliest tokens about these, and begin a mask where one is not
+        allowed. Wait a little for all masks, and return the places of the choices whose masks are late."""
+        if self._grammars is None:
+            return set()
+        refused, masked = [], []
+        for place, (choice, token) in enumerate(zip(choices, likeliest, strict=True)):
+            if choice.constraint is not None:
+                choice.goes_unmasked = not choice.constraint.is_begun and choice.constraint.allows(token)
+                if not choice.goes_unmasked:
+                    refused.append(choice.constraint)
+                    masked.append((place, choice))
+        if not refused:
+            return set()
+        self._grammars.begin(refused)
+        coming = {one.coming for one in refused if one.coming is not None}
+        unfilled = wait(coming, PATIENCE_S).not_done
+        for _, choice in masked:
+            choice.is_late = choice.constraint is not None and choice.constraint.coming in unfilled
+        return {place for place, choice in masked if choice.is_late}
 
     def _sampling(self, rows: Sequence[Row]) -> list[_ChoiceState]:
         found = []
@@ -292,7 +307,7 @@ class Runner:
 
 
 def _is_broken(choice: _ChoiceState) -> bool:
-    return choice.constraint is not None and choice.constraint.is_broken
+    return choice.constraint is not None and not choice.is_late and choice.constraint.is_broken
 
 
 @dataclass(slots=True)
@@ -302,8 +317,11 @@ class _Found:
     tokens: dict[SeqId, int] = field(default_factory=dict)
     failed: dict[SeqId, str] = field(default_factory=dict)
     logprobs: dict[SeqId, PositionLogprobs] = field(default_factory=dict)
+    late: set[SeqId] = field(default_factory=set)
+    """Rows whose masks were not filled in time."""
 
     def add(self, other: "_Found") -> None:
         self.tokens |= other.tokens
         self.failed |= other.failed
         self.logprobs |= other.logprobs
+        self.late |= other.late

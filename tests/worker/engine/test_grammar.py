@@ -18,7 +18,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from fairlane.scheduler.planner.steps import Ended, SeqId
 from fairlane.scheduler.protocol.grammar_limits import BROKEN_GRAMMAR
 from fairlane.scheduler.protocol.messages import Lease, ModelCard, Outcome, Preempted, Sampling, YieldMode
-from fairlane.worker.engine.grammar import TRUSTED_AFTER, Constraint, Grammars
+from fairlane.worker.engine.grammar import TRUSTED_AFTER, Constraint, Grammars, Mask
 from fairlane.worker.model.interface import TransformersModel
 from tests.support.worker.hand import GREEDY, lease
 from tests.support.worker.prompts import PROMPTS, alone
@@ -278,6 +278,74 @@ def test_the_engines_thread_never_waits_for_a_compilation(
     assert alone(tiny, PROMPTS[2], 10) == client.tokens[SeqId("free", 0)]
     go_on.set()
     assert all(name.startswith("grammar") for name in threads), "compiled on another thread"
+
+
+AMBIGUOUS = "start: s\ns: s s | X\nX: /[a-z ]/"
+
+
+def test_rows_whose_masks_are_late_miss_steps_and_change_nothing(
+    tiny: TransformersModel, grammars: Grammars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others go on meanwhile; the late ones say what they would have said."""
+    undisturbed, client, go_on = Client(tiny, grammars=grammars), Client(tiny, grammars=grammars), threading.Event()
+    undisturbed.add(constrained("late", PROMPTS[0], n=2))
+    undisturbed.run()
+    fill = grammars._fill
+
+    def fill_late(constraints: Sequence[Constraint]) -> list[Mask]:
+        assert go_on.wait(30.0)
+        return fill(constraints)
+
+    grammars.compile(GRAMMAR).result()
+    monkeypatch.setattr(grammars, "_fill", fill_late)
+    monkeypatch.setattr("fairlane.worker.engine.runner.PATIENCE_S", 0.0)
+    client.add(constrained("late", PROMPTS[0], n=2))
+    client.add(lease("free", PROMPTS[1], max_tokens=10))
+    steps = 0
+    while "free" not in client.ended:
+        client.step()
+        steps += 1
+
+    assert steps <= 12
+    assert not client.tokens[SeqId("late", 0)]
+    assert alone(tiny, PROMPTS[1], 10) == client.tokens[SeqId("free", 0)]
+    go_on.set()
+    monkeypatch.setattr("fairlane.worker.engine.runner.PATIENCE_S", 30.0)
+    client.run()
+    assert [client.tokens[SeqId("late", n)] for n in (0, 1)] == [undisturbed.tokens[SeqId("late", n)] for n in (0, 1)]
+
+
+def test_a_step_without_grammars_waits_for_no_mask(
+    tiny: TransformersModel, grammars: Grammars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unexpected(*_: object) -> None:
+        raise AssertionError("a step without a grammar did work for grammars")
+
+    client = Client(tiny, grammars=grammars)
+    client.add(lease("free", PROMPTS[1], max_tokens=10))
+    monkeypatch.setattr("fairlane.worker.engine.runner.wait", unexpected)
+    monkeypatch.setattr(Constraint, "allows", unexpected)
+    monkeypatch.setattr(grammars, "_fill", unexpected)
+
+    client.run()
+
+    assert alone(tiny, PROMPTS[1], 10) == client.tokens[SeqId("free", 0)]
+
+
+def test_a_grammar_that_takes_too_long_for_each_token_ends_its_own_job_alone(
+    tiny: TransformersModel, grammars: Grammars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fairlane.worker.engine.grammar.SLOW_MASK_S", -1.0)  # every mask counts
+    monkeypatch.setattr("fairlane.worker.engine.grammar.BUDGET_S", 0.0)
+    monkeypatch.setattr("fairlane.worker.engine.grammar.BUDGET_PER_TOKEN_S", 0.0)
+    client = Client(tiny, grammars=grammars)
+    client.add(constrained("slow", PROMPTS[0], grammar=AMBIGUOUS, n=2))
+    client.add(lease("free", PROMPTS[1], max_tokens=10))
+
+    client.run()
+
+    assert (client.ended["slow"].outcome, client.ended["slow"].error) == (Outcome.FAILED, BROKEN_GRAMMAR)
+    assert alone(tiny, PROMPTS[1], 10) == client.tokens[SeqId("free", 0)]
 
 
 def test_biases_move_single_tokens(tiny: TransformersModel) -> None:
