@@ -13,6 +13,7 @@ import pytest
 import redis.asyncio
 
 from fairlane.gateway.batches.storage import Drafts, FolderStorage
+from fairlane.gateway.config import LedgerSection
 from fairlane.gateway.ledger.exporter import LedgerExporter
 from fairlane.quotas import keyspace
 from fairlane.quotas.ledger import Ledger, LedgerExports, RollUp
@@ -20,6 +21,7 @@ from fairlane.quotas.limits import Limits
 from fairlane.quotas.redis_store import RedisQuotaStore
 from fairlane.quotas.tenants import TenantStore
 from fairlane.store.election import Election
+from tests.support.gateway.served import ASKED, CHAT, serving, settings, until
 from tests.support.quotas.house import CLOCK_LUA, START_MS, RedisHouse, ask, charge
 
 pytestmark = pytest.mark.anyio
@@ -269,3 +271,15 @@ async def test_a_ledger_keeps_so_many_bytes(store: redis.asyncio.Redis) -> None:
     assert used is not None
     assert 15_000 < used < 40_000
     assert 0 < await store.xlen(ledger) < 400
+
+
+async def test_a_gateway_exports_as_its_settings_say(valkey_url: str, tmp_path: Path) -> None:
+    ledger = LedgerSection(export_url=tmp_path.as_uri(), export_every_s=1.0)
+    async with serving(settings(valkey_url, section={"ledger": ledger})) as served:
+        await served.tenant()
+        assert (await served.post(CHAT, ASKED)).status_code == 200
+        await until(lambda: b"fairlane_gateway_ledger_exported_total 1.0" in served.resources.telemetry.exposition())
+
+        [line] = Export(served.store, tmp_path).lines()
+
+    assert (line["tenant"], line["outcome"]) == ("acme", "finished")
