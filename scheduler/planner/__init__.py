@@ -1,7 +1,7 @@
 """What one worker runs in each step: `planner.py` first, with `plan(now)`, `apply(result)` and what comes between them.
 
     sequence.py, sequence_group.py   one choice's states and moves; a job with its choices and deadlines
-    sequence_index.py                every sequence, filed by what it could do next
+    sequence_index.py, lane_index.py every sequence, filed by what it could do next; one lane's tenants and waiting work
     ordering.py                      fairness between tenants, urgency, and when a first token is due
     priority.py                      the one order of all that could run
     step_budget.py                   rows, tokens and time that a step may hold

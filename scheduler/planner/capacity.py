@@ -9,8 +9,10 @@ from itertools import chain
 from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.kv.blocks import BlockPool
 from fairlane.scheduler.planner.kv.lane_floors import own_blocks
+from fairlane.scheduler.planner.lane_index import LaneIndex
+from fairlane.scheduler.planner.priority import CROWD
 from fairlane.scheduler.planner.sequence import Sequence, State
-from fairlane.scheduler.planner.sequence_index import LaneIndex, SequenceIndex
+from fairlane.scheduler.planner.sequence_index import SequenceIndex
 from fairlane.scheduler.planner.steps import Capacity, Yielding
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
 
@@ -118,10 +120,11 @@ def _yielding(lane: LaneIndex, rows: int, kv_tokens: int) -> Yielding:
     if len(lesser.intersection(lane.waiting)) >= MOST_NEWCOMERS:
         lesser = set()
     newcomers = [tenant for tenant in lane.waiting if tenant not in lane.begun]
+    crowded = len(lane.begun) >= CROWD * rows
     return Yielding(
         begun=tuple(tenant for tenant in lane.begun if tenant not in lesser),
         waiting=tuple(lane.waiting),
-        jobs=max(0, MOST_NEWCOMERS - len(newcomers)),
+        jobs=0 if crowded else max(0, MOST_NEWCOMERS - len(newcomers)),
         sequences=max(0, rows - len(promised)),
         kv_tokens=max(0, kv_tokens - sum([seq.length + 1 for seq in promised])),
     )

@@ -19,8 +19,8 @@ from fairlane.scheduler.planner.ordering import DECODE_WEIGHT
 from fairlane.scheduler.planner.sequence import Kind, Sequence
 from fairlane.scheduler.planner.sequence_group import Expiries
 from fairlane.scheduler.planner.sequence_index import SequenceIndex
-from fairlane.scheduler.planner.step_budget import Price, least_slack_ms, pace_time_ms
-from fairlane.scheduler.planner.step_builder import decode_row
+from fairlane.scheduler.planner.step_budget import Price, pace_time_ms, pressure
+from fairlane.scheduler.planner.step_builder import decode_rows
 from fairlane.scheduler.planner.steps import StepFeatures, StepPlan
 
 ROUNDING = 1.0 - 1e-9
@@ -109,7 +109,7 @@ class Coast:
         """The step that is under way, once it has landed, as the plan of this number; an empty one where none is."""
         if not self.under_way:
             return StepPlan(number=number)
-        rows = tuple([decode_row(seq) for seq in self.sequences])
+        rows = tuple(decode_rows(self.sequences))
         return StepPlan(
             number=number, rows=rows, features=self._features, predicted_ms=self._costs.step_ms(self._features)
         )
@@ -129,7 +129,7 @@ class Coast:
             return True
         for seq in self._pressing:
             self._tell(seq)
-        slack_ms = least_slack_ms(self._pressing, now_ms)
+        slack_ms = pressure(self._pressing, now_ms)[1]
         return rows_ms <= ROUNDING * pace_time_ms(self._pace_ms, slack_ms, base_ms, self._costs)
 
     def _grow(self, full: Items[Sequence]) -> None:

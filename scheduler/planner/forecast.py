@@ -146,6 +146,10 @@ class Forecast:
         self._builder, self._pool, self._lengths = builder, pool, lengths
         self._known: dict[Group, list[Outlook]] = {}
         """What stands at a level or above, the longest remaining first."""
+        self._growing: dict[Group, int] = {}
+        """How many of these will need another block."""
+        self._refused: dict[Group, tuple[int, int]] = {}
+        """Remaining and held tokens that were not admitted at a level: what has no less of either is not."""
         self._started: list[tuple[Group, Outlook]] = []
         """What began in this step."""
         self._as_of = -1
@@ -156,15 +160,21 @@ class Forecast:
         room = (self._pool.blocks + self._pool.host_slots) * size
         if most + size * (1 + len(self._index.begun)) <= room:
             return True
-        running = self._running(ranked.rank.level)
-        one = self._outlook(ranked.seq)
+        level = ranked.rank.level
+        running, one = self._running(level), self._outlook(ranked.seq)
+        refused = self._refused.get(level)
+        if refused is not None and -one[0] >= refused[0] and one[1] >= refused[1]:
+            return False
         place = bisect_left(running, one)
         peak = peak_tokens((-left, held) for left, held, _ in (*running[:place], one, *running[place:]))
+        if peak > room and (refused is None or (-one[0] <= refused[0] and one[1] <= refused[1])):
+            self._refused[level] = -one[0], one[1]
         return peak <= room
 
     def growing(self, ranked: Ranked) -> int:
         """Sequences ranked no lower that run and will need another block."""
-        return sum(grows for _, _, grows in self._running(ranked.rank.level))
+        self._running(ranked.rank.level)
+        return self._growing[ranked.rank.level]
 
     def add(self, ranked: Ranked) -> None:
         if ranked.rank.phase is Phase.WAITING:
@@ -173,16 +183,18 @@ class Forecast:
             for level, running in self._known.items():
                 if started[0] <= level:
                     insort(running, started[1])
+                    self._growing[level] += started[1][2]
 
     def _running(self, level: Group) -> list[Outlook]:
         if self._as_of != len(self._builder.yielded):
-            self._known, self._as_of = {}, len(self._builder.yielded)
+            self._known, self._refused, self._as_of = {}, {}, len(self._builder.yielded)
         if level not in self._known:
             kinds = self._begun.decodes.items()
             begun = [seq for kind, alike in kinds if self._ranking.group(kind) <= level for seq in alike]
             begun += [seq for seq in self._begun.others if self._ranking.stand(seq).rank.group <= level]
             known = [self._outlook(seq) for seq in begun]
-            self._known[level] = sorted(known + [one for since, one in self._started if since <= level])
+            self._known[level] = known = sorted(known + [one for since, one in self._started if since <= level])
+            self._growing[level] = sum([grows for _, _, grows in known])
         return self._known[level]
 
     def _outlook(self, seq: Sequence) -> Outlook:

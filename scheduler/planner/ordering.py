@@ -29,7 +29,9 @@ less than a quarter as much as another, prompts in progress counted higher (`Lan
 before that one's in the same way, in lanes whose Θ is wide because deadlines press: a stream of its own puts nobody's
 next request behind another's flood or long prompts. Where Θ is a few steps who is behind is served soon
 anyhow, and tenants with few rows and with many would take them from each other without end. The tenant's counter pays
-for it as for all else, so this moves who is first within Θ, and not the bound.
+for it as for all else, so this moves who is first within Θ, and not the bound. Where two tenants have begun for each
+row of a lane, nobody is a newcomer there (`priority.CROWD`). A stream that was stopped for want of a row counts as
+waiting: its tenant's counter bounds how far the others may be ahead. Who has a row keeps it for a turn (`priority`).
 
 What is guaranteed its deadline is served whether its tenant is outside Θ or not, and counts. So while a tenant has
 guaranteed work, it may be ahead by as much more as that comes to; but the queue promises nothing to a tenant that is
@@ -38,14 +40,14 @@ and the work of one request, and what had begun by then. Of all workers' time un
 `promises.MARGIN`, two thirds, is promised. Promises are kept as early as they can be, and what that frees is promised
 anew: a tenant that dates everything may have all of the time for long. Of newcomers this holds: where promised work
 waits in a worker, the first of a tenant that has no token there goes before it, one step of such prompts at once and
-beyond that `sequence_index.NEWCOMER_PART`, a quarter, of what promised prompts compute meanwhile. Those take a quarter
+beyond that `lane_index.NEWCOMER_PART`, a quarter, of what promised prompts compute meanwhile. Those take a quarter
 longer for it at most, which the margin covers; newcomers beyond that, and all else that is not promised, wait until
 the promises are kept or their tenant is promised no more because it is ahead.
 Source: Sheng et al., "Fairness in Serving Large Language Models" (OSDI 2024); the window is that of WF2Q and EEVDF.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from fairlane.scheduler.planner.steps import require
 from fairlane.scheduler.protocol.lanes import Lane
@@ -79,6 +81,11 @@ class Counters:
     def value(self, tenant: str) -> float:
         """Weighted tokens; 0 for a tenant never seen."""
         return self._values.get(tenant, 0.0)
+
+    @property
+    def values(self) -> Mapping[str, float]:
+        """Weighted tokens of each tenant that was seen: a live view."""
+        return self._values
 
     def floor(self, backlogged: Iterable[str]) -> float:
         """The smallest counter of the backlogged; with none of them the largest of all: where a newcomer starts."""

@@ -16,19 +16,19 @@ rows at once: the walk over them would end so. That is what makes a step of hund
 import heapq
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from functools import cached_property
-from itertools import chain, islice
+from itertools import chain, islice, takewhile
 
 from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.forecast import Forecast, Lengths
 from fairlane.scheduler.planner.kv.blocks import BlockPool
 from fairlane.scheduler.planner.kv.host_claims import HostClaims
 from fairlane.scheduler.planner.kv.lane_floors import BlockFloors, needed_blocks
+from fairlane.scheduler.planner.lane_index import WAITING_PER_TENANT, LaneIndex
 from fairlane.scheduler.planner.preemption import Guard, Victim, choose, give_back, lost
-from fairlane.scheduler.planner.priority import IDLE, Group, Phase, Ranked, Ranking
+from fairlane.scheduler.planner.priority import IDLE, Phase, Ranked, Ranking
 from fairlane.scheduler.planner.sequence import Sequence, State
-from fairlane.scheduler.planner.sequence_index import WAITING_PER_TENANT
 from fairlane.scheduler.planner.step_builder import StepBuilder
 from fairlane.scheduler.planner.steps import SeqId, WaitReason
 from fairlane.scheduler.protocol.lanes import LaneName
@@ -52,6 +52,9 @@ class WaitingWork:
         self._ranking, self._index = ranking, ranking.index
         self._refused: Counter[tuple[LaneName, str]] = Counter()
         self._next: dict[tuple[LaneName, str], Iterator[Sequence]] = {}
+        self._shown: set[LaneName] = set()
+        self._viewed: set[tuple[LaneName, str]] = set()
+        """Tenants whose first requests were brought in."""
         self._seen: set[SeqId] = set()
         self._ahead: defaultdict[tuple[LaneName, str], float] = defaultdict(float)
         """Weighted tokens of a tenant's work that was seen: what comes behind it stands as if they were charged, as by
@@ -63,11 +66,10 @@ class WaitingWork:
         tenants = lane.least_served()
         first = [*lane.promoted(now_ms), *lane.guaranteed()]
         each = max(1, WAITING_PER_TENANT // max(1, len(tenants)))
-        for tenant in tenants:
-            place = name, tenant
-            if place not in self._next:
-                self._next[place] = waiting = lane.next_up(tenant, now_ms)
-                first += islice(waiting, each)
+        for tenant in tenants if name not in self._shown else ():
+            self._viewed.add((name, tenant))
+            first += islice(lane.next_up(tenant, now_ms), each) if each > 1 else (lane.next_of(tenant, now_ms),)
+        self._shown.add(name)
         return self._unseen(first)
 
     def behind(self, seq: Sequence, reason: WaitReason | None) -> list[Ranked]:
@@ -77,7 +79,12 @@ class WaitingWork:
             self._refused[place] += 1
             if reason not in (WaitReason.BLOCKS, WaitReason.HEAD) or self._refused[place] > BACKFILL:
                 return []
-        return self._unseen(islice(self._next.get(place, iter(())), 1))
+        if place not in self._viewed:
+            return []
+        if place not in self._next:
+            waiting, seen = self._index.lanes[place[0]].next_up(place[1], self._ranking.now_ms), self._seen
+            self._next[place] = (one for one in waiting if one.id not in seen)
+        return self._unseen(islice(self._next[place], 1))
 
     def _unseen(self, sequences: Iterable[Sequence]) -> list[Ranked]:
         found, seen, all_ahead, stand = [], self._seen, self._ahead, self._ranking.stand
@@ -120,6 +127,12 @@ class Placement:
         """The last that was given its row by itself."""
         self._has_yielded = False
         """One has taken rows or blocks from others of its lane in this step."""
+        self._refused: dict[Hashable, tuple[int, WaitReason]] = {}
+        """Of waiting work that was refused whatever blocks are free, with how many had been placed then: all of its
+        kind is refused so until the next is placed."""
+        self._lacked: dict[Hashable, int] = {}
+        """The fewest blocks that could not be gathered for work of a kind. What can be asked for only becomes less in a
+        walk, down the order, so what lacks as many need not look for them again."""
 
     def fill(self) -> dict[SeqId, WaitReason]:
         """Place all that fits; the reasons of those that were looked at and wait."""
@@ -129,10 +142,8 @@ class Placement:
             self._last_resort = True
             reasons = self._walk()
         for seq in self._passed_over:
-            if seq.is_resident and seq.id in reasons:
+            if seq.stalled_since_ms is None and seq.is_resident and seq.id in reasons:
                 self._builder.set_aside(seq, self._who_has_its_row(reasons[seq.id]))
-        for seq in self._index.idle.values():
-            reasons[seq.id] = WaitReason.PREFIX if seq.awaits_prefix and seq.is_runnable else WaitReason.GRANT
         return reasons
 
     def _fill_floors(self) -> None:
@@ -146,11 +157,13 @@ class Placement:
 
     def _walk(self) -> dict[SeqId, WaitReason]:
         self._head_starts, self._reasons, self._passed_over = None, {}, []
+        self._refused, self._lacked = {}, {}
         not_begun = WaitingWork(self._ranking)
         waiting = [self._ranking.stand(seq) for seq in self._begun.others]
         heapq.heapify(waiting)
         lanes = {name: lane for name, lane in self._index.lanes.items() if lane.waits}
-        for group, decodes in sorted(self._groups().items()):
+        groups, self._yielding = self._ranking.groups()
+        for group, decodes in sorted(groups.items()):
             for name, lane in lanes.items():
                 if self._ranking.first_group(lane) < group:
                     self._show(waiting, not_begun, name)
@@ -164,28 +177,18 @@ class Placement:
         self._reasons.update((one.seq.id, WaitReason.SLOTS) for one in waiting)
         return self._reasons
 
-    def _groups(self) -> dict[Group, dict[LaneName, list[Sequence]]]:
-        """Decodes by where they stand, and by lane: a promoted one stands with those of the lane above."""
-        groups: dict[Group, dict[LaneName, list[Sequence]]] = {}
-        self._yielding.clear()
-        for kind, decodes in self._begun.decodes.items():
-            group, (name, tenant, *_) = self._ranking.group(kind), kind
-            lanes = groups.get(group)
-            if lanes is None:
-                groups[group] = {name: [*decodes]}
-            elif name in lanes:
-                lanes[name] += decodes
-            else:
-                lanes[name] = [*decodes]
-            if group[1] and not self._ranking.is_far_ahead(name, tenant):
-                self._yielding[group[0]] += len(decodes)
-        return groups
-
     def _show(self, waiting: list[Ranked], not_begun: WaitingWork, name: LaneName) -> None:
-        """Let a lane's waiting work into the walk, unless no row is left for it."""
-        if self._builder.rows_left(name) > 0:
-            for ranked in not_begun.heads(name):
-                heapq.heappush(waiting, ranked)
+        """Let a lane's waiting work into the walk, unless no row is left for it: where one has yielded, nothing that is
+        promised waits, and all rows left are of those that yield to one request a step, all of it would be refused."""
+        lane, rows = self._index.lanes[name], self._builder.rows_left(name)
+        if rows <= 0 or (self._has_yielded and self._all_would_take_rows(lane, rows)):
+            return
+        for ranked in not_begun.heads(name):
+            heapq.heappush(waiting, ranked)
+
+    def _all_would_take_rows(self, lane: LaneIndex, rows: int) -> bool:
+        rank = lane.lane.rank
+        return rows <= min(self._yielding[rank], self._yielding[max(0, rank - 1)]) and not lane.guaranteed()
 
     def _run(self, lanes: dict[LaneName, list[Sequence]]) -> None:
         """A group's decodes: a row for each at once where all fit; where only rows are short, for the first of them;
@@ -209,10 +212,21 @@ class Placement:
             self._refuse(ranked.seq, self._place(ranked))
 
     def _consider(self, ranked: Ranked, waiting: list[Ranked], not_begun: WaitingWork) -> None:
-        seq, was_waiting = ranked.seq, ranked.rank.phase is Phase.WAITING
-        reason = self._place(ranked)
+        seq, rank = ranked.seq, ranked.rank
+        if rank.phase is not Phase.WAITING:
+            self._refuse(seq, self._place(ranked))
+            return
+        kind = seq.job.lane, rank.group, len(seq.job.prompt) > 1
+        placed = len(self._builder.running)
+        known = self._refused.get(kind)
+        if known is not None and known[0] == placed:
+            reason: WaitReason | None = known[1]
+        else:
+            reason = self._place(ranked)
+            if reason is WaitReason.SLOTS or reason is WaitReason.TOKENS:
+                self._refused[kind] = placed, reason
         self._refuse(seq, reason)
-        for behind in not_begun.behind(seq, reason) if was_waiting else ():
+        for behind in not_begun.behind(seq, reason):
             heapq.heappush(waiting, behind)
 
     def _refuse(self, seq: Sequence, reason: WaitReason | None) -> None:
@@ -244,6 +258,8 @@ class Placement:
             cause = _for(ranked.seq, "blocks")
             for victim in (*victims, *(lost(seq, self._pool, self._costs) for seq in dropped)):
                 self._builder.preempt(victim, cause)
+            if dropped:
+                self._lacked.clear()  # the host has more room for others
         self._has_yielded |= self._takes_row(ranked) or self._takes_blocks(ranked, victims)
         self._builder.run(ranked.seq)
         self._placed = ranked.seq
@@ -267,9 +283,14 @@ class Placement:
 
     def _away_below(self, ranked: Ranked) -> Iterator[Sequence]:
         """What holds host slots and stands below, the least urgent first."""
-        begun = chain(self._index.begun.values(), self._index.idle.values())
-        away = [self._ranking.stand(seq) for seq in begun if seq.slots]
-        return (one.seq for one in sorted(away, reverse=True) if one.rank > ranked.rank)
+        below = takewhile(lambda one: one.rank > ranked.rank, self._away)
+        return (one.seq for one in below if one.seq.slots)
+
+    @cached_property
+    def _away(self) -> list[Ranked]:
+        """What holds host slots when that is first asked, the least urgent first."""
+        begun = chain(self._index.others.values(), self._index.paused.values())
+        return sorted([self._ranking.stand(seq) for seq in begun if seq.slots], reverse=True)
 
     def _barred(self, seq: Sequence) -> WaitReason | None:
         """Why it cannot run whatever blocks are free."""
@@ -311,6 +332,18 @@ class Placement:
     def _choose(self, short: int, ranked: Ranked) -> list[Victim] | None:
         if short <= 0:
             return []
+        seq, rank = ranked.seq, ranked.rank
+        if self._last_resort:
+            return self._gather(short, ranked)
+        kind = seq.job.lane, rank.group, rank.phase, seq.is_resident, self._floors.binds_all(seq)
+        if short >= self._lacked.get(kind, math.inf):
+            return None
+        victims = self._gather(short, ranked)
+        if victims is None:
+            self._lacked[kind] = short
+        return victims
+
+    def _gather(self, short: int, ranked: Ranked) -> list[Victim] | None:
         guard = Guard(self._leader, self._last_resort)
         holders = [one for one in self._holders if self._may_ask(ranked, one)]
         return choose(short, ranked, holders, self._pool, self._costs, guard, self._claims)
@@ -363,7 +396,7 @@ class Placement:
     @cached_property
     def _holders(self) -> list[Ranked]:
         """All that holds blocks as the step begins, and so may yield them."""
-        begun = chain(self._index.begun.values(), self._index.idle.values())
+        begun = chain(self._index.begun.values(), self._index.paused.values())
         return [self._ranking.stand(seq) for seq in begun if seq.table]
 
     @cached_property

@@ -5,6 +5,7 @@ monotonic clock. The same calls with the same times give the same plans. `look_a
 one runs, for the runner to make ready; the plan that follows need not agree with it.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from fairlane.scheduler.planner import capacity
@@ -110,7 +111,7 @@ class Planner:
         costs.expect_blocks_of(bytes_per_block)
         self._ample = ample_budget(lanes, max_sequences, max_step_tokens)
         self._index = SequenceIndex(lanes, window=window)
-        self._claims = HostClaims(self._pool, self._index.idle)
+        self._claims = HostClaims(self._pool, self._index.paused)
         self._census = capacity.Census(self._index)
         self._lengths = Lengths()
         self._groups: dict[str, SequenceGroup] = {}
@@ -189,15 +190,19 @@ class Planner:
         self._pauses.begin(now_ms)
         for group, reason in self._expiries.passed(now_ms):
             self._ended.append(self._close(group, Outcome.EXPIRED, reason))
-        reasons: dict[SeqId, WaitReason] = {}
+        reasons, waits = dict[SeqId, WaitReason](), Counter[str]()
         builder = StepBuilder(self._ample, self._pool, self._prefixes, self._index, now_ms)
         if self._forced or not builder.run_all():
             builder, reasons = self._weigh_up(now_ms)
+            waits = Counter[str](reasons.values())
+            waits.update(self._index.idle_counts)
+            reasons |= self._index.turned_idle
+            self._index.turned_idle.clear()
         if reasons or not self._waits.is_empty:
             self._waits.note(reasons, builder.running, now_ms)
         builder.copy_ahead(self._copies_ahead)
         events = [event for event in self._paused if event.job_id in self._groups]
-        self._plan, self._paused = builder.finish(self._plan.number + 1, events, self._costs, reasons), []
+        self._plan, self._paused = builder.finish(self._plan.number + 1, events, self._costs, waits), []
         self._in_flight = builder.running
         if self._plan.is_empty:
             self._pool.slots.settle()  # no copy of it is under way
@@ -221,7 +226,7 @@ class Planner:
             begun = survey(self._index, now_ms)
         for seq in self._claims.beyond_share():
             builder.preempt(lost(seq, self._pool, self._costs))
-        ranking = Ranking(self._index, begun, self._costs, now_ms)
+        ranking = Ranking(self._index, begun, self._costs, now_ms, self._max_sequences)
         placement = Placement(ranking, builder, self._pool, self._costs, self._lengths, self._claims)
         return builder, placement.fill()
 

@@ -1,19 +1,38 @@
-"""The one order of everything that a worker could run: running, resumable and waiting work together."""
+"""The one order of everything that a worker could run: running, resumable and waiting work together.
 
+Whose decode has a row keeps it for a turn: until its tenant is ahead of those without one by what a turn serves. A
+change of rows stops one stream and resumes another, which both gateways and readers notice; by counters alone tenants
+that are served alike would change rows in every step. A turn is as long as the lane's target between two tokens, so two
+streams that share a row wait about that long for each other. Θ and what follows from it are not affected: turns order
+only what is inside the window, or what is outside.
+"""
+
+import heapq
 import math
+from collections import Counter
+from collections.abc import Mapping
 from enum import IntEnum
+from functools import cached_property
 from typing import NamedTuple
 
 from fairlane.scheduler.planner.costs import CostModel
-from fairlane.scheduler.planner.ordering import prospects
+from fairlane.scheduler.planner.lane_index import LITTLE, LaneIndex
+from fairlane.scheduler.planner.ordering import DECODE_WEIGHT, prospects
 from fairlane.scheduler.planner.sequence import Kind, Sequence, State
-from fairlane.scheduler.planner.sequence_index import LITTLE, LaneIndex, SequenceIndex
+from fairlane.scheduler.planner.sequence_index import SequenceIndex
 from fairlane.scheduler.planner.step_budget import Survey
-from fairlane.scheduler.planner.steps import SeqId
-from fairlane.scheduler.protocol.lanes import LaneName
+from fairlane.scheduler.protocol.lanes import Lane, LaneName
 
 IDLE = 1_000
 """Lane rank of work that cannot run: at its grant, it ranks below every lane."""
+CROWD = 2
+"""Tenants of a lane that have begun, for each of the rows it can have, from which on nobody is a newcomer: more streams
+that take turns would each have less than half its pace, and their KV would go to the host and back."""
+LEAST_TURN, MOST_TURN = 8.0, 0.5
+"""A turn serves at least so many tokens, and at most this part of Θ."""
+FAR = 1e15
+"""Urgency of a newcomer's request whose deadline is far off, and above that by how long it is: in powers of LITTLE, the
+shorter come first."""
 AHEAD = -1
 """The class of a newcomer that goes before what is guaranteed."""
 
@@ -41,7 +60,7 @@ Group = tuple[int, bool, int]
 
 class Rank(NamedTuple):
     """Lower is more urgent. Of work that has begun nothing here changes with time alone, nor within a step: two running
-    sequences trade places only after service was charged; so preemption among them cannot go in circles."""
+    sequences trade places only after service was charged, so preemption among them cannot go in circles."""
 
     lane: int
     outside_window: bool
@@ -52,9 +71,10 @@ class Rank(NamedTuple):
     (`LaneIndex.computed`); it takes blocks and rows as best effort does."""
     phase: Phase
     urgency: float
-    """Of waiting work how near its deadline is, the shorter the nearer; of begun work none."""
+    """Of waiting work how near its deadline is, the shorter the nearer; of prompts in progress the tokens that are
+    left, so that one is done before the next; of all else nothing."""
     counter: float
-    """Weighted tokens that its tenant has had."""
+    """Weighted tokens that its tenant has had; a turn less for a decode that has its row."""
     due_ms: float
     """When its first token is or was due."""
     job_id: str
@@ -78,53 +98,155 @@ class Ranked(NamedTuple):
     seq: Sequence
 
 
-class Ranking:
-    """The order at one moment."""
+class LaneOrder:
+    """Where the tenants of one lane stand at one moment. What a tenant holds is as it was when first asked for: an
+    order that moved within a step would be none."""
 
-    def __init__(self, index: SequenceIndex, begun: Survey, costs: CostModel, now_ms: float) -> None:
+    def __init__(self, lane: LaneIndex, window: float, turn: float, *, crowded: bool) -> None:
+        """`turn`: weighted tokens of a turn; `crowded`: nobody is a newcomer."""
+        self.window, self.long_wait_ms = window, lane.lane.long_wait_ms
+        self.turn = min(turn, MOST_TURN * window)
+        self.served = lane.counters.values
+        self.least = lane.least_counter()
+        self.ends = self.least + window
+        """Counters up to which a tenant is inside the window."""
+        self.far = self.ends + window
+        """The same of twice the window."""
+        self.little = lane.little()
+        self.admits_newcomers = lane.admits_newcomers
+        newcomers = [] if crowded else lane.newcomers(self.little)
+        self._opens = lane.least_unanswered() - window
+        """Counters from which on a tenant with a token is outside for the sake of prompts in progress."""
+        self.newcomer = min([counter for counter, held in newcomers if not held], default=math.inf)
+        """The counter of the least served that holds nothing."""
+        self._begins = self.newcomer - window
+        """Counters from which on a tenant that holds anything is outside for the sake of that one."""
+        self._small = [(counter - window, LITTLE * held) for counter, held in newcomers if held]
+        """The same of one that holds so much, beside who holds more."""
+        self._index = lane
+        self._known: dict[str, tuple[int, bool]] = {}
+
+    def decodes_outside(self, tenant: str, counter: float) -> bool:
+        """Whether a tenant's decodes are outside: as `is_outside`, in less time, since they have tokens."""
+        if counter > self.ends or counter >= self._opens or counter >= self._begins:
+            return True
+        return bool(self._small) and self._exceeds(counter, self.progress(tenant)[0])
+
+    def is_outside(self, seq: Sequence, counter: float) -> bool:
+        """Of begun work: its tenant had more than Θ above the least served that waits; or, beside a tenant that is
+        ahead by no more than Θ: holds more than LITTLE times as much, and the other waits; or has tokens, and the
+        other has none yet.
+
+        A prompt that has begun goes on before those of tenants that have no token either, unless one is shorter than
+        what is left of it: else all would begin, one in each step, and none come to its end."""
+        if counter > self.ends:
+            return True
+        held, has_token = self.progress(seq.job.tenant)
+        if has_token and counter >= self._opens:
+            return True
+        return self._exceeds(counter, held) and (has_token or seq.pending > self._shortest)
+
+    def begins_outside(self, counter: float, held: int, has_token: bool) -> bool:
+        """The same of what a tenant begins that holds something already: who holds little may begin beside others'
+        prompts in progress."""
+        return (has_token and held > self.little and counter >= self._opens) or self._exceeds(counter, held)
+
+    def progress(self, tenant: str) -> tuple[int, bool]:
+        """What a tenant holds, and whether any of it has a token."""
+        known = self._known.get(tenant)
+        if known is None:
+            index = self._index
+            known = (index.held(tenant), index.has_token(tenant)) if tenant in index.begun else (0, False)
+            self._known[tenant] = known
+        return known
+
+    def _exceeds(self, counter: float, held: int) -> bool:
+        return counter >= self._begins or any(counter >= reach and held > most for reach, most in self._small)
+
+    @cached_property
+    def _shortest(self) -> int:
+        return self._index.shortest_newcomer(self.little)
+
+
+class Ranking:
+    """The order at one moment, in a step of at most so many rows."""
+
+    def __init__(self, index: SequenceIndex, begun: Survey, costs: CostModel, now_ms: float, rows: int) -> None:
         self.index = index
         self.begun = begun
         self.now_ms = now_ms
-        self._lanes = index.lanes
         self._token_ms, self._pair_ms = costs.prefill_ms()
-        self._step_ms = costs.step_weights()[0]
-        idle = {seq.job.lane for seq in index.idle.values()}
-        lanes = {name: lane for name, lane in index.lanes.items() if lane.waits or lane.begun or name in idle}
-        self._least = {name: lane.least_counter() for name, lane in lanes.items()}
-        self._window = {
-            name: max(1.0, lane.lane.window(lane.counters.window, self._token_ms if costs.has_learnt else 0.0))
-            for name, lane in lanes.items()
-        }
-        self._ends = {name: self._least[name] + self._window[name] for name in lanes}
-        """Counters up to which a tenant is inside the window."""
+        self._step_ms, row_ms, *_ = costs.step_weights()
+        token_ms = max(1e-3, self._step_ms + row_ms * min(rows, sum(begun.claims.values())))
+        lanes = {name: one.lane for name, one in index.lanes.items()}
+        self._lanes: dict[LaneName, LaneOrder] = {}
+        for name, one in index.lanes.items():
+            lane = one.lane
+            window = lane.window(one.counters.window, self._token_ms if costs.has_learnt else 0.0)
+            turn = DECODE_WEIGHT * max(LEAST_TURN, lane.tpot_on(costs.single_stream_ms) / token_ms)
+            crowded = len(one.begun) >= CROWD * lane_rows(lane, lanes, begun, rows)
+            self._lanes[name] = LaneOrder(one, max(1.0, window), turn, crowded=crowded)
         self._lane_ranks = (
-            {name: lane.lane.rank for name, lane in index.lanes.items()},
-            {name: max(0, lane.lane.rank - 1) for name, lane in index.lanes.items()},
+            {name: lane.rank for name, lane in lanes.items()},
+            {name: max(0, lane.rank - 1) for name, lane in lanes.items()},
         )
         """Of what has not waited long, and of what has."""
-        self._known: dict[tuple[LaneName, str], tuple[int, bool]] = {}
-        self._little = {name: lane.little() for name, lane in lanes.items()}
-        self._newcomers = {name: lane.newcomers(self._little[name]) for name, lane in lanes.items()}
-        self._unanswered = {name: lane.least_unanswered() for name, lane in lanes.items()}
-        self._admits_newcomers = {name for name, lane in lanes.items() if lane.admits_newcomers}
 
     def stand(self, seq: Sequence, ahead: float = 0.0) -> Ranked:
         """Where a sequence stands, after its tenant was charged as much as is `ahead` of it in this very step."""
-        job = seq.job
-        name, tenant = job.lane, job.tenant
-        counter = self._lanes[name].counters.value(tenant) + ahead
         if seq.is_new:
-            phase = Phase.WAITING
-            service_class, urgency = self._prospects(seq, counter - self._least[name])
-        else:
-            phase, service_class, urgency = PHASES[seq.state], int(not seq.is_promised), 0.0
-        if service_class > 0 and ahead == 0.0 and self._goes_ahead(seq):
-            service_class = AHEAD
+            return self._stand_waiting(seq, ahead)
+        job, promised = seq.job, seq.is_promised
+        lane = self._lanes[job.lane]
+        counter = place = lane.served.get(job.tenant, 0.0) + ahead
+        phase, service_class, urgency = PHASES[seq.state], int(not promised), 0.0
+        if phase is Phase.PREFILL and not promised:
+            urgency = float(seq.pending)
+        elif phase is Phase.DECODE and seq.stalled_since_ms is None:
+            place = counter - lane.turn / job.weight
+        if lane.admits_newcomers and not promised and ahead == 0.0:
+            service_class = 1 if lane.progress(job.tenant)[1] or seq.output else AHEAD
         rank = Rank(
-            self.lane_rank(seq),
-            not seq.is_promised and self._is_outside(name, tenant, counter, begins=seq.is_new),
+            self._lane_ranks[self.now_ms >= seq.promoted_ms][job.lane] if seq.is_runnable else IDLE,
+            not promised and lane.is_outside(seq, counter),
             service_class,
             phase,
+            urgency,
+            place,
+            seq.first_due_ms,
+            job.job_id,
+            seq.id.choice,
+        )
+        return Ranked(rank, seq)
+
+    def _stand_waiting(self, seq: Sequence, ahead: float) -> Ranked:
+        job = seq.job
+        name, tenant, guaranteed, tokens = job.lane, job.tenant, job.guaranteed, len(job.prompt)
+        lane = self._lanes[name]
+        counter = lane.served.get(tenant, 0.0) + ahead
+        held, has_token = lane.progress(tenant)
+        service_ms = 2.0 * self._step_ms + tokens * (self._token_ms + self._pair_ms * tokens)
+        relegated, urgency = prospects(
+            seq.first_due_ms - self.now_ms - service_ms,
+            service_ms,
+            0.0 if guaranteed or counter <= lane.least else (counter - lane.least) * self._token_ms,
+            self.now_ms - seq.arrived_ms,
+            lane.long_wait_ms,
+            guaranteed=guaranteed,
+        )
+        service_class = 0 if guaranteed else 2 if relegated else 1
+        if service_class == 1 and urgency == math.inf and not held and ahead == 0.0:
+            urgency = FAR + tokens.bit_length() // 2
+        if lane.admits_newcomers and not (guaranteed or held) and ahead == 0.0 and counter <= lane.newcomer < math.inf:
+            service_class = AHEAD  # before promised work: the least served of the tenants of which nothing has begun
+        outside = not guaranteed and (
+            counter > lane.ends or (held > 0 and lane.begins_outside(counter, held, has_token))
+        )
+        rank = Rank(
+            self._lane_ranks[self.now_ms >= seq.promoted_ms][name],
+            outside,
+            service_class,
+            Phase.WAITING,
             urgency,
             counter,
             seq.first_due_ms,
@@ -134,19 +256,49 @@ class Ranking:
         return Ranked(rank, seq)
 
     def first_decodes(self, decodes: list[Sequence], count: int) -> list[Sequence]:
-        """The most urgent of decodes of one group and lane: as their ranks say, without making them."""
-        counters = self._lanes[decodes[0].job.lane].counters
+        """The most urgent of decodes of one group and lane, in no order: as their ranks say, without making them. Few
+        of them are left over, as a rule."""
+        lane = self._lanes[decodes[0].job.lane]
+        served, turn = lane.served, lane.turn
+        places = [
+            (
+                served.get(seq.job.tenant, 0.0) - (turn / seq.job.weight if seq.stalled_since_ms is None else 0.0),
+                seq.first_due_ms,
+                seq.id,
+            )
+            for seq in decodes
+        ]
+        left_over = {place[2] for place in heapq.nlargest(len(decodes) - count, places)}
+        return [seq for seq in decodes if seq.id not in left_over]
 
-        def place(seq: Sequence) -> tuple[float, float, SeqId]:
-            return counters.value(seq.job.tenant), seq.first_due_ms, seq.id
-
-        return sorted(decodes, key=place)[:count]
+    def groups(self) -> tuple[dict[Group, dict[LaneName, list[Sequence]]], Counter[int]]:
+        """Decodes by where they stand, and by lane: a promoted one stands with those of the lane above. And by lane
+        rank those outside the window whose tenants had no more than 2 Θ above the least served that waits."""
+        found: dict[tuple[LaneName, bool, bool, bool], list[Sequence]] = {}
+        near: Counter[int] = Counter()
+        lanes, ranks = self._lanes, self._lane_ranks
+        for (name, tenant, promised, promoted), decodes in self.begun.decodes.items():
+            lane = lanes[name]
+            counter = lane.served.get(tenant, 0.0)
+            outside = not promised and lane.decodes_outside(tenant, counter)
+            place = name, outside, promised, promoted
+            if place in found:
+                found[place] += decodes
+            else:
+                found[place] = [*decodes]
+            if outside and counter <= lane.far:
+                near[ranks[promoted][name]] += len(decodes)
+        groups: dict[Group, dict[LaneName, list[Sequence]]] = {}
+        for (name, outside, promised, promoted), alike in found.items():
+            group = ranks[promoted][name], outside, 0 if promised else 1
+            groups.setdefault(group, {}).setdefault(name, []).extend(alike)
+        return groups, near
 
     def group(self, kind: Kind) -> Group:
-        """Where work of this kind stands."""
+        """Where decodes of this kind stand."""
         name, tenant, promised, promoted = kind
-        counter = self._lanes[name].counters.value(tenant)
-        outside = not promised and self._is_outside(name, tenant, counter)
+        lane = self._lanes[name]
+        outside = not promised and lane.decodes_outside(tenant, lane.served.get(tenant, 0.0))
         return self._lane_ranks[promoted][name], outside, 0 if promised else 1
 
     def first_group(self, lane: LaneIndex) -> Group:
@@ -156,54 +308,11 @@ class Ranking:
 
     def is_far_ahead(self, name: LaneName, tenant: str) -> bool:
         """It had more than 2 Θ above the least served that waits."""
-        return self._lanes[name].counters.value(tenant) > self._ends[name] + self._window[name]
+        lane = self._lanes[name]
+        return lane.served.get(tenant, 0.0) > lane.far
 
-    def lane_rank(self, seq: Sequence) -> int:
-        """Its lane's rank, one higher once it has waited long; IDLE where it cannot run."""
-        if not seq.is_runnable:
-            return IDLE
-        lane = self._lanes[seq.job.lane].lane
-        return self._lane_ranks[self.now_ms >= seq.promoted_ms][lane.name]
 
-    def _is_outside(self, name: LaneName, tenant: str, counter: float, *, begins: bool = False) -> bool:
-        """Had more than Θ above the least served that waits; or, beside a tenant that is ahead by no more than Θ: more
-        than LITTLE times as much of it has begun, and the other waits; or it has tokens, and the other has none yet,
-        unless what it begins is of a tenant that holds little."""
-        if counter > self._ends[name]:
-            return True
-        held, has_token = self._progress(name, tenant)
-        reach = counter + self._window[name]
-        if has_token and reach >= self._unanswered[name] and not (begins and held <= self._little[name]):
-            return True
-        return any(reach >= newcomer and held > LITTLE * little for newcomer, little in self._newcomers[name])
-
-    def _goes_ahead(self, seq: Sequence) -> bool:
-        """Before promised work that waits: what may bring a tenant its first token, of the tenants of which nothing has
-        begun the least served."""
-        name, tenant = seq.job.lane, seq.job.tenant
-        if name not in self._admits_newcomers:
-            return False
-        begun, has_token = self._progress(name, tenant)
-        if has_token or not seq.is_new:
-            return not (has_token or seq.output)
-        least = min([counter for counter, little in self._newcomers[name] if not little], default=-math.inf)
-        return not begun and self._lanes[name].counters.value(tenant) <= least
-
-    def _progress(self, name: LaneName, tenant: str) -> tuple[int, bool]:
-        """What a tenant held, and whether any of it had a token, when first asked in the step. Kept: an order that
-        moved amid a step would be none."""
-        known = self._known.get((name, tenant))
-        if known is None:
-            lane = self._lanes[name]
-            known = self._known[name, tenant] = lane.held(tenant), lane.has_token(tenant)
-        return known
-
-    def _prospects(self, seq: Sequence, lead: float) -> tuple[int, float]:
-        """Class and urgency of waiting work. Who was guaranteed its deadline is never relegated, nor held back."""
-        tokens, guaranteed = seq.length, seq.job.guaranteed
-        service_ms = 2.0 * self._step_ms + tokens * (self._token_ms + self._pair_ms * tokens)
-        slack_ms = seq.first_due_ms - self.now_ms - service_ms
-        lead_ms = 0.0 if guaranteed else max(0.0, lead * self._token_ms)
-        waited_ms, long_wait_ms = self.now_ms - seq.arrived_ms, self._lanes[seq.job.lane].lane.long_wait_ms
-        relegated, urgency = prospects(slack_ms, service_ms, lead_ms, waited_ms, long_wait_ms, guaranteed=guaranteed)
-        return (0 if guaranteed else 2 if relegated else 1), urgency
+def lane_rows(lane: Lane, lanes: Mapping[LaneName, Lane], begun: Survey, rows: int) -> int:
+    """Of so many rows those that a lane can have: what the lanes above do not claim, and its share floor at least."""
+    above = sum([begun.claims[name] for name, other in lanes.items() if other.rank < lane.rank])
+    return max(rows - above, math.ceil(lane.share_floor * (rows - 1)))

@@ -36,6 +36,7 @@ class Survey(NamedTuple):
     decodes: dict[Kind, tuple[Sequence, ...]]
     others: list[Sequence]
     """Prefills in progress, and what is to be resumed."""
+    decoding: Counter[LaneName]
     claims: Counter[LaneName]
     """Rows that a lane could use: for the sequences whose KV is on the device, and for one that waits."""
     pace_ms: float
@@ -56,40 +57,43 @@ def survey(index: SequenceIndex, now_ms: float) -> Survey:
     for seq in others:
         claims[seq.job.lane] += seq.is_resident
     urgent = [seq for kind, alike in decodes.items() if kind[0] is first for seq in alike]
+    pace_ms, slack_ms, patience_ms = pressure(urgent, now_ms)
     return Survey(
         decodes=decodes,
         others=others,
+        decoding=counts,
         claims=claims,
-        pace_ms=min([seq.job.tpot_ms for seq in urgent], default=math.inf),
-        slack_ms=least_slack_ms(urgent, now_ms),
-        patience_ms=min([_patience_ms(seq, now_ms) for seq in urgent], default=math.inf),
+        pace_ms=pace_ms,
+        slack_ms=slack_ms,
+        patience_ms=patience_ms,
         first_waits=index.lanes[first].waits or any(seq.job.lane is first for seq in others),
     )
 
 
-def least_slack_ms(decodes: Iterable[Sequence], now_ms: float) -> float:
-    """The least time that one of these decodes of the first lane can wait for its next token."""
-    return min([_slack_ms(seq, now_ms) for seq in decodes], default=math.inf)
+def pressure(decodes: Iterable[Sequence], now_ms: float) -> tuple[float, float, float]:
+    """Of decodes of the first lane the tightest pace; the least time that one can wait for its next token; and the
+    least that one can wait for the sake of its own lane's prompts. One loop without calls: each step asks of hundreds.
 
-
-def _slack_ms(seq: Sequence, now_ms: float) -> float:
-    """How long a decode's next token may take for the sake of lower lanes. Each is to come at its pace, counted from
-    the stream's own first token: who reads it sees the pace that the lane promises. A little is kept for what comes
-    unforeseen; nobody is asked for less than half a pace. A stream behind its pace catches up."""
-    tpot_ms, first_ms, first_due_ms = seq.job.tpot_ms, seq.first_token_ms, seq.first_due_ms
-    began_ms = first_due_ms if first_ms is None else min(first_ms, first_due_ms)  # None: it came from elsewhere
-    slack_ms = began_ms + len(seq.output) * tpot_ms - now_ms
-    return _asked_for(slack_ms, KEPT_BACK, tpot_ms)
-
-
-def _patience_ms(seq: Sequence, now_ms: float) -> float:
-    """How long it may take for the sake of its own lane's prompts: until it is due, less the time of one more token."""
-    tpot_ms = seq.job.tpot_ms
-    return _asked_for(seq.first_due_ms + len(seq.output) * tpot_ms - now_ms, 1.0, tpot_ms)
-
-
-def _asked_for(slack_ms: float, kept_back: float, tpot_ms: float) -> float:
-    return CATCHING_UP * tpot_ms if slack_ms < 0.0 else max(slack_ms - kept_back * tpot_ms, LEAST_PACE * tpot_ms)
+    Each token is to come at its pace, counted from the stream's own first token: its reader sees the pace that the lane
+    promises. A little is kept for what comes unforeseen; a stream behind its pace catches up; nobody is asked for less
+    than half a pace. Prompts of its own lane may use all the time until a token is due, less that of one more.
+    """
+    pace_ms = least_slack_ms = least_patience_ms = math.inf
+    for seq in decodes:
+        tpot_ms, first_ms, due_ms = seq.job.tpot_ms, seq.first_token_ms, seq.first_due_ms
+        patience_ms = due_ms + len(seq.output) * tpot_ms - now_ms
+        slack_ms = patience_ms
+        if first_ms is not None and first_ms < due_ms:  # None: it came from elsewhere
+            slack_ms -= due_ms - first_ms
+        least_ms, late_ms = LEAST_PACE * tpot_ms, CATCHING_UP * tpot_ms
+        slack_ms = late_ms if slack_ms < 0.0 else slack_ms - KEPT_BACK * tpot_ms
+        patience_ms = late_ms if patience_ms < 0.0 else patience_ms - tpot_ms
+        slack_ms = least_ms if slack_ms < least_ms else slack_ms
+        patience_ms = least_ms if patience_ms < least_ms else patience_ms
+        pace_ms = tpot_ms if tpot_ms < pace_ms else pace_ms
+        least_slack_ms = slack_ms if slack_ms < least_slack_ms else least_slack_ms
+        least_patience_ms = patience_ms if patience_ms < least_patience_ms else least_patience_ms
+    return pace_ms, least_slack_ms, least_patience_ms
 
 
 class Price(NamedTuple):
@@ -227,7 +231,7 @@ def _trickle(begun: Survey, lanes: Mapping[LaneName, Lane], max_tokens: int, pre
 
 def _has_prompts(begun: Survey, name: LaneName) -> bool:
     """A lane has more to do than decodes."""
-    return begun.claims[name] > sum([len(alike) for kind, alike in begun.decodes.items() if kind[0] is name])
+    return begun.claims[name] > begun.decoding[name]
 
 
 def pace_time_ms(pace_ms: float, slack_ms: float, base_ms: float, costs: CostModel) -> float:

@@ -33,7 +33,7 @@ class WaitLog:
     def note(self, reasons: Mapping[SeqId, WaitReason], running: Collection[SeqId], now_ms: float) -> None:
         """One step: who waits in it and why, and who has a part in it."""
         waits, self._now_ms = self._waits, now_ms
-        for seq in [seq for seq in waits if seq in running] if waits else ():
+        for seq in [seq for seq in running if seq in waits] if waits else ():
             self._end(seq, waits.pop(seq))
         for seq, reason in reasons.items():
             known = waits.get(seq)

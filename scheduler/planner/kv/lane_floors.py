@@ -100,6 +100,10 @@ class BlockFloors:
             for seq in sequences:
                 self._lacking[seq.job.lane] = max(0, self._lacking.get(seq.job.lane, 0) - self._kept.get(seq.id, 0))
 
+    def binds_all(self, seq: Sequence) -> bool:
+        """This sequence has to heed every floor."""
+        return all(self._binds(seq, name) for name in self._own)
+
     def _binds(self, seq: Sequence, name: LaneName) -> bool:
         """This sequence has to heed the floor of this lane."""
         return not seq.is_promised and self._pool.blocks_for(seq.length) <= self._pool.blocks - self._own.get(name, 0)
@@ -117,7 +121,7 @@ class BlockFloors:
         lane, pool, left, lacking = self._index.lanes[name], self._pool, own, 0
         decodes = chain.from_iterable(alike for kind, alike in self._begun.decodes.items() if kind[0] is name)
         begun = [*decodes, *(seq for seq in self._begun.others if seq.job.lane is name)]
-        not_begun = [next(lane.next_up(tenant, self._ranking.now_ms)) for tenant in lane.least_served()]
+        not_begun = [lane.next_of(tenant, self._ranking.now_ms) for tenant in lane.least_served()]
         for _, seq in sorted(map(self._ranking.stand, [*begun, *not_begun])):
             needed = needed_blocks(seq, pool)
             if len(seq.table) + needed <= left:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from fairlane.scheduler.planner.costs import CostModel
-from fairlane.scheduler.planner.sequence_index import NEWCOMER_PART
+from fairlane.scheduler.planner.lane_index import NEWCOMER_PART
 from fairlane.scheduler.planner.step_budget import STRETCH
 from fairlane.scheduler.planner.steps import SeqId, StepFeatures
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
