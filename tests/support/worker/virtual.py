@@ -1,0 +1,241 @@
+"""Real workers in virtual time: server, intake, engine and planner, on the queue's rules in memory.
+
+The event loop's clock jumps from timer to timer: a minute takes milliseconds, and a seed is one schedule. What a
+schedule draws are delays: of each request to the store, of each answer, of each step of an engine, and of each report
+from an engine to its worker's loop. Any order in which the real processes' events may interleave follows from some
+delays.
+"""
+
+import asyncio
+import selectors
+from collections import defaultdict
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from contextlib import suppress
+from random import Random
+from typing import Any, NoReturn, TypeVar, cast
+
+from fairlane.scheduler.planner.costs import CostModel
+from fairlane.scheduler.planner.steps import Capacity
+from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
+from fairlane.scheduler.protocol.messages import Control, Job, Lease, WorkerStatus
+from fairlane.scheduler.queue.memory_queue import LaneQueue
+from fairlane.scheduler.queue.redis_queue import RedisQueue
+from fairlane.scheduler.queue.registry import RedisRegistry
+from fairlane.scheduler.queue.rooms import CALL_PATIENCE_MS
+from fairlane.scheduler.queue.types import Publication, Wake
+from fairlane.store.retry import StoreLink
+from fairlane.worker.engine_thread import REST_S, Command, EngineThread
+from fairlane.worker.heartbeat import Heartbeat
+from fairlane.worker.reports import Report
+from fairlane.worker.server import WorkerServer
+from tests.support.worker.scripted import ScriptedRunner, engine
+from tests.support.worker.serving import CARD
+
+T = TypeVar("T")
+START_MS = 1_700_000_000_000
+LEASE_S = 6.0
+STORE_S = (0.0, 0.0001, 0.001, 0.004)
+"""Durations of one way to the store or back, and of a report's way to the event loop."""
+STEPS_S = (0.005, 0.02, 0.08)
+
+
+class VirtualSelector(selectors.DefaultSelector):
+    """Returns at once, and moves the time to the next timer."""
+
+    now_s = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = super().select(0)
+        if not ready and timeout is None:
+            raise RuntimeError("every task waits, and no timer runs")
+        if not ready and timeout:
+            self.now_s += timeout
+        return ready
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    def __init__(self) -> None:
+        self._virtual = VirtualSelector()
+        super().__init__(self._virtual)
+
+    def time(self) -> float:
+        return self._virtual.now_s
+
+
+def in_virtual_time(scenario: Coroutine[Any, Any, T]) -> T:
+    """Run a scenario to its end."""
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        return runner.run(scenario)
+
+
+class VirtualStore:
+    """The queue's rules behind drawn delays, as gateways and workers call them. `on_take` sees each take as it runs."""
+
+    def __init__(
+        self, random: Random, on_take: Callable[["VirtualStore", Capacity, list[Lease]], None] | None = None
+    ) -> None:
+        self.random = random
+        self.queue = LaneQueue(DEFAULT_LANES, lease_ms=int(LEASE_S * 1e3))
+        self.takes = 0
+        self.put_s: dict[str, float] = {}
+        self.taken_s: dict[str, float] = {}
+        """When each job was first leased."""
+        self.gave_s: dict[str, float] = {}
+        """When each worker last got a lease."""
+        self.violations: list[str] = []
+        """For `on_take` to add to."""
+        self._on_take = on_take
+        self._controls: dict[str, list[Control]] = defaultdict(list)
+        self._changed = asyncio.Condition()
+
+    @property
+    def now_s(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    @property
+    def now_ms(self) -> int:
+        return START_MS + round(self.now_s * 1e3)
+
+    async def put(self, job: Job) -> None:
+        """What a gateway does: put the job, and ask whether a worker that was called has come."""
+
+        def put() -> str:
+            self.put_s[job.job_id] = self.now_s
+            return self.queue.put(self.now_ms, job).called
+
+        left_ms = CALL_PATIENCE_MS if await self._call(put) else 0
+        while left_ms:
+            await asyncio.sleep(left_ms / 1e3)
+            left_ms = await self._call(lambda: self.queue.rouse(self.now_ms))
+
+    async def take(self, worker_id: str, capacity: Capacity, *, serial: str) -> list[Lease]:
+        def take() -> list[Lease]:
+            leases = self.queue.take(self.now_ms, worker_id, capacity)
+            for lease in leases:
+                self.taken_s.setdefault(lease.job.job_id, self.now_s)
+                self.gave_s[worker_id] = self.now_s
+            if self._on_take is not None:
+                self._on_take(self, capacity, leases)
+            return leases
+
+        self.takes += 1
+        return await self._call(take)
+
+    def new_serial(self) -> str:
+        return ""
+
+    async def retire(self, worker_id: str) -> None:
+        await self._call(lambda: self.queue.retire(worker_id))
+
+    async def renew(self, worker_id: str, holding: Collection[str] | None = None, *, serial: str) -> bool:
+        return await self._call(lambda: self.queue.renew(self.now_ms, worker_id, holding))
+
+    async def publish(self, gateway_id: str, worker_id: str, items: Sequence[Publication], *, serial: str) -> set[str]:
+        def publish() -> set[str]:
+            return self.queue.publish(self.now_ms, gateway_id, worker_id, items, serial=serial)
+
+        return await self._call(publish)
+
+    async def release(self, worker_id: str, job_ids: Iterable[str]) -> None:
+        given = list(job_ids)
+        await self._call(lambda: self.queue.release(self.now_ms, worker_id, given))
+
+    async def read_control(self, worker_id: str, last_id: str, block_ms: int) -> tuple[str, list[Control], Wake]:
+        await self._pass_time()
+        seen = tuple(map(int, last_id.split("/"))) if "/" in last_id else (0, 0, 0)
+        async with self._changed:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(block_ms / 1e3):
+                    await self._changed.wait_for(lambda: self._heard(worker_id) != seen)
+        controls, calls, wakes = now = self._heard(worker_id)
+        home = self.queue.calls.wakes[1]
+        wake = Wake.NOTHING if wakes == seen[2] else Wake.LATER if home not in ("", worker_id) else Wake.NOW
+        said = self._controls[worker_id][seen[0] : controls]
+        await self._pass_time()
+        return "/".join(map(str, now)), said, Wake.CALLED if calls > seen[1] else wake
+
+    def _heard(self, worker_id: str) -> tuple[int, int, int]:
+        self._controls[worker_id] += self.queue.controls.pop(worker_id, [])
+        return len(self._controls[worker_id]), self.queue.calls.told[worker_id], self.queue.calls.wakes[0]
+
+    async def _call(self, call: Callable[[], T]) -> T:
+        await self._pass_time()
+        answer = call()
+        async with self._changed:
+            self._changed.notify_all()
+        await self._pass_time()
+        return answer
+
+    async def _pass_time(self) -> None:
+        await asyncio.sleep(self.random.choice(STORE_S))
+
+
+class VirtualThread(EngineThread):
+    """The engine's turns as a task of the event loop; how long a step takes is drawn."""
+
+    def __init__(self, worker_id: str, random: Random, max_sequences: int, blocks: int) -> None:
+        super().__init__(engine(ScriptedRunner(), max_sequences=max_sequences, blocks=blocks), worker_id)
+        self._random = random
+
+    def start(self, on_report: Callable[[Report], None], on_failure: Callable[[Exception], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._clock = self._loop.time
+        self._on_report, self._on_failure = on_report, on_failure
+        self._news = asyncio.Event()
+        self._task = self._loop.create_task(self._live())
+
+    def tell(self, *commands: Command) -> None:
+        super().tell(*commands)
+        self._news.set()
+
+    async def stop(self) -> None:
+        self._task.cancel()
+
+    async def _live(self) -> NoReturn:
+        self._report()
+        could_run = True
+        while True:
+            if not (could_run and self._can_step):
+                self._hand_over()
+                await self._rest(None if could_run else REST_S)
+            commands, self._commands = self._commands, []
+            could_run = self._turn(commands)
+            await asyncio.sleep(self._random.choice(STEPS_S))
+
+    async def _rest(self, limit_s: float | None) -> None:
+        """Wait for commands."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                while not self._commands:
+                    self._news.clear()
+                    await self._news.wait()
+
+    def _send(self, call: Callable[[], None]) -> None:
+        self._calls.append(call)
+        self._loop.call_later(self._random.choice(STORE_S), self._make_calls)
+
+
+class NoRegistry:
+    async def beat(self, *_: object) -> None: ...
+
+    async def announce(self, *_: object) -> None: ...
+
+    async def leave(self, *_: object) -> None: ...
+
+
+def virtual_worker(store: VirtualStore, worker_id: str, *, max_sequences: int, blocks: int = 256) -> WorkerServer:
+    about = WorkerStatus(
+        worker_id=worker_id, model="tiny", queue="q", card_sha256="0", started_at_ms=0.0, blocks_total=blocks
+    )
+    return WorkerServer(
+        worker_id=worker_id,
+        engine=VirtualThread(worker_id, store.random, max_sequences, blocks),
+        queue=cast(RedisQueue, store),
+        registry=cast(RedisRegistry, NoRegistry()),
+        card=CARD,
+        link=StoreLink(60.0),
+        heartbeat=Heartbeat(about, CostModel()),
+        lease_s=LEASE_S,
+        drain_s=1.0,
+        block_s=1.0,
+    )
