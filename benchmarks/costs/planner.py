@@ -11,7 +11,7 @@ from fairlane.scheduler.planner.steps import StepResult
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
 from fairlane.scheduler.protocol.messages import Lease
 
-WAITING = (1_000,)
+WAITING = (1_000, 10_000)
 WARM_UP, STEPS = 30, 60
 
 
