@@ -215,10 +215,16 @@ class FleetCache:
             models[name] = ServedModel(name, queue, text, serving, depths[queue])
         self._models, self._workers, self._queues, self._refreshed_at = models, workers, queues, self._clock()
         self._longest_context = max((model.context_length for model in models.values()), default=None)
+        self._forget({entry.card_sha256 for entry in entries.values()} | {worker.card_sha256 for worker in workers})
         for name, queue in ((name, entry.queue) for name, entry in entries.items()):
             self._seen.setdefault(name, set()).add(queue)
         for worker in workers:
             self._seen.setdefault(worker.model, set()).add(worker.queue)
+
+    def _forget(self, known: Collection[str]) -> None:
+        """Drop the tokenizers of cards that no model and no worker names any more."""
+        self._texts = {sha256: text for sha256, text in self._texts.items() if sha256 in known}
+        self._refused.intersection_update(known)
 
     async def _text(self, sha256: str) -> TextModel | None:
         """The card's tokenizer, read once, in a thread: that takes a large one a good part of a second."""

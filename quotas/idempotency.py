@@ -26,6 +26,7 @@ import msgspec
 from fairlane.quotas import keyspace
 from fairlane.quotas.scripts import Database, Redis, Reply
 from fairlane.quotas.store import Once
+from fairlane.store.bounds import chunks
 
 _VERSION = b"\x01"
 _NONCE_BYTES = 16
@@ -165,7 +166,8 @@ class IdempotencyRecords:
 
     async def over(self, root: str, onces: Sequence[str]) -> None:
         """Nobody sends these again: what their runs have in common need not be known for long."""
-        await self._database.run("idem_over", keyspace.of_root(root), *onces)
+        for chunk in chunks(onces):
+            await self._database.run("idem_over", keyspace.of_root(root), *chunk)
 
     async def renew(self, name: Name, owner: str) -> bool:
         """Keep it for another lease; False where it is the owner's no more."""

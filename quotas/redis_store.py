@@ -25,6 +25,7 @@ from fairlane.quotas.store import (
 )
 from fairlane.quotas.upkeep import ActiveRoots
 from fairlane.quotas.windows import MINUTE, Slicing
+from fairlane.store.bounds import PER_CALL, chunks
 from fairlane.store.errors import StoreUnavailable
 
 LEDGER_BYTES = 16 * 2**20
@@ -159,7 +160,10 @@ class RedisQuotaStore:
         return bool(noted)
 
     async def renew(self, root: str, reservation_ids: Iterable[str]) -> set[str]:
-        return set(await self._database.run("renew", keyspace.of_root(root), self._lease_ms, *reservation_ids))
+        lost = set[str]()
+        for chunk in chunks(reservation_ids):
+            lost.update(await self._database.run("renew", keyspace.of_root(root), self._lease_ms, *chunk))
+        return lost
 
     async def expired(self, limit: int) -> list[Lapsed]:
         """Reservations whose lease has run out: see QuotaStore. On its way round it brings the audit log what killed
@@ -171,7 +175,7 @@ class RedisQuotaStore:
         for root in await self._roots.some():
             try:
                 open_count, lapsed, unheard = await self._database.run(
-                    "expired", keyspace.of_root(root), limit - len(found), self._lease_ms, MAX_LEASE_MS
+                    "expired", keyspace.of_root(root), min(PER_CALL, limit - len(found)), self._lease_ms, MAX_LEASE_MS
                 )
             except StoreUnavailable:  # the node of this root: those of others may answer
                 continue

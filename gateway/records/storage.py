@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from redis.asyncio import Redis
 
 from fairlane.gateway.records import keys
 from fairlane.gateway.records.record import RequestRecord, decode, encode
+from fairlane.store.bounds import PER_CALL, chunks
 from fairlane.store.errors import StoreUnavailable
 from fairlane.store.scripts import Script, read_scripts
 
@@ -21,7 +23,7 @@ LOST_MS = 15_000
 PLAIN_SHARE = 0.25
 """Of the ring: while records without anything special hold more, they make room first; else the oldest of all does."""
 ERASED_AT_ONCE = 64
-PAGE = 256
+PAGE = PER_CALL
 """Records of ended requests that are read at once."""
 
 _SCRIPTS = {name: Script(source) for name, source in read_scripts(Path(__file__).parent / "lua").items()}
@@ -48,7 +50,9 @@ class RecordStore:
         self, ended: Sequence[EndedRecord], running: Sequence[RequestRecord], gone: Iterable[tuple[str, str]] = ()
     ) -> None:
         """Note what has ended, how far it is what runs, and what runs no more: the last by id and packed names."""
-        await self._write(self._gateway_id, LIVE_MS, ended, running, gone)
+        parts = list(zip_longest(chunks(ended), chunks(running), chunks(gone), fillvalue=())) or [((), (), ())]
+        for part in parts:
+            await self._write(self._gateway_id, LIVE_MS, *part)
 
     async def settle_lost(self, gateway_id: str, record: RequestRecord) -> None:
         """A request of another gateway, which is gone, has ended: it was settled in its place."""

@@ -65,7 +65,7 @@ end
 redis.call('HSET', record, 'print', print, 'owner', owner, 'lease_ms', now + ARGV[5], 'began_ms', began)
 redis.call('PEXPIRE', record, began + KEPT_MS - now)
 local once, runs = once_of(name, print)
-return {'mine', once, began + KEPT_MS, redis.call('ZREVRANGE', runs, 0, -1)}
+return {'mine', once, began + KEPT_MS, redis.call('ZREVRANGE', runs, 0, -1)} -- at most MOST_RUNS
 
 -- name: idem_renew
 -- Extends the lease of a request that runs. Called by IdempotencyRecords.

@@ -1,7 +1,7 @@
 -- Leases of open reservations: who renews them, and who looks for those that have run out.
 
 -- name: renew
--- Extends the leases of open reservations. Called by RedisQuotaStore, for all reservations of a root at once.
+-- Extends the leases of open reservations. Called by RedisQuotaStore, for some of a root's reservations at once.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 lease ms, 2… reservations
 -- Returns  the reservations that hold nothing any more (settled or unknown)
@@ -39,7 +39,8 @@ return now >= grace and 1 or 0
 local prefix, leases, now = KEYS[1], KEYS[1] .. 'leases', now_ms()
 
 -- A lease further away than any lease reaches was dated by a clock that has stepped back since: it starts anew.
-for _, reservation in ipairs(redis.call('ZRANGEBYSCORE', leases, '(' .. string.format('%.0f', now + ARGV[3]), '+inf')) do
+local latest = '(' .. string.format('%.0f', now + ARGV[3])
+for _, reservation in ipairs(redis.call('ZRANGEBYSCORE', leases, latest, '+inf', 'LIMIT', 0, ARGV[1])) do
   redis.call('ZADD', leases, now + ARGV[2], reservation)
 end
 

@@ -132,7 +132,7 @@ local found = redis.call('HMGET', KEYS[1] .. 'tenant:' .. ARGV[1], 'state', 'inc
 if not found[1] then return {} end
 local incarnation = found[2] or ''
 local last = incarnation == '' and ARGV[1] or ARGV[1] .. '~' .. incarnation
-return {last, unpack(redis.call('ZREVRANGE', KEYS[1] .. 'past:' .. ARGV[1], 0, 999))}
+return {last, unpack(redis.call('ZREVRANGE', KEYS[1] .. 'past:' .. ARGV[1], 0, 999))} -- at most 1,000
 
 -- name: tenant_forget
 -- Forgets a deleted tenant's account, and the id's record where no tenant has the id and nothing else of it is left.

@@ -1,5 +1,7 @@
 """The picture of the fleet: which card is spoken for, what is left out, and when it is too old."""
 
+import gc
+import weakref
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
@@ -214,3 +216,16 @@ async def test_a_gateway_that_knows_no_fleet_yet_denies_no_model() -> None:
         await StoredFleet(registry, cache, lambda _: HandQueue(LaneDepth(0, 0))).depths("nobody")
 
     assert raised.value.status == 503
+
+
+async def test_the_tokenizer_of_a_card_that_nobody_names_any_more_is_dropped() -> None:
+    registry = HandRegistry(alive=[worker(OLD)])
+    fleet_cache = await looked(registry)
+    text = weakref.ref(fleet_cache.models["tiny"].text)
+
+    registry.alive = [worker(NEW)]
+    await fleet_cache.refresh()
+    gc.collect()
+
+    assert text() is None
+    assert fleet_cache.models["tiny"].queue == queue_name("tiny", NEW)

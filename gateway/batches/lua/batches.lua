@@ -28,7 +28,7 @@ end
 -- Returns  {'ok'}, or having written nothing: {'tenant', tokens enqueued}, {'key', tokens enqueued}, {'open', batches}
 local function enqueued(level)
   local sum = 0
-  for _, tokens in ipairs(redis.call('HVALS', KEYS[1] .. 'enqueued:' .. level)) do sum = sum + tokens end
+  for _, tokens in ipairs(redis.call('HVALS', KEYS[1] .. 'enqueued:' .. level)) do sum = sum + tokens end -- at most the open batches of a tenant
   return sum
 end
 local tenant, key = ARGV[2], ARGV[3]
@@ -57,7 +57,7 @@ return {'ok'}
 local now, open, others, last = now_ms(), KEYS[1] .. 'open', {}, KEYS[1] .. 'take:' .. ARGV[1]
 local function reply(batch, epoch)
   local fields = {'tenant', 'key', 'doc', 'progress', 'cancelling'}
-  return {batch, epoch, unpack(redis.call('HMGET', KEYS[1] .. 'batch:' .. batch, unpack(fields)))}
+  return {batch, epoch, unpack(redis.call('HMGET', KEYS[1] .. 'batch:' .. batch, unpack(fields)))} -- at most the fields
 end
 
 local call, taken, taken_epoch = string.match(redis.call('GET', last) or '', '^(%S+) (%S+) (%d+)$')

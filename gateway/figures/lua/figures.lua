@@ -18,7 +18,7 @@ return {time[1] * 1000 + math.floor(time[2] / 1000), merges and 1 or 0}
 -- ARGV: numbers of slots. Replies with number, gateway and figures, one after the other.
 local found = {}
 for _, number in ipairs(ARGV) do
-  local told = redis.call('HGETALL', KEYS[1] .. 'slot:' .. number)
+  local told = redis.call('HGETALL', KEYS[1] .. 'slot:' .. number) -- at most the gateways
   for at = 1, #told, 2 do
     found[#found + 1] = number
     found[#found + 1] = told[at]

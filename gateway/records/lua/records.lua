@@ -37,7 +37,7 @@ for _ = 1, tonumber(ARGV[5]) do
   end
 end
 
-local excess = math.min(redis.call('ZCARD', ends) - ARGV[2], 1000)
+local excess = math.min(redis.call('ZCARD', ends) - ARGV[2], 2 * 64) -- a call brings 64 at most
 while excess > 0 do
   local from = redis.call('ZCARD', plain) > tonumber(ARGV[3]) and plain or ends
   local id = redis.call('ZRANGE', from, 0, 0)[1]
@@ -92,7 +92,7 @@ if stored then
 end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local gateways = redis.call('ZRANGE', prefix .. 'gateways', 0, -1, 'WITHSCORES')
+local gateways = redis.call('ZRANGE', prefix .. 'gateways', 0, -1, 'WITHSCORES') -- at most the gateways
 for place = 1, #gateways, 2 do
   local live = prefix .. 'live:' .. gateways[place]
   local running = string.find(ARGV[1], '/', 1, true) and redis.call('HGET', live, ARGV[1]) or ARGV[1]
@@ -110,7 +110,7 @@ local prefix = KEYS[1]
 local ids = redis.call('ZREVRANGEBYSCORE', prefix .. 'ends', ARGV[1], '-inf', 'LIMIT', ARGV[2], ARGV[3])
 if #ids == 0 then return {} end
 local found = {}
-for _, stored in ipairs(redis.call('HMGET', prefix .. 'docs', unpack(ids))) do
+for _, stored in ipairs(redis.call('HMGET', prefix .. 'docs', unpack(ids))) do -- at most ARGV[3]
   if stored then
     local length, start = string.match(stored, '^(%d+):()')
     found[#found + 1] = string.sub(stored, start + length)

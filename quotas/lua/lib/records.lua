@@ -48,10 +48,10 @@ end
 local function pack_figures(figures)
   local packed = struct.pack(FIGURES, unpack(figures, 1, PAUSED))
   if figures[HELD_SPEND] > 0 or figures[MONTH_SPEND] > 0 or figures[DAY_SPEND] > 0 then
-    return packed .. struct.pack(SPEND_FIGURES, unpack(figures, BATCH + 1, MONTH_SPEND))
+    return packed .. struct.pack(SPEND_FIGURES, unpack(figures, BATCH + 1, MONTH_SPEND)) -- at most six figures
   end
   if figures[BATCH + 1] == 0 then return packed end
-  return packed .. struct.pack(BATCH_FIGURES, unpack(figures, BATCH + 1, BATCH + 3))
+  return packed .. struct.pack(BATCH_FIGURES, unpack(figures, BATCH + 1, BATCH + 3)) -- at most three figures
 end
 
 -- What each limit counts, and in which window (RULES of

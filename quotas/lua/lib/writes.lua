@@ -8,7 +8,7 @@ local function write_beside(prefix, level)
   if level.is_rebuilt then
     redis.call('DEL', minute_key(level))
   elseif level.left then
-    redis.call('HDEL', minute_key(level), unpack(level.left))
+    redis.call('HDEL', minute_key(level), unpack(level.left)) -- at most the SLICES of a minute
   end
   if #level.older > MOST_BESIDE then
     local fields, first, last = {}, nil, nil
@@ -18,7 +18,7 @@ local function write_beside(prefix, level)
       fields[#fields + 1] = string.format('%d', last)
       fields[#fields + 1] = string.sub(level.older, from, from + SLICE_BYTES - 1)
     end
-    redis.call('HSET', minute_key(level), unpack(fields))
+    redis.call('HSET', minute_key(level), unpack(fields)) -- at most two for each of the SLICES
     redis.call('PEXPIRE', minute_key(level), 2 * MINUTE_MS)
     if figures[FIRST] == 0 then figures[FIRST] = first end
     figures[LAST], level.older = last, ''

@@ -14,7 +14,7 @@ for _, name in ipairs(found[2]) do
     if job and job.state == 'ended' and job.tenant == tenant and job.arrived <= deleted then
       local keys = {name}
       for choice = 0, job.n - 1 do keys[choice + 2] = key('ids', id, choice) end
-      call('DEL', unpack(keys))
+      call('DEL', unpack(keys)) -- at most 1 + n
       dropped = dropped + 1
     end
   elseif kind == 'events' and until_ms > 0 then

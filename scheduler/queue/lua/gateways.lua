@@ -28,7 +28,7 @@ if refused > 0 and call('HGET', key('refusals'), gateway) ~= serial then
   call('PEXPIRE', key('refusals'), GATEWAY_LEASES * LEASE_MS)
 end
 for level, lane in ipairs(LANES) do answer[level] = part_of(lane.name) end
-local flat = call('HGETALL', gateways)
+local flat = call('HGETALL', gateways) -- at most the gateways that have requests here
 for i = 1, #flat, 2 do
   local at, first = struct.unpack(FORMAT, flat[i + 1])
   if NOW - at >= GATEWAY_LEASES * LEASE_MS then

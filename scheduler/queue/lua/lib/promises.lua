@@ -15,7 +15,7 @@ end
 -- What part of all time was asked of a lane of late, in millionths.
 local function part_of(lane)
   local name, weighted, surging = key('asked', lane), 0, 0
-  local flat = call('HGETALL', name)
+  local flat = call('HGETALL', name) -- at most the buckets of RECENT_MS
   for i = 1, #flat, 2 do
     local age = NOW - tonumber(flat[i])
     if age < 0 or age >= RECENT_MS then
@@ -48,7 +48,7 @@ end
 -- The sums of a lane, {due, us}; what is long past is dropped.
 local function sums_of(lane, mine, claim)
   local name, found, sums = key('promised', lane.name), {}, {}
-  local flat = call('HGETALL', name)
+  local flat = call('HGETALL', name) -- at most the BUCKETS of each width
   for i = 1, #flat, 2 do
     local due = tonumber(flat[i])
     if due < NOW - PAST_MS then call('HDEL', name, flat[i]) else found[due] = tonumber(flat[i + 1]) end

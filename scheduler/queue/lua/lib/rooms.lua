@@ -32,7 +32,7 @@ local function find_room(job, level, home)
   local workers = call('ZREVRANGE', key('room', job.lane), 0, ROOMS_PER_PUT - 1)
   if home ~= '' then table.insert(workers, 1, home) end
   if #workers == 0 then return nil end
-  for i, packed in ipairs(call('HMGET', key('rooms'), unpack(workers))) do
+  for i, packed in ipairs(call('HMGET', key('rooms'), unpack(workers))) do -- at most ROOMS_PER_PUT and the home
     local room = packed and cmsgpack.unpack(packed)
     if room and fits_room(room, job, level) then return workers[i], room end
   end

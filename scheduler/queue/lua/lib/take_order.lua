@@ -88,7 +88,7 @@ end
 local function counters_or_level(lane, tenants)
   local level, counters = tonumber(call('HGET', key('level'), lane.name) or 0), {}
   for first = 1, #tenants, PER_CALL do -- a worker runs as many tenants' jobs as it has sequences
-    local part = {unpack(tenants, first, math.min(#tenants, first + PER_CALL - 1))}
+    local part = {unpack(tenants, first, math.min(#tenants, first + PER_CALL - 1))} -- at most PER_CALL
     for i, counter in ipairs(call('ZMSCORE', key('counters', lane.name), unpack(part))) do -- at most PER_CALL
       counters[first + i - 1] = math.max(level, tonumber(counter or 0))
     end
