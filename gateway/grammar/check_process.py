@@ -3,19 +3,20 @@
 It compiles a grammar as a worker would, and walks some bytes into it: what goes wrong there would go wrong in a worker.
 """
 
+import ctypes
 import json
 import random
 import resource
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper, grammar_from
 
 from fairlane.gateway.grammar.one_of import with_any_of
 from fairlane.gateway.grammar.structure import StructureKind
-from fairlane.scheduler.protocol.grammar_limits import MOST_GRAMMAR_CHARS, PARSER_LIMITS
+from fairlane.scheduler.protocol.grammar_limits import MOST_COMPILED_BYTES, MOST_GRAMMAR_CHARS, PARSER_LIMITS
 
 MOST_MEMORY_BYTES = 1 << 30
 """Address space, of which the libraries take a good part."""
@@ -40,6 +41,35 @@ class CheckResult(msgspec.Struct, frozen=True):
 
     grammar: str = ""
     fault: str = ""
+    compiled_bytes: int = 0
+    """Memory that the compiled grammar takes."""
+
+
+class _Heap(ctypes.Structure):
+    """The C library's `struct mallinfo2`."""
+
+    _fields_ = (
+        *((name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks")),
+        ("hblkhd", ctypes.c_size_t),
+        *((name, ctypes.c_size_t) for name in ("usmblks", "fsmblks")),
+        ("uordblks", ctypes.c_size_t),
+        *((name, ctypes.c_size_t) for name in ("fordblks", "keepcost")),
+    )
+
+
+def _heap_reader() -> Callable[[], int]:
+    """Return a function that reads how many bytes this process has allocated. It always reads 0 where the C library
+    cannot say so."""
+    read = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if read is None:
+        return lambda: 0
+    read.restype = _Heap
+
+    def allocated() -> int:
+        heap = read()
+        return int(heap.uordblks + heap.hblkhd)
+
+    return allocated
 
 
 class _Bytes:
@@ -60,6 +90,7 @@ class Check:
     def __init__(self) -> None:
         self._tokenizer = LLTokenizer(TokenizerWrapper(_Bytes()))
         self._limits = LLParserLimits(**PARSER_LIMITS)
+        self._allocated = _heap_reader()
 
     def run(self, request: CheckRequest) -> CheckResult:
         """What there is to say of this one."""
@@ -72,12 +103,18 @@ class Check:
         is_wrong, words = LLMatcher.validate_grammar_with_warnings(grammar, self._tokenizer, limits=self._limits)
         if is_wrong:
             return CheckResult(fault=words[0] if words else "it cannot be compiled")
-        fault = self._walk(grammar)
-        return CheckResult(fault=fault) if fault else CheckResult(grammar=grammar)
-
-    def _walk(self, grammar: str) -> str:
-        """What goes wrong some bytes into it, on a few ways."""
+        before = self._allocated()
         start = LLMatcher(self._tokenizer, grammar, log_level=0, limits=self._limits)
+        fault = self._walk(start)
+        compiled_bytes = max(0, self._allocated() - before)
+        if not fault and compiled_bytes > MOST_COMPILED_BYTES:
+            fault = (
+                f"compiled it takes {compiled_bytes >> 20} MiB of memory, and {MOST_COMPILED_BYTES >> 20} MiB at most"
+            )
+        return CheckResult(fault=fault) if fault else CheckResult(grammar=grammar, compiled_bytes=compiled_bytes)
+
+    def _walk(self, start: LLMatcher) -> str:
+        """What goes wrong some bytes into a grammar, on a few ways."""
         for way in range(WALKS):
             matcher, chooser = start.deep_copy(), random.Random(way)
             for _ in range(WALK_BYTES):

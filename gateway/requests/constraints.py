@@ -11,7 +11,7 @@ from fairlane.gateway.grammar.structure import json_structure
 from fairlane.gateway.openai.requests import ChatRequest, GenerationRequest
 from fairlane.gateway.openai.tools import Tool
 from fairlane.gateway.text.tokenizer import TextModel
-from fairlane.scheduler.protocol.grammar_limits import MOST_GRAMMAR_CHARS
+from fairlane.scheduler.protocol.grammar_limits import MOST_COMPILED_BYTES, MOST_GRAMMAR_CHARS
 
 MOST_CHECKING_S = 6.0
 """How long the tools of one request may be checked."""
@@ -68,12 +68,20 @@ async def _with_tools(
 async def _check(request: ChatRequest, tools: Sequence[Tool], checker: GrammarChecker, tenant_id: str) -> None:
     clock = asyncio.get_running_loop().time
     end_s = clock() + MOST_CHECKING_S
+    held = 0 if request.structure is None else checker.compiled_bytes(request.structure)
     for tool in tools:
         param = request.parameters_param.format(index=request.tools.index(tool))
         if clock() > end_s:  # others wait for the same few processes; what was checked is kept for the next try
             message = f"Checking `{param}` and what stands before it takes more than {MOST_CHECKING_S:g} s."
             raise ApiError(message, "overloaded", param, retry_after_s=1.0)
-        await checker.grammar(json_structure(tool.parameters, param), tenant_id)
+        structure = json_structure(tool.parameters, param)
+        await checker.grammar(structure, tenant_id)
+        held += checker.compiled_bytes(structure)
+        if held > MOST_COMPILED_BYTES:
+            most = f"{MOST_COMPILED_BYTES >> 20} MiB of memory"
+            raise invalid(
+                param, f"`{param}` cannot be served: compiled with what stands before it, it takes over {most}."
+            )
 
 
 def _joined(frame: str, answer: str) -> str:

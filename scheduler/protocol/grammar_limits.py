@@ -5,6 +5,9 @@ from typing import TypedDict
 MOST_GRAMMAR_CHARS = 96 * 1024
 """As llguidance reads it: a schema of 64 KiB with room around it. Compiled within some 60 ms."""
 
+MOST_COMPILED_BYTES = 8 * 2**20
+"""Memory of one compiled grammar. A schema of 64 KiB takes some 1 MiB; no limit of llguidance's parser bounds it."""
+
 BROKEN_GRAMMAR = "its grammar asks for more than a worker computes"
 """Why a job failed whose grammar went beyond its limits while it ran."""
 

@@ -24,8 +24,8 @@ from fairlane.scheduler.protocol.messages import ModelCard
 
 TRUSTED_AFTER = 4
 """Likeliest tokens in a row that a grammar allowed; then it is asked for the next one alone, until it refuses."""
-MOST_COMPILED = 256
-"""Grammars kept compiled."""
+MOST_COMPILED, MOST_OF_A_TENANT = 64, 16
+"""Grammars kept compiled, in all and of one tenant. Each takes `MOST_COMPILED_BYTES` at most: gateways measure it."""
 PATIENCE_S = 0.02
 """How long a step waits for masks. Rows whose masks take longer miss the step."""
 SLOW_MASK_S = 0.005
@@ -149,21 +149,33 @@ class Grammars:
             ends[0, token_id // 8] |= 1 << token_id % 8
         self._goes_on = ~ends
         """A bit for each token but the ends of sequence."""
-        self._compiled: OrderedDict[str, Future[LLMatcher]] = OrderedDict()
+        self._compiled: dict[str, OrderedDict[str, Future[LLMatcher]]] = {}
+        """By tenant; tenants and grammars in the order of their last use."""
         self._compilers = ThreadPoolExecutor(_COMPILERS, "grammar")
         self._beside = ThreadPoolExecutor(1, "masks")
         self._slow = ThreadPoolExecutor(_SLOW_MASKERS, "slow masks")
         self._maskers = LLExecutor(min(_MASKERS, os.cpu_count() or 1))
 
-    def compile(self, grammar: str) -> Future[LLMatcher]:
+    def compile(self, grammar: str, tenant: str = "") -> Future[LLMatcher]:
         """Return the matcher of a grammar, to be copied for each `Constraint`; it is broken where compiling fails."""
-        found = self._compiled.pop(grammar, None)
+        own = self._compiled[tenant] = self._compiled.pop(tenant, OrderedDict())
+        found = own.pop(grammar, None)
         if found is None:
             found = self._compilers.submit(LLMatcher, self._tokenizer, grammar, log_level=0, limits=LIMITS)
-        self._compiled[grammar] = found
-        if len(self._compiled) > MOST_COMPILED:
-            self._compiled.popitem(last=False)
+        own[grammar] = found
+        if len(own) > MOST_OF_A_TENANT:
+            own.popitem(last=False)
+        while sum(map(len, self._compiled.values())) > MOST_COMPILED:
+            largest = max(self._compiled, key=lambda name: len(self._compiled[name]))
+            self._compiled[largest].popitem(last=False)
+            if not self._compiled[largest]:
+                del self._compiled[largest]
         return found
+
+    @property
+    def kept(self) -> dict[str, int]:
+        """The number of compiled grammars kept for each tenant."""
+        return {tenant: len(own) for tenant, own in self._compiled.items()}
 
     def begin(self, constraints: Sequence[Constraint]) -> None:
         """Have the next masks filled of those for which that has not begun, while the caller does something else."""

@@ -148,7 +148,7 @@ class Runner:
             return None
         if self._grammars is None:
             raise RunnerError("a job has a grammar, and this runner reads none")
-        compiled = self._compiled[job.job_id] = self._grammars.compile(job.grammar)
+        compiled = self._compiled[job.job_id] = self._grammars.compile(job.grammar, job.tenant)
         return compiled
 
     def register(self, lease: Lease) -> None:

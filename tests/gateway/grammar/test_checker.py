@@ -89,6 +89,7 @@ async def test_what_can_be_served_becomes_a_grammar(checker: GrammarChecker, str
         (grammar("root ::= " + "(" * 20_000 + '"a"' + ")" * 20_000), "recursion"),
         (grammar('start: start "a"'), ""),
         (choice_structure(["a" * 100_000], PARAM), "longer"),
+        (json_structure({"type": "integer", "multipleOf": 40009}, PARAM), "memory"),
     ],
     ids=repr,
 )  # fmt: skip

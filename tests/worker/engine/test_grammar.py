@@ -18,7 +18,14 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from fairlane.scheduler.planner.steps import Ended, SeqId
 from fairlane.scheduler.protocol.grammar_limits import BROKEN_GRAMMAR
 from fairlane.scheduler.protocol.messages import Lease, ModelCard, Outcome, Preempted, Sampling, YieldMode
-from fairlane.worker.engine.grammar import TRUSTED_AFTER, Constraint, Grammars, Mask
+from fairlane.worker.engine.grammar import (
+    MOST_COMPILED,
+    MOST_OF_A_TENANT,
+    TRUSTED_AFTER,
+    Constraint,
+    Grammars,
+    Mask,
+)
 from fairlane.worker.model.interface import TransformersModel
 from tests.support.worker.hand import GREEDY, lease
 from tests.support.worker.prompts import PROMPTS, alone
@@ -264,8 +271,9 @@ def test_the_engines_thread_never_waits_for_a_compilation(
     monkeypatch.setattr("fairlane.worker.engine.grammar.MOST_COMPILED", 1)
     monkeypatch.setattr("fairlane.worker.engine.grammar.LLMatcher", compile_slowly)
     early = json_grammar({"enum": ["early"]})
-    client.add(constrained("ready", PROMPTS[0], grammar=early))
-    ready = grammars.compile(early)
+    held = constrained("ready", PROMPTS[0], grammar=early)
+    client.add(held)
+    ready = grammars.compile(early, held.job.tenant)
     first.set()
     ready.result()
     for number in range(4):
@@ -278,6 +286,16 @@ def test_the_engines_thread_never_waits_for_a_compilation(
     assert alone(tiny, PROMPTS[2], 10) == client.tokens[SeqId("free", 0)]
     go_on.set()
     assert all(name.startswith("grammar") for name in threads), "compiled on another thread"
+
+
+def test_compiled_grammars_are_bounded_for_each_tenant_and_in_all(grammars: Grammars) -> None:
+    for number in range(2 * MOST_COMPILED):
+        grammars.compile(json_grammar({"enum": [f"acme{number}"]}), "acme")
+    assert grammars.kept["acme"] == MOST_OF_A_TENANT
+
+    for tenant in range(2 * MOST_COMPILED):
+        grammars.compile(json_grammar({"enum": [f"value{tenant}"]}), f"tenant-{tenant}")
+    assert sum(grammars.kept.values()) == MOST_COMPILED
 
 
 AMBIGUOUS = "start: s\ns: s s | X\nX: /[a-z ]/"
