@@ -7,8 +7,9 @@ whose mask is not filled by then misses the step, and has its token in a later o
 """
 
 import os
+import threading
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -151,6 +152,9 @@ class Grammars:
         """A bit for each token but the ends of sequence."""
         self._compiled: dict[str, OrderedDict[str, Future[LLMatcher]]] = {}
         """By tenant; tenants and grammars in the order of their last use."""
+        self._queues: dict[str, deque[tuple[str, Future[LLMatcher]]]] = {}
+        """Grammars to compile, by tenant, in the order of the tenants' turns."""
+        self._queued = threading.Lock()
         self._compilers = ThreadPoolExecutor(_COMPILERS, "grammar")
         self._beside = ThreadPoolExecutor(1, "masks")
         self._slow = ThreadPoolExecutor(_SLOW_MASKERS, "slow masks")
@@ -161,7 +165,7 @@ class Grammars:
         own = self._compiled[tenant] = self._compiled.pop(tenant, OrderedDict())
         found = own.pop(grammar, None)
         if found is None:
-            found = self._compilers.submit(LLMatcher, self._tokenizer, grammar, log_level=0, limits=LIMITS)
+            found = self._enqueue(grammar, tenant)
         own[grammar] = found
         if len(own) > MOST_OF_A_TENANT:
             own.popitem(last=False)
@@ -171,6 +175,26 @@ class Grammars:
             if not self._compiled[largest]:
                 del self._compiled[largest]
         return found
+
+    def _enqueue(self, grammar: str, tenant: str) -> Future[LLMatcher]:
+        """Have a grammar compiled. Tenants take turns, whatever the number of grammars that each has in the queue."""
+        compiled: Future[LLMatcher] = Future()
+        with self._queued:
+            self._queues.setdefault(tenant, deque()).append((grammar, compiled))
+        self._compilers.submit(self._compile_next)
+        return compiled
+
+    def _compile_next(self) -> None:
+        with self._queued:
+            tenant = next(iter(self._queues))
+            queue = self._queues.pop(tenant)
+            grammar, compiled = queue.popleft()
+            if queue:
+                self._queues[tenant] = queue  # behind the others
+        try:
+            compiled.set_result(LLMatcher(self._tokenizer, grammar, log_level=0, limits=LIMITS))
+        except BaseException as error:  # noqa: BLE001 - whoever waits for it is told
+            compiled.set_exception(error)
 
     @property
     def kept(self) -> dict[str, int]:

@@ -298,6 +298,24 @@ def test_compiled_grammars_are_bounded_for_each_tenant_and_in_all(grammars: Gram
     assert sum(grammars.kept.values()) == MOST_COMPILED
 
 
+def test_tenants_take_turns_in_having_grammars_compiled(grammars: Grammars, monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on, order = threading.Event(), list[str]()
+
+    def compile_slowly(tokenizer: Any, grammar: str, **given: Any) -> LLMatcher:
+        order.extend(tenant for tenant in ("modest", "greedy") if tenant in grammar)
+        assert go_on.wait(30.0)
+        return LLMatcher(tokenizer, grammar, **given)
+
+    monkeypatch.setattr("fairlane.worker.engine.grammar.LLMatcher", compile_slowly)
+    asked = [grammars.compile(json_grammar({"enum": [f"greedy{number}"]}), "greedy") for number in range(10)]
+    asked.append(grammars.compile(json_grammar({"enum": ["modest"]}), "modest"))
+    go_on.set()
+    for one in asked:
+        one.result(30.0)
+
+    assert order.index("modest") <= 4
+
+
 AMBIGUOUS = "start: s\ns: s s | X\nX: /[a-z ]/"
 
 
