@@ -16,11 +16,11 @@ At each instant the request is in exactly one part:
     paused     a choice waits for the request's own limits
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
-from typing import Literal, cast
+from itertools import pairwise
+from typing import Literal
 
 import msgspec
 
@@ -91,15 +91,32 @@ class Timeline:
     """How long it had been in the queue when its prompt was begun, where no token followed."""
 
 
+PARTS: tuple[Part, ...] = ("queue", "prefill", "decode", "preempted", "paused", "network")
+"""In the order of `TimeParts`."""
+
+
 def account(timeline: Timeline) -> TimeParts:
     """The parts of a request's time. Never negative, and together exactly the total, whatever the timeline says."""
     total_ms = max(0.0, timeline.total_ms)
-    spent: dict[Part, float] = defaultdict(float)
+    walk = _walk(timeline, total_ms)
+    stalls = [*timeline.stalls]
+    if stalls:
+        walk = _interrupted(walk, stalls, total_ms)
+    spent: dict[Part, float] = dict.fromkeys(PARTS, 0.0)
+    for part, from_ms, until_ms in walk:
+        spent[part] += until_ms - from_ms
+    return _rounded(spent)
+
+
+def _interrupted(
+    walk: Iterable[tuple[Part, float, float]], stalls: Iterable[Stall], total_ms: float
+) -> Iterator[tuple[Part, float, float]]:
+    """The walk with its stalls laid over it: at each instant the part that says most."""
     events: list[tuple[float, Part, int]] = []
     """A part begins (1) or ends (-1); of the parts of the walk exactly one is open at a time."""
-    for part, from_ms, until_ms in _walk(timeline, total_ms):
+    for part, from_ms, until_ms in walk:
         events += ((from_ms, part, 1), (until_ms, part, -1))
-    for stall in timeline.stalls:
+    for stall in stalls:
         from_ms, until_ms = (min(max(0.0, at_ms), total_ms) for at_ms in (stall.from_ms, stall.until_ms))
         if from_ms < until_ms:
             events += ((from_ms, stall.kind, 1), (until_ms, stall.kind, -1))
@@ -107,8 +124,7 @@ def account(timeline: Timeline) -> TimeParts:
     for (at_ms, part, change), (next_ms, _, _) in pairwise([*sorted(events), (total_ms, "network", 0)]):
         is_open[part] += change
         if next_ms > at_ms:
-            spent[_most_telling(is_open)] += next_ms - at_ms
-    return _rounded(spent)
+            yield _most_telling(is_open), at_ms, next_ms
 
 
 def _most_telling(is_open: Counter[Part]) -> Part:
@@ -121,9 +137,11 @@ def _walk(timeline: Timeline, total_ms: float) -> Iterator[tuple[Part, float, fl
     """The request's way without its stalls: parts one after the other, from its arrival to the total."""
     at_ms = 0.0
     for part, until_ms in _stations(timeline):
-        until_ms = min(max(at_ms, until_ms), total_ms)
-        yield part, at_ms, until_ms
-        at_ms = until_ms
+        if until_ms > total_ms:
+            until_ms = total_ms
+        if until_ms > at_ms:
+            yield part, at_ms, until_ms
+            at_ms = until_ms
     yield "network", at_ms, total_ms
 
 
@@ -152,6 +170,10 @@ def _stations(timeline: Timeline) -> Iterator[tuple[Part, float]]:
 
 def _rounded(spent: Mapping[Part, float]) -> TimeParts:
     """To a tenth of a millisecond, by the sums so far: the rounded parts add up to the rounded total."""
-    names = cast(tuple[Part, ...], TimeParts.__struct_fields__)
-    sums = [round(each, 1) for each in accumulate([spent.get(name, 0.0) for name in names], initial=0.0)]
-    return TimeParts(*[round(after - before, 1) for before, after in pairwise(sums)])
+    tenths, before, so_far = list[float](), 0, 0.0
+    for part_ms in spent.values():
+        so_far += part_ms
+        after = int(so_far * 10.0 + 0.5)
+        tenths.append((after - before) / 10.0)
+        before = after
+    return TimeParts(*tenths)
