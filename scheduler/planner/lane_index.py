@@ -254,8 +254,12 @@ class LaneIndex:
 
     def next_of(self, tenant: str, now_ms: float) -> Sequence:
         """The first of a tenant's waiting work."""
-        first = self._waiting[tenant][0]
-        return first[-1] if first > (True, now_ms) else next(self.next_up(tenant, now_ms))
+        filed = self._waiting[tenant]
+        first = filed[0]
+        if first[0] and first < (True, now_ms):  # overdue: what is in time goes before it
+            in_time = bisect_left(filed, (True, now_ms))
+            first = filed[in_time] if in_time < len(filed) else first
+        return first[-1]
 
     def next_up(self, tenant: str, now_ms: float) -> Iterator[Sequence]:
         """The first of a tenant's waiting work as it is now, by class and due time; what is overdue comes last."""

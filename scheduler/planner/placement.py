@@ -220,11 +220,11 @@ class Placement:
         placed = len(self._builder.running)
         known = self._refused.get(kind)
         if known is not None and known[0] == placed:
-            reason: WaitReason | None = known[1]
-        else:
-            reason = self._place(ranked)
-            if reason is WaitReason.SLOTS or reason is WaitReason.TOKENS:
-                self._refused[kind] = placed, reason
+            self._reasons[seq.id] = known[1]
+            return
+        reason = self._place(ranked)
+        if reason is WaitReason.SLOTS or reason is WaitReason.TOKENS:
+            self._refused[kind] = placed, reason
         self._refuse(seq, reason)
         for behind in not_begun.behind(seq, reason):
             heapq.heappush(waiting, behind)

@@ -261,15 +261,14 @@ class Ranking:
         lane = self._lanes[decodes[0].job.lane]
         served, turn = lane.served, lane.turn
         places = [
-            (
-                served.get(seq.job.tenant, 0.0) - (turn / seq.job.weight if seq.stalled_since_ms is None else 0.0),
-                seq.first_due_ms,
-                seq.id,
-            )
+            served.get(seq.job.tenant, 0.0) - (turn / seq.job.weight if seq.stalled_since_ms is None else 0.0)
             for seq in decodes
         ]
-        left_over = {place[2] for place in heapq.nlargest(len(decodes) - count, places)}
-        return [seq for seq in decodes if seq.id not in left_over]
+        last = heapq.nlargest(len(decodes) - count, places)[-1]
+        first = [seq for seq, place in zip(decodes, places, strict=True) if place < last]
+        level = [seq for seq, place in zip(decodes, places, strict=True) if place == last]
+        level.sort(key=lambda seq: (seq.first_due_ms, seq.id))
+        return first + level[: count - len(first)]
 
     def groups(self) -> tuple[dict[Group, dict[LaneName, list[Sequence]]], Counter[int]]:
         """Decodes by where they stand, and by lane: a promoted one stands with those of the lane above. And by lane
