@@ -195,14 +195,17 @@ class FileContent:
             (b"content-length", b"%d" % found.bytes),
             (b"x-content-type-options", b"nosniff"),
         ]
-        started = False
-        with translated(), ClientConnection(scope["state"][STATE]):
+        left, started = found.bytes, False
+        with translated(), ClientConnection(scope["state"][STATE]) as client:
             try:
                 async for part in self._parts.storage.read(files.contents(found.id)):
                     if not started:
                         await send({"type": "http.response.start", "status": 200, "headers": headers})
                         started = True
                     await send({"type": "http.response.body", "body": part, "more_body": True})
+                    left -= len(part)
+                    if not left:  # clients stop reading at the content-length, before the storage reports its end
+                        client.complete()
             except NotStored:
                 message = "The file's contents are not in this gateway's storage."
                 raise ApiError(message, "unavailable", retry_after_s=5.0) from None

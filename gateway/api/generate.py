@@ -189,6 +189,7 @@ class Generate(Generic[Generation]):
                 await self._tell(plan, request, journal, answer, self._parts.bounds.stream_rhythm)
                 await self._heard(answer, caller)
                 await out.write(answer.ending())
+                out.complete()
         except BaseException as error:
             await submitter.end(caller, request, error)
             raise

@@ -29,9 +29,10 @@ class Disconnect:
         else:
             self._listen()
 
-    def forget(self) -> None:
-        """Call nothing any more."""
-        self._heard = None
+    def forget(self, heard: Callable[[], None]) -> None:
+        """Do not call this any more. A pipelined request may have registered its own callback since: that one stays."""
+        if self._heard == heard:
+            self._heard = None
 
     def left(self) -> None:
         """The client has left, or its connection is not worth an answer."""

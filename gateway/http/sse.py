@@ -72,10 +72,14 @@ class ClientConnection:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._disconnect.forget()
+        self._disconnect.forget(self.gone)
         was_cancelled = kind is not None and issubclass(kind, asyncio.CancelledError)
         if was_cancelled and self._is_gone and self._task.uncancel() <= self._cancelled_before:
             raise ClientDisconnect from None
+
+    def complete(self) -> None:
+        """The whole answer was sent: a client that leaves from now on ends nothing."""
+        self._disconnect.forget(self.gone)
 
     def gone(self) -> None:
         """It has left, or is treated so: the block ends."""

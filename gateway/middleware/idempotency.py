@@ -79,12 +79,15 @@ class Listener:
         """It has begun to tell the answer of an earlier request."""
         return self._started and not (self._is_first and self._run.is_mine)
 
-    async def listen(self) -> None:
-        """To the end. Raises what the run ended with, also after all of its answer; ClientDisconnect."""
+    async def listen(self, completed: Callable[[], None]) -> None:
+        """Send the answer to its end, and call `completed` once all of it was sent. Raises what the run ended with,
+        even after a whole answer, and ClientDisconnect."""
         await self._wait_for_beginning()
         try:
             if self._recording.status:
                 await self._repeat()
+                if self._recording.is_whole:
+                    completed()
         except Lost:
             if self._started:
                 raise ClientDisconnect from None  # too far behind: what comes next is no longer kept
@@ -232,8 +235,8 @@ class Idempotent:
             fault=lambda error: self._error_frame(error_body(error, self._path, journal.request_id)),
         )
         try:
-            with ClientConnection(state[STATE]), run.heard():
-                await listener.listen()
+            with ClientConnection(state[STATE]) as client, run.heard():
+                await listener.listen(client.complete)
         finally:
             journal.lane = _lane(run.recording) or journal.lane
             if listener.replays:

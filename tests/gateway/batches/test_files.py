@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import logging
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,6 +11,7 @@ import openai
 import pytest
 
 from fairlane.gateway.batches.lines import MAX_LINES
+from fairlane.gateway.batches.storage import FolderStorage
 from tests.support.gateway.batch_files import folder_settings, lines, upload
 from tests.support.gateway.served import WAIT_S, Served, error_of, gateway, until
 
@@ -82,6 +84,33 @@ async def test_lists_come_in_pages_and_either_order(served: Served) -> None:
 
     assert (oldest, [each.id for each in newest.data], newest.has_more) == (made, made[:0:-1], True)
     assert ([each.id for each in rest.data], rest.has_more) == ([made[0]], False)
+
+
+async def test_a_client_that_closes_after_the_last_byte_of_a_file_has_not_left_early(
+    served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    content = lines(1)
+    async with served.sdk() as client:
+        kept = await client.files.create(file=content, purpose="batch")
+    client_left = asyncio.Event()
+
+    async def read(*_: object) -> AsyncIterator[bytes]:
+        yield content
+        await client_left.wait()  # the storage reports the end of the file later
+
+    monkeypatch.setattr(FolderStorage, "read", read)
+    await until(lambda: not served.server.server_state.connections)
+    caplog.set_level(logging.INFO, "fairlane.gateway.middleware.tenant")
+    reader, writer = await asyncio.open_connection(*served.url.removeprefix("http://").split(":"))
+    key = served.keys["acme"]
+    writer.write(f"GET /v1/files/{kept.id}/content HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\n\r\n".encode())
+    await reader.readuntil(content)
+    writer.close()
+    await until(lambda: not served.server.server_state.connections)
+    client_left.set()
+    await until(lambda: bool(caplog.records))
+
+    assert [record.__dict__["journal"].code for record in caplog.records] == ["ok"]
 
 
 async def test_a_file_expires_when_its_sender_says(served: Served) -> None:

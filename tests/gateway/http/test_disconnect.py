@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
@@ -107,6 +108,33 @@ async def test_a_client_that_has_sent_its_next_request_is_heard_to_go(served: Se
     writer.close()
 
     await until(lambda: not served.resources.dispatcher.jobs)
+
+
+async def test_a_client_that_closes_after_the_end_of_a_stream_has_not_left_early(
+    served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    client_left, end = asyncio.Event(), served.resources.submitter.end
+
+    async def end_late(*arguments: Any) -> None:
+        await client_left.wait()
+        await end(*arguments)
+
+    monkeypatch.setattr(served.resources.submitter, "end", end_late)
+    caplog.set_level(logging.INFO, "fairlane.gateway.middleware.tenant")
+    async with (
+        served.http as client,
+        client.stream(
+            "POST", CHAT, json={**ASKED, "stream": True}, headers={"authorization": f"Bearer {served.keys['acme']}"}
+        ) as answer,
+    ):
+        async for line in answer.aiter_lines():
+            if line == "data: [DONE]":
+                break
+    await until(lambda: not served.server.server_state.connections)
+    client_left.set()
+    await until(lambda: bool(caplog.records))
+
+    assert [record.__dict__["journal"].code for record in caplog.records] == ["ok"]
 
 
 async def test_clients_that_go_at_any_moment_leave_nothing_behind(served: Served) -> None:

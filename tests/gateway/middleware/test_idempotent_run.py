@@ -58,6 +58,7 @@ def listening(
     hold_s: float = 60.0,
     tells_progress: bool = False,
     write_timeout_s: float = 60.0,
+    completed: Callable[[], None] = lambda: None,
 ) -> "asyncio.Task[None]":
     run = cast(Run, StandIn(recording, is_elsewhere=is_elsewhere))
     listener = Listener(
@@ -70,7 +71,7 @@ def listening(
         write_timeout_s=write_timeout_s,
         fault=lambda error: sse.data(error_body(error)),
     )
-    return asyncio.create_task(listener.listen())
+    return asyncio.create_task(listener.listen(completed))
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -106,6 +107,22 @@ async def test_who_comes_late_hears_all_of_it() -> None:
     assert early.is_whole
     assert late.is_whole
     assert late.heard[0]["headers"] == [(b"a", b"b"), (b"idempotent-replayed", b"true")]
+
+
+async def test_an_answer_is_complete_before_its_run_ends() -> None:
+    recording, client, completed = Recording(1000), Client(), asyncio.Event()
+    hearing = listening(recording, client, completed=completed.set)
+    await say(recording, b"one")
+    await until(lambda: client.body == b"one")
+    assert not completed.is_set()
+
+    await recording.send({"type": "http.response.body", "body": b"", "more_body": False})
+    async with asyncio.timeout(20):
+        await completed.wait()
+
+    assert client.is_whole
+    recording.end()
+    await hearing
 
 
 async def test_a_slow_listener_holds_up_nobody() -> None:
