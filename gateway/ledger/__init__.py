@@ -16,5 +16,8 @@ An exporter that is killed is followed by another gateway's, which finds the pla
 names the entries, so whoever carries it out stores the same lines under the same name, and an entry is in no two plans.
 Two exporters at a time do the same work twice and no harm: the plan is replaced only as it was read.
 
+A store that failed over may have lost the last plan, or marks. The next plan then takes a number that no object has, so
+that no entry is taken for stored that is not; entries whose export was forgotten are exported again.
+
 What the byte bound of a tenant's ledger drops before it is exported is lost, and counted.
 """

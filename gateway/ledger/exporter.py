@@ -110,6 +110,7 @@ class LedgerExporter:
             if not following.spans:
                 self._has_seen_all = True
                 return
+            following = await self._under_free_name(following)
             if await self._exports.write(known, _encoded(following)):
                 await self._finish(following, lines)
         self._has_seen_all = False
@@ -154,6 +155,13 @@ class LedgerExporter:
         if await self._exports.write(_encoded(segment), _encoded(Segment(segment.number))) and lost:
             self.lost += lost
             log.error("%d entries of the ledger were dropped before they were exported: raise its bytes", lost)
+
+    async def _under_free_name(self, segment: Segment) -> Segment:
+        """A new segment with the next number that no object has: a store that lost its last plan gives that number
+        again, to other entries."""
+        while await self._is_stored(segment.name):
+            segment = msgspec.structs.replace(segment, number=segment.number + 1)
+        return segment
 
     async def _is_stored(self, name: str) -> bool:
         try:

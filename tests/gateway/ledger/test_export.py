@@ -199,6 +199,25 @@ async def test_a_process_that_is_killed_exports_each_entry_once(valkey_url: str,
         assert export.exported() == await export.kept()
 
 
+@pytest.mark.parametrize("loses_all", [True, False], ids=["everything", "the last writes"])
+async def test_a_store_that_lost_its_last_plan_has_every_entry_exported(export: Export, loses_all: bool) -> None:
+    """As after a failover, or a crash between two writes to its disk."""
+    marks = [f"{keyspace.of_root(tenant)}exported:{tenant}" for tenant in ("acme", "blue")]
+    if not loses_all:
+        await export.exporter().export()
+        await export.add("acme", START_MS + DAY_MS + 1)
+    before = {name: await export.client.dump(name) for name in (keyspace.EXPORT, *marks)}
+    await export.exporter().export()
+    for name, kept in before.items():
+        await export.client.delete(name)
+        if kept:
+            await export.client.restore(name, 0, kept)
+    await export.add("acme", START_MS + DAY_MS + 2)
+    await export.exporter().export()
+
+    assert export.exported().keys() == (await export.kept()).keys()
+
+
 async def test_one_gateway_exports_and_another_takes_over_from_a_silent_one(export: Export) -> None:
     one, two = export.exporter("one"), export.exporter("two")
     await one.export()
