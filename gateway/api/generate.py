@@ -212,6 +212,7 @@ class Generate(Generic[Generation]):
             still_waits_ms=self._parts.dispatcher.still_waits_ms,
             eta_ms=plan.expected_ttft_ms,
             gap=self._parts.telemetry.gaps(journal.lane, journal.model, journal.tenant).observe,
+            grammar_param=plan.grammar_param,
         )
         if journal.record is not None:
             journal.record.follow(events)

@@ -111,6 +111,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         """The same where it asks for too much output: the field that says how much, else the prompt's."""
         return self.prompt_param if self.request.max_tokens is None else self.request.max_tokens_param
 
+    @property
+    def grammar_param(self) -> str | None:
+        """The field that asked for its grammar; None: it has none."""
+        if not self.grammar:
+            return None
+        return "tools" if self.request.structure is None else self.request.structure.param
+
     def reader(self) -> TokenStream:
         """Reads a choice from its first token."""
         text, request = self.model.text, self.request

@@ -71,6 +71,7 @@ log = logging.getLogger(__name__)
 _OUTCOMES = {
     "deadline_exceeded": Outcome.EXPIRED,
     "internal_error": Outcome.FAILED,
+    "invalid_request_error": Outcome.FAILED,
     "unavailable": Outcome.UNAVAILABLE,
 }
 INLINE_S = 0.5

@@ -45,6 +45,8 @@ class TokenEvents:
     """What admission expects the request to wait for its first token, from its arrival."""
     gap: Callable[[float], None] = lambda _seconds: None
     """Told the time from each arrival of tokens to the next."""
+    grammar_param: str | None = None
+    """The field that asked for the grammar of its choices; None: they have none."""
     queued_s: float | None = None
     """From its place in the queue to the step that began the prefill of its first token; None: not told."""
     jobs: Sequence[LiveJob] = field(init=False)
@@ -240,7 +242,8 @@ class TokenEvents:
             case Outcome.UNAVAILABLE:
                 raise unavailable()
             case Outcome.FAILED if finished.error == BROKEN_GRAMMAR:
-                raise invalid(None, f"The request cannot be served: {BROKEN_GRAMMAR}.")
+                param = self.grammar_param
+                raise invalid(param, f"`{param}` cannot be served: {BROKEN_GRAMMAR}.")
             case Outcome.FAILED:
                 raise ApiError(f"The model failed at this request: {finished.error or 'no reason'}.", "internal_error")
             case Outcome.CANCELLED:

@@ -10,6 +10,7 @@ import httpx
 import openai
 import pytest
 
+from fairlane.scheduler.protocol.grammar_limits import BROKEN_GRAMMAR
 from fairlane.scheduler.protocol.messages import Preempted, Resumed
 from tests.support.gateway.served import ASKED, CHAT, COMPLETIONS, SAID, WAIT_S, Served, serving, settings, until
 
@@ -25,9 +26,9 @@ async def served(valkey_url: str) -> AsyncIterator[Served]:
         yield opened
 
 
-async def lines(served: Served, path: str, body: dict[str, Any]) -> list[str]:
+async def lines(served: Served, path: str, body: dict[str, Any], *, tenant: str = "acme") -> list[str]:
     """All non-empty lines of one stream."""
-    headers = {"authorization": f"Bearer {served.keys['acme']}"}
+    headers = {"authorization": f"Bearer {served.keys[tenant]}"}
     async with (
         served.http as client,
         client.stream("POST", path, json={**body, "stream": True}, headers=headers) as got,
@@ -172,6 +173,44 @@ async def test_a_worker_that_fails_in_mid_stream_ends_it_with_an_error_frame(ser
     await client.close()
     await served.landed()
     assert [(outcome, output) for outcome, _, output in await served.ledger()] == [("failed", 2)]
+
+
+PROMPT = {"model": "tiny", "prompt": "Hello"}
+TOOL = {"type": "function", "function": {"name": "f", "strict": True, "parameters": {"type": "object"}}}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        (CHAT, {**ASKED, "response_format": {"type": "json_object"}}, "response_format"),
+        (CHAT, {**ASKED, "tools": [TOOL], "tool_choice": "required"}, "tools"),
+        (COMPLETIONS, {**PROMPT, "guided_grammar": 'start: "a" start | "b"'}, "guided_grammar"),
+        (COMPLETIONS, {**PROMPT, "structured_outputs": {"regex": "a+"}}, "structured_outputs.regex"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_grammar_beyond_its_budget_names_its_field_and_only_published_tokens_are_charged(
+    served: Served, path: str, body: dict[str, Any], param: str, *, stream: bool
+) -> None:
+    async def error_of_it() -> Any:
+        if stream:
+            return chunks(await lines(served, path, body, tenant="metered"))[-1]["error"]
+        answer = await served.post(path, body, tenant="metered")
+        assert answer.status_code == 400
+        return answer.json()["error"]
+
+    await served.tenant("metered", limits={"tokens_per_day": 100_000})
+    served.worker.limit = 2
+    asking = asyncio.create_task(error_of_it())
+    await until(lambda: [len(made) for made in served.worker.produced.values()] == [2])
+    served.worker.fails = BROKEN_GRAMMAR
+    error = await asking
+    await served.landed()
+
+    assert (error["code"], error["param"]) == ("invalid_request_error", param)
+    assert error["message"] == f"`{param}` cannot be served: {BROKEN_GRAMMAR}."
+    assert [(outcome, output) for outcome, _, output in await served.ledger("metered")] == [("failed", 2)]
+    assert {status.reserved for status in (await served.limits("metered")).values()} == {0}
 
 
 async def test_a_preempted_stream_says_so_and_goes_on(served: Served) -> None:
