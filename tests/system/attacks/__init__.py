@@ -16,8 +16,10 @@ all but the floods, with fewer connections.
 | `crowds.py` | connections that hold places |
 | `bodies.py` | floods of large bodies and lists |
 | `loops.py` | floods that cost the event loop by number: chunks of a byte, millions of values |
+| `grammars.py` | floods of grammars that cost the worker time and memory |
 | `connections.py` | floods of connections |
 | `floods.py` | all floods by name |
 | `measured.py` | what another tenant and the gateway's memory notice of a flood |
+| `streams.py` | what another tenant's streams and the worker's memory notice of a flood of grammars |
 | `target.py`, `rows.py` | how they speak to the server, and what they tell |
 """

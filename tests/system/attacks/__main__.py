@@ -14,8 +14,20 @@ from dataclasses import asdict
 from pathlib import Path
 
 from tests.support.system.harness import Server
-from tests.system.attacks import cookies, crowds, numbers, paths, permissions, pipelining, scopes, shapes, tokens
+from tests.system.attacks import (
+    cookies,
+    crowds,
+    numbers,
+    paths,
+    permissions,
+    pipelining,
+    scopes,
+    shapes,
+    streams,
+    tokens,
+)
 from tests.system.attacks.floods import FLOODS
+from tests.system.attacks.grammars import GRAMMARS
 from tests.system.attacks.measured import measure
 from tests.system.attacks.permissions import umask_of_nobody
 from tests.system.attacks.rows import Row, markdown
@@ -33,7 +45,7 @@ def attacked(server: Server, only: list[str] | None, seconds: float) -> Iterator
             yield from rows(server)
     for name in FLOODS:
         if only is None or name in only:
-            yield measure(server, name, seconds).row
+            yield streams.measure(server, name, seconds) if name in GRAMMARS else measure(server, name, seconds).row
 
 
 def main() -> int:

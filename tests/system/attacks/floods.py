@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tests.system.attacks import bodies, connections, crowds, loops
+from tests.system.attacks import bodies, connections, crowds, grammars, loops
 from tests.system.attacks.bodies import Answers, Target
 
 WITH_BODIES = "bodies and connections"
@@ -41,6 +41,7 @@ FLOODS: Mapping[str, Flood] = {
         for name, crowd in crowds.CROWDS.items()
     },
     **{name: Flood("event loop", loop.attacked, is_of_the_loop=True) for name, loop in loops.LOOPS.items()},
+    **{name: Flood("grammars", each.attacked, each.tenants) for name, each in grammars.GRAMMARS.items()},
     WITH_BODIES: Flood(
         "connections",
         f"{connections.CONNECTIONS:,} that have begun a request, and {connections.BODIES:,} held bodies",
@@ -55,6 +56,8 @@ def attack(name: str, targets: Sequence[Target], seconds: float) -> Answers:
         return connections.with_bodies(targets, seconds)
     if name in loops.LOOPS:
         return asyncio.run(loops.LOOPS[name].attack(targets[0], seconds))
+    if name in grammars.GRAMMARS:
+        return asyncio.run(grammars.GRAMMARS[name].attack(targets, seconds))
     if name in crowds.CROWDS:
         return connections.flood(targets[0], crowds.CROWDS[name], seconds)
     return asyncio.run(bodies.attack(targets[0], name, seconds))

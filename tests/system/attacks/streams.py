@@ -1,0 +1,104 @@
+"""What another tenant's streams and the worker's memory notice of a flood of grammars."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from fairlane.scheduler.protocol.grammar_limits import MOST_COMPILED_BYTES
+from tests.support.system.harness import MODEL, Server
+from tests.system.attacks.grammars import GRAMMARS
+from tests.system.attacks.measured import LOOP_MORE_MS, LOOP_TOKEN_SHARE, forget_peak, peak_bytes
+from tests.system.attacks.rows import Row
+from tests.system.attacks.target import bearer
+
+QUIET_STREAMS = 20
+TOKENS = 24
+MOST_MORE_BYTES = 64 * MOST_COMPILED_BYTES
+"""As many compiled grammars as a worker keeps, each of the largest size."""
+KIND = "grammars"
+EXPECTED = (
+    f"all 200; P99 of the first token and of the time per token ≤ quiet P99 + {LOOP_MORE_MS:.0f} ms + "
+    f"{LOOP_TOKEN_SHARE:.0%} of a token's time; the worker ≤ {MOST_MORE_BYTES >> 20} MiB more than before"
+)
+
+
+@dataclass(slots=True)
+class Streams:
+    """One tenant's streams, one after the other."""
+
+    first_ms: list[float] = field(default_factory=list)
+    between_ms: list[float] = field(default_factory=list)
+    """From one token of a stream to the next."""
+    faults: list[str] = field(default_factory=list)
+
+    def send(self, client: httpx.Client, fields: Mapping[str, Any]) -> None:
+        """One more."""
+        body = {"model": MODEL, "prompt": "Once upon a time", "max_tokens": TOKENS, "stream": True, **fields}
+        began = last = time.perf_counter()
+        count = 0
+        with client.stream("POST", "/v1/completions", json=body) as answer:
+            if not answer.is_success:
+                self.faults.append(str(answer.status_code))
+                return
+            for line in answer.iter_lines():
+                if line.startswith('data: {"error"'):
+                    self.faults.append("an error in a stream")
+                if not line.startswith("data: {") or not json.loads(line[6:]).get("choices"):
+                    continue
+                now = time.perf_counter()
+                (self.between_ms if count else self.first_ms).append((now - last if count else now - began) * 1e3)
+                count, last = count + 1, now
+
+
+def percentile(times: list[float], share: float) -> float:
+    """The time that this share of them does not exceed; 0.0 of none."""
+    return sorted(times)[int(share * (len(times) - 1))] if times else 0.0
+
+
+def _streams(server: Server, key: str, fields: Iterator[Any], goes_on: Callable[[int], bool]) -> Streams:
+    found = Streams()
+    with httpx.Client(base_url=server.url, headers=bearer(key), timeout=120.0) as client:
+        while goes_on(len(found.first_ms) + len(found.faults)):
+            found.send(client, next(fields))
+    return found
+
+
+def measure(server: Server, name: str, seconds: float) -> Row:
+    """One flood, with tenants of its own on each side."""
+    flood, worker = GRAMMARS[name], server.child("worker")
+    attackers = [server.tenant(f"attacker-{number}-{name}") for number in range(flood.tenants)]
+    person, fields = server.tenant(f"person-{name}"), flood.victim()
+    quiet = _streams(server, person, fields, lambda count: count < QUIET_STREAMS)
+    start_bytes = worker.memory_info().rss
+    forget_peak(worker)
+    command = [sys.executable, "-m", "tests.system.attacks.floods", server.url, name, str(seconds), *attackers]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as attacking:
+        during = _streams(server, person, fields, lambda count: attacking.poll() is None or count < 1)
+        answers = json.loads(attacking.communicate()[0] or "{}")
+    return _row(name, answers, quiet, during, (start_bytes, peak_bytes(worker)))
+
+
+def _row(name: str, answers: Mapping[str, int], quiet: Streams, during: Streams, memory: tuple[int, int]) -> Row:
+    more_ms = LOOP_MORE_MS + LOOP_TOKEN_SHARE * percentile(quiet.between_ms, 0.5)
+    told, faults = [], [f"the other tenant: {', '.join(during.faults)}"] if during.faults else []
+    for what, before, then in (
+        ("first token", quiet.first_ms, during.first_ms),
+        ("time per token", quiet.between_ms, during.between_ms),
+    ):
+        p50s, p99s = ([percentile(times, share) for times in (before, then)] for share in (0.5, 0.99))
+        told.append(f"{what}: P99 {p99s[0]:.0f} → {p99s[1]:.0f} ms of {len(then)} (P50 {p50s[0]:.0f} → {p50s[1]:.0f})")
+        if p99s[1] > p99s[0] + more_ms:
+            faults.append(f"P99 of the {what} over {p99s[0] + more_ms:.0f} ms")
+    if memory[1] - memory[0] > MOST_MORE_BYTES:
+        faults.append("too much memory")
+    told += [
+        f"worker {' → '.join(str(size >> 20) for size in memory)} MiB",
+        f"told: {', '.join(f'{count:,} {status}' for status, count in sorted(answers.items()))}",
+    ]
+    return Row(KIND, GRAMMARS[name].attacked, EXPECTED, "; ".join([*told, *faults]), not faults)
