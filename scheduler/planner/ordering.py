@@ -76,6 +76,8 @@ class Counters:
     def __init__(self, window: float = QUEUE_WINDOW) -> None:
         require("window", window, 0.0)
         self.window = window
+        self.level = 0.0
+        """Where tenants without a counter stand: the smallest backlogged counter when others were last forgotten."""
         self._values: dict[str, float] = {}
 
     def value(self, tenant: str) -> float:
@@ -90,7 +92,7 @@ class Counters:
     def floor(self, backlogged: Iterable[str]) -> float:
         """The smallest counter of the backlogged; with none of them the largest of all: where a newcomer starts."""
         least = min(map(self.value, backlogged), default=None)
-        return max(self._values.values(), default=0.0) if least is None else least
+        return max(self._values.values(), default=self.level) if least is None else least
 
     def lift(self, tenant: str, backlogged: Iterable[str]) -> float:
         """To call when `tenant` becomes backlogged; returns its counter: BEHIND those who were there before it.
@@ -105,8 +107,22 @@ class Counters:
 
     def charge(self, tenant: str, tokens: float, weight: float) -> float:
         """Count `tokens` of service (negative: a refund) for a tenant of this weight (> 0); returns its counter."""
-        value = self._values[tenant] = self._values.get(tenant, 0.0) + tokens / weight
+        value = self._values[tenant] = self._values.get(tenant, self.level) + tokens / weight
         return value
+
+    def level_out(self) -> None:
+        """Forget all counters, where no work waits: all tenants stand at the largest of them."""
+        self.level = self.floor(())
+        self._values.clear()
+
+    def forget(self, least: float, most: int) -> bool:
+        """Forget counters below `least`, the smallest of the backlogged: a tenant that becomes backlogged is lifted to
+        that anyway. At most `most`, the lowest first. Return whether more are left."""
+        below = sorted((value, tenant) for tenant, value in self._values.items() if value < least)
+        for _, tenant in below[:most]:
+            del self._values[tenant]
+        self.level = least if below else self.level
+        return len(below) > most
 
 
 PLENTY = 50.0

@@ -19,9 +19,9 @@ weighted tokens. Under `fl:{queue}:`
 | `doors` | hash | gateway → when it last told the others what it has let in, and what |
 | `followers` | hash | tenant → its waiting jobs, over all lanes, that are not the first of their request |
 | `backlog:<lane>` | sorted set | tenants with waiting jobs by counter |
-| `counters:<lane>` | sorted set | all tenants by counter |
+| `counters:<lane>` | sorted set | tenants by counter; a tenant that is not here stands at the level |
 | `owed` | hash | lane → weighted tokens by which it is behind its share floor |
-| `level` | hash | lane → the counter at which all its tenants stood when last nobody waited |
+| `level` | hash | lane → where all stood when last nobody waited, or the lowest of those that waited since |
 | `expiry` | sorted set | all waiting jobs by when their time is over |
 | `workers`, `gateways` | sorted sets | ids by when their lease lapses |
 | `held:<worker>` | sorted set | jobs leased to it, by how often their workers died |

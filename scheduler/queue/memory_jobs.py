@@ -198,6 +198,12 @@ class JobBook:
         self.job_ids[entry.job.gateway_id].discard(entry.job.job_id)
         del self.entries[entry.job.job_id]
 
+    def forget_counters(self) -> bool:
+        """Forget counters that order nothing, PER_CALL of each lane at most. Return whether more are left."""
+        waiting = [places for places in self.places.values() if places.depth]
+        has_more = [one.counters.forget(one.least_counter(), bounds.PER_CALL) for one in waiting]
+        return any(has_more)
+
     def reset(self) -> None:
         """Forget the counters of all tenants and lanes."""
         self.promises = self._no_promises()

@@ -392,7 +392,8 @@ class LaneQueue:
                 left, lost = left - count, lost + count
         self._lost = {worker: lost_ms for worker, lost_ms in self._lost.items() if lost_ms > now_ms - RECORD_TTL_MS}
         self._wake_for_returned()
-        return lost, left <= 0 or bounds.PER_CALL in {len(gateways), len(workers)}
+        has_more_counters = self._book.forget_counters()
+        return lost, has_more_counters or left <= 0 or bounds.PER_CALL in {len(gateways), len(workers)}
 
     def _abandon(self, gateway_id: str, most: int) -> int:
         """Cancel what a dead gateway asked for, `most` jobs at most; returns how many."""

@@ -113,8 +113,6 @@ class Places:
         self.owed = 0.0
         """Weighted tokens by which the lane is behind its share floor (negative: ahead). Nobody's wait pays for what
         the lane had beyond it before: where nobody waited, the others had what they asked for."""
-        self.level = 0.0
-        """Where tenants stood when last nobody waited: who has asked for less since then is in no credit for it."""
         self._queues: dict[str, list[Place]] = {}
         self._waiting: list[Place] = []
         self._returned: list[Place] = []
@@ -131,7 +129,7 @@ class Places:
         is not, then the earliest due first."""
         tenant, job_id = entry.job.tenant, entry.job.job_id
         if not self._queues:
-            self.level = self.counters.floor(())
+            self.counters.level_out()
             self.owed = max(0.0, self.owed)
         if tenant not in self._queues:
             self.counters.lift(tenant, self._queues)
@@ -216,7 +214,7 @@ class Places:
 
     def counter_or_level(self, tenant: str) -> float:
         """A tenant's counter, or the level where that is higher."""
-        return max(self.level, self.counters.value(tenant))
+        return max(self.counters.level, self.counters.value(tenant))
 
     def window(self, prefill_ms: float) -> float:
         """Θ for a worker that computes a prompt's token in `prefill_ms`."""

@@ -1,4 +1,5 @@
--- Clear up after workers and gateways that died and jobs whose time is over: PER_CALL jobs at most. ARGV: clock.
+-- Clear up after workers and gateways that died and jobs whose time is over, PER_CALL jobs at most; forget counters.
+-- ARGV: clock.
 -- Called by RedisQueue.reclaim, by the elected gateway each second, again while the answer says that more is left.
 -- Returns {jobs taken from workers whose lease lapsed, 1 where more is left}; does nothing while the store has just been
 --   away. A record that the store itself has dropped (eviction) is skipped: it must not stop the clearing for all.
@@ -57,4 +58,5 @@ call('ZREMRANGEBYSCORE', key('lost'), '-inf', NOW - RECORD_TTL_MS)
 if count > 0 then wake() end
 flush_shares()
 local is_more = left <= 0 or #gateways == PER_CALL or #workers == PER_CALL
+for _, lane in ipairs(LANES) do is_more = forget_counters(lane.name) or is_more end
 return {count, is_more and 1 or 0}

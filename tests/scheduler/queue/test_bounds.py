@@ -1,4 +1,4 @@
-"""No call holds the store for more than PER_CALL jobs, however many a worker publishes or an outage leaves behind."""
+"""No call holds the store for more than PER_CALL jobs, and what a queue keeps is bounded by the work in it."""
 
 import asyncio
 from collections import Counter
@@ -12,7 +12,7 @@ from fairlane.scheduler.protocol.messages import Finished, Lease, Outcome, Token
 from fairlane.scheduler.queue.types import QueuePresence
 from fairlane.store.bounds import PER_CALL, chunks
 from fairlane.store.scripts import Script
-from tests.support.scheduler.queues import LEASE_MS, PLENTY, Clock, StoredQueue, job, lanes, tokens
+from tests.support.scheduler.queues import LEASE_MS, PLENTY, Clock, StoredQueue, job, lanes, room, take_one, tokens
 
 pytestmark = pytest.mark.anyio
 
@@ -139,3 +139,60 @@ async def test_an_outage_is_cleared_up_in_a_call_for_each_64_jobs(
     assert presence is QueuePresence.ORPHANED
     assert len([event for event in await queue.events("gw") if isinstance(event, Finished)]) == SOME
     assert min(unknown.count, lost.count, orphaned.count) > SOME // PER_CALL
+
+
+async def counters(client: redis.asyncio.Redis) -> int:
+    return int(await client.zcard("fl:{model@1}:counters:latency"))
+
+
+async def visit(queue: StoredQueue, number: int) -> None:
+    """Serve the one request of a tenant that never comes again, and one of another tenant that waits."""
+    await queue.put(job(f"v{number}", f"tenant-{number}", ttft_ms=100.0))
+    for lease in await queue.take("w1", room(latency=2)):
+        await queue.publish("gw", "w1", [tokens(lease, cost=138.0, ends=Outcome.FINISHED)])
+        await queue.forget([lease.job.job_id])
+
+
+async def test_a_lane_that_drains_keeps_no_counters(queue: StoredQueue, client: redis.asyncio.Redis) -> None:
+    for number in range(PER_CALL):
+        await visit(queue, number)
+
+    assert await counters(client) == 1
+
+
+async def test_counters_of_tenants_that_came_and_went_are_forgotten(
+    queue: StoredQueue, client: redis.asyncio.Redis, clock: Clock
+) -> None:
+    """With work of another tenant waiting all the time, and more tenants a second than one call forgets."""
+    for number in range(2 * SOME + 1):
+        await queue.put(job(f"standing{number}", "standing"))
+    for number in range(2 * SOME):
+        await visit(queue, number)
+        if number == SOME:
+            assert await counters(client) > PER_CALL
+            await pass_time(queue, clock, 1_000, renewing=True)
+            assert await counters(client) <= 4
+
+    await pass_time(queue, clock, 1_000, renewing=True)
+    assert await counters(client) <= 4
+
+
+async def test_a_forgotten_tenant_is_charged_from_where_the_lane_stands(
+    queue: StoredQueue, client: redis.asyncio.Redis, clock: Clock
+) -> None:
+    for number in range(8):
+        await queue.put(job(f"standing{number}", "standing"))
+        await queue.put(job(f"other{number}", "other"))
+    await queue.put(job("long", "runs", ttft_ms=100.0))
+    lease = await take_one(queue)
+    assert lease.job.job_id == "long"
+    for other in [await take_one(queue) for _ in range(8)]:
+        await queue.publish("gw", "w1", [tokens(other, cost=138.0, ends=Outcome.FINISHED)])
+    await pass_time(queue, clock, 1_000, renewing=True)
+    assert await client.zscore("fl:{model@1}:counters:latency", "runs") is None
+
+    await queue.publish("gw", "w1", [tokens(lease, 5, cost=1_138.0)])
+
+    first: Any = await client.zrange("fl:{model@1}:backlog:latency", 0, 0, withscores=True)
+    [(_, lowest)] = first
+    assert await client.zscore("fl:{model@1}:counters:latency", "runs") == lowest + 1_000.0

@@ -18,8 +18,14 @@ end
 
 -- Count tokens, and what they are by weight, for a tenant and a lane, and what that makes the lanes with a floor owed.
 local function count(lane_name, tenant, tokens, service)
-  local counter = tonumber(call('ZINCRBY', key('counters', lane_name), service, tenant))
-  call('ZADD', key('backlog', lane_name), 'XX', counter, tenant)
+  local counters = key('counters', lane_name)
+  local counter = tonumber(call('ZADD', counters, 'XX', 'INCR', service, tenant))
+  if counter then
+    call('ZADD', key('backlog', lane_name), 'XX', counter, tenant)
+  else -- forgotten: the tenant starts from the level, and does not wait here
+    counter = tonumber(call('HGET', key('level'), lane_name) or 0) + service
+    call('ZADD', counters, counter, tenant)
+  end
   for _, lane in ipairs(LANES) do
     if lane.share_floor > 0 then
       local due = is_backlogged(lane.name) and lane.share_floor * tokens or 0
@@ -111,10 +117,11 @@ local function seat(job)
   if not call('ZSCORE', backlog, job.tenant) then
     local lowest = call('ZRANGE', backlog, 0, 0, 'WITHSCORES')[2]
     local start = lowest and tonumber(lowest) + BEHIND
-    if not lowest then -- nobody waits: the lane is level
+    if not lowest then -- nobody waits: the lane is level, and needs no counters
       lowest = call('ZREVRANGE', counters, 0, 0, 'WITHSCORES')[2] or '0'
       start = tonumber(lowest)
       call('HSET', key('level'), lane, lowest)
+      call('UNLINK', counters)
       OWED[lane] = math.max(0, owed_to(lane))
       call('HSET', key('owed'), lane, OWED[lane])
       call('HDEL', key('queued_tokens'), lane)
@@ -137,6 +144,18 @@ local function seat(job)
   call('ZADD', key('expiry'), expires(job), job.job_id)
   if head_of(lane, job.tenant) == job.job_id then file_head(lane, job.tenant, job) end
   IS_BACKLOGGED[lane] = true
+end
+
+-- Forget the counters in a lane that are below those of all waiting tenants, PER_CALL at most: that lowest counter is
+-- the new level, and a tenant that begins to wait is lifted above it anyway. Returns whether more are left.
+local function forget_counters(lane)
+  local lowest = call('ZRANGE', key('backlog', lane), 0, 0, 'WITHSCORES')[2]
+  if not lowest then return false end
+  local below = call('ZCOUNT', key('counters', lane), '-inf', '(' .. lowest)
+  if below == 0 then return false end
+  call('ZREMRANGEBYRANK', key('counters', lane), 0, math.min(below, PER_CALL) - 1)
+  call('HSET', key('level'), lane, lowest)
+  return below > PER_CALL
 end
 
 -- Requests of a tenant that wait, over all lanes: those whose first job does.
