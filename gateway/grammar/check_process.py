@@ -9,6 +9,7 @@ import random
 import resource
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -43,6 +44,8 @@ class CheckResult(msgspec.Struct, frozen=True):
     fault: str = ""
     compiled_bytes: int = 0
     """Memory that the compiled grammar takes."""
+    spent_s: float = 0.0
+    """Processor time of the check."""
 
 
 class _Heap(ctypes.Structure):
@@ -152,10 +155,12 @@ def serve() -> None:
     """Answer until standard input ends."""
     check, decode = Check(), msgspec.json.Decoder(CheckRequest).decode
     for line in sys.stdin.buffer:
+        began_s = time.thread_time()
         try:
             result = check.run(decode(line))
         except Exception as error:  # noqa: BLE001 - whatever a grammar breaks, the next one is checked
             result = CheckResult(fault=f"it cannot be compiled ({type(error).__name__})")
+        result = msgspec.structs.replace(result, spent_s=time.thread_time() - began_s)
         sys.stdout.buffer.write(msgspec.json.encode(result) + b"\n")
         sys.stdout.buffer.flush()
 

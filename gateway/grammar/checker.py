@@ -7,7 +7,8 @@ schema that comes again costs nothing.
 import asyncio
 import logging
 import sys
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
+from collections.abc import Iterable
 from contextlib import suppress
 
 import msgspec
@@ -17,7 +18,10 @@ from fairlane.gateway.grammar.check_process import CheckRequest, CheckResult
 from fairlane.gateway.grammar.structure import Structure
 
 CHILDREN = 2
-"""The first takes a tenant that sends expensive grammars, the other one everybody else."""
+SLOW_S = 0.25
+"""Processor time. A tenant whose last check took longer leaves the last idle child to the others."""
+MOST_SLOW_TENANTS = 1_000
+"""Remembered, the latest ones."""
 MOST_WAITING = 32
 """Checks of one tenant at a time."""
 TIMEOUT_S = 2.0
@@ -35,10 +39,9 @@ class GrammarChecker:
     def __init__(self) -> None:
         self._kept: OrderedDict[tuple[str, str], CheckResult] = OrderedDict()
         self._kept_bytes = 0
-        self._idle = asyncio.LifoQueue[_Child]()
         self._children = [_Child() for _ in range(CHILDREN)]
-        for child in self._children:
-            self._idle.put_nowait(child)
+        self._lending = _Lending(self._children)
+        self._slow_tenants: OrderedDict[str, None] = OrderedDict()
         self._waiting: Counter[str] = Counter()
         self._turns: dict[str, asyncio.Lock] = {}
 
@@ -68,11 +71,12 @@ class GrammarChecker:
         self._waiting[tenant_id] += 1
         try:
             async with self._turns.setdefault(tenant_id, asyncio.Lock()):
-                child = await self._idle.get()
+                child = await self._lending.borrow(is_slow=tenant_id in self._slow_tenants)
                 try:
                     found = await child.ask(CheckRequest(structure.kind, structure.text))
+                    self._note(tenant_id, found.spent_s)
                 finally:
-                    self._idle.put_nowait(child)
+                    self._lending.give_back(child)
         finally:
             self._waiting[tenant_id] -= 1
             if not self._waiting[tenant_id]:
@@ -80,6 +84,14 @@ class GrammarChecker:
                 self._turns.pop(tenant_id, None)
         self._keep((structure.kind, structure.text), found)
         return found
+
+    def _note(self, tenant_id: str, spent_s: float) -> None:
+        """Remember whether the last check of a tenant was slow."""
+        self._slow_tenants.pop(tenant_id, None)
+        if spent_s > SLOW_S:
+            self._slow_tenants[tenant_id] = None
+            if len(self._slow_tenants) > MOST_SLOW_TENANTS:
+                self._slow_tenants.popitem(last=False)
 
     def _keep(self, asked: tuple[str, str], found: CheckResult) -> None:
         if asked not in self._kept:
@@ -98,6 +110,39 @@ def _told(fault: str) -> str:
 
 def _size(asked: tuple[str, str], found: CheckResult) -> int:
     return 4 * (len(asked[1]) + len(found.grammar) + len(found.fault)) + 200
+
+
+class _Lending:
+    """Lends each child to one check at a time, in the order in which checks ask. Slow tenants wait for the others, and
+    never get the last idle child."""
+
+    def __init__(self, children: Iterable["_Child"]) -> None:
+        self._idle = [*children]
+        self._quick: deque[asyncio.Future[_Child]] = deque()
+        self._slow: deque[asyncio.Future[_Child]] = deque()
+
+    async def borrow(self, *, is_slow: bool) -> "_Child":
+        """Wait for a child, to be given back."""
+        turn: asyncio.Future[_Child] = asyncio.get_running_loop().create_future()
+        (self._slow if is_slow else self._quick).append(turn)
+        self._lend()
+        try:
+            return await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.give_back(turn.result())
+            raise
+
+    def give_back(self, child: "_Child") -> None:
+        """End a loan."""
+        self._idle.append(child)
+        self._lend()
+
+    def _lend(self) -> None:
+        while self._idle and (self._quick or (self._slow and len(self._idle) > 1)):
+            turn = (self._quick or self._slow).popleft()
+            if not turn.done():
+                turn.set_result(self._idle.pop())
 
 
 class _Child:
@@ -124,7 +169,7 @@ class _Child:
                 raise
         log.warning("a grammar was refused, and the process that checked it ended")
         await self.kill()
-        return CheckResult(fault=fault)
+        return CheckResult(fault=fault, spent_s=TIMEOUT_S)
 
     async def _running(self) -> asyncio.subprocess.Process:
         if self._process is None or self._process.returncode is not None:

@@ -1,14 +1,19 @@
 """What a door says of schemas and grammars: served, or refused by name; and nothing that it is sent ends it."""
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import AsyncIterator
+from typing import ClassVar
 
+import msgspec
 import psutil
 import pytest
 
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.grammar import checker as grammar_checker
-from fairlane.gateway.grammar.checker import MOST_WAITING, GrammarChecker
+from fairlane.gateway.grammar.check_process import CheckRequest, CheckResult
+from fairlane.gateway.grammar.checker import MOST_WAITING, SLOW_S, GrammarChecker
 from fairlane.gateway.grammar.structure import Structure, choice_structure, json_structure
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
@@ -132,6 +137,98 @@ async def test_a_tenant_with_many_leaves_the_others_a_child(checker: GrammarChec
     refused = [result for result in await results if isinstance(result, ApiError)]
     assert other
     assert [fault.code for fault in refused] == ["overloaded"]
+
+
+class HandChild:
+    """A child that answers when it is told, as if it had computed for so long."""
+
+    begun: ClassVar[dict[str, asyncio.Future[float]]]
+    """Checks, by what they are of, in the order in which they began."""
+
+    async def ask(self, request: CheckRequest) -> CheckResult:
+        spent_s = self.begun[request.text] = asyncio.get_running_loop().create_future()
+        return CheckResult(grammar="checked", spent_s=await spent_s)
+
+    async def kill(self) -> None:
+        """There is nothing to end."""
+
+
+async def turns() -> None:
+    """Let every task go on until it waits for a child."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def by_hand(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[GrammarChecker]:
+    monkeypatch.setattr(grammar_checker, "_Child", HandChild)
+    HandChild.begun = {}
+    made = GrammarChecker()
+    yield made
+    await made.aclose()
+
+
+async def test_a_newcomer_waits_for_no_tenant_whose_checks_are_slow(by_hand: GrammarChecker) -> None:
+    begun, slow = HandChild.begun, [f"slow-{number}" for number in range(4)]
+    async with asyncio.TaskGroup() as checks:
+        for name in slow:
+            checks.create_task(by_hand.grammar(grammar(f"first of {name}"), name))
+        for name in slow:  # all at the same time, as nobody knows yet that they are slow
+            await turns()
+            begun[f"first of {name}"].set_result(SLOW_S * 2)
+    async with asyncio.TaskGroup() as checks:
+        for name in slow:
+            checks.create_task(by_hand.grammar(grammar(f"next of {name}"), name))
+        await turns()
+        for name in ("newcomer", "another"):
+            checks.create_task(by_hand.grammar(grammar(name), name))
+            await turns()
+        assert [*begun][4:] == ["next of slow-0", "newcomer"]
+
+        begun["next of slow-0"].set_result(SLOW_S / 2)  # it is slow no more
+        await turns()
+        assert [*begun][6:] == ["another"]
+        checks.create_task(by_hand.grammar(grammar("a third of slow-0"), "slow-0"))
+        await turns()
+        begun["newcomer"].set_result(0.0)
+        await turns()
+        assert [*begun][7:] == ["a third of slow-0"]
+        begun["another"].set_result(0.0)
+        begun["a third of slow-0"].set_result(0.0)
+        for name in slow[1:]:
+            await turns()
+            begun[f"next of {name}"].set_result(0.0)
+
+
+def test_a_child_tells_the_processor_time_of_a_check() -> None:
+    asked = [CheckRequest("json_schema", text) for text in ('{"type": "integer"}', "[")]
+    lines = b"".join(msgspec.json.encode(each) + b"\n" for each in asked)
+    child = [sys.executable, "-m", "fairlane.gateway.grammar.check_process"]
+    told = subprocess.run(child, input=lines, capture_output=True, check=True).stdout
+
+    results = [msgspec.json.decode(line, type=CheckResult) for line in told.splitlines()]
+    assert [bool(result.fault) for result in results] == [False, True]
+    assert all(0.0 < result.spent_s < 2.0 for result in results)
+
+
+async def test_a_check_that_is_given_up_while_it_waits_takes_no_child(by_hand: GrammarChecker) -> None:
+    begun = HandChild.begun
+    checks = [asyncio.create_task(by_hand.grammar(grammar(name), name)) for name in "abcd"]
+    await turns()
+    assert [*begun] == ["a", "b"]
+    checks[2].cancel()
+    begun["a"].set_result(0.0)
+    await asyncio.sleep(0)
+    checks[3].cancel()  # it has been lent a child, and does not know yet
+    await turns()
+    begun["b"].set_result(0.0)
+    checks += [asyncio.create_task(by_hand.grammar(grammar(name), name)) for name in "ef"]
+    await turns()
+
+    assert [*begun][-2:] == ["e", "f"]
+    begun["e"].set_result(0.0)
+    begun["f"].set_result(0.0)
+    await asyncio.gather(*checks, return_exceptions=True)
 
 
 async def test_a_client_that_leaves_ends_its_check_alone(checker: GrammarChecker) -> None:
