@@ -42,9 +42,12 @@ def main() -> int:
             name: [socket.socket(fileno=each) for each in found] for name, found in line.member.sockets.items()
         }
         return _serve(settings, inherited, line.member)
+    from fairlane.gateway.store_checks import check_start
+
     try:
+        check_start(settings.stores)
         sockets = asyncio.run(listen(settings))
-    except PortRefused as error:
+    except (PortRefused, SettingsError) as error:
         sys.stderr.write(f"gateway: {error}\n")
         return 2
     start_logging(settings.log_level, form=settings.log_format)

@@ -209,7 +209,13 @@ def _operators(resources: Resources) -> list[BaseRoute]:
 
 
 def _health(resources: Resources) -> Health:
-    return Health(resources.fleet_cache, resources.processes, resources.availability, resources.refusal)
+    return Health(
+        resources.fleet_cache,
+        resources.processes,
+        resources.availability,
+        resources.refusal,
+        resources.store_checks,
+    )
 
 
 def with_fast_path(app: Starlette) -> ASGIApp:

@@ -192,6 +192,13 @@ class GatewaySettings(SharedSettings, frozen=True, kw_only=True, forbid_unknown_
         return self.redis_url
 
     @property
+    def stores(self) -> dict[str, str]:
+        """The URL of each store by its name in logs. Raises SettingsError as `store_url`."""
+        if self.quota_store_url == self.store_url:
+            return {"store": self.store_url}
+        return {"store": self.store_url, "quota store": self.quota_store_url}
+
+    @property
     def quota_store_url(self) -> str:
         """Where the budgets are. Raises SettingsError as `store_url`."""
         return self.quota_redis_url or self.store_url

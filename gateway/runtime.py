@@ -57,6 +57,7 @@ from fairlane.gateway.requests.recovery import LostJobs, Reaper
 from fairlane.gateway.requests.resume import Earlier
 from fairlane.gateway.requests.settlement import Settlements
 from fairlane.gateway.requests.submit import Submitter
+from fairlane.gateway.store_checks import StoreChecks
 from fairlane.gateway.text.tokenizer import TextModel
 from fairlane.gateway.traces.files import TraceFolder
 from fairlane.gateway.traces.recorder import TraceRecorder
@@ -76,6 +77,7 @@ from fairlane.quotas.upkeep import GatewayPresence
 from fairlane.quotas.windows import MINUTE, Slicing
 from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.registry import RedisRegistry
+from fairlane.store.checks import FaultKind
 from fairlane.store.circuit_breaker import Needed
 from fairlane.store.connections import Connections, connections
 from fairlane.store.errors import STORE_ERRORS
@@ -157,6 +159,7 @@ class Resources:
             )
         needed = {self.store.breaker, self.budgets.breaker} if modes.are_closed else {self.store.breaker}
         self.availability = Needed(tuple(needed))
+        self.store_checks = StoreChecks(self.settings.stores, timeout_s=section.store_timeout_s)
 
     def _build_accounts(self) -> None:
         """Tenants, keys, what they used and what that costs."""
@@ -426,6 +429,7 @@ class Resources:
             tasks = [
                 asyncio.create_task(self.fleet_cache.run(self._fleet_changed), name="directory"),
                 asyncio.create_task(self.elections.run(), name="elections"),
+                asyncio.create_task(self.store_checks.run(), name="store checks"),
                 asyncio.create_task(self.reaper.run(), name="reaper"),
                 asyncio.create_task(self.lost_jobs.run(), name="lookout"),
                 asyncio.create_task(self.orphans.run(), name="orphans"),
@@ -493,6 +497,9 @@ class Resources:
         self.telemetry.store_up.set_function(lambda: main.is_whole)
         self.telemetry.quota_store_up.set_function(lambda: budgets.is_whole)
         self.telemetry.store_openings.read = lambda: sum(each.openings for each in {main, budgets})
+        for kind in FaultKind:
+            has_fault = partial(self.store_checks.has, kind)
+            self.telemetry.store_fault.labels(kind.value).set_function(has_fault)
         self.telemetry.unreported.set_function(lambda: guard.unreported if guard else 0)
         self.telemetry.settlements_in_hand.set_function(lambda: self.settlements.in_hand)
         self.telemetry.connections.set_function(lambda: self.crowd.count)

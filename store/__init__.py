@@ -8,6 +8,7 @@
     timeouts.py         time limits that do not count the event loop's own lateness
     retry.py            calls repeated until the store answers, work repeated at intervals
     election.py         one process among all that share a store, for upkeep
+    checks.py           whether a store is fit to be relied on: version, eviction, persistence, rights
     bounds.py           how much work one call may do, and how more is split
     errors.py           what a call raises while the store is away
 

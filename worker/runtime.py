@@ -21,7 +21,8 @@ from fairlane.scheduler.protocol.otlp import sends_metrics
 from fairlane.scheduler.protocol.settings import SettingsError
 from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.registry import RedisRegistry, card_sha256, queue_name
-from fairlane.store import cluster
+from fairlane.store import checks, cluster
+from fairlane.store.errors import STORE_ERRORS
 from fairlane.store.retry import StoreLink
 from fairlane.worker.config import WorkerSettings
 from fairlane.worker.engine.engine import OpenedEngine
@@ -35,6 +36,7 @@ from fairlane.worker.traces import Traces, open_traces
 
 log = logging.getLogger(__name__)
 
+STORE_CHECK_S = 2.0
 CONNECTIONS = 32
 """To the store: one for the control stream, one per gateway that is published to at a time, a few for the rest."""
 
@@ -47,6 +49,7 @@ def serve(
     Raises SettingsError, and what `open_engine` does.
     """
     _check_metrics_port(settings.host, settings.worker.metrics_port)
+    asyncio.run(_check_store(settings.store_url))
     opened = open_engine(settings)
     collect_seldom(OF_A_WORKER)
     with closing(opened), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -90,6 +93,20 @@ def _check_metrics_port(host: str, port: int) -> None:
             socket.create_server(address, family=family).close()
         except OSError as error:
             raise SettingsError(f"setting host or worker.metrics_port: {error.strerror}") from None
+
+
+async def _check_store(url: str) -> None:
+    """Before the model is loaded. Raises SettingsError where the store cannot be used. One that does not answer is used
+    once it does."""
+    try:
+        async with asyncio.timeout(STORE_CHECK_S):
+            found = await checks.faults(url, checks.WORKER_COMMANDS, timeout_s=STORE_CHECK_S)
+    except STORE_ERRORS:
+        return
+    for fault in found:
+        if fault.kind in checks.REFUSED:
+            raise SettingsError(f"the store cannot be used, {fault}")
+        log.warning("the store has a fault: %s", fault)
 
 
 def _about(opened: OpenedEngine) -> WorkerStatus:

@@ -1,7 +1,7 @@
 """The store: does it answer, is it new enough, does it keep what it is given, and is its clock ours."""
 
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +11,11 @@ import redis.asyncio
 from fairlane.cli.doctor.findings import Finding, fail, ok, warn
 from fairlane.cli.embedded_store import EmbeddedStore, StoreError, valkey_binary
 from fairlane.gateway.config import GatewaySettings
-from fairlane.store import cluster, urls
-from fairlane.store.errors import StoreUnavailable
+from fairlane.store import checks
+from fairlane.store.checks import Fault, FaultKind
+from fairlane.store.errors import STORE_ERRORS
 
 TIMEOUT_S = 3.0
-OLDEST = {"redis": 7, "valkey": 8}
-"""Major versions."""
 SKEW_WARN_S = 0.5
 FULL = 0.8
 """Of the memory that it may have."""
@@ -35,17 +34,8 @@ async def check_store(settings: GatewaySettings) -> AsyncIterator[Finding]:
             named["store"] = socket.url
     for name, url in named.items():
         if url is not None:
-            for server in _servers(url):
-                async for finding in _look(name, server, settings.lease_s):
-                    yield finding
-
-
-def _servers(url: str) -> list[str]:
-    """A Cluster's nodes, as far as the URL names them, each as a server of its own."""
-    if not url.startswith(urls.CLUSTER_SCHEMES):
-        return [url]
-    named = urls.parse_cluster_url(url)
-    return [named.url(host, port) for host, port in named.nodes]
+            async for finding in _look(name, url, settings.lease_s):
+                yield finding
 
 
 def _embedded() -> Finding:
@@ -56,18 +46,27 @@ def _embedded() -> Finding:
 
 
 async def _look(name: str, url: str, lease_s: float) -> AsyncIterator[Finding]:
-    async with cluster.client(url, limit=1, timeout_s=TIMEOUT_S) as client:
-        try:
-            info = await client.info()
-            await client.eval("return 1", 0)
-            skew_s, trip_s = await _skew(client)
-        except (redis.RedisError, StoreUnavailable, OSError, TimeoutError) as error:
-            reason = " ".join(str(error).split())[:120]
-            yield fail(name, f"does not answer ({type(error).__name__}: {reason})", _advice(error))
-            return
-    for finding in (_version(info), *_keeping(info)):
-        yield Finding(f"{name} {finding.check}".strip(), finding.state, finding.found, finding.advice)
-    yield _clock(f"{name} clock", skew_s, trip_s, lease_s)
+    try:
+        servers = await checks.masters(url, timeout_s=TIMEOUT_S)
+    except STORE_ERRORS as error:
+        yield _silent(name, error)
+        return
+    for server, key in servers:
+        async with checks.connected(server, timeout_s=TIMEOUT_S) as client:
+            try:
+                inspection = await checks.inspect(client, key, checks.GATEWAY_COMMANDS)
+                skew_s, trip_s = await _skew(client)
+            except STORE_ERRORS as error:
+                yield _silent(name, error)
+                continue
+        for finding in _standing(inspection.info, inspection.faults):
+            yield Finding(f"{name} {finding.check}".strip(), finding.state, finding.found, finding.advice)
+        yield _clock(f"{name} clock", skew_s, trip_s, lease_s)
+
+
+def _silent(name: str, error: Exception) -> Finding:
+    reason = " ".join(str(error).split())[:120]
+    return fail(name, f"does not answer ({type(error).__name__}: {reason})", _advice(error))
 
 
 def _advice(error: Exception) -> str:
@@ -90,35 +89,31 @@ async def _skew(client: redis.asyncio.Redis) -> tuple[float, float]:
     return best
 
 
-def _version(info: Mapping[str, Any]) -> Finding:
-    kind = "valkey" if "valkey_version" in info else "redis"
-    found = str(info.get(f"{kind}_version", "0"))
-    if int(found.partition(".")[0]) < OLDEST[kind]:
-        return fail("", f"{kind} {found}", "Fairlane needs Redis 7 or Valkey 8, or newer")
-    if info.get("role") != "master":
-        return fail("", f"{kind} {found}, a replica", "name the master, or the Sentinels that know it")
-    return ok("", f"{kind} {found}, answers scripts")
-
-
-def _keeping(info: Mapping[str, Any]) -> Iterator[Finding]:
-    policy = str(info.get("maxmemory_policy", "noeviction"))
+def _standing(info: Mapping[str, Any], faults: Sequence[Fault]) -> Iterator[Finding]:
+    """A finding for each kind of fault, whether the store has it or not."""
+    by_kind = {fault.kind: fault for fault in faults}
+    if not info:
+        yield from (warn("", fault.found, fault.advice) for fault in faults)
+        return
     most, used = int(info.get("maxmemory", 0)), int(info.get("used_memory", 0))
     of = f" of {most / 2**20:,.0f}" if most else ""
-    found = f"{used / 2**20:,.1f}{of} MiB, {policy}"
-    if policy != "noeviction":
-        advice = "CONFIG SET maxmemory-policy noeviction: else it drops tenants and budgets where memory is short"
-        yield fail("memory", found, advice)
-    elif most and used > FULL * most:
-        yield warn("memory", found, "raise its maxmemory: when it is full, requests are refused")
-    else:
-        yield ok("memory", found)
-    if not int(info.get("aof_enabled", 0)):
-        advice = "appendonly yes: else a restart loses tenants, keys and budgets since the last snapshot"
-        yield warn("persistence", "no append-only file", advice)
-    elif info.get("aof_last_write_status", "ok") != "ok":
-        yield fail("persistence", "its last write to the append-only file failed", "look at its disk and its log")
-    else:
-        yield ok("persistence", "append-only file")
+    memory = f"{used / 2**20:,.1f}{of} MiB, {info.get('maxmemory_policy', 'noeviction')}"
+    checked: dict[str, tuple[str, tuple[FaultKind, ...]]] = {
+        "": (f"{checks.version(info)}, answers scripts", (FaultKind.VERSION, FaultKind.REPLICA)),
+        "rights": ("may run every command that Fairlane needs", (FaultKind.RIGHTS,)),
+        "memory": (memory, (FaultKind.EVICTION,)),
+        "persistence": ("append-only file", (FaultKind.PERSISTENCE, FaultKind.WRITES)),
+    }
+    for check, (found, kinds) in checked.items():
+        fault = next((by_kind[kind] for kind in kinds if kind in by_kind), None)
+        if fault is not None and fault.kind is FaultKind.PERSISTENCE:
+            yield warn(check, fault.found, fault.advice)
+        elif fault is not None:
+            yield fail(check, fault.found, fault.advice)
+        elif check == "memory" and most and used > FULL * most:
+            yield warn(check, found, "raise its maxmemory: when it is full, requests are refused")
+        else:
+            yield ok(check, found)
 
 
 def _clock(check: str, skew_s: float, trip_s: float, lease_s: float) -> Finding:

@@ -12,6 +12,7 @@ from fairlane.gateway import errors
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.fleet import FleetCache
 from fairlane.gateway.observability.process_metrics import ProcessMetrics
+from fairlane.gateway.store_checks import StoreChecks
 from fairlane.store.circuit_breaker import Availability
 
 VERSION = metadata.version("fairlane")
@@ -29,7 +30,9 @@ class Health:
         processes: ProcessMetrics,
         availability: Availability,
         refusal: Callable[[], ApiError | None],
+        store_checks: StoreChecks,
     ) -> None:
+        self._store_checks = store_checks
         self._fleet_cache = fleet_cache
         self._processes = processes
         self._availability = availability
@@ -64,6 +67,8 @@ class Health:
             return refusal
         if self._availability.is_away or not self._fleet_cache.is_fresh:
             return ApiError("The store does not answer.", "quota_store_unavailable", retry_after_s=1.0)
+        if self._store_checks.refusal:
+            return ApiError(self._store_checks.refusal, "quota_store_unavailable", retry_after_s=1.0)
         if not self._fleet_cache.models:
             return ApiError("No model has been announced.", "no_worker", retry_after_s=1.0)
         if not any(model.is_served for model in self._fleet_cache.models.values()):

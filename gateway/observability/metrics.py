@@ -141,6 +141,9 @@ class Telemetry:
     def _state(self) -> None:
         self.store_up = self._level("store_up", "1 while the store answers, else 0.")
         self.quota_store_up = self._level("quota_store_up", "1 while the store of budgets answers, else 0.")
+        self.store_fault = self._gauge(
+            "store_fault", "1 while the last check of the stores found a fault of this kind, else 0.", "fault"
+        )
         self.store_openings = self._total("store_openings", "Times that a store was found to be away, as a number.")
         self.connections = self._level("connections", "Open connections of the tenants' port, as a number.")
         self.most_connections = self._level(

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from redis.crc import key_slot
@@ -26,7 +27,9 @@ from fairlane.scheduler.protocol.messages import Cancel
 from fairlane.scheduler.queue import keys as queue_keys
 from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.registry import RedisRegistry
+from fairlane.store import checks
 from fairlane.store import cluster as store_cluster
+from fairlane.store.checks import GATEWAY_COMMANDS, FaultKind
 from fairlane.store.connections import Connections, connections
 from fairlane.store.errors import STORE_ERRORS, StoreUnavailable
 from fairlane.store.retry import StoreLink
@@ -93,6 +96,20 @@ def root_at(masters: Masters, port: int) -> str:
 
 def slot_of(root: str) -> int:
     return key_slot(keyspace.of_root(root).encode())
+
+
+async def test_each_master_is_checked(masters: Masters) -> None:
+    found = await checks.masters(masters.url, timeout_s=LIMIT_S)
+    kinds = {fault.kind for fault in await checks.faults(masters.url, GATEWAY_COMMANDS, timeout_s=LIMIT_S)}
+    masters.ask(masters.ports[-1], "CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+    try:
+        with_fault = {fault.kind for fault in await checks.faults(masters.url, GATEWAY_COMMANDS, timeout_s=LIMIT_S)}
+    finally:
+        masters.ask(masters.ports[-1], "CONFIG", "SET", "maxmemory-policy", "noeviction")
+
+    assert {urlsplit(url).port for url, _ in found} == set(masters.ports)
+    assert {masters.holder(key) for _, key in found} == set(masters.ports)
+    assert with_fault - kinds == {FaultKind.EVICTION}
 
 
 async def test_budgets_of_roots_on_all_nodes_are_held_charged_and_reaped(masters: Masters, store: Connections) -> None:

@@ -5,8 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from fairlane.scheduler.protocol.settings import SettingsError
 from fairlane.worker.__main__ import prepare_threads
+from fairlane.worker.config import WorkerSettings
+from fairlane.worker.engine.engine import OpenedEngine
 from fairlane.worker.engine.open import usable_cores
+from fairlane.worker.runtime import serve
+from tests.support.store.acl import administering, user_url
 
 ALL = len(os.sched_getaffinity(0))
 
@@ -31,3 +36,13 @@ def test_idle_threads_sleep_unless_the_operator_says_otherwise() -> None:
     chosen = {"OMP_WAIT_POLICY": "ACTIVE"}
     prepare_threads(chosen)
     assert chosen == {"OMP_WAIT_POLICY": "ACTIVE"}
+
+
+def test_a_store_that_lacks_a_right_is_refused_before_the_model_is_loaded(valkey_url: str) -> None:
+    def open_engine(_: WorkerSettings) -> OpenedEngine:
+        raise AssertionError("the model is loaded")
+
+    with administering(valkey_url) as admin:
+        settings = WorkerSettings(redis_url=user_url(admin, valkey_url, "+@all", "~*", "-xread"))
+        with pytest.raises(SettingsError, match="the store cannot be used, its user may not run XREAD"):
+            serve(settings, {}, open_engine)

@@ -1,0 +1,262 @@
+"""Check a store before Fairlane relies on it: its version, eviction, persistence, and the rights of Fairlane's user.
+
+    faults(url)           what is wrong with each master behind a URL: asked at a start, and by gateways while they run
+    inspect(client, key)  the same of one server, with what it says about itself: asked by `fairlane doctor`
+
+A right is checked by a harmless call of the very command: `ACL DRYRUN` needs rights that a user of Fairlane should not
+have. The calls meet a string where they expect another type, or a key that is not there, so they change nothing else
+than one key of their own. Each check opens connections of its own, so no request ever waits for it.
+"""
+
+import secrets
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import redis
+import redis.asyncio
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.crc import key_slot
+
+from fairlane.store import urls
+
+OLDEST = {"redis": 7, "valkey": 8}
+"""Major versions."""
+TRIAL_MS = 60_000
+TRIAL_KEY = "fl:check:{%d}"
+
+
+class FaultKind(StrEnum):
+    """What is wrong with a store; the values of the metric's label."""
+
+    VERSION = "version"
+    RIGHTS = "rights"
+    EVICTION = "eviction"
+    REPLICA = "replica"
+    PERSISTENCE = "persistence"
+    UNCHECKED = "unchecked"
+    WRITES = "writes"
+
+
+REFUSED = frozenset({FaultKind.VERSION, FaultKind.RIGHTS})
+"""Faults with which no process starts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that is wrong with a store."""
+
+    kind: FaultKind
+    found: str
+    """What is there, in a few words; no secret."""
+    advice: str
+    is_serious: bool = False
+    """Requests cannot be served as promised. Otherwise data may be lost later."""
+
+    def __str__(self) -> str:
+        return f"{self.found}: {self.advice}"
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """What one server says about itself, and what is wrong with it."""
+
+    info: Mapping[str, Any]
+    """Empty where the user may not run INFO."""
+    faults: list[Fault]
+
+
+async def faults(url: str, commands: Collection[str], *, timeout_s: float) -> list[Fault]:
+    """Return what is wrong with the masters behind a URL, each fault once. Raises STORE_ERRORS where one does not
+    answer. `commands`: those that the process runs, GATEWAY_COMMANDS or WORKER_COMMANDS."""
+    found: dict[Fault, None] = {}
+    for server, key in await masters(url, timeout_s=timeout_s):
+        async with connected(server, timeout_s=timeout_s) as client:
+            inspection = await inspect(client, key, commands)
+            found |= dict.fromkeys(inspection.faults)
+    return list(found)
+
+
+async def masters(url: str, *, timeout_s: float) -> list[tuple[str, str]]:
+    """Return the URL of each master and a key that it holds: several on a Cluster, else one. Raises STORE_ERRORS."""
+    if not url.startswith(urls.CLUSTER_SCHEMES):
+        return [(url, TRIAL_KEY % 0)]
+    named = urls.parse_cluster_url(url)
+    failure: Exception = redis.ConnectionError("the URL names no node")
+    for host, port in named.nodes:
+        try:
+            async with connected(named.url(host, port), timeout_s=timeout_s) as client:
+                ranges = await client.execute_command("CLUSTER SLOTS")  # type: ignore[no-untyped-call]
+        except (redis.RedisError, OSError) as error:
+            failure = error
+        else:
+            held: dict[str, tuple[int, int]] = {}
+            for first, last, (address, at, *_), *_ in ranges:
+                held.setdefault(named.url(address.decode() if address else host, at), (first, last))
+            return [(server, _key_within(*slots)) for server, slots in held.items()]
+    raise failure
+
+
+@asynccontextmanager
+async def connected(url: str, *, timeout_s: float) -> AsyncIterator[redis.asyncio.Redis]:
+    """Open a client of one server that repeats nothing."""
+    pool = urls.pool(url, limit=1, timeout_s=timeout_s, retry=Retry(NoBackoff(), 0))
+    async with redis.asyncio.Redis.from_pool(pool) as client:
+        yield client
+
+
+async def inspect(client: redis.asyncio.Redis, key: str, commands: Collection[str]) -> Inspection:
+    """Check one server. `key`: one that it holds. Raises redis.RedisError, OSError where it does not answer."""
+    try:
+        info = await client.info()
+    except redis.exceptions.NoPermissionError:
+        info = {}
+    found = [*_standing(info)]
+    if info.get("role", "master") == "master":
+        found += await _missing_rights(client, f"{key}:{secrets.token_hex(4)}", commands)
+    return Inspection(info, found)
+
+
+def version(info: Mapping[str, Any]) -> str:
+    """Return the server's kind and version."""
+    kind = "valkey" if "valkey_version" in info else "redis"
+    return f"{kind} {info.get(f'{kind}_version', '0')}"
+
+
+def _standing(info: Mapping[str, Any]) -> Iterator[Fault]:
+    if not info:
+        advice = "grant it +info: version, eviction and persistence cannot be checked"
+        yield Fault(FaultKind.UNCHECKED, "its user may not run INFO", advice)
+        return
+    kind, _, number = version(info).partition(" ")
+    if int(number.partition(".")[0]) < OLDEST[kind]:
+        yield Fault(
+            FaultKind.VERSION, f"{kind} {number}", "Fairlane needs Redis 7 or Valkey 8, or newer", is_serious=True
+        )
+    if info.get("role") != "master":
+        advice = "name the master, or the Sentinels that know it"
+        yield Fault(FaultKind.REPLICA, f"{version(info)}, a replica", advice)
+    policy, most = str(info.get("maxmemory_policy", "noeviction")), int(info.get("maxmemory", 0))
+    if policy != "noeviction":
+        advice = "CONFIG SET maxmemory-policy noeviction: else it drops tenants and budgets where memory is short"
+        yield Fault(FaultKind.EVICTION, f"maxmemory-policy is {policy}", advice, is_serious=most > 0)
+    if not int(info.get("aof_enabled", 0)):
+        advice = "appendonly yes: else a restart loses tenants, keys and budgets since the last snapshot"
+        yield Fault(FaultKind.PERSISTENCE, "no append-only file", advice)
+    elif info.get("aof_last_write_status", "ok") != "ok":
+        found = "its last write to the append-only file failed"
+        yield Fault(FaultKind.WRITES, found, "look at its disk and its log")
+
+
+async def _missing_rights(client: redis.asyncio.Redis, key: str, commands: Collection[str]) -> list[Fault]:
+    """Try each command, and return a fault that names those that the user may not run, if there are any."""
+    try:
+        await client.execute_command("SET", key, "", "PX", TRIAL_MS)  # type: ignore[no-untyped-call]
+    except redis.exceptions.NoPermissionError as error:
+        if "access a key" in str(error) or "access one of the keys" in str(error):
+            advice = "grant them to Fairlane's user: ACL SETUSER … ~fl:*"
+            return [Fault(FaultKind.RIGHTS, "its user may not use the keys fl:*", advice, is_serious=True)]
+        return [_not_allowed(["SET"])]
+    tried = [name for name in _CALLS if name in commands]
+    async with client.pipeline(transaction=False) as calls:
+        for name in tried:
+            calls.execute_command(name, *[each.replace("KEY", key) for each in _CALLS[name].split()])
+        replies = await calls.execute(raise_on_error=False)
+    refused = redis.exceptions.NoPermissionError
+    missing = [name for name, reply in zip(tried, replies, strict=True) if isinstance(reply, refused)]
+    return [_not_allowed(missing)] if missing else []
+
+
+def _not_allowed(commands: Sequence[str]) -> Fault:
+    granted = " ".join(f"+{name.lower()}" for name in commands)
+    advice = f"grant that to Fairlane's user: ACL SETUSER … {granted}"
+    return Fault(FaultKind.RIGHTS, f"its user may not run {', '.join(commands)}", advice, is_serious=True)
+
+
+def _key_within(first: int, last: int) -> str:
+    """Return a name whose slot is in a range."""
+    number = 0
+    while not first <= key_slot((TRIAL_KEY % number).encode()) <= last:
+        number += 1
+    return TRIAL_KEY % number
+
+
+_OF_GATEWAYS = {
+    "MSET": "KEY 0",
+    "INCR": "KEY",
+    "INCRBY": "KEY 1",
+    "DECRBY": "KEY 1",
+    "TTL": "KEY",
+    "PERSIST": "KEY:none",
+    "EXPIRE": "KEY:none 60",
+    "RENAME": "KEY:none KEY:none",
+    "HSCAN": "KEY 0",
+    "HVALS": "KEY",
+    "LLEN": "KEY",
+    "LRANGE": "KEY 0 0",
+    "LREM": "KEY 1 0",
+    "RPUSH": "KEY 0",
+    "SCARD": "KEY",
+    "XINFO": "STREAM KEY",
+    "XLEN": "KEY",
+    "XRANGE": "KEY - + COUNT 1",
+    "ZRANGEBYLEX": "KEY - +",
+    "ZREMRANGEBYRANK": "KEY 0 0",
+    "ZREVRANGEBYSCORE": "KEY 0 0",
+    "ZREVRANK": "KEY 0",
+    "UNLINK": "KEY:none",
+}
+_OF_QUEUES = {
+    "EVAL": "return(1) 1 KEY",
+    "EVALSHA": f"{'0' * 40} 1 KEY",
+    "TIME": "",
+    "GET": "KEY",
+    "MGET": "KEY",
+    "STRLEN": "KEY",
+    "EXISTS": "KEY",
+    "PTTL": "KEY",
+    "PEXPIRE": f"KEY {TRIAL_MS}",
+    "APPEND": "KEY 0",
+    "HDEL": "KEY f",
+    "HEXISTS": "KEY f",
+    "HGET": "KEY f",
+    "HGETALL": "KEY",
+    "HINCRBY": "KEY f 1",
+    "HLEN": "KEY",
+    "HMGET": "KEY f",
+    "HSET": "KEY f 0",
+    "HSETNX": "KEY f 0",
+    "SADD": "KEY 0",
+    "SMEMBERS": "KEY",
+    "SPOP": "KEY",
+    "SREM": "KEY 0",
+    "SUNIONSTORE": "KEY:none KEY:none",
+    "XADD": "KEY * f 0",
+    "XREAD": "COUNT 1 STREAMS KEY 0",
+    "XREVRANGE": "KEY + - COUNT 1",
+    "XTRIM": "KEY MAXLEN 1",
+    "ZADD": "KEY 0 0",
+    "ZCARD": "KEY",
+    "ZCOUNT": "KEY 0 0",
+    "ZINCRBY": "KEY 0 0",
+    "ZMSCORE": "KEY 0",
+    "ZRANGE": "KEY 0 0",
+    "ZRANGEBYSCORE": "KEY 0 0",
+    "ZRANK": "KEY 0",
+    "ZREM": "KEY 0",
+    "ZREMRANGEBYSCORE": "KEY 0 0",
+    "ZREVRANGE": "KEY 0 0",
+    "ZSCORE": "KEY 0",
+    "SCAN": "0 MATCH KEY COUNT 1",
+    "DEL": "KEY",
+}
+_CALLS = _OF_GATEWAYS | _OF_QUEUES
+"""A harmless call of each command, in their order: KEY holds a string, KEY:none does not exist, DEL is last."""
+GATEWAY_COMMANDS = frozenset({"SET", *_CALLS})
+WORKER_COMMANDS = frozenset({"SET", *_OF_QUEUES})
+"""Commands of the queues and of the registry of workers."""
+OPTIONAL_COMMANDS = frozenset({"FCALL", "FUNCTION", "SCRIPT", "INFO", "BGREWRITEAOF"})
+"""Fairlane does without these where they are forbidden."""
