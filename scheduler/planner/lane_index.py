@@ -199,9 +199,10 @@ class LaneIndex:
             least = self.least_counter()
             if least < math.inf:
                 self.counters.lift_to(tenant, least)
-                return
-            for each in (tenant, *self.begun):
-                self.counters.lift_to(each, self._most_served)
+            else:
+                for each in (tenant, *self.begun):
+                    self.counters.lift_to(each, self._most_served)
+            self.counters.forget_idle((tenant,), self.begun, self._waiting)
 
     def charge(self, tenant: str, tokens: float, weight: float) -> None:
         if self._least_served and tenant in self._least_served:  # counters grow: others come no nearer

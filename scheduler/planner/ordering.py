@@ -48,6 +48,7 @@ Source: Sheng et al., "Fairness in Serving Large Language Models" (OSDI 2024); t
 
 import math
 from collections.abc import Iterable, Mapping
+from itertools import chain
 
 from fairlane.scheduler.planner.steps import require
 from fairlane.scheduler.protocol.lanes import Lane
@@ -65,6 +66,8 @@ BEHIND = 1.0
 """Weighted tokens by which whoever comes to the queue starts behind the least served that waits there. Of many tenants
 with one request each, all of which start where those before them did, the first would else be whoever's name is."""
 
+SPARE_COUNTERS = 256
+"""A worker looks for counters to forget once a lane has so many."""
 
 HELD_BACK = 0.25
 """Part of the time until it is due for which guaranteed work of a lower lane waits behind the lanes above."""
@@ -79,6 +82,7 @@ class Counters:
         self.level = 0.0
         """Where tenants without a counter stand: the smallest backlogged counter when others were last forgotten."""
         self._values: dict[str, float] = {}
+        self._most = SPARE_COUNTERS
 
     def value(self, tenant: str) -> float:
         """Weighted tokens; 0 for a tenant never seen."""
@@ -123,6 +127,13 @@ class Counters:
             del self._values[tenant]
         self.level = least if below else self.level
         return len(below) > most
+
+    def forget_idle(self, *busy: Iterable[str]) -> None:
+        """Forget counters below those of all `busy` tenants, once there are twice as many counters as the last time
+        left: a call costs O(1) on average."""
+        if len(self._values) >= self._most:
+            self.forget(self.floor(chain(*busy)), len(self._values))
+            self._most = max(SPARE_COUNTERS, 2 * len(self._values))
 
 
 PLENTY = 50.0

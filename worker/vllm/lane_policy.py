@@ -113,7 +113,7 @@ class LanePolicy:
         self.lanes = lanes
         self._costs = costs
         self._window = window
-        self._counters = {name: Counters(window) for name in lanes}
+        self.counters = {name: Counters(window) for name in lanes}
         self._here: dict[LaneName, set[str]] = {name: set() for name in lanes}
         """Tenants whose requests wait or run, as of late."""
         self._least = dict.fromkeys(lanes, math.inf)
@@ -136,21 +136,22 @@ class LanePolicy:
                 tenants[claim.lane.name].add(claim.tenant)
         for name in self.lanes:
             if not (waits[name] or runs[name]):  # the lane is level again
-                self._counters[name] = Counters(self._window)
-            self._least[name] = min(map(self._counters[name].value, waits[name]), default=math.inf)
+                self.counters[name] = Counters(self._window)
+            self._least[name] = min(map(self.counters[name].value, waits[name]), default=math.inf)
             self._here[name] = waits[name] | runs[name]
+            self.counters[name].forget_idle(self._here[name])
             self._ends[name] = self._least[name] + self.lanes[name].window(self._window, self._token_ms)
 
     def arrive(self, claim: Claim) -> None:
         """A request came. A tenant of which nothing is here starts from the least served of those that are."""
-        here, counters = self._here[claim.lane.name], self._counters[claim.lane.name]
+        here, counters = self._here[claim.lane.name], self.counters[claim.lane.name]
         if claim.tenant not in here:
             counters.lift(claim.tenant, here)
             here.add(claim.tenant)
 
     def charge(self, lane: LaneName, tenant: str, service: float) -> None:
         """Count a step's service (`service`), each token by its request's weight."""
-        self._counters[lane].charge(tenant, service, 1.0)
+        self.counters[lane].charge(tenant, service, 1.0)
 
     def lane_rank(self, claim: Claim) -> int:
         """Its lane's rank, one higher once it has waited long."""
@@ -183,7 +184,7 @@ class LanePolicy:
         )
 
     def _counter(self, claim: Claim) -> float:
-        return self._counters[claim.lane.name].value(claim.tenant)
+        return self.counters[claim.lane.name].value(claim.tenant)
 
     def _is_outside(self, claim: Claim, counter: float) -> bool:
         """Its tenant had more than Θ above the least served that waits. A promise holds whatever its tenant has had."""

@@ -1,6 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairlane.scheduler.planner.lane_index import LaneIndex
+from fairlane.scheduler.planner.ordering import SPARE_COUNTERS, Counters
 from fairlane.scheduler.planner.sequence import Kind, Sequence
 from fairlane.scheduler.planner.sequence_index import Decodes
 from fairlane.scheduler.planner.steps import SeqId
@@ -62,3 +64,18 @@ def test_a_look_does_not_change_afterwards() -> None:
 
     assert kinds == {seq.kind: (seq,)}
     assert decodes.by_kind(0.0) == {}
+
+
+def test_counters_of_tenants_whose_work_is_over_are_forgotten() -> None:
+    lane = LaneIndex(DEFAULT_LANES[LaneName.LATENCY], Counters(100.0))
+    lane.add(sequence(0, LaneName.LATENCY, "waits", 0.0))
+    for number in range(10_000):
+        tenant = f"t{number}"
+        lane.lift(tenant)
+        lane.begin(tenant, answered=True, away=False)
+        for each in (tenant, "waits"):
+            lane.charge(each, 10.0, 1.0)
+        lane.begin(tenant, answered=True, away=False, count=-1)
+        assert len(lane.counters.values) <= SPARE_COUNTERS
+
+    assert lane.counters.value("waits") == 100_000.0

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlane.scheduler.planner.costs import CostModel
-from fairlane.scheduler.planner.ordering import STEP_WINDOW
+from fairlane.scheduler.planner.ordering import SPARE_COUNTERS, STEP_WINDOW
 from fairlane.scheduler.protocol.engine_priority import encode
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LATENCY, THROUGHPUT, LaneName
 from fairlane.worker.vllm.lane_policy import Claim, LanePolicy, Progress, claim_of, service
@@ -201,3 +201,16 @@ def test_both_orders_are_total_and_the_lane_leads(all_work: list[tuple[Claim, Pr
 
         assert [one.lane for one in ranks] == sorted(one.lane for one in ranks)
         assert not any(math.isnan(one.urgency) or math.isnan(one.cost) for one in ranks)
+
+
+def test_counters_of_tenants_whose_requests_are_over_are_forgotten() -> None:
+    standing, order = claim(tenant="standing"), policy()
+    order.arrive(standing)
+    for number in range(1_000):
+        passing = claim(tenant=f"t{number}")
+        order.arrive(passing)
+        for each in (passing, standing):
+            order.charge(each.lane.name, each.tenant, 10.0)
+        order.begin(NOW_MS, [standing], [])
+
+    assert len(order.counters[THROUGHPUT.name].values) <= SPARE_COUNTERS
