@@ -150,11 +150,12 @@ class FileRecords:
         if await scripts.call(self._client, "ZCARD", expiring):  # one came in between
             await scripts.call(self._client, "ZADD", keys.FILE_ROOTS, round(time.time() * 1e3), root)
 
-    async def expired(self, root: str, limit: int) -> list[str]:
-        """Files and batches of a root that are to be forgotten now."""
+    async def expired(self, root: str, limit: int, *, but_first: int = 0) -> list[str]:
+        """At most `limit` files and batches of a root that are to be forgotten now, the oldest first, but not the first
+        `but_first` of them."""
         now_ms = round(time.time() * 1e3)
         expiring = f"{keys.of_root(root)}expiring"
-        found = await scripts.call(self._client, "ZRANGEBYSCORE", expiring, "-inf", now_ms, "LIMIT", 0, limit)
+        found = await scripts.call(self._client, "ZRANGEBYSCORE", expiring, "-inf", now_ms, "LIMIT", but_first, limit)
         return scripts.texts(found)
 
     async def _run(self, name: str, root: str, *args: bytes | str | float) -> scripts.Reply:

@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 LOOK_EVERY_S = 1.0
 SWEEP_EVERY_S = 600.0
 SWEPT_AT_ONCE = 100
+"""That are listed by one call, of a root."""
 TURN_S = 60.0
 """After so long a batch leaves its place to a root that has none."""
 ELSEWHERE_S = 60.0
@@ -142,17 +143,31 @@ class BatchRunner:
         """Forget what has expired. Raises StoreUnavailable."""
         await asyncio.to_thread(self._drafts.sweep)
         for root in await self._files.roots():
-            expired = await self._files.expired(root, SWEPT_AT_ONCE)
+            await self._sweep(root)
+            await self._files.unlist_if_empty(root)
+
+    async def _sweep(self, root: str) -> None:
+        """Forget what has expired of a root. What the storage does not delete stays, and keeps nothing else."""
+        stuck, fault = 0, ""
+        while expired := await self._files.expired(root, SWEPT_AT_ONCE, but_first=stuck):
             for name in expired:
-                if files.is_id(name):
-                    await self._storage.delete(files.contents(name))
-                    await self._storage.delete(files.index(name))
-                    await self._files.drop(root, name)
+                try:
+                    await self._delete(name)
+                except OSError as error:
+                    stuck, fault = stuck + 1, type(error).__name__
                 else:
-                    await self._storage.delete_folder(f"batches/{name}")
-                    await self._records.drop(root, name)
-            if not expired:
-                await self._files.unlist_if_empty(root)
+                    drop = self._files.drop if files.is_id(name) else self._records.drop
+                    await drop(root, name)
+        if stuck:
+            log.warning("%d expired files cannot be deleted from the storage (%s)", stuck, fault)
+
+    async def _delete(self, name: str) -> None:
+        """Delete the contents of a file or a batch."""
+        if files.is_id(name):
+            await self._storage.delete(files.contents(name))
+            await self._storage.delete(files.index(name))
+        else:
+            await self._storage.delete_folder(f"batches/{name}")
 
     async def _look_on(self, parts: BatchParts) -> None:
         while True:

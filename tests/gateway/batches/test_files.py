@@ -10,7 +10,9 @@ from pathlib import Path
 import openai
 import pytest
 
+from fairlane.gateway.batches.files import contents, new_id
 from fairlane.gateway.batches.lines import MAX_LINES
+from fairlane.gateway.batches.runner import SWEPT_AT_ONCE
 from fairlane.gateway.batches.storage import FolderStorage
 from tests.support.gateway.batch_files import folder_settings, lines, upload
 from tests.support.gateway.served import WAIT_S, Served, error_of, gateway, until
@@ -260,6 +262,20 @@ async def test_what_has_expired_is_swept(served: Served, tmp_path: Path) -> None
 
     assert left(tmp_path) == []
     assert not await served.store.exists("fl:batches:{acme}:files:acme", "fl:batches:{acme}:bytes:acme")
+
+
+async def test_one_sweep_forgets_all_that_has_expired_but_what_cannot_be_deleted(
+    served: Served, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    expiring, (stuck, *others) = "fl:batches:{acme}:expiring", [new_id() for _ in range(2 * SWEPT_AT_ONCE + 1)]
+    (tmp_path / "files" / contents(stuck)).mkdir(parents=True)  # deleting it as a file fails
+    await served.store.zadd("fl:files:roots", {"acme": 1})
+    await served.store.zadd(expiring, {stuck: 1} | dict.fromkeys(others, 2))
+
+    await served.resources.batch_runner.sweep()
+
+    assert await served.store.zrange(expiring, 0, -1) == [stuck.encode()]
+    assert "1 expired files cannot be deleted" in caplog.text
 
 
 async def test_a_file_may_be_larger_than_what_bodies_may_hold(valkey_url: str, tmp_path: Path) -> None:
