@@ -1,6 +1,6 @@
 """Records in Redis, where any gateway finds those of all: what ended in a bounded ring, what runs by its gateway."""
 
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -76,11 +76,18 @@ class RecordStore:
     async def running(self) -> list[RequestRecord]:
         """Of all gateways, in no order."""
         gateways = await self._call("ZRANGE", f"{keys.PREFIX}gateways", 0, -1)
-        found: list[RequestRecord] = []
-        for gateway in gateways:
-            told = await self._run("records_running", gateway.decode())
-            found += [record for doc in told[1:] if (record := _as_told(doc, int(told[0]), gateway.decode()))]
-        return found
+        return [record for gateway in gateways for record in await self._running_in(gateway.decode())]
+
+    async def _running_in(self, gateway_id: str) -> Collection[RequestRecord]:
+        found: dict[str, RequestRecord] = {}
+        cursor = b"0"
+        while told := await self._run("records_running", gateway_id, cursor, PER_CALL):
+            records = [_as_told(doc, int(told[0]), gateway_id) for doc in told[2:]]
+            found |= {record.id: record for record in records if record}
+            cursor = told[1]
+            if cursor == b"0":
+                break
+        return found.values()
 
     async def erase(self, account: str) -> int:
         """Forget the ended requests of a deleted tenant, a part of the ring at a time; how many. What still runs

@@ -121,15 +121,15 @@ end
 return found
 
 -- name: records_running
--- What one gateway has that runs. Called by RecordStore.
+-- A page of the requests that run in one gateway. Called by RecordStore until the cursor is 0 again.
 -- KEYS[1]  prefix of all keys
--- ARGV     1 gateway
--- Returns  {ms since it last spoke, document, …}
+-- ARGV     1 gateway, 2 cursor, 0 at first, 3 about how many entries to read
+-- Returns  {ms since the gateway last wrote, next cursor, document, …}; a document may come twice. {} without the gateway
 local prefix, time = KEYS[1], redis.call('TIME')
 local spoke = redis.call('ZSCORE', prefix .. 'gateways', ARGV[1])
 if not spoke then return {} end
-local found = {math.floor(time[1] * 1000 + math.floor(time[2] / 1000) - spoke)}
-local all = redis.call('HGETALL', prefix .. 'live:' .. ARGV[1])
+local page = redis.call('HSCAN', prefix .. 'live:' .. ARGV[1], ARGV[2], 'COUNT', ARGV[3])
+local found, all = {math.floor(time[1] * 1000 + math.floor(time[2] / 1000) - spoke), page[1]}, page[2]
 for place = 1, #all, 2 do
   if not string.find(all[place], '/', 1, true) then found[#found + 1] = all[place + 1] end
 end

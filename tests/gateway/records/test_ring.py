@@ -7,6 +7,7 @@ import redis.asyncio
 
 from fairlane.gateway.records.record import MOST_BYTES, RecordedEvent, RecordedPreemption, RequestRecord, decode, encode
 from fairlane.gateway.records.storage import LOST_MS, EndedRecord, RecordStore
+from fairlane.store.bounds import PER_CALL, chunks
 from tests.support.gateway.admin_app import AdminBench
 
 pytestmark = pytest.mark.anyio
@@ -54,6 +55,20 @@ async def test_the_last_of_them_stay_the_newest_first(bench: AdminBench, store: 
     assert await store.find("R/req-3") is None
     assert await bench.redis.hlen("fl:records:{requests}:docs") == 8
     assert await bench.redis.hlen("fl:records:{requests}:names") == 16
+
+
+async def test_requests_that_run_are_read_in_pages(bench: AdminBench, store: RecordStore) -> None:
+    many = [record(number, state="running") for number in range(5 * PER_CALL)]
+    for part in chunks(many):
+        await store.write((), part)
+    await bench.redis.config_resetstat()
+
+    running = await store.running()
+
+    assert sorted(each.id for each in running) == [each.id for each in many]
+    calls: Any = await bench.redis.info("commandstats")
+    assert calls["cmdstat_hscan"]["calls"] >= 5
+    assert "cmdstat_hgetall" not in calls
 
 
 async def test_plain_ones_make_room_first_and_then_the_oldest(bench: AdminBench, store: RecordStore) -> None:
