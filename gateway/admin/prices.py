@@ -3,6 +3,7 @@
 import asyncio
 import csv
 import io
+from calendar import monthrange
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -72,7 +73,7 @@ async def chargeback(call: Call, query: ChargebackQuery) -> ChargebackView | Res
     if len(set(groups)) != len(groups) or not set(groups) <= {"lane", "model", "key"}:
         raise FieldError("group_by", "must name lane, model and key, each once")
     first = _month(query.month)
-    last = (first + timedelta(days=31)).replace(day=1) - timedelta(days=1)
+    last = first.replace(day=monthrange(first.year, first.month)[1])
     view = await _view(call, first, last, groups)
     if query.format == "json":
         return view

@@ -40,6 +40,8 @@ COMPACTION = b"compaction"
 """In every body that has a summary in it."""
 PARAM = "previous_response_id"
 _NAME = PARAM.encode()
+_MANY_ITEMS = 200
+"""Of a conversation: more of them are made ready to be kept in a thread, since the event loop has streams to serve."""
 
 
 def _prompts(text: TextModel, request: ResponseRequest) -> list[Tokens]:
@@ -118,7 +120,8 @@ class Respond(Generate[ResponseRequest]):
 
     async def _keep(self, answer: ResponseAnswer, caller: Caller) -> bool:
         try:
-            return await self._kept.keep(caller.root, caller.account, answer.id, kept_content(answer))
+            content = await _kept_content(answer)
+            return await self._kept.keep(caller.root, caller.account, answer.id, content)
         except STORE_ERRORS:
             return False
 
@@ -133,6 +136,12 @@ class Compact(Respond):
     async def _known(self, body: bytes, caller: Caller) -> dict[str, Any]:
         seal = await self._seals.of(caller.root, caller.account)
         return {**await super()._known(body, caller), "close": seal.close, "opens": seal.open}
+
+
+async def _kept_content(answer: ResponseAnswer) -> bytes:
+    if len(answer.request.items) <= _MANY_ITEMS:
+        return kept_content(answer)
+    return await asyncio.to_thread(kept_content, answer)
 
 
 def kept_content(answer: ResponseAnswer) -> bytes:

@@ -39,6 +39,8 @@ _NOBODY = "none"
 """The tenant of a request whose key was not recognised."""
 VERSION = metadata.version("fairlane")
 _propagator = TraceContextTextMapPropagator()
+_LONGEST_TRACEPARENT = 512
+"""In bytes; of a longer one the library would write a warning for each request."""
 _current: ContextVar[Span] = ContextVar("request_span", default=NO_SPAN)
 """This task's request."""
 
@@ -340,11 +342,13 @@ def _traceparent(trace_id: int, caller: SpanContext | None = None) -> str:
 
 
 def _callers_trace(headers: Sequence[tuple[bytes, bytes]]) -> SpanContext | None:
-    """Where the caller's trace has come to; None where it sent none that is well-formed."""
-    carrier = {
-        name.decode(): value.decode("latin-1") for name, value in headers if name in (b"traceparent", b"tracestate")
-    }
-    if not carrier:
+    """Where the caller's trace has come to; None where it sent none that is well-formed.
+
+    `tracestate` is not read: nothing here needs it, and the library would quote a malformed one in the log.
+    """
+    given = [value for name, value in headers if name == b"traceparent"]
+    if not given or len(given[-1]) > _LONGEST_TRACEPARENT:
         return None
+    carrier = {"traceparent": given[-1].decode("latin-1")}
     context = trace.get_current_span(_propagator.extract(carrier, Context())).get_span_context()
     return context if context.is_valid else None

@@ -165,6 +165,16 @@ async def test_chargeback_sums_a_month_by_tenant_and_organisation(bench: AdminBe
     assert {row["month"] for row in rows} == {month}
 
 
+@pytest.mark.parametrize("month", ["1000-01", "2024-02", "9999-11", "9999-12"])
+async def test_any_month_that_a_date_can_have_is_served(bench: AdminBench, month: str) -> None:
+    await bench.done("POST", "/tenants", json={"id": "acme"})
+    await bench.spend("acme", root="acme", prompt=10, output=4)
+
+    view = await bench.done("GET", f"/chargeback?month={month}")
+
+    assert (view["month"], view["total"]["requests"]) == (month, 0)
+
+
 @pytest.mark.parametrize("query", ["month=2026-13", "month=2026-1", "group_by=day", "group_by=lane,lane", "format=xml"])
 async def test_a_chargeback_that_cannot_be_is_refused_by_name(bench: AdminBench, query: str) -> None:
     status, _, param = await bench.refused("GET", f"/chargeback?{query}")

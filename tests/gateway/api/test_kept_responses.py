@@ -1,5 +1,6 @@
 """Responses that are kept: chains, what is shown of them, and to whom."""
 
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -7,6 +8,8 @@ import openai
 import pytest
 from openai.types.responses import Response
 
+from fairlane.gateway.openai import response_items
+from fairlane.gateway.openai.response_items import new_id
 from tests.support.gateway.response_events import RESPONSES, events, prompt
 from tests.support.gateway.served import SAID, Served, error_of, serving, settings
 
@@ -133,6 +136,26 @@ async def test_a_chain_may_grow_up_to_the_models_context(served: Served) -> None
     error = answer.json()["error"]
     assert (answer.status_code, error["code"], error["param"]) == (400, "context_length_exceeded", "input")
     assert len((await served.get(f"{RESPONSES}/{previous['previous_response_id']}/input_items")).json()["data"]) > 2
+
+
+async def test_a_long_conversation_is_made_ready_to_be_kept_outside_the_event_loop(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[int] = []
+
+    def recorded_id(prefix: str) -> str:
+        threads.append(threading.get_ident())
+        return new_id(prefix)
+
+    monkeypatch.setattr(response_items, "new_id", recorded_id)
+    thoughts = [{"type": "reasoning"}] * 1_000
+    answer = await served.post(RESPONSES, {"model": "tiny", "input": [{"role": "user", "content": "Why?"}, *thoughts]})
+
+    assert answer.status_code == 200
+    assert len(threads) == 1_001
+    assert threading.get_ident() not in threads
+    listed = (await served.get(f"{RESPONSES}/{answer.json()['id']}/input_items?order=asc&limit=2")).json()["data"]
+    assert [item["type"] for item in listed] == ["message", "reasoning"]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import re
 from pathlib import Path
 from typing import Any
@@ -229,6 +230,25 @@ async def test_a_malformed_trace_of_the_callers_is_drawn_like_none(valkey_url: s
         await answer(served, traceparent=given)
 
     assert exporter.get_finished_spans() == ()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"traceparent": "00-" + "1" * 600},
+        {"traceparent": TRACEPARENT, "tracestate": "my words"},
+        {"traceparent": TRACEPARENT, "tracestate": "a" * 9_000},
+    ],
+)
+async def test_nothing_of_a_callers_trace_is_logged(
+    valkey_url: str, caplog: pytest.LogCaptureFixture, given: dict[str, str]
+) -> None:
+    async with serving(settings(valkey_url)) as served:
+        await served.tenant()
+        with caplog.at_level(logging.DEBUG, logger="opentelemetry"):
+            await answer(served, **given)
+
+    assert [record.getMessage() for record in caplog.records if record.name.startswith("opentelemetry")] == []
 
 
 async def test_a_pipelined_request_knows_nothing_of_the_trace_before_it(valkey_url: str) -> None:
