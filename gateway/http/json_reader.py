@@ -116,7 +116,7 @@ def scalars(body: bytes, names: Collection[str]) -> dict[str, str | int | float 
         found = {name: raw for name, raw in _raw_fields(text).items() if name in names}
     except (ApiError, ValueError):
         return {}
-    return {name: _decode_scalar(raw) for name, raw in found.items() if _is_scalar(raw)}
+    return {name: scalar(bytes(raw)) for name, raw in found.items() if _is_scalar(raw)}
 
 
 def raw_fields(document: bytes) -> dict[str, bytes]:
@@ -131,8 +131,12 @@ def raw_fields(document: bytes) -> dict[str, bytes]:
 
 
 def scalar(raw: bytes) -> str | int | float | bool | None:
-    """Return the value of an undecoded field; None also for one that is long, a list, or an object."""
-    return _decode_scalar(raw) if _is_scalar(raw) else None
+    """Return the value of an undecoded field; None also for one that is long, a list, or an object, or that cannot be
+    decoded: bytes that are not UTF-8, a number out of range."""
+    try:
+        return _decode_scalar(raw) if _is_scalar(raw) else None
+    except ValueError:
+        return None
 
 
 def _raw_fields(document: bytes) -> dict[str, msgspec.Raw]:

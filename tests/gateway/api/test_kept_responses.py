@@ -68,6 +68,17 @@ async def test_a_body_that_is_no_unicode_is_refused_before_anything_is_looked_up
         assert error_of(await served.post(RESPONSES, body, **headers)) == (400, "invalid_request_error")
 
 
+@pytest.mark.parametrize("value", ["9" * 4_000, "1e999999"])
+@pytest.mark.parametrize("field", ["previous_response_id", "stream"])
+async def test_a_number_out_of_range_is_refused_before_anything_is_looked_up(
+    served: Served, field: str, value: str
+) -> None:
+    body = f'{{"model": "tiny", "input": "x", "{field}": {value}}}'.encode()
+
+    for headers in ({}, {"idempotency_key": "a key"}):
+        assert error_of(await served.post(RESPONSES, body, **headers)) == (400, "invalid_request_error")
+
+
 async def test_a_streamed_response_is_kept_too(served: Served) -> None:
     last = (await events(served, model="tiny", input="What?"))[-1]
 

@@ -107,6 +107,24 @@ def test_what_is_wrong_with_a_line_is_said(asked: bytes, param: str | None) -> N
     assert (refusal.status, refusal.param) == (400, param)
 
 
+@pytest.mark.parametrize("value", [b'"\xff"', b"9" * 4_000, b"1e999999"])
+@pytest.mark.parametrize("field", ["custom_id", "method", "url", "stream"])
+def test_a_value_that_cannot_be_decoded_is_refused_with_its_line_alone(field: str, value: bytes) -> None:
+    fields = {"custom_id": b'"a"', "method": b'"POST"', "url": f'"{COMPLETIONS}"'.encode(), "body": b'{"prompt": "a"}'}
+    fields |= {"body": b'{"stream": %b}' % value} if field == "stream" else {field: value}
+    odd = b"{%b}" % b", ".join(b'"%b": %b' % (name.encode(), given) for name, given in fields.items())
+    content = b"\n".join([odd, line("b")])
+
+    index = scanned(content)
+    lines = [read_line(each, entry, COMPLETIONS) for each, entry in zip(raw(content, index), index, strict=True)]
+
+    assert [entry.number for entry in index] == [1, 2]
+    assert lines[1].refusal is None
+    if field != "stream":  # of the body that is said when it is read as a whole
+        assert lines[0].refusal is not None
+        assert lines[0].refusal.param == field
+
+
 def test_tokens_are_estimated_from_what_a_line_says() -> None:
     content = b"\n".join(
         [line("a", max_tokens=10, n=3), line("b", max_tokens=None), line("c", max_tokens=2**70), line("d", n="x")]
