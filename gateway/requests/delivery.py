@@ -107,8 +107,8 @@ class _Line:
     """Settled and ended, and since when on the event loop's clock, the oldest first: records to be let go."""
     strays: dict[str, None] = field(default_factory=dict)
     """Jobs that send tokens to nobody, to be cancelled: those that were tried last at the end."""
-    called: list[LiveJob] = field(default_factory=list)
-    """Jobs that one worker was called for, and that may wait for it still."""
+    called: list[str] = field(default_factory=list)
+    """Ids of jobs that one worker was called for, and that may wait for it still."""
     rousing: asyncio.Task[None] | None = None
     """Asks the store whether called workers came; runs while calls may be unanswered."""
 
@@ -145,6 +145,8 @@ class Dispatcher:
         """Jobs that were left to a reaper before their jobs ended: it needs their records."""
         self._lines: dict[str, _Line] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._amending: set[asyncio.Task[None]] = set()
+        """Those that repeat a call until the store answers."""
         self.wasted_tokens = 0
         """Published and charged to nobody: beyond a stop string, of a refused request, of a settled job."""
 
@@ -186,7 +188,7 @@ class Dispatcher:
         line = self._lines.get(job.queue)
         if line is None:
             return
-        line.called.append(job)
+        line.called.append(job.id)
         if line.rousing is None or line.rousing.done():
             line.rousing = asyncio.get_running_loop().create_task(self._rouse(line))
 
@@ -234,12 +236,15 @@ class Dispatcher:
         """End all tasks and connections."""
         for name in list(self._lines):
             await self._close(self._lines.pop(name))
-        await asyncio.gather(*self._tasks)
+        for task in self._amending:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _amend(self, job: LiveJob) -> None:
         """Have a job go on from the tokens that its client has, since its record in the queue has others.
@@ -292,7 +297,9 @@ class Dispatcher:
             diverged = job.diverged
             job.accept(event)
             if job.diverged != diverged:
-                self._start(self._amend(job))
+                amending = self._start(self._amend(job))
+                self._amending.add(amending)
+                amending.add_done_callback(self._amending.discard)
             told[job.request] = None
             if isinstance(event, TokenDelta):
                 self._open_requests.heard(job, ends=event.finish_reason is not None)
@@ -316,6 +323,10 @@ class Dispatcher:
         job = self._jobs.get(job_id)
         return job is not None and job.queue == line.name
 
+    def _may_wait(self, job_id: str) -> bool:
+        job = self._jobs.get(job_id)
+        return job is not None and not (job.begun or job.finished or job.over)
+
     async def _rouse(self, line: _Line) -> None:
         """Ask the store whether called workers came, about once a CALL_PATIENCE_MS and only while a job has no token.
         Where the store is away, `reclaim` does the same once it is back."""
@@ -323,7 +334,7 @@ class Dispatcher:
         with suppress(*STORE_ERRORS):
             while left_ms:
                 await asyncio.sleep(left_ms / 1e3)
-                line.called = [job for job in line.called if not (job.begun or job.finished or job.over)]
+                line.called = [job_id for job_id in line.called if self._may_wait(job_id)]
                 asked = len(line.called)
                 left_ms = await line.link.calls.rouse() if asked else 0
                 if not left_ms:

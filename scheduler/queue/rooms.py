@@ -125,13 +125,16 @@ class WorkerCalls:
             self.wake()
 
     def rouse(self, now_ms: int, waits: Callable[[str], bool]) -> int:
-        """Give up on workers that have not answered in time, PER_CALL at most. Return milliseconds until the next call
-        is late, 0 where every call was answered."""
+        """Give up on workers that have not answered in time, PER_CALL at most, and on those that were called at a time
+        that is yet to come: the clock was set back. Return milliseconds until the next call is late, 0 where every call
+        was answered."""
         by_time = sorted((called_ms, name) for name, called_ms in self._called.items())
-        for called_ms, worker_id in by_time[: bounds.PER_CALL]:
-            if called_ms <= now_ms - CALL_PATIENCE_MS:
-                self.withdraw(worker_id)
-                self.settle(worker_id, waits, may_pass_on=False)
+        late = [name for called_ms, name in by_time if called_ms <= now_ms - CALL_PATIENCE_MS]
+        early = [name for called_ms, name in by_time if called_ms > now_ms]
+        most = bounds.PER_CALL // 2
+        for worker_id in (*late[:most], *early[:most]):
+            self.withdraw(worker_id)
+            self.settle(worker_id, waits, may_pass_on=False)
         first = min(self._called.values(), default=None)
         return 0 if first is None else max(1, first + CALL_PATIENCE_MS - now_ms)
 

@@ -95,8 +95,9 @@ async def test_ten_thousand_random_requests_cost_their_tokens_at_their_prices(cl
     for _ in range(4):  # the killed ones: whoever looks settles them, knowing less
         now_ms += 25_000
         await house.set_clock(now_ms)
-        for lapsed in await house.store.expired(10_000):
-            await house.store.settle(lapsed.root, lapsed.reservation_id, charge(output_tokens=3, prompt_tokens=10))
+        while found := await house.store.expired(10_000):
+            for lapsed in found:
+                await house.store.settle(lapsed.root, lapsed.reservation_id, charge(output_tokens=3, prompt_tokens=10))
 
     ledger, total, by_group = Ledger(client), 0, Counter[tuple[str, str]]()
     entries = [entry async for page in ledger.pages("acme", "acme", 0, 10**14) for entry in page]

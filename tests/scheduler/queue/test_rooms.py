@@ -142,6 +142,17 @@ async def test_a_worker_that_does_not_come_is_waited_for_a_fraction_of_a_second(
     assert (await queue.put(job("b"))).called == "w2", "and it is not called again"
 
 
+async def test_a_call_from_before_the_clock_went_back_is_late_at_once(queue: Queue, clock: Clock) -> None:
+    await all_offer(queue)
+    await queue.put(job("a"))
+    await heard(queue)
+
+    clock.advance(-3_600_000)
+
+    assert await queue.rouse() == 0
+    assert await heard(queue) == ALL
+
+
 async def test_calls_that_were_answered_wake_nobody(queue: Queue, clock: Clock) -> None:
     await all_offer(queue)
     await queue.put(job("a"))

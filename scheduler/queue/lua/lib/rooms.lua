@@ -83,13 +83,15 @@ local function settle_calls(worker, late)
   call('DEL', calls)
 end
 
--- Give up on workers that have not answered in time; ms until the next call is late, 0 where all are answered.
+-- Give up on workers that have not answered in time, or were called at a time that is yet to come: the clock was set
+-- back. Returns ms until the next call is late, 0 where all are answered.
 local function rouse_late()
   if call('EXISTS', key('called')) == 0 then return 0 end
-  local most = NOW - CALL_PATIENCE_MS
-  for _, worker in ipairs(call('ZRANGEBYSCORE', key('called'), '-inf', most, 'LIMIT', 0, PER_CALL)) do
-    withdraw_room(worker)
-    settle_calls(worker, true)
+  for _, span in ipairs({{'-inf', NOW - CALL_PATIENCE_MS}, {'(' .. NOW, '+inf'}}) do
+    for _, worker in ipairs(call('ZRANGEBYSCORE', key('called'), span[1], span[2], 'LIMIT', 0, math.floor(PER_CALL / 2))) do
+      withdraw_room(worker)
+      settle_calls(worker, true)
+    end
   end
   local first = call('ZRANGE', key('called'), 0, 0, 'WITHSCORES')[2]
   return first and math.max(1, tonumber(first) + CALL_PATIENCE_MS - NOW) or 0
