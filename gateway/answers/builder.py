@@ -17,6 +17,9 @@ from fairlane.gateway.requests.request import LiveJob
 from fairlane.gateway.tools.deltas import OutputReader
 from fairlane.scheduler.protocol.messages import FinishReason, PositionLogprobs
 
+LARGE_PARTS = 4_000
+"""Tokens with their log-probabilities, or numbers of vectors, that an answer may hold to be built in the event loop: a
+few milliseconds."""
 Json = dict[str, Any]
 _NO_DETAILS: Json = dict.fromkeys(
     ("reasoning_tokens", "audio_tokens", "accepted_prediction_tokens", "rejected_prediction_tokens"), 0
@@ -129,6 +132,14 @@ class AnswerBuilder(ABC):
     @abstractmethod
     def whole(self) -> Json:
         """The answer of a request that does not stream."""
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the whole answer takes so long to build that it has to be done outside the event loop."""
+        parts = sum(len(choice.token_ids) for choice in self._choices.values())
+        if self._request.logprobs is not None:
+            parts *= 1 + self._request.logprobs
+        return parts + sum(len(choice.embedding) for choice in self._choices.values()) // 4 > LARGE_PARTS
 
     @abstractmethod
     def _begin(self, index: int, choice: AnswerChoice) -> list[bytes]:

@@ -5,11 +5,14 @@ import sys
 from array import array
 from collections.abc import Iterable, Iterator
 
+import msgspec
+
 from fairlane.gateway.answers.builder import AnswerBuilder, AnswerChoice, Json
 from fairlane.gateway.answers.chunks import AnswerChunk, TextChunk
 from fairlane.gateway.openai.embeddings import EmbeddingRequest
 
 FLOAT_BYTES = 4
+_encode = msgspec.json.Encoder().encode
 
 
 class EmbeddingAnswer(AnswerBuilder):
@@ -45,14 +48,15 @@ class EmbeddingAnswer(AnswerBuilder):
             if isinstance(chunk, TextChunk):
                 self._choices[chunk.index] = AnswerChoice(embedding=chunk.embedding)
 
-    def _encoded(self, vector: bytes) -> str | list[float]:
+    def _encoded(self, vector: bytes) -> str | msgspec.Raw:
+        """Return one vector's JSON. Each is encoded apart: the encoder of a whole answer would hold the interpreter."""
         request = self._request
         if isinstance(request, EmbeddingRequest) and request.encoding == "base64":
             return base64.b64encode(vector).decode()
         numbers: array[float] = array("f", vector)
         if sys.byteorder != "little":
             numbers.byteswap()
-        return numbers.tolist()
+        return msgspec.Raw(_encode(numbers.tolist()))
 
     def _begin(self, index: int, choice: AnswerChoice) -> list[bytes]:
         return []

@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import Generic
 
+import msgspec
 from starlette.types import Receive, Scope, Send
 
 from fairlane.gateway.answers.builder import AnswerBuilder, Usage
@@ -142,7 +143,8 @@ class Generate(Generic[Generation]):
         """The whole answer, and its headers. What it was made of goes with this, before a slow client has taken it."""
         answer = await self._begin(plan, caller, journal, None)
         await self._answer(plan, caller, journal, answer, None)
-        return answer.whole(), plan.headers(answer.jobs)
+        whole = await asyncio.to_thread(_encoded_whole, answer) if answer.is_large else answer.whole()
+        return whole, plan.headers(answer.jobs)
 
     async def _stream(
         self, plan: Plan, caller: Caller, journal: Journal, disconnect: Disconnect, send: Send, push: Push
@@ -286,3 +288,7 @@ def _used(events: TokenEvents, usage: Usage) -> Notes:
         "fairlane.preemptions": sum(job.preemptions for job in events.jobs),
         "fairlane.resumed_tokens": events.request.ask.start.published,
     }
+
+
+def _encoded_whole(answer: AnswerBuilder) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(answer.whole()))

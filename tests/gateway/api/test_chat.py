@@ -1,10 +1,14 @@
 """Chat as tenants and the official SDK see it."""
 
 import json
+import threading
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
+from fairlane.gateway.answers import builder
+from fairlane.gateway.answers.choices import ChatAnswer
 from fairlane.gateway.api.completions import CHAT as KIND
 from fairlane.gateway.text.tokenizer import TextModel
 from tests.support.gateway.served import ASKED, CHAT, SAID, Served, serving, settings
@@ -32,6 +36,24 @@ async def test_a_plain_answer_has_text_usage_and_terms(served: Served) -> None:
     assert answer.headers["x-fairlane-lane"] == "latency"
     assert answer.headers["x-fairlane-class"] == "best-effort"
     assert answer.headers["x-request-id"].startswith("req_")
+
+
+async def test_a_large_answer_is_built_outside_the_event_loop(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[int] = []
+    build = ChatAnswer.whole
+
+    def whole(answer: ChatAnswer) -> dict[str, Any]:
+        threads.append(threading.get_ident())
+        return build(answer)
+
+    monkeypatch.setattr(ChatAnswer, "whole", whole)
+    asked = {**ASKED, "logprobs": True, "top_logprobs": 1}
+    small = await served.post(CHAT, asked)
+    monkeypatch.setattr(builder, "LARGE_PARTS", 2 * len(served.worker.script) - 1)
+    large = await served.post(CHAT, asked)
+
+    assert threads[0] == threading.get_ident() != threads[1]
+    assert large.json()["choices"] == small.json()["choices"]
 
 
 async def test_a_job_says_which_tenant_it_is_of_by_when_that_was_made(served: Served) -> None:
