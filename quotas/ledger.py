@@ -1,4 +1,9 @@
-"""What was used: sums by day, lane, model and key, and the entries they are made of. Written by `settle` alone.
+"""What was used: sums by day, lane, model and key, and the entries they are made of.
+
+`settle` writes an entry when a request ends, and adds to the sums of that day. A request that runs over midnight is
+split as the quotas split it: the next `extend` or `settle` adds the tokens that were charged before to the sums of
+their day. The request itself, its cached tokens, the price of a prompt above that of cached tokens and what workers
+measured count on the day when it ends.
 
 Days that are older than is asked become part of their month's sums, so that nothing grows for ever. Any number of
 gateways may roll up at once: each step is one script, which does nothing where somebody else was first.

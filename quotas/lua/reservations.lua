@@ -53,7 +53,7 @@ end
 local granted = ask.start + ask.choice
 write_levels(prefix, levels, reservation_key, struct.pack(RESERVATION, input, out_paid + ask.output, in_paid, out_paid, granted,
   ask.ceiling, ARGV[8], levels[1].current, 0, 0, 0, 0, tenant, key, ARGV[4], ARGV[5], shadowed, named, in_paid, out_paid,
-  ARGV[14], ARGV[15], ARGV[20], prices.input, prices.cached, prices.output))
+  ARGV[14], ARGV[15], ARGV[20], prices.input, prices.cached, prices.output, 0, 0, 0))
 note_run(prefix, ARGV[14], tonumber(ARGV[15]), reservation_id, now)
 fix_prices(prefix, ARGV[14], tonumber(ARGV[15]), priced, now)
 redis.call('ZADD', prefix .. 'leases', now + ARGV[13], reservation_id)
@@ -80,10 +80,11 @@ find_paused(prefix, levels, now)
 
 local input = math.min(held_input(reservation), math.max(0, tonumber(ARGV[8]) - reservation[F_CHARGED_INPUT]))
 local output = math.min(held_output(reservation), math.max(0, tonumber(ARGV[2]) - reservation[F_CHARGED_OUTPUT]))
+usage_sums.turn_day(prefix, reservation, levels[1].figures[DAY])
 local held_before = held_spend(reservation)
 local in_due, out_due = unpaid(prefix, reservation, input, output, now)
 reservation[F_CHARGED_INPUT], reservation[F_CHARGED_OUTPUT] = reservation[F_CHARGED_INPUT] + input, reservation[F_CHARGED_OUTPUT] + output
-local spend = in_due * reservation[F_CACHED_PRICE] + out_due * reservation[F_OUTPUT_PRICE]
+local spend = usage_sums.open_spend(reservation, in_due, out_due)
 for _, level in ipairs(levels) do
   hold(level, 0, -input, -output, held_spend(reservation) - held_before)
   charge(level, in_due, out_due, spend)
@@ -157,13 +158,9 @@ local function write_ledger(reservation, day, prompt, cached, output)
   else
     redis.call('XADD', ledger, 'MAXLEN', '~', most, '*', 'entry', entry)
   end
-  local month, of_month = names_of(day)
-  local usage = prefix .. 'usage:' .. reservation[F_TENANT] .. ':' .. month .. '-' .. of_month
-  local group = lane .. '\t' .. model .. '\t' .. key
-  local of_requests, of_prompt, of_cached, of_output, of_spend, of_gpu, of_kv = unpack_usage(redis.call('HGET', usage, group))
-  local requests = is_first_run(prefix, reservation) and 1 or 0
-  redis.call('HSET', usage, group, struct.pack(USAGE, of_requests + requests, of_prompt + prompt, of_cached + cached,
-    of_output + output, of_spend + spend, of_gpu + ARGV[10], of_kv + ARGV[11]))
+  local requests, past_input, past_output = is_first_run(prefix, reservation) and 1 or 0, reservation[PAST.input], reservation[PAST.output]
+  usage_sums.add(prefix, reservation, day, requests, prompt - past_input, cached, output - past_output,
+    spend - usage_sums.open_spend(reservation, past_input, past_output), ARGV[10], ARGV[11])
 end
 
 local record = redis.call('GET', reservation_key)
@@ -185,10 +182,11 @@ local prompt = math.max(tonumber(ARGV[4]), reservation[F_CHARGED_INPUT])
 local output = math.max(tonumber(ARGV[6]), reservation[F_CHARGED_OUTPUT])
 local in_due, out_due, spend, cached, held = 0, 0, 0, 0, held_spend(reservation)
 if not refund then
+  usage_sums.turn_day(prefix, reservation, levels[1].figures[DAY])
   in_due, out_due = unpaid(prefix, reservation, prompt - reservation[F_CHARGED_INPUT], output - reservation[F_CHARGED_OUTPUT], now)
   prompt, output = prompt - reservation[F_CREDIT_INPUT], output - reservation[F_CREDIT_OUTPUT]
   cached = math.min(tonumber(ARGV[5]), prompt)
-  spend = in_due * reservation[F_CACHED_PRICE] + out_due * reservation[F_OUTPUT_PRICE] +
+  spend = usage_sums.open_spend(reservation, in_due, out_due) +
     (prompt - cached) * (reservation[F_INPUT_PRICE] - reservation[F_CACHED_PRICE])
 end
 for _, level in ipairs(levels) do
@@ -235,7 +233,7 @@ end
 local priced = prices_for(prefix, ARGV[8], ARGV[11], now)
 local in_price, cached_price, out_price = struct.unpack(PRICES, priced)
 write_levels(prefix, levels, reservation_key, struct.pack(RESERVATION, 0, 0, 0, 0, 0, 0, ARGV[6], levels[1].current, 0, 0, 0, 0,
-  tenant, key, ARGV[4], ARGV[5], '', named, 0, 0, ARGV[8], ARGV[9], ARGV[10], in_price, cached_price, out_price))
+  tenant, key, ARGV[4], ARGV[5], '', named, 0, 0, ARGV[8], ARGV[9], ARGV[10], in_price, cached_price, out_price, 0, 0, 0))
 note_run(prefix, ARGV[8], tonumber(ARGV[9]), reservation_id, now)
 fix_prices(prefix, ARGV[8], tonumber(ARGV[9]), priced, now)
 redis.call('ZADD', prefix .. 'leases', now + ARGV[7], reservation_id)

@@ -7,7 +7,7 @@ import redis.asyncio
 
 from fairlane.quotas.field_checks import FieldError
 from fairlane.quotas.ledger import Ledger, UsageSums
-from fairlane.quotas.limits import Limits
+from fairlane.quotas.limits import Limits, Prices
 from fairlane.quotas.store import Charge, Need, Once
 from tests.support.quotas.house import START_MS, RedisHouse, ask, charge
 
@@ -72,6 +72,49 @@ async def test_runs_of_one_request_are_entries_of_their_own_and_count_as_one(hou
     assert report.total == UsageSums(requests=2, prompt_tokens=20, cached_tokens=4, output_tokens=6)
     entries = await ledger.entries("acme", "acme")
     assert [entry.reservation_id for entry in entries] == ["f2", "f3", "f4"]
+
+
+async def test_a_request_that_runs_over_midnight_is_split_as_its_quotas_split_it(
+    house: RedisHouse, ledger: Ledger
+) -> None:
+    await house.tenant(Limits(tokens_per_day=10_000, spend_per_day=10**9), timezone="Asia/Tokyo")
+    prices, hour_ms = Prices(input=5, cached=2, output=7), 3_600_000
+    midnight_ms = (START_MS // 86_400_000) * 86_400_000 + 15 * hour_ms  # of Tokyo
+    used: list[tuple[int, int]] = []
+
+    async def note_used() -> None:
+        limits = {status.name: status.used for status in await house.store.statuses("acme", "acme")}
+        used.append((limits["tokens_per_day"], limits["spend_per_day"]))
+
+    await house.set_clock(midnight_ms - hour_ms)
+    asked = ask("f1", max_output_tokens=1_000, quantum=64, explicit_max=False, prompts=(70,), prices=prices)
+    await house.store.reserve(asked)
+    for at_ms, published in ((midnight_ms - hour_ms, 40), (midnight_ms - 1, 50)):
+        await house.set_clock(at_ms)
+        await house.store.extend("acme", "f1", _need(published))
+    await note_used()
+    await house.set_clock(midnight_ms + hour_ms)
+    await house.store.extend("acme", "f1", _need(75))
+    await house.set_clock(midnight_ms + 25 * hour_ms)
+    await house.store.extend("acme", "f1", _need(75))
+    final = Charge(prompt_tokens=70, cached_tokens=30, output_tokens=80, outcome="finished")
+    await house.store.settle("acme", "f1", final)
+    await note_used()
+
+    first = date.fromtimestamp(midnight_ms / 1e3 - 1)
+    report = await ledger.usage("acme", "acme", first, first + timedelta(days=2), ["day"])
+    days = [(row.usage.prompt_tokens, row.usage.output_tokens, row.usage.requests) for row in report.rows]
+    assert days == [(70, 50, 0), (0, 25, 0), (0, 5, 1)]
+    assert used == [(120, report.rows[0].usage.spend), (5, report.rows[2].usage.spend)]
+    assert report.total == UsageSums(
+        requests=1, prompt_tokens=70, cached_tokens=30, output_tokens=80, spend=40 * 5 + 30 * 2 + 80 * 7
+    )
+    (entry,) = await ledger.entries("acme", "acme")
+    assert (entry.prompt_tokens, entry.output_tokens, entry.spend) == (70, 80, report.total.spend)
+
+
+def _need(published: int) -> Need:
+    return Need(published=published, prompt_tokens=70, known=200, most=1_000, unit=1, quantum=64, stuck=False)
 
 
 @pytest.mark.parametrize("final", [Charge.refund(), charge(0, 0, "cancelled"), charge(30), charge(40)])

@@ -119,15 +119,17 @@ end
 -- the numbers of the rules refused in shadow, and the places beyond tenant and key as JSON, or ''; last, of what was
 -- charged, tokens that an earlier run under its idempotency key had paid for, the name of that key's request, or '',
 -- until when that is known, ms, and 1 where it is a line of a batch; prices of a prompt token, of a cached one and of an
--- output token, in nano-units, as they were when it was reserved.
-local RESERVATION, RESERVATION_FIELDS = '<ddddddddddddssssssddsddddd', 26
+-- output token, in nano-units, as they were when it was reserved; the day of the last charge (0: none yet), and the prompt
+-- and output tokens that are in the ledger's sums of earlier days.
+local RESERVATION, RESERVATION_FIELDS = '<ddddddddddddssssssddsdddddddd', 29
 -- Behind a record of an older gateway; behind others it is not read.
-local NO_CREDIT = ZEROS .. ZEROS .. '\0\0\0\0\0\0\0\0\0'
+local NO_CREDIT = ZEROS .. ZEROS .. ZEROS .. '\0\0\0\0\0\0\0\0\0'
 local F_INPUT, F_OUTPUT, F_CHARGED_INPUT, F_CHARGED_OUTPUT, F_CHOICE, F_CEILING = 1, 2, 3, 4, 5, 6
 local F_PROMPTS, F_SLICE, F_IS_PAUSED, F_SINCE, F_SERVED, F_ASKED = 7, 8, 9, 10, 11, 12
 local F_TENANT, F_KEY, F_MODEL, F_LANE, F_SHADOWED, F_OTHERS = 13, 14, 15, 16, 17, 18
 local F_CREDIT_INPUT, F_CREDIT_OUTPUT, F_ONCE, F_ONCE_UNTIL, F_IS_BATCH = 19, 20, 21, 22, 23
 local F_INPUT_PRICE, F_CACHED_PRICE, F_OUTPUT_PRICE = 24, 25, 26
+local PAST = {day = 27, input = 28, output = 29} -- a table: a script may have 200 locals
 local PRICES = '<ddd' -- of a prompt token, of a cached one, of an output token
 
 -- Once it is over: SETTLED, the name of the call that settled it, and its tenant, key and other places, by which a repeat

@@ -164,3 +164,35 @@ local function charge(level, input, output, spend)
     figures[DAY_SPEND], figures[MONTH_SPEND] = figures[DAY_SPEND] + spend, figures[MONTH_SPEND] + spend
   end
 end
+
+-- The ledger's sums of usage; in a table for the same reason.
+local usage_sums = {}
+
+-- Adds to those of a day.
+function usage_sums.add(prefix, reservation, day, requests, prompt, cached, output, spend, gpu_us, kv_block_ms)
+  local month, of_month = names_of(day)
+  local usage = prefix .. 'usage:' .. reservation[F_TENANT] .. ':' .. month .. '-' .. of_month
+  local group = reservation[F_LANE] .. '\t' .. reservation[F_MODEL] .. '\t' .. reservation[F_KEY]
+  local of_requests, of_prompt, of_cached, of_output, of_spend, of_gpu, of_kv = unpack_usage(redis.call('HGET', usage, group))
+  redis.call('HSET', usage, group, struct.pack(USAGE, of_requests + requests, of_prompt + prompt, of_cached + cached,
+    of_output + output, of_spend + spend, of_gpu + gpu_us, of_kv + kv_block_ms))
+end
+
+-- What tokens were charged while the reservation was open: a prompt's at the price of cached ones, until its end.
+function usage_sums.open_spend(reservation, input, output)
+  return input * reservation[F_CACHED_PRICE] + output * reservation[F_OUTPUT_PRICE]
+end
+
+-- Before a charge: where the last one was made on an earlier day, adds what was charged by then to that day's sums, so that
+-- the ledger splits a request at midnight as the quotas do.
+function usage_sums.turn_day(prefix, reservation, day)
+  local last = reservation[PAST.day]
+  reservation[PAST.day] = day
+  if last == 0 or last == day then return end
+  local input = reservation[F_CHARGED_INPUT] - reservation[F_CREDIT_INPUT] - reservation[PAST.input]
+  local output = reservation[F_CHARGED_OUTPUT] - reservation[F_CREDIT_OUTPUT] - reservation[PAST.output]
+  if input + output == 0 then return end
+  usage_sums.add(prefix, reservation, last, 0, input, 0, output, usage_sums.open_spend(reservation, input, output), 0, 0)
+  reservation[PAST.input] = reservation[PAST.input] + input
+  reservation[PAST.output] = reservation[PAST.output] + output
+end
