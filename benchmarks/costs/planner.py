@@ -3,15 +3,11 @@
 import random
 
 from benchmarks.costs.counting import CallCounter
-from benchmarks.scheduling.lines.cost import RUNNING, STEP_MS, job
-from benchmarks.scheduling.lines.world import BLOCK_SIZE, THETA
-from fairlane.scheduler.planner.costs import CostModel
-from fairlane.scheduler.planner.planner import Planner
+from benchmarks.scheduling.lines.cost import RUNNING, STEP_MS, full_planner, job
 from fairlane.scheduler.planner.steps import StepResult
-from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
 from fairlane.scheduler.protocol.messages import Lease
 
-WAITING = (1_000, 10_000)
+WAITING = (1_000, 10_000, 100_000)
 WARM_UP, STEPS = 30, 60
 
 
@@ -20,17 +16,7 @@ def calls_of_plan(waiting: int) -> float:
 
     Jobs that end are replaced by new ones, so that each step has rows to place.
     """
-    draws, blocks = random.Random(1), RUNNING * 40
-    planner = Planner(
-        lanes=DEFAULT_LANES,
-        block_size=BLOCK_SIZE,
-        blocks=blocks,
-        host_slots=blocks,
-        max_sequences=RUNNING,
-        max_step_tokens=2048,
-        costs=CostModel(),
-        window=THETA,
-    )
+    draws, planner = random.Random(1), full_planner()
     counter = CallCounter()
     now_ms, added, ended = 0.0, 0, 0
     for step in range(WARM_UP + STEPS):

@@ -66,11 +66,10 @@ def job(number: int, draws: random.Random, prompt_tokens: int | None = None) -> 
     )
 
 
-def timed(waiting: int, steps: int = STEPS) -> Timed:
-    """Time `plan` with so many waiting, in a process that collects garbage as a worker does."""
-    collect_seldom(OF_A_WORKER)
-    draws, blocks = random.Random(1), RUNNING * 40
-    planner = Planner(
+def full_planner() -> Planner:
+    """Return a planner of RUNNING rows with pools for all of them."""
+    blocks = RUNNING * 40
+    return Planner(
         lanes=DEFAULT_LANES,
         block_size=BLOCK_SIZE,
         blocks=blocks,
@@ -80,6 +79,12 @@ def timed(waiting: int, steps: int = STEPS) -> Timed:
         costs=CostModel(),
         window=THETA,
     )
+
+
+def timed(waiting: int, steps: int = STEPS) -> Timed:
+    """Time `plan` with so many waiting, in a process that collects garbage as a worker does."""
+    collect_seldom(OF_A_WORKER)
+    draws, planner = random.Random(1), full_planner()
     now_ms, added, ended, took_us = 0.0, 0, 0, []
     for step in range(WARM_UP + steps):
         while added - ended < waiting + RUNNING:  # counted: a list of all would leave the caches cold for `plan`
