@@ -204,10 +204,8 @@ _OF_GATEWAYS = {
     "XLEN": "KEY",
     "XRANGE": "KEY - + COUNT 1",
     "ZRANGEBYLEX": "KEY - +",
-    "ZREMRANGEBYRANK": "KEY 0 0",
     "ZREVRANGEBYSCORE": "KEY 0 0",
     "ZREVRANK": "KEY 0",
-    "UNLINK": "KEY:none",
 }
 _OF_QUEUES = {
     "EVAL": "return(1) 1 KEY",
@@ -234,6 +232,7 @@ _OF_QUEUES = {
     "SPOP": "KEY",
     "SREM": "KEY 0",
     "SUNIONSTORE": "KEY:none KEY:none",
+    "UNLINK": "KEY:none",
     "XADD": "KEY * f 0",
     "XREAD": "COUNT 1 STREAMS KEY 0",
     "XREVRANGE": "KEY + - COUNT 1",
@@ -247,6 +246,7 @@ _OF_QUEUES = {
     "ZRANGEBYSCORE": "KEY 0 0",
     "ZRANK": "KEY 0",
     "ZREM": "KEY 0",
+    "ZREMRANGEBYRANK": "KEY 0 0",
     "ZREMRANGEBYSCORE": "KEY 0 0",
     "ZREVRANGE": "KEY 0 0",
     "ZSCORE": "KEY 0",
