@@ -10,20 +10,18 @@ import asyncio
 import contextlib
 import heapq
 import json
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import cast
 
 import redis
 import redis.asyncio
 from tokenizers import Tokenizer
 
+from benchmarks.common.store import own_store
 from benchmarks.costs.counting import CallCounter, CommandCounter
 from benchmarks.gateway.instant import LEASE_MS, MODEL, SEQUENCES, WORDS, WORKER_ID, Row, card, room, worker_status
 from benchmarks.gateway.stand import TENANT, tenant_key
-from fairlane.cli.embedded_store import EmbeddedStore
 from fairlane.gateway.config import GatewaySection, GatewaySettings
 from fairlane.gateway.http.server import Server, configure
 from fairlane.gateway.runtime import Resources
@@ -207,14 +205,8 @@ async def _serve(store_url: str) -> dict[str, Cost]:
 
 def measure() -> dict[str, float]:
     """Calls and commands by entry of the book."""
-    with tempfile.TemporaryDirectory() as directory:
-        store = EmbeddedStore(Path(directory))
-        store.start()
-        try:
-            with asyncio.Runner(loop_factory=StillLoop) as runner:
-                found = runner.run(_serve(store.url))
-        finally:
-            store.stop()
+    with own_store() as url, asyncio.Runner(loop_factory=StillLoop) as runner:
+        found = runner.run(_serve(url))
     plain, stream, first = found["plain"], found["stream"], found["first"]
     more = STREAMED_TOKENS - 1
     return {

@@ -1,18 +1,16 @@
 """Store commands of each operation that requests and upkeep run, those inside scripts included."""
 
 import asyncio
-import tempfile
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import ParamSpec
 
 import redis
 import redis.asyncio
 
+from benchmarks.common.store import own_store
 from benchmarks.costs.counting import CommandCounter
 from benchmarks.gateway.instant import WORKER_ID, room
 from benchmarks.gateway.stand import LIMITS
-from fairlane.cli.embedded_store import EmbeddedStore
 from fairlane.gateway.batches.batch import Batch
 from fairlane.gateway.batches.batch_records import BatchRecords, TakenBatch
 from fairlane.gateway.batches.files import FileLimits, FileRecords, StoredFile
@@ -209,10 +207,5 @@ async def _measured(url: str) -> dict[str, float]:
 
 def measure() -> dict[str, float]:
     """Store commands by entry of the book."""
-    with tempfile.TemporaryDirectory() as directory:
-        store = EmbeddedStore(Path(directory))
-        store.start()
-        try:
-            return asyncio.run(_measured(store.url))
-        finally:
-            store.stop()
+    with own_store() as url:
+        return asyncio.run(_measured(url))

@@ -8,20 +8,18 @@ with the embedded Valkey; its client's time does not count.
 import asyncio
 import math
 import random
-import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
 import redis.asyncio
 
 from benchmarks.common.line import Effort, Line, Table, at_most, unmeasured
+from benchmarks.common.store import own_store
 from benchmarks.scheduling.lines.world import BLOCK_SIZE, THETA
-from fairlane.cli.embedded_store import EmbeddedStore
 from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.planner import Planner
 from fairlane.scheduler.planner.steps import Capacity, StepResult
@@ -159,13 +157,8 @@ def operations_us(jobs: int) -> dict[str, float]:
         async with redis.asyncio.from_url(url) as store:
             return await _operations(store, jobs)
 
-    with tempfile.TemporaryDirectory() as directory:
-        store = EmbeddedStore(Path(directory))
-        store.start()
-        try:
-            return asyncio.run(ask(store.url))
-        finally:
-            store.stop()
+    with own_store() as url:
+        return asyncio.run(ask(url))
 
 
 def _medians(rounds: list[Timed]) -> Timed:
