@@ -198,7 +198,7 @@ class KeyStore:
         """A key of other software, `sk-…`, of which that kept the SHA-256, in hex: it goes on working here.
 
         What is kept is a keyed hash of that, which confirms no guess. Raises FieldError, KeyNotFound (no such tenant),
-        and KeyExists, whatever became of the key since.
+        KeyExists, whatever became of the key since, and VersionConflict where another import of it overtook this one.
         """
         if not SHA256.fullmatch(sha256):
             raise FieldError("sha256", "must be 64 hexadecimal digits, in small letters")
@@ -207,18 +207,16 @@ class KeyStore:
         if _is_over(key, now_ms):
             raise FieldError("expires_at", "must be in the future")
         place = keyspace.imported_key(await self._hash(sha256))
-        if not await self._database.call("HSETNX", place, "id", key.id):
-            before, root = await self._database.call("HMGET", place, "id", "root")
-            if root and await self._database.call("EXISTS", keyspace.of_root(root) + keyspace.key_level(before)):
-                raise KeyExists(before)
-        await self._database.call("HSET", place, "id", key.id, "root", tenant.root, "tenant", tenant.id)
-        pointer = ("root", tenant.root, "tenant", tenant.id, "imported", place)
-        await self._database.call("HSET", keyspace.api_key(key.id), *pointer)
-        if await self.put(tenant, key, note and note(key)) != 1:
-            await self._database.call("DEL", place)
-            await self._database.call("DEL", keyspace.api_key(key.id))
-            raise KeyNotFound(f"no tenant {tenant.id}")
-        return key
+        if not await self._claim(place, key, tenant.root):
+            raise KeyExists("another key has this secret")
+        pointer = keyspace.api_key(key.id)
+        await self._database.call("HSET", pointer, "root", tenant.root, "tenant", tenant.id, "imported", place)
+        added = await self.put(tenant, key, note and note(key))
+        if added == 1:
+            return key
+        await self._database.run("delete_if", place, "id", key.id)
+        await self._database.call("DEL", pointer)
+        raise VersionConflict(key.id) if added else KeyNotFound(f"no tenant {tenant.id}")
 
     async def update(
         self, tenant: Tenant, seen: ApiKey, changes: Mapping[str, object], note: Note | None = None
@@ -333,6 +331,22 @@ class KeyStore:
             raise VersionConflict(key_id)
         fresh = dataclasses.replace(old, id=_random_id(), created_at=now_ms / 1e3, last_used_at=None, version=0)
         return await self._add(tenant, fresh, note and note(fresh), (old.id, old.version, now_ms + overlap_ms))
+
+    async def _claim(self, place: str, key: ApiKey, root: str) -> bool:
+        """Have a key that is about to be written hold the imported secret at `place`; False: another key has it.
+
+        The secret's record stands outside all roots and the holder's in its root, so no script sees both. A holder that
+        was not written is barred there: of `key_put` and the bar, the first one holds. An import that was cut off
+        therefore blocks nobody, and one that was only slow writes no second key.
+        """
+        barred = ""
+        while True:  # again only if the holder was not written
+            holder, its_root = await self._database.run("import_claim", place, key.id, root, key.tenant, barred)
+            if holder == key.id:
+                return True
+            if await self._database.run("key_bar", keyspace.of_root(its_root), holder):
+                return False
+            barred = holder
 
     async def _add(
         self, tenant: Tenant, key: ApiKey, note: Note | None, old: tuple[str, int, int] = ("", 0, 0)

@@ -13,6 +13,8 @@ All that belongs to one root organisation stands under one hash tag, so that a s
         children:<id>        set        ids of tenants whose parent it is
         key:<K>              hash       state, tenant, expires_ms ('' = never), version, doc (JSON of an
                                         ApiKey), used_ms (when it was last used, to the minute)
+        barred:<K>           string     no key of this id may be written: another key has its imported secret
+                                        (key_bar); expires after an hour
         keys:<T>             zset       public ids of the tenant's keys by creation, ms
         card:<L>             string     state and limits, packed (records.lua), as operators wrote them
         figures:<L>          string     what reservations hold, the minute's sums and newest slices, the day and the

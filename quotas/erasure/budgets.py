@@ -32,9 +32,9 @@ class BudgetErasure:
     async def _key(self, root: str, key_id: str) -> None:
         pointer = keyspace.api_key(key_id)
         imported, way = await self._database.call("HMGET", pointer, "imported", "way")
-        if imported is not None and await self._database.call("HGET", imported, "id") == key_id:  # else adopted anew
-            await self._database.call("DEL", imported)
-        if way is not None and await self._database.call("HGET", keyspace.api_key(way), "key") == key_id:
-            await self._database.call("DEL", keyspace.api_key(way))
+        if imported is not None:
+            await self._database.run("delete_if", imported, "id", key_id)
+        if way is not None:
+            await self._database.run("delete_if", keyspace.api_key(way), "key", key_id)
         await self._database.call("DEL", pointer)
         await forget_all(self._database, root, key_id)

@@ -27,10 +27,10 @@ return {now, tenant, key}
 -- ARGV     1 account, 2 public id, 3 created at ms, 4 expires at ms or '', 5 document, 6 card, 7 public id of the old key
 --          or '', 8 its version that is expected, 9 when it ends at the latest, ms, 10 entry of the audit log
 -- Returns  1, or having written nothing: 0 where there is no such tenant, -1 where the old key was changed or ended since,
---          -2 where there is a key of this id, a revoked one too
+--          -2 where there is a key of this id, a revoked one too, or the id was barred (key_bar)
 local prefix, tenant, id, old = KEYS[1], ARGV[1], ARGV[2], ARGV[7]
 if not is_alive(prefix, tenant) then return 0 end
-if redis.call('EXISTS', prefix .. 'key:' .. id) == 1 then return -2 end
+if redis.call('EXISTS', prefix .. 'key:' .. id, prefix .. 'barred:' .. id) > 0 then return -2 end
 if old ~= '' then
   local found = redis.call('HMGET', prefix .. 'key:' .. old, 'tenant', 'state', 'version', 'expires_ms')
   if found[1] ~= tenant or found[2] ~= 'active' or (tonumber(found[3]) or 0) ~= tonumber(ARGV[8]) then return -1 end
@@ -69,3 +69,33 @@ local is_active = found[3] == 'active'
 if is_active then found[3], found[6] = 'revoked', end_key(prefix, id, 'revoked', found[4]) end
 local reply = {found[2], found[3], found[4], found[5], found[6]}
 return is_active and changed(reply) or reply
+
+-- name: import_claim
+-- Gives an imported secret to a key that is about to be written, if no key holds it or its holder was barred. Called by
+-- KeyStore, maybe twice.
+-- KEYS[1]  record of the secret
+-- ARGV     1 public id, 2 root, 3 tenant, 4 public id of the holder that was barred (key_bar), or ''
+-- Returns  {public id, root} of the key that holds the secret now
+local found = redis.call('HMGET', KEYS[1], 'id', 'root')
+if found[1] and found[2] and found[1] ~= ARGV[1] and found[1] ~= ARGV[4] then return found end
+redis.call('HSET', KEYS[1], 'id', ARGV[1], 'root', ARGV[2], 'tenant', ARGV[3])
+return {ARGV[1], ARGV[2]}
+
+-- name: key_bar
+-- Bars a key that holds an imported secret and was not written, so that another key may hold it. Called by KeyStore,
+-- maybe twice.
+-- KEYS[1]  prefix of all keys of the holder's root, with its hash tag
+-- ARGV     1 public id of the holder
+-- Returns  1 where the key was written, a revoked one too; else 0: no key_put writes it from now on
+local BARRED_MS = 3600000 -- no import takes so long
+if redis.call('EXISTS', KEYS[1] .. 'key:' .. ARGV[1]) == 1 then return 1 end
+redis.call('SET', KEYS[1] .. 'barred:' .. ARGV[1], '', 'PX', BARRED_MS)
+return 0
+
+-- name: delete_if
+-- Deletes a hash if a field of it has a value, so that one that was written anew stays. Called by KeyStore and
+-- BudgetErasure, maybe twice.
+-- KEYS[1]  the hash
+-- ARGV     1 field, 2 value
+-- Returns  nothing
+if redis.call('HGET', KEYS[1], ARGV[1]) == ARGV[2] then redis.call('DEL', KEYS[1]) end

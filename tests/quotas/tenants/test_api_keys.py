@@ -12,12 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlane.quotas import api_keys
-from fairlane.quotas.api_keys import KeyExists, KeyNotFound, KeyStore, Scopes, public_id
+from fairlane.quotas.api_keys import ApiKey, KeyExists, KeyNotFound, KeyStore, Scopes, public_id
+from fairlane.quotas.audit import Note
 from fairlane.quotas.erasure.budgets import BudgetErasure
 from fairlane.quotas.erasure.listed import GoneTenant
 from fairlane.quotas.field_checks import FieldError
 from fairlane.quotas.limits import Limits
-from fairlane.quotas.tenants import Tenant, TenantStore
+from fairlane.quotas.tenants import Tenant, TenantStore, VersionConflict
 
 pytestmark = pytest.mark.anyio
 FAR = "2059-01-31T00:00:00Z"
@@ -283,6 +284,64 @@ async def test_a_key_whose_tenant_was_deleted_may_be_adopted_again(
     found = await keys.lookup(OTHERS)
     assert found is not None
     assert found.tenant.id == "beta"
+
+
+async def test_of_many_who_import_one_secret_at_the_same_time_one_succeeds(store: redis.asyncio.Redis) -> None:
+    """Two organisations, whose keys have hash tags of their own, each through two gateways."""
+    tenants = [await TenantStore(store).create({"id": name}) for name in ("acme", "globex")]
+    await KeyStore(store).lookup(OTHERS)
+    for attempt in range(20):
+        secret, made = f"{OTHERS}-{attempt}", list[tuple[str, str]]()
+
+        async def adopt(tenant: Tenant, secret: str = secret, made: list[tuple[str, str]] = made) -> None:
+            try:
+                made.append((tenant.id, (await KeyStore(store).adopt(tenant, sha256(secret), {})).id))
+            except (KeyExists, VersionConflict):
+                return
+
+        async with anyio.create_task_group() as group:
+            for tenant in 2 * tenants:
+                group.start_soon(adopt, tenant)
+
+        found = await KeyStore(store).lookup(secret)
+        assert found is not None
+        assert made == [(found.tenant.id, found.key.id)]
+        listed = [(tenant.id, key.id) for tenant in tenants for key in await KeyStore(store).list(tenant)]
+        assert len(listed) == attempt + 1
+
+
+async def test_an_import_that_was_cut_off_leaves_its_secret_to_others_and_one_that_was_slow_writes_no_key(
+    store: redis.asyncio.Redis, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped between its claim and its key, while another organisation imports the secret; it goes on afterwards."""
+    globex = await TenantStore(store).create({"id": "globex"})
+    slow, asleep, goes_on = KeyStore(store), anyio.Event(), anyio.Event()
+    put, refused = slow.put, list[str]()
+
+    async def late(tenant: Tenant, key: ApiKey, note: Note | None) -> int:
+        asleep.set()
+        await goes_on.wait()
+        return await put(tenant, key, note)
+
+    async def adopt() -> None:
+        try:
+            await slow.adopt(acme, sha256(OTHERS), {})
+        except VersionConflict:
+            refused.append(acme.id)
+
+    monkeypatch.setattr(slow, "put", late)
+    async with anyio.create_task_group() as group:
+        group.start_soon(adopt)
+        await asleep.wait()
+        made = await KeyStore(store).adopt(globex, sha256(OTHERS), {})
+        goes_on.set()
+
+    found = await KeyStore(store).lookup(OTHERS)
+    assert found is not None
+    assert (found.key.id, found.tenant.id, refused) == (made.id, "globex", ["acme"])
+    assert await KeyStore(store).list(acme) == []
+    with pytest.raises(KeyExists):
+        await slow.adopt(acme, sha256(OTHERS), {})
 
 
 async def test_an_adopted_key_is_rotated_into_one_of_ours(keys: KeyStore, acme: Tenant) -> None:

@@ -1,5 +1,6 @@
 """Each script of this package, executed twice because its first reply was lost."""
 
+import dataclasses
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import date
@@ -10,7 +11,7 @@ import redis.asyncio
 
 from fairlane.cli.embedded_store import EmbeddedStore
 from fairlane.quotas import keyspace
-from fairlane.quotas.api_keys import KeyStore, NewKey
+from fairlane.quotas.api_keys import ApiKey, KeyExists, KeyNotFound, KeyStore, NewKey
 from fairlane.quotas.audit import REDACTED_AT_ONCE, Audit, AuditRedaction, Note
 from fairlane.quotas.erasure.ledger import LedgerErasure
 from fairlane.quotas.erasure.listed import GoneTenant
@@ -186,6 +187,23 @@ async def key_put(two: Two) -> None:
     assert len(await Audit(two.plain).list()) == 2
 
 
+async def import_claim(two: Two) -> None:
+    """Of a secret that nobody holds, of one whose holder was never written, and of one that its holder has."""
+    tenant, digest = await two.tenant(), "a" * 64
+    for _ in range(2):
+        with pytest.raises(KeyNotFound):
+            await KeyStore(two.twice).adopt(dataclasses.replace(tenant, incarnation="gone"), digest, {})
+    await KeyStore(two.twice)._claim(await _imported(two, digest), ApiKey(id="k0", tenant="acme", created_at=0), "acme")
+    adopted = await KeyStore(two.twice).adopt(tenant, digest, {})
+    with pytest.raises(KeyExists):
+        await KeyStore(two.twice).adopt(tenant, digest, {})
+    assert [key.id for key in await KeyStore(two.plain).list(tenant)] == [adopted.id]
+
+
+async def _imported(two: Two, digest: str) -> str:
+    return keyspace.imported_key(await KeyStore(two.plain)._hash(digest))
+
+
 async def key_change(two: Two) -> None:
     tenant, key = await two.key()
     assert (await KeyStore(two.twice).update(tenant, key.key, {"name": "new"}, NOTE)).version == 1
@@ -303,11 +321,18 @@ CALLS: Mapping[str, Callable[[Two], Awaitable[None]]] = {
         *(reserve, extend, settle, book, statuses, renew, expired, unlist, usage, usage_roll),
         *(tenant_accounts, tenant_forget, audit_redact),
         *(ledger_unexported, ledger_exported, export_write),
-        *(tenant_claim, tenant_read, tenant_put, tenant_delete, key_put, key_change, key_end, identity),
+        *(tenant_claim, tenant_read, tenant_put, tenant_delete, key_put, key_change, key_end, identity, import_claim),
         *(prices_put, audit_write, response_keep, response_drop, responses_drop),
         *(idem_begin, idem_renew, idem_finish, idem_release, idem_over),
     )
-} | {"watch": expired, "tenant_bar": tenant_claim, "tenant_unclaim": tenant_forget, "ledger_trim": usage_roll}
+} | {
+    "watch": expired,
+    "tenant_bar": tenant_claim,
+    "key_bar": import_claim,
+    "delete_if": import_claim,
+    "tenant_unclaim": tenant_forget,
+    "ledger_trim": usage_roll,
+}
 
 
 def test_every_script_is_resent_here() -> None:
