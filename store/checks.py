@@ -250,7 +250,6 @@ _OF_QUEUES = {
     "ZREMRANGEBYSCORE": "KEY 0 0",
     "ZREVRANGE": "KEY 0 0",
     "ZSCORE": "KEY 0",
-    "SCAN": "0 MATCH KEY COUNT 1",
     "DEL": "KEY",
 }
 _CALLS = _OF_GATEWAYS | _OF_QUEUES

@@ -22,7 +22,6 @@ LOST_MS = 15_000
 """A gateway that was silent for so long is gone, as far as its records go."""
 PLAIN_SHARE = 0.25
 """Of the ring: while records without anything special hold more, they make room first; else the oldest of all does."""
-ERASED_AT_ONCE = 64
 PAGE = PER_CALL
 """Records of ended requests that are read at once."""
 
@@ -90,19 +89,12 @@ class RecordStore:
         return found.values()
 
     async def erase(self, account: str) -> int:
-        """Forget the ended requests of a deleted tenant, a part of the ring at a time; how many. What still runs
-        is forgotten by its gateway."""
-        erased, cursor = 0, "0"
-        while True:
-            reply = await self._call("HSCAN", f"{keys.PREFIX}docs", cursor, "COUNT", ERASED_AT_ONCE)
-            cursor, stored = str(int(reply[0])), reply[1]
-            docs = stored.items() if isinstance(stored, dict) else zip(stored[::2], stored[1::2], strict=True)
-            found = [name for name, doc in docs if (record := _stored(doc)) is not None and record.account == account]
-            if found:
-                await self._run("records_erase", *found)
-                erased += len(found)
-            if cursor == "0":
-                return erased
+        """Forget the ended requests of a deleted tenant; how many. What still runs is forgotten by its gateway."""
+        erased = 0
+        while ids := await self._call("ZRANGE", keys.listed_of(account), 0, PER_CALL - 1):
+            await self._run("records_erase", account, *ids)
+            erased += len(ids)
+        return erased
 
     async def leave(self) -> None:
         """This gateway has ended, and all its requests with it."""
@@ -119,7 +111,8 @@ class RecordStore:
         args: list[bytes | str | float] = [gateway_id, self._most, int(self._most * PLAIN_SHARE), live_ms, len(ended)]
         for each in ended:
             record = each.record
-            args += (record.id, record.ended_ms, int(each.is_special), packed_names(record), encode(record))
+            names = f"{keys.owner_of(record.account)}\0{packed_names(record)}"
+            args += (record.id, record.ended_ms, int(each.is_special), names, encode(record))
         args.append(len(running))
         for record in running:
             args += (record.id, packed_names(record), encode(record))
@@ -147,12 +140,6 @@ def _as_told(doc: bytes, silent_ms: int, gateway_id: str) -> RequestRecord | Non
         if silent_ms > LOST_MS:
             record.state = "lost"
     return record
-
-
-def _stored(doc: bytes) -> RequestRecord | None:
-    """A record as the ring has it, behind its packed names."""
-    length, _, rest = doc.partition(b":")
-    return _read(rest[int(length) :]) if length.isdigit() else None
 
 
 def _read(doc: bytes) -> RequestRecord | None:

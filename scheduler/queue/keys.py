@@ -27,6 +27,8 @@ weighted tokens. Under `fl:{queue}:`
 | `held:<worker>` | sorted set | jobs leased to it, by how often their workers died |
 | `lost` | sorted set | workers that have not heard yet that their jobs were taken away, by when |
 | `jobs:<gateway>` | sorted set | its jobs that have not ended, all scores 0 |
+| `past_gateways` | sorted set | gateways whose lease has lapsed, by when; their events may be there for an hour still |
+| `ended:<tenant>` | sorted set | its jobs that have ended and have a record, by when that expires |
 | `serials:<gateway>` | hash | worker, part of its step → serial of that publication, refused jobs; goes after an hour |
 | `took:<worker>` | string | serial and jobs of its last `take`, for a repeat of that call; expires after one lease |
 | `informed:<worker>` | string | serial of the `renew` that reported the loss of its jobs; expires after an hour |

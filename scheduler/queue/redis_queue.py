@@ -152,13 +152,27 @@ class RedisQueue:
 
     async def erase(self, tenant: str, deleted_ms: int, *, events_until_ms: int = 0) -> int:
         """Drop the records of a deleted tenant's ended jobs, and all events up to a time, which gateways have read; 0:
-        none. Returns how many records."""
-        cursor, dropped = "0", 0
-        while True:
-            reply = await self._call("erase", cursor, tenant, deleted_ms, events_until_ms)
-            cursor, dropped = reply[0].decode(), dropped + int(reply[1])
-            if cursor == "0":
-                return dropped
+        none. Return how many records. The work grows with this tenant's records and with the number of gateways only.
+        """
+        listed, kept, dropped = f"{self._prefix}ended:{tenant}", 0, 0
+        while job_ids := await self._page(listed, kept):
+            staying = int(await self._call("erase", tenant, deleted_ms, *job_ids))
+            kept, dropped = kept + staying, dropped + len(job_ids) - staying
+        if events_until_ms:
+            for name in ("gateways", "past_gateways"):
+                await self._trim_events(f"{self._prefix}{name}", events_until_ms)
+        return dropped
+
+    async def _trim_events(self, gateways: str, until_ms: int) -> None:
+        first = 0
+        while names := await self._page(gateways, first):
+            await self._call("trim_events", until_ms, *names)
+            first += len(names)
+
+    async def _page(self, name: str, first: int) -> list[str]:
+        """Return PER_CALL members of a sorted set at most, from this one on."""
+        page: Any = await self._redis.zrange(name, first, first + bounds.PER_CALL - 1)
+        return [member.decode() for member in page]
 
     async def keep(self, until_ms: Mapping[str, int]) -> None:
         """Keep the records of jobs that have ended until these times, epoch ms by the store's clock, at the longest."""
@@ -305,8 +319,8 @@ class RedisQueue:
         """Give back what this worker was leased more than one lease ago and does not know of."""
         held, unknown = f"{self._prefix}held:{worker_id}", list[str]()
         for first in itertools.count(0, bounds.PER_CALL):
-            page: Any = await self._redis.zrange(held, first, first + bounds.PER_CALL - 1)
-            unknown += [job_id for job_id in map(bytes.decode, page) if job_id not in known]
+            page = await self._page(held, first)
+            unknown += [job_id for job_id in page if job_id not in known]
             if len(page) < bounds.PER_CALL:
                 break
         for chunk in chunks(unknown):

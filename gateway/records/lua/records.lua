@@ -7,8 +7,9 @@
 -- KEYS[1]  prefix of all keys
 -- ARGV     1 gateway, 2 most records of ended requests, 3 plain ones beyond which these make room first, 4 how long those
 --          that run are kept, ms (0: it is not the gateway itself that speaks), 5 how many ended; then of each: id, when
---          it ended (ms), 1 or 0 (special), its names (with a NUL behind each), the document; then how many run; then of
---          each: id, its names, the document; then of those that run no more: id, its names
+--          it ended (ms), 1 or 0 (special), its account behind an @ and its names (each with a NUL behind it), the
+--          document; then how many run; then of each: id, its names, the document; then of those that run no more: id,
+--          its names
 local prefix, gateway, at = KEYS[1], ARGV[1], 5
 local docs, names, ends, plain = prefix .. 'docs', prefix .. 'names', prefix .. 'ends', prefix .. 'plain'
 local live, gateways = prefix .. 'live:' .. gateway, prefix .. 'gateways'
@@ -17,6 +18,14 @@ local function all_names(packed)
   local found = {}
   for name in string.gmatch(packed, '([^%z]+)%z') do found[#found + 1] = name end
   return found
+end
+
+-- The account of a document, nil where an earlier release wrote it, and its names.
+local function account_and_names(packed)
+  local found = all_names(packed)
+  local account = string.match(found[1] or '', '^@(.+)')
+  if account then table.remove(found, 1) end
+  return account, found
 end
 
 local function next_argument()
@@ -28,7 +37,9 @@ for _ = 1, tonumber(ARGV[5]) do
   local id, ended, is_special, packed, doc =
     next_argument(), next_argument(), next_argument(), next_argument(), next_argument()
   redis.call('HSET', docs, id, #packed .. ':' .. packed .. doc)
-  for _, name in ipairs(all_names(packed)) do redis.call('HSET', names, name, id) end
+  local account, its_names = account_and_names(packed)
+  for _, name in ipairs(its_names) do redis.call('HSET', names, name, id) end
+  redis.call('ZADD', prefix .. 'of:' .. account, ended, id)
   redis.call('ZADD', ends, ended, id)
   if is_special == '1' then
     redis.call('ZREM', plain, id)
@@ -44,9 +55,11 @@ while excess > 0 do
   local stored = redis.call('HGET', docs, id)
   local length, start = string.match(stored or '', '^(%d+):()')
   if length then
-    for _, name in ipairs(all_names(string.sub(stored, start, start + length - 1))) do
+    local account, its_names = account_and_names(string.sub(stored, start, start + length - 1))
+    for _, name in ipairs(its_names) do
       if redis.call('HGET', names, name) == id then redis.call('HDEL', names, name) end
     end
+    if account then redis.call('ZREM', prefix .. 'of:' .. account, id) end
   end
   redis.call('HDEL', docs, id)
   redis.call('ZREM', ends, id)
@@ -145,8 +158,8 @@ redis.call('ZREM', KEYS[1] .. 'gateways', ARGV[1])
 -- name: records_erase
 -- Forgets records of ended requests, with their names. Called by RecordStore.
 -- KEYS[1]  prefix of all keys
--- ARGV     ids
-local prefix = KEYS[1]
+-- ARGV     1 account that they are listed under, 2… ids
+local prefix, account = KEYS[1], table.remove(ARGV, 1)
 local docs, names = prefix .. 'docs', prefix .. 'names'
 for _, id in ipairs(ARGV) do
   local length, start = string.match(redis.call('HGET', docs, id) or '', '^(%d+):()')
@@ -158,4 +171,5 @@ for _, id in ipairs(ARGV) do
   redis.call('HDEL', docs, id)
   redis.call('ZREM', prefix .. 'ends', id)
   redis.call('ZREM', prefix .. 'plain', id)
+  redis.call('ZREM', prefix .. 'of:' .. account, id)
 end

@@ -1,24 +1,23 @@
--- Drops what is left of a deleted tenant's jobs, a part of the queue's keys at a time. Called by RedisQueue.erase, for
--- gateways: with the cursor that the last call returned, until that is 0.
--- ARGV: clock, cursor, tenant, when it was deleted (epoch ms), until when events are dropped (epoch ms; 0: none).
--- Returns {cursor, jobs dropped}. Only ended jobs go: gateways end the others. Jobs that arrived after the deletion are of
--- another tenant of the same id.
-local SCANNED = 512
-local pattern = string.gsub(PREFIX, '[%*%?%[%]\\]', '\\%0') .. '*'
-local found = call('SCAN', ARGV[2], 'MATCH', pattern, 'COUNT', SCANNED)
-local tenant, deleted, until_ms, dropped = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5]), 0
-for _, name in ipairs(found[2]) do
-  local kind, id = string.match(string.sub(name, #PREFIX + 1), '^(%l+):(.*)$')
-  if kind == 'job' then
-    local job = load(id, {'state', 'tenant', 'arrived', 'n'})
-    if job and job.state == 'ended' and job.tenant == tenant and job.arrived <= deleted then
-      local keys = {name}
-      for choice = 0, job.n - 1 do keys[choice + 2] = key('ids', id, choice) end
-      call('DEL', unpack(keys)) -- at most 1 + n
-      dropped = dropped + 1
-    end
-  elseif kind == 'events' and until_ms > 0 then
-    call('XTRIM', name, 'MINID', string.format('%.0f', until_ms))
+-- What is left of deleted tenants in a queue. For gateways.
+
+-- name: erase
+-- Drop the records of a deleted tenant's ended jobs. Called by RedisQueue.erase for pages of `ended:<tenant>`.
+-- ARGV: clock, tenant, when it was deleted (epoch ms), jobs (PER_CALL at most).
+-- Returns how many of the jobs stay: those that arrived after the deletion are of another tenant of the same id.
+local ended, deleted, kept = key('ended', ARGV[2]), tonumber(ARGV[3]), 0
+for i = 4, #ARGV do
+  local job = load(ARGV[i], {'state', 'tenant', 'arrived', 'n'})
+  if not job then
+    call('ZREM', ended, ARGV[i]) -- its record has expired
+  elseif job.arrived > deleted then
+    kept = kept + 1
+  else
+    drop(job)
   end
 end
-return {found[1], dropped}
+return kept
+
+-- name: trim_events
+-- Drop the events of gateways up to a time. Called by RedisQueue.trim_events.
+-- ARGV: clock, until when (epoch ms), gateways (PER_CALL at most). Returns nothing.
+for i = 3, #ARGV do call('XTRIM', key('events', ARGV[i]), 'MINID', string.format('%.0f', ARGV[2])) end

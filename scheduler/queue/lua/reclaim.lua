@@ -10,7 +10,7 @@ if quiet then return {0, 0} end
 local left = PER_CALL - expire() -- jobs that this call may still touch
 rouse_late()
 
--- Cancel the jobs of a dead gateway.
+-- Cancel the jobs of a dead gateway. Its events go an hour after the last of them; until then an erasure trims them.
 local function abandon(gateway)
   local jobs = call('ZRANGE', key('jobs', gateway), 0, left - 1)
   for _, job_id in ipairs(jobs) do
@@ -19,7 +19,11 @@ local function abandon(gateway)
     call('ZREM', key('jobs', gateway), job_id)
   end
   left = left - #jobs
-  if left > 0 then call('ZREM', key('gateways'), gateway) end
+  if left <= 0 then return end
+  call('ZREM', key('gateways'), gateway)
+  call('ZADD', key('past_gateways'), NOW, gateway)
+  call('ZREMRANGEBYSCORE', key('past_gateways'), '-inf', NOW - 2 * RECORD_TTL_MS)
+  call('PEXPIRE', key('past_gateways'), 2 * RECORD_TTL_MS)
 end
 
 -- Return the jobs of a dead worker to the queue. It learns of the loss once it renews, after the first call already.

@@ -19,12 +19,18 @@ return answer
 -- name: keep
 -- Keep the records of jobs that have ended until a time, if not less long. Called by RedisQueue.keep, for gateways.
 -- ARGV: clock, for each (PER_CALL at most): job_id, until when (epoch ms). Returns nothing.
+local UNLISTED = 2 -- of records that have expired, for each that is kept: the list of a tenant shrinks faster than it grows
 for i = 2, #ARGV, 2 do
-  local job = load(ARGV[i], {'state', 'n'})
+  local job = load(ARGV[i], {'state', 'tenant', 'n'})
   local left_ms = math.max(1, ARGV[i + 1] - NOW)
   if job and job.state == 'ended' and left_ms < call('PTTL', key('job', job.job_id)) then
     call('PEXPIRE', key('job', job.job_id), left_ms)
     for choice = 0, job.n - 1 do call('PEXPIRE', key('ids', job.job_id, choice), left_ms) end
+    list_ended(job, NOW + left_ms)
+    local ended = key('ended', job.tenant)
+    for _, expired in ipairs(call('ZRANGEBYSCORE', ended, '-inf', NOW, 'LIMIT', 0, UNLISTED)) do
+      call('ZREM', ended, expired)
+    end
   end
 end
 
@@ -32,10 +38,6 @@ end
 -- Drop the records of jobs that have ended; others stay. Called by RedisQueue.forget, for gateways.
 -- ARGV: clock, jobs (PER_CALL at most). Returns nothing.
 for i = 2, #ARGV do
-  local job = load(ARGV[i], {'state', 'n'})
-  if job and job.state == 'ended' then
-    local keys = {key('job', job.job_id)}
-    for choice = 0, job.n - 1 do keys[choice + 2] = key('ids', job.job_id, choice) end
-    call('DEL', unpack(keys)) -- at most 1 + n
-  end
+  local job = load(ARGV[i], {'state', 'tenant', 'n'})
+  if job and job.state == 'ended' then drop(job) end
 end

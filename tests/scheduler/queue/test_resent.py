@@ -11,7 +11,7 @@ from fairlane.scheduler.protocol.messages import Lease, Outcome
 from fairlane.scheduler.queue.homes import prefix_keys
 from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.rooms import CALL_PATIENCE_MS
-from fairlane.scheduler.queue.types import KEPT_MS, Publication, QueuePresence, Wake
+from fairlane.scheduler.queue.types import GATEWAY_LEASES, KEPT_MS, Publication, QueuePresence, Wake
 from tests.support.scheduler.queues import LEASE_MS, PLENTY, Clock, job, room, tokens
 from tests.support.store.resent import resending
 
@@ -96,6 +96,19 @@ async def erase(two: Two) -> None:
     await two.twice.erase("acme", two.clock.ms)
     assert await two.plain.record("a") is None
     assert await two.plain.record("b") is not None
+
+
+async def trim_events(two: Two) -> None:
+    """Of gateways that live, and of one whose lease has lapsed: nothing else trims the events of that one."""
+    for gateway in ("gw", "dead"):
+        await two.plain.gateway_alive(gateway)
+        await two.plain.put(job(f"of-{gateway}", gateway_id=gateway))
+        await two.plain.cancel(f"of-{gateway}")
+    await two.pass_time(2 * GATEWAY_LEASES * LEASE_MS, "gw")
+    await two.plain.erase("acme", 0, events_until_ms=1)
+    assert [len((await two.plain.read_events(gateway, "0-0", 0))[1]) for gateway in ("gw", "dead")] == [1, 1]
+    await two.twice.erase("acme", 0, events_until_ms=10**15)
+    assert [len((await two.plain.read_events(gateway, "0-0", 0))[1]) for gateway in ("gw", "dead")] == [0, 0]
 
 
 async def position(two: Two) -> None:
@@ -204,7 +217,21 @@ async def rouse(two: Two) -> None:
 CALLS: dict[str, Callable[[Two], Awaitable[None]]] = {
     call.__name__: call
     for call in (
-        *(put, cancel, grant, record, published, keep, forget, erase, position, waiting, depths, gateway_alive),
+        *(
+            put,
+            cancel,
+            grant,
+            record,
+            published,
+            keep,
+            forget,
+            erase,
+            trim_events,
+            position,
+            waiting,
+            depths,
+            gateway_alive,
+        ),
         *(exchange_reports, renew, release, orphan, withdraw, publish, take, reclaim, retire, rouse, amend),
     )
 }

@@ -196,6 +196,21 @@ local function refund(job)
   job.credit = 0
 end
 
+-- List the ended job of a tenant until its record expires, so that an erasure finds it.
+local function list_ended(job, until_ms)
+  local ended = key('ended', job.tenant)
+  call('ZADD', ended, until_ms, job.job_id)
+  call('PEXPIRE', ended, KEPT_MS) -- no record is kept longer
+end
+
+-- Drop the record of a job that has ended.
+local function drop(job)
+  local keys = {key('job', job.job_id)}
+  for choice = 0, job.n - 1 do keys[choice + 2] = key('ids', job.job_id, choice) end
+  call('DEL', unpack(keys)) -- at most 1 + n
+  call('ZREM', key('ended', job.tenant), job.job_id)
+end
+
 -- End a job for good; `silent` where its worker tells the gateway. The prompt goes at once, the rest
 -- when it is forgotten, or where no gateway lives to do that, at last by itself.
 local function finish(job, outcome, message, silent)
@@ -209,6 +224,7 @@ local function finish(job, outcome, message, silent)
   call('HDEL', record, 'body')
   call('PEXPIRE', record, KEPT_MS)
   for choice = 0, job.n - 1 do call('PEXPIRE', key('ids', job.job_id, choice), KEPT_MS) end
+  list_ended(job, NOW + KEPT_MS)
   if silent then return end
   local event = {type = 'finished', job_id = job.job_id, epoch = job.epoch, outcome = outcome, error = message or ''}
   tell(key('events', job.gateway), 'e', cmsgpack.pack({event}))
