@@ -87,7 +87,10 @@ class TextAnswers:
         self._room = room
 
     def tokenize(self, body: bytes, caller: Caller) -> Mapping[str, Any]:
-        """vLLM's answer: the tokens that a completion or a chat of this body would be charged as its prompt."""
+        """Return vLLM's answer: the tokens that a completion or a chat of this body would be charged as its prompt.
+
+        Raises ApiError `context_length_exceeded`, with the count, where a completion or a chat would be refused for it.
+        """
         fields = self._read(body)
         if "messages" in fields:
             asked: TokenizeTextBody | TokenizeChatBody = checked_fields(TokenizeChatBody, NEUTRAL_CHAT, fields)
@@ -95,13 +98,11 @@ class TextAnswers:
             asked = checked_fields(TokenizeTextBody, {}, fields)
         model = allowed_model(self._fleet_cache, asked.model, caller)
         try:
-            if isinstance(asked, TokenizeTextBody):
-                ids = model.text.encode(asked.prompt, marked=asked.add_special_tokens is not False)
-            else:
-                [ids] = CHAT.prompts(model.text, read_chat(asked))
+            ids = _prompt(model, asked)
         except PromptTooLong as long:
-            param = "messages" if "messages" in fields else "prompt"
-            raise context_length(model.context_length, f"at least {long.least_tokens}", None, param) from None
+            raise _too_long(model, f"at least {long.least_tokens}", asked) from None
+        if len(ids) > model.context_length:
+            raise _too_long(model, len(ids), asked)
         told: dict[str, Any] = {"count": len(ids), "max_model_len": model.context_length, "tokens": ids}
         if asked.return_token_strs:
             told["token_strs"] = [model.text.token_text(token_id) for token_id in ids]
@@ -116,6 +117,19 @@ class TextAnswers:
 
     def _read(self, body: bytes) -> dict[str, Any]:
         return read_object(body, token_ids=self._room.most_token_ids(1))
+
+
+def _prompt(model: ServedModel, asked: TokenizeTextBody | TokenizeChatBody) -> Tokens:
+    if isinstance(asked, TokenizeTextBody):
+        return model.text.encode(asked.prompt, marked=asked.add_special_tokens is not False)
+    [prompt] = CHAT.prompts(model.text, read_chat(asked))
+    return prompt
+
+
+def _too_long(model: ServedModel, count: int | str, asked: TokenizeTextBody | TokenizeChatBody) -> ApiError:
+    return context_length(
+        model.context_length, count, None, "prompt" if isinstance(asked, TokenizeTextBody) else "messages"
+    )
 
 
 def _check_ids(model: ServedModel, ids: Tokens) -> None:

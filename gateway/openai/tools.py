@@ -175,6 +175,8 @@ def _choice(choice: object) -> ToolChoice:
             return _MODES[choice]
         case {"type": "function"}:
             return ToolChoice("required", (_chosen(choice),))
+        case {"type": "allowed_tools", "allowed_tools": {"tools": [*tools]}} if len(tools) > MAX_TOOLS:
+            raise PydanticCustomError("tool_choice", f"must name at most {MAX_TOOLS} tools")
         case {
             "type": "allowed_tools",
             "allowed_tools": {"mode": "auto" | "required" as mode, "tools": [_, *_] as tools},

@@ -52,7 +52,7 @@ async def test_a_conversation_counts_as_a_chat_charges_it(served: Served) -> Non
 
 
 async def test_tools_count_too(served: Served) -> None:
-    tools = [{"type": "function", "function": {"name": "look", "parameters": {"enum": list(range(50))}}}]
+    tools = [{"type": "function", "function": {"name": "look", "parameters": {"enum": list(range(8))}}}]
     plain, offered = ASKED, {**ASKED, "tools": tools, "metadata": {"pad": "x" * 500}}
     long = [*ASKED["messages"], {"role": "user", "content": "\u00e9" * 20_000}]
 
@@ -114,6 +114,22 @@ async def test_a_text_that_no_context_holds_is_not_tokenised(served: Served) -> 
     answer = await served.post(TOKENIZE, {"model": "tiny", "prompt": TEXT * 2_000})
 
     assert error_of(answer) == (400, "context_length_exceeded")
+
+
+async def test_a_text_over_the_context_is_refused_with_its_count(served: Served) -> None:
+    asked = {"model": "tiny", "add_special_tokens": False}
+    fits = await served.post(TOKENIZE, {**asked, "prompt": "q" * CARD.context_length})
+    text = await served.post(TOKENIZE, {**asked, "prompt": "q" * (CARD.context_length + 1)})
+    chat = {"messages": [{"role": "user", "content": "q" * CARD.context_length}]}
+    conversation = await served.post(TOKENIZE, {"model": "tiny", **chat})
+
+    # The length alone does not show that the text is too long: it was tokenised.
+    assert MODEL.vocabulary.least_tokens("q" * (CARD.context_length + 1)) < CARD.context_length
+    assert fits.json()["count"] == CARD.context_length
+    for refused, param in ((text, "prompt"), (conversation, "messages")):
+        assert error_of(refused) == (400, "context_length_exceeded")
+        assert refused.json()["error"]["param"] == param
+    assert f"{CARD.context_length + 1} in the prompt" in text.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(

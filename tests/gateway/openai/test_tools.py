@@ -146,6 +146,16 @@ AT_FAULT: dict[str, tuple[dict[str, Any], str]] = {
         },
         "tool_choice",
     ),
+    "allowed: too many": (
+        {
+            "tools": [WEATHER],
+            "tool_choice": {
+                "type": "allowed_tools",
+                "allowed_tools": {"mode": "auto", "tools": [chose("weather")] * (MAX_TOOLS + 1)},
+            },
+        },
+        "tool_choice",
+    ),
     "parallel that is none": ({"parallel_tool_calls": "yes"}, "parallel_tool_calls"),
     "the older form": ({"functions": [{"name": "f"}]}, "functions"),
     "the older choice": ({"function_call": {"name": "f"}}, "function_call"),
