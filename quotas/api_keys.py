@@ -281,6 +281,17 @@ class KeyStore:
             return False
         return found.key.scopes.may_act_as(key.tenant)
 
+    async def is_kept(self, root: str, key_id: str) -> bool:
+        """Whether a tenant that exists has this key, revoked or not. The records of a deleted tenant's keys stay until
+        they are erased."""
+        prefix = keyspace.of_root(root)
+        account = await self._database.call("HGET", prefix + keyspace.key_level(key_id), "tenant")
+        if account is None:
+            return False
+        record = prefix + keyspace.tenant_level(keyspace.tenant_of(account))
+        state, incarnation = await self._database.call("HMGET", record, "state", "incarnation")
+        return state not in (None, "deleted") and (incarnation or "") == keyspace.incarnation_of(account)
+
     async def get(self, tenant: Tenant, key_id: str) -> ApiKey | None:
         record = keyspace.of_root(tenant.root) + keyspace.key_level(key_id)
         owner, *stored = await self._database.call("HMGET", record, "tenant", *_RECORD)

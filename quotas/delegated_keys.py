@@ -62,7 +62,7 @@ class DelegatedKeys:
         key_id = named or delegation.key_id
         found = None if root is None else await self._keys.identity(root, tenant_id, key_id)
         if found is None:
-            if root is not None and await self._database.call("EXISTS", _record(root, key_id)):
+            if root is not None and await self._keys.is_kept(root, key_id):
                 return None  # revoked
             return await self._make(delegation)
         if self._applied.get(key_id) != delegation:
@@ -111,7 +111,3 @@ def _stated(delegation: Delegation) -> dict[str, object]:
     if delegation.limits is None:
         return {"scopes": scopes}
     return {"scopes": scopes, "limits": dict.fromkeys(LIMIT_NAMES) | delegation.limits.as_dict()}
-
-
-def _record(root: str, key_id: str) -> str:
-    return keyspace.of_root(root) + keyspace.key_level(key_id)

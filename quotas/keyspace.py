@@ -15,7 +15,8 @@ All that belongs to one root organisation stands under one hash tag, so that a s
                                         ApiKey), used_ms (when it was last used, to the minute)
         barred:<K>           string     no key of this id may be written: another key has its imported secret
                                         (key_bar); expires after an hour
-        keys:<T>             zset       public ids of the tenant's keys by creation, ms
+        keys:<T>             zset       public ids of the tenant's keys by creation, ms; of a deleted tenant, those that
+                                        are not erased yet
         card:<L>             string     state and limits, packed (records.lua), as operators wrote them
         figures:<L>          string     what reservations hold, the minute's sums and newest slices, the day and the
         month, packed (records.lua); where the level is no more, gone after 70 days
@@ -47,7 +48,8 @@ All that belongs to one root organisation stands under one hash tag, so that a s
         exported:<T>         hash       id of the last entry that was exported, and number: how many were added up to it
         usage:<T>:<date>     hash       the ledger's day sums: lane TAB model TAB key → sums, packed
         usage:<T>:<YYYY-MM>  hash       the same of the month's days that were rolled up; expires after some years
-        rolled:<T>           string     the last day that was rolled up, as a date (usage_roll.lua)
+        rolled:<T>           string     the last day that was rolled up, as a date (usage_roll)
+        rolling:<T>          string     while days are rolled up: the last of them, and how many calls were made
 
 T is a tenant's account: its id, followed by `~` and its incarnation where that is not empty. The first tenant of an id
 has the empty incarnation; each later one draws its own, so that nothing of a deleted tenant is found under its keys.

@@ -27,6 +27,10 @@ _DAYS_PER_CALL = 31
 _FIGURES = ("requests", "prompt_tokens", "cached_tokens", "output_tokens", "spend", "gpu_us", "kv_block_ms")
 _PAGE = 500
 _TENANTS_PER_CALL = 256
+_GROUP = ("lane", "model", "key")
+"""Of what the name of a group is made, in the store."""
+_MORE = 2
+"""What usage_roll answers where sums are left to move."""
 
 
 @dataclass(slots=True)
@@ -114,9 +118,9 @@ class Ledger:
         if not 0 <= (last - first).days < LONGEST_SPAN_DAYS:
             raise FieldError("to", f"must not be before `from`, and at most {LONGEST_SPAN_DAYS} days in all")
         while True:
-            rolled = await self._rolled(root, account)
-            report = await self._report(root, account, first, last, group_by, rolled)
-            if await self._rolled(root, account) == rolled:  # else a sum may have been seen twice, or not at all
+            rolled = await _rolled(self._database, root, account)
+            report = await self._report(root, account, first, last, group_by, rolled.last)
+            if await _rolled(self._database, root, account) == rolled:  # else a sum was moved, and read twice or never
                 return report
 
     async def entries(
@@ -162,31 +166,51 @@ class Ledger:
         total = UsageSums()
         parted = {} if rolled is None else _months(first, last, rolled)
         spans = [*parted, *((first + timedelta(days=n)).isoformat() for n in range((last - first).days + 1))]
-        for start in range(0, len(spans), _DAYS_PER_CALL):
-            for names, sums in await self._sums(root, account, spans[start : start + _DAYS_PER_CALL]):
-                if end := parted.get(names["day"]):
-                    raise FieldError(end, f"must not part {names['day']}, whose days were rolled up into one sum")
+        async for span, sums in self._sums(root, account, spans):
+            if sums and (end := parted.get(span)):
+                raise FieldError(end, f"must not part {span}, whose days were rolled up into one sum")
+            for text, figures in sums.items():
+                names = dict(zip(_GROUP, text.split("\t"), strict=True), day=span)
                 group = tuple(names[name] for name in group_by)
-                for figure, amount in zip(_FIGURES, sums, strict=True):
+                for figure, amount in zip(_FIGURES, figures, strict=True):
                     groups.setdefault(group, UsageSums()).add(figure, amount)
                     total.add(figure, amount)
         rows = [UsageRow(dict(zip(group_by, group, strict=True)), groups[group]) for group in sorted(groups)]
         return UsageReport(rows, total)
 
-    async def _sums(self, root: str, account: str, spans: Sequence[str]) -> list[tuple[dict[str, str], list[int]]]:
-        """Of each span each group, and its figures in the order of _FIGURES."""
-        reply = await self._database.run("usage", keyspace.of_root(root), account, *spans)
-        found = []
-        for span, groups in zip(spans, reply, strict=True):
-            for text, *sums in groups:
-                lane, model, key = text.split("\t")
-                found.append(({"day": span, "lane": lane, "model": model, "key": key}, sums))
-        return found
+    async def _sums(
+        self, root: str, account: str, spans: Sequence[str]
+    ) -> AsyncIterator[tuple[str, dict[str, list[int]]]]:
+        """Yield each span with its groups, as they are stored, and their figures in the order of _FIGURES."""
+        cursor, sums, at = "0", dict[str, list[int]](), 0
+        while at < len(spans):
+            asked = spans[at : at + _DAYS_PER_CALL]
+            cursor, pages = await self._database.run("usage", keyspace.of_root(root), account, cursor, *asked)
+            for number, page in enumerate(pages, 1):
+                sums |= {text: figures for text, *figures in page}
+                if number < len(pages) or cursor == "0":
+                    yield spans[at], sums
+                    sums, at = {}, at + 1
 
-    async def _rolled(self, root: str, account: str) -> date | None:
-        """The last day that was rolled up."""
-        text = await self._database.call("GET", f"{keyspace.of_root(root)}rolled:{account}")
-        return None if text is None else date.fromisoformat(text)
+
+@dataclass(frozen=True, slots=True)
+class _Rolled:
+    """How far an account's days are rolled up, and what says of a roll-up that is under way how far it is."""
+
+    last: date | None
+    """The last day of which sums may be in its month's."""
+    marker: str
+    """The last day of which all sums are, as a date; empty: there is none."""
+    moving: str
+    """The last day that the roll-up includes, and a number that each of its calls raises; empty: none is under way."""
+
+
+async def _rolled(database: Database, root: str, account: str) -> _Rolled:
+    prefix = keyspace.of_root(root)
+    found = await database.call("MGET", f"{prefix}rolled:{account}", f"{prefix}rolling:{account}")
+    marker, moving = found[0] or "", found[1] or ""
+    last = max(marker, moving.partition(" ")[0])
+    return _Rolled(date.fromisoformat(last) if last else None, marker, moving)
 
 
 async def everyone(database: Database, roots: Container[str] | None = None) -> AsyncIterator[tuple[str, str]]:
@@ -340,13 +364,27 @@ class RollUp:
         prefix, last = keyspace.of_root(root), today - timedelta(days=self._days + 1)
         before_ms = (today - timedelta(days=self._entry_days + 1) - date(1970, 1, 1)).days * _DAY_MS
         await self._database.run("ledger_trim", prefix, account, max(0, before_ms), int(self._exports))
-        marker = await self._database.call("GET", f"{prefix}rolled:{account}")
-        rolled = last - timedelta(days=FIRST_LOOK_DAYS) if marker is None else date.fromisoformat(marker)
+        known = await _rolled(self._database, root, account)
+        marker, moving, begun = known.marker, known.moving, known.last or date.min
+        rolled = date.fromisoformat(marker) if marker else last - timedelta(days=FIRST_LOOK_DAYS)
         day = rolled + timedelta(days=1)
-        while day <= last:
-            days = [day + timedelta(days=n) for n in range(min(DAYS_PER_CALL, (last - day).days + 1))]
-            until, kept_ms = days[-1].isoformat(), self._months * 31 * _DAY_MS
-            named = [each.isoformat() for each in days]
-            if not await self._database.run("usage_roll", prefix, account, marker or "", until, kept_ms, *named):
+        while day <= max(last, begun):  # what another gateway has begun is finished, whatever its settings were
+            until = max(min(day + timedelta(days=DAYS_PER_CALL - 1), last), begun)
+            days = [day + timedelta(days=n) for n in range((until - day).days + 1)]
+            if not await self._roll(prefix, account, days, marker, moving):
                 return
-            marker, day = until, days[-1] + timedelta(days=1)
+            marker, moving, day = until.isoformat(), "", until + timedelta(days=1)
+
+    async def _roll(self, prefix: str, account: str, days: Sequence[date], marker: str, moving: str) -> bool:
+        """Move the sums of these days, some in each call. False: others roll up this account. `marker`, `moving`: see
+        _Rolled."""
+        until, kept_ms = days[-1].isoformat(), self._months * 31 * _DAY_MS
+        named = [each.isoformat() for each in days]
+        while True:
+            after = f"{until} {int(moving.partition(' ')[2] or 0) + 1}"
+            left = await self._database.run(
+                "usage_roll", prefix, account, marker, until, moving, after, kept_ms, *named
+            )
+            if left != _MORE:
+                return bool(left)
+            moving = after

@@ -193,6 +193,7 @@ _OF_GATEWAYS = {
     "PERSIST": "KEY:none",
     "EXPIRE": "KEY:none 60",
     "RENAME": "KEY:none KEY:none",
+    "HRANDFIELD": "KEY 1",
     "HSCAN": "KEY 0",
     "HVALS": "KEY",
     "LLEN": "KEY",
@@ -206,6 +207,7 @@ _OF_GATEWAYS = {
     "ZRANGEBYLEX": "KEY - +",
     "ZREVRANGEBYSCORE": "KEY 0 0",
     "ZREVRANK": "KEY 0",
+    "ZSCAN": "KEY 0",
 }
 _OF_QUEUES = {
     "EVAL": "return(1) 1 KEY",

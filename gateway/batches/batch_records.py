@@ -161,12 +161,15 @@ class BatchRecords:
         return found
 
     async def _open_of(self, root: str) -> list[StandingBatch]:
-        told = await self._run("batches_open", root)
-        parts = [told[at : at + 4] for at in range(0, len(told), 4)]
-        return [
-            StandingBatch(*_read(doc, cancelling), owner=owner.decode(), enqueued_tokens=int(tokens))
-            for doc, cancelling, owner, tokens in parts
-        ]
+        found, cursor = dict[str, StandingBatch](), b"0"
+        while True:
+            cursor, *fields = await self._run("batches_open", root, cursor)
+            for doc, cancelling, owner, tokens in zip(*[iter(fields)] * 4, strict=True):
+                batch, cancelling_ms = _read(doc, cancelling)
+                standing = StandingBatch(batch, cancelling_ms, owner=owner.decode(), enqueued_tokens=int(tokens))
+                found[batch.id] = standing
+            if cursor == b"0":
+                return list(found.values())
 
     async def inputs_in_use(self, root: str, account: str) -> set[str]:
         """Files that a tenant's open batches read."""

@@ -20,7 +20,7 @@ class BudgetErasure:
         while ids := await self._database.call("ZRANGE", index, 0, AT_ONCE - 1):
             for key_id in ids:
                 await self._key(gone.root, key_id)
-            await self._database.call("ZREM", index, *ids)
+            await self._database.run("keys_drop", keyspace.of_root(gone.root), gone.account, *ids)
             count += len(ids)
         return count
 

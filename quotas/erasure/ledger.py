@@ -27,7 +27,7 @@ class LedgerErasure:
         prefix, account = keyspace.of_root(gone.root), gone.account
         stream = f"{prefix}ledger:{account}"
         count = int(await self._database.call("XLEN", stream))
-        await self._remove([stream, f"{prefix}exported:{account}", f"{prefix}rolled:{account}"])
+        await self._remove([stream, *(f"{prefix}{kind}:{account}" for kind in ("exported", "rolled", "rolling"))])
         await self._remove([f"{prefix}usage:{account}:{span}" for span in await self._spans(gone)])
         return count
 

@@ -47,10 +47,11 @@ return changed(1)
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 account, 2 public id, 3 version that is expected, 4 document, 5 expires at ms or '', 6 card, 7 entry of
 --          the audit log
--- Returns  1, or having written nothing: 0 where it is another's, revoked or unknown, -1 where it was changed since
+-- Returns  1, or having written nothing: 0 where it is another's, revoked, unknown or of a deleted tenant, -1 where it was
+--          changed since
 local prefix, id = KEYS[1], ARGV[2]
 local found = redis.call('HMGET', prefix .. 'key:' .. id, 'tenant', 'state', 'version')
-if found[1] ~= ARGV[1] or found[2] ~= 'active' then return 0 end
+if found[1] ~= ARGV[1] or found[2] ~= 'active' or not is_alive(prefix, ARGV[1]) then return 0 end
 if (tonumber(found[3]) or 0) ~= tonumber(ARGV[3]) then return -1 end
 redis.call('HSET', prefix .. 'key:' .. id, 'doc', ARGV[4], 'expires_ms', ARGV[5], 'version', string.format('%.0f', ARGV[3] + 1))
 redis.call('SET', prefix .. 'card:key:' .. id, ARGV[6])
@@ -64,7 +65,7 @@ return changed(1)
 --          has no such key
 local prefix, id = KEYS[1], ARGV[2]
 local found = redis.call('HMGET', prefix .. 'key:' .. id, 'tenant', 'doc', 'state', 'expires_ms', 'used_ms', 'version')
-if found[1] ~= ARGV[1] then return false end
+if found[1] ~= ARGV[1] or not is_alive(prefix, ARGV[1]) then return false end
 local is_active = found[3] == 'active'
 if is_active then found[3], found[6] = 'revoked', end_key(prefix, id, 'revoked', found[4]) end
 local reply = {found[2], found[3], found[4], found[5], found[6]}
@@ -86,9 +87,11 @@ return {ARGV[1], ARGV[2]}
 -- maybe twice.
 -- KEYS[1]  prefix of all keys of the holder's root, with its hash tag
 -- ARGV     1 public id of the holder
--- Returns  1 where the key was written, a revoked one too; else 0: no key_put writes it from now on
+-- Returns  1 where the key was written, a revoked one too; else, and where its tenant was deleted, 0: no key_put writes it
+--          from now on
 local BARRED_MS = 3600000 -- no import takes so long
-if redis.call('EXISTS', KEYS[1] .. 'key:' .. ARGV[1]) == 1 then return 1 end
+local account = redis.call('HGET', KEYS[1] .. 'key:' .. ARGV[1], 'tenant')
+if account and is_alive(KEYS[1], account) then return 1 end
 redis.call('SET', KEYS[1] .. 'barred:' .. ARGV[1], '', 'PX', BARRED_MS)
 return 0
 
@@ -99,3 +102,15 @@ return 0
 -- ARGV     1 field, 2 value
 -- Returns  nothing
 if redis.call('HGET', KEYS[1], ARGV[1]) == ARGV[2] then redis.call('DEL', KEYS[1]) end
+
+-- name: keys_drop
+-- Removes the records and cards of some keys of a deleted tenant. Called by BudgetErasure, maybe twice.
+-- KEYS[1]  prefix of all keys of the root, with its hash tag
+-- ARGV     1 account, 2… public ids, AT_ONCE at most
+-- Returns  nothing
+local prefix = KEYS[1]
+for i = 2, #ARGV do
+  redis.call('DEL', prefix .. 'key:' .. ARGV[i])
+  drop_card(prefix, 'key:' .. ARGV[i])
+  redis.call('ZREM', prefix .. 'keys:' .. ARGV[1], ARGV[i])
+end

@@ -84,8 +84,9 @@ for level in pairs(gone) do drop_card(prefix, level) end
 return changed(version + 1)
 
 -- name: tenant_delete
--- Ends a tenant and all its keys at once, and lists its data for erasure; its ledger and what it has used stay. Called by
--- TenantStore, which lists the root in fl:erasing first.
+-- Ends a tenant at once, and with it all its keys: a key works only while its tenant does. Lists its data, the records of
+-- these keys too, for erasure (keys_drop); its ledger and what it has used stay. Called by TenantStore, which lists the
+-- root in fl:erasing first.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 tenant, 2 version that is expected, or '' for any, 3 entry of the audit log
 -- Returns  1, or having written nothing: false where there is no such tenant, 'conflict',
@@ -112,10 +113,6 @@ local zone, parents = struct.unpack('<d', redis.call('GET', card), 9), cjson.dec
 redis.call('SET', card, struct.pack('<ddddddddddddd', 3, zone, 0, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1) ..
   cjson.encode({{}, parents}))
 redis.call('PEXPIRE', prefix .. 'figures:tenant:' .. account, KEPT_MS)
-for _, id in ipairs(redis.call('ZRANGE', prefix .. 'keys:' .. account, 0, -1)) do
-  redis.call('DEL', prefix .. 'key:' .. id)
-  drop_card(prefix, 'key:' .. id)
-end
 local now = now_ms()
 redis.call('ZADD', prefix .. 'past:' .. tenant, now, account)
 redis.call('ZADD', prefix .. 'gone', now, account)

@@ -9,6 +9,8 @@ import redis.asyncio
 from fairlane.quotas import keyspace
 from fairlane.quotas.api_keys import KeyStore
 from fairlane.quotas.audit import Audit, Note
+from fairlane.quotas.erasure.budgets import BudgetErasure
+from fairlane.quotas.erasure.listed import GoneTenant
 from fairlane.quotas.limits import BATCH_LIMIT, LIMIT_NAMES, RULES, Limits
 from fairlane.quotas.packing import FIGURES
 from fairlane.quotas.scripts import FUNCTIONS, LIBRARY, LUA, PARTS, Database
@@ -61,14 +63,17 @@ async def test_what_is_no_more_leaves_no_figures_for_ever(house: RedisHouse) -> 
     by = [{"lane": "latency", "limits": {"tokens_per_day": 100}}]
     tenant = await tenants.create({"id": "acme", "limits_by": by})
     key = (await keys.create(tenant, {"name": "k"})).key.id
-    await house.store.reserve(ask("f1", key_id=key))
+    for name in ("f1", "f2"):
+        await house.store.reserve(ask(name, key_id=key))
     levels = ("tenant:acme", f"key:{key}", "by:acme:latency:")
     names = [f"{keyspace.of_root('acme')}figures:{level}" for level in levels]
     alive = [await house.client.pttl(name) for name in names]
 
     await tenants.delete("acme")
-    gone = [await house.client.pttl(name) for name in names]
     await house.store.settle("acme", "f1", charge())
+    await BudgetErasure(house.client).keys(GoneTenant(root="acme", account="acme"))
+    gone = [await house.client.pttl(name) for name in names]
+    await house.store.settle("acme", "f2", charge())
     settled = [await house.client.pttl(name) for name in names]
 
     assert alive == [-1, -1, -1]

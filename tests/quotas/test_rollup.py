@@ -1,6 +1,8 @@
 """Retention of the ledger: rolled up once, whoever does it, and never a token lost or counted twice."""
 
 import asyncio
+import itertools
+from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
@@ -13,6 +15,7 @@ from fairlane.quotas.limits import Limits
 from fairlane.quotas.store import Charge
 from fairlane.quotas.tenants import TenantStore
 from tests.support.quotas.house import RedisHouse, ask
+from tests.support.store.watched import Killed, Killer, WatchedRedis
 
 pytestmark = pytest.mark.anyio
 
@@ -172,3 +175,86 @@ async def test_a_deleted_tenant_is_rolled_up_too(house: RedisHouse, ledger: Ledg
 
     assert await day_sums(house) == KEPT_DAYS + 1
     assert await total(ledger, date(2026, 7, 1)) == 120
+
+
+AT_ONCE = 256
+"""Groups that one call moves."""
+KEYS = 10 * AT_ONCE
+CROWDED = LAST_ROLLED - timedelta(days=1)
+
+
+@pytest.fixture
+async def crowd(house: RedisHouse) -> RedisHouse:
+    """On one of its days, acme had a request with each of many keys more."""
+    day = f"fl:quota:{{acme}}:usage:acme:{CROWDED}"
+    (sums,) = (await house.client.hgetall(day)).values()
+    await house.client.hset(day, mapping={f"latency\ttiny\tk{number}": sums for number in range(KEYS)})
+    return house
+
+
+async def test_a_day_of_many_keys_is_read_in_pages(crowd: RedisHouse) -> None:
+    pages = list[None]()
+
+    async def count() -> None:
+        pages.append(None)
+
+    async with WatchedRedis(crowd.client, count) as watched:
+        report = await Ledger(watched).usage("acme", "acme", CROWDED, TODAY, ["key"])
+
+    assert report.total.requests == KEYS + (TODAY - CROWDED).days + 1
+    assert len(report.rows) == KEYS + 1
+    assert len(pages) > 10
+
+
+async def test_a_day_of_many_keys_is_rolled_up_in_calls_that_each_move_some(crowd: RedisHouse, ledger: Ledger) -> None:
+    """Whoever reads in between finds the same sums, and it is in the month that a span may not part."""
+    moved, month = [0], f"fl:quota:{{acme}}:usage:acme:{CROWDED.isoformat()[:7]}"
+
+    async def look() -> None:
+        assert await total(ledger, date(2026, 7, 1)) == 120 + KEYS
+        moved.append(await crowd.client.hlen(month))
+        if moved[-1] > 1:
+            with pytest.raises(FieldError):
+                await total(ledger, CROWDED)
+
+    async with WatchedRedis(crowd.client, look) as watched:
+        await RollUp(watched, days=KEPT_DAYS, months=12).tenant("acme", "acme", TODAY)
+
+    assert moved[-1] == KEYS + 1
+    assert max(later - sooner for sooner, later in itertools.pairwise(moved)) <= AT_ONCE
+    assert await day_sums(crowd) == KEPT_DAYS + 1
+
+
+async def test_a_report_that_a_roll_up_overtakes_is_read_again(crowd: RedisHouse) -> None:
+    async with WatchedRedis(crowd.client, Killer(20)) as dying:
+        with pytest.raises(Killed):
+            await RollUp(dying, days=KEPT_DAYS, months=12).tenant("acme", "acme", TODAY)
+    calls = itertools.count()
+
+    async def overtake() -> None:
+        if next(calls) % 3 == 2 and await crowd.client.exists("fl:quota:{acme}:rolling:acme"):
+            async with WatchedRedis(crowd.client, Killer(2)) as dying:  # trims, and moves once
+                with suppress(Killed):
+                    await RollUp(dying, days=KEPT_DAYS, months=12).tenant("acme", "acme", TODAY)
+
+    async with WatchedRedis(crowd.client, overtake) as reader:
+        assert await total(Ledger(reader), date(2026, 7, 1)) == 120 + KEYS
+    assert await crowd.client.get("fl:quota:{acme}:rolled:acme") == LAST_ROLLED.isoformat().encode()
+
+
+@pytest.mark.parametrize("days", [KEPT_DAYS, KEPT_DAYS + 5])
+async def test_another_gateway_finishes_the_roll_up_of_one_that_was_killed(
+    crowd: RedisHouse, ledger: Ledger, days: int
+) -> None:
+    """Whatever its own settings are."""
+    async with WatchedRedis(crowd.client, Killer(20)) as dying:
+        with pytest.raises(Killed):
+            await RollUp(dying, days=KEPT_DAYS, months=12).tenant("acme", "acme", TODAY)
+    assert await crowd.client.exists("fl:quota:{acme}:rolling:acme")
+
+    await rollup(crowd, days).all(TODAY)
+
+    assert not await crowd.client.exists("fl:quota:{acme}:rolling:acme")
+    assert await crowd.client.get("fl:quota:{acme}:rolled:acme") == LAST_ROLLED.isoformat().encode()
+    assert await total(ledger, date(2026, 7, 1)) == 120 + KEYS
+    assert await day_sums(crowd) == KEPT_DAYS + 1

@@ -146,11 +146,14 @@ end
 return tonumber(redis.call('HGET', KEYS[1] .. 'batch:' .. ARGV[1], 'cancelling'))
 
 -- name: batches_open
--- All batches of a root that have not ended. Called by BatchRecords.
+-- Reads the batches of a root that have not ended, in pages. Called by BatchRecords.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
--- Returns  {doc, cancelling or false, owner or '' where no lease lasts, tokens of its lines that have not ended, ...}
-local found, now = {}, now_ms()
-local open = redis.call('ZRANGE', KEYS[1] .. 'open', 0, -1, 'WITHSCORES')
+-- ARGV     1 cursor, '0' at the beginning
+-- Returns  {cursor, '0' at the end; doc, cancelling or false, owner or '' where no lease lasts, tokens of its lines that have
+--          not ended, ...}: what one ZSCAN returns, about 64, or all of a set that the store keeps compact (128). A batch may
+--          be in two pages
+local scanned, now = redis.call('ZSCAN', KEYS[1] .. 'open', ARGV[1], 'COUNT', 64), now_ms()
+local found, open = {scanned[1]}, scanned[2]
 for at = 1, #open, 2 do
   local known = redis.call('HMGET', KEYS[1] .. 'batch:' .. open[at], 'tenant', 'doc', 'cancelling', 'owner')
   if known[1] then

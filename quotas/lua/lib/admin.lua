@@ -12,27 +12,6 @@ local function changed(reply)
   return once(reply)
 end
 
--- A tenant's id and incarnation, from its account (keyspace.py).
-local function parts_of(account) return string.match(account, '^([^~]*)~?(.*)$') end
-
-local function account_of(tenant, incarnation) return incarnation == '' and tenant or tenant .. '~' .. incarnation end
-
--- Whether the tenant of this account exists: neither deleted nor replaced by a later one of its id.
-local function is_alive(prefix, account)
-  local tenant, incarnation = parts_of(account)
-  local found = redis.call('HMGET', prefix .. 'tenant:' .. tenant, 'state', 'incarnation')
-  return found[1] and found[1] ~= 'deleted' and (found[2] or '') == incarnation
-end
-
--- What is kept of a level that is no more.
-local KEPT_MS = 70 * 86400000
-
--- Drops a level's card; its figures, which running requests may still change, go later.
-local function drop_card(prefix, level)
-  redis.call('DEL', prefix .. 'card:' .. level)
-  redis.call('PEXPIRE', prefix .. 'figures:' .. level, KEPT_MS)
-end
-
 -- How a key ends.
 
 -- Writes its state and when it expires ('' = never) into its record and its card. Returns its new version.

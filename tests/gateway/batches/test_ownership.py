@@ -1,6 +1,7 @@
 """Who runs a batch: one gateway at a time, and another when that one goes."""
 
 import asyncio
+import itertools
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from tests.support.gateway.batch_files import (
     results,
 )
 from tests.support.gateway.served import gateway, serving, until
+from tests.support.store.watched import WatchedRedis
 
 pytestmark = pytest.mark.anyio
 
@@ -76,6 +78,25 @@ async def test_a_tenant_has_so_many_open_batches(records: BatchRecords) -> None:
     assert (full[3].limit, full[3].used) == ("open", 3)
     again = await records.create("acme", asked[0], 1, tenant_limit=None, key_limit=None)
     assert again is None  # which was sent twice
+
+
+async def test_open_batches_of_a_root_are_read_in_pages(store: redis.asyncio.Redis) -> None:
+    """Each is listed once, also if the store shows it twice because some were taken in between."""
+    records, at_once, calls = BatchRecords(store, most_open=1_000), 64, list[int]()
+    made = [a_batch() for _ in range(10 * at_once)]
+    for each in made:
+        await records.create("acme", each, 1, tenant_limit=None, key_limit=None)
+
+    async def take_one() -> None:
+        calls.append((await store.info("commandstats"))["cmdstat_hmget"]["calls"])
+        await records.take("acme", "one", LEASE_MS)
+
+    async with WatchedRedis(store, take_one) as watched:
+        standing = await BatchRecords(watched, most_open=1_000).open_batches()
+
+    assert sorted(each.batch.id for each in standing) == sorted(each.id for each in made)
+    assert len(calls) > 5
+    assert max(later - sooner for sooner, later in itertools.pairwise(calls)) < 2 * at_once
 
 
 async def test_a_root_without_open_batches_is_looked_at_no_more(records: BatchRecords) -> None:

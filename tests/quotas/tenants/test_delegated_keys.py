@@ -85,6 +85,21 @@ async def test_a_revoked_way_stays_closed(store: redis.asyncio.Redis, acme: Tena
     assert await DelegatedKeys(store).identity(WAY) is None
 
 
+async def test_a_way_leads_to_a_new_tenant_before_the_deleted_ones_keys_are_erased(
+    store: redis.asyncio.Redis, acme: Tenant
+) -> None:
+    delegated, tenants = DelegatedKeys(store), TenantStore(store)
+    await delegated.identity(WAY)
+    await tenants.delete("acme")
+    assert await delegated.identity(WAY) is None
+
+    anew = await tenants.create({"id": "acme"})
+
+    found = await delegated.identity(WAY)
+    assert found is not None
+    assert found.tenant == anew
+
+
 async def test_a_way_to_nowhere_makes_nothing(store: redis.asyncio.Redis) -> None:
     assert await DelegatedKeys(store).identity(WAY) is None
     assert not [name async for name in store.scan_iter("fl:apikey:*")]

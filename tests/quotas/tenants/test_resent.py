@@ -13,6 +13,7 @@ from fairlane.cli.embedded_store import EmbeddedStore
 from fairlane.quotas import keyspace
 from fairlane.quotas.api_keys import ApiKey, KeyExists, KeyNotFound, KeyStore, NewKey
 from fairlane.quotas.audit import REDACTED_AT_ONCE, Audit, AuditRedaction, Note
+from fairlane.quotas.erasure.budgets import BudgetErasure
 from fairlane.quotas.erasure.ledger import LedgerErasure
 from fairlane.quotas.erasure.listed import GoneTenant
 from fairlane.quotas.idempotency import EndedRun, IdempotencyRecords, Name
@@ -209,6 +210,17 @@ async def key_change(two: Two) -> None:
     assert (await KeyStore(two.twice).update(tenant, key.key, {"name": "new"}, NOTE)).version == 1
 
 
+async def keys_drop(two: Two) -> None:
+    """Those of another tenant of the root stay."""
+    _, key = await two.key()
+    child = await TenantStore(two.plain).create({"id": "child", "parent": "acme"})
+    gone = await KeyStore(two.plain).create(child, {})
+    await TenantStore(two.plain).delete("child")
+    assert await BudgetErasure(two.twice).keys(GoneTenant(root="acme", account="child")) == 1
+    assert await two.works(key)
+    assert not await two.plain.keys(f"*{gone.key.id}*")
+
+
 async def key_end(two: Two) -> None:
     tenant, key = await two.key()
     assert (await KeyStore(two.twice).revoke(tenant, key.key.id, NOTE)).state == "revoked"
@@ -241,12 +253,15 @@ async def usage(two: Two) -> None:
 
 
 async def usage_roll(two: Two) -> None:
-    """In several calls, of which none is taken for the one of somebody else."""
+    """In several calls for the days, and for the sums of one of them: each is made once."""
     await two.house.store.reserve(ask())
     await two.house.store.settle("acme", "f1", charge())
+    (day,) = await two.plain.keys("*usage:acme:*")
+    (sums,) = (await two.plain.hgetall(day)).values()
+    await two.plain.hset(day, mapping={f"latency\ttiny\tk{number}": sums for number in range(600)})
     await RollUp(two.twice, days=31, months=60).tenant("acme", "acme", date(2027, 1, 31))
     report = await Ledger(two.plain).usage("acme", "acme", date(2026, 11, 1), date(2026, 11, 30))
-    assert report.total.requests == 1
+    assert report.total.requests == 601
     assert await two.plain.get(f"{keyspace.of_root('acme')}rolled:acme") == b"2026-12-30"
 
 
@@ -322,6 +337,7 @@ CALLS: Mapping[str, Callable[[Two], Awaitable[None]]] = {
         *(tenant_accounts, tenant_forget, audit_redact),
         *(ledger_unexported, ledger_exported, export_write),
         *(tenant_claim, tenant_read, tenant_put, tenant_delete, key_put, key_change, key_end, identity, import_claim),
+        keys_drop,
         *(prices_put, audit_write, response_keep, response_drop, responses_drop),
         *(idem_begin, idem_renew, idem_finish, idem_release, idem_over),
     )

@@ -1,17 +1,20 @@
 """What becomes of a tenant's keys, requests and budget when it is changed, suspended or deleted."""
 
+import asyncio
+
 import pytest
 import redis.asyncio
 
-from fairlane.quotas.api_keys import KeyStore
+from fairlane.quotas.api_keys import KeyNotFound, KeyStore
 from fairlane.quotas.erasure.budgets import BudgetErasure
-from fairlane.quotas.erasure.listed import ErasureList
+from fairlane.quotas.erasure.listed import AT_ONCE, ErasureList
 from fairlane.quotas.idempotency import EndedRun, IdempotencyRecords, Mine, Name, Seal
 from fairlane.quotas.ledger import Ledger
 from fairlane.quotas.redis_store import RedisQuotaStore
 from fairlane.quotas.store import AccessDenied, Denied
 from fairlane.quotas.tenants import TenantNotFound, TenantStore
 from tests.support.quotas.house import ask, charge
+from tests.support.store.watched import Killed, Killer, WatchedRedis
 
 pytestmark = pytest.mark.anyio
 
@@ -141,3 +144,41 @@ async def test_answers_that_were_kept_go_with_their_tenant_and_nobody_elses(
     assert not [key for key in left if "{acme}" in key and any(word in key for word in ("idem", "answers", "kept"))]
     assert len([key for key in left if "{zeta}:idem:" in key]) == 120
     assert not await kept.finish(Name("acme", made.key.id, "d119"), "owner", said, seal)
+
+
+async def commands_of(store: redis.asyncio.Redis) -> int:
+    """How many commands the store has executed so far, those of scripts too."""
+    return sum(each["calls"] for each in (await store.info("commandstats")).values())
+
+
+async def test_a_tenant_of_many_keys_is_deleted_in_one_step_and_its_keys_in_bounded_ones(
+    tenants: TenantStore, store: redis.asyncio.Redis
+) -> None:
+    keys, many, taken = KeyStore(store), 10 * AT_ONCE, dict[str, int]()
+    tenant = await tenants.create({"id": "acme"})
+    for _ in range(many // AT_ONCE):
+        made = await asyncio.gather(*(keys.create(tenant, {}) for _ in range(AT_ONCE)))
+    await keys.create(await tenants.create({"id": "zeta"}), {})
+    for name in ("acme", "zeta"):
+        before = await commands_of(store)
+        await tenants.delete(name)
+        taken[name] = await commands_of(store) - before
+    assert taken["acme"] == taken["zeta"]
+
+    key = made[0].key
+    assert await keys.lookup(made[0].secret) is None
+    assert not await keys.is_kept("acme", key.id)
+    with pytest.raises(KeyNotFound):
+        await keys.revoke(tenant, key.id)
+    with pytest.raises(KeyNotFound):
+        await keys.update(tenant, key, {"name": "again"})
+    (gone,) = await ErasureList(store).due("acme", 10**15)
+    async with WatchedRedis(store, Killer(3)) as dying:
+        with pytest.raises(Killed):
+            await BudgetErasure(dying).keys(gone)
+    assert len(await store.keys("*{acme}:key:*")) == many - 3 * AT_ONCE
+
+    assert await BudgetErasure(store).keys(gone) == many - 3 * AT_ONCE
+
+    for pattern in ("*{acme}:key:*", "*{acme}:keys:*", "*{acme}:card:key:*"):
+        assert await store.keys(pattern) == []
