@@ -9,7 +9,6 @@ from itertools import chain
 from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.kv.blocks import BlockPool
 from fairlane.scheduler.planner.kv.lane_floors import own_blocks
-from fairlane.scheduler.planner.lane_index import LaneIndex
 from fairlane.scheduler.planner.priority import CROWD
 from fairlane.scheduler.planner.sequence import Sequence, State
 from fairlane.scheduler.planner.sequence_index import SequenceIndex
@@ -17,7 +16,8 @@ from fairlane.scheduler.planner.steps import Capacity, Yielding
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
 
 MOST_NEWCOMERS = 8
-"""Tenants whose first request waits here for others to yield, before no further one is asked for."""
+"""Tenants whose first request waits here for others to yield, before no further one is asked for; as many more
+of those whose prompts are shorter than the one in progress."""
 PREEMPTED = frozenset({State.SWAPPED, State.DROPPED})
 
 
@@ -99,7 +99,7 @@ def measure(
         free_tokens[name] = max(0, blocks + pool.freed_by(under) - wanted[name], own_kv - used[name]) * size
         if index.lanes[name].begun or index.lanes[name].waits:
             held = max(0, whole + pool.freed_by([*under, *tables[name], *idle[name]]), own_kv) * size
-            yielding[name] = _yielding(index.lanes[name], max(left, own), held)
+            yielding[name] = _yielding(index, name, max(left, own), held)
     return Capacity(
         free_rows,
         free_tokens,
@@ -110,24 +110,43 @@ def measure(
     )
 
 
-def _yielding(lane: LaneIndex, rows: int, kv_tokens: int) -> Yielding:
+def _yielding(index: SequenceIndex, name: LaneName, rows: int, kv_tokens: int) -> Yielding:
     """Whoever has nothing here, or little, may ask for all that the lane has but for what guaranteed work that waits
     needs, since the planner gives it only its due. Few are asked for at a time: each step begins one; of those who have
     little none while work of many waits here, or tenants with a row each would stand in for newcomers. What others of
     them need is not subtracted: a long prompt that waits would keep short ones from being asked for, and guaranteed
     work."""
+    lane = index.lanes[name]
     lesser, promised = lane.lesser(), lane.guaranteed()
     if len(lesser.intersection(lane.waiting)) >= MOST_NEWCOMERS:
         lesser = set()
-    newcomers = [tenant for tenant in lane.waiting if tenant not in lane.begun]
+    jobs, shorter_than = _places(index, name)
     crowded = len(lane.begun) >= CROWD * rows
     return Yielding(
         begun=tuple(tenant for tenant in lane.begun if tenant not in lesser),
         waiting=tuple(lane.waiting),
-        jobs=0 if crowded else max(0, MOST_NEWCOMERS - len(newcomers)),
+        jobs=0 if crowded else jobs,
         sequences=max(0, rows - len(promised)),
         kv_tokens=max(0, kv_tokens - sum([seq.length + 1 for seq in promised])),
+        shorter_than=shorter_than,
     )
+
+
+def _places(index: SequenceIndex, name: LaneName) -> tuple[int, int]:
+    """Return for how many newcomers the lane has places, and how many tokens their prompts must stay below (0: any
+    number).
+
+    A prompt in progress whose tenant has no token yet runs before newcomers' prompts that are no shorter than what is
+    left of it (`LaneOrder.is_outside`), so these keep their places until it ends. A shorter prompt runs first: once all
+    places are taken, as many more are for shorter prompts.
+    """
+    lane = index.lanes[name]
+    free = MOST_NEWCOMERS - len([tenant for tenant in lane.waiting if tenant not in lane.begun])
+    if free > 0:
+        return free, 0
+    others = [seq for seq in index.others.values() if seq.job.lane == name]
+    left = [seq.pending for seq in others if not lane.has_token(seq.job.tenant)]
+    return (max(0, free + MOST_NEWCOMERS), min(left)) if left else (0, 0)
 
 
 def _wanted(seq: Sequence, block_size: int) -> int:

@@ -229,6 +229,8 @@ class Yielding:
     """For so many tenants of which nothing is here, or less than that."""
     sequences: int
     kv_tokens: int
+    shorter_than: int = 0
+    """These tenants' prompts must have fewer tokens than that; 0: they may have any length."""
 
 
 class PoolSizes(NamedTuple):

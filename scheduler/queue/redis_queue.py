@@ -378,8 +378,9 @@ def _unpacked(token_ids: bytes) -> tuple[int, ...]:
 def _yielded(own: Yielding | None) -> tuple[str | int, ...]:
     """What a lane's own work would yield, as `take` reads it."""
     if own is None:
-        return 0, 0, 0, 0, 0
-    return own.jobs, own.sequences, own.kv_tokens, len(own.begun), *own.begun, len(own.waiting), *own.waiting
+        return 0, 0, 0, 0, 0, 0
+    figures = own.jobs, own.shorter_than, own.sequences, own.kv_tokens
+    return *figures, len(own.begun), *own.begun, len(own.waiting), *own.waiting
 
 
 def _lease(answer: list[Any]) -> Lease:

@@ -319,6 +319,7 @@ class Owed:
     def __init__(self, places: Places, yielding: Yielding, window: float) -> None:
         self._places, self._window = places, window
         self._jobs, self._sequences, self._kv_tokens = yielding.jobs, yielding.sequences, yielding.kv_tokens
+        self._shorter_than = yielding.shorter_than or math.inf
         self._waiting, self._begun = set(yielding.waiting), frozenset(yielding.begun)
         self._most: float | None = None
         self._one_waits = False
@@ -341,7 +342,7 @@ class Owed:
         lead = self._most_served() - self._places.counter_or_level(tenant)
         if tenant in self._begun:
             return not self._one_waits and lead > self._window
-        return self._jobs > 0 and lead >= -self._window
+        return self._jobs > 0 and len(entry.job.prompt) < self._shorter_than and lead >= -self._window
 
     def give(self, entry: QueuedJob, tokens: int) -> None:
         """It is taken, and waits there for others to yield."""

@@ -2,8 +2,9 @@
 -- workers, again while it finds jobs.
 -- ARGV: clock, worker, serial, ms that it takes to prefill a token (0: not known), sequences in a step and KV tokens of the
 --   whole worker, then for each lane in order of rank: sequences, KV tokens that can be started; then for each lane what
---   its own work would yield to others: jobs, sequences, KV tokens, the number of tenants that have begun there and
---   their names, the number of those that wait there and their names.
+--   its own work would yield to others: jobs, the tokens of which their prompts must have fewer (0: any length),
+--   sequences, KV tokens, the number of tenants that have begun there and their names, the number of those that wait
+--   there and their names.
 -- Returns a list of {body, epoch, ms since arrival, granted_until, guaranteed, packed ids of choice 0, of choice 1, …}; empty
 --   while the worker has not heard (`renew`) that it lost its jobs. A call with the serial of the worker's last is a
 --   repeat: it returns the leases of that call which the worker still has.

@@ -1,19 +1,19 @@
-"""No tenant keeps another from a worker: a full one asks for who is owed, and begins it in the next steps."""
+"""A full worker asks for newcomers, and begins them in the next steps: no tenant keeps another from a worker."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 
-from fairlane.scheduler.planner.steps import Capacity, SeqId, Yielding
+from fairlane.scheduler.planner.capacity import MOST_NEWCOMERS
+from fairlane.scheduler.planner.steps import SeqId
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
-from fairlane.scheduler.protocol.messages import Lease, Outcome
 from fairlane.scheduler.queue.memory_queue import LaneQueue
 from fairlane.scheduler.simulation.simulate import SimulatedStep
 from fairlane.scheduler.simulation.workload import Arrival
 from tests.support.scheduler.fleet import Watcher, asks, play
 from tests.support.scheduler.planner_world import World, job
-from tests.support.scheduler.queues import Clock, Queue, room, tokens
+from tests.support.scheduler.queues import Queue
 from tests.support.scheduler.queues import job as queued
 
 LATENCY, THROUGHPUT = LaneName.LATENCY, LaneName.THROUGHPUT
@@ -23,132 +23,58 @@ LONGEST_STEP_MS = 2.0 * DEFAULT_LANES[LATENCY].tpot_ms
 """See scheduler/planner/step_budget.py."""
 
 
-def full(*begun: str, waiting: tuple[str, ...] = (), jobs: int = 8, sequences: int = 8, kv: int = 1_000) -> Capacity:
-    """A worker with no room left, whose latency lane holds these tenants."""
-    own = Yielding(begun, waiting, jobs, sequences, kv)
-    return replace(room(max_sequences=8), yielding={LATENCY: own})
+def held_up_by_a_long_prompt(lane: LaneName, *, longer: int) -> World:
+    """A worker that has begun a prompt of 400 tokens, and holds so many newcomers with longer ones."""
+    world = World(blocks=4_000, max_sequences=8, max_step_tokens=16, window=10_000.0)
+    world.add(job("long", lane, tenant="long", prompt=400, max_tokens=4))
+    world.step()
+    for number in range(longer):
+        world.add(job(f"longer-{number}", lane, tenant=f"t{number}", prompt=500, max_tokens=4))
+    return world
 
 
-async def held_by(queue: Queue, tenant: str, *, cost: float) -> list[Lease]:
-    """A job of this tenant runs on w1, of which so much was computed; nothing waits."""
-    await queue.put(queued(f"{tenant}-held", tenant))
-    leases = await queue.take("w1", room(latency=1))
-    await queue.publish("gw", "w1", [tokens(leases[0], 5, cost=cost)])
-    return leases
+async def test_a_short_newcomer_goes_ahead_of_a_prompt_in_progress_past_longer_newcomers(queue: Queue) -> None:
+    """The prompt in progress goes on before the longer ones, so they keep their places for as long as it takes."""
+    world = held_up_by_a_long_prompt(LATENCY, longer=MOST_NEWCOMERS)
+    await queue.put(queued("new-500", "as long", prompt=tuple(range(500))))
+    await queue.put(queued("new", "new", max_tokens=4))
+
+    leases = await queue.take("w1", world.planner.capacity())
+    for lease in leases:
+        world.add(lease.job)
+    world.step()
+
+    assert [lease.job.job_id for lease in leases] == ["new"]
+    assert world.outputs[SeqId("new", 0)]
 
 
-async def test_a_full_worker_asks_for_a_tenant_of_which_it_has_nothing(queue: Queue) -> None:
-    await held_by(queue, "crowd", cost=500.0)
-    for number in range(3):
-        await queue.put(queued(f"crowd-{number}", "crowd"))
-    await queue.put(queued("new-1", "new"))
-    await queue.put(queued("new-2", "new"))
+@pytest.mark.parametrize("lane", [LATENCY, THROUGHPUT])
+def test_places_for_short_newcomers_are_few_too(lane: LaneName) -> None:
+    world = held_up_by_a_long_prompt(lane, longer=MOST_NEWCOMERS - 1)
+    own = world.planner.capacity().yielding[lane]
+    assert (own.jobs, own.shorter_than) == (1, 0), "of any length"
 
-    assert [lease.job.job_id for lease in await queue.take("w1", full("crowd"))] == ["new-1"]
-    assert await queue.take("w1", full("crowd", waiting=("new",))) == [], "one of each tenant waits there for others"
+    left = []
+    for number in range(MOST_NEWCOMERS + 2):
+        world.add(job(f"short-{number}", lane, tenant=f"s{number}", prompt=100, max_tokens=4))
+        own = world.planner.capacity().yielding[lane]
+        left.append((own.jobs, own.shorter_than))
 
-
-async def test_nothing_is_yielded_to_who_was_served_more_than_all_there(queue: Queue) -> None:
-    await queue.put(queued("heavy-1", "heavy"))
-    await queue.put(queued("crowd-held", "crowd"))
-    leases = await queue.take("w1", room(latency=2))
-    costs = {"heavy": 5_000.0, "crowd": 200.0}
-    await queue.put(queued("third", "third"))  # somebody waits: the lane is not level
-    await queue.publish("gw", "w1", [tokens(lease, 5, cost=costs[lease.job.tenant]) for lease in leases])
-    await queue.put(queued("heavy-2", "heavy"))
-
-    assert [lease.job.job_id for lease in await queue.take("w2", full("crowd"))] == ["third"]
-    assert await queue.take("w2", full("crowd")) == []
+    begun = world.planner.capacity().yielding[lane].begun
+    assert begun == ("long",)
+    assert left == [(jobs, 384) for jobs in (8, 7, 6, 5, 4, 3, 2, 1, 0, 0)]
 
 
-async def test_who_was_served_since_the_crowd_was_charged_is_within_the_window_still(queue: Queue) -> None:
-    await held_by(queue, "crowd", cost=500.0)
-    for number in range(3):
-        await queue.put(queued(f"crowd-{number}", "crowd"))
-    for number in range(20):  # a person, one request after the other; the crowd computes one long prompt meanwhile
-        await queue.put(queued(f"new-{number}", "new"))
-        (lease,) = await queue.take("w1", full("crowd"))
-        assert lease.job.tenant == "new"
-        await queue.publish("gw", "w1", [tokens(lease, 5, cost=50.0, ends=Outcome.FINISHED)])
+@pytest.mark.parametrize("lane", [LATENCY, THROUGHPUT])
+def test_no_short_newcomer_is_asked_for_where_no_prompt_is_in_progress(lane: LaneName) -> None:
+    """Each step begins one of those that wait; the tenant that decodes has a token."""
+    world = World(blocks=400, max_sequences=4, max_step_tokens=16, window=10_000.0)
+    world.add(job("stream", lane, tenant="stream", max_tokens=200))
+    world.step()
+    for number in range(MOST_NEWCOMERS):
+        world.add(job(f"new-{number}", lane, tenant=f"n{number}", prompt=100))
 
-
-async def test_who_asked_for_less_while_nobody_waited_is_in_no_credit_for_it(queue: Queue) -> None:
-    await held_by(queue, "gone", cost=100_000.0)
-    await queue.put(queued("quiet-held", "quiet"))  # starts level with who has gone
-    quiet = await queue.take("w1", room(latency=1))
-    await queue.publish("gw", "w1", [tokens(quiet[0], 5, cost=200.0)])
-    await queue.put(queued("gone-2", "gone"))
-    await queue.take("w2", room(latency=1))
-    await queue.put(queued("new-1", "new"))
-
-    assert [lease.job.job_id for lease in await queue.take("w1", full("quiet"))] == ["new-1"]
-
-
-async def test_who_is_behind_by_more_than_the_window_is_asked_for_one_at_a_time(queue: Queue) -> None:
-    await held_by(queue, "crowd", cost=5_000.0)
-    for number in range(2):
-        await queue.put(queued(f"crowd-{number}", "crowd"))
-    await queue.put(queued("late-held", "late"))
-    await queue.take("w1", room(latency=1))
-    for number in range(3):
-        await queue.put(queued(f"late-{number}", "late"))
-    crowd = await queue.take("w3", room(latency=1))
-    assert [lease.job.tenant for lease in crowd] == ["late"]
-    await queue.put(queued("third", "third"))
-
-    taken = await queue.take("w1", full("crowd", "late", waiting=("late",), jobs=0))
-
-    assert taken == [], "who waits there already is not asked for again"
-
-
-async def test_jobs_of_who_was_served_most_that_wait_there_keep_nobody_from_being_asked_for(queue: Queue) -> None:
-    await queue.put(queued("crowd-held", "crowd"))
-    await queue.put(queued("late-held", "late"))
-    await queue.put(queued("later-held", "later"))
-    leases = await queue.take("w1", room(latency=3))
-    await queue.put(queued("third", "third"))  # somebody waits: the lane is not level
-    costs = {"crowd": 9_000.0, "late": 200.0, "later": 100.0}
-    await queue.publish("gw", "w1", [tokens(lease, 5, cost=costs[lease.job.tenant]) for lease in leases])
-    for tenant in ("late", "later"):
-        await queue.put(queued(f"{tenant}-1", tenant))
-
-    asked = await queue.take("w1", full("crowd", "late", "later", waiting=("crowd",), jobs=0))
-
-    assert [lease.job.job_id for lease in asked] == ["later-1"], "one at a time, the least served first"
-    assert await queue.take("w1", full("crowd", "late", "later", waiting=("crowd", "later"), jobs=0)) == []
-    asked = await queue.take("w1", full("crowd", "late", "later", waiting=("crowd",), jobs=0))
-    assert [lease.job.job_id for lease in asked] == ["late-1"]
-
-
-@pytest.mark.parametrize(
-    ("own", "why"),
-    [
-        (full("crowd", jobs=0), "enough newcomers wait there"),
-        (full("crowd", sequences=0), "nothing would be yielded"),
-        (full("crowd", kv=5), "its prompt needs more"),
-        (room(), "nothing runs there"),
-    ],
-)
-async def test_a_newcomer_is_asked_for_where_what_is_yielded_suffices(queue: Queue, own: Capacity, why: str) -> None:
-    await held_by(queue, "crowd", cost=500.0)
-    await queue.put(queued("new-1", "new"))
-
-    assert await queue.take("w1", own) == [], why
-
-
-async def test_what_a_share_floor_is_behind_for_gathers_room_from_the_lanes_above(queue: Queue, clock: Clock) -> None:
-    await queue.put(queued("batch", "b", THROUGHPUT))
-    for number in range(40):
-        await queue.put(queued(f"chat-{number}", "c", LATENCY))
-        (lease,) = await queue.take("w1", room(latency=1, kv_tokens=120, pool_tokens=120))
-        done = tokens(lease, 5, cost=1_000.0, ends=Outcome.FINISHED)
-        await queue.publish("gw", "w1", [done])
-    await queue.put(queued("chat-last", "c", LATENCY))
-
-    nearly = Capacity({LATENCY: 4, THROUGHPUT: 1}, {LATENCY: 8, THROUGHPUT: 8}, max_sequences=8, pool_tokens=1_000)
-    assert await queue.take("w1", nearly) == [], "eight tokens more, and it fits"
-    enough = replace(nearly, kv_tokens={LATENCY: 16, THROUGHPUT: 16})
-    assert (await queue.take("w1", enough))[0].job.job_id == "batch"
+    assert world.planner.capacity().yielding[lane].jobs == 0
 
 
 def test_a_full_worker_says_what_its_work_would_yield() -> None:

@@ -48,6 +48,7 @@ def yielding(rng: Random) -> Yielding:
         jobs=rng.choice([0, 1, 2]),
         sequences=rng.choice([0, 1, 3]),
         kv_tokens=rng.choice([15, 60, 1_000]),
+        shorter_than=rng.choice([0, 0, 10, 11, 100]),
     )
 
 

@@ -18,10 +18,13 @@ local function set_of(tenants)
   return set
 end
 
--- Read of a lane from ARGV[at] on: jobs, sequences, KV tokens, tenants that have begun there, tenants that wait there.
+-- Read of a lane from ARGV[at] on: jobs, the tokens of which their prompts must have fewer, sequences, KV tokens,
+-- tenants that have begun there, tenants that wait there.
 local function open_yielding(lane, at)
-  local own = {jobs = tonumber(ARGV[at]), sequences = tonumber(ARGV[at + 1]), kv_tokens = tonumber(ARGV[at + 2])}
-  own.tenants, at = read_tenants(at + 3)
+  local own = {jobs = tonumber(ARGV[at]), shorter_than = tonumber(ARGV[at + 1]), sequences = tonumber(ARGV[at + 2]),
+    kv_tokens = tonumber(ARGV[at + 3])}
+  if own.shorter_than == 0 then own.shorter_than = math.huge end
+  own.tenants, at = read_tenants(at + 4)
   own.begun = set_of(own.tenants)
   local waiting
   waiting, at = read_tenants(at)
@@ -118,7 +121,7 @@ local function is_owed(job, lane)
   if own.waiting[tenant] or #own.tenants == 0 then return false end
   local lead = most_served(own, lane) - counters_or_level(lane, {tenant})[1]
   if own.begun[tenant] then return not own.one_waits and lead > window_of(lane) end
-  return own.jobs > 0 and lead >= -window_of(lane)
+  return own.jobs > 0 and job.prompt < own.shorter_than and lead >= -window_of(lane)
 end
 
 -- A job is taken, and waits there for others to yield.
