@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from fairlane.scheduler.protocol.grammar_limits import KEPT_BYTES, KEPT_TENANT_BYTES, MOST_COMPILED_BYTES
 from fairlane.scheduler.protocol.log_lines import JsonLines, LogFormat, TextLines, quiet_libraries
 from fairlane.scheduler.protocol.settings import (
     ByteSize,
@@ -46,6 +47,10 @@ class WorkerSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Bytes of the device's KV pool; None: sized from what is free."""
     host_kv_memory: ByteSize | None = None
     """Bytes of the host pool that swapped blocks go to; None: sized from what is free."""
+    grammar_memory: ByteSize = ByteSize(KEPT_BYTES)
+    """Bytes that compiled grammars of answers may take while they are kept for the next request; at least `8MiB`."""
+    grammar_memory_per_tenant: ByteSize = ByteSize(KEPT_TENANT_BYTES)
+    """The same of one tenant's."""
     block_size: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 16
     """Tokens per KV block."""
     max_sequences: Annotated[int, msgspec.Meta(ge=1, le=65_536)] = 64
@@ -110,6 +115,7 @@ def read(line: WorkerArguments, environ: Mapping[str, str]) -> WorkerSettings:
     if not _DEVICE.match(settings.worker.device):
         raise SettingsError(f"setting worker.device: expected auto, cpu or cuda[:N], not {settings.worker.device!r}")
     _check_engine(settings.worker)
+    _check_grammar_memory(settings.worker)
     url = settings.store_url
     try:
         urls.check(url)
@@ -131,6 +137,14 @@ def _check_engine(section: WorkerSection) -> None:
         raise SettingsError(f"setting worker.engine_url: the engine {section.engine} needs an http:// or https:// URL")
     if parts.username or parts.query or parts.fragment:
         raise SettingsError("setting worker.engine_url: no user, query or fragment; a key goes into worker.engine_key")
+
+
+def _check_grammar_memory(section: WorkerSection) -> None:
+    """Raises SettingsError where one grammar might not fit."""
+    for name in ("grammar_memory", "grammar_memory_per_tenant"):
+        if getattr(section, name) < MOST_COMPILED_BYTES:
+            least = f"{MOST_COMPILED_BYTES >> 20}MiB"
+            raise SettingsError(f"setting worker.{name}: must be at least {least}, which one grammar may take")
 
 
 def start_logging(level: str, form: LogFormat = "text") -> None:

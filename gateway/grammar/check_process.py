@@ -1,6 +1,7 @@
 """The child that checks grammars: one request a line on standard input, one answer a line on standard output.
 
-It compiles a grammar as a worker would, and walks some bytes into it: what goes wrong there would go wrong in a worker.
+It compiles a grammar as a worker would, and walks some tokens of a sample vocabulary into it: what goes wrong there
+would go wrong in a worker, and a grammar whose masks would take longer than a worker allows is refused.
 """
 
 import ctypes
@@ -10,24 +11,33 @@ import resource
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import msgspec
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper, grammar_from
 
 from fairlane.gateway.grammar.one_of import with_any_of
+from fairlane.gateway.grammar.sample_vocabulary import MASK_SCALE, SampleVocabulary
 from fairlane.gateway.grammar.structure import StructureKind
-from fairlane.scheduler.protocol.grammar_limits import MOST_COMPILED_BYTES, MOST_GRAMMAR_CHARS, PARSER_LIMITS
+from fairlane.scheduler.protocol.grammar_limits import (
+    BUDGET_PER_TOKEN_S,
+    MOST_COMPILED_BYTES,
+    MOST_GRAMMAR_CHARS,
+    PARSER_LIMITS,
+    MaskBudget,
+)
 
 MOST_MEMORY_BYTES = 1 << 30
 """Address space, of which the libraries take a good part."""
 STACK_BYTES = 4 << 20
 """Half of a worker's: what recurses too deeply here never gets there."""
-WALKS, WALK_BYTES = 8, 32
+WALKS, WALK_TOKENS = 4, 64
+TOO_SLOW = (
+    f"it takes more than {BUDGET_PER_TOKEN_S * 1e3:g} ms to find what may follow a token; try fewer ways to read it"
+)
 WHITESPACE = r"[ \t]?|\r?\n[ \t]{0,64}"
 """Between the parts of JSON: a model that only indents would never end. Answers may be laid out, which people read;
 arguments of calls (`JSON_OPTIONS` in `gateway/tools/grammar.py`) are written as the model has read them."""
-_END = 256
 
 
 class CheckRequest(msgspec.Struct, frozen=True):
@@ -75,23 +85,11 @@ def _heap_reader() -> Callable[[], int]:
     return allocated
 
 
-class _Bytes:
-    """A vocabulary of single bytes and one end, as llguidance reads one."""
-
-    eos_token_id = _END
-    bos_token_id = None
-    tokens: Sequence[bytes] = [*(bytes([byte]) for byte in range(256)), b"<end>"]
-    special_token_ids: Sequence[int] = [_END]
-
-    def __call__(self, text: bytes | str) -> list[int]:
-        return [*(text.encode() if isinstance(text, str) else text)]
-
-
 class Check:
     """Checks one grammar after another."""
 
     def __init__(self) -> None:
-        self._tokenizer = LLTokenizer(TokenizerWrapper(_Bytes()))
+        self._tokenizer = LLTokenizer(TokenizerWrapper(SampleVocabulary()))
         self._limits = LLParserLimits(**PARSER_LIMITS)
         self._allocated = _heap_reader()
 
@@ -117,19 +115,35 @@ class Check:
         return CheckResult(fault=fault) if fault else CheckResult(grammar=grammar, compiled_bytes=compiled_bytes)
 
     def _walk(self, start: LLMatcher) -> str:
-        """What goes wrong some bytes into a grammar, on a few ways."""
+        """What goes wrong some tokens into a grammar, on a few ways."""
         for way in range(WALKS):
-            matcher, chooser = start.deep_copy(), random.Random(way)
-            for _ in range(WALK_BYTES):
-                allowed = _places(matcher.compute_bitmask())
+            matcher, chooser, budget = start.deep_copy(), random.Random(way), MaskBudget()
+            for _ in range(WALK_TOKENS):
+                began_s = time.thread_time()
+                bits = int.from_bytes(matcher.compute_bitmask(), "little")
+                budget.charge(MASK_SCALE * (time.thread_time() - began_s))
                 if matcher.is_error():
                     return matcher.get_error()
-                if not allowed:
+                if budget.is_spent:
+                    return TOO_SLOW
+                if not bits:
                     return "nothing can begin like this"
-                token = chooser.choice(allowed)
-                if token == _END or not matcher.consume_token(token):
+                token = _pick(bits, chooser)
+                if token == SampleVocabulary.eos_token_id or not matcher.consume_token(token):
                     break
+                budget.tokens += 1
         return start.get_error() if start.is_error() else ""
+
+
+def _pick(bits: int, chooser: random.Random) -> int:
+    """Return the first allowed token from a random place on."""
+    place = chooser.randrange(len(SampleVocabulary.tokens))
+    later = bits >> place
+    return place + _lowest(later) if later else _lowest(bits)
+
+
+def _lowest(bits: int) -> int:
+    return (bits & -bits).bit_length() - 1
 
 
 def _grammar(request: CheckRequest) -> str:
@@ -144,11 +158,6 @@ def _grammar(request: CheckRequest) -> str:
     return LLMatcher.grammar_from_json_schema(
         with_any_of(schema), overrides={"whitespace_pattern": WHITESPACE, "whitespace_flexible": True, "lenient": False}
     )
-
-
-def _places(bits: bytes) -> list[int]:
-    number = int.from_bytes(bits, "little")
-    return [place for place in range(_END + 1) if number >> place & 1]
 
 
 def serve() -> None:

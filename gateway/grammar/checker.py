@@ -15,7 +15,7 @@ import msgspec
 
 from fairlane.gateway.errors import ApiError, invalid
 from fairlane.gateway.grammar.check_process import CheckRequest, CheckResult
-from fairlane.gateway.grammar.structure import Structure
+from fairlane.gateway.grammar.structure import CheckedGrammar, Structure
 
 CHILDREN = 2
 SLOW_S = 0.25
@@ -45,26 +45,21 @@ class GrammarChecker:
         self._waiting: Counter[str] = Counter()
         self._turns: dict[str, asyncio.Lock] = {}
 
-    async def grammar(self, structure: Structure, tenant_id: str) -> str:
+    async def check(self, structure: Structure, tenant_id: str) -> CheckedGrammar:
         """The grammar that workers compile. Raises ApiError naming the field that asked for it, or `overloaded`."""
         found = self._kept.get((structure.kind, structure.text))
         if found is None:
-            found = await self._check(structure, tenant_id)
+            found = await self._found(structure, tenant_id)
         if found.fault:
             raise invalid(structure.param, f"`{structure.param}` cannot be served: {_told(found.fault)}.")
-        return found.grammar
-
-    def compiled_bytes(self, structure: Structure) -> int:
-        """Return the memory that a structure takes compiled, as far as its check is still known."""
-        found = self._kept.get((structure.kind, structure.text))
-        return 0 if found is None else found.compiled_bytes
+        return CheckedGrammar(found.grammar, found.compiled_bytes)
 
     async def aclose(self) -> None:
         """End the children."""
         for child in self._children:
             await child.kill()
 
-    async def _check(self, structure: Structure, tenant_id: str) -> CheckResult:
+    async def _found(self, structure: Structure, tenant_id: str) -> CheckResult:
         if self._waiting[tenant_id] >= MOST_WAITING:
             message = "Too many schemas and grammars of this tenant wait to be checked."
             raise ApiError(message, "overloaded", structure.param, retry_after_s=1.0)

@@ -23,6 +23,18 @@ class Structure(msgspec.Struct, frozen=True):
         return f"Structure({self.kind}, {len(self.text)} characters)"
 
 
+class CheckedGrammar(msgspec.Struct, frozen=True):
+    """A grammar that workers may compile."""
+
+    text: str = ""
+    """As workers read it; empty: anything may be said."""
+    compiled_bytes: int = 0
+    """Memory that it takes compiled; 0: not known."""
+
+    def __repr__(self) -> str:
+        return f"CheckedGrammar({len(self.text)} characters, {self.compiled_bytes} bytes)"
+
+
 def json_structure(schema: object, param: str) -> Structure:
     """JSON that keeps to a schema."""
     return Structure("json_schema", json.dumps(schema, ensure_ascii=False), param)

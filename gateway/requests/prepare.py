@@ -14,6 +14,7 @@ from fairlane.gateway.auth import Caller
 from fairlane.gateway.errors import ApiError, invalid, model_not_found
 from fairlane.gateway.fleet import FleetCache, ServedModel
 from fairlane.gateway.grammar.checker import GrammarChecker
+from fairlane.gateway.grammar.structure import CheckedGrammar
 from fairlane.gateway.http import sse
 from fairlane.gateway.http.body_budget import BodyRoom
 from fairlane.gateway.http.json_reader import LARGE_BODY_BYTES
@@ -84,8 +85,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Of each prompt of an embedder, how many tokens its inputs have; empty: it is no embedder's."""
     asked: Sequence[Request]
     """What each asks of the workers."""
-    grammar: str
-    """What each choice has to be, as workers read it; empty: anything."""
+    grammar: CheckedGrammar
+    """What each choice has to be."""
     answers: Sequence[Admitted]
     """Admission's word on each."""
     guaranteed: bool
@@ -114,7 +115,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def grammar_param(self) -> str | None:
         """The field that asked for its grammar; None: it has none."""
-        if not self.grammar:
+        if not self.grammar.text:
             return None
         return "tools" if self.request.structure is None else self.request.structure.param
 
@@ -202,7 +203,7 @@ class Preparer:
         inputs: list[list[int]] = []
         if kind.embeds:
             prompts, inputs = _packed(prompts, model.context_length)
-        grammar = ""
+        grammar = CheckedGrammar()
         if request.structure is not None or request.offered_tools:
             grammar = await grammar_of(request, model.text, prompts[0], self._grammars, caller.tenant_id)
         refusal = self._refusal()
@@ -224,7 +225,7 @@ class Preparer:
         ids: Sequence[str],
         prompts: Sequence[Tokens],
         inputs: Sequence[Sequence[int]],
-        grammar: str,
+        grammar: CheckedGrammar,
         headers: Headers,
         caller: Caller,
         arrived_s: float,

@@ -92,6 +92,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     sampling: Sampling = Sampling()
     grammar: str = ""
     """What each choice has to be, as llguidance reads it; empty: anything."""
+    grammar_bytes: int = 0
+    """Memory that the grammar takes compiled, as its gateway measured it; 0: not known."""
     ttft_ms: float
     """From arrival to the first token: stated, or the lane's target."""
     tpot_ms: float

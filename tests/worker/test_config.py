@@ -50,6 +50,12 @@ def test_models_are_kept_in_the_data_directory_unless_told_otherwise() -> None:
     [
         ("FAIRLANE_WORKER__BLOCK_SIZE", "0", "setting worker.block_size: expected `int` >= 1"),
         ("FAIRLANE_WORKER__KV_MEMORY", "lots", "setting worker.kv_memory: expected a size such as 512MiB"),
+        ("FAIRLANE_WORKER__GRAMMAR_MEMORY", "7MiB", "setting worker.grammar_memory: must be at least 8MiB"),
+        (
+            "FAIRLANE_WORKER__GRAMMAR_MEMORY_PER_TENANT",
+            "1",
+            "setting worker.grammar_memory_per_tenant: must be at least 8MiB",
+        ),
         ("FAIRLANE_WORKER__DTYPE", "int3", "setting worker.dtype: invalid enum value 'int3'"),
         ("FAIRLANE_WORKER__DEVICE", "tpu", "setting worker.device: expected auto, cpu or cuda[:N], not 'tpu'"),
         ("FAIRLANE_WORKER__COLOUR", "red", "setting worker.colour: no such setting"),

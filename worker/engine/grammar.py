@@ -12,7 +12,6 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -20,19 +19,21 @@ import numpy.typing as npt
 from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask, fill_next_token_bitmask_par
 
-from fairlane.scheduler.protocol.grammar_limits import PARSER_LIMITS
+from fairlane.scheduler.protocol.grammar_limits import (
+    KEPT_BYTES,
+    KEPT_TENANT_BYTES,
+    LEAST_COMPILED_BYTES,
+    MOST_COMPILED_BYTES,
+    PARSER_LIMITS,
+    SLOW_MASK_S,
+    MaskBudget,
+)
 from fairlane.scheduler.protocol.messages import ModelCard
 
 TRUSTED_AFTER = 4
 """Likeliest tokens in a row that a grammar allowed; then it is asked for the next one alone, until it refuses."""
-MOST_COMPILED, MOST_OF_A_TENANT = 64, 16
-"""Grammars kept compiled, in all and of one tenant. Each takes `MOST_COMPILED_BYTES` at most: gateways measure it."""
 PATIENCE_S = 0.02
 """How long a step waits for masks. Rows whose masks take longer miss the step."""
-SLOW_MASK_S = 0.005
-"""A mask that took longer than this is followed by one that is filled apart from those of other choices."""
-BUDGET_S, BUDGET_PER_TOKEN_S = 1.0, 0.01
-"""Processor time that the slow masks of one job may take: at first, and more for each of its tokens."""
 _COMPILERS = 2
 _MASKERS = 8
 """Threads at most."""
@@ -47,18 +48,6 @@ class Mask(NamedTuple):
     """One bit for each token of the vocabulary, the lowest of a byte first."""
     must_end: bool
     """Its grammar is complete: nothing but an end of sequence is left."""
-
-
-@dataclass(slots=True)
-class MaskBudget:
-    """The processor time that the slow masks of one job take, for all its choices together."""
-
-    spent_s: float = 0.0
-    tokens: int = 0
-
-    @property
-    def is_spent(self) -> bool:
-        return self.spent_s > BUDGET_S + BUDGET_PER_TOKEN_S * self.tokens
 
 
 class Constraint:
@@ -96,11 +85,8 @@ class Constraint:
         return is_allowed
 
     def charge(self, took_s: float) -> None:
-        """Take in what its last answer cost. Only slow ones count, and are followed by masks in threads of their
-        own."""
-        self.is_slow = took_s > SLOW_MASK_S
-        if self.is_slow:
-            self.budget.spent_s += took_s
+        """Take in what its last answer cost. Slow ones count, and are followed by masks in threads of their own."""
+        self.is_slow = self.budget.charge(took_s)
 
     @property
     def is_begun(self) -> bool:
@@ -137,11 +123,56 @@ class Constraint:
         return self._matcher
 
 
+class _KeptGrammars:
+    """Compiled grammars by tenant, bounded in bytes for each tenant and in all. The least recently used make room: of
+    the tenant itself, or of the tenant that holds most."""
+
+    def __init__(self, most_bytes: int, most_tenant_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._most_tenant_bytes = most_tenant_bytes
+        self._compiled: dict[str, OrderedDict[str, tuple[Future[LLMatcher], int]]] = {}
+        """With their bytes; the most recently used last."""
+        self.tenant_bytes: dict[str, int] = {}
+        """The tenant of the last use last."""
+        self._bytes = 0
+
+    def find(self, tenant: str, grammar: str) -> Future[LLMatcher] | None:
+        """Return a matcher that is kept, which is used now."""
+        own = self._compiled.get(tenant)
+        if own is None or grammar not in own:
+            return None
+        own.move_to_end(grammar)
+        self.tenant_bytes[tenant] = self.tenant_bytes.pop(tenant)
+        return own[grammar][0]
+
+    def keep(self, tenant: str, grammar: str, matcher: Future[LLMatcher], size_bytes: int) -> None:
+        """Keep one that is not kept yet."""
+        while self.tenant_bytes.get(tenant, 0) and self.tenant_bytes[tenant] + size_bytes > self._most_tenant_bytes:
+            self._evict(tenant)
+        while self._bytes and self._bytes + size_bytes > self._most_bytes:
+            self._evict(max(self.tenant_bytes, key=self.tenant_bytes.__getitem__))
+        self._compiled.setdefault(tenant, OrderedDict())[grammar] = matcher, size_bytes
+        self.tenant_bytes[tenant] = self.tenant_bytes.pop(tenant, 0) + size_bytes
+        self._bytes += size_bytes
+
+    def _evict(self, tenant: str) -> None:
+        """Drop a tenant's least recently used grammar. Choices that were begun with it keep it to their end."""
+        own = self._compiled[tenant]
+        _, (_, size_bytes) = own.popitem(last=False)
+        self._bytes -= size_bytes
+        self.tenant_bytes[tenant] -= size_bytes
+        if not own:
+            del self._compiled[tenant], self.tenant_bytes[tenant]
+
+
 class Grammars:
     """Compiles grammars and fills masks for the vocabulary of one model. The engine's thread calls it."""
 
-    def __init__(self, card: ModelCard) -> None:
-        """Raises ValueError where the tokenizer does not say what its tokens spell."""
+    def __init__(
+        self, card: ModelCard, *, most_bytes: int = KEPT_BYTES, most_tenant_bytes: int = KEPT_TENANT_BYTES
+    ) -> None:
+        """`most_bytes`, `most_tenant_bytes`: of compiled grammars that are kept, in all and of one tenant. Raises
+        ValueError where the tokenizer does not say what its tokens spell."""
         self._vocab_size = card.vocab_size
         self._tokenizer = LLTokenizer(card.tokenizer_json, n_vocab=card.vocab_size, eos_token=[*card.eos_token_ids])
         ends = allocate_token_bitmask(1, card.vocab_size).view(np.uint8)
@@ -150,8 +181,7 @@ class Grammars:
             ends[0, token_id // 8] |= 1 << token_id % 8
         self._goes_on = ~ends
         """A bit for each token but the ends of sequence."""
-        self._compiled: dict[str, OrderedDict[str, Future[LLMatcher]]] = {}
-        """By tenant; tenants and grammars in the order of their last use."""
+        self._kept = _KeptGrammars(most_bytes, most_tenant_bytes)
         self._queues: dict[str, deque[tuple[str, Future[LLMatcher]]]] = {}
         """Grammars to compile, by tenant, in the order of the tenants' turns."""
         self._queued = threading.Lock()
@@ -160,20 +190,14 @@ class Grammars:
         self._slow = ThreadPoolExecutor(_SLOW_MASKERS, "slow masks")
         self._maskers = LLExecutor(min(_MASKERS, os.cpu_count() or 1))
 
-    def compile(self, grammar: str, tenant: str = "") -> Future[LLMatcher]:
-        """Return the matcher of a grammar, to be copied for each `Constraint`; it is broken where compiling fails."""
-        own = self._compiled[tenant] = self._compiled.pop(tenant, OrderedDict())
-        found = own.pop(grammar, None)
+    def compile(self, grammar: str, tenant: str = "", compiled_bytes: int = 0) -> Future[LLMatcher]:
+        """Return the matcher of a grammar, to be copied for each `Constraint`; it is broken where compiling fails.
+        `compiled_bytes`: the memory that it takes; 0: not known, so it counts for as much as any may take."""
+        found = self._kept.find(tenant, grammar)
         if found is None:
             found = self._enqueue(grammar, tenant)
-        own[grammar] = found
-        if len(own) > MOST_OF_A_TENANT:
-            own.popitem(last=False)
-        while sum(map(len, self._compiled.values())) > MOST_COMPILED:
-            largest = max(self._compiled, key=lambda name: len(self._compiled[name]))
-            self._compiled[largest].popitem(last=False)
-            if not self._compiled[largest]:
-                del self._compiled[largest]
+            size_bytes = max(LEAST_COMPILED_BYTES, compiled_bytes or MOST_COMPILED_BYTES)
+            self._kept.keep(tenant, grammar, found, size_bytes)
         return found
 
     def _enqueue(self, grammar: str, tenant: str) -> Future[LLMatcher]:
@@ -197,9 +221,9 @@ class Grammars:
             compiled.set_exception(error)
 
     @property
-    def kept(self) -> dict[str, int]:
-        """The number of compiled grammars kept for each tenant."""
-        return {tenant: len(own) for tenant, own in self._compiled.items()}
+    def kept_bytes(self) -> dict[str, int]:
+        """Bytes of the compiled grammars kept for each tenant."""
+        return {**self._kept.tenant_bytes}
 
     def begin(self, constraints: Sequence[Constraint]) -> None:
         """Have the next masks filled of those for which that has not begun, while the caller does something else."""

@@ -11,7 +11,7 @@ import torch
 
 from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.protocol.messages import ModelCard
-from fairlane.worker.config import WorkerSettings
+from fairlane.worker.config import WorkerSection, WorkerSettings
 from fairlane.worker.embedding.open import open_embedder
 from fairlane.worker.engine.build import build_engine
 from fairlane.worker.engine.engine import OpenedEngine
@@ -28,7 +28,7 @@ def open_engine(settings: WorkerSettings) -> OpenedEngine:
     files = resolve(settings.model, settings.models_directory)
     if is_embedder(files.directory):
         return open_embedder(settings, files)
-    card, grammars = _with_grammars(model_card(files, draws=section.generation_config))
+    card, grammars = _with_grammars(model_card(files, draws=section.generation_config), section)
     with ThreadPoolExecutor(1) as aside:  # reading the weights takes no time of those who load them
         weights = aside.submit(weights_digest, files.directory)
         engine, precision = build_engine(
@@ -50,10 +50,11 @@ def open_engine(settings: WorkerSettings) -> OpenedEngine:
     return OpenedEngine(engine, card, costs, section.max_step_tokens)
 
 
-def _with_grammars(card: ModelCard) -> tuple[ModelCard, Grammars | None]:
+def _with_grammars(card: ModelCard, section: WorkerSection) -> tuple[ModelCard, Grammars | None]:
     """The card, saying whether there are grammars for its tokenizer."""
     try:
-        return card, Grammars(card)
+        kept = section.grammar_memory, section.grammar_memory_per_tenant
+        return card, Grammars(card, most_bytes=kept[0], most_tenant_bytes=kept[1])
     except ValueError as error:
         log.warning("answers cannot be kept to a form, for the tokenizer's sake: %s", error)
         return msgspec.structs.replace(card, takes_grammars=False), None

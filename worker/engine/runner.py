@@ -17,11 +17,11 @@ import torch
 from llguidance import LLMatcher
 
 from fairlane.scheduler.planner.steps import Row, SeqId, StepPlan, StepResult
-from fairlane.scheduler.protocol.grammar_limits import BROKEN_GRAMMAR
+from fairlane.scheduler.protocol.grammar_limits import BROKEN_GRAMMAR, MaskBudget
 from fairlane.scheduler.protocol.messages import Job, Lease, PositionLogprobs, Sampling
 from fairlane.worker.attention.backends import BACKENDS
 from fairlane.worker.engine.engine import LookAhead
-from fairlane.worker.engine.grammar import PATIENCE_S, Constraint, Grammars, MaskBudget
+from fairlane.worker.engine.grammar import PATIENCE_S, Constraint, Grammars
 from fairlane.worker.engine.kv_cache import KVCache
 from fairlane.worker.engine.row_layout import upload
 from fairlane.worker.engine.sampling import TokenDraw, TokenHistory, draw_tokens, find_likeliest, is_plain
@@ -148,7 +148,7 @@ class Runner:
             return None
         if self._grammars is None:
             raise RunnerError("a job has a grammar, and this runner reads none")
-        compiled = self._compiled[job.job_id] = self._grammars.compile(job.grammar, job.tenant)
+        compiled = self._compiled[job.job_id] = self._grammars.compile(job.grammar, job.tenant, job.grammar_bytes)
         return compiled
 
     def register(self, lease: Lease) -> None:

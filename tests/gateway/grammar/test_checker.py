@@ -15,6 +15,7 @@ from fairlane.gateway.grammar import checker as grammar_checker
 from fairlane.gateway.grammar.check_process import CheckRequest, CheckResult
 from fairlane.gateway.grammar.checker import MOST_WAITING, SLOW_S, GrammarChecker
 from fairlane.gateway.grammar.structure import Structure, choice_structure, json_structure
+from fairlane.scheduler.protocol.grammar_limits import MOST_COMPILED_BYTES
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 PARAM = "response_format"
@@ -32,7 +33,7 @@ async def checker() -> AsyncIterator[GrammarChecker]:
 
 async def fault_of(checker: GrammarChecker, structure: Structure, tenant: str = "acme") -> ApiError:
     with pytest.raises(ApiError) as refused:
-        await checker.grammar(structure, tenant)
+        await checker.check(structure, tenant)
     return refused.value
 
 
@@ -63,11 +64,16 @@ def regex(text: str) -> Structure:
         regex("(a|b)+c?"),
         grammar('start: "a" | "b" start'),
         grammar('root ::= "a" | "b" root'),
+        grammar('start: e\ne: e "+" e | e "*" e | "(" e ")" | /[0-9]+/'),
+        grammar('start: w+\nw: /[a-z]+/ " "?'),
     ],
     ids=repr,
 )
 async def test_what_can_be_served_becomes_a_grammar(checker: GrammarChecker, structure: Structure) -> None:
-    assert await checker.grammar(structure, "acme")
+    checked = await checker.check(structure, "acme")
+
+    assert checked.text
+    assert 0 < checked.compiled_bytes <= MOST_COMPILED_BYTES
 
 
 @pytest.mark.parametrize(
@@ -94,6 +100,8 @@ async def test_what_can_be_served_becomes_a_grammar(checker: GrammarChecker, str
         (grammar("root ::= " + "(" * 20_000 + '"a"' + ")" * 20_000), "recursion"),
         (grammar('start: start "a"'), ""),
         (choice_structure(["a" * 100_000], PARAM), "longer"),
+        (grammar("start: s\ns: s s | X\nX: /[a-z ]/"), "ms to find what may follow"),
+        (grammar("start: s\ns: s s s | s s | X\nX: /[a-z ]/"), "ms to find what may follow"),
         (json_structure({"type": "integer", "multipleOf": 40009}, PARAM), "memory"),
     ],
     ids=repr,
@@ -106,33 +114,33 @@ async def test_what_cannot_is_refused_and_names_its_cause(
     assert (fault.code, fault.param) == ("invalid_request_error", PARAM)
     assert word in fault.message
     assert len(fault.message) < 300
-    assert await checker.grammar(choice_structure(["a"], PARAM), "acme")
+    assert await checker.check(choice_structure(["a"], PARAM), "acme")
 
 
 async def test_one_that_takes_too_long_is_refused_and_the_next_one_served(
     checker: GrammarChecker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await checker.grammar(json_structure({}, PARAM), "acme")
+    await checker.check(json_structure({}, PARAM), "acme")
     monkeypatch.setattr(grammar_checker, "TIMEOUT_S", 0.0)
     assert "takes more than" in (await fault_of(checker, json_structure({"type": "null"}, PARAM))).message
     monkeypatch.undo()
 
-    assert await checker.grammar(json_structure({"type": "boolean"}, PARAM), "acme")
+    assert await checker.check(json_structure({"type": "boolean"}, PARAM), "acme")
 
 
 async def test_a_child_that_was_killed_is_replaced(checker: GrammarChecker) -> None:
-    await checker.grammar(json_structure({}, PARAM), "acme")
+    await checker.check(json_structure({}, PARAM), "acme")
     for child in children():
         child.kill()
         child.wait()
 
-    assert await checker.grammar(json_structure({"type": "boolean"}, PARAM), "acme")
+    assert await checker.check(json_structure({"type": "boolean"}, PARAM), "acme")
 
 
 async def test_a_tenant_with_many_leaves_the_others_a_child(checker: GrammarChecker) -> None:
     many = [json_structure({"const": number}, PARAM) for number in range(MOST_WAITING + 1)]
-    results = asyncio.gather(*(checker.grammar(each, "greedy") for each in many), return_exceptions=True)
-    other = await checker.grammar(json_structure({"type": "null"}, PARAM), "modest")
+    results = asyncio.gather(*(checker.check(each, "greedy") for each in many), return_exceptions=True)
+    other = await checker.check(json_structure({"type": "null"}, PARAM), "modest")
 
     refused = [result for result in await results if isinstance(result, ApiError)]
     assert other
@@ -172,23 +180,23 @@ async def test_a_newcomer_waits_for_no_tenant_whose_checks_are_slow(by_hand: Gra
     begun, slow = HandChild.begun, [f"slow-{number}" for number in range(4)]
     async with asyncio.TaskGroup() as checks:
         for name in slow:
-            checks.create_task(by_hand.grammar(grammar(f"first of {name}"), name))
+            checks.create_task(by_hand.check(grammar(f"first of {name}"), name))
         for name in slow:  # all at the same time, as nobody knows yet that they are slow
             await turns()
             begun[f"first of {name}"].set_result(SLOW_S * 2)
     async with asyncio.TaskGroup() as checks:
         for name in slow:
-            checks.create_task(by_hand.grammar(grammar(f"next of {name}"), name))
+            checks.create_task(by_hand.check(grammar(f"next of {name}"), name))
         await turns()
         for name in ("newcomer", "another"):
-            checks.create_task(by_hand.grammar(grammar(name), name))
+            checks.create_task(by_hand.check(grammar(name), name))
             await turns()
         assert [*begun][4:] == ["next of slow-0", "newcomer"]
 
         begun["next of slow-0"].set_result(SLOW_S / 2)  # it is slow no more
         await turns()
         assert [*begun][6:] == ["another"]
-        checks.create_task(by_hand.grammar(grammar("a third of slow-0"), "slow-0"))
+        checks.create_task(by_hand.check(grammar("a third of slow-0"), "slow-0"))
         await turns()
         begun["newcomer"].set_result(0.0)
         await turns()
@@ -213,7 +221,7 @@ def test_a_child_tells_the_processor_time_of_a_check() -> None:
 
 async def test_a_check_that_is_given_up_while_it_waits_takes_no_child(by_hand: GrammarChecker) -> None:
     begun = HandChild.begun
-    checks = [asyncio.create_task(by_hand.grammar(grammar(name), name)) for name in "abcd"]
+    checks = [asyncio.create_task(by_hand.check(grammar(name), name)) for name in "abcd"]
     await turns()
     assert [*begun] == ["a", "b"]
     checks[2].cancel()
@@ -222,7 +230,7 @@ async def test_a_check_that_is_given_up_while_it_waits_takes_no_child(by_hand: G
     checks[3].cancel()  # it has been lent a child, and does not know yet
     await turns()
     begun["b"].set_result(0.0)
-    checks += [asyncio.create_task(by_hand.grammar(grammar(name), name)) for name in "ef"]
+    checks += [asyncio.create_task(by_hand.check(grammar(name), name)) for name in "ef"]
     await turns()
 
     assert [*begun][-2:] == ["e", "f"]
@@ -232,18 +240,18 @@ async def test_a_check_that_is_given_up_while_it_waits_takes_no_child(by_hand: G
 
 
 async def test_a_client_that_leaves_ends_its_check_alone(checker: GrammarChecker) -> None:
-    leaving = asyncio.create_task(checker.grammar(json_structure({"type": "null"}, PARAM), "acme"))
+    leaving = asyncio.create_task(checker.check(json_structure({"type": "null"}, PARAM), "acme"))
     await asyncio.sleep(0)
     leaving.cancel()
     with pytest.raises(asyncio.CancelledError):
         await leaving
 
-    assert await checker.grammar(json_structure({"type": "null"}, PARAM), "acme")
+    assert await checker.check(json_structure({"type": "null"}, PARAM), "acme")
 
 
 async def test_its_children_end_with_it() -> None:
     made = GrammarChecker()
-    await made.grammar(json_structure({}, PARAM), "acme")
+    await made.check(json_structure({}, PARAM), "acme")
     [child] = children()
     await made.aclose()
 

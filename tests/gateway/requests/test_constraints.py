@@ -8,10 +8,11 @@ import pytest
 
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.grammar.checker import GrammarChecker
-from fairlane.gateway.grammar.structure import Structure
+from fairlane.gateway.grammar.structure import CheckedGrammar, Structure
 from fairlane.gateway.openai.requests import ChatRequest, parse_chat
 from fairlane.gateway.requests import constraints
 from fairlane.gateway.text.tokenizer import TextModel
+from fairlane.scheduler.protocol.grammar_limits import MOST_COMPILED_BYTES
 from tests.support.gateway.tool_models import tool_card
 
 pytestmark = [pytest.mark.slow, pytest.mark.anyio]
@@ -25,9 +26,9 @@ class SpendingChecker(GrammarChecker):
         super().__init__()
         self.checked = 0
 
-    async def grammar(self, structure: Structure, tenant_id: str) -> str:
+    async def check(self, structure: Structure, tenant_id: str) -> CheckedGrammar:
         self.checked += 1
-        return await super().grammar(structure, tenant_id)
+        return await super().check(structure, tenant_id)
 
     @property
     def spent_s(self) -> float:
@@ -61,4 +62,5 @@ async def test_tools_that_take_too_long_to_check_are_refused_for_now_and_go_on_f
 
     assert refused.value.code == "overloaded"
     assert refused.value.retry_after_s == 1.0
-    assert grammar
+    assert grammar.text
+    assert 4 * 20_000 < grammar.compiled_bytes < MOST_COMPILED_BYTES

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from fairlane.scheduler.protocol.grammar_limits import MOST_COMPILED_BYTES
+from fairlane.scheduler.protocol.grammar_limits import KEPT_BYTES
 from tests.support.system.harness import MODEL, Server
 from tests.system.attacks.grammars import GRAMMARS
 from tests.system.attacks.measured import LOOP_MORE_MS, LOOP_TOKEN_SHARE, forget_peak, peak_bytes
@@ -19,8 +19,8 @@ from tests.system.attacks.target import bearer
 
 QUIET_STREAMS = 20
 TOKENS = 24
-MOST_MORE_BYTES = 64 * MOST_COMPILED_BYTES
-"""As many compiled grammars as a worker keeps, each of the largest size."""
+MOST_MORE_BYTES = 2 * KEPT_BYTES
+"""Compiled grammars that a worker keeps, and as many again of jobs that run."""
 KIND = "grammars"
 EXPECTED = (
     f"all 200; P99 of the first token and of the time per token ≤ quiet P99 + {LOOP_MORE_MS:.0f} ms + "

@@ -4,6 +4,7 @@ import json
 import random
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import jsonschema
@@ -16,15 +17,20 @@ from llguidance import LLMatcher
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from fairlane.scheduler.planner.steps import Ended, SeqId
-from fairlane.scheduler.protocol.grammar_limits import BROKEN_GRAMMAR
+from fairlane.scheduler.protocol.grammar_limits import (
+    BROKEN_GRAMMAR,
+    KEPT_BYTES,
+    KEPT_TENANT_BYTES,
+    LEAST_COMPILED_BYTES,
+    MOST_COMPILED_BYTES,
+)
 from fairlane.scheduler.protocol.messages import Lease, ModelCard, Outcome, Preempted, Sampling, YieldMode
 from fairlane.worker.engine.grammar import (
-    MOST_COMPILED,
-    MOST_OF_A_TENANT,
     TRUSTED_AFTER,
     Constraint,
     Grammars,
     Mask,
+    _KeptGrammars,
 )
 from fairlane.worker.model.interface import TransformersModel
 from tests.support.worker.hand import GREEDY, lease
@@ -268,7 +274,7 @@ def test_the_engines_thread_never_waits_for_a_compilation(
         unblocked.extend([True] if not gate.wait(5.0) and gate is go_on else [])
         return LLMatcher(*args, **given)
 
-    monkeypatch.setattr("fairlane.worker.engine.grammar.MOST_COMPILED", 1)
+    monkeypatch.setattr(grammars, "_kept", _KeptGrammars(1, 1))
     monkeypatch.setattr("fairlane.worker.engine.grammar.LLMatcher", compile_slowly)
     early = json_grammar({"enum": ["early"]})
     held = constrained("ready", PROMPTS[0], grammar=early)
@@ -288,14 +294,26 @@ def test_the_engines_thread_never_waits_for_a_compilation(
     assert all(name.startswith("grammar") for name in threads), "compiled on another thread"
 
 
-def test_compiled_grammars_are_bounded_for_each_tenant_and_in_all(grammars: Grammars) -> None:
-    for number in range(2 * MOST_COMPILED):
-        grammars.compile(json_grammar({"enum": [f"acme{number}"]}), "acme")
-    assert grammars.kept["acme"] == MOST_OF_A_TENANT
+def test_compiled_grammars_are_bounded_in_bytes_for_each_tenant_and_in_all(
+    grammars: Grammars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many small ones are kept, few large ones; one of unknown size counts for as much as any may take."""
+    monkeypatch.setattr(grammars, "_kept", _KeptGrammars(KEPT_BYTES, KEPT_TENANT_BYTES))
+    monkeypatch.setattr(grammars, "_enqueue", lambda *_: Future())
+    large, small = MOST_COMPILED_BYTES, LEAST_COMPILED_BYTES
+    for number in range(2 * KEPT_TENANT_BYTES // small):
+        grammars.compile(f"small{number}", "small", 1)
+    for number in range(20):
+        grammars.compile(f"large{number}", "large", large if number % 2 else 0)
+    assert grammars.kept_bytes == {"small": KEPT_TENANT_BYTES, "large": KEPT_TENANT_BYTES}
+    assert [name in grammars._kept._compiled["large"] for name in ("large11", "large12")] == [False, True]
 
-    for tenant in range(2 * MOST_COMPILED):
-        grammars.compile(json_grammar({"enum": [f"value{tenant}"]}), f"tenant-{tenant}")
-    assert sum(grammars.kept.values()) == MOST_COMPILED
+    for number in range(60):
+        grammars.compile("one", f"tenant{number}", large)
+        grammars.compile("recent", "large", large)
+    assert KEPT_BYTES - large < sum(grammars.kept_bytes.values()) <= KEPT_BYTES
+    assert "recent" in grammars._kept._compiled["large"]
+    assert set(grammars.kept_bytes) >= {f"tenant{number}" for number in range(40, 60)}
 
 
 def test_tenants_take_turns_in_having_grammars_compiled(grammars: Grammars, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -371,9 +389,10 @@ def test_a_step_without_grammars_waits_for_no_mask(
 def test_a_grammar_that_takes_too_long_for_each_token_ends_its_own_job_alone(
     tiny: TransformersModel, grammars: Grammars, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fairlane.worker.engine.grammar.SLOW_MASK_S", -1.0)  # every mask counts
-    monkeypatch.setattr("fairlane.worker.engine.grammar.BUDGET_S", 0.0)
-    monkeypatch.setattr("fairlane.worker.engine.grammar.BUDGET_PER_TOKEN_S", 0.0)
+    for module in ("worker.engine.grammar", "scheduler.protocol.grammar_limits"):
+        monkeypatch.setattr(f"fairlane.{module}.SLOW_MASK_S", -1.0)  # every mask counts
+    monkeypatch.setattr("fairlane.scheduler.protocol.grammar_limits.BUDGET_S", 0.0)
+    monkeypatch.setattr("fairlane.scheduler.protocol.grammar_limits.BUDGET_PER_TOKEN_S", 0.0)
     client = Client(tiny, grammars=grammars)
     client.add(constrained("slow", PROMPTS[0], grammar=AMBIGUOUS, n=2))
     client.add(lease("free", PROMPTS[1], max_tokens=10))
