@@ -26,6 +26,7 @@ from fairlane.gateway.config import GatewaySection, GatewaySettings
 from fairlane.gateway.http.server import Server, configure
 from fairlane.gateway.runtime import Resources
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
+from fairlane.scheduler.protocol.messages import Lease
 from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.registry import RedisRegistry, queue_name
 
@@ -122,7 +123,17 @@ class Driver:
         await self._beat()
         last_id, _, _ = await self._queue.read_control(WORKER_ID, "$", 0)
         await self._on_loop(self._begin)
-        self._commands.reset()
+        try:
+            self._commands.reset()
+            await self._exchange(last_id, tokens, streams=streams)
+            await self._settled()
+            commands = self._commands.total()
+        finally:
+            await self._on_loop(self._end)
+        return Cost(self._counter.calls, commands)
+
+    async def _exchange(self, last_id: str, tokens: int, *, streams: bool) -> None:
+        """Send the request, compute its tokens, and read its answer to the end."""
         reader, writer = await asyncio.open_connection(*self._server.servers[0].sockets[0].getsockname()[:2])
         writer.write(self._request_bytes(tokens, streams=streams))
         row, gateway_id = await self._take(last_id, 1 if streams else tokens)
@@ -135,15 +146,15 @@ class Driver:
         if not read.startswith(b"HTTP/1.1 200"):
             raise RuntimeError(f"the gateway refused the request: {read[:500]!r}")
         writer.close()
-        await self._settled()
-        commands = self._commands.total()
-        await self._on_loop(self._end)
-        return Cost(self._counter.calls, commands)
 
     async def _take(self, last_id: str, pace: int) -> tuple[Row, str]:
         """Wait for the job, and take it."""
-        await self._queue.read_control(WORKER_ID, last_id, 2_000)
-        [lease] = await self._queue.take(WORKER_ID, room(SEQUENCES))
+        leases: list[Lease] = []
+        async with asyncio.timeout(WAIT_S):
+            while not leases:
+                last_id, _, _ = await self._queue.read_control(WORKER_ID, last_id, 2_000)
+                leases = await self._queue.take(WORKER_ID, room(SEQUENCES))
+        [lease] = leases
         return Row(lease.job.job_id, lease.epoch, pace, lease.job.max_tokens), lease.job.gateway_id
 
     async def _settled(self) -> None:
