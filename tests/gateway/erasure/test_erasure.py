@@ -170,10 +170,11 @@ async def files_of(served: Served, folder: Path) -> tuple[list[str], set[bytes]]
 async def test_another_gateway_goes_on_where_one_was_killed(
     valkey_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    delete, deleted = FolderStorage.delete, list[str]()
+    delete, deleted, died = FolderStorage.delete, list[str](), asyncio.Event()
 
     async def dies(storage: FolderStorage, name: str) -> None:
         if len(deleted) == 3:
+            died.set()
             raise asyncio.CancelledError
         deleted.append(name)
         await delete(storage, name)
@@ -185,7 +186,7 @@ async def test_another_gateway_goes_on_where_one_was_killed(
         monkeypatch.setattr(FolderStorage, "delete", dies)
         await first.resources.tenants.delete("acme")
         first.resources.erasure.wake()
-        await until(lambda: len(deleted) == 3)
+        await asyncio.wait_for(died.wait(), 30.0)
         assert len((await files_of(first, tmp_path))[0]) == 5
         monkeypatch.setattr(FolderStorage, "delete", delete)
         await first.store.delete("fl:eraser")  # as its lease lapses
