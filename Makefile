@@ -43,9 +43,9 @@ schemathesis: $(VENV)/.dev $(VENV)/.tools ## Made-up requests to every call, fro
 	$(BIN)/python -m tests.system.schemathesis
 
 test-engines: $(VENV)/.dev $(VENV)/.engines ## The tests of the whole system before a real vLLM: 3 GB, half an hour
-	FAIRLANE_TEST_VLLM=$(ENGINES)/bin/python $(BIN)/pytest --numprocesses 0 \
+	FAIRLANE_TEST_VLLM=$(ENGINES)/bin/python $(BIN)/pytest --numprocesses 0 --timeout 1800 \
 		tests/worker/vllm tests/worker/remote tests/system/test_before_vllm.py
-	FAIRLANE_TEST_VLLM=$(ENGINES)/bin/python FAIRLANE_TEST_ENGINE=vllm $(BIN)/pytest --numprocesses 0 \
+	FAIRLANE_TEST_VLLM=$(ENGINES)/bin/python FAIRLANE_TEST_ENGINE=vllm $(BIN)/pytest --numprocesses 0 --timeout 1800 \
 		tests/system/sdk $(addprefix tests/system/test_,budget.py examples.py faults.py prefix.py serve.py trace.py)
 
 clients: $(VENV)/.clients ## What examples/clients/ use, so that `make unit` runs them: 600 MB
