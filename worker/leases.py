@@ -62,8 +62,9 @@ class Intake:
     """What the engine could start next, and whether asking the queue for it may find anything.
 
     Asking is worth while after a wake-up, after a take that found something, and once there is more capacity than at
-    the last take that found nothing. While leases are on their way into the engine its capacity is unknown. A full
-    worker asks for jobs that running ones would yield to, once a turn, since each step begins one.
+    the last take that found nothing, or a place for newcomers that there was none for then. While leases are on their
+    way into the engine its capacity is unknown. A full worker asks for jobs that running ones would yield to, once a
+    turn, since each step begins one.
     """
 
     def __init__(self) -> None:
@@ -139,6 +140,11 @@ class Intake:
 
 
 def _exceeds(capacity: Capacity, other: Capacity) -> bool:
+    """Whether a lane has more room, or asks for newcomers that it did not ask for."""
+    for lane, own in capacity.yielding.items():
+        before = other.yielding.get(lane)
+        if own.newcomer_tokens > (before.newcomer_tokens if before else 0.0):
+            return True
     return any(count > other.sequences.get(lane, 0) for lane, count in capacity.sequences.items()) or any(
         tokens > other.kv_tokens.get(lane, 0) for lane, tokens in capacity.kv_tokens.items()
     )

@@ -232,6 +232,11 @@ class Yielding:
     shorter_than: int = 0
     """These tenants' prompts must have fewer tokens than that; 0: they may have any length."""
 
+    @property
+    def newcomer_tokens(self) -> float:
+        """Prompts of newcomers that are asked for have fewer tokens than this; 0.0 where none is asked for."""
+        return (self.shorter_than or math.inf) if self.jobs > 0 else 0.0
+
 
 class PoolSizes(NamedTuple):
     """What a worker holds KV in."""

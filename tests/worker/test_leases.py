@@ -1,10 +1,11 @@
 """What the worker holds in the store's eyes, and when it asks for more."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
-from fairlane.scheduler.planner.steps import Capacity
+from fairlane.scheduler.planner.steps import Capacity, Yielding
 from fairlane.scheduler.protocol.messages import Cancel, Grant
 from fairlane.worker.leases import HeldLeases, Intake
 from fairlane.worker.reports import Report, WorkerLoad
@@ -137,6 +138,39 @@ async def test_more_room_is_news_and_less_is_not() -> None:
     assert await asks(room) is None
     room.turned(report(room_for(3, 110)), told=0)
     assert await asks(room) == room_for(3, 110)
+
+
+def full_but_for(newcomers: int, shorter_than: int = 0) -> Capacity:
+    """A worker without room that asks for so many newcomers in the latency lane."""
+    own = Yielding(("crowd",), (), newcomers, sequences=4, kv_tokens=100, shorter_than=shorter_than)
+    return replace(FULL, yielding={"latency": own})
+
+
+@pytest.mark.parametrize(
+    ("asked", "now", "is_news"),
+    [
+        (full_but_for(0), full_but_for(1), True),
+        (full_but_for(0), full_but_for(8, shorter_than=100), True),
+        (full_but_for(8, shorter_than=100), full_but_for(8, shorter_than=300), True),
+        (full_but_for(8, shorter_than=100), full_but_for(1), True),
+        (full_but_for(0), full_but_for(0), False),
+        (full_but_for(0), full_but_for(0, shorter_than=100), False),
+        (full_but_for(1), full_but_for(8), False),
+        (full_but_for(8, shorter_than=100), full_but_for(7, shorter_than=84), False),
+    ],
+)
+async def test_a_place_for_newcomers_that_were_not_asked_for_is_news(
+    asked: Capacity, now: Capacity, *, is_news: bool
+) -> None:
+    """More places than it had for newcomers of the same length are not: the queue did not fill those."""
+    room = Intake()
+    room.turned(report(asked), told=0)
+    assert await asks(room) == asked
+    room.took(0)
+
+    room.turned(report(now), told=0)
+
+    assert await asks(room) == (now if is_news else None)
 
 
 async def test_while_leases_are_on_their_way_into_the_engine_it_does_not_ask() -> None:
