@@ -154,6 +154,7 @@ def _batches(resources: Resources, bounds: Bounds) -> list[tuple[str, str, ASGIA
         max_bytes=int(section.max_bytes),
         timeout_s=section.upload_timeout_s,
         uploads_at_once=section.uploads_at_once,
+        room=resources.body_room,
     )
     create = batches.CreateBatch(
         records, resources.files, resources.storage, resources.batch_runner, resources.fleet_cache, bounds

@@ -355,6 +355,7 @@ class Resources:
             earlier=self.runs.records,
             fleet_cache=self.fleet_cache,
             telemetry=self.telemetry,
+            room=self.body_room,
             is_stopping=lambda: self._draining,
         )
         self.ledger_exporter = exporter_of(self.settings, patient, self.drafts, self.gateway_id, self.telemetry)

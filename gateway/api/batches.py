@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from functools import partial
 
 from starlette.types import Receive, Scope, Send
 
@@ -98,7 +99,7 @@ class CreateBatch:
             hold.release()
         if len(body) <= LARGE_BODY_BYTES:
             return checked(BatchBody, {}, body)
-        return await asyncio.to_thread(checked, BatchBody, {}, body)
+        return await self._bounds.room.in_thread(caller.tenant_id, len(body), partial(checked, BatchBody, {}, body))
 
     def _check(self, asked: BatchBody, caller: Caller) -> None:
         if int(asked.completion_window[:-1]) > LONGEST_WINDOW_H:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -19,10 +20,11 @@ from fairlane.gateway.auth import Caller
 from fairlane.gateway.batches import files
 from fairlane.gateway.batches.batch_records import BatchRecords
 from fairlane.gateway.batches.files import FileRecords, StoredFile
-from fairlane.gateway.batches.lines import LineIndex, LineScanner
+from fairlane.gateway.batches.lines import MAX_LINE_BYTES, LineIndex, LineScanner
 from fairlane.gateway.batches.storage import Drafts, NotStored, Storage
 from fairlane.gateway.errors import ApiError, LimitBlock, invalid, not_found
 from fairlane.gateway.http import body_budget, response
+from fairlane.gateway.http.body_budget import BodyRoom
 from fairlane.gateway.http.disconnect import STATE
 from fairlane.gateway.http.multipart import FILE, Form, read_form
 from fairlane.gateway.http.sse import ClientConnection, send_json
@@ -51,6 +53,8 @@ class FileParts:
     """From its headers to its end."""
     uploads_at_once: int
     """Of one tenant, here."""
+    room: BodyRoom
+    """Where the lines of an upload are looked at."""
 
 
 class UploadFile:
@@ -79,7 +83,7 @@ class UploadFile:
     async def _kept(self, scope: Scope, receive: Receive, caller: Caller, file_id: str) -> StoredFile:
         """The file in the storage, as it will be known."""
         parts = self._parts
-        draft = await asyncio.to_thread(_Upload, parts.drafts.new())
+        draft = await asyncio.to_thread(_Upload, parts.drafts.new(), parts.room, caller.tenant_id)
         try:
             form = await read_form(
                 receive,
@@ -92,7 +96,7 @@ class UploadFile:
                 arrived=scope["state"][response.STATE].take_body(),
             )
             expires_after_s = _expires_after_s(form)
-            found = await asyncio.to_thread(draft.finish)
+            found = await draft.finish()
             indexed = parts.drafts.new()
             await asyncio.to_thread(indexed.write_bytes, found.packed)
             await parts.storage.put(files.index(file_id), indexed)
@@ -253,8 +257,10 @@ def page(shown: list[dict[str, object]], limit: int) -> dict[str, object]:
 class _Upload:
     """A file on its way to disk: written in threads, and looked through as it comes."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, room: BodyRoom, tenant: str) -> None:
+        """`room`: where its lines are looked at."""
         self.path = path
+        self._room, self._tenant = room, tenant
         self.scanner = LineScanner()
         self.bytes = 0
         self._file: IO[bytes] = path.open("wb")
@@ -265,23 +271,23 @@ class _Upload:
         self._unwritten += data
         self.bytes += len(data)
         if len(self._unwritten) >= WRITE_BYTES:
-            ready, self._unwritten = bytes(self._unwritten), bytearray()
-            await asyncio.to_thread(self._write, ready)
+            await self._write()
 
-    def finish(self) -> LineIndex:
-        """All of it is on disk; its lines."""
-        self._write(bytes(self._unwritten))
-        self._file.close()
-        return self.scanner.finish()
+    async def finish(self) -> LineIndex:
+        """Return the file's lines, once all of it is on disk."""
+        await self._write()
+        await asyncio.to_thread(self._file.close)
+        return await self._room.in_thread(self._tenant, MAX_LINE_BYTES, self.scanner.finish)
 
     def discard(self) -> None:
         """Leave nothing behind of what was not put into the storage."""
         self._file.close()
         self.path.unlink(missing_ok=True)
 
-    def _write(self, data: bytes) -> None:
-        self._file.write(data)
-        self.scanner.feed(data)
+    async def _write(self) -> None:
+        ready, self._unwritten = bytes(self._unwritten), bytearray()
+        await asyncio.to_thread(self._file.write, ready)
+        await self._room.in_thread(self._tenant, len(ready), partial(self.scanner.feed, ready))
 
 
 def _expires_after_s(form: Form) -> int:

@@ -3,8 +3,6 @@
 `POST /v1/messages/count_tokens`: how many tokens its prompt has. Nothing is generated, reserved or charged.
 """
 
-import asyncio
-from contextlib import nullcontext
 from dataclasses import replace
 
 from starlette.types import Receive, Scope, Send
@@ -16,8 +14,6 @@ from fairlane.gateway.auth import Caller
 from fairlane.gateway.errors import ANTHROPIC_PATH
 from fairlane.gateway.http import body_budget, response
 from fairlane.gateway.http.body import read_body
-from fairlane.gateway.http.body_budget import HUGE_AT_ONCE
-from fairlane.gateway.http.json_reader import LARGE_BODY_BYTES
 from fairlane.gateway.http.sse import send_json
 from fairlane.gateway.middleware.tenant import Journal
 from fairlane.gateway.requests.prepare import Kind, Preparer, conversation
@@ -44,7 +40,6 @@ class CountTokens:
     def __init__(self, preparer: Preparer, bounds: Bounds) -> None:
         self._preparer = preparer
         self._bounds = bounds
-        self._turns = asyncio.Semaphore(HUGE_AT_ONCE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One ASGI call, inside its tenant middleware. Raises ApiError."""
@@ -62,9 +57,7 @@ class CountTokens:
                 tenant=caller.tenant_id,
             )
             journal.body_bytes = len(body)
-            # large ones one after the other: the threads are there for what is charged
-            async with self._turns if len(body) > LARGE_BODY_BYTES else nullcontext():
-                _, _, prompts = await self._preparer.understand(_COUNTED, body, caller)
+            _, _, prompts = await self._preparer.understand(_COUNTED, body, caller)
         finally:
             hold.release()
         await send_json(send, {"input_tokens": sum(map(len, prompts))}, [])

@@ -96,7 +96,7 @@ class Respond(Generate[ResponseRequest]):
         if _NAME in body:
             if len(body) > LARGE_BODY_BYTES:
                 room = self._parts.bounds.room
-                previous_id = await room.in_thread(len(body), lambda: _previous_id(body))
+                previous_id = await room.in_thread(caller.tenant_id, len(body), lambda: _previous_id(body))
             else:
                 previous_id = _previous_id(body)
             if previous_id is not None:

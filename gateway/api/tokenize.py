@@ -173,7 +173,7 @@ class AnswerText:
     async def _answered(self, body: bytes, caller: Caller) -> Mapping[str, Any]:
         if len(body) <= LARGE_BODY_BYTES:
             return self._answer(body, caller)
-        return await self._room.in_thread(len(body), lambda: self._measured(body, caller))
+        return await self._room.in_thread(caller.tenant_id, len(body), lambda: self._measured(body, caller))
 
     def _measured(self, body: bytes, caller: Caller) -> Mapping[str, Any]:
         """In a thread of its own, whose time tells what a body cost that is refused."""

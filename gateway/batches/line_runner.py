@@ -22,6 +22,7 @@ from fairlane.gateway.batches.lines import BatchLine
 from fairlane.gateway.batches.results import LineEnd
 from fairlane.gateway.batches.storage import Drafts, Storage
 from fairlane.gateway.errors import ApiError, internal_error, invalid_api_key
+from fairlane.gateway.http.body_budget import BodyRoom
 from fairlane.gateway.http.disconnect import Disconnect
 from fairlane.gateway.middleware.request_id import log_fault
 from fairlane.quotas.api_keys import Identity
@@ -53,6 +54,7 @@ class BatchParts:
     storage: Storage
     drafts: Drafts
     calls: LineCalls
+    room: BodyRoom
     identity: Callable[[Batch], Awaitable[Identity | None]]
     """Whose batch it is; None: its key is no more. Raises ApiError `tenant_deleted`."""
     earlier_runs: Callable[[str, str], Awaitable[tuple[str, ...]]]

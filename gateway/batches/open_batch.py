@@ -12,6 +12,7 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, suppress
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -214,7 +215,8 @@ class OpenBatch:
             if len(raw) <= LARGE_BODY_BYTES:
                 yield place, read_line(raw, entry, self._batch.endpoint)
             else:
-                yield place, await asyncio.to_thread(read_line, raw, entry, self._batch.endpoint)
+                read = partial(read_line, raw, entry, self._batch.endpoint)
+                yield place, await self._parts.room.in_thread(self._batch.tenant, len(raw), read)
 
     # Running the lines.
 

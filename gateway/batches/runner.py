@@ -25,6 +25,7 @@ from fairlane.gateway.batches.open_batch import OpenBatch
 from fairlane.gateway.batches.storage import Drafts, Storage
 from fairlane.gateway.errors import tenant_deleted
 from fairlane.gateway.fleet import FleetCache
+from fairlane.gateway.http.body_budget import BodyRoom
 from fairlane.gateway.observability.metrics import Telemetry
 from fairlane.quotas.api_keys import Identity, KeyStore
 from fairlane.quotas.idempotency import IdempotencyRecords
@@ -77,6 +78,7 @@ class BatchRunner:
         earlier: IdempotencyRecords,
         fleet_cache: FleetCache,
         telemetry: Telemetry,
+        room: BodyRoom,
         is_stopping: Callable[[], bool],
     ) -> None:
         """`owner`: this process's own name, new with each start."""
@@ -90,6 +92,7 @@ class BatchRunner:
         self._earlier = earlier
         self._fleet_cache = fleet_cache
         self._telemetry = telemetry
+        self._room = room
         self._is_stopping = is_stopping
         self._open: dict[asyncio.Task[None], OpenBatch] = {}
         self._elsewhere: dict[str, float] = {}
@@ -260,6 +263,7 @@ class BatchRunner:
             storage=self._storage,
             drafts=self._drafts,
             calls=calls,
+            room=self._room,
             identity=self._identity,
             earlier_runs=self._earlier.runs_of,
             over=self._earlier.over,

@@ -14,11 +14,12 @@ leave is given back now and then, in a thread: that takes some milliseconds, in 
 import asyncio
 import ctypes
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from fairlane.gateway.errors import ApiError, body_budget_full, overloaded_memory
+from fairlane.gateway.http.thread_turns import ThreadTurns
 
 STATE = "body"
 """Where the `state` of a scope has its `BodyHold`."""
@@ -138,9 +139,7 @@ class BodyHold:
 AROUND_BYTES = 64 * 1024
 """For all that is not prompt."""
 HUGE_BODY_BYTES = 256 * 1024
-HUGE_AT_ONCE = 1
-"""Bodies over HUGE_BODY_BYTES that are read together: the threads are there for all other requests too, and each that
-runs takes the event loop's time."""
+"""Bodies of more bytes have turns of their own, so that no other body waits for one of them."""
 T = TypeVar("T")
 BYTES_PER_TOKEN = 16
 """Of JSON, escapes included: more than texts come to, and than a token's id with its comma."""
@@ -154,12 +153,13 @@ class BodyRoom:
     """Of any body, and of all while no model is known."""
     longest_context: Callable[[], int | None]
     """In tokens; None while no model is known."""
-    _huge_turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(HUGE_AT_ONCE))
+    _turns: ThreadTurns = field(default_factory=ThreadTurns)
+    _huge_turns: ThreadTurns = field(default_factory=ThreadTurns)
 
-    async def in_thread(self, count: int, work: Callable[[], T]) -> T:
-        """Run `work` on a body of so many bytes in a thread; on huge ones a few at a time."""
-        async with self._huge_turns if count > HUGE_BODY_BYTES else nullcontext():
-            return await asyncio.to_thread(work)
+    async def in_thread(self, tenant: str, count: int, work: Callable[[], T]) -> T:
+        """Run `work` on so many bytes of a tenant's in a thread: one of large bodies and one of huge ones at a time."""
+        turns = self._huge_turns if count > HUGE_BODY_BYTES else self._turns
+        return await turns.run(tenant, work)
 
     def most_bytes(self, prompts: int) -> int:
         """Of a route's body that may hold so many prompts."""

@@ -30,7 +30,10 @@ _MAX_LOOSE = 2 * MAX_PARTS
 """Commas outside strings and lists that are taken out."""
 _MAX_LOOSE_BYTES = 2 * 2**20
 """All that is outside of those."""
-_QUOTE = ord('"')
+_QUOTE, _LIST_END = b'"]'
+_LONG_LIST = re.compile(rb"\[[^\[\]{]{%d,}+(\]|\Z)" % _SHORT_BYTES)
+"""A list that may be taken out, to its end or to that of the piece that is searched."""
+_NO_BRACKETS = re.compile(rb"[^\[\]{]*+")
 _BLANKS = re.compile(rb"[ \t\r\n]*+")
 _TEXT_PIECE = re.compile(rb'[^"\\]*+(?:\\(?:u[0-9a-fA-F]{4}|[^u])[^"\\]*+)*+', re.DOTALL)
 """Ends where an escape does."""
@@ -65,7 +68,7 @@ class Lifted:
         """Each by the number that stands for it."""
         self._body = body
         self._most_ids, self._ids = most_ids, 0
-        self._parts = self._loose = self._loose_bytes = self._ends = 0
+        self._parts = self._loose = self._loose_bytes = 0
         self._mark = (1 << 128) + secrets.randbits(128)
         self._kept: list[bytes] = []
         self._taken_to = self._left = 0
@@ -89,26 +92,35 @@ class Lifted:
 
     def _look_at(self, start: int, end: int) -> None:
         """Look through what is between two strings."""
-        self._part(1)
+        self._count_parts(start, end)
         loose_from = start
         for opening, closing in self._flat_lists(start, end) if end - start > _SHORT_BYTES else ():
-            self._count(loose_from, opening)
-            self._part(1)
+            self._count_loose(loose_from, opening)
             self._take(opening, closing + 1, self._read)
             loose_from = closing + 1
-        self._count(loose_from, end)
+        self._count_loose(loose_from, end)
 
     def _flat_lists(self, start: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield where long lists begin and end that hold neither list nor object."""
-        find = self._body.find
-        while (closing := find(b"]", start, end)) >= 0:
-            self._ends += 1
-            if self._ends > MAX_PARTS:
-                raise _too_many_parts()
-            opening = self._body.rfind(b"[", start, closing)
-            if 0 <= opening < closing - _SHORT_BYTES and find(b"{", opening, closing) < 0:
-                yield opening, closing
-            start = closing + 1
+        while start < end:
+            until = min(end, start + PIECE_BYTES)
+            found = _LONG_LIST.search(self._body, start, until)
+            if found is None:
+                start = until if until == end else until - _SHORT_BYTES  # one may begin there and not be long yet
+                continue
+            start = found.end() - 1 if found[1] else self._next_bracket(until, end)
+            if start < end and self._body[start] == _LIST_END:
+                yield found.start(), start
+
+    def _next_bracket(self, at: int, end: int) -> int:
+        """Return the position of the next bracket; `end` where there is none."""
+        while at < end:
+            until = min(end, at + PIECE_BYTES)
+            found = _NO_BRACKETS.match(self._body, at, until)
+            at = until if found is None else found.end()
+            if at < until:
+                return at
+        return end
 
     def _take_text(self, start: int, end: int) -> None:
         blanks = _BLANKS.match(self._body, end)
@@ -172,7 +184,7 @@ class Lifted:
 
     def _scalars(self, start: int, end: int) -> Scalars | NoTokenIds:
         """Read other numbers, as a tool's arguments may hold them: they count as if they were not taken out."""
-        self._count(start, end)
+        self._count_loose(start, end)
         try:
             return _read_scalars(self._body[start:end])
         except (msgspec.MsgspecError, ValueError):
@@ -182,26 +194,24 @@ class Lifted:
         if self._most_ids is not None and self._ids > self._most_ids:
             raise ApiError(f"The body holds more than {self._most_ids} token ids.", "request_too_large")
 
-    def _count(self, start: int, end: int) -> None:
-        """Count what stays where it is."""
-        count, self._loose_bytes = self._body.count, self._loose_bytes + end - start
-        while start < end:
-            until = min(end, start + PIECE_BYTES)
-            self._loose += count(b",", start, until)
-            self._part(count(b"[", start, until) + count(b"{", start, until))
-            start = until
+    def _count_parts(self, start: int, end: int) -> None:
+        """Count the lists and objects of a stretch, and the stretch itself, before anything is done for each."""
+        count, self._parts = self._body.count, self._parts + 1
+        for at in range(start, max(end, start + 1), PIECE_BYTES):
+            until = min(end, at + PIECE_BYTES)
+            self._parts += count(b"[", at, until) + count(b"{", at, until)
+            if self._parts > MAX_PARTS + 1:  # there is one stretch more outside of strings than there are strings
+                raise ApiError(f"The body holds more than {MAX_PARTS} strings, lists and objects.", "request_too_large")
+
+    def _count_loose(self, start: int, end: int) -> None:
+        """Count the values that stay where they are."""
+        count = self._body.count
+        for at in range(start, end, PIECE_BYTES):
+            self._loose += count(b",", at, min(end, at + PIECE_BYTES))
+        self._loose_bytes += end - start
         if self._loose > _MAX_LOOSE or self._loose_bytes > _MAX_LOOSE_BYTES:
             message = f"The body holds more than {_MAX_LOOSE} values, or {_MAX_LOOSE_BYTES} bytes outside its texts."
             raise ApiError(message, "request_too_large")
-
-    def _part(self, more: int) -> None:
-        self._parts += more
-        if self._parts > MAX_PARTS + 1:  # there is one stretch more outside of strings than there are strings
-            raise _too_many_parts()
-
-
-def _too_many_parts() -> ApiError:
-    return ApiError(f"The body holds more than {MAX_PARTS} strings, lists and objects.", "request_too_large")
 
 
 def _end_of_string(body: bytes, start: int) -> tuple[int, bool]:

@@ -206,7 +206,7 @@ class Idempotent:
             digest, wants_stream = _looked_at(self._path, scope["headers"], body)
         else:
             looked_at = partial(_looked_at, self._path, scope["headers"], body)
-            digest, wants_stream = await bounds.room.in_thread(len(body), looked_at)
+            digest, wants_stream = await bounds.room.in_thread(caller.tenant_id, len(body), looked_at)
             del looked_at
         whole = [body]
         del body  # whoever performs it takes it: it is not kept for as long as the answer lasts

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Generic, TypeVar
 
 import msgspec
@@ -275,7 +275,8 @@ class Preparer:
         if read_bytes <= LARGE_BODY_BYTES:
             return self._understand(kind, body, caller)
         # a larger one is looked at in a thread: the loop has streams to serve
-        return await self._room.in_thread(read_bytes, lambda: self._understand_and_measure(kind, body, caller))
+        work = partial(self._understand_and_measure, kind, body, caller)
+        return await self._room.in_thread(caller.tenant_id, read_bytes, work)
 
     def _understand_and_measure(
         self, kind: Kind[Generation], body: bytes, caller: Caller

@@ -116,7 +116,7 @@ def test_nobodys_number_is_taken_for_a_list() -> None:
         b'{"prompt": ' + b" " * 3_000_000 + b"1}",
         b'{"n": ' + b"7" * 3_000_000 + b"}",
         b'{"prompt": ' + b"[" * 60_000,
-        b'{"prompt": ' + b"]" * 60_000,
+        b'{"prompt": ' + b"{" * 60_000,
         b'{"prompt": [' + b"[1]," * 60_000 + b"[1]]}",
     ],
 )

@@ -2,7 +2,9 @@
 
 import ast
 import json
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -122,6 +124,48 @@ def test_a_schema_of_millions_of_values_is_refused_undecoded(largest: Callable[[
 
     assert refused.value.param == "guided_json"
     assert largest() <= 150_000
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"a": [' + b"[]," * 49_000 + b"[]]}",
+        b'{"a": [' + b"[]," * 2_700_000 + b"[]]}",
+        b'{"a": ' + b"]" * 2_000_000,
+        b'{"a": ' + (b"[" + b" " * PIECE_BYTES) * 100,
+        b'{"a": ' + (b"[" + b" " * 64) * 49_000,
+        b'{"a": ' + (b"[" + b" " * 64 + b"{]") * 24_000,
+    ],
+    ids=["as many as are read", "too many", "ends alone", "open and long", "open and many", "of objects"],
+)
+def test_a_large_document_costs_calls_by_its_size_and_not_by_its_lists(body: bytes) -> None:
+    calls = 0
+
+    def count(_frame: object, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        with suppress(ApiError):
+            Lifted(body, None)
+    finally:
+        sys.setprofile(None)
+
+    assert calls <= 100 + 20 * (len(body) // PIECE_BYTES + 1)
+
+
+@pytest.mark.parametrize("length", [62, 63, 64, 65, PIECE_BYTES - 100, PIECE_BYTES, PIECE_BYTES + 100])
+@pytest.mark.parametrize("before", [0, 1, PIECE_BYTES - 70, PIECE_BYTES - 20])
+def test_a_list_is_found_wherever_a_piece_ends(length: int, before: int) -> None:
+    inner = b"1," * (length // 2) + b"1" * (length % 2 or 2)
+    document = b'{"a":' + b" " * before + b"[[" + inner.rstrip(b",") + b"],[],[{}]]}" + b" " * LARGE_BODY_BYTES
+
+    read = Lifted(document, 10**6)
+
+    assert read_object(document, token_ids=10**6)["a"][1:] == json.loads(document)["a"][1:]
+    assert list(read_object(document, token_ids=10**6)["a"][0]) == json.loads(document)["a"][0]
+    assert bool(read.values) == (len(inner) >= 64)
 
 
 @pytest.mark.parametrize(
