@@ -2,13 +2,17 @@
 
 A child that takes too long or dies is replaced, and what it was asked for is refused. What was found is kept, so that a
 schema that comes again costs nothing.
+
+Long checks never hold all children while others wait. A tenant whose last check was long waits for those whose were
+short or are not known, and leaves them a child. A check that turns out to be long where all other children have long
+ones already is stopped for them, and starts again in the turn of long ones.
 """
 
 import asyncio
 import logging
 import sys
 from collections import Counter, OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -19,7 +23,7 @@ from fairlane.gateway.grammar.structure import CheckedGrammar, Structure
 
 CHILDREN = 2
 SLOW_S = 0.25
-"""Processor time. A tenant whose last check took longer leaves the last idle child to the others."""
+"""A check that takes longer is long: as it runs by the clock, once it has ended by its processor time."""
 MOST_SLOW_TENANTS = 1_000
 """Remembered, the latest ones."""
 MOST_WAITING = 32
@@ -64,14 +68,12 @@ class GrammarChecker:
             message = "Too many schemas and grammars of this tenant wait to be checked."
             raise ApiError(message, "overloaded", structure.param, retry_after_s=1.0)
         self._waiting[tenant_id] += 1
+        request, found = CheckRequest(structure.kind, structure.text), None
         try:
             async with self._turns.setdefault(tenant_id, asyncio.Lock()):
-                child = await self._lending.borrow(is_slow=tenant_id in self._slow_tenants)
-                try:
-                    found = await child.ask(CheckRequest(structure.kind, structure.text))
-                    self._note(tenant_id, found.spent_s)
-                finally:
-                    self._lending.give_back(child)
+                while found is None:
+                    found = await self._ask(request, is_slow=tenant_id in self._slow_tenants)
+                    self._note(tenant_id, TIMEOUT_S if found is None else found.spent_s)
         finally:
             self._waiting[tenant_id] -= 1
             if not self._waiting[tenant_id]:
@@ -79,6 +81,17 @@ class GrammarChecker:
                 self._turns.pop(tenant_id, None)
         self._keep((structure.kind, structure.text), found)
         return found
+
+    async def _ask(self, request: CheckRequest, *, is_slow: bool) -> CheckResult | None:
+        """What a child finds; None: it was stopped for others that wait."""
+        loan = await self._lending.borrow(is_slow=is_slow)
+        try:
+            async with asyncio.timeout(None) as stop:
+                return await loan.child.ask(request, lambda: self._lending.begin(loan, stop))
+        except TimeoutError:
+            return None
+        finally:
+            self._lending.give_back(loan)
 
     def _note(self, tenant_id: str, spent_s: float) -> None:
         """Remember whether the last check of a tenant was slow."""
@@ -107,18 +120,31 @@ def _size(asked: tuple[str, str], found: CheckResult) -> int:
     return 4 * (len(asked[1]) + len(found.grammar) + len(found.fault)) + 200
 
 
+class _Loan:
+    """One child, lent to one check."""
+
+    def __init__(self, child: "_Child") -> None:
+        self.child = child
+        self.stop: asyncio.Timeout | None = None
+        """Stops the check; None: it has not begun."""
+        self.timer: asyncio.TimerHandle | None = None
+
+
 class _Lending:
-    """Lends each child to one check at a time, in the order in which checks ask. Slow tenants wait for the others, and
-    never get the last idle child."""
+    """Lends each child to one check at a time, in the order in which checks ask. Those of slow tenants wait for the
+    others, and begin only while another child has no long check."""
 
-    def __init__(self, children: Iterable["_Child"]) -> None:
+    def __init__(self, children: Sequence["_Child"]) -> None:
         self._idle = [*children]
-        self._quick: deque[asyncio.Future[_Child]] = deque()
-        self._slow: deque[asyncio.Future[_Child]] = deque()
+        self._count = len(children)
+        self._quick: deque[asyncio.Future[_Loan]] = deque()
+        self._slow: deque[asyncio.Future[_Loan]] = deque()
+        self._long: list[_Loan] = []
+        """Loans to slow tenants and those of long checks, in the order in which they became so."""
 
-    async def borrow(self, *, is_slow: bool) -> "_Child":
+    async def borrow(self, *, is_slow: bool) -> _Loan:
         """Wait for a child, to be given back."""
-        turn: asyncio.Future[_Child] = asyncio.get_running_loop().create_future()
+        turn: asyncio.Future[_Loan] = asyncio.get_running_loop().create_future()
         (self._slow if is_slow else self._quick).append(turn)
         self._lend()
         try:
@@ -128,16 +154,43 @@ class _Lending:
                 self.give_back(turn.result())
             raise
 
-    def give_back(self, child: "_Child") -> None:
+    def begin(self, loan: _Loan, stop: asyncio.Timeout) -> None:
+        """Let a loan's check begin: from now on its time counts, and `stop` may end it."""
+        loan.stop = stop
+        if loan.timer is None and loan not in self._long:
+            loan.timer = asyncio.get_running_loop().call_later(SLOW_S, self._note_long, loan)
+
+    def give_back(self, loan: _Loan) -> None:
         """End a loan."""
-        self._idle.append(child)
+        if loan.timer is not None:
+            loan.timer.cancel()
+        if loan in self._long:
+            self._long.remove(loan)
+        self._idle.append(loan.child)
         self._lend()
 
+    def _note_long(self, loan: _Loan) -> None:
+        self._long.append(loan)
+        self._make_way()
+
     def _lend(self) -> None:
-        while self._idle and (self._quick or (self._slow and len(self._idle) > 1)):
-            turn = (self._quick or self._slow).popleft()
-            if not turn.done():
-                turn.set_result(self._idle.pop())
+        while self._idle and (self._quick or (self._slow and len(self._long) < self._count - 1)):
+            is_slow = not self._quick
+            turn = (self._slow if is_slow else self._quick).popleft()
+            if turn.done():
+                continue
+            loan = _Loan(self._idle.pop())
+            if is_slow:
+                self._long.append(loan)
+            turn.set_result(loan)
+        self._make_way()
+
+    def _make_way(self) -> None:
+        """Stop the check that became long last, where all children have long ones and a quick tenant waits."""
+        if len(self._long) == self._count and not all(turn.done() for turn in self._quick):
+            stop = self._long[-1].stop
+            if stop is not None and not stop.expired():
+                stop.reschedule(asyncio.get_running_loop().time())
 
 
 class _Child:
@@ -146,11 +199,12 @@ class _Child:
     def __init__(self) -> None:
         self._process: asyncio.subprocess.Process | None = None
 
-    async def ask(self, request: CheckRequest) -> CheckResult:
-        """Its answer, or that there is none."""
+    async def ask(self, request: CheckRequest, begun: Callable[[], None]) -> CheckResult:
+        """Its answer, or that there is none. `begun` is called once the process is there to be asked."""
         for _ in range(2):  # a child that somebody else killed says nothing of the grammar
             try:
                 process = await self._running()
+                begun()
                 async with asyncio.timeout(TIMEOUT_S):
                     return await self._exchange(process, request)
             except TimeoutError:

@@ -3,7 +3,7 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import ClassVar
 
 import msgspec
@@ -152,8 +152,12 @@ class HandChild:
 
     begun: ClassVar[dict[str, asyncio.Future[float]]]
     """Checks, by what they are of, in the order in which they began."""
+    order: ClassVar[list[str]]
+    """The same; one that was stopped and began again is there twice."""
 
-    async def ask(self, request: CheckRequest) -> CheckResult:
+    async def ask(self, request: CheckRequest, begun: Callable[[], None]) -> CheckResult:
+        begun()
+        self.order.append(request.text)
         spent_s = self.begun[request.text] = asyncio.get_running_loop().create_future()
         return CheckResult(grammar="checked", spent_s=await spent_s)
 
@@ -170,7 +174,7 @@ async def turns() -> None:
 @pytest.fixture
 async def by_hand(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[GrammarChecker]:
     monkeypatch.setattr(grammar_checker, "_Child", HandChild)
-    HandChild.begun = {}
+    HandChild.begun, HandChild.order = {}, []
     made = GrammarChecker()
     yield made
     await made.aclose()
@@ -206,6 +210,68 @@ async def test_a_newcomer_waits_for_no_tenant_whose_checks_are_slow(by_hand: Gra
         for name in slow[1:]:
             await turns()
             begun[f"next of {name}"].set_result(0.0)
+
+
+async def test_a_first_burst_of_slow_tenants_leaves_a_child_to_those_who_come_after_it(
+    by_hand: GrammarChecker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows yet that they are slow. Each check is long as soon as it has begun, and none ends by itself."""
+    monkeypatch.setattr(grammar_checker, "SLOW_S", 0.0)
+    burst = [f"burst-{number}" for number in range(4)]
+    checks = {name: asyncio.create_task(by_hand.check(grammar(name), name)) for name in burst}
+    await turns()
+    assert HandChild.order == burst
+    assert not any(check.done() for check in checks.values())
+
+    checks["newcomer"] = asyncio.create_task(by_hand.check(grammar("newcomer"), "newcomer"))
+    await turns()
+    assert HandChild.order == [*burst, "newcomer"]
+    HandChild.begun["newcomer"].set_result(0.0)
+    await turns()
+    assert checks["newcomer"].done()
+
+    for name in burst:  # those that were stopped begin again, one after the other
+        await turns()
+        HandChild.begun[name].set_result(1.0)
+    for check in checks.values():
+        assert (await check).text == "checked"
+    assert HandChild.order == [*burst, "newcomer", *burst[1:]]
+
+
+async def test_a_check_is_stopped_only_once_it_is_long_and_another_tenant_waits(
+    by_hand: GrammarChecker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checks = [asyncio.create_task(by_hand.check(grammar(name), name)) for name in "abc"]
+    await turns()
+    assert HandChild.order == ["a", "b"]  # neither is long yet
+    HandChild.begun["a"].set_result(0.0)
+    await turns()
+    monkeypatch.setattr(grammar_checker, "SLOW_S", 0.0)
+    HandChild.begun["b"].set_result(0.0)
+    HandChild.begun["c"].set_result(0.0)
+    checks += [asyncio.create_task(by_hand.check(grammar(name), name)) for name in "de"]
+    await turns()
+    assert HandChild.order == [*"abcde"]  # both are long, and nobody waits
+    checks.append(asyncio.create_task(by_hand.check(grammar("f"), "f")))
+    await turns()
+    assert HandChild.order == [*"abcdef"]
+    HandChild.begun["d"].set_result(0.0)
+    HandChild.begun["f"].set_result(0.0)
+    await turns()
+    HandChild.begun["e"].set_result(0.0)
+    await asyncio.gather(*checks)
+    assert HandChild.order == [*"abcdefe"]
+
+
+async def test_checks_that_were_stopped_are_answered_by_the_children_that_replace_theirs(
+    checker: GrammarChecker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grammar_checker, "SLOW_S", 0.0)
+    schemas = [
+        json_structure({"enum": [f"value{place}" for place in range(2_000 + number)]}, PARAM) for number in range(4)
+    ]
+    answers = await asyncio.gather(*(checker.check(each, f"tenant-{n}") for n, each in enumerate(schemas)))
+    assert all(answer.text for answer in answers)
 
 
 def test_a_child_tells_the_processor_time_of_a_check() -> None:
