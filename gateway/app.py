@@ -22,7 +22,6 @@ from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
 
 from fairlane.gateway import errors
 from fairlane.gateway.admin import routes as admin
-from fairlane.gateway.admin.openai import routes as openai_admin
 from fairlane.gateway.admin.router import AdminParts, mount, operators_only
 from fairlane.gateway.answers.chunks import Rhythm
 from fairlane.gateway.api import batches, completions, embeddings, files, messages, requests, responses, tokenize
@@ -203,10 +202,14 @@ def _told(resources: Resources) -> list[Route]:
 
 
 def _operators(resources: Resources) -> list[BaseRoute]:
-    """The admin APIs and the console."""
+    """The admin API and the console."""
     parts = _admin(resources)
-    apis = [mount(api.PREFIX, api.OPERATIONS, parts) for api in (admin, openai_admin)]
-    return [*apis, *console_routes.routes(), console_routes.session_route(parts), *sign_in.routes(parts)]
+    return [
+        mount(admin.PREFIX, admin.OPERATIONS, parts),
+        *console_routes.routes(),
+        console_routes.session_route(parts),
+        *sign_in.routes(parts),
+    ]
 
 
 def _health(resources: Resources) -> Health:

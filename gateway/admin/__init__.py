@@ -15,7 +15,6 @@
     traces.py                  request traces, and simulations of them
     explain.py                 why a request of this tenant would be refused or wait now
     inputs.py  views.py        what is read from a body, and what is answered
-    openai/                    OpenAI's administration API over the same tenants, keys and limits
 
 Called by the application alone. Knows quotas, the fleet cache and the fleet's figures, never a request on its way.
 """

@@ -1,7 +1,7 @@
 """Operators' calls on tenants and their limits. Each change takes its entry of the audit log with it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import TypeVar, cast
 
 from fairlane.gateway.admin import router
@@ -10,7 +10,7 @@ from fairlane.gateway.admin.router import Call, Document
 from fairlane.gateway.admin.views import Deleted, Page, QuotaView, TenantView, page, tenant_view
 from fairlane.gateway.openai import rate_limits
 from fairlane.quotas.audit import Note
-from fairlane.quotas.limits import LIMIT_NAMES, Limits
+from fairlane.quotas.limits import LIMIT_NAMES
 from fairlane.quotas.tenants import Tenant, TenantNotFound, VersionConflict
 from fairlane.store.errors import STORE_ERRORS
 
@@ -101,18 +101,6 @@ async def patch_quota(call: Call, body: QuotaBody) -> QuotaView:
     return await _its_quota(call, await _change(call, "quota.update", {"limits": _stated(body.limits)}))
 
 
-async def change_model_limits(call: Call, model: str, figures: Mapping[str, int | None]) -> Tenant:
-    """Merge limits of one model in all lanes together: null takes one away. Raises TenantNotFound."""
-
-    def changed(before: Tenant) -> Document:
-        own = next((by.limits for by in before.limits_by if (by.model, by.lane) == (model, "")), Limits())
-        others = [view for view in tenant_view(before)["limits_by"] if (view["model"], view["lane"]) != (model, None)]
-        limits = own.merged(figures).as_dict()
-        return {"limits_by": [*others, {"model": model, "limits": limits}] if limits else others}
-
-    return await _change(call, "quota.update", changed)
-
-
 async def the_tenant(call: Call) -> Tenant:
     """The tenant that the path names. Raises TenantNotFound."""
     tenant = await call.parts.tenants.get(call.path["tenant"])
@@ -121,9 +109,8 @@ async def the_tenant(call: Call) -> Tenant:
     return tenant
 
 
-async def _change(call: Call, action: str, changes: Document | Callable[[Tenant], Document]) -> Tenant:
+async def _change(call: Call, action: str, stated: Document) -> Tenant:
     async def change(before: Tenant) -> Tenant:
-        stated = changes(before) if callable(changes) else changes
         after = before.changed(stated)
         if after == before:
             return before

@@ -18,7 +18,6 @@ from starlette.routing import Route
 
 from fairlane.gateway.admin import routes as admin
 from fairlane.gateway.admin.inputs import Nothing
-from fairlane.gateway.admin.openai import routes as openai_admin
 from fairlane.gateway.admin.router import Operation
 from fairlane.gateway.errors import TABLE, Code, is_anthropic
 from fairlane.gateway.openai.wire import GenerationBody
@@ -104,8 +103,7 @@ _NEEDS: dict[Who, list[Json]] = {
 
 def operations() -> list[Documented]:
     """Every operation, the admin API's among them."""
-    of_admin = [(admin.PREFIX, admin.OPERATIONS), (openai_admin.PREFIX, openai_admin.OPERATIONS)]
-    documented = [_documented(prefix, operation) for prefix, rows in of_admin for operation in rows]
+    documented = [_documented(admin.PREFIX, operation) for operation in admin.OPERATIONS]
     return [*TENANT_API, *BATCH_API, *documented, METRICS, OPENAPI, VERSION, *OPEN_CALLS]
 
 

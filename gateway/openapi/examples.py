@@ -15,8 +15,6 @@ _LIMITS = {"requests_per_minute": 60, "tokens_per_day": 1_000_000}
 
 BODIES: Mapping[str, Mapping[str, Any]] = {
     "change_key": {"name": "billing", "expires_at": None},
-    "change_project": {"name": "Search"},
-    "change_rate_limit": {"max_requests_per_1_minute": 60},
     "change_tenant": {"weight": 2.0, "limits": {"tokens_per_minute": 20_000}},
     "create_chat_completion": {"model": _MODEL, "messages": _CONVERSATION, "max_tokens": 32},
     "create_completion": {"model": _MODEL, "prompt": "The capital of France is", "max_tokens": 8},
@@ -34,8 +32,6 @@ BODIES: Mapping[str, Mapping[str, Any]] = {
     },
     "create_embeddings": {"model": _MODEL, "input": "The capital of France is Paris."},
     "create_key": {"name": "production", "scopes": {"lanes": ["latency"]}},
-    "create_project": {"name": "Search"},
-    "create_service_account": {"name": "indexer"},
     "create_token": {"name": "on-call", "role": "operator", "expires_at": "2030-01-31T00:00:00Z"},
     "create_tenant": {"id": "acme", "name": "Acme", "timezone": "Europe/Berlin", "limits": _LIMITS},
     "detokenize": {"model": _MODEL, "tokens": [504, 3575, 282, 4649, 314, 7042, 30]},

@@ -34,13 +34,6 @@ SECTIONS = (
         " while `has_more` is true.",
     ),
     (
-        "OpenAI's administration API",
-        "admin",
-        "/v1/organization/",
-        "With the admin key or a token, as the official SDK speaks it (`client.admin.organization`); see"
-        " [tenants and budgets](tenants-and-budgets.md#openais-administration-api).",
-    ),
-    (
         "Metrics",
         "admin",
         "/metrics",

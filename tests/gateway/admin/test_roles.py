@@ -6,7 +6,6 @@ import httpx
 import pytest
 
 from fairlane.gateway.admin import routes as admin
-from fairlane.gateway.admin.openai import routes as openai_admin
 from fairlane.gateway.admin.router import Operation
 from fairlane.gateway.operators.admin_tokens import AdminTokens
 from fairlane.gateway.operators.operator import Role
@@ -14,7 +13,7 @@ from tests.support.gateway.admin_app import AdminBench
 
 pytestmark = pytest.mark.anyio
 
-OPERATIONS = [(api.PREFIX, operation) for api in (admin, openai_admin) for operation in api.OPERATIONS]
+OPERATIONS = [(admin.PREFIX, operation) for operation in admin.OPERATIONS]
 OF_OPERATORS = {
     "change_tenant",
     "suspend_tenant",

@@ -17,7 +17,7 @@ from tests.support.ports import free_port
 pytestmark = pytest.mark.anyio
 
 OPEN = ("/healthz", "/health", "/readyz")
-OPERATORS = ("/", "/console/app.js", "/admin/v1/tenants", "/v1/organization/projects")
+OPERATORS = ("/", "/console/app.js", "/admin/v1/tenants")
 
 
 async def statuses(base: str, *paths: str, headers: dict[str, str] | None = None) -> list[int]:
@@ -51,10 +51,10 @@ async def test_each_port_has_what_it_is_for_and_nothing_else(valkey_url: str, pr
         assert await statuses(metrics, *OPEN, "/metrics") == [200] * 4
         assert set(await statuses(metrics, *OPERATORS, "/v1/models", headers=OPERATOR)) == {404}
         assert await statuses(admin, *OPEN, "/metrics", "/admin/v1/tenants") == [200, 200, 200, 401, 401]
-        assert await statuses(admin, *OPERATORS, "/metrics", headers=OPERATOR) == [200] * 5
+        assert await statuses(admin, *OPERATORS, "/metrics", headers=OPERATOR) == [200] * 4
         assert await statuses(admin, "/v1/models") == [404]
         assert await statuses(tenants, *OPEN, "/metrics", "/v1/models") == [200, 200, 200, 401, 401]
-        assert await statuses(tenants, *OPERATORS, headers=OPERATOR) == [404] * 4
+        assert await statuses(tenants, *OPERATORS, headers=OPERATOR) == [404] * 3
         assert await statuses(tenants, "/metrics", headers=OPERATOR) == [200]
 
         started.send_signal(signal.SIGTERM)

@@ -20,7 +20,6 @@ from fairlane.gateway.admin import routes as admin
 from fairlane.gateway.admin.blocks import Blocks
 from fairlane.gateway.admin.history import History
 from fairlane.gateway.admin.live import LiveHub
-from fairlane.gateway.admin.openai import routes as openai_admin
 from fairlane.gateway.admin.overview import Overview
 from fairlane.gateway.admin.router import AdminParts, mount
 from fairlane.gateway.batches.batch_records import BatchRecords
@@ -261,7 +260,7 @@ def application(
     traces = traces or TraceFolder(Path("nowhere"), most_recorded=2)
     made = parts(redis, fleet, open_requests or AllOpenRequests(DEFAULT_LANES), traces)
     routes = [
-        *(mount(api.PREFIX, api.OPERATIONS, made) for api in (admin, openai_admin)),
+        mount(admin.PREFIX, admin.OPERATIONS, made),
         openapi.route(),
         *console_routes.routes(),
         console_routes.session_route(made),

@@ -22,7 +22,6 @@ PATHS: Sequence[tuple[Port, Who, str, str]] = [
     ("tenants", "operator", "GET /v1/models/../../admin/v1/tenants", "401"),
     ("tenants", "operator", "GET /admin/v1/tenants;a=b", "404"),
     ("tenants", "operator", "GET http://x/admin/v1/tenants", "404"),
-    ("tenants", "operator", "GET /v1/organization/projects", "404"),
     ("tenants", "operator", "POST /console/session", "404"),
     ("tenants", "operator", "GET /console/app.js", "404"),
     ("tenants", "nobody", "GET /metrics", "401"),

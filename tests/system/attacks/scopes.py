@@ -45,7 +45,7 @@ def made(server: Server, tenant: str, **fields: Any) -> tuple[str, str]:
 
 def _misplaced(server: Server) -> Iterator[Row]:
     key = bearer(server.tenant("misplaced"))
-    for path in ("/admin/v1/tenants", "/admin/v1/audit", "/v1/organization/projects", "/metrics"):
+    for path in ("/admin/v1/tenants", "/admin/v1/audit", "/metrics"):
         seen = heard(operators(server), request("GET", path, key)).outcome
         yield compared(KIND, f"a tenant's key on `{path}`", "401", seen)
     yield compared(KIND, "the admin key as a tenant's", "401", asked(server, MODELS, bearer(ADMIN_KEY)))
