@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from fairlane.gateway.processes import die_with_parent
 from fairlane.store.urls import embedded_socket
@@ -121,7 +123,7 @@ class EmbeddedStore:
         return command
 
     def _answers(self) -> bool:
-        client = redis.Redis(unix_socket_path=str(self.socket), socket_timeout=1.0)
+        client = redis.Redis(unix_socket_path=str(self.socket), socket_timeout=1.0, retry=Retry(NoBackoff(), 0))
         try:
             return bool(client.ping())
         except redis.RedisError:

@@ -1,6 +1,7 @@
 """The operators' console at `/`: its files under a strict content policy, and who is signed in."""
 
 from collections.abc import Iterator
+from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 
@@ -44,9 +45,12 @@ FILES = {path: (name, media_type) for path, name, media_type in _files()}
 """All that is served, by path."""
 
 
-def routes() -> list[Route]:
-    """One route per file; each file is read here, once."""
-    return [file_route(path, (FOLDER / name).read_bytes(), media_type) for path, (name, media_type) in FILES.items()]
+@cache
+def routes() -> tuple[Route, ...]:
+    """One route per file, for every application of this process; each file is read here, once."""
+    return tuple(
+        file_route(path, (FOLDER / name).read_bytes(), media_type) for path, (name, media_type) in FILES.items()
+    )
 
 
 def session_route(parts: AdminParts) -> Route:

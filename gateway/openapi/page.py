@@ -1,5 +1,6 @@
 """`GET /docs`: the document as a page to browse and to try calls from, without anything from elsewhere."""
 
+from functools import cache
 from importlib import resources
 
 from starlette.routing import Route
@@ -17,10 +18,11 @@ _POLICY = {**POLICY, "img-src": "'self' data:"}
 """Swagger UI's style sheet has its icons in it."""
 
 
-def routes() -> list[Route]:
-    """One route for each file, which is read here, once."""
+@cache
+def routes() -> tuple[Route, ...]:
+    """One route per file, for every application of this process; each file is read here, once."""
     folder = resources.files("fairlane.gateway.openapi")
-    return [
+    return tuple(
         file_route(path, (folder / name).read_bytes(), media_type, _POLICY)
         for path, (name, media_type) in _FILES.items()
-    ]
+    )

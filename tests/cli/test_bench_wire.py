@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from fairlane.cli.bench import run as bench_run
 from fairlane.cli.bench.connection import Endpoint
 from fairlane.cli.bench.load import BenchRequest, TenantKey
 from fairlane.cli.bench.prompts import PromptMaker
@@ -24,6 +25,12 @@ USAGE = (
 )
 DONE = b"data: [DONE]\n\n"
 WHOLE = TOKEN + b"\n: queued position=1\n\n" + TOKEN + TOKEN + EMPTY + USAGE + DONE
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Follow a failed request with the next one at once."""
+    monkeypatch.setattr(bench_run, "PAUSE_S", 0.001)
 
 
 def chunked(*parts: bytes, ends: bool = True) -> bytes:

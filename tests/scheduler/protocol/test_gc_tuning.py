@@ -26,7 +26,6 @@ def collections() -> Iterator[list[int]]:
     yield found
     gc.callbacks.remove(note)
     gc.set_threshold(*before)
-    gc.unfreeze()
 
 
 def stepped(steps: int) -> None:

@@ -3,9 +3,10 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import TypeVar
 
+import msgspec
 import redis.asyncio
 
 from fairlane.gateway.text.tokenizer import TextModel
@@ -34,6 +35,12 @@ from tests.support.gateway.cards import byte_level_card
 IDLE_MS = 20
 
 T = TypeVar("T")
+
+
+@cache
+def _text_model(card: bytes) -> TextModel:
+    """The text model of an encoded card: cards that hold dictionaries have no hash."""
+    return TextModel(msgspec.json.decode(card, type=ModelCard))
 
 
 @dataclass
@@ -73,7 +80,7 @@ class HandWorker:
     @property
     def script(self) -> Sequence[int]:
         """What every choice says, its end token included."""
-        return (*TextModel(self.card).encode(self.words), self.card.eos_token_ids[0])
+        return (*_text_model(msgspec.json.encode(self.card)).encode(self.words), self.card.eos_token_ids[0])
 
     def say(self, words: str) -> None:
         """What every choice says from now on."""

@@ -1,14 +1,17 @@
 """A whole gateway for one test: real uvicorn on loopback, a real store, and a worker that speaks from a script."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import patch
 
 import httpx
 import openai
 import redis.asyncio
+import uvicorn.server
 from opentelemetry.sdk.trace import SpanProcessor
 
 from fairlane.gateway.config import GatewaySection, GatewaySettings
@@ -48,8 +51,22 @@ def error_of(answer: httpx.Response) -> tuple[int, str]:
     return answer.status_code, error["code"]
 
 
+class _QuickAsyncio:
+    """asyncio with short sleeps."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
+
+    async def sleep(self, delay_s: float) -> None:
+        await asyncio.sleep(min(delay_s, 0.005))
+
+
 class QuickServer(Server):
-    """Looks for its end more often than ten times a second."""
+    """A server whose stop takes as long as its requests do: uvicorn's own loops look ten times a second."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        with patch.object(uvicorn.server, "asyncio", _QuickAsyncio()):
+            await super().shutdown(sockets)
 
     async def main_loop(self) -> None:
         while not self.should_exit:  # noqa: ASYNC110 - uvicorn's own way
@@ -190,7 +207,9 @@ async def serving(
         lease_ms = round(chosen.lease_s * 1e3)
         worker = HandWorker(connected.short, card or byte_level_card(), lease_ms=lease_ms, lanes=lanes)
         working = asyncio.create_task(worker.run())
-        await worker.known.wait()
+        await until(lambda: worker.known.is_set() or working.done())
+        if working.done():
+            await working  # raises what ended it
         try:
             async with gateway(chosen, processor, direct, slicing=slicing) as served:
                 served.worker = worker
