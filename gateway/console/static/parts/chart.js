@@ -1,6 +1,6 @@
-// Charts over time, drawn by uPlot in the colours of the theme, each with a sentence for who does not see it.
+// Charts over time, drawn by uPlot in the colours of the theme, each with a sentence for who does not see it. The page
+// loads uPlot before all modules, as a script of its own: its minified build is no module.
 
-import uPlot from "../vendor/uplot/uPlot.esm.js";
 import { fill, h } from "../dom.js";
 
 const HEIGHT = 132;
