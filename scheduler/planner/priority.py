@@ -76,7 +76,8 @@ class Rank(NamedTuple):
     counter: float
     """Weighted tokens that its tenant has had; a turn less for a decode that has its row."""
     due_ms: float
-    """When its first token is or was due."""
+    """When its first token is or was due; of what was stopped the time of that, so that one tenant's streams take
+    turns."""
     job_id: str
     choice: int
 
@@ -213,7 +214,7 @@ class Ranking:
             phase,
             urgency,
             place,
-            seq.first_due_ms,
+            _turn_ms(seq),
             job.job_id,
             seq.id.choice,
         )
@@ -267,7 +268,7 @@ class Ranking:
         last = heapq.nlargest(len(decodes) - count, places)[-1]
         first = [seq for seq, place in zip(decodes, places, strict=True) if place < last]
         level = [seq for seq, place in zip(decodes, places, strict=True) if place == last]
-        level.sort(key=lambda seq: (seq.first_due_ms, seq.id))
+        level.sort(key=lambda seq: (_turn_ms(seq), seq.id))
         return first + level[: count - len(first)]
 
     def groups(self) -> tuple[dict[Group, dict[LaneName, list[Sequence]]], Counter[int]]:
@@ -309,6 +310,10 @@ class Ranking:
         """It had more than 2 Θ above the least served that waits."""
         lane = self._lanes[name]
         return lane.served.get(tenant, 0.0) > lane.far
+
+
+def _turn_ms(seq: Sequence) -> float:
+    return seq.first_due_ms if seq.stalled_since_ms is None else seq.stalled_since_ms
 
 
 def lane_rows(lane: Lane, lanes: Mapping[LaneName, Lane], begun: Survey, rows: int) -> int:

@@ -45,6 +45,23 @@ def test_three_tenants_that_share_two_rows_of_the_throughput_lane_take_turns(job
     assert 1 <= len(world.events(Preempted)) <= 6 * jobs
 
 
+@pytest.mark.parametrize(("lane", "most_ms"), [(LATENCY, 500.0), (THROUGHPUT, 3_000.0)])
+def test_one_tenants_streams_take_turns_among_themselves_too(lane: LaneName, most_ms: float) -> None:
+    """Its counter is the same for all of them: the one that was stopped first goes on first."""
+    world = World(blocks=900, max_sequences=8, max_step_tokens=64, window=800.0)
+    for number in range(8):
+        world.add(job(f"crowd-{number}", lane, tenant=f"t{number % 2}", max_tokens=400))
+    for _ in range(10):
+        world.step()
+    for number in range(5):
+        world.add(job(f"late-{number}", lane, tenant=f"late-{number}", max_tokens=400))
+    for _ in range(450):
+        world.step()
+
+    assert len(world.events(Resumed)) > 10
+    assert max(event.stalled_ms for event in world.events(Resumed)) <= most_ms
+
+
 def test_turns_of_the_latency_lane_are_short_enough_to_read_by() -> None:
     world = shared(LATENCY, tenants=3, rows=2)
 
