@@ -208,12 +208,6 @@ def check(caller: Caller, scope: Scope) -> None:
 
 
 def may_ask(caller: Caller, path: str) -> bool:
-    """Whether the caller's key may be used for a path."""
+    """Return whether the caller's key may be used for a path: a scope covers a path and all below it."""
     endpoints = caller.identity.key.scopes.endpoints
-    return endpoints is None or any(each in endpoints for each in _covering(path))
-
-
-def _covering(path: str) -> list[str]:
-    """A path and all above it: who may use `/v1/models` may use `/v1/models/{id}`."""
-    parts = path.rstrip("/").split("/")
-    return ["/".join(parts[:length]) for length in range(len(parts), 1, -1)]
+    return endpoints is None or f"{path}/".startswith(tuple(f"{each}/" for each in endpoints))

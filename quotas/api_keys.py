@@ -15,6 +15,7 @@ import string
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Literal
 
 import msgspec
@@ -82,7 +83,13 @@ class Scopes:
             return False
         if isinstance(caller, ipaddress.IPv6Address) and caller.ipv4_mapped is not None:
             caller = caller.ipv4_mapped
-        return any(caller in ipaddress.ip_network(cidr) for cidr in self.cidrs)
+        return any(caller in network for network in _networks(self.cidrs))
+
+
+@lru_cache(maxsize=256)  # asked for by each request of a key, and a key may name a thousand
+def _networks(cidrs: tuple[str, ...]) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
+    """Return networks by their names."""
+    return tuple(map(ipaddress.ip_network, cidrs))
 
 
 KEY_WAY = "key:"

@@ -185,16 +185,19 @@ def _cleared(turns: Sequence[Turn], edit: ClearThinking) -> list[Turn]:
 
 
 def _merged(turns: Sequence[Turn]) -> list[Turn]:
-    """Adjacent turns of one role as one; results, and what follows a call, stay as they are."""
-    merged: list[Turn] = []
+    """Return the turns with adjacent ones of one role as one; results, and what follows a call, stay as they are."""
+    groups: list[list[Turn]] = []
     for turn in turns:
-        before = merged[-1] if merged else None
+        before = groups[-1][-1] if groups else None
         if before is None or before.role != turn.role or turn.role == "tool" or before.tool_calls:
-            merged.append(turn)
-            continue
-        content = "\n".join(text for text in (before.content, turn.content) if text)
-        reasoning = "\n".join(text for text in (before.reasoning, turn.reasoning) if text)
-        merged[-1] = replace(
-            turn, content=(content or None) if turn.tool_calls else content, reasoning=reasoning or None
-        )
-    return merged
+            groups.append([turn])
+        else:
+            groups[-1].append(turn)
+    return [group[0] if len(group) == 1 else _as_one(group) for group in groups]
+
+
+def _as_one(group: Sequence[Turn]) -> Turn:
+    last = group[-1]
+    content = "\n".join([turn.content for turn in group if turn.content])
+    reasoning = "\n".join([turn.reasoning for turn in group if turn.reasoning])
+    return replace(last, content=(content or None) if last.tool_calls else content, reasoning=reasoning or None)

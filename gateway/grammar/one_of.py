@@ -4,8 +4,9 @@ llguidance finds some such unions itself; not those of numbers, nor those of ref
 `discriminator`. Found here are values of different types, listed values (`const`, `enum`) that differ, and objects that
 all require a property whose listed values differ. Any other `oneOf` stays as it is, for llguidance to refuse.
 
-What is not understood counts as a schema that any value keeps to, so nothing is taken for exclusive that is not. Time
-is linear in the schema, and no step recurses.
+What is not understood counts as a schema that any value keeps to, so nothing is taken for exclusive that is not. No
+step recurses, and time is linear in the schema: many branches may refer to one large definition, so what is read from a
+definition or a reference is read once.
 """
 
 import json
@@ -29,25 +30,30 @@ _MOST_LISTED = 32
 """Values of one property by which a branch is told."""
 _MOST_PROPERTIES = 4
 """That are tried for it."""
+_MOST_REQUIRED = 256
+"""A schema that requires more properties is told from others by none of them."""
+_ANYTHING: Mapping[str, Any] = {}
+"""The schema that every value keeps to."""
 
 Value = tuple[str, object]
 
 
 def with_any_of(schema: dict[str, Any]) -> dict[str, Any]:
-    """The same schema, or an equal one with some `oneOf` written as `anyOf`."""
+    """Return the same schema, or an equal one with some `oneOf` written as `anyOf`."""
     text = json.dumps(schema, ensure_ascii=False)
     if '"oneOf"' not in text or "/oneOf" in text:  # a reference into a union would point nowhere
         return schema
     root: dict[str, Any] = json.loads(text)
+    unions = _Unions(root)
     for each in _schemas(root):
         branches = each.get("oneOf")
-        if "anyOf" not in each and isinstance(branches, list) and _exclude_each_other(branches, root):
+        if "anyOf" not in each and isinstance(branches, list) and unions.exclude_each_other(branches):
             each["anyOf"] = each.pop("oneOf")
     return root
 
 
 def _schemas(root: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The schema and those within it, but for those that references are relative to."""
+    """Yield the schema and those within it, but for those that references are relative to."""
     waiting: list[object] = [root]
     while waiting:
         schema = waiting.pop()
@@ -65,30 +71,69 @@ def _is_base(schema: Mapping[str, object]) -> bool:
     return isinstance(schema.get("$id"), str) or isinstance(schema.get("id"), str)
 
 
-def _exclude_each_other(branches: Iterable[object], root: dict[str, Any]) -> bool:
-    by_kind: dict[str, list[Mapping[str, Any]]] = {}
-    for branch in branches:
-        schema = _target(branch, root)
-        for kind in _kinds(schema):
-            by_kind.setdefault(kind, []).append(schema)
-    return all(len(schemas) < 2 or _told_apart(kind, schemas, root) for kind, schemas in by_kind.items())
+class _Unions:
+    """Compares the branches of unions within one schema. Remembers each definition by its identity: the schema keeps it
+    alive."""
 
+    def __init__(self, root: dict[str, Any]) -> None:
+        self._root = root
+        self._pointed: dict[str, object] = {}
+        self._kinds: dict[int, frozenset[str]] = {}
+        self._required: dict[int, frozenset[str]] = {}
 
-def _told_apart(kind: str, schemas: Sequence[Mapping[str, Any]], root: dict[str, Any]) -> bool:
-    """Whether no value of this kind keeps to two of these."""
-    if _differ(map(_listed, schemas)):
-        return True
-    if kind != "object":
-        return False
-    required = set.intersection(*map(_required, schemas))
-    return any(
-        _differ(_listed(_target(_property(schema, name), root)) for schema in schemas)
-        for name in sorted(required)[:_MOST_PROPERTIES]
-    )
+    def exclude_each_other(self, branches: Iterable[object]) -> bool:
+        """Return whether no value can keep to two of these."""
+        by_kind: dict[str, list[Mapping[str, Any]]] = {}
+        for branch in branches:
+            schema = self._target(branch)
+            for kind in self._kinds_of(schema):
+                by_kind.setdefault(kind, []).append(schema)
+        return all(len(schemas) < 2 or self._told_apart(kind, schemas) for kind, schemas in by_kind.items())
+
+    def _told_apart(self, kind: str, schemas: Sequence[Mapping[str, Any]]) -> bool:
+        """Return whether no value of this kind keeps to two of these."""
+        if _differ(map(_listed, schemas)):
+            return True
+        if kind != "object":
+            return False
+        required = frozenset.intersection(*map(self._required_of, schemas))
+        return any(
+            _differ(_listed(self._target(_property(schema, name))) for schema in schemas)
+            for name in sorted(required)[:_MOST_PROPERTIES]
+        )
+
+    def _kinds_of(self, schema: Mapping[str, Any]) -> frozenset[str]:
+        kinds = self._kinds.get(id(schema))
+        if kinds is None:
+            kinds = self._kinds[id(schema)] = _kinds(schema)
+        return kinds
+
+    def _required_of(self, schema: Mapping[str, Any]) -> frozenset[str]:
+        required = self._required.get(id(schema))
+        if required is None:
+            required = self._required[id(schema)] = _required(schema)
+        return required
+
+    def _target(self, schema: object) -> Mapping[str, Any]:
+        """Return a schema that is at least as wide: what a reference leads to, without what may stand beside it."""
+        for _ in range(_MOST_STEPS):
+            if not isinstance(schema, dict) or (schema is not self._root and _is_base(schema)):
+                return _ANYTHING
+            if "$ref" not in schema:
+                return schema
+            schema = self._referred(schema["$ref"])
+        return _ANYTHING
+
+    def _referred(self, reference: object) -> object:
+        if not isinstance(reference, str):
+            return None
+        if reference not in self._pointed:
+            self._pointed[reference] = _pointed(reference, self._root)
+        return self._pointed[reference]
 
 
 def _differ(listed: Iterable[frozenset[Value] | None]) -> bool:
-    """Whether all are known, and none has a value of another."""
+    """Return whether all are known, and none has a value of another."""
     seen: set[Value] = set()
     for values in listed:
         if values is None or not seen.isdisjoint(values):
@@ -110,7 +155,7 @@ def _as_list(value: object) -> list[object]:
 
 
 def _listed(schema: Mapping[str, Any]) -> frozenset[Value] | None:
-    """The values that the schema lists; None where it lists none, many, or some that are not plain."""
+    """Return the values that the schema lists; None where it lists none, many, or some that are not plain."""
     values = [schema["const"]] if "const" in schema else schema.get("enum")
     if not isinstance(values, list) or len(values) > _MOST_LISTED:
         return None
@@ -118,7 +163,7 @@ def _listed(schema: Mapping[str, Any]) -> frozenset[Value] | None:
 
 
 def _value(plain: object) -> Value:
-    """With its kind, since to Python true is 1; 1.0 is a whole number, as JSON Schema has it."""
+    """Return the value with its kind: to Python true is 1, and 1.0 is a whole number in JSON Schema."""
     match plain:
         case None:
             return "null", None
@@ -132,9 +177,11 @@ def _value(plain: object) -> Value:
             return "integer", plain
 
 
-def _required(schema: Mapping[str, Any]) -> set[str]:
+def _required(schema: Mapping[str, Any]) -> frozenset[str]:
     names = schema.get("required")
-    return {name for name in names if isinstance(name, str)} if isinstance(names, list) else set()
+    if not isinstance(names, list) or len(names) > _MOST_REQUIRED:
+        return frozenset()
+    return frozenset(name for name in names if isinstance(name, str))
 
 
 def _property(schema: Mapping[str, Any], name: str) -> object:
@@ -142,19 +189,8 @@ def _property(schema: Mapping[str, Any], name: str) -> object:
     return properties.get(name) if isinstance(properties, dict) else None
 
 
-def _target(schema: object, root: dict[str, Any]) -> Mapping[str, Any]:
-    """A schema that is at least as wide: what a reference leads to, without what may stand beside it."""
-    for _ in range(_MOST_STEPS):
-        if not isinstance(schema, dict) or (schema is not root and _is_base(schema)):
-            return {}
-        if "$ref" not in schema:
-            return schema
-        schema = _pointed(schema["$ref"], root)
-    return {}
-
-
-def _pointed(reference: object, root: dict[str, Any]) -> object:
-    if not isinstance(reference, str) or not reference.startswith("#/"):
+def _pointed(reference: str, root: dict[str, Any]) -> object:
+    if not reference.startswith("#/"):
         return None
     found: object = root
     for step in unquote(reference[2:]).split("/"):

@@ -275,37 +275,43 @@ def read_items(items: Iterable[Json]) -> list[GivenItem]:
 
 
 def turns_of(items: Sequence[Item], instructions: str | None) -> tuple[Turn, ...]:
-    """The conversation, as chat templates take it.
+    """Return the conversation as chat templates take it.
 
     What stands at its beginning to instruct the model is one turn, `instructions` first: templates take one there.
     """
-    turns: list[Turn] = [] if instructions is None else [Turn(role="system", content=instructions)]
+    groups: list[list[Turn]] = [] if instructions is None else [[Turn(role="system", content=instructions)]]
+    stage = 0  # of the last group together
     for item in items:
         new = item.turn()
-        if len(turns) == 1 and turns[0].role in _INSTRUCTING and new.role in _INSTRUCTING:
-            turns[0] = replace(turns[0], content=f"{turns[0].content}\n\n{new.content}")
-        elif turns and turns[-1].role == new.role == "assistant" and _goes_on(turns[-1], new):
-            turns[-1] = _together(turns[-1], new)
+        roles = (groups[-1][0].role, new.role) if groups else ()
+        if (len(groups) == 1 and _INSTRUCTING.issuperset(roles)) or (
+            roles == ("assistant", "assistant") and _goes_on(stage, new)
+        ):
+            groups[-1].append(new)
+            stage = max(stage, _stage(new))
         else:
-            turns.append(new)
+            groups.append([new])
+            stage = _stage(new)
+    turns = [group[0] if len(group) == 1 else _as_one(group) for group in groups]
     return tuple([turn for turn in turns if _stage(turn)])
 
 
 def _stage(turn: Turn) -> int:
-    """How far the model has come in it: 0: it has only thought, 1: has spoken, 2: has called."""
+    """Return how far the model has come in it: 0: it has only thought, 1: has spoken, 2: has called."""
     return 2 if turn.tool_calls else int(turn.content is not None)
 
 
-def _goes_on(before: Turn, new: Turn) -> bool:
-    stage = _stage(new)
-    return stage == 2 or (stage >= _stage(before) and _stage(before) == 0)
+def _goes_on(stage: int, new: Turn) -> bool:
+    return stage == 0 or _stage(new) == 2
 
 
-def _together(before: Turn, new: Turn) -> Turn:
-    thoughts = [turn.reasoning for turn in (before, new) if turn.reasoning]
+def _as_one(group: Sequence[Turn]) -> Turn:
+    contents = [turn.content for turn in group if turn.content is not None]
+    if group[0].role in _INSTRUCTING:
+        return replace(group[0], content="\n\n".join(contents))
     return Turn(
         role="assistant",
-        content=before.content if new.content is None else new.content,
-        tool_calls=before.tool_calls + new.tool_calls,
-        reasoning="\n".join(thoughts) or None,
+        content=contents[-1] if contents else None,
+        tool_calls=tuple([call for turn in group for call in turn.tool_calls]),
+        reasoning="\n".join([turn.reasoning for turn in group if turn.reasoning]) or None,
     )

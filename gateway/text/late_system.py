@@ -28,17 +28,22 @@ def has_late_system(turns: Iterable[Turn]) -> bool:
 
 
 def as_user(turns: Sequence[Turn]) -> list[Turn]:
-    """The turns with those messages in the user's; turns of the user's that then follow each other are one, since such
-    templates often want roles to alternate."""
-    told: list[Turn] = []
+    """Return the turns with those messages in the user's; turns of the user's that then follow each other are one,
+    since such templates often want roles to alternate."""
+    groups: list[list[Turn]] = []
     for turn in turns:
-        if _is_system(turn) and told and not _is_system(told[-1]):
+        before = groups[-1][-1] if groups else None
+        if _is_system(turn) and before is not None and not _is_system(before):
             turn = Turn(role="user", content=f"<system>\n{turn.content or ''}\n</system>")
-        if told and told[-1].role == turn.role == "user":
-            told[-1] = replace(turn, content=f"{told[-1].content or ''}\n{turn.content or ''}")
+        if before is not None and before.role == turn.role == "user":
+            groups[-1].append(turn)
         else:
-            told.append(turn)
-    return told
+            groups.append([turn])
+    return [group[0] if len(group) == 1 else _as_one(group) for group in groups]
+
+
+def _as_one(group: Sequence[Turn]) -> Turn:
+    return replace(group[-1], content="\n".join([turn.content or "" for turn in group]))
 
 
 def _is_system(turn: Turn) -> bool:

@@ -36,7 +36,8 @@ class StopMatcher:
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
-        self._stops = [(stop, _borders(stop)) for stop in stops]
+        self._stops = [(stop, [0]) for stop in stops]
+        """Each with the borders of its prefixes, as far as a match has come: one that never begins costs nothing."""
         self._matched = [0] * len(self._stops)
         self._held = ""
         self.stopped_by: str | None = None
@@ -75,6 +76,8 @@ class StopMatcher:
             while matched and stop[matched] != character:
                 matched = borders[matched - 1]
             matched += stop[matched] == character
+            if matched > len(borders):
+                _extend(borders, stop)
             if matched == len(stop):
                 completed = max(completed, matched)
             else:
@@ -82,16 +85,12 @@ class StopMatcher:
         return completed
 
 
-def _borders(stop: str) -> list[int]:
-    """For each prefix, the length of its longest proper prefix that is also its suffix."""
-    borders = [0] * len(stop)
-    length = 0
-    for index in range(1, len(stop)):
-        while length and stop[index] != stop[length]:
-            length = borders[length - 1]
-        length += stop[index] == stop[length]
-        borders[index] = length
-    return borders
+def _extend(borders: list[int], stop: str) -> None:
+    """Append the border of the next longer prefix: the length of its longest proper prefix that is also its suffix."""
+    index, length = len(borders), borders[-1]
+    while length and stop[index] != stop[length]:
+        length = borders[length - 1]
+    borders.append(length + (stop[index] == stop[length]))
 
 
 _new_decoder = codecs.getincrementaldecoder("utf-8")

@@ -142,7 +142,7 @@ class CallGrammar:
             yield f'{rule}_tag: {_text(tagged.OPEN)} /[^<>\\s]{{1,64}}/ ">" {rule}_text "\\n"'
             yield f"{rule}_text[lazy]: {_ANYTHING} {_text(tagged.CLOSE)}"
         elif self._syntax.body == "xml" and _fits_tags(tool.parameters):
-            properties, required = tool.parameters.get("properties", {}), tool.parameters.get("required", ())
+            properties, required = tool.parameters.get("properties", {}), set(tool.parameters.get("required", ()))
             parts = [f"{rule}_{index}" + ("" if key in required else "?") for index, key in enumerate(properties)]
             yield f"{rule}: {' '.join(parts) or _text('')}"
             for index, (key, value) in enumerate(properties.items()):

@@ -15,6 +15,7 @@ from fairlane.gateway.http.json_reader import read_text
 
 OPEN, CLOSE = "<parameter=", "</parameter>"
 _TRUTH = {"true": True, "True": True, "1": True, "false": False, "False": False, "0": False}
+_KNOWN = frozenset({"string", "boolean", "null", "integer", "number", "object", "array"})
 _SCHEMA_PARTS = 100
 """Of a union of types that are looked at."""
 
@@ -42,7 +43,7 @@ def _tags(body: str) -> Iterator[tuple[str, str]]:
 
 
 def _types(schema: object) -> list[str]:
-    """The types that a schema allows for, in its order."""
+    """Return the types that a schema allows for, in its order, each once: a value is tried as each of them."""
     found: list[str] = []
     waiting: list[object] = [schema]
     for _ in range(_SCHEMA_PARTS):
@@ -53,8 +54,8 @@ def _types(schema: object) -> list[str]:
             stated = part.get("type")
             named = [stated] if isinstance(stated, str) else _listed(stated)
             found += [kind for kind in named if isinstance(kind, str)] or map(_type_of, _listed(part.get("enum"))[:1])
-            waiting += [*_listed(part.get("anyOf")), *_listed(part.get("oneOf"))]
-    return found
+            waiting += [*_listed(part.get("anyOf")), *_listed(part.get("oneOf"))][:_SCHEMA_PARTS]
+    return [kind for kind in dict.fromkeys(found) if kind in _KNOWN]
 
 
 def _listed(value: object) -> list[object]:

@@ -1,6 +1,7 @@
 """Keys to callers: what is refused, what is remembered, and the operators' own key."""
 
 import asyncio
+import tracemalloc
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -199,3 +200,18 @@ async def test_of_several_keys_of_other_software_none_is_overlooked(second: str)
     assert await refusal(Authenticator(keys), {**scope(), "headers": headers}) == "identity_conflict"
     assert await refusal(Authenticator(keys), {**scope(), "headers": headers[:2]}) == "identity_conflict"
     assert (await Authenticator(keys).identify({**scope(), "headers": [headers[0], headers[2]]})).tenant_id == "acme"
+
+
+async def test_a_path_of_many_parts_takes_no_more_memory_than_itself() -> None:
+    asked = scope(path="/v1/models" + "/a" * 15_000)
+    authenticator = Authenticator(HandKeys({"fl-good": identity(Scopes(endpoints=("/v1/files", "/v1/models")))}))
+    caller = await authenticator.identify(asked)
+
+    tracemalloc.start()
+    try:
+        check(caller, asked)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert peak_bytes < 1_000_000

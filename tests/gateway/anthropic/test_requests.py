@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from fairlane.gateway.anthropic.requests import MessagesRequest, parse_count, parse_messages
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.openai.requests import Turn
 from fairlane.gateway.openai.tools import ToolCall, ToolChoice
 from fairlane.gateway.text.tokenizer import PromptTooLong, TextModel
+from tests.support.counted import calls_of
 from tests.support.gateway.tool_models import tool_card
 
 MODEL = TextModel(tool_card("Qwen 3"))
@@ -318,3 +320,9 @@ def test_a_large_body_is_read_like_a_small_one() -> None:
 
     [spoken] = request.messages[1].tool_calls
     assert json.loads(spoken.arguments) == {**numbers, "words": "x" * 20_000}
+
+
+def test_many_messages_of_one_role_become_one_turn_at_once_and_not_one_after_the_other() -> None:
+    assert calls_of(replace, lambda: parsed(messages=[HELLO] * 500)) == 1
+    [turn] = parsed(messages=[HELLO] * 500).messages
+    assert turn == Turn(role="user", content="\n".join(["Hello"] * 500))

@@ -1,7 +1,9 @@
 """Unions that are written as `anyOf`: those that mean the same, and no others."""
 
 import json
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
+from urllib.parse import unquote
 
 import pytest
 from hypothesis import given
@@ -11,6 +13,7 @@ from pydantic import BaseModel, Field
 from referencing.exceptions import Unresolvable
 
 from fairlane.gateway.grammar.one_of import with_any_of
+from tests.support.counted import bytecodes, calls_of
 
 scalars = st.sampled_from([None, True, False, 0, 1, 1.0, 0.5, 2, "a", "b", ""])
 names = st.sampled_from(["k", "l"])
@@ -144,3 +147,23 @@ def test_a_hostile_schema_takes_linear_time() -> None:
     wide = {"oneOf": [object_of(**{name: {"enum": [*range(40)]} for name in names[:20]}) for _ in names]}
 
     assert with_any_of({"anyOf": [tree, wide]})["anyOf"][1] == wide
+
+
+def shared(definition: dict[str, Any], branches: int) -> dict[str, Any]:
+    """A union whose branches all refer to one definition."""
+    return {"$defs": {"a": definition}, "oneOf": [{"$ref": "#/$defs/a"}] * branches}
+
+
+LARGE: dict[str, Callable[[int], dict[str, Any]]] = {
+    "types": lambda size: {"type": ["string"] * size},
+    "required": lambda size: {"type": "object", "required": [f"k{number}" for number in range(size)]},
+    "references": lambda size: {"$ref": "#/$defs/" + "b/" * size},
+}
+
+
+@pytest.mark.parametrize("kind", LARGE)
+def test_a_large_definition_is_read_once_however_many_branches_refer_to_it(kind: str) -> None:
+    small, large = (shared(LARGE[kind](size), size) for size in (50, 400))
+
+    assert bytecodes(lambda: with_any_of(large)) < 12 * bytecodes(lambda: with_any_of(small))
+    assert calls_of(unquote, lambda: with_any_of(large)) <= 2

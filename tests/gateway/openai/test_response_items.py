@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from fairlane.gateway.api.responses import RESPONSE
 from fairlane.gateway.errors import ApiError
@@ -17,6 +18,7 @@ from fairlane.gateway.openai.response_items import CompactionItem, read_items, t
 from fairlane.gateway.openai.response_tools import CalledAs
 from fairlane.gateway.openai.tools import ToolCall, ToolChoice
 from fairlane.gateway.text.tokenizer import TextModel
+from tests.support.counted import calls_of
 from tests.support.gateway.tool_models import TOOL_MODELS, tool_card
 
 WEATHER: dict[str, Any] = {"type": "function", "name": "weather", "parameters": {"type": "object", "properties": {}}}
@@ -381,3 +383,11 @@ def test_any_order_of_items_is_a_prompt_or_a_refusal_that_names_the_input(
     else:
         assert prompt
     assert refusal is None or (refusal.status, refusal.param) == (400, "input")
+
+
+def test_many_items_become_one_turn_at_once_and_not_one_after_the_other() -> None:
+    answer = [*[THOUGHT | {"content": "Well."}] * 400, *[CALL] * 400]
+
+    assert calls_of(replace, lambda: parsed(input=[{"role": "system", "content": "Be kind."}] * 500)) == 1
+    [turn] = parsed(input=answer).messages
+    assert (len(turn.tool_calls), turn.reasoning) == (400, "\n".join(["Well."] * 400))

@@ -1,11 +1,13 @@
 """System messages after others: as they are where the template tells the model of them, else in the user's turns."""
 
 import pytest
+from msgspec.structs import replace
 from tokenizers import Tokenizer
 
 from fairlane.gateway.openai.requests import Turn
 from fairlane.gateway.text.late_system import as_user, has_late_system
 from fairlane.gateway.text.tokenizer import TextModel
+from tests.support.counted import calls_of
 from tests.support.gateway.cards import CHATML, byte_level_card
 
 STRICT = (
@@ -54,3 +56,10 @@ def test_system_messages_at_the_beginning_are_not_late() -> None:
     assert has_late_system([FIRST, ASKED, developer])
     assert as_user([FIRST, developer, ASKED]) == [FIRST, developer, ASKED]
     assert not has_late_system([])
+
+
+def test_many_turns_become_one_at_once_and_not_one_after_the_other() -> None:
+    turns = [FIRST, *[ASKED, LATE] * 500]
+
+    assert calls_of(replace, lambda: as_user(turns)) == 1
+    assert [turn.role for turn in as_user(turns)] == ["system", "user"]

@@ -17,6 +17,7 @@ from fairlane.gateway.errors import ApiError
 from fairlane.gateway.openai.requests import Turn
 from fairlane.gateway.text.tokenizer import PromptTooLong, TextModel, TokenStream
 from fairlane.scheduler.protocol.messages import ModelCard
+from tests.support.counted import bytecodes
 from tests.support.gateway.cards import CHATML, byte_level_card, metaspace_card
 from tests.support.gateway.tool_models import tool_card
 
@@ -360,3 +361,8 @@ def test_an_embedders_input_is_text_whatever_it_names(model: TextModel) -> None:
     with pytest.raises(ApiError) as refused:
         model.input((model.card.vocab_size,))
     assert refused.value.param == "input"
+
+
+def test_a_stop_string_costs_nothing_before_its_first_characters_come() -> None:
+    """Each choice has a stream of its own, and a request may have 128."""
+    assert bytecodes(lambda: TokenStream(BYTES, ["a" * 1_000] * 4).push(BYTES.encode("Paris"))) < 2_000

@@ -341,3 +341,23 @@ def test_the_answer_of_gpt_oss_may_have_a_form() -> None:
     walk.to_the_end()
 
     assert walk.read(()) == Read("yes", "Is it?", [])
+
+
+class Scanned(list[str]):
+    """A list that counts how often it is searched."""
+
+    searched = 0
+
+    def __contains__(self, name: object) -> bool:
+        self.searched += 1
+        return super().__contains__(name)
+
+
+def test_a_tools_required_names_are_not_searched_for_each_of_its_properties() -> None:
+    required = Scanned(["p0"] * 100)
+    properties = {f"p{number}": {"type": "integer"} for number in range(50)}
+    tool = Tool(name="f", parameters={"type": "object", "properties": properties, "required": required})
+
+    TextModel(tool_card("Qwen 3.5")).output_format.forced([tool], parallel=False)
+
+    assert not required.searched

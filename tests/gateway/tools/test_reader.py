@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairlane.gateway.http.json_reader import read_text
 from fairlane.gateway.openai.tools import Tool
 from fairlane.gateway.tools.deltas import OutputReader
 from fairlane.gateway.tools.output_format import OutputFormat
 from fairlane.gateway.tools.syntax import NAME, CallSyntax, syntaxes
+from tests.support.counted import calls_of
 from tests.support.gateway.read_outputs import TOOLS, Read, read
 from tests.support.gateway.tool_models import TOOL_MODELS
 
@@ -445,3 +447,11 @@ def test_no_mark_is_a_part_of_another() -> None:
     for syntax in syntaxes():
         marks = [*syntax.open, *syntax.close, *syntax.silent]
         assert not [(one, other) for one in marks for other in marks if one != other and one in other]
+
+
+def test_a_value_is_tried_once_as_each_type_that_its_schema_lists() -> None:
+    schema = {"type": "object", "properties": {"days": {"type": ["integer"] * 500}}}
+    reader = reader_of("Qwen 3.5", (Tool(name="weather", parameters=schema),))
+    text = "<tool_call>\n<function=weather>\n<parameter=days>\n[1, 2]\n</parameter>\n</function>\n</tool_call>"
+
+    assert calls_of(read_text, lambda: reader.push(text)) == 1

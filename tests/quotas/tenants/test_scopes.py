@@ -1,9 +1,12 @@
 """What the scopes of a key allow."""
 
+import ipaddress
+
 import pytest
 
 from fairlane.quotas.api_keys import Scopes
 from fairlane.quotas.field_checks import FieldError
+from tests.support.counted import calls_of
 
 
 def test_scopes_allow_all_that_they_do_not_name() -> None:
@@ -49,3 +52,10 @@ def test_a_network_scope_looks_at_the_callers_address(address: str, allowed: boo
     scopes = Scopes.parse({"cidrs": ["10.0.0.0/8", "2001:db8::/32"]})
 
     assert scopes.allows_address(address) is allowed
+
+
+def test_networks_are_read_once_and_not_with_each_request() -> None:
+    scopes = Scopes.parse({"cidrs": [f"10.{number}.0.0/16" for number in range(250)]})
+    scopes.allows_address("192.168.0.1")
+
+    assert not calls_of(ipaddress.ip_network, lambda: scopes.allows_address("192.168.0.1"))
