@@ -12,7 +12,7 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -226,8 +226,10 @@ class GuardedQuotas:
         self._epoch_ms = time.time() * 1e3 - clock() * 1e3
         self._twin = MemoryQuotaStore(self._now_ms)
         self._share = LocalShare(modes, self._twin)
-        self._seen: OrderedDict[tuple[str, str], Ask] = OrderedDict()
-        """Of each tenant and key a request that the store has admitted: who to look up."""
+        self._seen: OrderedDict[tuple[str, str], tuple[float, Ask]] = OrderedDict()
+        """Of each tenant and key the last request that the store has admitted, and when: who to look up."""
+        self._keys_of: Counter[str] = Counter()
+        """How many of these are a tenant's."""
         self._local: dict[str, _Unasked] = {}
         self._backlog: deque[tuple[Ask, Charge]] = deque()
         self._away_since_s: float | None = None
@@ -355,22 +357,30 @@ class GuardedQuotas:
 
     def _remember(self, ask: Ask) -> None:
         who = ask.tenant, ask.key_id
-        self._seen[who] = ask
+        self._keys_of[ask.tenant] += who not in self._seen
+        self._seen[who] = self._clock(), ask
         self._seen.move_to_end(who)
         if len(self._seen) > REMEMBERED:
-            self._forget(*self._seen.popitem(last=False)[0])
+            self._forget(*next(iter(self._seen)))
 
     def _forget(self, tenant_id: str, key_id: str) -> None:
-        """A tenant is forgotten with the last of its keys."""
+        """Forget a tenant's key, and the tenant with the last of its keys."""
+        if self._seen.pop((tenant_id, key_id), None) is None:
+            return
         known = self._share.known
         known.pop(("key", key_id), None)
-        if not any(tenant_id == other for other, _ in self._seen):
+        self._keys_of[tenant_id] -= 1
+        if not self._keys_of[tenant_id]:
+            del self._keys_of[tenant_id]
             known.pop(("tenant", tenant_id), None)
 
     async def _look(self) -> None:
-        """At tenants and keys that nobody has looked at for a while."""
+        """Look at tenants and keys whose figures are old. Forget those that sent nothing for TRUSTED_S:
+        their keys would not be trusted either, and look-ups follow the traffic."""
         due_s, failures = self._clock() - LOOK_EVERY_S, StoreFailures()
-        for ask in list(self._seen.values()):
+        while self._seen and next(iter(self._seen.values()))[0] < self._clock() - TRUSTED_S:
+            self._forget(*next(iter(self._seen)))
+        for _, ask in list(self._seen.values()):
             key = self._share.known.get(("key", ask.key_id))
             tenant = self._share.known.get(("tenant", ask.tenant))
             if tenant is None or tenant.seen_s <= due_s or (ask.key_id and (key is None or key.seen_s <= due_s)):
@@ -381,7 +391,6 @@ class GuardedQuotas:
     async def _look_at(self, ask: Ask) -> None:
         tenant, now_s = await self._find_tenant(ask.tenant), self._clock()
         if tenant is None:
-            self._seen.pop((ask.tenant, ask.key_id), None)
             self._forget(ask.tenant, ask.key_id)
             return
         statuses = await self._store.statuses(ask.root, tenant.account, ask.key_id)

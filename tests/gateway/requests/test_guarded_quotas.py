@@ -256,3 +256,46 @@ async def test_the_heartbeat_waits_for_no_look_up(bench: Bench, monkeypatch: pyt
         await beaten.wait()
     running.cancel()
     await asyncio.wait({running})
+
+
+async def test_who_sends_nothing_for_long_is_looked_up_no_more(bench: Bench) -> None:
+    """Its key would not be trusted without the store either."""
+    looked_up, find = list[str](), TenantStore(bench.store.patient).get
+
+    async def count(tenant_id: str) -> Tenant | None:
+        looked_up.append(tenant_id)
+        return await find(tenant_id)
+
+    await bench.knowing(SHARE, tokens_per_day=1_000)
+    presence, keys = GatewayPresence(bench.store.patient, "gw"), KeyStore(bench.store.patient)
+    gateway = GuardedQuotas(bench.quotas, presence, count, keys.get, SHARE, clock=lambda: bench.now_s)
+    await gateway.reserve(ask("a"))
+    for _ in range(3):
+        await gateway.keep()
+        bench.now_s += TRUSTED_S / 2
+    assert (looked_up, gateway.knows("acme")) == (["acme"] * 3, True)
+
+    bench.now_s += 1
+    for _ in range(3):
+        await gateway.keep()
+        bench.now_s += LOOK_EVERY_S
+
+    assert (looked_up, gateway.knows("acme")) == (["acme"] * 3, False)
+
+
+async def test_a_tenant_is_forgotten_with_the_last_of_its_keys(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guarded_quotas, "REMEMBERED", 2)
+    gateway, tenants, keys = await bench.knowing(SHARE), TenantStore(bench.store.patient), KeyStore(bench.store.patient)
+    acme = await tenants.get("acme")
+    assert acme is not None
+    asks = [ask("keyed", key_id=(await keys.create(acme, {})).key.id)]
+    for name in ("other", "third"):
+        await tenants.create({"id": name})
+        asks.append(ask(name, tenant=name, root=name))
+
+    known = list[bool]()
+    for each in asks:
+        await gateway.reserve(each)
+        known.append(gateway.knows("acme"))
+
+    assert known == [True, True, False]
