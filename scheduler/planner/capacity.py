@@ -1,4 +1,4 @@
-"""How full a worker is: what it could start next, by lane, and how many sequences stand where."""
+"""How full a worker is: what it could start next, by lane, and how many of its sequences are in which state."""
 
 import math
 from collections import Counter
@@ -16,8 +16,8 @@ from fairlane.scheduler.planner.steps import Capacity, Yielding
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
 
 MOST_NEWCOMERS = 8
-"""Tenants whose first request waits here for others to yield, before no further one is asked for; as many more
-of those whose prompts are shorter than the one in progress."""
+"""Newcomers that may wait in a worker until others yield to them: it asks for no more. While a prompt in progress keeps
+these waiting, it may hold as many more whose prompts are shorter than what is left of that one."""
 PREEMPTED = frozenset({State.SWAPPED, State.DROPPED})
 
 
@@ -27,7 +27,7 @@ class Counts:
 
     running: dict[str, int] = field(default_factory=dict)
     waiting: dict[str, int] = field(default_factory=dict)
-    """Taken but not running: waiting, preempted or paused."""
+    """Taken but not running: waiting, preempted or paused sequences."""
     preempted: dict[str, int] = field(default_factory=dict)
 
 
@@ -45,7 +45,7 @@ def count(sequences: Iterable[Sequence], lanes: Iterable[LaneName]) -> Counts:
 
 
 class Census:
-    """Counts of an index, cached until a sequence moves, stops or goes on."""
+    """The counts of an index, cached until a sequence changes its state, stops or resumes."""
 
     def __init__(self, index: SequenceIndex) -> None:
         self._index = index
@@ -63,12 +63,16 @@ class Census:
 def measure(
     index: SequenceIndex, lanes: Mapping[LaneName, Lane], pool: BlockPool, max_sequences: int, costs: CostModel
 ) -> Capacity:
-    """What each lane could start in the next step: what is free or held by lanes below, less what work of its own
-    lane and above has yet to take, and one block for each of those to grow; of rows and blocks its share floor at
-    least, and of what is free or held below not the floors that are used there, unless the lanes above have nothing
-    here: then they may ask for the whole pool. And what its own work would yield, floors and all: what needs more than
-    they leave is what they give way to. A row whose next token is its last counts as free: while that token is
-    computed, the queue is asked for what takes the row's place."""
+    """Return what each lane could start in the next step, and what its own work would yield.
+
+    - A lane could start what is free or held by lower lanes, minus what work of its own lane and of higher ones still
+      needs, and minus one block of growth for each of their sequences. It has the rows and blocks of its share floor at
+      least.
+    - The blocks that lower lanes hold within their share floors do not count, unless neither the lane nor a higher one
+      has work here: then the lane may ask for the whole pool.
+    - What its own work would yield includes the share floors, which give way to work that needs more than they leave.
+    - A row whose next token is its last counts as free, so that the queue is asked for its successor in time.
+    """
     size = pool.block_size
     tables: dict[LaneName, list[list[int]]] = {name: [] for name in lanes}
     idle: dict[LaneName, list[list[int]]] = {name: [] for name in lanes}
@@ -111,11 +115,13 @@ def measure(
 
 
 def _yielding(index: SequenceIndex, name: LaneName, rows: int, kv_tokens: int) -> Yielding:
-    """Whoever has nothing here, or little, may ask for all that the lane has but for what guaranteed work that waits
-    needs, since the planner gives it only its due. Few are asked for at a time: each step begins one; of those who have
-    little none while work of many waits here, or tenants with a row each would stand in for newcomers. What others of
-    them need is not subtracted: a long prompt that waits would keep short ones from being asked for, and guaranteed
-    work."""
+    """Return what the lane's work would yield to tenants with nothing or little here.
+
+    They may ask for all that the lane has, minus what waiting guaranteed work needs: the planner gives each only its
+    due. What other newcomers need is not subtracted, because a long prompt that waits would then block short ones and
+    guaranteed work. Few are asked for at a time, since each step begins one. Tenants with little here are not asked
+    for while work of many of them waits here: tenants with one row each would take the newcomers' places.
+    """
     lane = index.lanes[name]
     lesser, promised = lane.lesser(), lane.guaranteed()
     if len(lesser.intersection(lane.waiting)) >= MOST_NEWCOMERS:
@@ -150,5 +156,5 @@ def _places(index: SequenceIndex, name: LaneName) -> tuple[int, int]:
 
 
 def _wanted(seq: Sequence, block_size: int) -> int:
-    """Blocks that it lacks for its tokens and one more; one to grow by at least."""
+    """Return how many blocks it lacks for its tokens and one more; at least one, to grow by."""
     return max(1, 1 - (-seq.length // block_size) - len(seq.table))
