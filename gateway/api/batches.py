@@ -3,6 +3,7 @@
 import asyncio
 import time
 from functools import partial
+from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
@@ -10,7 +11,7 @@ from fairlane.gateway.api.files import own_file, page, translated
 from fairlane.gateway.api.generate import Bounds
 from fairlane.gateway.auth import Caller, may_ask
 from fairlane.gateway.batches import files
-from fairlane.gateway.batches.batch import OPEN, Batch, new_id
+from fairlane.gateway.batches.batch import OPEN, Batch, keyed_id, new_id
 from fairlane.gateway.batches.batch_records import BatchesFull, BatchRecords, KnownBatch
 from fairlane.gateway.batches.files import FileRecords, StoredFile
 from fairlane.gateway.batches.lines import LineIndex
@@ -22,6 +23,8 @@ from fairlane.gateway.http import body_budget, response
 from fairlane.gateway.http.body import read_body
 from fairlane.gateway.http.json_reader import LARGE_BODY_BYTES
 from fairlane.gateway.http.sse import send_json
+from fairlane.gateway.middleware.idempotency import REPLAYED, key_of
+from fairlane.gateway.middleware.idempotent_run import conflict
 from fairlane.gateway.observability.context import traceparent
 from fairlane.gateway.observability.metrics import is_recording
 from fairlane.gateway.openai.batches import LONGEST_WINDOW_H, BatchBody, BatchesQuery, read_query
@@ -32,6 +35,8 @@ from fairlane.scheduler.protocol.lanes import LaneName
 
 PATH = "/v1/batches"
 MAX_BODY_BYTES = 64 * 1024
+DAY_S = 86_400
+"""How long an idempotency key stands for its batch."""
 AGAIN_S = 60.0
 """When a batch that does not fit may be tried again: nobody knows when others end."""
 
@@ -58,30 +63,41 @@ class CreateBatch:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One ASGI call. Raises ApiError."""
         caller: Caller = scope["state"]["caller"]
+        key = key_of(scope["headers"])
         asked = await self._read(scope, receive, caller)
         self._check(asked, caller)
+        known = None if key is None else await self._earlier(caller, key)
+        if known is not None:
+            _check_same(known, asked)
+            await send_json(send, known.shown(), [REPLAYED])
+            return
         found = await self._input(asked, caller)
         now_s = int(time.time())
         batch = Batch(
-            id=new_id(),
+            id=new_id() if key is None else keyed_id(_name(caller), key, now_s // DAY_S),
             tenant=caller.tenant_id,
             incarnation=caller.identity.tenant.incarnation,
             key_id=caller.key_id,
-            endpoint=asked.endpoint,
-            input_file_id=found.id,
-            completion_window=asked.completion_window,
             created_at=now_s,
             expires_at=now_s + int(asked.completion_window[:-1]) * 3_600,
-            output_expires_s=(
-                files.DEFAULT_EXPIRY_S if asked.output_expires_after is None else asked.output_expires_after.seconds
-            ),
-            metadata=asked.metadata,
             total=found.lines,
             traceparent=traceparent() if is_recording() else "",
+            **_terms(asked),
         )
         await self._take_on(caller, batch)
         self._runner.wake()
-        await send_json(send, batch.shown(), [])
+        made = KnownBatch(batch, None) if key is None else await _own(self._records, caller, batch.id)
+        _check_same(made, asked)  # another request with the key may have been first
+        await send_json(send, made.shown(), [])
+
+    async def _earlier(self, caller: Caller, key: bytes) -> KnownBatch | None:
+        """Return the batch that an idempotency key stands for; None where it was not used within 24 hours."""
+        now_s = int(time.time())
+        for day in (now_s // DAY_S, now_s // DAY_S - 1):
+            known = await self._records.get(caller.root, caller.account, keyed_id(_name(caller), key, day))
+            if known is not None and known.batch.created_at > now_s - DAY_S:
+                return known
+        return None
 
     async def _read(self, scope: Scope, receive: Receive, caller: Caller) -> BatchBody:
         hold = scope["state"][body_budget.STATE]
@@ -202,6 +218,29 @@ class CancelBatch:
         elif status != "cancelled" and found.batch.ends_as != "cancelled":
             raise invalid(None, f"The batch is {status}: it cannot be cancelled any more.")
         await send_json(send, found.shown(), [])
+
+
+def _name(caller: Caller) -> bytes:
+    """Return whose idempotency keys are the caller's: its API key's, or its token's."""
+    return f"{caller.account} {caller.key_id} ".encode() + caller.holder
+
+
+def _terms(asked: BatchBody) -> dict[str, Any]:
+    """Return what a batch keeps of a body, all of it."""
+    after = asked.output_expires_after
+    return {
+        "endpoint": asked.endpoint,
+        "input_file_id": asked.input_file_id,
+        "completion_window": asked.completion_window,
+        "output_expires_s": files.DEFAULT_EXPIRY_S if after is None else after.seconds,
+        "metadata": asked.metadata,
+    }
+
+
+def _check_same(known: KnownBatch, asked: BatchBody) -> None:
+    """Raise ApiError where a batch was made by another body."""
+    if any(getattr(known.batch, name) != value for name, value in _terms(asked).items()):
+        raise conflict()
 
 
 async def _own(records: BatchRecords, caller: Caller, batch_id: str) -> KnownBatch:

@@ -7,6 +7,7 @@
 `failed` is a batch whose file cannot be read at all; a line that fails does so alone.
 """
 
+import hashlib
 import secrets
 from typing import Literal
 
@@ -124,8 +125,15 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def new_id() -> str:
-    """Of a batch; nothing in it comes from a caller."""
+    """Return the id of a new batch; nothing in it comes from a caller."""
     return f"batch_{secrets.token_hex(12)}"
+
+
+def keyed_id(caller: bytes, key: bytes, day: int) -> str:
+    """Return the id of the batch that a caller's idempotency key stands for. `day`: when it was made, in days since
+    1970 by UTC."""
+    parts = (caller, key, b"%d" % day)
+    return f"batch_{hashlib.sha256(b'|'.join([hashlib.sha256(part).digest() for part in parts])).hexdigest()[:24]}"
 
 
 class Progress(msgspec.Struct, kw_only=True):

@@ -11,7 +11,7 @@ One client that hears the answer of a run: what was said so far, then what comes
 import asyncio
 import hashlib
 import re
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 
 from starlette.requests import ClientDisconnect
@@ -36,7 +36,7 @@ from fairlane.quotas.idempotency import Mine, Name, Seal
 
 REPLAYED_HEADER = "idempotent-replayed"
 """On every answer but that of the request which ran."""
-_REPLAYED = (REPLAYED_HEADER.encode(), b"true")
+REPLAYED = (REPLAYED_HEADER.encode(), b"true")
 _STREAM = [(b"content-type", sse.MEDIA_TYPE.encode())] + [(k.encode(), v.encode()) for k, v in sse.HEADERS.items()]
 
 
@@ -139,7 +139,7 @@ class Listener:
     async def _start(self, headers: list[tuple[bytes, bytes]], status: int) -> None:
         if not self._started:
             self._started = True
-            told = [*headers, _REPLAYED] if self.replays else headers
+            told = [*headers, REPLAYED] if self.replays else headers
             await self._send({"type": "http.response.start", "status": status, "headers": told})
 
     async def _write(self, body: bytes, *, is_last: bool) -> None:
@@ -181,16 +181,15 @@ class Idempotent:
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """One ASGI call. Raises ApiError as long as the answer has not begun."""
-        given = [value for name, value in scope["headers"] if name == _HEADER]
-        if not given:
+        key = key_of(scope["headers"])
+        if key is None:
             return self._app(scope, receive, send)
-        return self._once(given, scope, receive, send)
+        return self._once(key, scope, receive, send)
 
-    async def _once(self, given: Sequence[bytes], scope: Scope, receive: Receive, send: Send) -> None:
+    async def _once(self, key: bytes, scope: Scope, receive: Receive, send: Send) -> None:
         state, bounds = scope["state"], self._bounds
         caller: Caller = state["caller"]
         journal: Journal = state["journal"]
-        key = _checked(given)
         hold: BodyHold = state[body_budget.STATE]
         body = await read_body(
             receive,
@@ -244,12 +243,15 @@ class Idempotent:
                 request_span().link(run.traceparent)
 
 
-def _checked(given: Sequence[bytes]) -> bytes:
-    """The one key. Raises ApiError."""
-    key = given[0].strip()
-    if len(given) != 1 or not _WELL_FORMED.fullmatch(key):
+def key_of(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
+    """Return the idempotency key of a request; None where it has none. `headers`: the ASGI scope's. Raises ApiError for
+    one that is malformed or given twice."""
+    given = [value.strip() for name, value in headers if name == _HEADER]
+    if not given:
+        return None
+    if len(given) != 1 or not _WELL_FORMED.fullmatch(given[0]):
         raise invalid(HEADER, f"`{HEADER}` must be sent once, as 1 to 255 printable ASCII characters.")
-    return key
+    return given[0]
 
 
 def _looked_at(path: str, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> tuple[bytes, bool]:

@@ -366,6 +366,7 @@ BATCH_API: tuple[Documented, ...] = (
             "rate_limit_exceeded",
             "concurrency_limit_exceeded",
             "unavailable",
+            "idempotency_conflict",
         ),
     ),
     Documented(

@@ -196,7 +196,8 @@ def _operation(row: Documented, named: Mapping[Any, Json]) -> Json:
     if row.role:
         shown["description"] = f"For operators with the role `{row.role}` or a higher one."
     of_a_model = STREAM in row.answers and row.who == "tenant"
-    asked = openapi_schemas.asked(of_a_model=of_a_model, if_match=row.if_match)
+    is_once = "idempotency_conflict" in row.codes
+    asked = openapi_schemas.asked(of_a_model=of_a_model, is_once=is_once, if_match=row.if_match)
     shown["parameters"] = [*parameters(row.path, row.query), *asked]
     if row.body is not None:
         shown["requestBody"] = {
@@ -206,7 +207,7 @@ def _operation(row: Documented, named: Mapping[Any, Json]) -> Json:
     content = {kind: {"schema": _answer_schema(kind, shape, named)} for kind, shape in row.answers.items()}
     if JSON in content:
         content[JSON] |= _example(ANSWERS, row)
-    told = openapi_schemas.told(row.who, row.path, of_a_model=of_a_model, tagged=row.tagged)
+    told = openapi_schemas.told(row.who, row.path, of_a_model=of_a_model, is_once=is_once, tagged=row.tagged)
     done = {"description": "Done", "headers": told, "content": content}
     shown["responses"] = {**({str(row.status): done} if row.answers else {}), **_refusals(row, named)}
     shown["security"] = _NEEDS[row.who]

@@ -347,13 +347,17 @@ _ASKED_OF_A_MODEL = {
         {"type": "string"},
         "Seconds that the official SDK waits for a plain answer; what is no number is passed over",
     ),
-    IDEMPOTENCY_HEADER: (_KEY, "The request runs once: sent again within 24 hours, it joins or replays what it began"),
     "traceparent": (_TEXT, "The caller's trace, which is continued"),
+}
+_ASKED_ONCE = {
+    IDEMPOTENCY_HEADER: (_KEY, "The request runs once: sent again within 24 hours, it joins or replays what it began")
 }
 _OF_A_MODEL = {
     LANE_HEADER: (_LANE, "The lane that was used"),
     CLASS_HEADER: ({"type": "string", "enum": ["guaranteed", "best-effort"]}, "What was promised of a stated deadline"),
-    REPLAYED_HEADER: ({"type": "string", "const": "true"}, "This answer is of an earlier request with the same key"),
+}
+_OF_ONCE = {
+    REPLAYED_HEADER: ({"type": "string", "const": "true"}, "This answer is of an earlier request with the same key")
 }
 _OF_LIMITS = {
     f"x-ratelimit-{figure}-{dimension}": (schema, f"{what} of the limit on {dimension} with the least remaining")
@@ -401,6 +405,7 @@ def components() -> Json:
     told = {
         _ID: (_TEXT, "The request's id"),
         **_OF_A_MODEL,
+        **_OF_ONCE,
         **_OF_LIMITS,
         **_OF_ANTHROPIC,
         **_OF_STORES,
@@ -411,9 +416,12 @@ def components() -> Json:
     return {name: {"schema": schema, "description": what} for name, (schema, what) in told.items()}
 
 
-def asked(*, of_a_model: bool, if_match: bool) -> list[Json]:
-    """What a request may carry, as parameters."""
-    known = {**_ASKED_BY_ALL, **(_ASKED_OF_A_MODEL if of_a_model else {}), **(_IF_MATCH if if_match else {})}
+def asked(*, of_a_model: bool, is_once: bool, if_match: bool) -> list[Json]:
+    """Return the headers that a request may carry, as parameters. `is_once`: it honours an idempotency key."""
+    groups = ((_ASKED_OF_A_MODEL, of_a_model), (_ASKED_ONCE, is_once), (_IF_MATCH, if_match))
+    known = dict(_ASKED_BY_ALL)
+    for headers, is_taken in groups:
+        known |= headers if is_taken else {}
     return [
         {"name": name, "in": "header", "required": False, "schema": schema, "description": what}
         for name, (schema, what) in known.items()
@@ -421,12 +429,18 @@ def asked(*, of_a_model: bool, if_match: bool) -> list[Json]:
 
 
 def told(
-    who: Literal["tenant", "admin", "anyone"], path: str, *, of_a_model: bool = False, tagged: bool = False
+    who: Literal["tenant", "admin", "anyone"],
+    path: str,
+    *,
+    of_a_model: bool = False,
+    is_once: bool = False,
+    tagged: bool = False,
 ) -> Json:
-    """What an answer says, whatever it says beside."""
+    """Return the headers of an answer."""
     of_tenants = (*_OF_LIMITS, *_OF_STORES) if who == "tenant" else ()
     of_anthropic = _OF_ANTHROPIC if is_anthropic(path) else ()
-    return _refs([_ID, *of_tenants, *of_anthropic, *(_OF_A_MODEL if of_a_model else ()), *(_TAGGED if tagged else ())])
+    of_a_model_or_key = (*(_OF_A_MODEL if of_a_model else ()), *(_OF_ONCE if is_once else ()))
+    return _refs([_ID, *of_tenants, *of_anthropic, *of_a_model_or_key, *(_TAGGED if tagged else ())])
 
 
 def of_refusals(codes: Iterable[Code]) -> Json:
