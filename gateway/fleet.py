@@ -6,7 +6,8 @@ The workers and their queues as operators see them: asked of the store each time
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -202,17 +203,21 @@ class FleetCache:
         """Read the fleet once. Raises what the store raises, and keeps the last picture."""
         workers, entries = await self._registry.workers(), await self._registry.models()
         queues = await self._registry.queues()
+        of_model: dict[str, list[WorkerStatus]] = defaultdict(list)
+        of_queue: dict[str, list[WorkerStatus]] = defaultdict(list)
+        for worker in workers:
+            of_model[worker.model].append(worker)
+            of_queue[worker.queue].append(worker)
         texts: dict[str, tuple[str, TextModel]] = {}
         for name, newest in sorted(entries.items()):
-            queue, sha256 = _serving(name, newest, workers)
+            queue, sha256 = _serving(newest, of_model.get(name, ()))
             text = await self._text(sha256)
             if text is not None:
                 texts[name] = queue, text
         depths = await self._depths({queue for queue, _ in texts.values()})
         models: dict[str, ServedModel] = {}
         for name, (queue, text) in texts.items():
-            serving = tuple(worker for worker in workers if worker.queue == queue)
-            models[name] = ServedModel(name, queue, text, serving, depths[queue])
+            models[name] = ServedModel(name, queue, text, tuple(of_queue.get(queue, ())), depths[queue])
         self._models, self._workers, self._queues, self._refreshed_at = models, workers, queues, self._clock()
         self._longest_context = max((model.context_length for model in models.values()), default=None)
         self._forget({entry.card_sha256 for entry in entries.values()} | {worker.card_sha256 for worker in workers})
@@ -249,9 +254,10 @@ class FleetCache:
         return self._texts[sha256]
 
 
-def _serving(name: str, newest: Entry, workers: list[WorkerStatus]) -> tuple[str, str]:
-    """Queue and card to use: the newest, unless only workers of an earlier card are there yet."""
-    serving = [(worker.queue, worker.card_sha256) for worker in workers if worker.model == name and not worker.draining]
+def _serving(newest: Entry, workers: Iterable[WorkerStatus]) -> tuple[str, str]:
+    """Return the queue and card to use of a model: the newest, unless only workers of an earlier card are there yet.
+    `workers`: the model's."""
+    serving = [(worker.queue, worker.card_sha256) for worker in workers if not worker.draining]
     wanted = (newest.queue, newest.card_sha256)
     return wanted if wanted in serving or not serving else min(serving)
 

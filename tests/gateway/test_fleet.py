@@ -3,6 +3,7 @@
 import gc
 import weakref
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import msgspec
@@ -14,6 +15,7 @@ from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import ModelCard, WorkerStatus
 from fairlane.scheduler.queue.registry import ModelEntry, queue_name
 from fairlane.scheduler.queue.types import LaneDepth
+from tests.support.counted import bytecodes
 from tests.support.gateway.cards import byte_level_card, metaspace_card
 
 pytestmark = pytest.mark.anyio
@@ -229,3 +231,30 @@ async def test_the_tokenizer_of_a_card_that_nobody_names_any_more_is_dropped() -
 
     assert text() is None
     assert fleet_cache.models["tiny"].queue == queue_name("tiny", NEW)
+
+
+class ManyModels(HandRegistry):
+    """Each model has a worker of its own."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self._names = [f"model-{number}" for number in range(count)]
+        self.alive = [
+            msgspec.structs.replace(worker(NEW), worker_id=name, model=name, queue=queue_name(name, NEW))
+            for name in self._names
+        ]
+
+    async def models(self) -> dict[str, ModelEntry]:
+        return {name: ModelEntry(queue_name(name, NEW), NEW) for name in self._names}
+
+
+async def test_reading_a_fleet_of_many_models_takes_time_in_proportion() -> None:
+    few, many = await looked(ManyModels(50)), await looked(ManyModels(400))
+
+    def again(fleet_cache: FleetCache) -> None:
+        with suppress(StopIteration):  # its registry answers at once, and its cards are read
+            fleet_cache.refresh().send(None)
+
+    assert len(many.models) == 400
+    assert all(len(model.workers) == 1 for model in many.models.values())
+    assert bytecodes(lambda: again(many)) < 12 * bytecodes(lambda: again(few))
