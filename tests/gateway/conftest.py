@@ -6,6 +6,27 @@ import pytest
 
 from tests.support.gateway.admin_app import AdminBench, admin_bench
 
+ROUNDS = (
+    "batches.open_batch.SEGMENT_S",
+    "batches.runner.LOOK_EVERY_S",
+    "fleet.REFRESH_EVERY_S",
+    "middleware.idempotent_run._LONGEST_PAUSE_S",
+    "requests.delivery.TEND_EVERY_S",
+    "requests.orphans.TEND_EVERY_S",
+    "requests.prices.LOOK_EVERY_S",
+    "requests.recovery.REAP_EVERY_S",
+    "requests.recovery.WATCH_EVERY_S",
+)
+"""Periods of a gateway's loops in the background, 0.5 s or 1 s in production."""
+ROUND_S = 0.1
+
+
+@pytest.fixture(autouse=True)
+def quick_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shorten the rounds of each test's own gateways: many tests wait for the next one."""
+    for name in ROUNDS:
+        monkeypatch.setattr(f"fairlane.gateway.{name}", ROUND_S)
+
 
 @pytest.fixture
 async def bench(valkey_url: str) -> AsyncIterator[AdminBench]:

@@ -79,6 +79,7 @@ async def test_nobody_without_a_key_watches(served: Served) -> None:
 
 
 async def test_a_stream_ends_with_its_session(served: Served) -> None:
+    served.resources.live._every_s = 0.1
     own = {"origin": served.url, "x-fairlane-csrf": "1"}
     async with served.http as client:
         await client.post("/console/session", headers=OPERATOR | own)
@@ -193,6 +194,7 @@ def block_map(worker: str = "hand", tenant: str = "acme") -> BlockMap:
 
 
 async def test_the_map_of_blocks_comes_as_it_changes_and_workers_are_asked_for_it(served: Served) -> None:
+    served.resources.live._every_s = 0.1
     name = "</script><b>" + "x" * 10_000
     registry = RedisRegistry(served.store)
     await registry.show_blocks(block_map(tenant=name))
@@ -213,6 +215,7 @@ async def test_the_map_of_blocks_comes_as_it_changes_and_workers_are_asked_for_i
 
 
 async def test_nobody_is_asked_for_a_map_that_nobody_wants(served: Served) -> None:
+    served.resources.live._every_s = 0.1
     async with served.http as client, client.stream("GET", f"{LIVE}?kv=false", headers=OPERATOR) as stream:
         told = await events(stream.aiter_lines(), 3)
 
