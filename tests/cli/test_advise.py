@@ -1,6 +1,7 @@
 """`fairlane advise` through the command: what it says, as a document and as tables, and what it refuses."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from fairlane.cli import main as cli
+from fairlane.cli.simulation import advise as advising
 from fairlane.scheduler.simulation.calibration import Calibration
 
 pytestmark = pytest.mark.slow
@@ -45,6 +47,18 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+class _OwnThreads(ThreadPoolExecutor):
+    """A pool of processes without processes: each would import the simulator anew."""
+
+    def __init__(self, most: int, mp_context: object, **options: Any) -> None:
+        super().__init__(most, **options)
+
+
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(advising, "ProcessPoolExecutor", _OwnThreads)
+
+
 def advise(*arguments: str) -> Result:
     given = ["advise", "--trace", "trace.jsonl", "--costs", "costs.json", "--processes", "1", *arguments]
     return CliRunner().invoke(cli.app, given)
@@ -66,6 +80,7 @@ def test_it_says_how_many_workers_and_shows_the_evidence() -> None:
     assert (other["limit"], other["projected"]) == ("tokens_per_day", True)
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_people_read_tables() -> None:
     done = advise("--requests", "60", "--no-knobs")
 
@@ -76,6 +91,7 @@ def test_people_read_tables() -> None:
         assert words in done.stdout
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_of_one_worker_there_are_no_fewer() -> None:
     alone, several = advise("--load", "0.1", "-o", "json"), advise("--requests", "60")
 

@@ -133,7 +133,7 @@ def test_calls_and_reasoning_are_what_transformers_finds(words: list[str]) -> No
 
 @pytest.mark.parametrize(
     "text",
-    ["word " * 200_000, " " * 1_000_000, "<call>" + "x" * 1_000_000, "<call" * 200_000, "<call>{</call>" * 70_000],
+    ["word " * 100_000, " " * 500_000, "<call>" + "x" * 500_000, "<call" * 100_000, "<call>{</call>" * 35_000],
     ids=["words", "blanks", "a call without end", "marks that are begun", "broken calls"],
 )
 def test_a_text_without_end_takes_linear_time(text: str) -> None:

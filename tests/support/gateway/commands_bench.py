@@ -16,6 +16,7 @@ from typer.testing import CliRunner, Result
 from fairlane.cli import main as cli
 from fairlane.gateway.traces.files import TraceFolder
 from tests.support.gateway.admin_app import ADMIN_KEY, HandFleet, application
+from tests.support.quick_stop import QuickStop
 
 
 @contextmanager
@@ -31,7 +32,7 @@ def gateway(store_url: str, traces: TraceFolder | None = None) -> Iterator[tuple
             config = uvicorn.Config(
                 application(redis, fleet, traces=traces), lifespan="off", log_config=None, ws="none"
             )
-            servers.append(uvicorn.Server(config))
+            servers.append(QuickStop(config))
             ready.set()
             await servers[0].serve(sockets=[listening])
 

@@ -21,6 +21,7 @@ from fairlane.gateway.http.limits import HttpLimits
 from fairlane.gateway.http.protocol import limited_protocol
 from fairlane.gateway.http.refusals import Malformed
 from fairlane.gateway.middleware.request_id import RequestIdMiddleware
+from tests.support.quick_stop import QuickStop
 
 SHORT_S = 0.15
 PATIENT_S = 10.0
@@ -153,7 +154,7 @@ async def serving(
     config.load()
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL)  # what is not taken soon stays with the server
-    uvicorn_server = uvicorn.Server(config)  # without its main loop, which only watches for signals
+    uvicorn_server = QuickStop(config)  # without its main loop, which only watches for signals
     uvicorn_server.lifespan = config.lifespan_class(config)
     await uvicorn_server.startup(sockets=[listener])
     server = Server(listener.getsockname(), app, [], uvicorn_server.server_state.connections)

@@ -1,17 +1,14 @@
 """A whole gateway for one test: real uvicorn on loopback, a real store, and a worker that speaks from a script."""
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
-from unittest.mock import patch
 
 import httpx
 import openai
 import redis.asyncio
-import uvicorn.server
 from opentelemetry.sdk.trace import SpanProcessor
 
 from fairlane.gateway.config import GatewaySection, GatewaySettings
@@ -26,6 +23,7 @@ from fairlane.scheduler.protocol.messages import ModelCard
 from fairlane.store.connections import connections
 from tests.support.gateway.cards import byte_level_card
 from tests.support.gateway.hand_worker import HandWorker
+from tests.support.quick_stop import QuickStop
 
 ADMIN_KEY = "the-admin-key-of-these-tests-0123456789"
 OPERATOR = {"authorization": f"Bearer {ADMIN_KEY}"}
@@ -51,26 +49,8 @@ def error_of(answer: httpx.Response) -> tuple[int, str]:
     return answer.status_code, error["code"]
 
 
-class _QuickAsyncio:
-    """asyncio with short sleeps."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(asyncio, name)
-
-    async def sleep(self, delay_s: float) -> None:
-        await asyncio.sleep(min(delay_s, 0.005))
-
-
-class QuickServer(Server):
-    """A server whose stop takes as long as its requests do: uvicorn's own loops look ten times a second."""
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        with patch.object(uvicorn.server, "asyncio", _QuickAsyncio()):
-            await super().shutdown(sockets)
-
-    async def main_loop(self) -> None:
-        while not self.should_exit:  # noqa: ASYNC110 - uvicorn's own way
-            await asyncio.sleep(0.005)
+class QuickServer(QuickStop, Server):
+    """The gateway's server."""
 
 
 async def until(holds: Callable[[], bool]) -> None:
