@@ -9,6 +9,7 @@ Days that are older than is asked become part of their month's sums, so that not
 gateways may roll up at once: each step is one script, which does nothing where somebody else was first.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Container, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -18,7 +19,7 @@ from fairlane.quotas import keyspace
 from fairlane.quotas.field_checks import FieldError
 from fairlane.quotas.limits import FREE, Prices
 from fairlane.quotas.scripts import Database, Redis, Reply
-from fairlane.quotas.tenants import TenantIds
+from fairlane.quotas.tenants import READ_AT_ONCE, TenantIds
 
 GroupBy = Literal["day", "lane", "model", "key"]
 GROUPS: tuple[str, ...] = get_args(GroupBy)
@@ -26,7 +27,6 @@ LONGEST_SPAN_DAYS = 400
 _DAYS_PER_CALL = 31
 _FIGURES = ("requests", "prompt_tokens", "cached_tokens", "output_tokens", "spend", "gpu_us", "kv_block_ms")
 _PAGE = 500
-_TENANTS_PER_CALL = 256
 _GROUP = ("lane", "model", "key")
 """Of what the name of a group is made, in the store."""
 _MORE = 2
@@ -217,10 +217,12 @@ async def everyone(database: Database, roots: Container[str] | None = None) -> A
     """Yield the account of every tenant whose ledger is kept, deleted ones too, by id; each with its root. `roots`:
     only of these."""
     ids, start = TenantIds(database), "-"
-    while entries := await database.call("ZRANGEBYLEX", keyspace.TENANTS, start, "+", "LIMIT", 0, _TENANTS_PER_CALL):
-        for entry in entries:
-            tenant, root = entry.split(" ")
-            for account in await ids.accounts(tenant, root) if roots is None or root in roots else ():
+    while entries := await database.call("ZRANGEBYLEX", keyspace.TENANTS, start, "+", "LIMIT", 0, READ_AT_ONCE):
+        named = [(tenant, root) for tenant, root in (entry.split(" ") for entry in entries)]
+        wanted = [(tenant, root) for tenant, root in named if roots is None or root in roots]
+        found = await asyncio.gather(*(ids.accounts(tenant, root) for tenant, root in wanted))
+        for (_, root), accounts in zip(wanted, found, strict=True):
+            for account in accounts:
                 yield account, root
         start = f"({entries[-1]}"
 
