@@ -28,6 +28,16 @@ class Erased:
     """Nothing is left of any of them; else later passes follow by themselves."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Passed:
+    """What one pass over one tenant came to."""
+
+    gone: GoneTenant
+    result: PassResult
+    began_ms: int
+    """By the store's clock."""
+
+
 class Erasure:
     """The rounds of one gateway. `run` makes them; `wake` makes the next one begin now."""
 
@@ -66,12 +76,14 @@ class Erasure:
 
     async def round(self) -> None:
         """Make a pass over every tenant that is due. Raises STORE_ERRORS."""
-        for root in await self._listed.roots():
+        roots, passed = await self._listed.roots(), list[_Passed]()
+        for root in roots:
             if not await self._listed.is_led_by(self._gateway_id):
-                return
-            due = await self._listed.due(root, await self._listed.now_ms())
-            if due:
-                await self.erase(due)
+                break
+            passed += await self._pass_over(await self._listed.due(root, await self._listed.now_ms()))
+        if passed:
+            await self._list_next(passed)
+        for root in roots:
             await self._listed.unlist_if_empty(root)
 
     async def erase_ledgers(self, root: str, accounts: Sequence[str]) -> Erased:
@@ -83,16 +95,24 @@ class Erasure:
 
     async def erase(self, due: Sequence[GoneTenant]) -> Erased:
         """Make a pass over these tenants, and list their next ones. Raises STORE_ERRORS."""
-        now_ms, counts, is_complete = await self._listed.now_ms(), Counter[str](), True
-        results = [(gone, await self._steps.run(gone, now_ms)) for gone in due]
-        is_rewritten = await self._rewrite()  # one for all: before any of them is unlisted
-        for gone, result in results:
+        return await self._list_next(await self._pass_over(due))
+
+    async def _pass_over(self, due: Sequence[GoneTenant]) -> list[_Passed]:
+        now_ms = await self._listed.now_ms()
+        return [_Passed(gone, await self._steps.run(gone, now_ms), now_ms) for gone in due]
+
+    async def _list_next(self, passed: Sequence[_Passed]) -> Erased:
+        """List the next passes, after one rewrite for all: a store makes one at a time, and a tenant whose rewrite
+        could not begin is passed over again."""
+        counts, is_complete, is_rewritten = Counter[str](), True, await self._rewrite()
+        for each in passed:
+            gone, result = each.gone, each.result
             counts.update(result.erased)
             _log(gone, result)
-            is_last = result.is_whole and is_rewritten and gone.is_settled(now_ms)
+            is_last = result.is_whole and is_rewritten and gone.is_settled(each.began_ms)
             is_complete = is_complete and is_last
             if not (result.is_whole and is_rewritten):
-                await self._listed.postpone(gone, now_ms + round(AGAIN_S * 1e3))
+                await self._listed.postpone(gone, each.began_ms + round(AGAIN_S * 1e3))
             elif is_last:
                 await self._listed.remove(gone)
             else:

@@ -196,6 +196,24 @@ async def test_another_gateway_goes_on_where_one_was_killed(
             assert await files_of(second, tmp_path) == ([], set())
 
 
+async def test_a_round_has_the_store_rewrite_its_file_once_for_all_tenants(served: Served) -> None:
+    """A store makes one rewrite at a time: those whose rewrite did not begin would be passed over again and again."""
+    names, listed = [f"t{number}" for number in range(5)], ErasureList(served.store)
+    for name in names:
+        await served.tenant(name)
+        await served.resources.tenants.delete(name)
+    await rewritten(served.store)
+    before = (await served.store.info("persistence"))["aof_rewrites"]
+
+    await served.resources.erasure.round()
+
+    now_ms = await listed.now_ms()
+    await rewritten(served.store)
+    assert (await served.store.info("persistence"))["aof_rewrites"] == before + 1
+    assert [await listed.due(name, now_ms + 60_000) for name in names] == [[]] * 5
+    assert [len(await listed.due(name, now_ms + 10**6)) for name in names] == [1] * 5
+
+
 async def test_what_comes_after_the_first_pass_goes_with_the_last(served: Served, tmp_path: Path) -> None:
     """As an upload that was on its way when its tenant was deleted."""
     parts, listed = served.resources, ErasureList(served.store)
