@@ -57,7 +57,8 @@ async def create_token(call: Call, body: TokenBody) -> NewTokenView:
         await call.parts.audit.append(call.note("token.create", token.id, None, dict(view)))
     except STORE_ERRORS:
         log.error("the making of token %s from %s is not in the audit log: it is revoked", token.id, call.address)
-        await tokens.revoke(token.id)
+        await tokens.end(token.id)
+        await tokens.forget(token.id)
         raise
     return {**view, "token": secret}
 
@@ -71,7 +72,8 @@ async def list_tokens(call: Call, query: PageQuery) -> Page[TokenView]:
 
 async def revoke_token(call: Call, _: Nothing) -> Deleted:
     """End a token: with the next call everywhere, and its sessions with it."""
-    token = await call.parts.operators.tokens.revoke(call.path["token"])
+    tokens = call.parts.operators.tokens
+    token = await tokens.end(call.path["token"])
     if token is None:
         raise not_found("token")
     try:
@@ -79,6 +81,7 @@ async def revoke_token(call: Call, _: Nothing) -> Deleted:
     except STORE_ERRORS:
         log.error("the end of token %s from %s is not in the audit log", token.id, call.address)
         raise
+    await tokens.forget(token.id)
     return {"id": token.id, "deleted": True}
 
 

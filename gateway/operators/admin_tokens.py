@@ -88,14 +88,21 @@ class AdminTokens:
             return None
         return token
 
-    async def revoke(self, token_id: str) -> AdminToken | None:
-        """End it, everywhere with the next call; None where there is none of this id."""
+    async def end(self, token_id: str) -> AdminToken | None:
+        """End a token, everywhere with the next call. Return it as it was; None where there is none of this id.
+
+        It stays listed until `forget`, so that a call which is repeated after a lost reply still finds it."""
         token = await self._find(token_id)
         if token is None:
             return None
-        await self._client.execute_command("HDEL", TOKENS, token_id)  # type: ignore[no-untyped-call]
+        over = msgspec.structs.replace(token, expires_at=0.0)  # by every gateway's clock
+        await self._client.execute_command("HSET", TOKENS, token_id, _encode(over))  # type: ignore[no-untyped-call]
         await self.ended()
         return token
+
+    async def forget(self, token_id: str) -> None:
+        """Remove a token that was ended from the list."""
+        await self._client.execute_command("HDEL", TOKENS, token_id)  # type: ignore[no-untyped-call]
 
     async def ended(self) -> None:
         """Somebody's rights have ended: who watches is asked again."""

@@ -237,8 +237,11 @@ async def revoke_token(two: Two) -> None:
     tokens = AdminTokens(two.twice)
     made = await tokens.create("ci", Role.OWNER, OWNER)
     before = await tokens.revision()
-    assert await tokens.revoke(made.token.id) is not None
+    assert await tokens.end(made.token.id) is not None
     assert await tokens.revision() != before
+    assert await tokens.get(made.token.id) is None
+    await tokens.forget(made.token.id)
+    assert await tokens.list() == []
 
 
 async def sign_out(two: Two) -> None:

@@ -9,6 +9,8 @@ from fairlane.gateway.admin import routes as admin
 from fairlane.gateway.admin.router import Operation
 from fairlane.gateway.operators.admin_tokens import AdminTokens
 from fairlane.gateway.operators.operator import Role
+from fairlane.quotas.audit import Audit, Note
+from fairlane.store.errors import StoreUnavailable
 from tests.support.gateway.admin_app import AdminBench
 
 pytestmark = pytest.mark.anyio
@@ -203,3 +205,24 @@ async def test_a_viewer_s_session_may_not_change_anything(bench: AdminBench) -> 
 
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "role_not_allowed")
     assert bench.fleet.drained == []
+
+
+async def test_a_revocation_that_the_audit_log_missed_is_noted_when_it_is_repeated(
+    bench: AdminBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, append = await token(bench, Role.VIEWER), Audit.append
+    failures = [StoreUnavailable("no reply")]
+
+    async def fail_once(audit: Audit, note: Note) -> None:
+        if failures:
+            raise failures.pop()
+        await append(audit, note)
+
+    monkeypatch.setattr(Audit, "append", fail_once)
+    first = await bench.refused("DELETE", f"/tokens/{made['id']}")
+    works = await bench.http.get("/admin/v1/me", headers={"authorization": f"Bearer {made['token']}"})
+    again = await bench.done("DELETE", f"/tokens/{made['id']}")
+
+    assert (first[:2], works.status_code, again["deleted"]) == ((503, "quota_store_unavailable"), 401, True)
+    assert [entry["action"] for entry in await bench.audit()] == ["token.create", "token.revoke"]
+    assert (await bench.done("GET", "/tokens"))["data"] == []
