@@ -402,6 +402,24 @@ async def test_read_body_joins_its_parts() -> None:
     assert await read_body(parts, [], max_bytes=3, timeout_s=PATIENT_S) == b"abc"
 
 
+@pytest.mark.parametrize(("part", "count"), [(b"a" * 65_536, 128), (b"ab", 300_000), (b"a" * 100_000, 10)])
+async def test_read_body_copies_a_large_body_in_a_thread(
+    part: bytes, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joined: list[int] = []
+
+    async def to_thread(join: Callable[[list[bytes]], bytes], parts: list[bytes]) -> bytes:
+        joined.extend(map(len, parts))
+        return join(parts)
+
+    monkeypatch.setattr("fairlane.gateway.http.body.asyncio.to_thread", to_thread)
+    messages = [{"type": "http.request", "body": part, "more_body": place + 1 < count} for place in range(count)]
+
+    assert await read_body(receiving(*messages), [], max_bytes=2**23, timeout_s=PATIENT_S) == part * count
+    assert max(joined, default=0) <= 65_536
+    assert sum(joined) == (len(part) * count if len(part) * count > 2**20 else 0)
+
+
 async def test_read_body_stops_as_soon_as_it_is_over() -> None:
     endless = receiving(*[{"type": "http.request", "body": b"ab", "more_body": True}] * 2)
 
