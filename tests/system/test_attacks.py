@@ -15,7 +15,7 @@ from tests.support.system.harness import MODEL, Server
 from tests.system.attacks import cookies, crowds, numbers, paths, permissions, pipelining, scopes, shapes, tokens
 from tests.system.attacks.bodies import Target, attack
 from tests.system.attacks.loops import LOOPS
-from tests.system.attacks.measured import MOST_BYTES, forget_peak, peak_bytes
+from tests.system.attacks.measured import MOST_BYTES, Measured, Probed, forget_peak, peak_bytes
 from tests.system.attacks.permissions import umask_of_nobody
 from tests.system.attacks.rows import Row
 from tests.system.attacks.target import settings
@@ -109,3 +109,24 @@ def test_an_attack_by_bodies_costs_others_nothing_but_time(attacked: Server, nam
     assert peak_bytes(gateway) <= MOST_BYTES
     if name == "unfinished":
         assert answers["held"] <= 4
+
+
+def _probed(p99_ms: float, slowest_probe_ms: float) -> Probed:
+    return Probed(20.0, p99_ms, {"200": 100}, slowest_probe_ms, {"200": 10})
+
+
+@pytest.mark.parametrize(
+    ("during", "control", "faults"),
+    [
+        (_probed(180, 90), _probed(120, 45), []),
+        (_probed(183, 90), _probed(120, 45), ["P99 over 182 ms"]),
+        (_probed(180, 96), _probed(120, 45), ["a late probe"]),
+        (_probed(91, 50), _probed(10, 1), []),
+    ],
+    ids=["within", "late", "a late probe", "a control faster than the quiet times"],
+)
+def test_a_flood_of_the_event_loop_is_judged_by_its_control(during: Probed, control: Probed, faults: list[str]) -> None:
+    row = Measured("lists-as-stream", {}, _probed(30, 2), during, control, 0, 0, 0)
+
+    assert row.faults == faults
+    assert f"control: P99 {control.p99_ms:.0f} ms" in row.row.seen

@@ -20,6 +20,7 @@ all but the floods, with fewer connections.
 | `connections.py` | floods of connections |
 | `floods.py` | all floods by name |
 | `measured.py` | what another tenant and the gateway's memory notice of a flood |
+| `controls.py` | the same processor time, spent by processes that attack nothing |
 | `streams.py` | what another tenant's streams and the worker's memory notice of a flood of grammars |
 | `target.py`, `rows.py` | how they speak to the server, and what they tell |
 """

@@ -3,7 +3,8 @@ the server's to pay, and an attacker has machines of his own.
 
 python -m tests.system.attacks.floods URL NAME SECONDS KEY…
 
-What was answered, by status, is printed as JSON.
+`NAME-control`: the requests of a flood of grammars, without their grammars. What was answered, by status, is printed as
+JSON.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from tests.system.attacks import bodies, connections, crowds, grammars, loops
 from tests.system.attacks.bodies import Answers, Target
 
+CONTROL = "-control"
 WITH_BODIES = "bodies and connections"
 
 
@@ -56,8 +58,9 @@ def attack(name: str, targets: Sequence[Target], seconds: float) -> Answers:
         return connections.with_bodies(targets, seconds)
     if name in loops.LOOPS:
         return asyncio.run(loops.LOOPS[name].attack(targets[0], seconds))
-    if name in grammars.GRAMMARS:
-        return asyncio.run(grammars.GRAMMARS[name].attack(targets, seconds))
+    if name.removesuffix(CONTROL) in grammars.GRAMMARS:
+        flood = grammars.GRAMMARS[name.removesuffix(CONTROL)]
+        return asyncio.run((flood.control if name.endswith(CONTROL) else flood).attack(targets, seconds))
     if name in crowds.CROWDS:
         return connections.flood(targets[0], crowds.CROWDS[name], seconds)
     return asyncio.run(bodies.attack(targets[0], name, seconds))

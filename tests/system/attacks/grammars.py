@@ -5,7 +5,7 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import httpx
@@ -56,6 +56,13 @@ class GrammarFlood:
     victim: Callable[[], Iterator[Json]] = lambda: itertools.repeat({})
     """What each of the other tenant's requests asks for."""
     max_tokens: int = 64
+    plain: Json = field(default_factory=dict)
+    """What each of its control's requests asks for instead: as many rows of plain sampling."""
+
+    @property
+    def control(self) -> "GrammarFlood":
+        """The same requests without their grammars."""
+        return replace(self, fields=lambda: itertools.repeat(self.plain))
 
     async def attack(self, targets: Sequence[Target], seconds: float) -> Answers:
         """Send as many requests at a time as there are, and the next one when one is answered."""
@@ -82,13 +89,16 @@ class GrammarFlood:
         return answers
 
 
+_ROWS: Json = {"n": 16}
+
+
 def _ambiguous() -> Iterator[Json]:
-    return itertools.repeat({"guided_grammar": AMBIGUOUS, "n": 16})
+    return itertools.repeat({"guided_grammar": AMBIGUOUS, **_ROWS})
 
 
 GRAMMARS: Mapping[str, GrammarFlood] = {
-    "ambiguous-grammar": GrammarFlood("an ambiguous grammar with `n: 16`", _ambiguous, 1),
-    "ambiguous-grammars": GrammarFlood("eight of them at a time", _ambiguous, 8),
+    "ambiguous-grammar": GrammarFlood("an ambiguous grammar with `n: 16`", _ambiguous, 1, plain=_ROWS),
+    "ambiguous-grammars": GrammarFlood("eight of them at a time", _ambiguous, 8, plain=_ROWS),
     "multiples": GrammarFlood("100 schemas of multiples of a prime", multiples, 8, max_tokens=8),
     "schemas": GrammarFlood(f"{SCHEMAS} different schemas at a time", objects, SCHEMAS, max_tokens=8),
     "schemas-of-tenants": GrammarFlood(
