@@ -8,11 +8,10 @@ from starlette.types import Receive
 
 from fairlane.gateway.errors import invalid, request_timeout, request_too_large
 from fairlane.gateway.http.body_budget import BodyHold
+from fairlane.gateway.http.intake import PART_BYTES
 
 _MAX_DIGITS = 18
 """Of a declared length; a longer one is over any limit."""
-_PART_BYTES = 64 * 1024
-"""Parts of a body are gathered to as many bytes, so that no body is held as many small objects."""
 _JOINED_AT_ONCE_BYTES = 2**20
 """The parts of a larger body are joined in a thread: 8 MB take 5 ms. Python releases its lock while it joins so many
 bytes."""
@@ -81,10 +80,12 @@ async def _received(receive: Receive, max_bytes: int, hold: BodyHold | None) -> 
         del message  # else this part is held twice while the next is waited for
         if count + len(part) > max_bytes:
             raise request_too_large(max_bytes)
-        if len(part) >= _PART_BYTES or not more:
+        if len(part) >= PART_BYTES or not more:  # gathered, so that no body is held as many small objects
             count += len(part)
             parts.append(bytes(part))
             part.clear()
+            if more and hold is not None:
+                await hold.turn()
     if count <= _JOINED_AT_ONCE_BYTES:
         return b"".join(parts)
     return await asyncio.to_thread(b"".join, parts)

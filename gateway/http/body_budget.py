@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from fairlane.gateway.errors import ApiError, body_budget_full, overloaded_memory
+from fairlane.gateway.http.intake import Intake
 from fairlane.gateway.http.thread_turns import ThreadTurns
 
 STATE = "body"
@@ -39,6 +40,7 @@ class BodyBudget:
         """Told how many bytes were given back: here of bodies, of connections by those who hold them."""
         self.most_bytes, self.most_tenant_bytes = int(most_bytes), int(most_tenant_bytes)  # an answer tells them
         self.held_bytes = 0
+        self.intake = Intake()
         self._tenants: dict[str, int] = {}
 
     @property
@@ -110,6 +112,10 @@ class BodyHold:
         less = min(count, self.held_bytes)
         self.held_bytes -= less
         self._budget.add(self._tenant, -less)
+
+    async def turn(self) -> None:
+        """Return when the body's next part may be taken in."""
+        await self._budget.intake.turn()
 
     def check(self) -> None:
         """Raise the refusal, if there is one; once, after which the body is over."""

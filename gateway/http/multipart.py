@@ -15,6 +15,7 @@ from starlette.types import Receive
 from fairlane.gateway.errors import ApiError, invalid, request_timeout
 from fairlane.gateway.http.body import declared_length
 from fairlane.gateway.http.body_budget import BodyHold
+from fairlane.gateway.http.intake import PART_BYTES
 
 FILE = "file"
 """The part that holds the file."""
@@ -180,6 +181,8 @@ async def _stream(receive: Receive, reader: FormReader, sink: Sink, hold: BodyHo
         if taken:
             await sink(taken)
         hold.pass_on(len(body))
+        if len(body) >= PART_BYTES:
+            await hold.turn()
 
 
 def _text(value: bytes) -> str:
