@@ -90,10 +90,8 @@ def read_object(body: bytes, *, token_ids: int = 0) -> dict[str, Any]:
 def read_text(text: str, *, strict: bool = True) -> object:
     """Return the value that a text within a body or an answer spells as JSON. `strict`: no control characters
     and no lone surrogates in strings. Raises ValueError where it is not JSON, or more of it than is read."""
-    if len(text) > LARGE_BODY_BYTES:
-        parts = text.count(",") + text.count("[") + text.count("{")
-        if len(text) > MAX_TEXT_BYTES or parts > _MAX_TEXT_PARTS:
-            raise ValueError("more JSON than is read from a text")
+    if len(text) > MAX_TEXT_BYTES or (len(text) > LARGE_BODY_BYTES and sum(map(text.count, ",[{")) > _MAX_TEXT_PARTS):
+        raise ValueError("more JSON than is read from a text")
     try:
         return _decode_text(text) if strict else _decode_lenient(text)
     except (msgspec.MsgspecError, RecursionError):

@@ -234,3 +234,15 @@ def test_a_text_within_a_body_holds_a_bounded_number_of_values() -> None:
         read_text(json.dumps(["b"] * 11_000))
     with pytest.raises(ValueError, match="more JSON"):
         read_text('"' + "a" * 2**20 + '"')
+
+
+class Unsearched(str):
+    """A text that no one searches."""
+
+    def count(self, *_: object) -> int:
+        raise AssertionError("searched, which keeps all other threads waiting")
+
+
+def test_a_text_that_is_too_long_is_refused_unread() -> None:
+    with pytest.raises(ValueError, match="more JSON"):
+        read_text(Unsearched("[" * (2**20 + 1)))
