@@ -1,5 +1,6 @@
 """`GET /v1/models`, `GET /v1/models/{id}` and `GET /v1/limits`: what the calling key may use."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from starlette.types import Receive, Scope, Send
@@ -11,7 +12,7 @@ from fairlane.gateway.fleet import FleetCache, ServedModel
 from fairlane.gateway.http.sse import send_json
 from fairlane.gateway.openai import rate_limits
 from fairlane.gateway.openai.rate_limits import Waiting
-from fairlane.gateway.requests.prepare import allowed_model, may_use
+from fairlane.gateway.requests.prepare import allowed_model
 from fairlane.quotas.store import QuotaStore
 
 OWNER = "fairlane"
@@ -26,7 +27,7 @@ class ListModels:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One ASGI call, inside its tenant middleware. Raises ApiError where no model is known yet."""
         caller: Caller = scope["state"]["caller"]
-        found = [model for model in self._fleet_cache.find() if may_use(caller, model.name)]
+        found = _usable(caller, self._fleet_cache.find())
         if anthropic.is_asked(scope["headers"]):
             document = anthropic.page(found)
         else:
@@ -64,6 +65,15 @@ class ShowLimits:
         caller.statuses = await rate_limits.with_queue(statuses, caller.tenant_id, self._waiting)
         of_batches = await self._batches.standing(caller.identity.tenant, caller.identity.key)
         await send_json(send, rate_limits.as_json([*caller.statuses, *of_batches]), [])
+
+
+def _usable(caller: Caller, models: Sequence[ServedModel]) -> Sequence[ServedModel]:
+    """Return those of the models that both the caller's tenant and its key allow. Each may name a thousand."""
+    for names in (caller.identity.tenant.models, caller.identity.key.scopes.models):
+        if names is not None:
+            allowed = frozenset(names)
+            models = [model for model in models if model.name in allowed]
+    return models
 
 
 def _shown(model: ServedModel) -> dict[str, Any]:
