@@ -3,6 +3,7 @@
     memory_queue.py   the rules, call by call, in memory: open this first
     memory_jobs.py    a job's moves: queued, leased, given back, ended
     take_order.py     in which order one `take` hands jobs out, to workers that may be unequal
+    share_floor.py    what a lane's share floor is behind by
     homes.py          which worker has computed a prompt's beginning, and so is to ask for it first
     rooms.py          which worker is called for a new job: one that has room
     promises.py       the time that all gateways together have guaranteed

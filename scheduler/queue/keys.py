@@ -20,7 +20,7 @@ weighted tokens. Under `fl:{queue}:`
 | `followers` | hash | tenant → its waiting jobs, over all lanes, that are not the first of their request |
 | `backlog:<lane>` | sorted set | tenants with waiting jobs by counter |
 | `counters:<lane>` | sorted set | tenants by counter; a tenant that is not here stands at the level |
-| `owed` | hash | lane → weighted tokens by which it is behind its share floor |
+| `floors` | hash | lane → its account with its share floor (share_floor.py) |
 | `level` | hash | lane → where all stood when last nobody waited, or the lowest of those that waited since |
 | `expiry` | sorted set | all waiting jobs by when their time is over |
 | `workers`, `gateways` | sorted sets | ids by when their lease lapses |

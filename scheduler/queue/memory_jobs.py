@@ -43,7 +43,7 @@ class JobBook:
         """Jobs of each gateway that have not ended, nor been told to for the gateway's loss."""
         self._held: dict[str, set[str]] = defaultdict(set)
         self._expiry: list[Place] = []
-        self._spent: dict[tuple[LaneName, str], list[float]] = {}
+        self._spent: dict[tuple[LaneName, str], float] = {}
         self.has_returned = False
         """A job came back from a worker since the caller last reset this."""
 
@@ -97,6 +97,10 @@ class JobBook:
         entry.credit = entry.provisional_cost
         self._held[worker_id].add(entry.job.job_id)
         self._charge(entry, entry.credit)
+        entry.marks = tuple(
+            places.floor.lend(entry.credit, is_due=places.depth > 0, is_own=name == entry.job.lane)
+            for name, places in self.places.items()
+        )
         job = msgspec.structs.replace(entry.job, granted_until=entry.granted_until)
         generated = tuple(map(tuple, entry.generated))
         return Lease(job=job, epoch=entry.epoch, arrived_ms_ago=now_ms - entry.arrived_ms, generated=generated)
@@ -124,6 +128,8 @@ class JobBook:
         covered = min(entry.credit, item.cost)
         entry.credit -= covered
         self._spend(entry, item.cost - covered)
+        self._take_back(entry, covered, is_computed=True)
+        self._serve(entry, item.cost - covered)
         self.events[gateway_id].extend(item.events)
         if item.ends is not None:
             self.end(entry, item.ends, tell=False)
@@ -131,8 +137,8 @@ class JobBook:
 
     def settle(self) -> None:
         """Count what has been spent, once all of a call's jobs are published."""
-        for (lane, tenant), (tokens, service) in self._spent.items():
-            self._count(lane, tenant, tokens, service)
+        for (lane, tenant), service in self._spent.items():
+            self.places[lane].counters.charge(tenant, service, 1.0)
         self._spent.clear()
 
     def give_back(self, entry: QueuedJob, now_ms: int) -> None:
@@ -227,19 +233,25 @@ class JobBook:
 
     def _charge(self, entry: QueuedJob, tokens: float) -> None:
         if tokens:
-            self._count(entry.job.lane, entry.job.tenant, tokens, tokens / entry.job.weight)
+            self.places[entry.job.lane].counters.charge(entry.job.tenant, tokens / entry.job.weight, 1.0)
 
     def _spend(self, entry: QueuedJob, tokens: float) -> None:
         """Charge what many jobs of a tenant may add to: counted once, by `settle`."""
         if tokens:
-            spent = self._spent.setdefault((entry.job.lane, entry.job.tenant), [0.0, 0.0])
-            spent[0] += tokens
-            spent[1] += tokens / entry.job.weight
+            spent = entry.job.lane, entry.job.tenant
+            self._spent[spent] = self._spent.get(spent, 0.0) + tokens / entry.job.weight
 
-    def _count(self, lane: LaneName, tenant: str, tokens: float, service: float) -> None:
-        self.places[lane].counters.charge(tenant, service, 1.0)
-        for name, places in self.places.items():
-            places.serve(tokens, tokens if name == lane else 0.0)
+    def _serve(self, entry: QueuedJob, tokens: float) -> None:
+        """Account with the share floors for what was computed beyond what was charged."""
+        if tokens:
+            for name, places in self.places.items():
+                places.floor.serve(tokens, is_due=places.depth > 0, is_own=name == entry.job.lane)
+
+    def _take_back(self, entry: QueuedJob, tokens: float, *, is_computed: bool) -> None:
+        """End a part of what was charged to the share floors when the job was taken."""
+        if tokens:
+            for mark, (name, places) in zip(entry.marks, self.places.items(), strict=True):
+                places.floor.take_back(mark, tokens, is_own=name == entry.job.lane, is_computed=is_computed)
 
     def _release_claim(self, entry: QueuedJob) -> None:
         """Release the booked time of a job that has begun or is over."""
@@ -249,6 +261,7 @@ class JobBook:
 
     def _refund(self, entry: QueuedJob) -> None:
         self._charge(entry, -entry.credit)
+        self._take_back(entry, entry.credit, is_computed=False)
         entry.credit = 0.0
 
 

@@ -28,6 +28,7 @@ from fairlane.scheduler.planner.ordering import Counters, prospects
 from fairlane.scheduler.planner.steps import Capacity, Yielding
 from fairlane.scheduler.protocol.lanes import Lane
 from fairlane.scheduler.protocol.messages import Job, Outcome
+from fairlane.scheduler.queue.share_floor import ShareFloor
 from fairlane.scheduler.queue.types import (
     ELDERS_PER_TAKE,
     LOOKS_PER_TAKE,
@@ -74,6 +75,8 @@ class QueuedJob:
     """Where it is booked."""
     credit: float = 0.0
     """Weighted tokens charged when it was taken and not yet computed."""
+    marks: tuple[int, ...] = ()
+    """By which each lane's share floor knows that charge (share_floor.py)."""
 
     @property
     def due_ms(self) -> int:
@@ -110,9 +113,7 @@ class Places:
     def __init__(self, lane: Lane, window: float) -> None:
         self.lane = lane
         self.counters = Counters(window)
-        self.owed = 0.0
-        """Weighted tokens by which the lane is behind its share floor (negative: ahead). Nobody's wait pays for what
-        the lane had beyond it before: where nobody waited, the others had what they asked for."""
+        self.floor = ShareFloor(lane.share_floor)
         self._queues: dict[str, list[Place]] = {}
         self._waiting: list[Place] = []
         self._returned: list[Place] = []
@@ -130,7 +131,7 @@ class Places:
         tenant, job_id = entry.job.tenant, entry.job.job_id
         if not self._queues:
             self.counters.level_out()
-            self.owed = max(0.0, self.owed)
+            self.floor.begin_wait()
         if tenant not in self._queues:
             self.counters.lift(tenant, self._queues)
         insort(self._queues.setdefault(tenant, []), _place(entry))
@@ -222,12 +223,7 @@ class Places:
 
     def is_owed(self, entry: QueuedJob) -> bool:
         """The share floor is behind by what this job costs: it goes before the order."""
-        return self.lane.share_floor > 0 and self.owed >= min(entry.provisional_cost, OWED_LIMIT)
-
-    def serve(self, tokens: float, own: float) -> None:
-        """Account for `tokens` of service to all lanes, `own` of them to this one."""
-        due = self.lane.share_floor * tokens if self.depth else 0.0
-        self.owed = max(-OWED_LIMIT, min(OWED_LIMIT, self.owed + due - own))
+        return self.lane.share_floor > 0 and self.floor.debt >= min(entry.provisional_cost, OWED_LIMIT)
 
 
 def _place(entry: QueuedJob) -> Place:
@@ -432,7 +428,7 @@ class Order:
         In both what came back from a worker comes first.
         """
         for level, places in enumerate(self._lanes):
-            if places.owed > 0.0:
+            if places.floor.debt > 0.0:
                 for entries in (self._returned(level), self._heads(level)):
                     owed = list(filter(places.is_owed, entries))
                     small = [one for one in owed if self._room.is_within_floor(places.lane.share_floor, one)]

@@ -29,7 +29,7 @@ end
 
 -- All that has no time to live of its own.
 local function remove()
-  local gone = {key('followers'), key('owed'), key('expiry'), key('level'), key('lost'), key('pulse'), key('wake'),
+  local gone = {key('followers'), key('floors'), key('expiry'), key('level'), key('lost'), key('pulse'), key('wake'),
     key('doors'), key('queued_tokens')}
   for _, lane in ipairs(LANES) do
     for _, kind in ipairs({'heads', 'waiting', 'returned', 'guaranteed', 'promised', 'asked', 'vouched', 'backlog',

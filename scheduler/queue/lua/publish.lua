@@ -8,7 +8,7 @@
 -- What its holder publishes may not fit the record where a crash took the record's end back: others then go on from it.
 local gateway, worker, serial, part = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local PUBLISHING = {'lane', 'tenant', 'gateway', 'state', 'worker', 'epoch', 'n', 'weight', 'credit', 'generated',
-  'claim', 'bucket'}
+  'claim', 'bucket', 'marks'}
 local refused, entry, returned = {}, {}, false
 local mark = part == '0' and worker or worker .. ' ' .. part
 local last = call('HGET', key('serials', gateway), mark) or ''
@@ -41,8 +41,11 @@ local function accept(job, i, last_arg)
   local covered = math.min(job.credit, cost)
   job.generated, job.credit = job.generated + produced, job.credit - covered
   spend(job, cost - covered)
+  take_back(job, covered, true)
+  serve(job, cost - covered)
   if ARGV[i + 3] ~= '' then
     spend(job, -job.credit) -- its refund, counted with all else
+    take_back(job, job.credit, false)
     job.credit = 0
     finish(job, ARGV[i + 3], '', true)
   elseif produced > 0 or covered > 0 then

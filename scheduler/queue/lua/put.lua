@@ -66,4 +66,5 @@ call('HSET', record, 'lane', lane, 'tenant', tenant, 'gateway', gateway, 'state'
 call('ZADD', key('jobs', gateway), 0, job_id)
 call('ZADD', key('gateways'), 'GT', NOW + GATEWAY_LEASES * LEASE_MS, gateway)
 seat(job)
+flush_shares()
 return {'ok', call('ZRANK', queue, job_id) + 1, job.guaranteed, home, called}

@@ -209,7 +209,6 @@ async def test_nothing_is_left_of_jobs_that_were_forgotten(queue: RedisQueue, st
         "events:gw",
         "gateways",
         "level",
-        "owed",
         "serials:gw",
         "took:w1",
         "wake",

@@ -135,7 +135,7 @@ def counters(simulation: Simulation, planners: list[Planner]) -> list[float]:
     """What tenants were charged, at each worker and in the queue: it decides who is served next, in a longer run."""
     lanes = [lane for one in planners for lane in one._index.lanes.values()]
     queued = [] if simulation.queue is None else [*simulation.queue._book.places.values()]
-    owed = [lane.owed for lane in queued]
+    owed = [lane.floor.debt for lane in queued]
     places = [lane.counters for lane in lanes] + [lane.counters for lane in queued]
     return [one.value(tenant) for one in places for tenant in "abc"] + owed
 

@@ -27,9 +27,9 @@ end
 -- The fields of a record, without its body; `lane` comes first.
 local FIELDS = {'lane', 'tenant', 'gateway', 'state', 'worker', 'outcome', 'weight', 'n', 'prompt', 'guaranteed', 'due',
   'hard_first', 'hard_end', 'granted', 'epoch', 'arrived', 'queued', 'taken', 'cancelled', 'returned', 'losses',
-  'generated', 'credit', 'follows', 'whole', 'claim', 'bucket', 'prefix'}
+  'generated', 'credit', 'follows', 'whole', 'claim', 'bucket', 'prefix', 'marks'}
 local IS_TEXT = {body = true, lane = true, tenant = true, gateway = true, state = true, worker = true, outcome = true,
-  prefix = true}
+  prefix = true, marks = true}
 
 -- A job's record, or some fields of it; nil where it is unknown. A number that an older release did not note is 0.
 local function load(job_id, fields)

@@ -2,7 +2,7 @@
 -- scheduler/queue/take_order.py states the rules of counters and places, scheduler/queue/memory_jobs.py those of moves.
 
 -- Counters of tenants, share floors of lanes.
-local OWED, IS_BACKLOGGED, SPENT = {}, {}, {}
+local FLOORS, IS_BACKLOGGED, SPENT = {}, {}, {}
 
 -- Is anybody waiting in this lane?
 local function is_backlogged(lane)
@@ -10,14 +10,85 @@ local function is_backlogged(lane)
   return IS_BACKLOGGED[lane]
 end
 
--- Weighted tokens by which a lane is behind its share floor; kept here until flush_shares.
-local function owed_to(lane)
-  if not OWED[lane] then OWED[lane] = tonumber(call('HGET', key('owed'), lane) or 0) end
-  return OWED[lane]
+-- The account of a lane with its share floor (scheduler/queue/share_floor.py has the rules); kept here until flush_shares.
+local FLOOR_FORMAT = '<dddd' -- owed, due, lent, wait
+
+local function floor_of(lane)
+  local floor = FLOORS[lane.name]
+  if not floor then
+    floor = {owed = 0, due = 0, lent = 0, wait = 1}
+    local packed = call('HGET', key('floors'), lane.name)
+    if packed then floor.owed, floor.due, floor.lent, floor.wait = struct.unpack(FLOOR_FORMAT, packed) end
+    FLOORS[lane.name] = floor
+  end
+  return floor
 end
 
--- Count tokens, and what they are by weight, for a tenant and a lane, and what that makes the lanes with a floor owed.
-local function count(lane_name, tenant, tokens, service)
+-- Weighted tokens by which a lane is behind its share floor.
+local function debt_of(lane)
+  local floor = floor_of(lane)
+  return floor.owed + lane.share_floor * floor.due - floor.lent
+end
+
+-- Somebody waits in this lane from now on, where nobody did.
+local function begin_wait(lane)
+  if lane.share_floor > 0 and debt_of(lane) < 0 then
+    local floor = floor_of(lane)
+    floor.owed, floor.due, floor.lent, floor.wait, floor.is_changed = 0, 0, 0, floor.wait + 1, true
+  end
+end
+
+local function add_to_owed(floor, due, own)
+  floor.owed = math.max(-OWED_LIMIT, math.min(OWED_LIMIT, floor.owed + due - own))
+end
+
+-- Charge a job in advance to all share floors. Returns the marks by which take_back knows the charge, one for each lane.
+local function lend(job, tokens)
+  local marks = {}
+  for level, lane in ipairs(LANES) do
+    marks[level] = 0
+    if lane.share_floor > 0 then
+      local floor, is_due, is_own = floor_of(lane), is_backlogged(lane.name), lane.name == job.lane
+      if is_due then floor.due = floor.due + tokens end
+      if is_own then floor.lent = floor.lent + tokens end
+      if is_due or is_own then marks[level], floor.is_changed = 2 * floor.wait + (is_due and 1 or 0), true end
+    end
+  end
+  return table.concat(marks, ' ')
+end
+
+-- End a part of a job's charge to the share floors: it was computed, or will not be.
+local function take_back(job, tokens, is_computed)
+  if tokens == 0 then return end
+  local level = 0
+  for mark in string.gmatch(job.marks or '', '%d+') do -- an older release noted none
+    level = level + 1
+    local lane = LANES[level]
+    local floor = mark ~= '0' and floor_of(lane)
+    if floor and math.floor(mark / 2) == floor.wait then
+      local is_due, is_own = mark % 2 == 1, lane.name == job.lane
+      if is_due then floor.due = floor.due - tokens end
+      if is_own then floor.lent = floor.lent - tokens end
+      if is_computed then add_to_owed(floor, is_due and lane.share_floor * tokens or 0, is_own and tokens or 0) end
+      floor.is_changed = true
+    end
+  end
+end
+
+-- Account with the share floors for what was computed beyond what was charged.
+local function serve(job, tokens)
+  if tokens == 0 then return end
+  for _, lane in ipairs(LANES) do
+    if lane.share_floor > 0 then
+      local floor = floor_of(lane)
+      add_to_owed(floor, is_backlogged(lane.name) and lane.share_floor * tokens or 0, lane.name == job.lane and tokens or 0)
+      floor.is_changed = true
+    end
+  end
+end
+
+-- Count what a tenant was served in a lane, by weight.
+local function count(lane_name, tenant, service)
   local counters = key('counters', lane_name)
   local counter = tonumber(call('ZADD', counters, 'XX', 'INCR', service, tenant))
   if counter then
@@ -26,19 +97,12 @@ local function count(lane_name, tenant, tokens, service)
     counter = tonumber(call('HGET', key('level'), lane_name) or 0) + service
     call('ZADD', counters, counter, tenant)
   end
-  for _, lane in ipairs(LANES) do
-    if lane.share_floor > 0 then
-      local due = is_backlogged(lane.name) and lane.share_floor * tokens or 0
-      local own = lane.name == lane_name and tokens or 0
-      OWED[lane.name] = math.max(-OWED_LIMIT, math.min(OWED_LIMIT, owed_to(lane.name) + due - own))
-    end
-  end
   return counter
 end
 
 -- Charge a job's tenant for service (negative: a refund).
 local function charge(job, tokens)
-  if tokens ~= 0 then job.counter = count(job.lane, job.tenant, tokens, tokens / job.weight) end
+  if tokens ~= 0 then job.counter = count(job.lane, job.tenant, tokens / job.weight) end
 end
 
 -- Charge what many jobs of a tenant may add to: counted once, by flush_shares.
@@ -46,16 +110,20 @@ local function spend(job, tokens)
   if tokens == 0 then return end
   local name = key(job.lane, job.tenant)
   if not SPENT[name] then
-    SPENT[name] = {lane = job.lane, tenant = job.tenant, tokens = 0, service = 0}
+    SPENT[name] = {lane = job.lane, tenant = job.tenant, service = 0}
     SPENT[#SPENT + 1] = SPENT[name]
   end
-  SPENT[name].tokens, SPENT[name].service = SPENT[name].tokens + tokens, SPENT[name].service + tokens / job.weight
+  SPENT[name].service = SPENT[name].service + tokens / job.weight
 end
 
--- To call once at the end of every script that charges.
+-- To call once at the end of every script that charges or seats.
 local function flush_shares()
-  for _, each in ipairs(SPENT) do count(each.lane, each.tenant, each.tokens, each.service) end
-  for lane, tokens in pairs(OWED) do call('HSET', key('owed'), lane, tokens) end
+  for _, each in ipairs(SPENT) do count(each.lane, each.tenant, each.service) end
+  for lane, floor in pairs(FLOORS) do
+    if floor.is_changed then
+      call('HSET', key('floors'), lane, struct.pack(FLOOR_FORMAT, floor.owed, floor.due, floor.lent, floor.wait))
+    end
+  end
 end
 
 -- Where a job waits in its lane.
@@ -122,8 +190,7 @@ local function seat(job)
       start = tonumber(lowest)
       call('HSET', key('level'), lane, lowest)
       call('UNLINK', counters)
-      OWED[lane] = math.max(0, owed_to(lane))
-      call('HSET', key('owed'), lane, OWED[lane])
+      begin_wait(LANE[lane])
       call('HDEL', key('queued_tokens'), lane)
     end
     local counter = math.max(start, tonumber(call('ZSCORE', counters, job.tenant) or 0))
@@ -193,6 +260,7 @@ end
 -- Give the tenant back what was charged when the job was taken and has not been computed.
 local function refund(job)
   charge(job, -job.credit)
+  take_back(job, job.credit, false)
   job.credit = 0
 end
 
@@ -258,7 +326,7 @@ local function lease(job, worker, cost)
   call('ZADD', key('held', worker), job.losses, job.job_id)
   local record = key('job', job.job_id)
   call('HSET', record, 'state', 'leased', 'worker', worker, 'taken', NOW, 'returned', 0, 'epoch', job.epoch,
-    'credit', cost)
+    'credit', cost, 'marks', lend(job, cost))
   charge(job, cost)
   return describe_lease(job)
 end

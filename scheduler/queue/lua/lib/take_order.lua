@@ -299,7 +299,7 @@ end
 local function owed(jobs)
   local found = {}
   for _, job in ipairs(jobs) do
-    if owed_to(job.lane) >= math.min(provisional_cost(job), OWED_LIMIT) then found[#found + 1] = job end
+    if debt_of(LANE[job.lane]) >= math.min(provisional_cost(job), OWED_LIMIT) then found[#found + 1] = job end
   end
   return found
 end
@@ -365,7 +365,7 @@ end
 -- The next job to take; nil where there is none.
 local function pick()
   for _, lane in ipairs(LANES) do
-    if lane.share_floor > 0 and owed_to(lane.name) >= QUANTUM_COST then
+    if lane.share_floor > 0 and debt_of(lane) >= QUANTUM_COST then
       local job = pick_for_floor(lane)
       if job then return job end
     end
