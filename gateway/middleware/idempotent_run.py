@@ -14,6 +14,7 @@ What one request has answered so far, for any number of listeners, each from the
 
 import asyncio
 import secrets
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
@@ -304,8 +305,10 @@ class Run:
             await self._records.release(self.name, self._owner)
 
     def _unheard(self) -> None:
-        if self._grace_s and self._runs.unheard(self.name.key_id) < MOST_UNHEARD:
+        unheard, key_id = self._runs.unheard, self.name.key_id
+        if self._grace_s and unheard[key_id] < MOST_UNHEARD:
             self._grace = asyncio.get_running_loop().call_later(self._grace_s, self._give_up)
+            unheard[key_id] += 1
         else:
             self._give_up()
 
@@ -318,6 +321,10 @@ class Run:
         if self._grace is not None:
             self._grace.cancel()
             self._grace = None
+            unheard, key_id = self._runs.unheard, self.name.key_id
+            unheard[key_id] -= 1
+            if not unheard[key_id]:
+                del unheard[key_id]
 
     def _report(self, failure: Exception) -> None:
         """Log what nobody else will."""
@@ -347,6 +354,8 @@ class Runs:
         self._runs: dict[tuple[Name, str], Run] = {}
         """By name and fingerprint: which request a key stands for, the store alone says."""
         self._tasks: set[asyncio.Task[None]] = set()
+        self.unheard: Counter[str] = Counter()
+        """Runs of each API key that go on though nobody listens: a thousand clients may leave at once."""
 
     def find(
         self, name: Name, seal: Seal | None, fingerprint: str, perform: Perform, request_id: str
@@ -365,10 +374,6 @@ class Runs:
     def in_hand(self) -> list[Run]:
         """Those that have not ended, or are not kept yet."""
         return list(self._runs.values())
-
-    def unheard(self, key_id: str) -> int:
-        """How many of an API key's runs go on though nobody listens."""
-        return sum(run.is_unheard and run.name.key_id == key_id for run in self._runs.values())
 
     async def aclose(self, within_s: float) -> None:
         """Let what has ended be kept for so long, and stop the rest."""

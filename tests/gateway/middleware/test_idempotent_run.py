@@ -1,7 +1,8 @@
 """What a run says to those who listen: each hears all of it at its own pace, or is told that it cannot."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import cast
 
 import pytest
@@ -12,7 +13,9 @@ from fairlane.gateway.answers.chunks import Rhythm
 from fairlane.gateway.errors import ApiError, error_body
 from fairlane.gateway.http import sse
 from fairlane.gateway.middleware.idempotency import Listener, asks_for_stream
-from fairlane.gateway.middleware.idempotent_run import Recording, Run
+from fairlane.gateway.middleware.idempotent_run import MOST_UNHEARD, Recording, Run, Runs
+from fairlane.quotas.idempotency import IdempotencyRecords, Name
+from tests.support.counted import bytecodes
 
 pytestmark = pytest.mark.anyio
 
@@ -224,3 +227,59 @@ async def test_what_is_no_stream_waits_in_silence(body: bytes) -> None:
     recording.end()
     await hearing
     assert client.body == b"{}"
+
+
+async def never(*_: object) -> None:
+    await asyncio.Event().wait()
+
+
+class SilentRecords:
+    """A store that never says whose a request is."""
+
+    begin = staticmethod(never)
+
+
+def begun(runs: Runs, key_id: str, number: int) -> Run:
+    return runs.find(Name("acme", key_id, f"{number}"), None, "print", never, "req")[0]
+
+
+def leave(run: Run) -> None:
+    """Its one client has gone."""
+    with run.heard():
+        pass
+
+
+def leave_all(runs: Sequence[Run]) -> None:
+    for run in runs:
+        leave(run)
+
+
+def some_runs() -> Runs:
+    return Runs(
+        cast(IdempotencyRecords, SilentRecords()), lambda: None, grace_s=60.0, lease_s=10.0, max_answer_bytes=1_000
+    )
+
+
+async def test_that_a_client_leaves_costs_no_more_where_many_others_run() -> None:
+    costs = []
+    for count in (50, 400):
+        runs = some_runs()
+        all_of_them = [begun(runs, f"key-{number}", number) for number in range(count)]
+        costs.append(bytecodes(partial(leave_all, all_of_them)))
+        await runs.aclose(0.0)
+
+    assert costs[1] < 12 * costs[0]
+
+
+async def test_of_one_key_only_so_many_go_on_without_a_listener() -> None:
+    runs = some_runs()
+    all_of_them = [begun(runs, "key", number) for number in range(MOST_UNHEARD + 2)]
+    leave_all(all_of_them)
+
+    assert [run.is_given_up for run in all_of_them] == [False] * MOST_UNHEARD + [True, True]
+    with all_of_them[0].heard():  # its client came again
+        leave(last := begun(runs, "key", -1))
+        assert not last.is_given_up
+    assert all_of_them[0].is_given_up
+    await runs.aclose(0.0)
+    assert not runs.unheard
