@@ -18,6 +18,7 @@ import redis.asyncio
 from xdist.scheduler import LoadFileScheduling
 
 from fairlane.cli.embedded_store import EmbeddedStore, valkey_binary
+from fairlane.scheduler.protocol.gc_tuning import OF_A_GATEWAY, collect_seldom
 
 HERE = Path(__file__).parent
 
@@ -78,9 +79,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """Imports and collection make a million objects that stay: collect garbage only from here on, and only in what the
-    tests make. A pass over all of it takes half a second."""
-    gc.collect()
-    gc.freeze()
+    tests make, as seldom as a gateway does. A pass over all of it takes half a second."""
+    collect_seldom(OF_A_GATEWAY)
     gc.enable()
 
 

@@ -11,6 +11,7 @@ import redis
 from typer.testing import CliRunner, Result
 
 from fairlane.cli import main as cli
+from fairlane.cli.doctor import machine
 from fairlane.cli.embedded_store import EmbeddedStore
 from tests.support.gateway.commands_bench import gateway
 
@@ -91,8 +92,11 @@ def test_a_clock_that_is_wrong_is_told(
     assert "NTP" in clock["advice"]
 
 
-def test_a_port_of_another_program_is_a_fault_and_of_a_gateway_none(valkey: EmbeddedStore, valkey_url: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
+def test_a_port_of_another_program_is_a_fault_and_of_a_gateway_none(
+    valkey: EmbeddedStore, valkey_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other, monkeypatch.context() as patched:
+        patched.setattr(machine, "ASK_S", 0.1)  # it never answers
         taken = found(run("-o", "json", FAIRLANE_REDIS_URL=valkey_url, FAIRLANE_PORT=str(other.getsockname()[1])))
 
     assert taken["ports"]["state"] == "fail"

@@ -11,17 +11,19 @@ from fairlane.scheduler.protocol.lanes import LaneName
 from tests.support.scheduler.planner_world import World, job
 
 STREAMS, STEPS = 200, 20
+OF_PYTHON = (700, 10, 10)
 
 
 @pytest.fixture
 def collections() -> Iterator[list[int]]:
-    """The generations of all collections; afterwards the interpreter collects as before."""
+    """The generations of all collections, by the interpreter's defaults until the test changes them."""
     found: list[int] = []
 
     def note(phase: str, about: dict[str, int]) -> None:
         found.append(about["generation"])
 
     before = gc.get_threshold()
+    gc.set_threshold(*OF_PYTHON)
     gc.callbacks.append(note)
     yield found
     gc.callbacks.remove(note)
