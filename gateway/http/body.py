@@ -67,7 +67,7 @@ def declared_length(declared: bytes, max_bytes: int) -> int:
 
 async def _received(receive: Receive, max_bytes: int, hold: BodyHold | None) -> bytes:
     parts: list[bytes] = []
-    part = bytearray()
+    small = bytearray()  # parts that are gathered, so that no body is held as many small objects
     count, more = 0, True
     while more:
         message = await receive()
@@ -75,17 +75,21 @@ async def _received(receive: Receive, max_bytes: int, hold: BodyHold | None) -> 
             hold.check()  # what was not taken in has not come here
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
-        part += message.get("body", b"")
-        more = message.get("more_body", False)
+        body, more = message.get("body", b""), message.get("more_body", False)
         del message  # else this part is held twice while the next is waited for
-        if count + len(part) > max_bytes:
+        count += len(body)
+        if count > max_bytes:
             raise request_too_large(max_bytes)
-        if len(part) >= PART_BYTES or not more:  # gathered, so that no body is held as many small objects
-            count += len(part)
-            parts.append(bytes(part))
-            part.clear()
-            if more and hold is not None:
-                await hold.turn()
+        taken, is_large = len(parts), len(body) >= PART_BYTES
+        if not is_large:
+            small += body
+        if small and (is_large or not more or len(small) >= PART_BYTES):
+            parts.append(bytes(small))
+            small.clear()
+        if is_large:
+            parts.append(body)
+        if more and hold is not None and len(parts) > taken:
+            await hold.turn()
     if count <= _JOINED_AT_ONCE_BYTES:
         return b"".join(parts)
     return await asyncio.to_thread(b"".join, parts)

@@ -402,7 +402,7 @@ async def test_read_body_joins_its_parts() -> None:
     assert await read_body(parts, [], max_bytes=3, timeout_s=PATIENT_S) == b"abc"
 
 
-@pytest.mark.parametrize(("part", "count"), [(b"a" * 65_536, 128), (b"ab", 300_000), (b"a" * 100_000, 10)])
+@pytest.mark.parametrize(("part", "count"), [(b"a" * 65_536, 128), (b"ab", 600_000), (b"a" * 100_000, 10)])
 async def test_read_body_copies_a_large_body_in_a_thread(
     part: bytes, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -416,8 +416,18 @@ async def test_read_body_copies_a_large_body_in_a_thread(
     messages = [{"type": "http.request", "body": part, "more_body": place + 1 < count} for place in range(count)]
 
     assert await read_body(receiving(*messages), [], max_bytes=2**23, timeout_s=PATIENT_S) == part * count
-    assert max(joined, default=0) <= 65_536
+    assert max(joined, default=0) <= max(65_536, len(part))
+    assert len(joined) <= 1 + 2 * sum(joined) // 65_536
     assert sum(joined) == (len(part) * count if len(part) * count > 2**20 else 0)
+
+
+async def test_read_body_keeps_the_order_of_small_and_large_parts() -> None:
+    sizes = [1, 70_000, 3, 60_000, 5_000, 65_536, 0, 2]
+    bodies = [bytes([number]) * size for number, size in enumerate(sizes)]
+    messages = [{"type": "http.request", "body": body, "more_body": True} for body in bodies]
+    last = {"type": "http.request", "body": b"", "more_body": False}
+
+    assert await read_body(receiving(*messages, last), [], max_bytes=2**20, timeout_s=PATIENT_S) == b"".join(bodies)
 
 
 async def test_read_body_stops_as_soon_as_it_is_over() -> None:
