@@ -134,7 +134,7 @@ class TenantChange(_Input):
     timezone: Annotated[Text | None, Field(description="IANA name, such as Europe/Berlin")] = None
     weight: Annotated[Weight | None, Field(description="Share of the work against other tenants")] = None
     default_lane: Lane | None = None
-    lanes: Annotated[list[Lane], Field(min_length=1)] | None = None
+    lanes: Annotated[list[Lane], Field(min_length=1, fail_fast=True)] | None = None
     models: Annotated[Texts | None, Field(description="Names it may use; null: all")] = None
     model_aliases: Annotated[
         dict[Text, Text] | None,
@@ -145,7 +145,10 @@ class TenantChange(_Input):
         list[LimitsByBody] | None,
         Field(max_length=LARGEST_LIMITS_BY, description="Limits beside the others; a change replaces all of them"),
     ] = None
-    shadow: Annotated[list[LimitName] | None, Field(description="Limits that are counted, never refused")] = None
+    shadow: Annotated[
+        Annotated[list[LimitName], Field(fail_fast=True)] | None,
+        Field(description="Limits that are counted, never refused"),
+    ] = None
     reserve: Literal["progressive", "full"] | None = None
     preemption: Literal["exact", "fast"] | None = None
     share_group: Annotated[
@@ -163,7 +166,7 @@ class ScopesBody(_Input):
     """What a key may be used for; null or absent: all that its tenant may."""
 
     models: Texts | None = None
-    lanes: list[Lane] | None = None
+    lanes: Annotated[list[Lane], Field(fail_fast=True)] | None = None
     endpoints: Annotated[
         list[Annotated[Text, shown(pattern=ENDPOINT.pattern)]] | None,
         Field(max_length=LONGEST_LIST, description="Paths such as /v1/chat/completions, each with all below it"),

@@ -12,7 +12,7 @@ from fairlane.gateway.anthropic.blocks import Blocks, CacheControl, TextBlocks
 from fairlane.gateway.openai.fields import Fields, Hint, Text
 from fairlane.gateway.openai.neutral import Neutral
 from fairlane.gateway.openai.structures import JsonSchema
-from fairlane.gateway.openai.tools import MAX_TOOLS, Parameters
+from fairlane.gateway.openai.tools import MAX_TOOLS, DirectCallers, Parameters
 from fairlane.gateway.openai.wire import MAX_DEADLINE_MS, MAX_STOP_CHARS, Count, Real, Unsupported
 
 MAX_STOP_SEQUENCES = 16
@@ -41,7 +41,7 @@ class CustomTool(Fields):
     cache_control: CacheControl | None = None
     defer_loading: bool | None = None
     eager_input_streaming: bool | None = None
-    allowed_callers: list[Literal["direct"]] | None = None
+    allowed_callers: DirectCallers | None = None
     input_examples: Unsupported = None
 
 

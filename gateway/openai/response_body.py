@@ -106,7 +106,10 @@ class ResponseBody(Fields):
     frequency_penalty: Penalty | None = None
     seed: Annotated[int, Field(ge=-_INT64, lt=_INT64)] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    include: list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] | None = None
+    include: (
+        Annotated[list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]], Field(fail_fast=True)]
+        | None
+    ) = None
     tools: ResponseTools | None = None
     tool_choice: ResponseToolChoice | None = None
     parallel_tool_calls: bool | None = None

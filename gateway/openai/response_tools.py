@@ -13,7 +13,7 @@ from pydantic_core import PydanticCustomError
 
 from fairlane.gateway.openai.fields import Fields, Off, Text
 from fairlane.gateway.openai.response_items import INPUT, Json, full_name
-from fairlane.gateway.openai.tools import MAX_TOOLS, NO_PARAMETERS, FunctionName, Mode, Parameters, Tool
+from fairlane.gateway.openai.tools import MAX_TOOLS, NO_PARAMETERS, DirectCallers, FunctionName, Mode, Parameters, Tool
 
 _ONE_TEXT: Json = {
     "type": "object",
@@ -41,7 +41,7 @@ class ResponseFunction(Fields):
     parameters: Parameters | None = None
     strict: bool | None = None
     defer_loading: Off | None = None
-    allowed_callers: list[Literal["direct"]] | None = None
+    allowed_callers: DirectCallers | None = None
     output_schema: None = None
     is_async: Annotated[Off | None, Field(alias="async")] = None
 
@@ -82,7 +82,7 @@ class ResponseCustomTool(Fields):
     description: Text | None = None
     format: Annotated[TextInput | GrammarInput, Field(discriminator="type")] | None = None
     defer_loading: Off | None = None
-    allowed_callers: list[Literal["direct"]] | None = None
+    allowed_callers: DirectCallers | None = None
     is_async: Annotated[Off | None, Field(alias="async")] = None
 
     def tool(self) -> Tool:

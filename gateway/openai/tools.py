@@ -25,6 +25,8 @@ NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "additional
 
 FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
 Mode = Literal["none", "auto", "required"]
+DirectCallers = Annotated[list[Literal["direct"]], Field(fail_fast=True)]
+"""Who may call a tool: the model itself."""
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
