@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import hypothesis.strategies as st
@@ -12,7 +13,7 @@ import redis.asyncio
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from fairlane.quotas.limits import FREE, LIMIT_NAMES, Limits, Prices
+from fairlane.quotas.limits import FREE, LIMIT_NAMES, Limits, LimitStatus, Prices
 from fairlane.quotas.store import (
     TOMBSTONE_MS,
     AccessDenied,
@@ -101,6 +102,7 @@ class StoreMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.runner = asyncio.Runner()
+        self.run = self.runner.get_loop().run_until_complete  # Runner.run sets signal handlers for every call
         self.client = redis.asyncio.from_url(self.url)
         self.houses = (MemoryHouse(), RedisHouse(self.client))
         self.now_ms = START_MS
@@ -110,28 +112,31 @@ class StoreMachine(RuleBasedStateMachine):
         self.move(0)
 
     def teardown(self) -> None:
-        self.runner.run(self.client.aclose())
+        self.run(self.client.aclose())
         self.runner.close()
 
     def both(self, name: str, *args: object) -> Any:
-        memory, real = (self.runner.run(answer(house.store, name, *args)) for house in self.houses)
+        async def answers() -> list[object]:
+            return [await answer(house.store, name, *args) for house in self.houses]
+
+        memory, real = self.run(answers())
         assert memory == real
         return memory
 
     def move(self, by_ms: int) -> None:
         self.now_ms += by_ms
         for house in self.houses:
-            self.runner.run(house.set_clock(self.now_ms))
+            self.run(house.set_clock(self.now_ms))
 
     @initialize(limits=small_limits, of_key=small_limits, zone=st.sampled_from(ZONES))
     def settle_in(self, limits: dict[str, int], of_key: dict[str, int], zone: str) -> None:
         for house in self.houses:
             for tenant in TENANTS:
-                self.runner.run(house.tenant(Limits(**limits), tenant=tenant, timezone=zone))
+                self.run(house.tenant(Limits(**limits), tenant=tenant, timezone=zone))
             for tenant in PROJECTS:
-                self.runner.run(house.tenant(Limits(**of_key), tenant=tenant, **line(tenant)))
-            self.runner.run(house.key("k1", Limits(**of_key)))
-            self.runner.run(house.key("k2", Limits(), expires_ms=START_MS + 100_000))
+                self.run(house.tenant(Limits(**of_key), tenant=tenant, **line(tenant)))
+            self.run(house.key("k1", Limits(**of_key)))
+            self.run(house.key("k2", Limits(), expires_ms=START_MS + 100_000))
 
     @rule(
         tenant=st.sampled_from(list(ROOTS)),
@@ -144,12 +149,12 @@ class StoreMachine(RuleBasedStateMachine):
     def change_tenant(self, tenant: str, limits: dict[str, int], zone: str, **changes: Any) -> None:
         changes["limits_by"] = changes.pop("by")
         for house in self.houses:
-            self.runner.run(house.tenant(Limits(**limits), tenant=tenant, timezone=zone, **line(tenant), **changes))
+            self.run(house.tenant(Limits(**limits), tenant=tenant, timezone=zone, **line(tenant), **changes))
 
     @rule(limits=small_limits)
     def change_key(self, limits: dict[str, int]) -> None:
         for house in self.houses:
-            self.runner.run(house.key("k1", Limits(**limits)))
+            self.run(house.key("k1", Limits(**limits)))
 
     @rule(by_ms=moments)
     def wait(self, by_ms: int) -> None:
@@ -226,16 +231,21 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(limit=st.sampled_from([0, 100]))
     def look_for_lapsed(self, limit: int) -> None:
-        memory, real = (self.runner.run(lapsed(house.store, limit)) for house in self.houses)
+        memory, real = (self.run(lapsed(house.store, limit)) for house in self.houses)
         assert memory == real
 
     @invariant()
     def every_figure_is_the_same_and_none_negative(self) -> None:
-        for tenant, root in ROOTS.items():
-            for key_id in KEYS:
-                for status in self.both("statuses", root, tenant, key_id):
-                    assert status.used >= 0
-                    assert status.reserved >= 0
+        asked = [(root, tenant, key_id) for tenant, root in ROOTS.items() for key_id in KEYS]
+
+        async def statuses(store: QuotaStore) -> list[list[LimitStatus]]:
+            return await asyncio.gather(*(store.statuses(*whose) for whose in asked))
+
+        memory, real = (self.run(statuses(house.store)) for house in self.houses)
+        assert memory == real
+        for status in chain.from_iterable(memory):
+            assert status.used >= 0
+            assert status.reserved >= 0
 
     def living(self, reservation_id: str) -> str:
         """A name that no store may have forgotten: the twin's memory runs by this clock, the real one's does not."""

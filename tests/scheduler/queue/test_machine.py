@@ -60,9 +60,10 @@ class Twins(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self._runner = asyncio.Runner()
+        self._run = self._runner.get_loop().run_until_complete  # Runner.run sets signal handlers for every call
         self.clock = Clock()
         self.store = redis.asyncio.from_url(self.url)
-        self._runner.run(self._empty())
+        self._run(self._empty())
         figures: dict[str, Any] = {"lease_ms": LEASE_MS, "window": 300.0, "clock": self.clock}
         self.memory, self.stored = MemoryQueue(FIGURES, **figures), StoredQueue(self.store, FIGURES, **figures)
         self.numbers = itertools.count()
@@ -80,7 +81,7 @@ class Twins(RuleBasedStateMachine):
         try:
             self.look()
         finally:
-            self._runner.run(self.store.aclose())
+            self._run(self.store.aclose())
             self._runner.close()
 
     def both(self, call: Callable[[Queue], Awaitable[Any]]) -> Any:
@@ -92,7 +93,10 @@ class Twins(RuleBasedStateMachine):
             except QueueError as error:
                 return type(error), vars(error)
 
-        expected, got = (self._runner.run(ask(queue)) for queue in (self.memory, self.stored))
+        async def ask_both() -> tuple[object, object]:
+            return await ask(self.memory), await ask(self.stored)
+
+        expected, got = self._run(ask_both())
         assert got == expected
         return got
 
@@ -286,10 +290,14 @@ class Twins(RuleBasedStateMachine):
             self.both(lambda queue: queue.wake(worker))  # noqa: B023
         waiting: set[str] = set()
         for job_id in self.job_ids:
-            record = self.both(lambda queue: queue.record(job_id))  # noqa: B023
-            published = self.both(lambda queue: queue.published(job_id))  # noqa: B023
+            record, published, position = self.both(
+                lambda queue: asyncio.gather(
+                    queue.record(job_id),  # noqa: B023
+                    queue.published(job_id),  # noqa: B023
+                    queue.position(job_id),  # noqa: B023
+                )
+            )
             assert tuple(map(len, published.token_ids)) == record.generated
-            position = self.both(lambda queue: queue.position(job_id))  # noqa: B023
             assert (position is not None) == (record.state is JobState.QUEUED)
             assert self.ends[job_id] == (record.state is JobState.ENDED)
             waiting |= {job_id} if position is not None else set()
