@@ -47,7 +47,7 @@ TenantId = Annotated[str, Field(max_length=LONGEST_TEXT), shown(pattern=TENANT_I
 Moment = Annotated[str, Field(max_length=LONGEST_TEXT), shown(pattern=MOMENT)]
 EpochS = Annotated[float, Field(allow_inf_nan=False), shown(exclusiveMinimum=0, exclusiveMaximum=1e11)]
 Expiry = EpochS | Annotated[str, Field(max_length=LONGEST_TEXT), shown(pattern=RFC_3339)]
-Texts = Annotated[list[Text], Field(max_length=LONGEST_LIST)]
+Texts = Annotated[list[Text], Field(max_length=LONGEST_LIST, fail_fast=True)]
 Lane = Literal["latency", "throughput"]
 Figure = Annotated[int, Field(ge=0, le=LARGEST)]
 Real = Annotated[float, Field(allow_inf_nan=False)]
@@ -143,7 +143,11 @@ class TenantChange(_Input):
     limits: LimitsBody | None = None
     limits_by: Annotated[
         list[LimitsByBody] | None,
-        Field(max_length=LARGEST_LIMITS_BY, description="Limits beside the others; a change replaces all of them"),
+        Field(
+            max_length=LARGEST_LIMITS_BY,
+            description="Limits beside the others; a change replaces all of them",
+            fail_fast=True,
+        ),
     ] = None
     shadow: Annotated[
         Annotated[list[LimitName], Field(fail_fast=True)] | None,
@@ -169,7 +173,11 @@ class ScopesBody(_Input):
     lanes: Annotated[list[Lane], Field(fail_fast=True)] | None = None
     endpoints: Annotated[
         list[Annotated[Text, shown(pattern=ENDPOINT.pattern)]] | None,
-        Field(max_length=LONGEST_LIST, description="Paths such as /v1/chat/completions, each with all below it"),
+        Field(
+            max_length=LONGEST_LIST,
+            description="Paths such as /v1/chat/completions, each with all below it",
+            fail_fast=True,
+        ),
     ] = None
     cidrs: Annotated[Texts | None, Field(description="Networks such as 10.0.0.0/8")] = None
     act_as: Annotated[
@@ -177,6 +185,7 @@ class ScopesBody(_Input):
         Field(
             max_length=LONGEST_LIST,
             description="Tenants that a trusted gateway in front may name in a header; null or absent: none",
+            fail_fast=True,
         ),
     ] = None
 
@@ -219,7 +228,7 @@ class PriceBody(_Input):
 class PricesBody(_Input):
     """The whole price list. Of the rows that fit, model and lane go before model, that before lane, that before any."""
 
-    prices: Annotated[list[PriceBody], Field(max_length=MOST_ROWS)]
+    prices: Annotated[list[PriceBody], Field(max_length=MOST_ROWS, fail_fast=True)]
 
 
 class RotateBody(_Input):
@@ -259,7 +268,12 @@ class SimulationBody(_Input):
     trace: Annotated[Word, Field(description="Name of a trace, as the list has it")]
     loads: Annotated[
         list[Annotated[Real, Field(gt=0, le=10_000)]],
-        Field(min_length=1, max_length=5, description="How many times as fast as recorded, each a run; absent: 1"),
+        Field(
+            min_length=1,
+            max_length=5,
+            description="How many times as fast as recorded, each a run; absent: 1",
+            fail_fast=True,
+        ),
     ] = [1.0]
     workers: Annotated[
         int | None, Field(ge=1, le=1_000, description="null or absent: as many as are alive now, at least one")

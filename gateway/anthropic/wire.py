@@ -110,7 +110,7 @@ class ClearThinking(Fields):
 class ContextManagement(Fields):
     """What is left out of the conversation before the model reads it."""
 
-    edits: Annotated[list[ClearThinking], Field(max_length=MAX_EDITS)] | None = None
+    edits: Annotated[list[ClearThinking], Field(max_length=MAX_EDITS, fail_fast=True)] | None = None
 
 
 class PromptBody(Fields):
@@ -136,7 +136,7 @@ class MessagesBody(PromptBody):
     stop_sequences: (
         Annotated[
             list[Annotated[Text, Field(min_length=1, max_length=MAX_STOP_CHARS)]],
-            Field(max_length=MAX_STOP_SEQUENCES),
+            Field(max_length=MAX_STOP_SEQUENCES, fail_fast=True),
         ]
         | None
     ) = None

@@ -118,7 +118,7 @@ class ToolNamespace(Fields):
     type: Literal["namespace"]
     name: FunctionName
     description: Text | None = None
-    tools: Annotated[list[ListedTool], Field(min_length=1, max_length=MAX_TOOLS)]
+    tools: Annotated[list[ListedTool], Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)]
 
     def as_json(self) -> Json:
         """As an answer repeats it."""
@@ -135,7 +135,8 @@ def _tool(tool: object) -> AnyTool:
 
 
 ResponseTools = Annotated[
-    list[Annotated[AnyTool, PlainValidator(_tool, json_schema_input_type=AnyTool)]], Field(max_length=MAX_TOOLS)
+    list[Annotated[AnyTool, PlainValidator(_tool, json_schema_input_type=AnyTool)]],
+    Field(max_length=MAX_TOOLS, fail_fast=True),
 ]
 
 
@@ -163,7 +164,7 @@ class ResponseAllowedTools(Fields):
 
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
-    tools: Annotated[list[ChosenTool], Field(min_length=1, max_length=MAX_TOOLS)]
+    tools: Annotated[list[ChosenTool], Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)]
 
 
 ToolChoiceBody = Mode | ChosenTool | ResponseAllowedTools

@@ -43,7 +43,9 @@ def _short(text: str) -> str:
 
 JsonSchema = Annotated[str, PlainValidator(_schema_text, json_schema_input_type=dict[str, Any] | str | bool)]
 Pattern = Annotated[Text, Field(min_length=1), AfterValidator(_short)]
-Choices = Annotated[list[Annotated[Text, Field(min_length=1)]], Field(min_length=1, max_length=MAX_STRUCTURE_CHOICES)]
+Choices = Annotated[
+    list[Annotated[Text, Field(min_length=1)]], Field(min_length=1, max_length=MAX_STRUCTURE_CHOICES, fail_fast=True)
+]
 
 
 class NamedSchema(Fields):

@@ -114,7 +114,7 @@ Real = Annotated[float, Field(allow_inf_nan=False)]
 Penalty = Annotated[Real, Field(ge=-2, le=2)]
 Count = Annotated[int, Field(ge=1, lt=_INT64)]
 _Item = TypeVar("_Item")
-_Several = Annotated[list[_Item], Field(min_length=1)]
+_Several = Annotated[list[_Item], Field(min_length=1, fail_fast=True)]
 _Filled = Annotated[str, Field(min_length=1)]
 _TokenIds = _Several[Annotated[int, Field(ge=0, lt=MAX_TOKEN_ID)]]
 Prompts = Annotated[
@@ -146,7 +146,7 @@ class Message(Fields):
     content: Content | None = None
     name: Hint | None = None
     tool_call_id: Hint | None = None
-    tool_calls: Annotated[list[CallBody], Field(max_length=MAX_CALLS)] | None = None
+    tool_calls: Annotated[list[CallBody], Field(max_length=MAX_CALLS, fail_fast=True)] | None = None
     function_call: CalledBody | None = None
     refusal: Text | None = None
     reasoning_content: Text | None = None
@@ -175,7 +175,7 @@ class GenerationBody(StructureFields):
     seed: Annotated[int, Field(ge=-_INT64, lt=_INT64)] | None = None
     logit_bias: Biases | None = None
     stop: Stops | None = None
-    stop_token_ids: Annotated[list[TokenId], Field(max_length=MAX_STOP_TOKENS)] | None = None
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=MAX_STOP_TOKENS, fail_fast=True)] | None = None
     cache_salt: Annotated[Hint, Field(min_length=1)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -193,7 +193,7 @@ class ChatBody(GenerationBody):
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    tools: Annotated[list[ToolBody], Field(max_length=MAX_TOOLS)] | None = None
+    tools: Annotated[list[ToolBody], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
     tool_choice: Choice | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: EffortWord | None = None

@@ -28,25 +28,25 @@ def kinds() -> Iterator[type[BaseModel]]:
                 yield kind
 
 
-def unbounded(schema: Any, path: str) -> Iterator[str]:
-    """The places of lists that have no greatest length, and are checked beyond their first wrong item."""
+def unending(schema: Any, path: str) -> Iterator[str]:
+    """The places of lists that are checked beyond their first wrong item, which may have a thousand faults itself."""
     if isinstance(schema, dict):
-        if schema.get("type") == "list" and not (schema.get("fail_fast") or schema.get("max_length")):
+        if schema.get("type") == "list" and not schema.get("fail_fast"):
             yield path
         for name, inner in schema.items():
             if name not in DECLARED:
-                yield from unbounded(inner, f"{path}.{name}")
+                yield from unending(inner, f"{path}.{name}")
     elif isinstance(schema, list | tuple):
         for inner in schema:
-            yield from unbounded(inner, path)
+            yield from unending(inner, path)
 
 
 KINDS = {kind.__name__: kind for kind in kinds()}
 
 
 @pytest.mark.parametrize("name", sorted(KINDS))
-def test_every_list_is_bounded_or_ends_at_its_first_wrong_item(name: str) -> None:
-    assert [*unbounded(KINDS[name].__pydantic_core_schema__, name)] == []
+def test_the_check_of_every_list_ends_at_its_first_wrong_item(name: str) -> None:
+    assert [*unending(KINDS[name].__pydantic_core_schema__, name)] == []
 
 
 def test_a_long_list_of_wrong_items_is_one_error() -> None:
