@@ -6,10 +6,10 @@ taken and left: `cache_control`, `diagnostics`, the effort, hints for streams. `
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from fairlane.gateway.anthropic.blocks import Blocks, CacheControl, TextBlocks
-from fairlane.gateway.openai.fields import Fields, Hint, Text
+from fairlane.gateway.openai.fields import Fields, Hint, Text, as_unicode
 from fairlane.gateway.openai.neutral import Neutral
 from fairlane.gateway.openai.structures import JsonSchema
 from fairlane.gateway.openai.tools import MAX_TOOLS, DirectCallers, Parameters
@@ -135,7 +135,7 @@ class MessagesBody(PromptBody):
     max_tokens: Count | None = None
     stop_sequences: (
         Annotated[
-            list[Annotated[Text, Field(min_length=1, max_length=MAX_STOP_CHARS)]],
+            list[Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS), AfterValidator(as_unicode)]],
             Field(max_length=MAX_STOP_SEQUENCES, fail_fast=True),
         ]
         | None

@@ -326,3 +326,8 @@ def test_many_messages_of_one_role_become_one_turn_at_once_and_not_one_after_the
     assert calls_of(replace, lambda: parsed(messages=[HELLO] * 500)) == 1
     [turn] = parsed(messages=[HELLO] * 500).messages
     assert turn == Turn(role="user", content="\n".join(["Hello"] * 500))
+
+
+def test_a_long_stop_sequence_is_too_long_in_characters() -> None:
+    with pytest.raises(ApiError, match="must have at most 1024 characters"):
+        parsed(stop_sequences=["x" * 1_025])
