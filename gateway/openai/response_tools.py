@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Annotated, Literal
 
 import msgspec
-from pydantic import Field, PlainValidator
+from pydantic import BeforeValidator, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
 from fairlane.gateway.openai.fields import Fields, Off, Text
@@ -134,9 +134,18 @@ def _tool(tool: object) -> AnyTool:
     return ToolNamespace.model_validate(tool) if is_namespace else _called_tool(tool)
 
 
+def _check_count(tools: object) -> object:
+    """Refuse too many tools, including those inside namespaces, before any of them is validated."""
+    inner = [tool.get("tools") if isinstance(tool, dict) else None for tool in tools] if isinstance(tools, list) else []
+    if sum(len(found) if isinstance(found, list) else 1 for found in inner) > MAX_TOOLS:
+        raise PydanticCustomError("tools", f"must have at most {MAX_TOOLS} items, including those inside namespaces")
+    return tools
+
+
 ResponseTools = Annotated[
     list[Annotated[AnyTool, PlainValidator(_tool, json_schema_input_type=AnyTool)]],
     Field(max_length=MAX_TOOLS, fail_fast=True),
+    BeforeValidator(_check_count),
 ]
 
 

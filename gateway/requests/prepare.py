@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import chain
 from typing import Generic, TypeVar
 
 import msgspec
@@ -202,7 +203,7 @@ class Preparer:
         request, model, prompts = await self.understand(kind, body, caller)
         inputs: list[list[int]] = []
         if kind.embeds:
-            prompts, inputs = _packed(prompts, model.context_length)
+            prompts, inputs = pack_inputs(prompts, model.context_length)
         grammar = CheckedGrammar()
         if request.structure is not None or request.offered_tools:
             grammar = await grammar_of(request, model.text, prompts[0], self._grammars, caller.tenant_id)
@@ -310,18 +311,18 @@ class Preparer:
         return request, model, prompts
 
 
-def _packed(inputs: Sequence[Tokens], context_length: int) -> tuple[list[Tokens], list[list[int]]]:
-    """Inputs one after the other, as many in a job as the context holds: a thousand short ones would fill the lane's
-    queue. The jobs' prompts, and how many tokens each input of them has."""
-    prompts: list[Tokens] = []
-    lengths: list[list[int]] = []
+def pack_inputs(inputs: Sequence[Tokens], context_length: int) -> tuple[list[Tokens], list[list[int]]]:
+    """Pack consecutive inputs into as few jobs as the context allows: a thousand short ones would fill the lane's
+    queue. Returns the jobs' prompts and, for each, the lengths of its inputs."""
+    packs: list[list[Tokens]] = []
+    room = 0
     for each in inputs:
-        if not prompts or len(prompts[-1]) + len(each) > context_length:
-            prompts.append(())
-            lengths.append([])
-        prompts[-1] += each
-        lengths[-1].append(len(each))
-    return prompts, lengths
+        if not packs or len(each) > room:
+            packs.append([])
+            room = context_length
+        packs[-1].append(each)
+        room -= len(each)
+    return [tuple(chain.from_iterable(pack)) for pack in packs], [[*map(len, pack)] for pack in packs]
 
 
 def _check_token_ids(request: GenerationRequest, vocab_size: int) -> None:

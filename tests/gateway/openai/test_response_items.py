@@ -16,7 +16,7 @@ from fairlane.gateway.openai.requests import Turn
 from fairlane.gateway.openai.response_body import KeptResponse, ResponseRequest, parse_response
 from fairlane.gateway.openai.response_items import CompactionItem, read_items, turns_of
 from fairlane.gateway.openai.response_tools import CalledAs
-from fairlane.gateway.openai.tools import ToolCall, ToolChoice
+from fairlane.gateway.openai.tools import MAX_TOOLS, ToolCall, ToolChoice
 from fairlane.gateway.text.tokenizer import TextModel
 from tests.support.counted import calls_of
 from tests.support.gateway.tool_models import TOOL_MODELS, tool_card
@@ -264,6 +264,25 @@ def test_what_is_wrong_or_not_served_is_named(fields: dict[str, Any], param: str
 
     assert found is not None
     assert found.startswith(param)
+
+
+def test_tools_inside_namespaces_count_towards_the_bound_of_tools() -> None:
+    def body(count: int) -> bytes:
+        spaces = [
+            {"type": "namespace", "name": f"n{space}", "tools": [{**WEATHER, "name": f"f{at}"} for at in range(count)]}
+            for space in range(MAX_TOOLS // 2)
+        ]
+        return json.dumps({"model": "tiny", "input": "Hello", "tools": spaces}).encode()
+
+    def refused_for_tools(body: bytes) -> None:
+        with pytest.raises(ApiError) as error:
+            parse_response(body)
+        assert (error.value.code, error.value.param) == ("invalid_request_error", "tools")
+
+    assert len(parse_response(body(2)).tools) == MAX_TOOLS
+    refused_for_tools(body(3))
+    many = body(36)
+    assert calls_of(json.dumps, lambda: refused_for_tools(many)) == 0, "a schema was checked"
 
 
 def test_no_refusal_holds_what_was_sent() -> None:

@@ -13,7 +13,7 @@ from fairlane.gateway.errors import ApiError, invalid
 from fairlane.gateway.http.body_budget import HUGE_BODY_BYTES, BodyRoom
 from fairlane.gateway.http.json_reader import LARGE_BODY_BYTES
 from fairlane.gateway.openai.requests import ChatRequest
-from fairlane.gateway.requests.prepare import Preparer
+from fairlane.gateway.requests.prepare import Preparer, pack_inputs
 
 pytestmark = pytest.mark.anyio
 
@@ -50,3 +50,24 @@ async def test_one_body_is_read_at_a_time_and_others_of_another_size_meanwhile(m
         released.set()
     await asyncio.gather(*crowd)
     assert len(held) == len(crowd)
+
+
+class CountedTokens(tuple[int, ...]):
+    """Token ids that count how many ids their concatenations copy."""
+
+    copied = 0
+
+    def __radd__(self, left: tuple[int, ...]) -> tuple[int, ...]:
+        CountedTokens.copied += len(left) + len(self)
+        return (*left, *self)
+
+
+def test_packing_inputs_copies_no_token_twice() -> None:
+    CountedTokens.copied = 0
+    inputs = [CountedTokens([at]) for at in range(1_000)]
+
+    prompts, lengths = pack_inputs([*inputs, (1,) * 1_001, (), (2, 3)], 600)
+
+    assert prompts == [tuple(range(600)), tuple(range(600, 1_000)), (1,) * 1_001, (2, 3)]
+    assert lengths == [[1] * 600, [1] * 400, [1_001], [0, 2]]
+    assert CountedTokens.copied <= len(inputs)
