@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from fairlane.gateway.records import keys
 from fairlane.gateway.records.live import LiveRecord
 from fairlane.gateway.records.record import LONGEST_TEXT, RequestRecord
 from fairlane.gateway.records.storage import EndedRecord, RecordStore, packed_names
@@ -114,6 +115,8 @@ class RequestRecorder:
         self.enabled = enabled
         self._wall_clock = wall_clock
         self._live: dict[str, LiveRecord] = {}
+        self._named: dict[str, dict[str, LiveRecord]] = {}
+        """The same by each of their other names, as `keys` builds them, and by id; the newest last."""
         self._special, self._plain = _Lot(MOST_A_FLUSH), _Lot(MOST_A_FLUSH)
         self._unwritten: list[EndedRecord] = []
         """Taken from the two, and not in the store yet."""
@@ -141,6 +144,8 @@ class RequestRecorder:
         clock = asyncio.get_running_loop().time
         live = LiveRecord(make, request, names, arrived_s, due_ms, clock, self._over)
         request.record = self._live[live.id] = live
+        for name in keys.names_of(live.account, *live.names):
+            self._named.setdefault(name, {})[live.id] = live
         return live
 
     def refused(self, refused: RefusedRequest, arrived_s: float) -> None:
@@ -181,9 +186,12 @@ class RequestRecorder:
     def local(self, name: str, account: str | None = None) -> RequestRecord | None:
         """A record that this gateway has and the store may not have yet: by its id or, for the tenant of an account if
         one is named, by the request's or the answer's id."""
-        for live in reversed(self._live.values()):
-            if (name == live.id or name in live.names) and account in (None, live.account):
-                return self._told(live)
+        live = self._live.get(name)
+        if live is None or account not in (None, live.account):
+            named = self._named.get(keys.of_anybody(name) if account is None else keys.of_tenant(account, name), {})
+            live = next(reversed(named.values()), None)
+        if live is not None:
+            return self._told(live)
         for ended in (self._plain.kept, self._special.kept, self._unwritten):
             for one in reversed(ended):
                 record = one.record
@@ -284,6 +292,11 @@ class RequestRecorder:
 
     def _over(self, live: LiveRecord) -> None:
         self._live.pop(live.id, None)
+        for name in keys.names_of(live.account, *live.names):
+            named = self._named.get(name, {})
+            named.pop(live.id, None)
+            if not named:
+                self._named.pop(name, None)
         if live.written_s:
             self._gone[live.id] = packed_names(live.record)
         is_special = _is_special(live)

@@ -16,6 +16,7 @@ from fairlane.gateway.requests.request import LiveJob
 from fairlane.quotas.store import Charge
 from fairlane.scheduler.protocol.messages import Finished, JobSteps, Outcome, Preempted, Resumed, TokenDelta
 from fairlane.store.errors import StoreUnavailable
+from tests.support.counted import bytecodes
 from tests.support.gateway.one_job import job
 
 pytestmark = pytest.mark.anyio
@@ -64,11 +65,12 @@ class Desk:
         self.recorder = RequestRecorder(self.store, self.queues, "gw", enabled=True)
         self.count = 0
 
-    def begin(self, *, age_s: float = 0.0) -> LiveRecord:
+    def begin(self, *, age_s: float = 0.0, name: str = "") -> LiveRecord:
         self.count += 1
+        names = name or f"req-{self.count}", ""
         request = job(f"{self.count:024x}").request
         arrived_s = asyncio.get_running_loop().time() - age_s
-        live = self.recorder.open(_begun, request, (f"req-{self.count}", ""), arrived_s, due_ms=1_000.0)
+        live = self.recorder.open(_begun, request, names, arrived_s, due_ms=1_000.0)
         assert live is not None
         return live
 
@@ -133,6 +135,35 @@ class HandTimes:
 
     first_token_s = last_token_s = 0.5
     queued_s = None
+
+
+async def test_finding_a_request_costs_the_same_however_many_run() -> None:
+    def work(desk: Desk) -> int:
+        names = (first.id, "req-1", "unknown")
+        return bytecodes(lambda: [desk.recorder.local(name, of) for name in names for of in (None, first.account)])
+
+    desk = Desk()
+    first = desk.begin()
+    desk.recorder.local(first.id)  # makes its record
+    alone = work(desk)
+    for _ in range(100):
+        desk.begin()
+
+    assert work(desk) == alone
+
+
+async def test_a_name_of_several_requests_means_the_newest_that_runs() -> None:
+    desk = Desk()
+    lives = [desk.begin(name="same") for _ in range(3)]
+    account = lives[0].account
+
+    def found(of: str | None) -> str | None:
+        record = desk.recorder.local("same", of)
+        return None if record is None else record.id
+
+    assert (found(None), found(account), found("another")) == (lives[2].id, lives[2].id, None)
+    desk.end(lives[2])
+    assert (found(None), found(account)) == (lives[1].id, lives[1].id)
 
 
 async def test_an_idle_gateway_asks_nothing_of_the_store() -> None:
