@@ -17,7 +17,7 @@ from fairlane.gateway.text.tokenizer import TextModel
 from fairlane.scheduler.planner.costs import slowest_ms
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import ModelCard, WorkerStatus
-from fairlane.scheduler.queue.registry import model_of
+from fairlane.scheduler.queue.registry import CARD_TTL_MS, model_of
 from fairlane.scheduler.queue.types import LaneDepth
 from fairlane.store.retry import every
 
@@ -137,7 +137,8 @@ class FleetCache:
         self._workers: list[WorkerStatus] = []
         self._refreshed_at = -STALE_AFTER_S
         self._queues: Mapping[str, str] = {}
-        self._seen: dict[str, set[str]] = {}
+        self._seen_s: dict[tuple[str, str], float] = {}
+        """When a model was last seen with a queue, by both names."""
         self._longest_context: int | None = None
 
     @property
@@ -185,8 +186,10 @@ class FleetCache:
         return {each.queue: each.card_sha256 for each in self._workers if each.queue not in self._queues}
 
     def queues_of(self, name: str) -> set[str]:
-        """Queues that jobs for a model may stand in, under all cards that it had since nothing was left of them."""
-        return self._seen.get(name, set()) | {queue for queue in self._queues if model_of(queue) == name}
+        """Return the queues that may hold jobs for a model: those that the store lists, and those of the cards that
+        were seen here in the last seven days, in case a failover lost the list."""
+        seen = {queue for model, queue in self._seen_s if model == name}
+        return seen | {queue for queue in self._queues if model_of(queue) == name}
 
     async def run(self, changed: Callable[[], None]) -> None:
         """Refresh until cancelled; `changed` is called after each try."""
@@ -221,10 +224,10 @@ class FleetCache:
         self._models, self._workers, self._queues, self._refreshed_at = models, workers, queues, self._clock()
         self._longest_context = max((model.context_length for model in models.values()), default=None)
         self._forget({entry.card_sha256 for entry in entries.values()} | {worker.card_sha256 for worker in workers})
-        for name, queue in ((name, entry.queue) for name, entry in entries.items()):
-            self._seen.setdefault(name, set()).add(queue)
-        for worker in workers:
-            self._seen.setdefault(worker.model, set()).add(worker.queue)
+        seen = [(name, entry.queue) for name, entry in entries.items()]
+        self._seen_s |= dict.fromkeys(seen + [(each.model, each.queue) for each in workers], self._refreshed_at)
+        forget_s = self._refreshed_at - CARD_TTL_MS / 1e3
+        self._seen_s = {pair: seen_s for pair, seen_s in self._seen_s.items() if seen_s > forget_s}
 
     def _forget(self, known: Collection[str]) -> None:
         """Drop the tokenizers of cards that no model and no worker names any more."""

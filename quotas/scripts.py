@@ -38,6 +38,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "key_put": ("clock", "once", "admin", "accounts", "key_put"),
     "key_end": ("clock", "once", "admin", "accounts", "key_end"),
     "key_change": ("clock", "once", "admin", "accounts", "key_change"),
+    "keys_read": ("keys_read",),
     "import_claim": ("import_claim",),
     "key_bar": ("accounts", "key_bar"),
     "delete_if": ("delete_if",),

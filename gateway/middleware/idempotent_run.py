@@ -14,9 +14,10 @@ What one request has answered so far, for any number of listeners, each from the
 
 import asyncio
 import secrets
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import islice
 
 from starlette.requests import ClientDisconnect
 from starlette.types import Message
@@ -62,7 +63,7 @@ class Recording:
     def __init__(self, max_bytes: int) -> None:
         """`max_bytes`: of a body, that are kept; from then on the oldest are forgotten."""
         self._max_bytes = max_bytes
-        self._chunks: list[bytes] = []
+        self._chunks: deque[bytes] = deque()
         self._forgotten = 0
         """Chunks, from the first."""
         self._kept_bytes = 0
@@ -105,7 +106,7 @@ class Recording:
             self._chunks.append(chunk)
             self._kept_bytes += len(chunk)
         while self._kept_bytes > self._max_bytes:
-            self._kept_bytes -= len(self._chunks.pop(0))
+            self._kept_bytes -= len(self._chunks.popleft())
             self._forgotten += 1
         self.is_whole = is_last
         self._tell()
@@ -124,7 +125,8 @@ class Recording:
         """What was said from the chunk `position` on. Raises Lost."""
         if position < self._forgotten:
             raise Lost
-        return b"".join(self._chunks[position - self._forgotten :])
+        newest_first = islice(reversed(self._chunks), self.count - position)  # a listener usually lacks the last few
+        return b"".join(reversed([*newest_first]))
 
     async def changed(self, within_s: float | None) -> bool:
         """Wait for what comes next; False where nothing came in time."""

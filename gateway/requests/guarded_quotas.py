@@ -13,7 +13,7 @@ import hashlib
 import logging
 import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
@@ -109,8 +109,24 @@ class LocalShare:
         """How many share the limits."""
         self.known: dict[tuple[str, str], Known] = {}
         """By what it is, `tenant` or `key`, and its id."""
+        self._above: set[str] = set()
+        """Tenants above those that are known."""
         self._stored: dict[tuple[str, str], Known] = {}
         """What the twin has of them."""
+
+    def forget(self, kind: str, name: str) -> None:
+        """Forget a tenant or a key, unless it is a tenant above another one."""
+        if kind != "tenant" or name not in self._above:
+            self.known.pop((kind, name), None)
+            self._stored.pop((kind, name), None)
+
+    def keep(self, tenants: Collection[str]) -> None:
+        """Forget every tenant that is neither one of these nor above one of them."""
+        found = [known.of for known in (self.known.get(("tenant", name)) for name in tenants) if known is not None]
+        self._above = {name for tenant in found if isinstance(tenant, Tenant) for name in tenant.above}
+        for kind, name in list(self.known):
+            if kind == "tenant" and name not in tenants:
+                self.forget(kind, name)
 
     async def prepare(self, ask: Ask) -> None:
         """Let the twin know all that counts a request. Raises StoreUnavailable where it may not be admitted unasked."""
@@ -367,12 +383,11 @@ class GuardedQuotas:
         """Forget a tenant's key, and the tenant with the last of its keys."""
         if self._seen.pop((tenant_id, key_id), None) is None:
             return
-        known = self._share.known
-        known.pop(("key", key_id), None)
+        self._share.forget("key", key_id)
         self._keys_of[tenant_id] -= 1
         if not self._keys_of[tenant_id]:
             del self._keys_of[tenant_id]
-            known.pop(("tenant", tenant_id), None)
+            self._share.forget("tenant", tenant_id)
 
     async def _look(self) -> None:
         """Look at tenants and keys whose figures are old. Forget those that sent nothing for TRUSTED_S:
@@ -386,6 +401,7 @@ class GuardedQuotas:
             if tenant is None or tenant.seen_s <= due_s or (ask.key_id and (key is None or key.seen_s <= due_s)):
                 with failures:
                     await self._look_at(ask)
+        self._share.keep(self._keys_of)
         failures.raise_last()
 
     async def _look_at(self, ask: Ask) -> None:

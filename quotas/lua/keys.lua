@@ -21,6 +21,17 @@ if works and not (used and used <= now and now - used < USED_EVERY_MS) then
 end
 return {now, tenant, key}
 
+-- name: keys_read
+-- Reads some keys in one call. Called by KeyStore.
+-- KEYS[1]  prefix of all keys of the root, with its hash tag
+-- ARGV     public ids
+-- Returns  for each id {account, document, state, expires at ms or '', used at ms, version}; nil parts where there is none
+local found = {}
+for index, id in ipairs(ARGV) do
+  found[index] = redis.call('HMGET', KEYS[1] .. 'key:' .. id, 'tenant', 'doc', 'state', 'expires_ms', 'used_ms', 'version')
+end
+return found
+
 -- name: key_put
 -- Adds a key to a tenant; one that is to take the place of another has that end too. Called by KeyStore.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag

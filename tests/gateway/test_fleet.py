@@ -13,7 +13,7 @@ from fairlane.gateway.errors import ApiError
 from fairlane.gateway.fleet import Depths, FleetCache, StoredFleet
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import ModelCard, WorkerStatus
-from fairlane.scheduler.queue.registry import ModelEntry, queue_name
+from fairlane.scheduler.queue.registry import CARD_TTL_MS, ModelEntry, queue_name
 from fairlane.scheduler.queue.types import LaneDepth
 from tests.support.counted import bytecodes
 from tests.support.gateway.cards import byte_level_card, metaspace_card
@@ -153,6 +153,21 @@ async def test_queues_of_earlier_cards_are_remembered_for_the_reaper() -> None:
     assert fleet_cache.queues == {queue_name("tiny", NEW)}
     assert fleet_cache.queues_of("tiny") == {queue_name("tiny", OLD), queue_name("tiny", NEW)}
     assert fleet_cache.queues_of("other") == set()
+
+
+async def test_queues_are_forgotten_when_their_cards_have_expired() -> None:
+    now = [100.0]
+    registry = HandRegistry(alive=[worker(OLD)])
+    fleet_cache = await looked(registry, now)
+    registry.alive = []
+    now[0] += CARD_TTL_MS / 1e3 - 1
+    await fleet_cache.refresh()
+    assert queue_name("tiny", OLD) in fleet_cache.queues_of("tiny")
+
+    now[0] += 1
+    await fleet_cache.refresh()
+
+    assert fleet_cache.queues_of("tiny") == {queue_name("tiny", NEW)}
 
 
 async def test_queues_of_cards_that_this_process_never_saw_are_known_from_the_store() -> None:

@@ -13,7 +13,7 @@ from fairlane.gateway.answers.chunks import Rhythm
 from fairlane.gateway.errors import ApiError, error_body
 from fairlane.gateway.http import sse
 from fairlane.gateway.middleware.idempotency import Listener, asks_for_stream
-from fairlane.gateway.middleware.idempotent_run import MOST_UNHEARD, Recording, Run, Runs
+from fairlane.gateway.middleware.idempotent_run import MOST_UNHEARD, Lost, Recording, Run, Runs
 from fairlane.quotas.idempotency import IdempotencyRecords, Name
 from tests.support.counted import bytecodes
 
@@ -283,3 +283,26 @@ async def test_of_one_key_only_so_many_go_on_without_a_listener() -> None:
     assert all_of_them[0].is_given_up
     await runs.aclose(0.0)
     assert not runs.unheard
+
+
+@pytest.mark.parametrize("kept", [1, 5, 100])
+async def test_a_listener_gets_what_it_lacks_from_any_chunk_that_is_kept(kept: int) -> None:
+    chunks = [bytes([at]) for at in range(20)]
+    recording = Recording(kept)
+    await say(recording, *chunks)
+
+    for position in range(20 + 1):
+        if position < 20 - kept:
+            with pytest.raises(Lost):
+                recording.after(position)
+        else:
+            assert recording.after(position) == b"".join(chunks[position:])
+
+
+async def test_a_listener_that_keeps_up_costs_the_same_however_much_is_kept() -> None:
+    recording = Recording(10_000)
+    await say(recording, b"a")
+    first = bytecodes(lambda: recording.after(0))
+    await say(recording, *[b"b"] * 1_000)
+
+    assert bytecodes(lambda: recording.after(1_000)) == first

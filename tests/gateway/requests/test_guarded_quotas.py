@@ -283,6 +283,20 @@ async def test_who_sends_nothing_for_long_is_looked_up_no_more(bench: Bench) -> 
     assert (looked_up, gateway.knows("acme")) == (["acme"] * 3, False)
 
 
+async def test_an_organisation_is_forgotten_with_the_last_tenant_below_it(bench: Bench) -> None:
+    gateway, tenants = await bench.knowing(SHARE), TenantStore(bench.store.patient)
+    await tenants.create({"id": "org"})
+    await tenants.create({"id": "team", "parent": "org"})
+    await gateway.reserve(ask("a", tenant="team", root="org"))
+    await gateway.keep()
+    assert (gateway.knows("team"), gateway.knows("org")) == (True, True)
+
+    bench.now_s += TRUSTED_S + 1
+    await gateway.keep()
+
+    assert (gateway.knows("team"), gateway.knows("org")) == (False, False)
+
+
 async def test_a_tenant_is_forgotten_with_the_last_of_its_keys(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guarded_quotas, "REMEMBERED", 2)
     gateway, tenants, keys = await bench.knowing(SHARE), TenantStore(bench.store.patient), KeyStore(bench.store.patient)

@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import hmac
 import string
+from unittest.mock import AsyncMock
 
 import anyio
 import pytest
@@ -215,6 +216,33 @@ async def test_keys_are_listed_by_creation_page_by_page(keys: KeyStore, acme: Te
     assert (len(first), len(second)) == (3, 2)
     assert sum(key.state == "revoked" for key in first + second) == 1
     assert await keys.list(acme, after="never") == []
+
+
+async def test_a_page_of_keys_is_read_in_two_calls(
+    keys: KeyStore, acme: Tenant, store: redis.asyncio.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(12):
+        await keys.create(acme, {})
+    expected = await keys.list(acme)  # the store knows the script from here on
+    sent, send = list[object](), store.execute_command
+
+    async def count(*command: object, **options: object) -> object:
+        sent.append(command[0])
+        return await send(*command, **options)  # type: ignore[no-untyped-call]
+
+    monkeypatch.setattr(store, "execute_command", count)
+
+    assert await keys.list(acme) == expected
+    assert sent == ["ZRANGE", "EVALSHA"]
+
+
+async def test_a_page_of_keys_is_read_where_scripts_are_refused(
+    keys: KeyStore, acme: Tenant, store: redis.asyncio.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = {(await keys.create(acme, {})).key.id for _ in range(3)}
+    monkeypatch.setattr(store, "evalsha", AsyncMock(side_effect=redis.exceptions.TryAgainError("TRYAGAIN")))
+
+    assert {key.id for key in await keys.list(acme)} == made
 
 
 async def test_another_tenants_keys_can_not_be_reached(
