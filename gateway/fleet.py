@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from fairlane.gateway.errors import fleet_unknown, not_found
 from fairlane.gateway.text.tokenizer import TextModel
@@ -23,7 +23,10 @@ from fairlane.store.retry import every
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 REFRESH_EVERY_S = 0.5
+ASKED_AT_ONCE = 50
+"""Queues of one request; the store's other callers come in between."""
 STALE_AFTER_S = 5.0
 """What was read this long ago says nothing about now."""
 
@@ -298,6 +301,14 @@ class Door:
     """Requests of the tenant that wait, over all lanes."""
 
 
+async def _ask_all(ask: Callable[[str], Awaitable[T]], queues: Iterable[str]) -> list[T]:
+    """Ask each queue, in order of name, ASKED_AT_ONCE of them at a time."""
+    names, found = sorted(queues), list[T]()
+    for start in range(0, len(names), ASKED_AT_ONCE):
+        found += await asyncio.gather(*map(ask, names[start : start + ASKED_AT_ONCE]))
+    return found
+
+
 class StoredFleet:
     """The whole fleet. Every call may raise what the store raises."""
 
@@ -326,22 +337,28 @@ class StoredFleet:
             queues = {name for name in queues if model_of(name) == model}
             if not queues:
                 raise not_found("model") if self._fleet_cache.is_fresh else fleet_unknown()
-        return together([await self._queue(name).depths() for name in sorted(queues)])
+        return together(await _ask_all(lambda name: self._queue(name).depths(), queues))
 
     async def open_requests(self, tenant: str, allowed: Collection[str] | None) -> list[Door]:
         """Each model that a tenant may use (None: all), as its next request finds it. Raises as `find` does."""
+        models = self._fleet_cache.find(allowed)
+        queues = {model.queue for model in models}
+        depths = await _ask_all(lambda name: self._queue(name).depths(), queues)
+        waiting = await _ask_all(lambda name: self._queue(name).waiting(tenant), queues)
+        of_queue = dict(zip(sorted(queues), zip(depths, waiting, strict=True), strict=True))
         return [
             Door(
                 model=model.name,
                 queue=model.queue,
                 context_length=model.context_length,
                 workers=model.workers,
-                depths=await self._queue(model.queue).depths(),
-                waiting=await self._queue(model.queue).waiting(tenant),
+                depths=of_queue[model.queue][0],
+                waiting=of_queue[model.queue][1],
             )
-            for model in self._fleet_cache.find(allowed)
+            for model in models
         ]
 
     async def waiting(self, tenant: str) -> int:
         """How many requests of a tenant wait where most of them do: its `queued_requests` bounds each model's queue."""
-        return max([await self._queue(name).waiting(tenant) for name in sorted(self._fleet_cache.queues)], default=0)
+        found = await _ask_all(lambda name: self._queue(name).waiting(tenant), self._fleet_cache.queues)
+        return max(found, default=0)

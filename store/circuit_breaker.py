@@ -15,7 +15,7 @@ from typing import Protocol
 
 import redis
 
-from fairlane.store.errors import StoreUnavailable, lacks_function
+from fairlane.store.errors import StoreUnavailable, is_rewriting, lacks_function
 
 log = logging.getLogger(__name__)
 
@@ -159,12 +159,12 @@ class Breaker:
         """The store answers and refuses: a defect, or rights that lack. Only the reply's first word is told."""
         if isinstance(error, redis.exceptions.NoScriptError | redis.exceptions.AskError):  # also MOVED: go on there
             return
-        if lacks_function(error):
+        if lacks_function(error) or is_rewriting(error):  # the callers expect these
             return
         now_s = self._clock()
         if self._complained_s is None or now_s - self._complained_s >= COMPLAIN_EVERY_S:
             self._complained_s = now_s
-            log.error("the %s refuses a call (%s %s)", self._name, type(error).__name__, _code(error))
+            log.error("the %s refuses a call (%s)", self._name, f"{type(error).__name__} {_code(error)}".rstrip())
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,3 +36,8 @@ class StoreFailures:
 def lacks_function(error: Exception) -> bool:
     """The error says that the store does not know a function: its library has to be loaded."""
     return isinstance(error, redis.exceptions.ResponseError) and "Function not found" in str(error)
+
+
+def is_rewriting(error: Exception) -> bool:
+    """Return whether BGREWRITEAOF failed because a rewrite of the append-only file is already running."""
+    return isinstance(error, redis.exceptions.ResponseError) and "rewriting already in progress" in str(error)

@@ -3,6 +3,8 @@
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
+from fairlane.store.errors import is_rewriting
+
 
 class StoreRewrite:
     """Rewrites the file of a store that is ours alone. Other stores' files are their operators' to rewrite."""
@@ -19,7 +21,7 @@ class StoreRewrite:
         try:
             await self._client.execute_command("BGREWRITEAOF")  # type: ignore[no-untyped-call]
         except ResponseError as error:
-            if "in progress" in str(error):
+            if is_rewriting(error):
                 return False
             raise
         return True

@@ -1,5 +1,6 @@
 """The picture of the fleet: which card is spoken for, what is left out, and when it is too old."""
 
+import asyncio
 import gc
 import weakref
 from collections.abc import Collection
@@ -10,7 +11,7 @@ import msgspec
 import pytest
 
 from fairlane.gateway.errors import ApiError
-from fairlane.gateway.fleet import Depths, FleetCache, StoredFleet
+from fairlane.gateway.fleet import ASKED_AT_ONCE, Depths, FleetCache, StoredFleet
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import ModelCard, WorkerStatus
 from fairlane.scheduler.queue.registry import CARD_TTL_MS, ModelEntry, queue_name
@@ -273,3 +274,39 @@ async def test_reading_a_fleet_of_many_models_takes_time_in_proportion() -> None
     assert len(many.models) == 400
     assert all(len(model.workers) == 1 for model in many.models.values())
     assert bytecodes(lambda: again(many)) < 12 * bytecodes(lambda: again(few))
+
+
+class CountedQueue(HandQueue):
+    """A queue that counts the calls of all queues that are running at once."""
+
+    running = most = 0
+
+    async def waiting(self, tenant: str) -> int:
+        CountedQueue.running += 1
+        CountedQueue.most = max(CountedQueue.most, CountedQueue.running)
+        await asyncio.sleep(0)
+        CountedQueue.running -= 1
+        return await super().waiting(tenant)
+
+    async def depths(self) -> Depths:
+        await self.waiting("")
+        return await super().depths()
+
+
+@pytest.mark.parametrize("call", ["waiting", "depths", "open_requests"])
+async def test_many_queues_are_asked_together_within_a_bound(call: str) -> None:
+    registry, queue = ManyModels(ASKED_AT_ONCE + 5), CountedQueue(LaneDepth(1, 1, 1))
+    fleet = StoredFleet(ToldRegistry(), await looked(registry), lambda _: queue)
+    CountedQueue.most = 0
+
+    match call:
+        case "waiting":
+            assert await fleet.waiting("acme") == len("acme")
+        case "depths":
+            assert (await fleet.depths())[LaneName.LATENCY].queued == ASKED_AT_ONCE + 5
+        case _:
+            doors = await fleet.open_requests("acme", None)
+            assert {door.waiting for door in doors} == {len("acme")}
+            assert len({door.queue for door in doors}) == ASKED_AT_ONCE + 5
+
+    assert CountedQueue.most == ASKED_AT_ONCE

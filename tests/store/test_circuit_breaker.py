@@ -7,6 +7,7 @@ from contextlib import ExitStack, suppress
 
 import pytest
 import redis
+import redis.asyncio
 
 from fairlane.store.circuit_breaker import (
     COMPLAIN_EVERY_S,
@@ -17,6 +18,7 @@ from fairlane.store.circuit_breaker import (
     Breaker,
     StoreAway,
 )
+from fairlane.store.errors import is_rewriting
 
 pytestmark = pytest.mark.anyio
 
@@ -127,6 +129,28 @@ async def test_a_refused_call_is_told_now_and_then_by_its_first_word(
     assert [record.levelno for record in caplog.records] == [logging.ERROR] * 2
     assert "WRONGTYPE" in caplog.text
     assert "secret-argument" not in caplog.text
+
+
+async def test_a_refusal_without_a_code_is_logged_by_its_kind_alone(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.fail(redis.ResponseError("no such thing"))
+
+    assert caplog.messages == ["the store refuses a call (ResponseError)"]
+
+
+async def test_a_rewrite_that_is_already_running_is_not_logged(
+    bench: Bench, store: redis.asyncio.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls = store.pipeline(transaction=False)
+    for _ in range(2):
+        calls.execute_command("BGREWRITEAOF")
+    [_, refused] = await calls.execute(raise_on_error=False)
+
+    bench.fail(refused)
+
+    assert is_rewriting(refused)
+    assert caplog.messages == []
 
 
 async def test_it_closes_by_a_trial_of_its_own(bench: Bench) -> None:
