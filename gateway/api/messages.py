@@ -16,6 +16,7 @@ from fairlane.gateway.http import body_budget, response
 from fairlane.gateway.http.body import read_body
 from fairlane.gateway.http.sse import send_json
 from fairlane.gateway.middleware.tenant import Journal
+from fairlane.gateway.requests.admission import too_long
 from fairlane.gateway.requests.prepare import Kind, Preparer, conversation
 
 MESSAGES_PATH = ANTHROPIC_PATH
@@ -35,7 +36,7 @@ _COUNTED = replace(MESSAGES, parse=parse_count)
 
 
 class CountTokens:
-    """Reads a body as `MESSAGES` does, within the same bounds."""
+    """Reads a body as `MESSAGES` does, within the same bounds, and refuses a prompt over the model's context."""
 
     def __init__(self, preparer: Preparer, bounds: Bounds) -> None:
         self._preparer = preparer
@@ -57,7 +58,9 @@ class CountTokens:
                 tenant=caller.tenant_id,
             )
             journal.body_bytes = len(body)
-            _, _, prompts = await self._preparer.understand(_COUNTED, body, caller)
+            request, model, [prompt] = await self._preparer.understand(_COUNTED, body, caller)
         finally:
             hold.release()
-        await send_json(send, {"input_tokens": sum(map(len, prompts))}, [])
+        if len(prompt) > model.context_length:  # as `POST /tokenize`
+            raise too_long(len(prompt), request, model, prompt_param=_COUNTED.prompt_param)
+        await send_json(send, {"input_tokens": len(prompt)}, [])

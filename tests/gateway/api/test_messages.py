@@ -197,6 +197,18 @@ async def test_a_prompt_is_counted_as_it_is_charged_and_costs_nothing(served: Se
     assert len(served.worker.seen) == 1
 
 
+async def test_a_prompt_over_the_context_is_refused_with_its_count_as_at_tokenize(served: Served) -> None:
+    card = served.worker.card
+    asked = {"model": "tiny", "messages": [{"role": "user", "content": "q" * card.context_length}]}
+
+    counted, tokenised = await served.post(COUNT, asked), await served.post("/tokenize", asked)
+
+    assert (counted.status_code, tokenised.status_code) == (400, 400)
+    assert counted.json()["error"]["type"] == "invalid_request_error"
+    assert counted.json()["error"]["message"] == tokenised.json()["error"]["message"]
+    assert "at least" not in tokenised.json()["error"]["message"]
+
+
 async def test_tools_count_too(thinking: Served) -> None:
     async with sdk(thinking) as client:
         without = await client.messages.count_tokens(model="Qwen 3", messages=ASKED)
