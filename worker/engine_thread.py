@@ -306,6 +306,7 @@ class EngineThread:
                     yield self._forget(command.job_id)
             case ForgetPrompts():
                 engine.planner.forget_prompts(command.tenant, command.tenant_since, command.share_group)
+                engine.runner.forget_tenant(command.tenant)
             case HandBack():
                 command.job_ids.extend(engine.epochs)
                 for job_id in command.job_ids:

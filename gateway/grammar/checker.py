@@ -1,7 +1,8 @@
 """Child processes that check what answers shall look like: in bounded time and memory, one request of a tenant's each.
 
-A child that takes too long or dies is replaced, and what it was asked for is refused. What was found is kept, so that a
-schema that comes again costs nothing.
+A child that takes too long or dies is replaced, and what it was asked for is refused. Results are kept by the digest of
+what was checked, so that a schema that comes again costs nothing. A result contains the grammar, so it is dropped
+KEPT_S after its last use: nothing of a deleted tenant's schemas is left then.
 
 Long checks never hold all children while others wait. A tenant whose last check was long waits for those whose were
 short or are not known, and leaves them a child. A check that turns out to be long where all other children have long
@@ -9,6 +10,7 @@ ones already is stopped for them, and starts again in the turn of long ones.
 """
 
 import asyncio
+import hashlib
 import logging
 import sys
 from collections import Counter, OrderedDict, deque
@@ -31,6 +33,8 @@ MOST_WAITING = 32
 TIMEOUT_S = 2.0
 MOST_KEPT_BYTES = 16 * 2**20
 """Of grammars and faults."""
+KEPT_S = 1_800.0
+"""How long a result is kept after its last use. A deleted tenant's data is gone within the hour."""
 MOST_FAULT_CHARS = 200
 _MOST_LINE_BYTES = 2**20
 
@@ -40,9 +44,8 @@ log = logging.getLogger(__name__)
 class GrammarChecker:
     """Checks structures. Use `aclose` at the end."""
 
-    def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[str, str], CheckResult] = OrderedDict()
-        self._kept_bytes = 0
+    def __init__(self, *, kept_s: float = KEPT_S) -> None:
+        self._kept = _KeptResults(kept_s)
         self._children = [_Child() for _ in range(CHILDREN)]
         self._lending = _Lending(self._children)
         self._slow_tenants: OrderedDict[str, None] = OrderedDict()
@@ -51,7 +54,7 @@ class GrammarChecker:
 
     async def check(self, structure: Structure, tenant_id: str) -> CheckedGrammar:
         """The grammar that workers compile. Raises ApiError naming the field that asked for it, or `overloaded`."""
-        found = self._kept.get((structure.kind, structure.text))
+        found = self._kept.find(structure)
         if found is None:
             found = await self._found(structure, tenant_id)
         if found.fault:
@@ -60,6 +63,7 @@ class GrammarChecker:
 
     async def aclose(self) -> None:
         """End the children."""
+        self._kept.clear()
         for child in self._children:
             await child.kill()
 
@@ -79,7 +83,7 @@ class GrammarChecker:
             if not self._waiting[tenant_id]:
                 del self._waiting[tenant_id]
                 self._turns.pop(tenant_id, None)
-        self._keep((structure.kind, structure.text), found)
+        self._kept.keep(structure, found)
         return found
 
     async def _ask(self, request: CheckRequest, *, is_slow: bool) -> CheckResult | None:
@@ -101,12 +105,66 @@ class GrammarChecker:
             if len(self._slow_tenants) > MOST_SLOW_TENANTS:
                 self._slow_tenants.popitem(last=False)
 
-    def _keep(self, asked: tuple[str, str], found: CheckResult) -> None:
-        if asked not in self._kept:
-            self._kept[asked] = found
-            self._kept_bytes += _size(asked, found)
-        while self._kept_bytes > MOST_KEPT_BYTES:
-            self._kept_bytes -= _size(*self._kept.popitem(last=False))
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of the results that are kept."""
+        return self._kept.bytes
+
+
+class _KeptResults:
+    """Results by digest, bounded in bytes and in time; the least recently used go first."""
+
+    def __init__(self, kept_s: float) -> None:
+        self._kept_s = kept_s
+        self._results: OrderedDict[tuple[str, bytes], tuple[CheckResult, float]] = OrderedDict()
+        """With the event loop's time of the last use."""
+        self._expiry: asyncio.TimerHandle | None = None
+        self.bytes = 0
+
+    def find(self, structure: Structure) -> CheckResult | None:
+        """Return a result that is kept, which is used now."""
+        name = _digest(structure)
+        if name not in self._results:
+            return None
+        result, _ = self._results.pop(name)
+        self._results[name] = result, asyncio.get_running_loop().time()
+        return result
+
+    def keep(self, structure: Structure, result: CheckResult) -> None:
+        """Keep a result."""
+        loop, name = asyncio.get_running_loop(), _digest(structure)
+        if name in self._results:  # found twice at the same time
+            self._drop(name)
+        self._results[name] = result, loop.time()
+        self.bytes += _size(result)
+        while self.bytes > MOST_KEPT_BYTES:
+            self._drop(next(iter(self._results)))
+        if self._expiry is None:
+            self._expiry = loop.call_later(self._kept_s, self._expire)
+
+    def clear(self) -> None:
+        """Drop everything."""
+        self._results.clear()
+        self.bytes = 0
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+
+    def _drop(self, name: tuple[str, bytes]) -> None:
+        result, _ = self._results.pop(name)
+        self.bytes -= _size(result)
+
+    def _expire(self) -> None:
+        loop, self._expiry = asyncio.get_running_loop(), None
+        for name, (_, used_s) in list(self._results.items()):
+            if used_s + self._kept_s > loop.time():
+                self._expiry = loop.call_at(used_s + self._kept_s, self._expire)
+                return
+            self._drop(name)
+
+
+def _digest(structure: Structure) -> tuple[str, bytes]:
+    return structure.kind, hashlib.sha256(structure.text.encode("utf-8", "surrogatepass")).digest()
 
 
 def _told(fault: str) -> str:
@@ -116,8 +174,8 @@ def _told(fault: str) -> str:
     return said.removeprefix("error: ")[:MOST_FAULT_CHARS].rstrip(".:")
 
 
-def _size(asked: tuple[str, str], found: CheckResult) -> int:
-    return 4 * (len(asked[1]) + len(found.grammar) + len(found.fault)) + 200
+def _size(found: CheckResult) -> int:
+    return 4 * (len(found.grammar) + len(found.fault)) + 300
 
 
 class _Loan:

@@ -300,7 +300,7 @@ class Undrain(msgspec.Struct, frozen=True, kw_only=True, tag="undrain"):
 
 
 class ForgetPrompts(msgspec.Struct, frozen=True, kw_only=True, tag="forget_prompts"):
-    """Evict what is cached of a deleted tenant's prompts. Of its share group everything is, whoever's it was."""
+    """Evict a deleted tenant's cached prompts and compiled grammars, and all cached prompts of its share group."""
 
     tenant: str
     tenant_since: float

@@ -246,6 +246,7 @@ async def test_a_worker_evicts_what_it_has_cached_of_a_deleted_tenant(valkey_url
         await worker.told(told + 1)
 
         assert await worker.thread.look(lambda planner: planner.blocks_cached) == 0
+        assert worker.runner.forgotten == ["tenant"]
 
 
 async def test_a_drained_worker_stays_until_it_is_stopped(valkey_url: str) -> None:

@@ -48,6 +48,9 @@ class EmbeddingRunner:
     def forget(self, job_id: str) -> None:
         self._inputs.pop(job_id, None)
 
+    def forget_tenant(self, tenant: str) -> None:
+        """Do nothing: only the inputs of running jobs are kept."""
+
     def wake(self) -> None:
         """No step waits for anything."""
 

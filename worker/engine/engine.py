@@ -35,6 +35,9 @@ class StepRunner(Protocol):
     def forget(self, job_id: str) -> None:
         """No more of its rows come; nothing happens for an unknown job."""
 
+    def forget_tenant(self, tenant: str) -> None:
+        """Drop what is cached of a deleted tenant's requests."""
+
     def run(self, plan: StepPlan, on_forward: Callable[[], None], look_ahead: LookAhead) -> StepResult:
         """The plan's tokens, as far as they are there; a row that cannot be computed fails alone. `on_forward` is
         called once, when others may work; `look_ahead` guesses the next step's rows. Raises what breaks the engine."""

@@ -155,6 +155,11 @@ class _KeptGrammars:
         self.tenant_bytes[tenant] = self.tenant_bytes.pop(tenant, 0) + size_bytes
         self._bytes += size_bytes
 
+    def forget(self, tenant: str) -> None:
+        """Drop all of a tenant's grammars."""
+        while tenant in self._compiled:
+            self._evict(tenant)
+
     def _evict(self, tenant: str) -> None:
         """Drop a tenant's least recently used grammar. Choices that were begun with it keep it to their end."""
         own = self._compiled[tenant]
@@ -219,6 +224,10 @@ class Grammars:
             compiled.set_result(LLMatcher(self._tokenizer, grammar, log_level=0, limits=LIMITS))
         except BaseException as error:  # noqa: BLE001 - whoever waits for it is told
             compiled.set_exception(error)
+
+    def forget_tenant(self, tenant: str) -> None:
+        """Drop the grammars kept for a deleted tenant."""
+        self._kept.forget(tenant)
 
     @property
     def kept_bytes(self) -> dict[str, int]:

@@ -173,6 +173,10 @@ class Runner:
             if self._choices.pop(SeqId(job_id, choice), None) is None:
                 return
 
+    def forget_tenant(self, tenant: str) -> None:
+        if self._grammars is not None:
+            self._grammars.forget_tenant(tenant)
+
     def wake(self) -> None:
         """A step is over soon anyhow."""
 

@@ -126,6 +126,9 @@ class RemoteRunner:
             self._streams.stop([seq])
             number += 1
 
+    def forget_tenant(self, tenant: str) -> None:
+        """Do nothing: the server has its caches itself."""
+
     def wake(self) -> None:
         self._streams.wake()
 

@@ -315,6 +315,29 @@ async def test_a_client_that_leaves_ends_its_check_alone(checker: GrammarChecker
     assert await checker.check(json_structure({"type": "null"}, PARAM), "acme")
 
 
+async def test_a_result_is_dropped_a_while_after_its_last_use(by_hand: GrammarChecker) -> None:
+    """A deleted tenant's schema must not stay in memory until others take its place."""
+    begun, brief = HandChild.begun, GrammarChecker(kept_s=0.0)
+    for checker in (by_hand, brief):
+        begun.clear()
+        checking = asyncio.create_task(checker.check(grammar("secret"), "acme"))
+        await turns()
+        begun["secret"].set_result(0.0)
+        await checking
+    await turns()
+
+    assert by_hand.kept_bytes > 0
+    assert brief.kept_bytes == 0
+    await by_hand.check(grammar("secret"), "acme")
+    again = asyncio.create_task(brief.check(grammar("secret"), "acme"))
+    begun.clear()
+    await turns()
+    assert [*begun] == ["secret"], "it is checked anew"
+    begun["secret"].set_result(0.0)
+    await again
+    await brief.aclose()
+
+
 async def test_its_children_end_with_it() -> None:
     made = GrammarChecker()
     await made.check(json_structure({}, PARAM), "acme")

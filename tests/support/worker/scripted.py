@@ -20,6 +20,8 @@ class ScriptedRunner:
         self.gated = gated
         self.error: Exception | None = None
         self.steps = 0
+        self.forgotten: list[str] = []
+        """Deleted tenants."""
         self.entered = threading.Event()
         """A step has begun."""
         self._allowed = threading.Semaphore(0)
@@ -41,6 +43,9 @@ class ScriptedRunner:
 
     def forget(self, job_id: str) -> None:
         pass
+
+    def forget_tenant(self, tenant: str) -> None:
+        self.forgotten.append(tenant)
 
     def wake(self) -> None:
         pass

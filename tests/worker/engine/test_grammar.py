@@ -316,6 +316,18 @@ def test_compiled_grammars_are_bounded_in_bytes_for_each_tenant_and_in_all(
     assert set(grammars.kept_bytes) >= {f"tenant{number}" for number in range(40, 60)}
 
 
+def test_the_grammars_of_a_deleted_tenant_are_dropped(grammars: Grammars) -> None:
+    for name in ("acme", "other"):
+        for number in range(2):
+            grammars.compile(json_grammar({"enum": [f"{name}{number}"]}), name, 1).result(30.0)
+
+    grammars.forget_tenant("acme")
+    grammars.forget_tenant("nobody")
+
+    assert "acme" not in grammars.kept_bytes
+    assert "other" in grammars.kept_bytes
+
+
 def test_tenants_take_turns_in_having_grammars_compiled(grammars: Grammars, monkeypatch: pytest.MonkeyPatch) -> None:
     go_on, order = threading.Event(), list[str]()
 
