@@ -178,6 +178,11 @@ async def audit_redact(two: Two) -> None:
     assert {entry.target == "acme" for entry in entries if entry.changes} == {False}
 
 
+async def keys_read(two: Two) -> None:
+    tenant, key = await two.key()
+    assert [each.id for each in await KeyStore(two.twice).list(tenant)] == [key.key.id]
+
+
 async def key_put(two: Two) -> None:
     """A new key works; a rotated one is replaced by one that works."""
     tenant, keys = await two.tenant(), KeyStore(two.twice)
@@ -337,7 +342,7 @@ CALLS: Mapping[str, Callable[[Two], Awaitable[None]]] = {
         *(tenant_accounts, tenant_forget, audit_redact),
         *(ledger_unexported, ledger_exported, export_write),
         *(tenant_claim, tenant_read, tenant_put, tenant_delete, key_put, key_change, key_end, identity, import_claim),
-        keys_drop,
+        *(keys_read, keys_drop),
         *(prices_put, audit_write, response_keep, response_drop, responses_drop),
         *(idem_begin, idem_renew, idem_finish, idem_release, idem_over),
     )
