@@ -62,6 +62,8 @@ def _refused(server: Server) -> Iterator[Row]:
     asked = [heard(tenants(server), request("POST", PATH, attacker, large)).outcome for _ in range(40)]
     seen = ", ".join(f"{count} times {outcome}" for outcome, count in sorted(Counter(asked).items()))
     yield Row(KIND, "40 refused bodies of 8 MB", "24 or so times 400, then 429", seen, _ends_in_429(asked))
+    while heard(tenants(server), request("POST", PATH, attacker, large)).outcome == "429":
+        pass  # until one is read again, which leaves the bucket empty for 2.6 s
     seen = heard(tenants(server), request("POST", PATH, attacker, small)).outcome
     yield compared(KIND, "a right request after them", "429", seen)
     seen = heard(tenants(server), request("POST", PATH, person, small)).outcome
