@@ -301,11 +301,12 @@ class Door:
     """Requests of the tenant that wait, over all lanes."""
 
 
-async def _ask_all(ask: Callable[[str], Awaitable[T]], queues: Iterable[str]) -> list[T]:
-    """Ask each queue, in order of name, ASKED_AT_ONCE of them at a time."""
-    names, found = sorted(queues), list[T]()
+async def _ask_all(ask: Callable[[str], Awaitable[T]], queues: Iterable[str]) -> dict[str, T]:
+    """Return each queue's answer, by name, asking ASKED_AT_ONCE of them at a time."""
+    names, found = sorted(queues), dict[str, T]()
     for start in range(0, len(names), ASKED_AT_ONCE):
-        found += await asyncio.gather(*map(ask, names[start : start + ASKED_AT_ONCE]))
+        asked = names[start : start + ASKED_AT_ONCE]
+        found |= zip(asked, await asyncio.gather(*map(ask, asked)), strict=True)
     return found
 
 
@@ -337,7 +338,8 @@ class StoredFleet:
             queues = {name for name in queues if model_of(name) == model}
             if not queues:
                 raise not_found("model") if self._fleet_cache.is_fresh else fleet_unknown()
-        return together(await _ask_all(lambda name: self._queue(name).depths(), queues))
+        found = await _ask_all(lambda name: self._queue(name).depths(), queues)
+        return together([*found.values()])
 
     async def open_requests(self, tenant: str, allowed: Collection[str] | None) -> list[Door]:
         """Each model that a tenant may use (None: all), as its next request finds it. Raises as `find` does."""
@@ -345,15 +347,14 @@ class StoredFleet:
         queues = {model.queue for model in models}
         depths = await _ask_all(lambda name: self._queue(name).depths(), queues)
         waiting = await _ask_all(lambda name: self._queue(name).waiting(tenant), queues)
-        of_queue = dict(zip(sorted(queues), zip(depths, waiting, strict=True), strict=True))
         return [
             Door(
                 model=model.name,
                 queue=model.queue,
                 context_length=model.context_length,
                 workers=model.workers,
-                depths=of_queue[model.queue][0],
-                waiting=of_queue[model.queue][1],
+                depths=depths[model.queue],
+                waiting=waiting[model.queue],
             )
             for model in models
         ]
@@ -361,4 +362,4 @@ class StoredFleet:
     async def waiting(self, tenant: str) -> int:
         """How many requests of a tenant wait where most of them do: its `queued_requests` bounds each model's queue."""
         found = await _ask_all(lambda name: self._queue(name).waiting(tenant), self._fleet_cache.queues)
-        return max(found, default=0)
+        return max(found.values(), default=0)
