@@ -3,7 +3,6 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +30,6 @@ from tests.support.gateway.served import CHAT, COMPLETIONS, Served, serving, unt
 pytestmark = pytest.mark.anyio
 
 WINDOW_S = 6
-
-
-@pytest.fixture
-async def served(valkey_url: str, tmp_path: Path) -> AsyncIterator[Served]:
-    async with serving(folder_settings(valkey_url, tmp_path)) as opened:
-        yield opened
 
 
 async def counts(batch: Batch) -> tuple[int, int, int]:

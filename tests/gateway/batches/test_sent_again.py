@@ -2,24 +2,16 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.support.gateway.batch_files import folder_settings, lines, upload
-from tests.support.gateway.served import COMPLETIONS, Served, serving
+from tests.support.gateway.batch_files import lines, upload
+from tests.support.gateway.served import COMPLETIONS, Served
 
 pytestmark = pytest.mark.anyio
 DAY_S = 86_400
-
-
-@pytest.fixture
-async def served(valkey_url: str, tmp_path: Path) -> AsyncIterator[Served]:
-    async with serving(folder_settings(valkey_url, tmp_path)) as opened:
-        yield opened
 
 
 async def asked(served: Served, body: dict[str, Any], key: str | None, *, tenant: str = "acme") -> httpx.Response:
