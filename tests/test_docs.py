@@ -31,6 +31,7 @@ DOCUMENTS = (
     *(ROOT / "benchmarks").rglob("*.md"),
     *DOCS.glob("*.md"),
     *DOCS.glob("runbooks/*.md"),
+    *DOCS.glob("internals/*.md"),
 )
 ROOMS = ("cli", "gateway", "quotas", "scheduler", "store", "worker")
 MOST_FILES = 22
