@@ -1,4 +1,4 @@
-"""`python -m gateway`: one gateway, of one process or several, against FAIRLANE_REDIS_URL."""
+"""Run one gateway, of one process or several, against FAIRLANE_REDIS_URL: `python -m fairlane.gateway`."""
 
 import asyncio
 import logging
@@ -19,14 +19,14 @@ from fairlane.scheduler.protocol.settings import SettingsError
 
 log = logging.getLogger(__name__)
 
+# File descriptors that a gateway needs in addition to its client connections.
 OTHER_FILES = 512
-"""That a gateway may have open beside its clients' connections."""
+# Longest time the event loop waits for a thread that parses a large body. Python's default is 5 ms.
 SWITCH_EVERY_S = 0.001
-"""How long the event loop waits at most for a thread that looks at a large body; Python's own figure is 5 ms."""
 
 
 def main() -> int:
-    """Check the settings, then serve until SIGTERM. 0 for a clean end, 2 for a bad setting or a port that is taken."""
+    """Check the settings, then serve until SIGTERM. Return 0, or 2 for an invalid setting or a port in use."""
     line = config.parse(sys.argv[1:])
     try:
         settings = config.read(line, os.environ)
@@ -63,7 +63,7 @@ def _serve(
     sockets: Sockets,
     member: config.Member | None = None,
 ) -> int:
-    """Imports here what checking the settings does not need."""
+    # Imports here, so that `--check-config` does not load the whole gateway.
     keep_little()
     sys.setswitchinterval(SWITCH_EVERY_S)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # one text at a time needs no pool of threads
@@ -85,7 +85,7 @@ def _serve(
 
 
 def _within_open_files(settings: config.GatewaySettings) -> config.GatewaySettings:
-    """The settings with as many connections as this process may have files open, of which it takes all it can get."""
+    """Raise the limit of open files to the hard limit, and lower `max_connections` to fit in it."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     room = max(most - OTHER_FILES, 1) if most != resource.RLIM_INFINITY else settings.gateway.max_connections

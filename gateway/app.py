@@ -1,10 +1,7 @@
-"""The gateway as ASGI applications, one for each port: every route and middleware.
+"""ASGI applications of the gateway, one for each port, with every route and middleware.
 
-The short way of the requests that come in thousands: past the router, to their endpoints with what those need.
-
-Each middleware of the application and the router itself wrap every message of an answer once more, and a stream has a
-message for each token.
-"""
+Generation requests bypass the router and the application's middleware (`FastPath`): each layer wraps every message
+of a response once more, and a stream has a message for each token."""
 
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -43,24 +40,21 @@ from fairlane.gateway.requests.prepare import Kind
 from fairlane.gateway.runtime import Resources
 
 PREFLIGHT_S = 600
-"""So long a browser remembers what it may send."""
 
 
 class FastPath:
-    """Serves some routes itself and leaves all else to the application."""
+    """An ASGI application that serves some routes directly and passes all others to the router."""
 
     def __init__(self, app: ASGIApp, routes: Mapping[tuple[str, str], ASGIApp]) -> None:
-        """`routes`: by method and path; each is a route of the application too."""
+        """`routes` maps method and path to an endpoint. Each must be a route of `app` too."""
         self._app = app
         self._routes = routes
 
     @property
     def routes(self) -> set[tuple[str, str]]:
-        """Methods and paths that go the short way."""
         return set(self._routes)
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """One ASGI call: the chosen one's own, without a coroutine around it."""
         app = self._app
         if scope["type"] == "http":
             app = self._routes.get((scope["method"], scope["path"]), app)
@@ -68,7 +62,7 @@ class FastPath:
 
 
 def create_app(resources: Resources) -> Starlette:
-    """What is served on the tenants' port; its lifespan opens and closes the gateway's parts."""
+    """Return the application of the tenants' port. Its lifespan opens and closes the gateway's parts."""
     events, kept, seals = _generation(resources), resources.responses, resources.seals
     kinds: Mapping[str, Kind[Any]] = {
         completions.CHAT_PATH: completions.CHAT,
@@ -143,7 +137,6 @@ def create_app(resources: Resources) -> Starlette:
 
 
 def _batches(resources: Resources, bounds: Bounds) -> list[tuple[str, str, ASGIApp]]:
-    """Files and batches: method, path and endpoint of each call."""
     section, records = resources.settings.gateway.files, resources.batches
     parts = FileParts(
         records=resources.files,
@@ -172,13 +165,13 @@ def _batches(resources: Resources, bounds: Bounds) -> list[tuple[str, str, ASGIA
 
 
 def metrics_app(resources: Resources) -> Starlette:
-    """What is served on the metrics' port: metrics and health, to anyone who reaches it."""
+    """Return the application of the metrics port: metrics and health, without authentication."""
     health = _health(resources)
     return _application([*health.routes(), Route("/metrics", health.metrics, methods=["GET"])])
 
 
 def admin_app(resources: Resources) -> Starlette:
-    """What is served on the operators' port, where there is one."""
+    """Return the application of the admin port, for a gateway that has a separate one."""
     return _application([*_told(resources), *_operators(resources)])
 
 
@@ -194,7 +187,7 @@ def _application(routes: Sequence[BaseRoute], lifespan: Lifespan[Starlette] | No
 
 
 def _told(resources: Resources) -> list[Route]:
-    """Health to anyone, metrics to operators, and the document of all paths."""
+    """Return the routes of health (public), metrics (operators only) and the OpenAPI document (public)."""
     health = _health(resources)
     guarded = operators_only(resources.operators, health.metrics)
     documents = [openapi.route(), *openapi_page.routes()]
@@ -202,7 +195,6 @@ def _told(resources: Resources) -> list[Route]:
 
 
 def _operators(resources: Resources) -> list[BaseRoute]:
-    """The admin API and the console."""
     parts = _admin(resources)
     return [
         mount(admin.PREFIX, admin.OPERATIONS, parts),
@@ -223,17 +215,16 @@ def _health(resources: Resources) -> Health:
 
 
 def with_fast_path(app: Starlette) -> ASGIApp:
-    """The application as it is served: generation goes the short way: the tenant middleware does the rest."""
+    """Wrap the application so that generation requests bypass its router."""
     paths = (completions.CHAT_PATH, completions.COMPLETION_PATH, messages.MESSAGES_PATH, responses.PATH)
     posted = [route for route in app.routes if isinstance(route, Route) and "POST" in (route.methods or ())]
     return FastPath(app, {("POST", route.path): route.app for route in posted if route.path in paths})
 
 
 def with_cors(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
-    """The application as browsers let web pages of these origins call it; itself where there are none.
+    """Wrap the application in CORS for these origins; return it unchanged without any.
 
-    Pages send keys in a header of their own: a browser's cookies are never let through.
-    """
+    Pages send keys in a header of their own, so cookies are never allowed."""
     if not origins:
         return app
     return CORSMiddleware(
@@ -295,7 +286,7 @@ def _admin(resources: Resources) -> AdminParts:
 
 
 async def _routing_error(request: Request, error: Exception) -> Response:
-    """Answer what the router refuses: an unknown path, a method that a path does not take, a WebSocket handshake."""
+    """Answer the router's errors: unknown path, unsupported method, WebSocket handshake."""
     assert isinstance(error, HTTPException)  # noqa: S101 - it is registered for these alone
     told = errors.of_http_exception(error)
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED and "sec-websocket-key" in request.headers:
@@ -310,7 +301,7 @@ async def _routing_error(request: Request, error: Exception) -> Response:
 
 
 def _methods(routes: Iterable[BaseRoute], scope: Scope) -> set[str]:
-    """All that are served at a scope's path; the router itself tells those of one route."""
+    """Return all methods served at a scope's path. The router reports only those of one route."""
     found: set[str] = set()
     for route in routes:
         match, inner = route.matches(scope)

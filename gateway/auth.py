@@ -1,4 +1,4 @@
-"""Who calls: by a key of ours, an issuer's token, or in the name of a tenant; with a short memory."""
+"""Authentication: maps the key, token or tenant header of a request to its caller, with a short-lived cache."""
 
 import asyncio
 import dataclasses
@@ -19,72 +19,70 @@ from fairlane.quotas.delegated_keys import Delegation
 from fairlane.quotas.limits import LimitStatus
 from fairlane.quotas.store import Once
 
+# Lifetime of a cached identity. Together with the store's delay, a key that another gateway revokes fails within a
+# second. Changes through this gateway's own admin API clear the cache at once.
 MEMORY_S = 0.4
-"""How long a looked-up key is taken as it was where another gateway's operator changes something: with the store's own
-delay, a revoked key fails within a second. What this gateway's own admin API changes, it forgets at once."""
 REMEMBERED = 10_000
+# A cache key: hashes of the secrets of a request, and the tenant that it names.
 Known = tuple[bytes, bytes, str]
-"""Hashes of what a request brought, and the tenant that it names: one name for each way to be somebody."""
 
 
 class KeyLookup(Protocol):
-    """What knows whose key it is; `quotas.api_keys.KeyStore` is one."""
+    """Finds the owner of a key, as `quotas.api_keys.KeyStore` does."""
 
     async def lookup(self, full_key: str) -> Identity | None:
-        """The key's owner, or None where it does not work."""
+        """Return the key's owner; None for a key that is not valid."""
 
 
 class DelegationLookup(Protocol):
-    """What knows the keys of those who come through others; `quotas.delegated_keys.DelegatedKeys` is one."""
+    """Finds the identity of a delegated caller, as `quotas.delegated_keys.DelegatedKeys` does."""
 
     async def identity(self, delegation: Delegation) -> Identity | None:
-        """Who comes on this way, or None where nobody may."""
+        """Return the delegated identity; None if it is not allowed."""
 
 
 @dataclass(slots=True)
 class Caller:
-    """A recognised key and what this answer can say of its limits; lives as long as one request."""
+    """An authenticated caller with the state of its limits, for the life of one request."""
 
     identity: Identity
+    # The key or token it authenticated with; empty for a request without a connection (a batch line).
     secret: str = field(default="", repr=False)
-    """The key or token that it was recognised by; empty: the request came by no connection."""
+    # As of the last store operation; None before the first.
     statuses: Sequence[LimitStatus] | None = field(default=None, repr=False)
-    """As the last operation on the store saw them; None: nobody asked yet."""
+    # What every run of this request shares; None without an idempotency key.
     once: Once | None = None
-    """What every run of this request has in common; None: it has no idempotency key."""
+    # Reservation ids of its earlier runs, newest first.
     runs: tuple[str, ...] = ()
-    """Its earlier runs, by the ids of their reservations, the newest first."""
+    # For a line of a batch: time until the batch's window ends.
     batch_due_ms: float | None = None
-    """Where it is a line of a batch: when that batch's window ends, from now."""
 
     @property
     def root(self) -> str:
-        """Hash tag of the caller's budgets."""
+        """The hash tag of the caller's budgets."""
         return self.identity.tenant.root
 
     @property
     def tenant_id(self) -> str:
-        """Id of the caller's tenant."""
         return self.identity.tenant.id
 
     @property
     def account(self) -> str:
-        """Name under which the store keeps what belongs to the caller's tenant."""
+        """The name under which the store keeps the tenant's data."""
         return self.identity.tenant.account
 
     @property
     def key_id(self) -> str:
-        """Public id of the caller's key."""
         return self.identity.key.id
 
     @property
     def holder(self) -> bytes:
-        """Who of a key's users it is, where several have secrets of their own: a token's; empty: there is but one."""
+        """A hash that tells apart the holders of one key: set for tokens, empty for API keys."""
         return hashlib.sha256(self.secret.encode()).digest() if is_token(self.secret) else b""
 
 
 class Authenticator:
-    """Requests to callers. Remembers, by a hash of what they bring, what the store said at most MEMORY_S ago."""
+    """Maps requests to callers. Caches the store's answers for MEMORY_S, keyed by a hash of the credentials."""
 
     def __init__(
         self,
@@ -95,7 +93,8 @@ class Authenticator:
         tokens: Tokens | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`delegations`: where tokens are taken or tenants may be named. `tokens`: of the issuers that are taken."""
+        """`delegations` is needed where tokens or tenant headers are accepted; `tokens` verifies those of known
+        issuers."""
         self._keys = keys
         self._delegations = delegations
         self._reader = reader or CredentialReader()
@@ -105,23 +104,22 @@ class Authenticator:
         self._asking: dict[Known, asyncio.Task[Identity | None]] = {}
 
     async def identify(self, scope: Scope) -> Caller:
-        """Whose a request is, whatever it may be used for: `check` says that.
+        """Return the caller of a request. `check` decides what the caller may do.
 
-        Raises ApiError: those of CredentialReader, Tokens and `invalid_api_key`, `identity_conflict`,
-        `tenant_not_allowed`, `tenant_suspended`. Raises StoreUnavailable.
-        """
+        Raises ApiError: those of CredentialReader and Tokens, `invalid_api_key`, `identity_conflict`,
+        `tenant_not_allowed`, `tenant_suspended`. Raises StoreUnavailable."""
         brought = self._reader.read(scope)
         identity = self._remembered(brought) or await self._lookup(brought)
         return Caller(identity, brought.secret)
 
     def remembered(self, scope: Scope) -> Caller | None:
-        """The same where the store need not be asked. Raises ApiError."""
+        """Return the caller if it is cached, without asking the store. Raises ApiError."""
         brought = self._reader.read(scope)
         identity = self._remembered(brought)
         return None if identity is None else Caller(identity, brought.secret)
 
     def forget(self) -> None:
-        """Ask anew from now on: something of a tenant or a key has changed. What was asked before is not remembered."""
+        """Clear the cache after a change of a tenant or key. Lookups in progress are not cached."""
         self._known, self._asking = OrderedDict(), {}
 
     def _remembered(self, brought: Credentials) -> Identity | None:
@@ -141,7 +139,7 @@ class Authenticator:
         return identity
 
     def _asked(self, brought: Credentials, name: Known) -> "asyncio.Task[Identity | None]":
-        """The question to the store, one for all that ask it at the same time."""
+        """Return the pending lookup of these credentials: concurrent requests share one."""
         asking = self._asking.get(name)
         if asking is None:
             asking = self._asking[name] = asyncio.ensure_future(self._resolve(brought))
@@ -155,7 +153,6 @@ class Authenticator:
             asked.exception()  # where nobody waits any more, nobody needs to hear of it
 
     async def _resolve(self, brought: Credentials) -> Identity | None:
-        """The one identity of all that a request brings."""
         own = await self._of_secret(brought.secret)
         if own is None:
             return None
@@ -169,7 +166,7 @@ class Authenticator:
         return await self._delegated(await self._tokens.delegation(secret))
 
     async def _acting(self, own: Identity, tenant: str) -> Identity | None:
-        """The tenant in whose name the holder of a key comes."""
+        """Return the identity of the tenant for which the holder of a key acts."""
         scopes = own.key.scopes
         if scopes.act_as is None or own.key.via:
             raise identity_conflict()
@@ -185,7 +182,7 @@ class Authenticator:
 
 
 def _name(brought: Credentials) -> Known:
-    """Under which what is known of it is remembered: each part apart, so that none runs into another."""
+    """Return the cache key. Each part is hashed separately, so that no two parts run into each other."""
     also = _digest(brought.also) if brought.also else b""
     return _digest(brought.secret), also, brought.tenant
 
@@ -195,10 +192,9 @@ def _digest(secret: str) -> bytes:
 
 
 def check(caller: Caller, scope: Scope) -> None:
-    """Let a recognised caller's request for one of the tenant paths through.
+    """Check that a caller may use a tenant path.
 
-    Raises ApiError: `address_not_allowed`, `endpoint_not_allowed`, `tenant_suspended`.
-    """
+    Raises ApiError: `address_not_allowed`, `endpoint_not_allowed`, `tenant_suspended`."""
     if not caller.identity.key.scopes.allows_address((scope.get("client") or ("",))[0]):
         raise ApiError("This key may not be used from this address.", "address_not_allowed")
     if not may_ask(caller, scope["path"]):
@@ -208,6 +204,6 @@ def check(caller: Caller, scope: Scope) -> None:
 
 
 def may_ask(caller: Caller, path: str) -> bool:
-    """Return whether the caller's key may be used for a path: a scope covers a path and all below it."""
+    """Return whether the caller's key may be used for a path. A scope covers a path and all paths below it."""
     endpoints = caller.identity.key.scopes.endpoints
     return endpoints is None or f"{path}/".startswith(tuple(f"{each}/" for each in endpoints))

@@ -1,4 +1,4 @@
-"""The gateway's settings: the shared ones and its own section, read once and checked before anything listens."""
+"""The gateway's settings: the shared ones and its own section, read once and checked before it listens."""
 
 import argparse
 from collections.abc import Mapping, Sequence
@@ -32,200 +32,196 @@ from fairlane.scheduler.protocol.settings import (
 from fairlane.scheduler.protocol.settings_help import described, process_parser
 from fairlane.store import urls
 
+# Shared settings that have a command-line flag.
 FLAGS = ("host", "port", "redis_url", "data_dir", "log_level")
-"""Shared settings that have a flag of their own."""
 LEAST_RECORDED_BYTES = 64 * 2**10
+# Internal: identifies one of several processes, as JSON.
 MEMBER_FLAG = "--member"
-"""Not for operators: what one of several processes is, as JSON."""
 
 
 class FilesSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Tenants' files and batches: `FAIRLANE_GATEWAY__FILES__…`."""
 
+    # Where files are stored: `file:///<folder>`, or a bucket (`s3://…`). Empty: `files` in the data directory.
     url: str = ""
-    """Where files stand: `file:///<folder>`, or a bucket (`s3://…`); empty: `files` in the data directory."""
+    # One file: 413 above it.
     max_bytes: ByteSize = ByteSize(200 * 2**20)
-    """Of one file: 413 above it."""
+    # Files of one tenant, outputs included.
     tenant_files: Count = 1_000
-    """That one tenant may have, outputs among them."""
+    # All files of one tenant.
     tenant_bytes: ByteSize = ByteSize(10 * 2**30)
-    """Of all files of one tenant."""
+    # From the headers to the end of a file: 408 after it.
     upload_timeout_s: Seconds = 900.0
-    """From the headers to the end of a file: 408 after it."""
+    # Concurrent uploads of one tenant, per process: 429 `concurrency_limit_exceeded` above it.
     uploads_at_once: Count = 4
-    """Of one tenant, on this process: 429 `concurrency_limit_exceeded` above it."""
+    # Batches that this process runs at a time; 0 leaves them to other processes.
     batches: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 16
-    """That this process runs at a time; 0: it leaves them to others."""
+    # Unfinished batches of one tenant: 429 `rate_limit_exceeded` above it.
     tenant_batches: Count = 100
-    """Of one tenant that have not ended: 429 `rate_limit_exceeded` above it."""
+    # Lines in progress, of all batches on this process.
     lines: Count = 256
-    """Of all batches on this process that are under way."""
+    # Lines in progress, of one batch.
     batch_lines: Count = 128
-    """The same of one batch."""
+    # A gateway that does not renew its lease for this long loses its batches to another one.
     batch_lease_s: Annotated[float, msgspec.Meta(ge=1, le=600)] = 15.0
-    """A gateway that was silent for so long has lost its batches to another."""
 
 
 class LedgerSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Entries of the ledger, one for each settled request: `FAIRLANE_GATEWAY__LEDGER__…`."""
+    """The ledger, with one entry for each settled request: `FAIRLANE_GATEWAY__LEDGER__…`."""
 
+    # How long the store keeps entries. With an export, it also keeps entries until they are exported.
     days: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 400
-    """How long the store keeps entries. Where they are exported, it keeps those that are not."""
+    # Approximate size of one tenant's entries in the store. Above it the oldest are dropped, exported or not.
     tenant_bytes: ByteSize = ByteSize(LEDGER_BYTES)
-    """Of one tenant's entries in the store, about; beyond it the oldest go, exported or not."""
+    # Where entries are exported: `file:///<folder>` shared by all gateways, or a bucket. Empty: no export.
     export_url: str = ""
-    """Where entries are exported: `file:///<folder>` that all gateways share, or a bucket; empty: nowhere."""
     export_every_s: Annotated[float, msgspec.Meta(ge=1, le=86_400)] = 300.0
-    """Seconds between two rounds of the export."""
 
 
 class RecordSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Request traces, without content: `FAIRLANE_GATEWAY__RECORD__…`."""
 
+    # Record the arrival time, size and pseudonymous tenant of each generation request.
     enabled: bool = False
-    """Record each request that generates: when it came, how large it was, whose it was by a pseudonym."""
+    # Where traces are stored. Empty: `traces` in the data directory.
     folder: str = ""
-    """Where traces stand; empty: `traces` in the data directory."""
+    # One file; the next record starts a new one.
     max_bytes: ByteSize = ByteSize(64 * 2**20)
-    """Of one file; the next one is begun then."""
+    # Recorded files of each process; the oldest are deleted first.
     max_files: Annotated[int, msgspec.Meta(ge=2, le=10_000)] = 16
-    """Recorded files that each process may have; the oldest go first."""
 
 
 class GatewaySection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What only a gateway is told: `FAIRLANE_GATEWAY__…`, or `gateway:` in the file."""
+    """The gateway's own settings: `FAIRLANE_GATEWAY__…`, or `gateway:` in the file."""
 
+    # Body of one request, where its route has no lower limit: 413 above it.
     max_body_bytes: ByteSize = ByteSize(8 * 2**20)
-    """Body of one request, where its route has no use for a smaller one already: 413 above it."""
+    # Bodies received or parsed by this process at a time: 503 `overloaded_memory` above it.
     body_bytes: ByteSize = ByteSize(128 * 2**20)
-    """Bodies on their way or looked at, of this process: 503 `overloaded_memory` above it."""
+    # Bodies of one tenant at a time: 429 `concurrency_limit_exceeded` above it.
     tenant_body_bytes: ByteSize = ByteSize(32 * 2**20)
-    """The same of one tenant: 429 `concurrency_limit_exceeded` above it."""
+    # Invalid requests of one API key, per process: 429 `rate_limit_exceeded` above it.
     refused_per_minute: Count = 3_000
-    """Requests of one API key that may be wrong, on this process: 429 `rate_limit_exceeded` above it."""
+    # From the headers to the end of the body: 408 after it.
     body_timeout_s: Seconds = 30.0
-    """From the headers to the end of the body: 408 after it."""
     max_header_bytes: ByteSize = ByteSize(32 * 2**10)
     max_headers: Count = 128
     header_timeout_s: Seconds = 10.0
+    # Time until an idle connection is closed.
     keep_alive_s: Seconds = 75.0
-    """How long an idle connection is kept."""
+    # A client that reads nothing for this long is disconnected.
     write_timeout_s: Seconds = 60.0
-    """A client that takes nothing for so long is treated as gone."""
     max_connections: Count = 10_000
+    # Connections of one address on which no key was authenticated yet.
     max_connections_of_an_address: Count = 1_024
-    """On which no key was recognised yet."""
+    # From the connection to its first byte, after which the connection is closed.
     first_byte_timeout_s: Seconds = 5.0
-    """From connecting to the first byte: silence is cut after it."""
+    # One store command of a request. Background work gets four times as long.
     store_timeout_s: Seconds = 0.25
-    """One question of a request to the store, from its write; what no request waits for gets four times as long."""
+    # How requests are admitted while the budgets' store does not answer.
     quota_fallback: Mode = "fail_closed"
-    """What becomes of requests while the budgets' store does not answer."""
+    # Overrides of `quota_fallback` by limit name.
     quota_fallbacks: dict[str, Mode] = msgspec.field(default_factory=dict)
-    """The same for single limits, by name."""
+    # Store connections shared by all requests.
     store_connections: Count = 64
-    """Connections to the store that requests share."""
+    # Output tokens per choice that a request of a tenant with progressive reservations holds at a time.
     quantum_tokens: Count = 64
-    """Output tokens per choice that a request of a progressive tenant holds at a time."""
+    # A reservation that is neither settled nor renewed for this long is settled by any gateway's reaper.
     reservation_lease_s: Annotated[float, msgspec.Meta(ge=1, le=600)] = 30.0
-    """What a gateway reserved and neither settles nor renews for so long is settled by any gateway's reaper."""
+    # A stream's headers wait this long for its first token, so that an early error keeps its status.
     header_hold_s: Seconds = 2.0
-    """A stream's headers wait so long for its first token, so that an early refusal keeps its status."""
+    # How often a waiting stream reports its place in the queue, if the request asks for it.
     comment_every_s: Seconds = 5.0
-    """How often a waiting stream tells its place in the queue, where it was asked to."""
+    # A stream that is silent for this long sends a bare newline to keep its connection alive.
     pulse_every_s: Seconds = 10.0
-    """A stream that is silent for so long sends a bare newline, which keeps its connection alive."""
+    # True: the name of a control token in a text prompt of `/v1/completions` is that token, for callers that write the
+    # model's own format. False: it is plain text, as it always is in the contents of a chat.
     completions_special_tokens: bool = True
-    """A text prompt of `/v1/completions` is raw: a control token's name in it is that token, for callers that write the
-    model's own format. False: it is text, as in a chat's contents it always is."""
+    # A request with an `Idempotency-Key` continues for this long after its client left, so that a retry can join it.
     idempotency_grace_s: Annotated[float, msgspec.Meta(ge=0, le=3_600)] = 60.0
-    """A request with an `Idempotency-Key` goes on for so long after its client left: a retry joins it."""
+    # Largest response that can be replayed. For a larger one only its completion is recorded.
     idempotency_answer_bytes: ByteSize = ByteSize(4 * 2**20)
-    """Of an answer that can be replayed; of a longer one only that it ended is kept."""
+    # Responses of one API key that the store keeps, compressed. Above it the oldest can no longer be replayed.
     idempotency_kept_bytes: ByteSize = ByteSize(64 * 2**20)
-    """Of all answers of one API key that the store keeps, compressed; beyond it the oldest are no longer replayed."""
+    # Origins whose web pages may call the tenants' port from a browser.
     cors_origins: Origins = Origins()
-    """Web pages of these origins may call the tenants' port from a browser; none: no page may."""
+    # How long a response of `/v1/responses` is kept, unless the request has `store: false`; 0 keeps none.
     responses_kept_s: Annotated[float, msgspec.Meta(ge=0, le=30 * 86_400)] = 3_600.0
-    """How long a response of `/v1/responses` is kept, unless it asked for `store: false`; 0: none is."""
+    # Largest response that is kept, with the conversation before it.
     response_bytes: ByteSize = ByteSize(4 * 2**20)
-    """Of a response that is kept, with the conversation that it answers; a longer one is not."""
+    # Kept responses of one tenant, compressed. Above it the oldest are deleted.
     responses_kept_bytes: ByteSize = ByteSize(64 * 2**20)
-    """Of all responses of one tenant that the store keeps, compressed; beyond it the oldest go."""
+    # After SIGTERM, streams may continue for this long; then they end with an error.
     grace_s: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 30.0
-    """After SIGTERM, streams may finish for so long; then they end with an error that says so."""
+    # How long the ledger's sums are kept by day. Older days are added up into months.
     usage_days: Annotated[int, msgspec.Meta(ge=31, le=10_000)] = 400
-    """How long the ledger's sums are kept by day; older days are added up into months."""
+    # How long the sums by month are kept after that.
     usage_months: Annotated[int, msgspec.Meta(ge=1, le=1_000)] = 60
-    """How long months are kept after that."""
+    # Share of requests without a caller's trace that are traced, if traces are exported.
     trace_sample: Share = 1.0
-    """Share of requests without a caller's trace that are traced, where traces go anywhere."""
+    # Finished requests that can be looked up, of all gateways together; 0 disables records of running requests too.
     request_records: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 10_000
-    """Requests that have ended and can still be looked up, of all gateways together; 0: none, and none that runs."""
+    # Tenants with a metric label of their own; all others share `other`. 0: metrics have no tenant label.
     max_tenant_labels: Annotated[int, msgspec.Meta(ge=0, le=100_000)] = 0
-    """Tenants that metrics name, the others together as `other`; 0: metrics tell no tenant from another."""
+    # Identity providers whose tokens are accepted in addition to API keys.
     issuers: tuple[IssuerSection, ...] = ()
-    """Identity providers whose tokens are taken beside our keys."""
+    # The identity provider for operators who sign in to the console.
     sign_in: SignInSection = SignInSection()
-    """The identity provider by which operators sign in to the console."""
+    # The header in which a gateway in front names the tenant.
     tenant_header: str = "x-fairlane-tenant"
-    """In which a gateway in front names the tenant…"""
+    # Networks from which `tenant_header` is accepted, with a key that may act for that tenant.
     tenant_header_peers: Networks = Networks()
-    """…where it connects from one of these networks, with a key that may act as that tenant."""
     files: FilesSection = FilesSection()
     ledger: LedgerSection = LedgerSection()
     record: RecordSection = RecordSection()
+    # Gateway processes behind one port, each with all of the limits above.
     processes: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
-    """Gateways behind the one port, each with all of the limits above."""
 
 
 class GatewaySettings(SharedSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All that a gateway process is told."""
+    """All settings of a gateway process."""
 
     gateway: GatewaySection = GatewaySection()
 
     @property
     def store_url(self) -> str:
-        """Where the store is. Raises SettingsError where none was named."""
+        """The URL of the store. Raises SettingsError if none is set."""
         if self.redis_url is None:
             raise SettingsError("setting redis_url: a gateway needs a store; set FAIRLANE_REDIS_URL")
         return self.redis_url
 
     @property
     def stores(self) -> dict[str, str]:
-        """The URL of each store by its name in logs. Raises SettingsError as `store_url`."""
+        """The URL of each store, by its name in logs. Raises SettingsError as `store_url` does."""
         if self.quota_store_url == self.store_url:
             return {"store": self.store_url}
         return {"store": self.store_url, "quota store": self.quota_store_url}
 
     @property
     def quota_store_url(self) -> str:
-        """Where the budgets are. Raises SettingsError as `store_url`."""
+        """The URL of the budgets' store. Raises SettingsError as `store_url` does."""
         return self.quota_redis_url or self.store_url
 
     @property
     def is_store_embedded(self) -> bool:
-        """The budgets are in the store that `fairlane serve` runs for this data directory alone."""
+        """Whether the budgets are in the store that `fairlane serve` runs for this data directory."""
         return self.quota_store_url == urls.embedded_url(self.data_dir)
 
     @property
     def files_folder(self) -> Path:
-        """Of this machine's own: files that are not finished yet, and all of them unless a URL says where."""
+        """The local folder of unfinished files, and of all files unless `files.url` is set."""
         return Path(self.data_dir).absolute() / "files"
 
     @property
     def traces_folder(self) -> Path:
-        """Of recorded and uploaded request traces."""
         return Path(self.gateway.record.folder or Path(self.data_dir) / "traces").absolute()
 
     @property
     def files_url(self) -> str:
-        """Where tenants' files stand."""
         return self.gateway.files.url or self.files_folder.as_uri()
 
     @property
     def http_limits(self) -> HttpLimits:
-        """What one connection may do before its request is whole."""
         return HttpLimits(
             max_header_bytes=self.gateway.max_header_bytes,
             max_headers=self.gateway.max_headers,
@@ -236,29 +232,27 @@ class GatewaySettings(SharedSettings, frozen=True, kw_only=True, forbid_unknown_
 
 
 class Member(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One of the processes behind a port, as `gateway.processes` tells it what it is."""
+    """One of the processes behind a port, as passed to it with `--member`."""
 
     index: int
     count: int
-    """How many there are, from index 0 on."""
+    # Listening file descriptors of each port, the same for all processes.
     sockets: dict[PortName, tuple[int, ...]]
-    """File descriptors that listen on each port, the same for all processes."""
+    # The folder of the processes' Unix sockets.
     fleet_cache: str
-    """Where they reach each other."""
 
     @property
     def name(self) -> str:
-        """In logs."""
         return f"gateway-{self.index}"
 
     def path(self, index: int) -> Path:
-        """Where one of them is asked for its metrics."""
+        """Return the Unix socket on which a process serves its metrics to the others."""
         return Path(self.fleet_cache) / f"{index}.sock"
 
 
 @dataclass(frozen=True, slots=True)
 class CommandLine:
-    """What the gateway process was called with."""
+    """The parsed command line of the gateway process."""
 
     config: str | None
     check_only: bool
@@ -267,7 +261,7 @@ class CommandLine:
 
 
 def parse(arguments: Sequence[str]) -> CommandLine:
-    """Read the arguments. Ends the process with status 2 where they are wrong, as argparse does."""
+    """Parse the arguments. Exits with status 2 if they are invalid, as argparse does."""
     parser = process_parser("fairlane gateway", "Run one Fairlane gateway.", described(GatewaySettings, FLAGS))
     parser.add_argument(MEMBER_FLAG, type=partial(msgspec.json.decode, type=Member), help=argparse.SUPPRESS)
     found = vars(parser.parse_args(arguments))
@@ -276,7 +270,7 @@ def parse(arguments: Sequence[str]) -> CommandLine:
 
 
 def read(line: CommandLine, environ: Mapping[str, str]) -> GatewaySettings:
-    """Merge file, environment and flags. Raises SettingsError naming the first bad setting."""
+    """Merge file, environment and flags. Raises SettingsError naming the first invalid setting."""
     document = read_document(line.config, environ)
     settings = load(GatewaySettings, document=document, environ=environ, flags=line.flags)
     for name, url in (("redis_url", settings.store_url), ("quota_redis_url", settings.quota_store_url)):

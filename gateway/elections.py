@@ -1,4 +1,5 @@
-"""Which gateway does the upkeep of each store: one for the queues, one for the budgets, the same if they share one."""
+"""Leader election for the upkeep of the stores: one leader for the queues, one for the budgets, shared if both are in
+one store."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,12 +11,14 @@ from fairlane.store.election import Election
 from fairlane.store.errors import STORE_ERRORS
 
 LONGEST_LEASE_S = 3.0
+# The election's lease is at most this part of the shortest lease that the upkeep watches: an upkeep that looks less
+# than
+# twice per lease cannot tell which holders had a chance to renew.
 PER_LEASE = 4
-"""Of the leases that the upkeep watches: who looks less often than each half cannot tell who could have renewed."""
 
 
 class Elections:
-    """One gateway's part in both."""
+    """One gateway's candidacy for the upkeep of both stores."""
 
     def __init__(
         self,
@@ -25,7 +28,7 @@ class Elections:
         watched_lease_s: float,
         is_fit: Callable[[], bool],
     ) -> None:
-        """`watched_lease_s`: the shortest lease of workers and reservations. `is_fit`: as of Election."""
+        """`watched_lease_s`: the shortest lease of workers and reservations. `is_fit`: as for Election."""
         lease_s = min(LONGEST_LEASE_S, watched_lease_s / PER_LEASE)
 
         def opened(store: Connections) -> Election:
@@ -36,24 +39,21 @@ class Elections:
         self._all = {self._queues, self._budgets}
 
     def for_queues(self) -> bool:
-        """Whether this gateway does the upkeep of the queues."""
         return self._queues.is_elected
 
     def for_budgets(self) -> bool:
-        """Whether this gateway does the upkeep of the budgets."""
         return self._budgets.is_elected
 
     async def run(self) -> None:
-        """Stand until cancelled."""
         await asyncio.gather(*(election.run() for election in self._all))
 
     async def stand(self) -> None:
-        """Stand once. Raises STORE_ERRORS."""
+        """Run for election once. Raises STORE_ERRORS."""
         for election in self._all:
             await election.stand()
 
     async def leave(self) -> None:
-        """Let others be elected at once, if the stores take it."""
+        """Resign, so that another gateway is elected at once. Store errors are ignored."""
         for election in self._all:
             with suppress(*STORE_ERRORS):
                 await election.leave()

@@ -1,12 +1,11 @@
-"""All that a caller can be told went wrong, and the one table to HTTP.
+"""API errors, and the one table that maps their codes to HTTP responses.
 
     Exception
-    └── ApiError            one answer: message, code, param, limit, retry time
-         └── raised everywhere at the edge; made by the functions below, answered by `response`
+    └── ApiError            one response: message, code, param, limit, retry time
+         └── made by the functions below, answered by `response`
 
-A message names fields and rules and holds no content of a request, nothing longer than a number.
-Causes in other packages (a `Denied` of quotas, a `LaneFull` of the queue) are translated where they are caught.
-"""
+Messages name fields and rules. They contain no content of a request except numbers.
+Errors of other packages (a `Denied` of quotas, a `LaneFull` of the queue) are translated where they are caught."""
 
 import math
 import random
@@ -71,27 +70,27 @@ Code = Literal[
 
 
 class Retry(Enum):
-    """What an answer says about sending the same request again."""
+    """Retry advice in a response's headers."""
 
+    # `x-should-retry: false`. Without it SDKs retry 408, 409 and all 5xx.
     NEVER = "never"
-    """`x-should-retry: false`: the SDKs would otherwise repeat 408, 409 and all 5xx."""
+    # `retry-after`; 1 s if the time is not known.
     LATER = "later"
-    """`retry-after`; 1 s where the cause knows no time."""
+    # The real `retry-after` and `x-should-retry: false`: the wait is too long for a client to sleep through.
     HOPELESS = "hopeless"
-    """The true `retry-after`, and `x-should-retry: false`: no client should sit and wait for it."""
+    # LATER if the retry time is known, else NEVER.
     IF_KNOWN = "if known"
-    """As LATER where a later start helps, else as NEVER."""
+    # No header: the client's own rule for the status decides.
     UNSAID = "unsaid"
-    """Neither header: the client's own rule for the status decides."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How one code is answered."""
+    """The HTTP status, error type and retry advice of one code."""
 
     status: int
+    # OpenAI's error type.
     type: str
-    """OpenAI's word for the family."""
     retry: Retry
 
 
@@ -144,6 +143,7 @@ TABLE: Mapping[Code, Rule] = {
 }
 
 ANTHROPIC_PATH = "/v1/messages"
+# Anthropic's error types, by status.
 _ANTHROPIC_TYPES: Mapping[int, str] = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -161,18 +161,17 @@ _ANTHROPIC_TYPES: Mapping[int, str] = {
     503: "overloaded_error",
     504: "timeout_error",
 }
-"""Anthropic's words for the families, by status."""
 
+# A retry time is extended by up to this share, so that rejected clients do not return at the same moment…
 JITTER_SHARE = 0.1
-"""A retry time grows by up to this share, so that refused clients do not come back all at once…"""
 JITTER_MIN_S = 0.05
+# …but never by more than this.
 JITTER_MAX_S = 5.0
-"""…but by no more than this."""
 
 
 @dataclass(frozen=True, slots=True)
 class LimitBlock:
-    """The limit that was the cause, for machines to read."""
+    """The limit that rejected a request, in machine-readable form."""
 
     name: str
     scope: str
@@ -180,17 +179,16 @@ class LimitBlock:
     used: int
     reserved: int
     requested: int
+    # Unix time in seconds; None for a limit that does not reset by the clock.
     resets_at: float | None
-    """Unix time in seconds; None for what does not reset by the clock."""
 
     @classmethod
     def of(cls, one: LimitStatus, requested: int) -> "LimitBlock":
-        """A limit as it stands, and what was asked of it."""
         return cls(one.name, one.scope, one.limit, one.used, one.reserved, requested, one.resets_at)
 
 
 class ApiError(Exception):
-    """One refusal, as the caller will read it."""
+    """One error response."""
 
     def __init__(
         self,
@@ -206,27 +204,27 @@ class ApiError(Exception):
         self.param = param
         self.limit = limit
         self.retry_after_s = retry_after_s
+        # Processor time spent until the error was found, if measured.
         self.work_s = 0.0
-        """Processor time that finding it out took, where that was measured."""
+        # Model and prompt tokens of the request, if known at that point.
         self.asked = ("", 0)
-        """Model and prompt tokens of the request, where they were known when it was refused."""
+        # Set if admission rejected the request, else empty.
         self.lane = ""
-        """Of the request, where admission refused it; else empty."""
 
     @property
     def status(self) -> int:
-        """The HTTP status of its code."""
         return TABLE[self.code].status
 
 
 def is_anthropic(path: str) -> bool:
-    """Whether a path is of Anthropic's API, whose errors have another form."""
+    """Return whether a path belongs to Anthropic's API, which has its own error format."""
     return path == ANTHROPIC_PATH or path.startswith(ANTHROPIC_PATH + "/")
 
 
 def error_body(error: ApiError, path: str = "", request_id: str = "") -> dict[str, object]:
-    """The JSON of an error, the same in a plain answer and in a stream's `data:` frame, in the form that clients of the
-    request's path read."""
+    """Return the JSON of an error, the same for a response and for a stream's `data:` frame.
+
+    `path` selects the error format that clients of that path read."""
     if is_anthropic(path):
         return {"type": "error", "error": _anthropic_error(error), "request_id": request_id or None}
     shown: dict[str, object] = {
@@ -241,7 +239,7 @@ def error_body(error: ApiError, path: str = "", request_id: str = "") -> dict[st
 
 
 def _anthropic_error(error: ApiError) -> dict[str, object]:
-    """Anthropic's type and the message; beside them what our own clients look for."""
+    """Return Anthropic's type and message, with our `code`, `param` and `limit` added."""
     is_overload = TABLE[error.code].type == "overloaded_error"
     shown: dict[str, object] = {
         "type": "overloaded_error" if is_overload else _ANTHROPIC_TYPES[error.status],
@@ -256,7 +254,7 @@ def _anthropic_error(error: ApiError) -> dict[str, object]:
 
 
 def error_headers(error: ApiError, jitter: random.Random) -> dict[str, str]:
-    """The retry headers that the table prescribes for an error."""
+    """Return the retry headers that the table prescribes for an error."""
     retry, after_s = TABLE[error.code].retry, error.retry_after_s
     if retry is Retry.UNSAID:
         return {}
@@ -269,7 +267,7 @@ def error_headers(error: ApiError, jitter: random.Random) -> dict[str, str]:
 
 
 def response(error: ApiError, jitter: random.Random | None = None, *, path: str = "", request_id: str = "") -> Response:
-    """The whole answer to an error that came before the first byte. `path`: of the request."""
+    """Return the response to an error before the first byte. `path` is the request's."""
     return Response(
         msgspec.json.encode(error_body(error, path, request_id)),
         status_code=error.status,
@@ -289,15 +287,16 @@ def _retry_after(after_s: float) -> dict[str, str]:
 
 
 def invalid(param: str | None, message: str) -> ApiError:
-    """The request is wrong; `param` names the field, None where no field can be named."""
+    """Return the error for an invalid request. `param` names the field, if one can be named."""
     return ApiError(message, "invalid_request_error", param)
 
 
 def context_length(
     context_length: int, prompt_tokens: int | str, max_tokens: int | None, param: str = "max_tokens"
 ) -> ApiError:
-    """Prompt and output together do not fit the model's context. `prompt_tokens`: how many, or what is known of it;
-    `param`: what the caller should shorten."""
+    """Return the error for a prompt and output that exceed the model's context.
+
+    `prompt_tokens` is a count or a description of it; `param` is what the caller should shorten."""
     asked = f"{prompt_tokens} in the prompt" + ("" if max_tokens is None else f", {max_tokens} in the completion")
     message = (
         f"This model's maximum context length is {context_length} tokens, and this request asks for more: {asked}."
@@ -306,95 +305,95 @@ def context_length(
 
 
 def invalid_api_key() -> ApiError:
-    """No key, or none that works; why is not told. Clients tell it from other refusals by OpenAI's own first words."""
+    """Return the error for a missing or invalid key. The reason is withheld. Clients recognise the error by OpenAI's
+    own first words."""
     return ApiError("Incorrect API key provided: send `Authorization: Bearer <key>`.", "invalid_api_key")
 
 
 def tenant_deleted() -> ApiError:
-    """The tenant was deleted after this request was let in."""
+    """Return the error for a tenant that was deleted after this request was admitted."""
     return ApiError("The tenant of this request was deleted.", "tenant_deleted")
 
 
 def invalid_token() -> ApiError:
-    """A token that proves nothing; why is not told: who forges one learns nothing by trying."""
+    """Return the error for an invalid token. The reason is withheld, so that a forger learns nothing from trying."""
     return ApiError("This is no valid token of an issuer that is accepted here.", "invalid_token")
 
 
 def identity_conflict() -> ApiError:
-    """One request in the name of two: whose it is, is not chosen for the caller."""
+    """Return the error for a request with two identities: the gateway does not choose one for the caller."""
     return ApiError("The request names two different identities.", "identity_conflict")
 
 
 def tenant_not_allowed() -> ApiError:
-    """Who is recognised may not come as the tenant that is named, or names none."""
+    """Return the error for an authenticated caller that names no tenant, or one that it may not act for."""
     return ApiError("The request is of no tenant that this caller may come as.", "tenant_not_allowed")
 
 
 def model_not_found() -> ApiError:
-    """No worker has ever announced this model, or the caller may not know of it."""
+    """Return the error for a model that no worker has announced, or that the caller may not use."""
     return ApiError("There is no such model.", "model_not_found", "model")
 
 
 def fleet_unknown() -> ApiError:
-    """Which models there are was not read yet, or not lately."""
+    """Return the error for a fleet that was not read yet, or not recently."""
     return ApiError("The store has not said which models there are.", "quota_store_unavailable", retry_after_s=1.0)
 
 
 def not_found(what: str = "resource") -> ApiError:
-    """The path or the object it names does not exist. `what`: a word of ours."""
+    """Return the error for a missing path or object. `what` must be a word of ours, never the caller's."""
     return ApiError(f"There is no such {what}.", "not_found")
 
 
 def request_too_large(max_bytes: int) -> ApiError:
-    """The body is over the limit."""
+    """Return the error for a body above the size limit."""
     return ApiError(f"The body is larger than {max_bytes} bytes.", "request_too_large")
 
 
 def headers_too_large(max_bytes: int) -> ApiError:
-    """The request line and headers, or what stands between the parts of a body, are over the limit."""
+    """Return the error for headers above the limit: those of the request, or those of a multipart body."""
     return ApiError(f"The headers are larger than {max_bytes} bytes.", "headers_too_large")
 
 
 def websocket_not_supported() -> ApiError:
-    """The client asks for a WebSocket where only a POST is served."""
+    """Return the error for a WebSocket handshake where only POST is served."""
     message = "WebSockets are not served here: send a POST, with `stream: true` for server-sent events."
     return ApiError(message, "websocket_not_supported")
 
 
 def request_timeout(timeout_s: float) -> ApiError:
-    """The client was too slow in sending."""
+    """Return the error for a request that did not arrive in time."""
     return ApiError(f"The request did not arrive within {timeout_s:g} s.", "request_timeout")
 
 
 def body_budget_full(most_bytes: int, held_bytes: int, more: int) -> ApiError:
-    """The tenant's bodies that are on their way or looked at are as many bytes as they may be."""
+    """Return the error for a body for which the tenant's share of the body budget has no room."""
     message = f"Bodies of this tenant's requests that are being read may hold {most_bytes} bytes at a time."
     block = LimitBlock("body_bytes", "tenant", most_bytes, held_bytes, 0, more, None)
     return ApiError(message, "concurrency_limit_exceeded", limit=block, retry_after_s=1.0)
 
 
 def overloaded_memory() -> ApiError:
-    """The process holds as many bytes of bodies as it may."""
+    """Return the error for a body for which the process's body budget has no room."""
     return ApiError("Too many bodies of requests are being read here.", "overloaded_memory", retry_after_s=1.0)
 
 
 def store_unavailable() -> ApiError:
-    """The store does not answer in time."""
+    """Return the error for a store that does not answer in time."""
     return ApiError("The quota store does not answer.", "quota_store_unavailable", retry_after_s=1.0)
 
 
 def unavailable() -> ApiError:
-    """The workers that could have gone on with a request went, and nobody took their place in time."""
+    """Return the error for a request whose workers left without a replacement in time."""
     return ApiError("All workers that could go on with this request are gone.", "unavailable")
 
 
 def internal_error() -> ApiError:
-    """Our own fault; the log has the rest under the request's id."""
+    """Return the error for a fault of the gateway. The log has the details under the request's id."""
     return ApiError("Something went wrong here. Nothing in the request explains it.", "internal_error")
 
 
 Denial = Literal["rate", "concurrency", "quota", "exceeds"]
-"""In which way a tenant's limit refused."""
 
 _DENIALS: Mapping[Denial, Code] = {
     "rate": "rate_limit_exceeded",
@@ -413,7 +412,9 @@ def limit_denied(
     *,
     in_part: bool = False,
 ) -> ApiError:
-    """A limit of the tenant's own refuses. `in_part`: of the output, what is asked for is only the beginning."""
+    """Return the error for a request rejected by a limit of its tenant.
+
+    `in_part`: `limit.requested` is only the first part of the output, which is reserved progressively."""
     unit = " billionths of the currency" if limit.name in SPEND_LIMITS else ""
     begins = " to begin with" if in_part and kind != "exceeds" and limit.name in OUTPUT_LIMITS else ""
     wanted = (
@@ -427,7 +428,7 @@ def limit_denied(
 
 
 def of_http_exception(error: HTTPException) -> ApiError:
-    """What the router refuses, in our words."""
+    """Translate an error of the router."""
     if error.status_code == 405:
         return ApiError("This path does not take that method.", "method_not_allowed")
     if error.status_code == 404:

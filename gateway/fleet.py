@@ -1,7 +1,7 @@
-"""Which models there are, who serves them and how busy that is: read twice a second, asked without I/O.
+"""The fleet: models, their workers and how busy they are.
 
-The workers and their queues as operators see them: asked of the store each time, over all models.
-"""
+`FleetCache` is refreshed twice a second and read without I/O, for requests. `StoredFleet` asks the store each time,
+for operators."""
 
 import asyncio
 import logging
@@ -25,38 +25,36 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 REFRESH_EVERY_S = 0.5
+# Queues asked in one burst, so that the store's other callers are served in between.
 ASKED_AT_ONCE = 50
-"""Queues of one request; the store's other callers come in between."""
+# A picture of the fleet that is older than this says nothing about the present.
 STALE_AFTER_S = 5.0
-"""What was read this long ago says nothing about now."""
 
 
 class Entry(Protocol):
     """A model's newest card."""
 
     @property
-    def queue(self) -> str:
-        """Name of the queue that its workers take from."""
+    def queue(self) -> str: ...
 
     @property
-    def card_sha256(self) -> str:
-        """Name of the card."""
+    def card_sha256(self) -> str: ...
 
 
 class Registry(Protocol):
-    """Where workers announce themselves; `scheduler.queue.registry.RedisRegistry` is one."""
+    """The registry where workers announce themselves, as `scheduler.queue.registry.RedisRegistry` implements it."""
 
     async def workers(self) -> list[WorkerStatus]:
-        """Every worker that is alive."""
+        """Return all live workers."""
 
     async def models(self) -> Mapping[str, Entry]:
-        """Every model of the last seven days, by name."""
+        """Return all models announced in the last seven days, by name."""
 
     async def queues(self) -> Mapping[str, str]:
-        """Every queue that may hold something, and the name of its card."""
+        """Return all queues that may hold jobs, and the sha256 of each one's card."""
 
     async def card(self, sha256: str) -> ModelCard | None:
-        """A card by its name."""
+        """Return a card by its sha256."""
 
 
 Depths = Mapping[LaneName, LaneDepth]
@@ -64,8 +62,7 @@ Depths = Mapping[LaneName, LaneDepth]
 
 @dataclass(frozen=True)
 class ServedModel:
-    """One model as a request finds it. `workers` serve its queue now; there may be none. What is asked of them for each
-    request is found out once."""
+    """One model as a request finds it, with the workers that serve its queue now. Derived figures are computed once."""
 
     name: str
     queue: str
@@ -75,38 +72,35 @@ class ServedModel:
 
     @property
     def context_length(self) -> int:
-        """Tokens of prompt and output together."""
         return self.text.card.context_length
 
     @property
     def is_served(self) -> bool:
-        """A worker takes its jobs."""
         return any(not worker.draining for worker in self.workers)
 
     @cached_property
     def widest(self) -> int | None:
-        """Choices that the widest of those workers runs at once; None where there is none."""
+        """Largest number of choices that one of the workers runs at once; None without workers."""
         return max((worker.max_sequences for worker in self.workers if not worker.draining), default=None)
 
     @cached_property
     def single_stream_ms(self) -> float:
-        """What a further token of a stream takes that is alone on the slowest of those workers; 0.0 while none has
-        measured it."""
+        """Time per token of a stream that runs alone on the slowest worker; 0.0 before the first measurement."""
         return slowest_ms(self.workers)
 
     @cached_property
     def pool(self) -> int | None:
-        """Tokens that the largest KV pool of those workers holds; None where there is none."""
+        """Tokens in the largest KV pool of the workers; None without workers."""
         return max((worker.kv_tokens for worker in self.workers if not worker.draining), default=None)
 
     @property
     def longest(self) -> int:
-        """Tokens of prompt and output that context and KV pool hold."""
+        """Most tokens of prompt and output that fit both the context and a KV pool."""
         return self.context_length if self.pool is None else min(self.context_length, self.pool)
 
 
 def together(found: Sequence[Depths]) -> dict[LaneName, LaneDepth]:
-    """What waits in each lane, over all of these queues."""
+    """Add up the lanes' depths over several queues."""
     of_lane = {lane: [depths[lane] for depths in found if lane in depths] for lane in LaneName}
     return {
         lane: LaneDepth(
@@ -119,7 +113,7 @@ def together(found: Sequence[Depths]) -> dict[LaneName, LaneDepth]:
 
 
 class FleetCache:
-    """The last picture of the fleet. Between refreshes nothing changes, and nothing here waits for the store."""
+    """The last picture of the fleet. It changes only with a refresh, and reading it needs no I/O."""
 
     def __init__(
         self,
@@ -129,7 +123,7 @@ class FleetCache:
         read: Callable[[ModelCard], TextModel] = TextModel,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`depths`: how full these queues' lanes are. `read`: raises ValueError for a card that cannot be used."""
+        """`depths` asks how full the queues are. `read` raises ValueError for a card that cannot be used."""
         self._registry = registry
         self._depths = depths
         self._read = read
@@ -140,27 +134,30 @@ class FleetCache:
         self._workers: list[WorkerStatus] = []
         self._refreshed_at = -STALE_AFTER_S
         self._queues: Mapping[str, str] = {}
+        # When each pair of model and queue was last seen.
         self._seen_s: dict[tuple[str, str], float] = {}
-        """When a model was last seen with a queue, by both names."""
         self._longest_context: int | None = None
 
     @property
     def is_fresh(self) -> bool:
-        """The store answered lately."""
+        """Whether the last successful refresh is recent."""
         return self._clock() - self._refreshed_at < STALE_AFTER_S
 
     @property
     def models(self) -> Mapping[str, ServedModel]:
-        """Every model that was announced in the last seven days, by name."""
+        """All models announced in the last seven days, by name."""
         return self._models
 
     def longest_context(self) -> int | None:
-        """Tokens of the longest context that one of them has; None where none is known."""
+        """Return the longest context of any known model, in tokens."""
         return self._longest_context
 
     def find(self, names: Collection[str] | None = None) -> list[ServedModel]:
-        """Those of these names (None: all) that are known. Raises ApiError `quota_store_unavailable` where none is and
-        the fleet was not read lately: a gateway that has just started must not deny what others serve."""
+        """Return the known models among `names` (None: all).
+
+        Raises ApiError `quota_store_unavailable` if none is known and the fleet was not read recently: a gateway that
+        has
+        just started must not deny models that others serve."""
         wanted = self._models if names is None else names
         found = [self._models[name] for name in wanted if name in self._models]
         if not found and not self.is_fresh:
@@ -169,7 +166,6 @@ class FleetCache:
 
     @property
     def workers(self) -> list[WorkerStatus]:
-        """Every worker that is alive."""
         return self._workers
 
     @property
@@ -179,23 +175,24 @@ class FleetCache:
 
     @property
     def orphans(self) -> dict[str, str]:
-        """Every queue that may hold something and has no worker, and the name of its card."""
+        """Every queue that may hold jobs but has no worker, with the sha256 of its card."""
         served = {worker.queue for worker in self._workers}
         return {queue: sha256 for queue, sha256 in self._queues.items() if queue not in served}
 
     @property
     def unlisted(self) -> dict[str, str]:
-        """Queues with a worker that the store has not in its set of queues, and the names of their cards."""
+        """Queues with a worker that are missing from the store's set of queues, with the sha256 of their cards."""
         return {each.queue: each.card_sha256 for each in self._workers if each.queue not in self._queues}
 
     def queues_of(self, name: str) -> set[str]:
-        """Return the queues that may hold jobs for a model: those that the store lists, and those of the cards that
-        were seen here in the last seven days, in case a failover lost the list."""
+        """Return the queues that may hold jobs for a model: those that the store lists, and those seen here in the last
+        seven
+        days, in case a failover lost the list."""
         seen = {queue for model, queue in self._seen_s if model == name}
         return seen | {queue for queue in self._queues if model_of(queue) == name}
 
     async def run(self, changed: Callable[[], None]) -> None:
-        """Refresh until cancelled; `changed` is called after each try."""
+        """Refresh until cancelled. `changed` is called after each attempt, successful or not."""
 
         async def look() -> None:
             try:
@@ -206,7 +203,7 @@ class FleetCache:
         await every(REFRESH_EVERY_S, "reading the fleet", look)
 
     async def refresh(self) -> None:
-        """Read the fleet once. Raises what the store raises, and keeps the last picture."""
+        """Read the fleet once. On a store error the last picture is kept and the error is raised."""
         workers, entries = await self._registry.workers(), await self._registry.models()
         queues = await self._registry.queues()
         of_model: dict[str, list[WorkerStatus]] = defaultdict(list)
@@ -233,12 +230,11 @@ class FleetCache:
         self._seen_s = {pair: seen_s for pair, seen_s in self._seen_s.items() if seen_s > forget_s}
 
     def _forget(self, known: Collection[str]) -> None:
-        """Drop the tokenizers of cards that no model and no worker names any more."""
         self._texts = {sha256: text for sha256, text in self._texts.items() if sha256 in known}
         self._refused.intersection_update(known)
 
     async def _text(self, sha256: str) -> TextModel | None:
-        """The card's tokenizer, read once, in a thread: that takes a large one a good part of a second."""
+        """Return the card's tokenizer. It is loaded once, in a thread: a large one takes a good part of a second."""
         if sha256 in self._texts or sha256 in self._refused:
             return self._texts.get(sha256)
         try:
@@ -261,48 +257,46 @@ class FleetCache:
 
 
 def _serving(newest: Entry, workers: Iterable[WorkerStatus]) -> tuple[str, str]:
-    """Return the queue and card to use of a model: the newest, unless only workers of an earlier card are there yet.
-    `workers`: the model's."""
+    """Return the queue and card to use for a model: the newest, unless all its workers serve an earlier card."""
     serving = [(worker.queue, worker.card_sha256) for worker in workers if not worker.draining]
     wanted = (newest.queue, newest.card_sha256)
     return wanted if wanted in serving or not serving else min(serving)
 
 
 class WorkerRegistry(Registry, Protocol):
-    """Which also tells workers what to do."""
+    """A registry that can also drain workers."""
 
     async def drain(self, worker_id: str) -> bool:
-        """Tell it to take no more jobs; False where there is no such worker."""
+        """Stop the worker from taking jobs; False for an unknown worker."""
 
     async def undrain(self, worker_id: str) -> bool:
-        """Tell it to take jobs again; False where there is no such worker."""
+        """Let the worker take jobs again; False for an unknown worker."""
 
 
 class WatchedQueue(Protocol):
-    """What is asked of one model's queue; `scheduler.queue.redis_queue.RedisQueue` is one."""
+    """One model's queue, as `scheduler.queue.redis_queue.RedisQueue` implements it."""
 
-    async def depths(self) -> Depths:
-        """How full each lane is."""
+    async def depths(self) -> Depths: ...
 
     async def waiting(self, tenant: str) -> int:
-        """How many requests of this tenant wait, over all lanes."""
+        """Return the number of the tenant's waiting requests, over all lanes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Door:
-    """One model as a request of one tenant finds it."""
+    """The state of one model, for a request of one tenant."""
 
     model: str
     queue: str
     context_length: int
     workers: Sequence[WorkerStatus]
     depths: Depths
+    # Waiting requests of the tenant, over all lanes.
     waiting: int
-    """Requests of the tenant that wait, over all lanes."""
 
 
 async def _ask_all(ask: Callable[[str], Awaitable[T]], queues: Iterable[str]) -> dict[str, T]:
-    """Return each queue's answer, by name, asking ASKED_AT_ONCE of them at a time."""
+    """Return each queue's answer by name, asking ASKED_AT_ONCE queues at a time."""
     names, found = sorted(queues), dict[str, T]()
     for start in range(0, len(names), ASKED_AT_ONCE):
         asked = names[start : start + ASKED_AT_ONCE]
@@ -311,28 +305,27 @@ async def _ask_all(ask: Callable[[str], Awaitable[T]], queues: Iterable[str]) ->
 
 
 class StoredFleet:
-    """The whole fleet. Every call may raise what the store raises."""
+    """The whole fleet, read from the store by every call. Every call may raise store errors."""
 
     def __init__(self, registry: WorkerRegistry, fleet_cache: FleetCache, queue: Callable[[str], WatchedQueue]) -> None:
-        """`queue`: a model's queue by its name."""
+        """`queue` returns a model's queue by its name."""
         self._registry = registry
         self._fleet_cache = fleet_cache
         self._queue = queue
 
     async def workers(self) -> list[WorkerStatus]:
-        """Every worker that is alive."""
         return await self._registry.workers()
 
     async def drain(self, worker_id: str) -> bool:
-        """Let it take no more jobs; False where there is no such worker."""
+        """Stop the worker from taking jobs; False for an unknown worker."""
         return await self._registry.drain(worker_id)
 
     async def undrain(self, worker_id: str) -> bool:
-        """Let it take jobs again; False where there is no such worker."""
+        """Let the worker take jobs again; False for an unknown worker."""
         return await self._registry.undrain(worker_id)
 
     async def depths(self, model: str | None = None) -> Mapping[LaneName, LaneDepth]:
-        """What waits in each lane for a model; None: for all of them. Raises ApiError where that model is not known."""
+        """Return the depth of each lane for one model (None: all). Raises ApiError for an unknown model."""
         queues = self._fleet_cache.queues
         if model is not None:
             queues = {name for name in queues if model_of(name) == model}
@@ -342,7 +335,7 @@ class StoredFleet:
         return together([*found.values()])
 
     async def open_requests(self, tenant: str, allowed: Collection[str] | None) -> list[Door]:
-        """Each model that a tenant may use (None: all), as its next request finds it. Raises as `find` does."""
+        """Return the state of each model that a tenant may use (None: all). Raises as `FleetCache.find` does."""
         models = self._fleet_cache.find(allowed)
         queues = {model.queue for model in models}
         depths = await _ask_all(lambda name: self._queue(name).depths(), queues)
@@ -360,6 +353,7 @@ class StoredFleet:
         ]
 
     async def waiting(self, tenant: str) -> int:
-        """How many requests of a tenant wait where most of them do: its `queued_requests` bounds each model's queue."""
+        """Return the tenant's waiting requests in its fullest queue: `queued_requests` limits each model's queue
+        separately."""
         found = await _ask_all(lambda name: self._queue(name).waiting(tenant), self._fleet_cache.queues)
         return max(found.values(), default=0)

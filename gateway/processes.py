@@ -1,18 +1,17 @@
-"""Keeps child processes running: starts them, restarts what dies with back-off, stops them in order.
+"""Supervision of child processes: starts them, restarts them with back-off, stops them in order.
 
-Several gateway processes behind one port, for hosts of many cores: Python computes on one core per process.
+It also runs several gateway processes behind one port, for hosts with many cores: Python uses one core per process.
 
-Each is a whole gateway, as if on a host of its own: with its own id, streams, connections to the store and reaper.
-They share no memory; budgets stay exact, since they are the store's.
+Each process is a complete gateway with its own id, streams, store connections and reaper. The processes share no
+memory. Budgets stay exact because the store keeps them.
 
-They share one listening socket, which this process makes and never accepts from. Beside SO_REUSEPORT, where each
-process has a queue of connections of its own:
-- a process that dies, is busy or not yet up takes no connections with it: those that wait are everybody's;
-- one process holds the port for as long as any of them lives: a second start is refused as ever, nobody else slips in;
-- a connection goes to a process that has time for it, not to one that a hash has drawn: streams are few and long.
-So that one does not take all that come at once, each rests after a connection: see `accept`.
-In return every idle process wakes at a new connection, and all but one find it taken: some microseconds for each.
-"""
+All processes accept from one listening socket, which the supervisor opens and never accepts from. Compared with
+SO_REUSEPORT, where each process has its own queue of connections:
+- a process that dies, is busy or is still starting takes no waiting connections with it;
+- the port stays taken while any process lives, so a second start fails and no other program can bind it;
+- a connection goes to a process that has time for it, not to one picked by a hash: streams are few and long.
+Each process pauses after accepting a connection, so that one does not take a whole burst: see `Acceptor`.
+The cost: a new connection wakes every idle process, and all but one find it gone, some microseconds for each."""
 
 import asyncio
 import contextlib
@@ -37,14 +36,14 @@ log = logging.getLogger(__name__)
 FIRST_BACKOFF_S = 0.5
 LONGEST_BACKOFF_S = 30.0
 HEALTHY_AFTER_S = 60.0
+# Exit status of a child that rejects its settings; its last line gives the reason.
 BAD_SETTINGS = 2
-"""The status of a child that cannot work with its settings, and has said why in its last line."""
 
 _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(signal_number: int = signal.SIGTERM) -> Callable[[], None]:
-    """A `preexec_fn` that ends the child with the thread that spawned it, even if that one is killed."""
+    """Return a `preexec_fn` that ends the child when the thread that spawned it ends, even by SIGKILL."""
     parent = os.getpid()
     prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 
@@ -58,21 +57,21 @@ def die_with_parent(signal_number: int = signal.SIGTERM) -> Callable[[], None]:
 
 
 class ChildRefused(RuntimeError):
-    """A child could not work with its settings when it was first started."""
+    """A child that rejected its settings at its first start."""
 
 
 @dataclass(slots=True)
 class Child:
-    """One process of ours, run as `python -m <module>`, and its wish to be alive."""
+    """One child process, run as `python -m <module>` and restarted until it is stopped."""
 
     module: str
     arguments: Sequence[str]
     environ: Mapping[str, str]
     stop_timeout_s: float
+    # Name in logs; the module's by default.
     name: str = ""
-    """In logs, where it is not its module's."""
+    # Inherited file descriptors.
     sockets: tuple[int, ...] = ()
-    """File descriptors that it inherits."""
     process: asyncio.subprocess.Process | None = None
     _stopping: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
@@ -80,10 +79,9 @@ class Child:
         self.name = self.name or self.module.rpartition(".")[2]
 
     async def start(self) -> asyncio.subprocess.Process:
-        """Start the process in a session of its own, so that a terminal's Ctrl-C reaches only the supervisor.
+        """Start the process in its own session, so that a terminal's Ctrl-C reaches only the supervisor.
 
-        It is killed with its parent: everything it holds is a lease, and a next start must find the port free.
-        """
+        It is killed with its parent: all its state is leased, and the next start must find the port free."""
         self.process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -98,10 +96,9 @@ class Child:
         return self.process
 
     async def keep_alive(self) -> None:
-        """Run the process until `stop`; whenever it ends, start it again, later each time while it keeps dying.
+        """Run the process until `stop`, restarting it with a growing delay while it keeps ending.
 
-        Raises ChildRefused where its first run ends over its settings: starting it again would not help.
-        """
+        Raises ChildRefused if its first run rejects the settings: a restart would not help."""
         backoff_s = FIRST_BACKOFF_S
         for run in itertools.count():
             started_s = time.monotonic()
@@ -123,7 +120,7 @@ class Child:
             backoff_s = min(backoff_s * 2, LONGEST_BACKOFF_S)
 
     async def stop(self) -> None:
-        """Ask the process to end, and kill it if it has not after `stop_timeout_s`."""
+        """Terminate the process; kill it after `stop_timeout_s`."""
         self._stopping.set()
         if self.process is None or self.process.returncode is not None:
             return
@@ -139,10 +136,9 @@ class Child:
 
 
 async def supervise(rows: Sequence[Sequence[Child]], stop: asyncio.Event) -> None:
-    """Keep children alive until SIGINT, SIGTERM, `stop` or a refusal; then stop row after row, each row's together.
+    """Keep children alive until SIGINT, SIGTERM, `stop` or a refusal; then stop row after row, each row at once.
 
-    Raises ChildRefused.
-    """
+    Raises ChildRefused."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
@@ -158,7 +154,7 @@ async def supervise(rows: Sequence[Sequence[Child]], stop: asyncio.Event) -> Non
 
 
 async def check_config(module: str, arguments: Sequence[str], environ: Mapping[str, str]) -> str:
-    """What `python -m <module> --check-config` has against the settings; empty where they are fine."""
+    """Return the error of `python -m <module> --check-config`; empty if the settings are valid."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -174,16 +170,16 @@ async def check_config(module: str, arguments: Sequence[str], environ: Mapping[s
 
 
 def children_environ(overrides: Mapping[str, str]) -> dict[str, str]:
-    """This process's environment with `FAIRLANE_*` overrides."""
+    """Return this process's environment with `FAIRLANE_*` overrides."""
     return {**os.environ, **overrides}
 
 
+# Time beyond the grace period for settlements and open connections.
 STOP_MARGIN_S = 12.0
-"""What a process may take beyond its grace: for settlements, and for what is left on connections."""
 
 
 async def run(settings: GatewaySettings, arguments: Sequence[str], sockets: Sockets) -> int:
-    """Until SIGINT or SIGTERM. 0 for a clean end; 2 where a process refuses its settings at the first start."""
+    """Run the processes until SIGINT or SIGTERM. Return 0, or 2 if one rejects its settings at the first start."""
     by_port = {name: tuple(found.fileno() for found in each) for name, each in sockets.items()}
     numbers = tuple(number for each in by_port.values() for number in each)
     section = settings.gateway

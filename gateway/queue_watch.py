@@ -1,10 +1,9 @@
-"""How full the queues are, and what gateways have let in, at a cost that does not grow as gateways times models.
+"""Depths of the queues and reports of open requests, shared at a cost that does not grow as gateways times models.
 
-The elected gateway asks each queue and shows all answers in one place, where the others read them together. What a
-gateway has let into a queue it reports with each round while there is something to report. Of the other queues it
-listens to IDLE_PER_ROUND, in turn: a request that comes to a queue which this gateway left idle meets sums of others
-that are up to (idle queues / IDLE_PER_ROUND) rounds old, for one round.
-"""
+The elected gateway reads every queue's depths and publishes them in one place, where the others read them together.
+Each gateway reports the requests it has open in a queue once a round while there is something to report. It also reads
+the reports of IDLE_PER_ROUND other queues, in turn. So the first request to a queue that was idle here may see sums
+that are up to (idle queues / IDLE_PER_ROUND) rounds old, for one round."""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
@@ -19,29 +18,27 @@ IDLE_PER_ROUND = 4
 
 
 class Queue(Protocol):
-    """What is asked of a queue; `scheduler.queue.redis_queue.RedisQueue` is one."""
+    """One model's queue, as `scheduler.queue.redis_queue.RedisQueue` implements it."""
 
-    async def depths(self) -> Mapping[LaneName, LaneDepth]:
-        """How full each lane is."""
+    async def depths(self) -> Mapping[LaneName, LaneDepth]: ...
 
     async def exchange_reports(
         self, gateway_id: str, said: bytes, refused_us: Mapping[LaneName, int]
     ) -> ReportExchange:
-        """Tell the other gateways what this one has let in, and hear what they said last."""
+        """Publish this gateway's open requests and return the latest reports of the others."""
 
 
 class DepthsBoard(Protocol):
-    """Where the elected gateway shows the depths; `scheduler.queue.registry.RedisRegistry` is one."""
+    """Publishes depths of all queues, as `scheduler.queue.registry.RedisRegistry` does."""
 
     async def depths(self) -> AllDepths:
-        """What was shown last; empty where that is too long ago."""
+        """Return the published depths; empty if they are too old."""
 
-    async def show_depths(self, depths: AllDepths) -> None:
-        """Replace what is shown."""
+    async def show_depths(self, depths: AllDepths) -> None: ...
 
 
 class QueueWatch:
-    """One gateway's view of all queues. Every call may raise what the store raises."""
+    """One gateway's view of all queues. Every call may raise store errors."""
 
     def __init__(
         self,
@@ -57,12 +54,12 @@ class QueueWatch:
         self._board = board
         self._open_requests = open_requests
         self._is_elected = is_elected
+        # Queues in which the others have a report of this gateway.
         self._reported: set[str] = set()
-        """Queues of which the others have a report of ours."""
         self._next = 0
 
     async def look(self, names: Collection[str]) -> AllDepths:
-        """One round over these queues: their depths, and an exchange of reports with the other gateways."""
+        """Run one round over these queues: read their depths and exchange reports with the other gateways."""
         is_elected = self._is_elected()
         shown = {} if is_elected else await self._board.depths()
         found = {name: shown[name] if name in shown else await self._queue(name).depths() for name in names}
@@ -73,7 +70,7 @@ class QueueWatch:
         return found
 
     def _due(self, names: list[str]) -> list[str]:
-        """Queues whose reports are exchanged in this round."""
+        """Return the queues whose reports are exchanged in this round."""
         now_ms = self._open_requests.now_ms
         busy = [name for name in names if name in self._reported or self._open_requests.at(name).has_news(now_ms)]
         idle = [name for name in names if name not in busy]

@@ -1,4 +1,4 @@
-"""All that one gateway holds while it runs, built from its settings, opened and closed in one place."""
+"""All parts of one gateway process, built from its settings, and opened and closed in one place."""
 
 import asyncio
 import logging
@@ -85,21 +85,21 @@ from fairlane.store.retry import every
 
 log = logging.getLogger(__name__)
 
+# Longest wait at start for the first read of the fleet: a tokenizer takes a good part of a second to load.
 FIRST_LOOK_S = 2.0
-"""How long a start waits for the fleet to be read: a tokenizer takes a good part of a second."""
+# Time for settlements after everything else has ended.
 SETTLE_GRACE_S = 5.0
-"""How long settlements may take when everything else has ended."""
+# Interval between checks for ledgers to roll up.
 ROLL_UP_EVERY_S = 3_600.0
-"""How often a gateway looks whether ledgers were rolled up lately."""
+# A job's record outlives the job until a lapsed reservation is certain to be found: one lease for an outage of the
+# store, one for the reservation's own lease, and some time for the reaper to run.
 KEPT_LEASES, KEPT_MORE_S = 2.0, 5.0
-"""How long a record outlives its job: until a lapsed reservation is surely found, one lease for the silence of a store
-that was away and one for its own, and somebody has looked."""
+# Worker leases after which no worker will confirm a cancellation any more: the job's worker is dead.
 CONFIRM_LEASES = 3.0
-"""Worker leases after which no holder will confirm a cancellation any more: the job was taken from a dead one."""
 
 
 class Resources:
-    """One gateway's parts. Building them touches nothing; `running` opens, runs and closes them."""
+    """The parts of one gateway. Building them does no I/O; `running` opens, runs and closes them."""
 
     def __init__(
         self,
@@ -109,12 +109,12 @@ class Resources:
         *,
         slicing: Slicing = MINUTE,
     ) -> None:
-        """`member`: which one this is of several behind one port. `slicing`: for measurements, see Database."""
+        """`member`: this process's place among those behind one port. `slicing`: for benchmarks, see Database."""
         section = settings.gateway
         self.settings = settings
         self.lanes = settings.lanes.lanes()
+        # New with each start: leftovers of an earlier process are the reaper's.
         self.gateway_id = f"{socket.gethostname()}-{secrets.token_hex(4)}"
-        """New with each start: what an earlier process left behind is a reaper's."""
         self.bodies = BodyBudget(
             most_bytes=section.body_bytes, most_tenant_bytes=section.tenant_body_bytes, freed=Trimmer().freed
         )
@@ -123,8 +123,8 @@ class Resources:
         self.processes = ProcessMetrics(member, self.telemetry.exposition)
         self._span_processor = processor
         self._draining = False
+        # Set after the first read of the fleet, successful or not.
         self._looked = asyncio.Event()
-        """At the fleet, with or without success."""
         modes = Modes(section.quota_fallback, section.quota_fallbacks)
         self._connect(modes)
         self._build_accounts()
@@ -136,20 +136,19 @@ class Resources:
         self._build_kept()
         self._build_batches()
         self._build_views(admin_tokens)
+        # Counts malformed requests on all ports.
         self.malformed = Malformed()
-        """Requests on all ports."""
+        # Connections of the tenants' port.
         self.crowd = self.new_crowd()
-        """The tenants' port's connections."""
         self._tell_when_asked()
 
     def _connect(self, modes: Modes) -> None:
-        """The stores, and which of them a request needs."""
         section = self.settings.gateway
         self.store: Connections = connections(
             self.settings.store_url, timeout_s=section.store_timeout_s, limit=section.store_connections
         )
+        # The store of tenants, keys and budgets: the same store unless the settings name another.
         self.budgets: Connections = self.store
-        """The store of tenants, keys and budgets: the same, unless the settings name another."""
         if self.settings.quota_store_url != self.settings.store_url:
             self.budgets = connections(
                 self.settings.quota_store_url,
@@ -162,7 +161,6 @@ class Resources:
         self.store_checks = StoreChecks(self.settings.stores, timeout_s=section.store_timeout_s)
 
     def _build_accounts(self) -> None:
-        """Tenants, keys, what they used and what that costs."""
         patient = self.budgets.patient
         self.tenants, self.keys = TenantStore(patient), KeyStore(patient)
         self.ledger, self.audit = Ledger(patient), Audit(patient)
@@ -171,7 +169,6 @@ class Resources:
         self.known_prices = KnownPrices(self.prices)
 
     def _build_operators(self) -> AdminTokens:
-        """Who operates; the tokens, which what is watched live asks for their revision."""
         section = self.settings.gateway
         admin_keys, admin_tokens = (
             AdminKeys(self.store.patient, self.settings.admin_key),
@@ -179,21 +176,19 @@ class Resources:
         )
         sessions = Sessions(self.store.patient, admin_keys, admin_tokens, users=print_of(section.sign_in))
         self.single_sign_on: SingleSignOn | None = None
-        """Where operators sign in by an identity provider."""
         if section.sign_in.issuer:
             self.single_sign_on = SingleSignOn(self.store.patient, admin_keys, section.sign_in)
         self.operators = Operators(admin_keys, admin_tokens, sessions)
         return admin_tokens
 
     def _build_budgets(self, modes: Modes, slicing: Slicing) -> None:
-        """Budgets, and who a caller is."""
         section = self.settings.gateway
         short, patient = self.budgets.short, self.budgets.patient
         lease_ms, ledger_bytes = round(section.reservation_lease_s * 1e3), int(section.ledger.tenant_bytes)
         quotas = RedisQuotaStore(short, lease_ms=lease_ms, ledger_bytes=ledger_bytes, slicing=slicing)
         keys, delegations = KeyStore(short), DelegatedKeys(short)
+        # Admits requests during an outage of the budgets' store, if the settings allow it.
         self.guard: GuardedQuotas | None = None
-        """Where requests may be admitted without the budgets' store."""
         if not modes.are_closed:
             presence = GatewayPresence(patient, self.gateway_id)
             self.guard = GuardedQuotas(quotas, presence, self.tenants.get, self.keys.get, modes)
@@ -212,7 +207,6 @@ class Resources:
         )
 
     def _build_fleet(self) -> None:
-        """Models, workers and their queues, and what this gateway has let into each."""
         section = self.settings.gateway
         self.registry = RedisRegistry(self.store.patient)
         self._queues: dict[str, RedisQueue] = {}
@@ -231,7 +225,6 @@ class Resources:
         self.fleet = StoredFleet(self.registry, self.fleet_cache, self._calls)
 
     def _build_requests(self) -> None:
-        """From a body to jobs in a queue, their end, and what is recorded of them."""
         section = self.settings.gateway
         self._record_store = record_store = RecordStore(
             self.store.patient, self.gateway_id, most=section.request_records
@@ -281,7 +274,6 @@ class Resources:
         )
 
     def _build_upkeep(self) -> None:
-        """What finds the end of jobs whose gateway or worker has gone."""
         section = self.settings.gateway
         self.reaper = Reaper(
             self.quotas,
@@ -305,7 +297,6 @@ class Resources:
         )
 
     def _build_kept(self) -> None:
-        """What is kept for callers who come again: answers under an idempotency key, and responses."""
         section = self.settings.gateway
         patient = self.budgets.patient
         self.runs = Runs(
@@ -330,7 +321,6 @@ class Resources:
         self.seals = TenantSeals(patient)
 
     def _build_batches(self) -> None:
-        """Files, and the batches of their lines."""
         section = self.settings.gateway
         patient = self.budgets.patient
         kept = section.files
@@ -361,7 +351,6 @@ class Resources:
         self.ledger_exporter = exporter_of(self.settings, patient, self.drafts, self.gateway_id, self.telemetry)
 
     def _build_views(self, admin_tokens: AdminTokens) -> None:
-        """What operators look at: figures, history, what is live, simulations; and what erases deleted tenants."""
         self.simulator = Simulator()
         self.figures = FigureStore(self.store.patient)
         self.erasure = build_erasure(
@@ -384,23 +373,23 @@ class Resources:
         self.live = LiveHub(self.overview.view, Blocks(self.registry, self.fleet_cache).view, admin_tokens.revision)
 
     def new_crowd(self) -> Crowd:
-        """For a port's connections."""
+        """Return the connection limits of one port."""
         section = self.settings.gateway
         return Crowd(most=section.max_connections, most_of_an_address=section.max_connections_of_an_address)
 
     def missing(self) -> str:
-        """The stores that are away, as an answer's header names them; empty: none."""
+        """Return the names of the unavailable stores, as a response header lists them."""
         missing = ["quota-store"] if not self.budgets.breaker.is_whole or (self.guard and self.guard.unreported) else []
         if not self.store.breaker.is_whole and self.budgets is not self.store:
             missing.append("queue-store")
         return ", ".join(missing)
 
     def refusal(self) -> ApiError | None:
-        """Why no request is served any more; None while they are."""
+        """Return the error for new requests while the gateway shuts down, else None."""
         return _shutting_down() if self._draining else None
 
     async def drain(self, grace_s: float) -> None:
-        """Take no more requests, let those in the air finish for so long, then end them with an error that says so."""
+        """Reject new requests, let running ones finish for `grace_s`, then end the rest with an error."""
         self._draining = True
         await self.live.aclose()
         await self._landed(grace_s)
@@ -413,7 +402,7 @@ class Resources:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Read the fleet, if the store answers soon, and keep everything going until the block ends."""
+        """Run all background tasks until the block ends. Waits briefly for the first read of the fleet."""
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self.store.aclose)
             if self.budgets is not self.store:
@@ -460,12 +449,12 @@ class Resources:
             await asyncio.to_thread(self._span_processor.shutdown)
 
     async def _tell_last(self) -> None:
-        """What was counted since the last telling, if the store takes it."""
+        """Report the counts since the last report, if the store is available."""
         with suppress(*STORE_ERRORS):
             await self.teller.tell()
 
     def _jobs_in_hand(self) -> Iterator[tuple[str, bool, int]]:
-        """Tenant, whether it has begun, and the tokens that have arrived, of each job."""
+        """Yield the tenant, whether output has begun, and the tokens received, of each job."""
         for job in self.dispatcher.jobs.values():
             yield job.request.ask.tenant, job.begun, sum([choice.published for choice in job.choices])
 
@@ -491,7 +480,7 @@ class Resources:
         self.dispatcher.keep_lines(self.fleet_cache.queues)
 
     def _tell_when_asked(self) -> None:
-        """Metrics that are read when they are asked for."""
+        """Connect the metrics that are computed when they are read."""
         main, budgets, guard = self.store.breaker, self.budgets.breaker, self.guard
         self.telemetry.fleet.lanes = self.lanes
         self.telemetry.fleet.models = lambda: self.fleet_cache.models.values()

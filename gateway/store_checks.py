@@ -1,4 +1,4 @@
-"""Whether the stores are fit to be relied on: asked at the start, and every CHECK_EVERY_S while the gateway runs."""
+"""Checks that the stores are configured safely: at the start, and every CHECK_EVERY_S while the gateway runs."""
 
 import asyncio
 import logging
@@ -17,8 +17,9 @@ START_TIMEOUT_S = 2.0
 
 
 def check_start(stores: Mapping[str, str]) -> None:
-    """Check the stores, each a URL by its name. Raises SettingsError for one that cannot be used. One that does not
-    answer is used once it does."""
+    """Check the stores, given as URLs by name. Raises SettingsError for an unusable one.
+
+    A store that does not answer is not an error: it is used once it does."""
     asyncio.run(_check_start(stores))
 
 
@@ -39,23 +40,21 @@ class StoreChecks:
     """The faults of a gateway's stores, as of the last check."""
 
     def __init__(self, stores: Mapping[str, str], *, timeout_s: float) -> None:
-        """`stores`: a URL by the name of each store."""
+        """`stores` maps each store's name to its URL."""
         self._stores = stores
         self._timeout_s = timeout_s
         self._faults: dict[str, list[Fault]] = {name: [] for name in stores}
 
     @property
     def refusal(self) -> str:
-        """Why the gateway is not ready, in one sentence; empty where it is."""
+        """The reason why the gateway is not ready, in one sentence; empty if it is."""
         serious = [(name, fault) for name, found in self._faults.items() for fault in found if fault.is_serious]
         return f"The {serious[0][0]} cannot be relied on, {serious[0][1]}." if serious else ""
 
     def has(self, kind: FaultKind) -> bool:
-        """Whether any store has a fault of this kind."""
         return any(fault.kind is kind for found in self._faults.values() for fault in found)
 
     async def run(self) -> None:
-        """Check until cancelled."""
         await every(CHECK_EVERY_S, "the check of the stores", self.check)
 
     async def check(self) -> None:
