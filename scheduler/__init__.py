@@ -1,17 +1,17 @@
-"""The scheduling policy: who runs next, with which KV blocks, who yields, and what is promised.
+"""Scheduling policy: which request runs next, with which KV blocks, which one is preempted, and what is guaranteed.
 
-    protocol/    what crosses a process: messages, lanes, settings, each request's outcome
-    planner/     what one worker runs in each step, and whose KV blocks it takes
-    queue/       which worker gets which job: the rules in memory, and the same in Redis
-    admission/   whether a request may be promised its deadline, decided by one gateway
-    simulation/  all of it in virtual time, over a cost model in place of an accelerator
+    protocol/    messages between processes, lanes, shared settings, request outcomes
+    planner/     what one worker runs in each step, and which KV blocks it uses
+    queue/       which worker gets which job: the rules in memory, and the same rules in Redis
+    admission/   whether a request's deadline can be guaranteed; each gateway decides for itself
+    simulation/  all of the above in virtual time, with a cost model in place of an accelerator
 
-The same code runs in the worker, in the gateway and in the simulator; what differs is who passes in the time. Gateways
-call `admission` and `queue`, workers `queue` and `planner`, `fairlane simulate` and the benchmarks `simulation`.
+The worker, the gateway and the simulator run the same code and pass in the time. Gateways call `admission` and
+`queue`, workers call `queue` and `planner`, `fairlane simulate` and the benchmarks call `simulation`.
 
-Pure but for `queue/redis_queue.py` and `queue/registry.py`: no clock, no I/O, randomness only from a seed; never torch,
-starlette, gateway, worker or quotas. Imports point down this list: simulation, admission, queue, planner, protocol.
+All modules except `queue/redis_queue.py` and `queue/registry.py` are pure: no clock, no I/O, and randomness only from a
+seed. The package never imports torch, starlette, gateway, worker or quotas. Imports point down this list: simulation,
+admission, queue, planner, protocol.
 
-Open `planner/planner.py` first for a step, `queue/memory_queue.py` for a job's life, `planner/ordering.py` for what is
-fair and what is urgent.
-"""
+Start with `planner/planner.py` for one step, `queue/memory_queue.py` for the life of a job, and `planner/ordering.py`
+for fairness and urgency."""

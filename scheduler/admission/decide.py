@@ -1,15 +1,17 @@
-"""Can this request be served in time? Decided at the gateway, from what workers last reported and what the gateways
-let in.
+"""Deadline admission, decided at the gateway from workers' last reports and the gateways' open requests.
 
-Three answers. Guaranteed: every stated deadline holds with a margin, at the longest output that was stated, and so
-does every guarantee given before; several choices only where there is room for all at once. Best effort: it is expected
-to be in time, or states no deadline; such a request is never refused for the load. Refused: it states a deadline that
-it would miss, or whose keeping would break a guarantee. Where no worker knows its costs yet, nothing is refused and
-nothing promised.
+There are three decisions:
 
-Lower lanes count on the time that the lanes above do not ask for, whether those are let in or not: a flood of dated
-batch work cannot book what interactive work needs. Best effort goes behind what is guaranteed, now and later.
-"""
+1. Guaranteed: every stated deadline holds with a margin at the longest stated output, and so does every earlier
+   guarantee. Several choices are guaranteed only if there is room for all at once.
+2. Best effort: the request is expected to be in time, or states no deadline. A request without a deadline is never
+   refused because of load.
+3. Refused: the request would miss a stated deadline, or break a guarantee.
+
+While no worker knows its costs, nothing is refused or guaranteed.
+
+Lower lanes count on the time that the lanes above do not request, admitted or not: a flood of batch work with deadlines
+cannot book the time of interactive work. Best effort is served after all guaranteed work, present and future."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,25 +40,25 @@ class Admitted(msgspec.Struct, frozen=True):
     """The request may be queued."""
 
     guaranteed: bool
+    # None while no worker knows its costs.
     expected_ttft_ms: float | None
-    """None where no worker knows its costs yet."""
+    # Its demand, at the workers' present costs.
     load: LaneLoad | None = None
-    """Its demand, at the workers' present costs."""
+    # Time of all workers to book for its guarantee; 0.0: none.
     claim_ms: float = 0.0
-    """Time of all workers to book for its guarantee; 0.0: none."""
+    # Expected time of all workers in total.
     work_ms: float = 0.0
-    """Time of all workers that it is expected to take in all."""
+    # Time per prompt token; 0.0 while no worker knows its costs.
     token_ms: float = 0.0
-    """What a token of a prompt takes; 0.0 where no worker knows its costs yet."""
 
     @property
     def pace_ms(self) -> float:
-        """Expected time per output token; 0.0 where no worker knows its costs yet."""
+        """Expected time per output token; 0.0 while no worker knows its costs."""
         return 0.0 if self.load is None else self.load.pace_ms
 
 
+# The result of a simulation without admission.
 UNPROMISED = Admitted(guaranteed=False, expected_ttft_ms=None)
-"""The answer where nobody decides: a simulation without admission."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +66,16 @@ class Refusal:
     """The request may not be queued, and why."""
 
     code: RefusalCode
+    # None: it never fits as it is.
     retry_after_ms: float | None
-    """When it would fit; None: never as it is."""
+    # The exceeded value: KV tokens of the largest worker, milliseconds that it would take, or the number of workers.
     limit: int
-    """What was exceeded: KV tokens of the largest worker, milliseconds that it would take, or workers there are."""
 
 
 def assess(
     request: Request, *, workers: Sequence[WorkerStatus], open_requests: OpenRequests, now_ms: float
 ) -> Admitted | Refusal:
-    """Admit or refuse. `now_ms`: on the clock of the gateway's open requests."""
+    """Admit or refuse a request. `now_ms` is on the clock of the gateway's open requests."""
     largest = open_requests.largest(workers)
     if largest is None:
         return Refusal("no_worker", NO_WORKER_RETRY_MS, 0)
@@ -86,8 +88,6 @@ def assess(
 
 
 class _Assessment(msgspec.Struct, frozen=True):
-    """One request against one gateway's open requests."""
-
     request: Request
     known: OpenRequests
     costs: RequestCosts
@@ -113,13 +113,12 @@ class _Assessment(msgspec.Struct, frozen=True):
 
     @property
     def _may_be_promised(self) -> bool:
-        """It states a deadline, and all that this depends upon; and lanes above leave time."""
         stated = self.request.states_deadline and (self.request.deadline_ms is None or self.request.max_tokens_stated)
         return stated and self.known.leaves_time(self.request.lane, self.now_ms)
 
     def _begins_at_once(self, load: LaneLoad) -> bool:
-        """Several choices begin together: the rows that a full worker frees one by one go to others before them, until
-        they are due."""
+        """Return whether all choices can start together: a full worker's rows free up one by one, for requests ahead of
+        it."""
         fleet = self.known.fleet(self.costs)
         return self.request.choices == 1 or has_room_at_once(self.known.ledger, load, fleet)
 
@@ -137,7 +136,7 @@ class _Assessment(msgspec.Struct, frozen=True):
         return self.known.load(self.request, self.costs, self.now_ms, guaranteed=guaranteed)
 
     def _wait_ms(self, load: LaneLoad, taken: float) -> float:
-        """Until its first token, where others take a part of the time that becomes free."""
+        """Return the time until its first token, if others take the fraction `taken` of the time that becomes free."""
         return time_to_first_ms(self.known.ledger, load, self.known.fleet(self.costs)) / (1.0 - taken)
 
     def _lateness_ms(self, load: LaneLoad) -> float:
@@ -151,7 +150,7 @@ class _Assessment(msgspec.Struct, frozen=True):
         )
 
     def _refusal(self, load: LaneLoad, late_ms: float) -> Refusal:
-        """Worth a retry if it would be in time alone."""
+        """Return a refusal, with a retry time if the request would be in time on an idle worker."""
         alone_ms = self.costs.prefill_ms(self.request.prompt_tokens)
         had_ms = load.due_ms - self.now_ms
         stated_ms = min(ms for ms in (self.request.deadline_ms, self.request.ttft_ms) if ms is not None)

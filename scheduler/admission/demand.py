@@ -1,16 +1,14 @@
-"""Does one more request still fit? What it costs, and a demand test over all that is open, in worker milliseconds.
+"""The cost of a request, and a demand test over all open requests, in milliseconds of worker time.
 
-Two questions. Is there room: would all that goes before, at its longest, fit the workers at once? Then nobody waits
-but for prefills. If not, is there time: a worker that is full is a queue which a millisecond of work leaves each
-millisecond; what goes before a deadline must have left by then, but for what a full batch always holds, which is half
-of its sequences' output. Source: the processor demand criterion (Baruah, Rosier and Howell, 1990) under earliest
-deadline first, and the Past-Future scheduler's peak (LightLLM, ASPLOS 2025).
+The test has two parts. Room: if everything ahead of the request fits the workers at once, at its longest, the request
+waits only for prefills. Time: a full worker is a queue that completes one millisecond of work per millisecond. All work
+ahead of a deadline must be done by then, less what a full batch always holds: half of its sequences' output. Sources:
+the processor demand criterion (Baruah, Rosier and Howell, 1990) under earliest deadline first, and the peak estimate of
+the Past-Future scheduler (LightLLM, ASPLOS 2025).
 
 Costs come from the weights that workers report. A prompt costs its prefill. An output token costs its row, the KV that
-it reads, and a share of what every step costs: the larger of the sequence's shares of KV and of batch slots, for so
-much it keeps from others. Requests that fill a worker so pay for its steps exactly; in one that is not full they are
-told apart by room, not by time.
-"""
+it reads, and a share of the step's fixed cost: the larger of the sequence's shares of KV and of batch slots. The
+requests of a full worker thus pay for its steps exactly; a worker that is not full is limited by room, not by time."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,50 +22,50 @@ from fairlane.scheduler.planner.kv.host_claims import STAYING_PART
 from fairlane.scheduler.planner.steps import StepFeatures
 from fairlane.scheduler.protocol.messages import WorkerStatus
 
+# Finest resolution of deadlines, rounded down.
 BUCKET_MS = 250.0
-"""Deadlines are told apart to this at best, rounded down."""
+# Resolution as a fraction of the remaining time, so that a test visits hundreds of deadlines, however many there are.
 BUCKETS = 64
-"""And to this part of the time that is left, so that a test looks at hundreds of them, however many there are."""
+# Upper bound on the share of a step used by decodes; the rest is left to prefills.
 MOST_DECODING = 7.0 / 8.0
-"""Of a step's time: a part of each step is left to prefills, however little the pace of decodes leaves."""
 
 
 class FleetCapacity(NamedTuple):
     """The workers of one queue, as the demand test sees them."""
 
     workers: int
+    # Fixed time of a step.
     base_ms: float
-    """A step's fixed time."""
+    # Longest step at which decodes of the first lane keep their pace.
     pace_ms: float
-    """What a step may take at most, so that decodes of the first lane keep their pace."""
 
 
 class ServiceClass(NamedTuple):
-    """Order among demands, whatever their deadlines: the lesser is served first."""
+    """Service order of demands with any deadline: lower is served first."""
 
+    # Of the lane; 0 is the most urgent.
     rank: int
-    """Of the lane; 0 is the most urgent."""
     best_effort: bool
 
 
 class LaneLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """The demand of one request, or of several alike."""
+    """The demand of one request, or of several similar ones."""
 
     level: ServiceClass
+    # Worker time of the remaining prefill.
     prefill_ms: float
-    """Worker time of what is yet to be prefilled."""
+    # Worker time of the remaining expected output.
     decode_ms: float
-    """The same of the output that is yet expected."""
+    # Worker time of all its output, including the part that is done.
     output_ms: float
-    """The same of all its output, what is there already too."""
+    # Worker time of one output token.
     token_ms: float
-    """Of one output token."""
+    # Fraction of one worker that it takes at its longest.
     share: float
-    """Part of one worker that it takes up at its longest."""
+    # Expected time between two of its tokens.
     pace_ms: float = 0.0
-    """What each of its tokens is reckoned to take until the next."""
+    # Due time of its next token on the gateway's clock; infinity: none.
     due_ms: float = math.inf
-    """When its next token is due at the latest, on the gateway's clock; infinity: no matter when."""
 
     @property
     def work_ms(self) -> float:
@@ -84,11 +82,11 @@ class Sum:
     output_ms: float = 0.0
     token_ms: float = 0.0
     share: float = 0.0
+    # Deadline bucket -> number of loads with a deadline there, and their work.
     dated: dict[int, tuple[int, float]] = field(default_factory=dict)
-    """How many have a deadline, and their work, by its bucket."""
 
     def add(self, load: LaneLoad, times: int = 1) -> None:
-        """Count a load in so many times; out where that is negative."""
+        """Add a load `times` times; subtract it if negative."""
         self.loads += times
         self.prefill_ms += times * load.prefill_ms
         self.work_ms += times * load.work_ms
@@ -103,7 +101,7 @@ class Sum:
                 del self.dated[bucket]
 
     def merge(self, other: "Sum") -> None:
-        """Count another's in, without their deadlines."""
+        """Add another sum, without its deadlines."""
         self.loads += other.loads
         self.prefill_ms += other.prefill_ms
         self.work_ms += other.work_ms
@@ -113,16 +111,16 @@ class Sum:
 
 
 class DemandLedger:
-    """Sums of the loads that are open, by level."""
+    """Sums of the open loads, by service class."""
 
     def __init__(self) -> None:
         self._loads: dict[str, LaneLoad] = {}
         self._sums: dict[ServiceClass, Sum] = {}
+        # Loads that other gateways admitted, by their last reports.
         self.others: Mapping[ServiceClass, Sum] = {}
-        """What other gateways admitted, by their last reports."""
 
     def put(self, job_id: str, load: LaneLoad, now_ms: float) -> None:
-        """Open a load, or replace it by what is left of it."""
+        """Add a load, or replace it by what is left of it."""
         self.remove(job_id)
         if load.due_ms < math.inf:
             load = msgspec.structs.replace(load, due_ms=_rounded(load.due_ms, now_ms))
@@ -130,17 +128,17 @@ class DemandLedger:
         self._sums.setdefault(load.level, Sum()).add(load)
 
     def remove(self, job_id: str) -> None:
-        """Close a load; one that is not open is fine."""
+        """Remove a load; unknown ones are ignored."""
         load = self._loads.pop(job_id, None)
         if load is not None:
             self._sums[load.level].add(load, -1)
 
     def at(self, level: ServiceClass) -> Sum:
-        """What is open at a level here; not to be changed."""
+        """Return this gateway's loads of one class; do not modify."""
         return self._sums.get(level, Sum())
 
     def up_to(self, level: ServiceClass) -> Sum:
-        """All that goes before a greater level, with the deadlines of this one."""
+        """Return all loads of this class and of those served before it, with the deadlines of this class."""
         total = Sum(dated=self._dated(level))
         for other, found in chain(self._sums.items(), self.others.items()):
             if other <= level:
@@ -148,7 +146,7 @@ class DemandLedger:
         return total
 
     def promised(self, since: ServiceClass) -> Iterator[ServiceClass]:
-        """Levels from this on that hold guaranteed work with deadlines, here or elsewhere."""
+        """Return the classes from this one on that hold guaranteed work with deadlines, at any gateway."""
         return (
             level
             for level in self._sums.keys() | self.others.keys()
@@ -156,11 +154,11 @@ class DemandLedger:
         )
 
     def levels(self) -> Iterable[tuple[ServiceClass, Sum]]:
-        """What is open here; not to be changed."""
+        """Return this gateway's sums; do not modify."""
         return self._sums.items()
 
     def _dated(self, level: ServiceClass) -> dict[int, tuple[int, float]]:
-        """What has a deadline at a level, here and elsewhere; not to be changed."""
+        """Return the loads with deadlines of a class at all gateways; do not modify."""
         own, other = self.at(level).dated, self.others.get(level)
         if other is None or not other.dated:
             return own
@@ -172,15 +170,16 @@ class DemandLedger:
 
 
 def time_to_first_ms(ledger: DemandLedger, load: LaneLoad, fleet: FleetCapacity) -> float:
-    """From now to a load's first token, behind all that goes before it and is due no later."""
+    """Return the time until a load's first token, after all work of higher priority that is due no later."""
     before = ledger.up_to(load.level)
     later_ms = sum(work_ms for bucket, (_, work_ms) in before.dated.items() if bucket * BUCKET_MS > load.due_ms)
     return _wait(before, load, fleet)(before.work_ms - later_ms)
 
 
 def claim_ms(ledger: DemandLedger, load: LaneLoad, fleet: FleetCapacity) -> float:
-    """By how much a load makes all wait that is due with it or later: its prompt where there is room for it, its work
-    where others have to leave first."""
+    """Return the time by which a load delays all work that is due with it or later.
+
+    That is its prompt if there is room for it, its work if others have to leave first."""
     before = ledger.up_to(load.level)
     if before.share + load.share <= fleet.workers:
         return load.prefill_ms / (1.0 - _decoding(before, fleet)) / fleet.workers
@@ -188,7 +187,7 @@ def claim_ms(ledger: DemandLedger, load: LaneLoad, fleet: FleetCapacity) -> floa
 
 
 def has_room_at_once(ledger: DemandLedger, load: LaneLoad, fleet: FleetCapacity) -> bool:
-    """A worker that is as full as all are of what goes before would have room for all of a load's choices together."""
+    """Return whether a worker with the mean load of higher priority has room for all of a load's choices together."""
     return ledger.up_to(load.level).share / fleet.workers + load.share <= 1.0
 
 
@@ -201,14 +200,15 @@ def lateness_ms(
     margin: float,
     taken: Callable[[int], float],
 ) -> float:
-    """By how much guaranteed work would be late at worst if this load came too and all took `margin` times as long.
+    """Return how late guaranteed work would be at worst with this load, if everything took `margin` times as long.
 
-    `taken`: of a lane rank, the part of the time that becomes free which lanes above go on to take.
+    `taken` returns the fraction of the free time that the lanes above a rank keep using.
 
-    Not above 0 where all is kept. What is late already counts as work, and is not tested. Nor is what in a lower lane
-    would be late without this load too, once a flood has come above it: to refuse the load would bring it no time that
-    the flood's best effort would not take.
-    """
+    At most 0 if all guarantees are kept. Work that is already late counts as demand but is not tested. Work of a lower
+    lane
+    that would be late without this load, after a flood above it, is not tested either: refusing the load would not
+    help,
+    since the flood's best-effort work would take the time."""
     worst_ms, nothing = -math.inf, _nothing(load.level)
     for level in ledger.promised(load.level):
         before, left, is_lower = ledger.up_to(level), 1.0 - taken(level.rank), level > load.level
@@ -230,10 +230,9 @@ def _nothing(level: ServiceClass) -> LaneLoad:
 
 
 def _wait(before: Sum, load: LaneLoad, fleet: FleetCapacity) -> Callable[[float], float]:
-    """Of a part of the work that goes before, in milliseconds: how long until it is done, and the load's prompt too.
+    """Return a function from the work ahead (ms) to the time until it and the load's prompt are done.
 
-    What does not depend on the part is computed once: a test asks for hundreds of parts.
-    """
+    Everything that does not depend on the amount of work is computed once: a test evaluates hundreds of amounts."""
     workers, share = fleet.workers, before.share + load.share
     prefill_ms = (before.prefill_ms + load.prefill_ms) / (1.0 - _decoding(before, fleet))
     if share <= workers:
@@ -243,7 +242,7 @@ def _wait(before: Sum, load: LaneLoad, fleet: FleetCapacity) -> Callable[[float]
 
 
 def _decoding(before: Sum, fleet: FleetCapacity) -> float:
-    """Part of each step that goes to decodes, once all that fits of what goes before decodes."""
+    """Return the fraction of each step that goes to decodes, once all work ahead that fits is decoding."""
     if not before.loads:
         return 0.0
     share = before.share / fleet.workers
@@ -265,52 +264,53 @@ WEIGHTS = 1 + len(StepFeatures._fields)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestCosts:
-    """What requests cost on these workers, in milliseconds; the mean where workers differ."""
+    """Costs of requests on these workers, in milliseconds; the mean if workers differ."""
 
     workers: int
+    # Of one worker.
     kv_tokens: float
-    """Of one worker."""
+    # Sequences in one step of one worker.
     slots: float
-    """Sequences in one step of one worker."""
+    # KV tokens of one worker's host pool.
     host_tokens: float = 0.0
-    """KV tokens of one worker's host pool."""
+    # Fixed time of a step.
     base_ms: float
-    """A step's fixed time."""
     row_ms: float
+    # Per prompt token.
     token_ms: float
-    """Per prompt token."""
+    # Per KV token that a row reads.
     context_ms: float
-    """Per KV token that a row reads."""
+    # Per pair of prompt tokens, one of which attends to the other.
     pair_ms: float
-    """Per pair of prompt tokens, one of which attends to the other."""
+    # Recent mean duration of a step.
     recent_step_ms: float
-    """A step's recent mean time."""
 
     def prefill_ms(self, prompt_tokens: int) -> float:
-        """Time of a prompt's prefill."""
+        """Return the time of a prompt's prefill."""
         return prompt_tokens * (self.token_ms + self.pair_ms * prompt_tokens / 2.0)
 
     def share(self, kv_tokens: float) -> float:
-        """Part of a worker that a sequence with so much KV takes up."""
+        """Return the fraction of a worker that a sequence with this much KV takes."""
         return max(kv_tokens / self.kv_tokens, 1.0 / self.slots)
 
     def exact_share(self, most_tokens: float) -> float:
-        """Part of a worker that is counted for exact work which may come to so much KV: of its host pool, or where that
-        never holds it, of what such work may keep on the device."""
+        """Return the fraction of a worker counted for exact work that may grow to `most_tokens`.
+
+        It is a fraction of the host pool or, if that can never hold it, of the device KV that such work may keep."""
         if most_tokens <= self.host_tokens:
             return most_tokens / self.host_tokens
         return min(1.0, STAYING_PART * most_tokens / self.kv_tokens)
 
     def output_ms(self, kv_tokens: float) -> float:
-        """Time per output token of a sequence with so much KV."""
+        """Return the time per output token of a sequence with this much KV."""
         return self.row_ms + self.context_ms * kv_tokens + self.base_ms * self.share(kv_tokens)
 
     def full_step_ms(self, kv_tokens: float) -> float:
-        """What a step takes in a worker full of such sequences, all of which decode."""
+        """Return the step time of a worker full of such sequences that all decode."""
         return self.output_ms(kv_tokens) / self.share(kv_tokens)
 
     def differs(self, other: "RequestCosts") -> bool:
-        """A typical cost is off by more than REPRICED_BEYOND of the other's."""
+        """Return whether a typical cost differs by more than REPRICED_BEYOND."""
         return any(
             abs(mine - others) > REPRICED_BEYOND * others
             for mine, others in zip(self._typical, other._typical, strict=True)
@@ -323,7 +323,7 @@ class RequestCosts:
 
 
 def request_costs(workers: Sequence[WorkerStatus]) -> RequestCosts | None:
-    """Mean costs of the serving workers that report any; None where none does."""
+    """Return the mean costs of the serving workers that report any, or None."""
     serving = [one for one in workers if not one.draining and one.kv_tokens and one.max_sequences]
     known = [one for one in serving if len(one.step_weights) == WEIGHTS]
     if not known:

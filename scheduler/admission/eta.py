@@ -1,10 +1,8 @@
-"""How long does a waiting request still wait for a worker? From how fast its tenant's places have moved of late.
+"""Expected remaining wait of a request, from the recent rate at which its tenant's positions have advanced.
 
-The measure is of its tenant, not of the queue: tenants take turns, so that a long queue of one says little of another.
-What is measured goes on until somebody's queue is empty; what that one had then goes to the others of its lane, and
-that of an empty lane to the lanes below. Until a tenant's places have moved, the gateway's first guess stands. No
-clock.
-"""
+The rate is per tenant, not per queue: tenants take turns, so one tenant's long queue says little about another's. When
+a tenant's queue empties, its rate passes to the others of its lane; the rate of an empty lane passes to the lanes
+below. Until a tenant's positions have moved, the gateway's first estimate is used."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,36 +11,36 @@ from typing import NamedTuple
 
 from fairlane.scheduler.planner.fading import FadingSum
 
+# Time constant of a tenant's rate.
 RECENT_MS = 10_000.0
-"""Over how long a tenant's rate is taken."""
+# A job that started this soon did not wait for others to end, so it says nothing about the rate.
 AT_ONCE_MS = 200.0
-"""Who began so soon did not wait for others to end: it says nothing of how fast they do."""
+# Jobs that waited and have started before a tenant's rate counts.
 FEWEST = 2
-"""So many that waited must have begun before their rate counts."""
+# Above this number, tenants without waiting jobs are dropped.
 MOST_TENANTS = 1_000
-"""Beyond so many, those of which nobody waits are forgotten."""
+# Queues whose end is followed for one estimate.
 MOST_PHASES = 64
-"""Queues that are followed to their ends for one answer."""
 
 
 class Own(NamedTuple):
-    """The queue of one tenant in one lane."""
+    """Identifies the queue of one tenant in one lane."""
 
     rank: int
     tenant: str
 
 
 class Queued(NamedTuple):
-    """How a queue stands."""
+    """The state of one tenant's queue."""
 
     places: float
+    # Positions per millisecond.
     rate: float
-    """Places by which it moves, per millisecond."""
 
 
 @dataclass(slots=True)
 class _Pace:
-    """How fast one queue moved of late; the past fades."""
+    """Recent rate of one queue, exponentially decaying."""
 
     waiting: int = 0
     _moved: FadingSum = field(default_factory=partial(FadingSum, RECENT_MS))
@@ -51,7 +49,6 @@ class _Pace:
     _at_ms: float = 0.0
 
     def saw(self, places: float, over_ms: float, now_ms: float, *, begun: bool) -> None:
-        """One that waits came forward so far; `begun`: and waits no more."""
         self._at_ms = max(now_ms, self._at_ms)
         self._moved.add(max(0.0, places), self._at_ms)
         self._over_ms.add(over_ms, self._at_ms)
@@ -59,7 +56,7 @@ class _Pace:
 
     @property
     def rate(self) -> float | None:
-        """Places per millisecond; None where too little is known."""
+        """Positions per millisecond; None if too little is known."""
         moved = self._moved.at(self._at_ms)
         return moved / self._over_ms.at(self._at_ms) if self._begun >= FEWEST and moved > 0.0 else None
 
@@ -74,13 +71,13 @@ class _Seat:
 
 @dataclass(slots=True)
 class Waits:
-    """Who waits in one queue, as far as one gateway knows. Times are milliseconds on the gateway's clock."""
+    """Waiting jobs of one queue that this gateway knows. Times are milliseconds on the gateway's clock."""
 
     _seats: dict[str, _Seat] = field(default_factory=dict)
     _paces: dict[Own, _Pace] = field(default_factory=dict)
 
     def seen(self, job_id: str, rank: int, tenant: str, place: int, now_ms: float) -> None:
-        """Note that a job waits as the `place`-th of its tenant's in its lane."""
+        """Record that a job is the `place`-th of its tenant's in its lane."""
         seat = self._seats.get(job_id)
         if seat is None:
             own = Own(rank, tenant)
@@ -92,7 +89,7 @@ class Waits:
             seat.place, seat.seen_ms = place, now_ms
 
     def begun(self, job_id: str, now_ms: float) -> None:
-        """Note that a job's first token has come."""
+        """Record that a job's first token has come."""
         seat = self._seats.get(job_id)
         if seat is not None:
             if now_ms - seat.entered_ms > AT_ONCE_MS:
@@ -100,13 +97,13 @@ class Waits:
             self.left(job_id)
 
     def left(self, job_id: str) -> None:
-        """Forget a job; one that did not wait is fine."""
+        """Drop a job; unknown ones are ignored."""
         seat = self._seats.pop(job_id, None)
         if seat is not None:
             self._paces[seat.own].waiting -= 1
 
     def eta_ms(self, rank: int, tenant: str, place: int) -> float | None:
-        """How long the `place`-th of a tenant's waits from now; None where its rate is not known."""
+        """Return the expected wait of a tenant's `place`-th job, or None if its rate is not known."""
         own = Own(rank, tenant)
         rate = self._rate(own)
         if rate is None:
@@ -123,7 +120,7 @@ class Waits:
             self._paces = {other: pace for other, pace in self._paces.items() if pace.waiting}
 
     def _rate(self, own: Own) -> float | None:
-        """Its own, or that of the other tenants of its lane; None where neither is known."""
+        """Return the queue's own rate, or the mean of its lane's other tenants; None if neither is known."""
         pace = self._paces.get(own)
         if pace is not None and pace.rate is not None:
             return pace.rate
@@ -133,7 +130,7 @@ class Waits:
 
 
 def time_to_start_ms(own: Own, mine: Queued, others: Mapping[Own, Queued]) -> float:
-    """Until all of one queue's places have moved, as the others' beside and above it end before."""
+    """Return the time until all positions of one queue have moved, as other queues of its lane and above end."""
     ends = sorted((queued.places / queued.rate, other) for other, queued in others.items())
     in_lanes: dict[int, float] = {own.rank: mine.rate}
     for other, queued in others.items():

@@ -1,10 +1,9 @@
-"""Requests that this gateway admitted and that have not ended: admission's view of committed work.
+"""Open requests of this gateway: admitted, not ended. Admission's view of committed work.
 
-A gateway knows its own requests to the token, and those of others by sums: each reports them as often as it looks at
-workers and queues, with deadlines as time from then, since no two gateways have one clock. What is guaranteed between
-two reports is booked where all gateways meet (`scheduler.queue.promises`). One `OpenRequests` for each gateway and
-queue; the simulator's are the same.
-"""
+A gateway knows its own requests to the token, and those of other gateways as sums. Each gateway reports its sums
+whenever it polls workers and queues, with deadlines relative to the report, since gateways share no clock. Guarantees
+given between two reports are booked in the queue (`scheduler.queue.promises`). There is one `OpenRequests` per gateway
+and queue, also in the simulator."""
 
 import math
 from collections import Counter, defaultdict
@@ -36,7 +35,8 @@ from fairlane.scheduler.queue.types import whole_us
 
 
 class ClassReport(msgspec.Struct, frozen=True, array_like=True):
-    """The `Sum` of one service class. Deadlines are told for guaranteed work alone: best effort breaks no promise."""
+    """The `Sum` of one service class. Deadlines are reported for guaranteed work only: best effort breaks no guarantee.
+    The `Sum` of one service class. Deadlines are reported for guaranteed work only: best effort breaks no guarantee."""
 
     rank: int
     best_effort: bool
@@ -46,20 +46,20 @@ class ClassReport(msgspec.Struct, frozen=True, array_like=True):
     output_ms: float
     token_ms: float
     share: float
+    # (milliseconds from now, loads, their work).
     dated: tuple[tuple[float, int, float], ...] = ()
-    """(milliseconds from now, loads, their work)."""
 
 
 class GatewayReport(msgspec.Struct, frozen=True, array_like=True):
     """One gateway's open requests, by service class, at the time of the report."""
 
     levels: tuple[ClassReport, ...]
+    # Fraction of the workers' time that it guaranteed recently, by lane rank.
     promised: Mapping[int, float]
-    """Part of the workers' time that it guaranteed of late, by lane rank."""
 
 
 def class_report(level: ServiceClass, found: Sum, now_ms: float) -> ClassReport:
-    """The report of one service class."""
+    """Return the report of one service class."""
     dated = () if level.best_effort else found.dated.items()
     sums = found.loads, found.prefill_ms, found.work_ms, found.output_ms, found.token_ms, found.share
     dues = tuple((bucket * BUCKET_MS - now_ms, loads, work_ms) for bucket, (loads, work_ms) in dated)
@@ -67,7 +67,7 @@ def class_report(level: ServiceClass, found: Sum, now_ms: float) -> ClassReport:
 
 
 def sums_of(reports: Iterable[tuple[GatewayReport, int]], now_ms: float) -> dict[ServiceClass, Sum]:
-    """Open requests of other gateways, by service class; each report comes with its age in milliseconds."""
+    """Return the open requests of other gateways, by service class; each report comes with its age in milliseconds."""
     sums: dict[ServiceClass, Sum] = {}
     for report, age_ms in reports:
         for one in report.levels:
@@ -85,12 +85,12 @@ _decoder: msgspec.msgpack.Decoder[GatewayReport] = msgspec.msgpack.Decoder(Gatew
 
 
 def encode_report(report: GatewayReport) -> bytes:
-    """The wire form of a report."""
+    """Return the wire form of a report."""
     return _encoder.encode(report)
 
 
 def decode_reports(heard: Iterable[tuple[bytes, int]]) -> list[tuple[GatewayReport, int]]:
-    """Reports with their ages in milliseconds; what another release encodes in another way is left out."""
+    """Decode reports with their ages in milliseconds; skip those that another release encodes differently."""
     reports = []
     for said, age_ms in heard:
         with suppress(msgspec.DecodeError):
@@ -98,16 +98,16 @@ def decode_reports(heard: Iterable[tuple[bytes, int]]) -> list[tuple[GatewayRepo
     return reports
 
 
+# Time constant of the rates of work.
 RATE_MS = 2_000.0
-"""Time constant of the rates of work."""
 
 
+# Rates below this fraction of the workers' time are not reported.
 FORGOTTEN_PART = 1e-3
-"""A smaller part of the workers' time is not worth a report."""
 
 
 class Rate(FadingSum):
-    """Part of the time that work of late takes, 1 at most: what came in vain says nothing about later. Times in
+    """Recent work as a fraction of the time, at most 1: rejected excess says nothing about the future. Times in
     milliseconds."""
 
     def __init__(self) -> None:
@@ -117,20 +117,20 @@ class Rate(FadingSum):
         super().add(work_ms / RATE_MS, now_ms)
 
     def add_late(self, work_ms: float, came_ms: float, now_ms: float) -> None:
-        """Count work that came earlier and is known only now."""
+        """Add work that arrived earlier and is known only now."""
         self.add(work_ms * math.exp((came_ms - now_ms) / RATE_MS), now_ms)
 
     def take_back(self, work_ms: float, came_ms: float, now_ms: float) -> None:
-        """Uncount work that came earlier."""
+        """Subtract work that arrived earlier."""
         self.add_late(-work_ms, came_ms, now_ms)
 
 
+# Limit on a tenant's refused work that counts for a lane, as a multiple of its admitted work, which it pays for.
 MOST_IN_VAIN = 4.0
-"""What a tenant's requests that were refused may claim for a lane, beside those that were let in, which it pays for."""
+# At this number of tenants with refused requests, all of them are forgotten.
 MOST_TENANTS = 10_000
-"""With so many that were refused, all of them start anew."""
+# Output tokens per choice between two price updates; the first token always causes one.
 COUNTED_EVERY = 8
-"""Output tokens of a choice from one look at what is left of it to the next; the first is always looked at."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,16 +139,16 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     lane: LaneName
     tenant: str = ""
     prompt_tokens: int
+    # Output tokens per choice.
     max_tokens: int
-    """Output tokens per choice."""
+    # The caller set `max_tokens`; otherwise it is only the space that is left, and no estimate of the length.
     max_tokens_stated: bool = True
-    """The caller named `max_tokens`; otherwise it is only what fits, and says nothing about the end."""
     choices: int = 1
     deadline_ms: float | None = None
+    # Stated, hard deadline of the first token; not a lane's target.
     ttft_ms: float | None = None
-    """Stated, hard deadline of the first token; lane targets do not belong here."""
+    # Never recomputed, so it starts only if the host pool could take it at its longest.
     exact: bool = False
-    """It is never computed again, so it begins only where the host could take it at its longest."""
 
     @property
     def kv_tokens(self) -> int:
@@ -157,65 +157,63 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def states_deadline(self) -> bool:
-        """The caller asked for a time that must be kept."""
+        """Return whether the caller stated a hard deadline."""
         return self.deadline_ms is not None or self.ttft_ms is not None
 
 
 @dataclass(slots=True)
 class _Open:
-    """A request that was admitted."""
-
     request: Request
     guaranteed: bool
     arrived_ms: float
+    # Output tokens per choice.
     produced: int = 0
-    """Output tokens per choice."""
+    # Output tokens that its price and the length statistics include.
     counted: int = 0
-    """Of these, what its price and the lengths know of."""
+    # Its work on arrival, as counted by the rates.
     asked_ms: float = 0.0
-    """Its work when it came, as the rates know it."""
 
 
 class OpenRequests:
     """One gateway's open requests of one queue. Times are milliseconds of the gateway's own clock."""
 
     def __init__(self, lanes: Mapping[LaneName, Lane]) -> None:
+        # By the workers' last reports; None until one of them knows its costs.
         self.costs: RequestCosts | None = None
-        """As workers last reported; None while none knows its costs."""
         self.ledger = DemandLedger()
         self._lanes = lanes
         self._waits = Waits()
+        # TPOT target of the first lane on these workers.
         self._pace_ms = math.inf
-        """The TPOT target of the first lane on these workers."""
         self._lengths = MeanLengths()
         self._open: dict[str, _Open] = {}
+        # The costs that the open requests are priced with.
         self._priced_at: RequestCosts | None = None
-        """The costs by which the open requests are priced."""
+        # Work that arrived, and work that was guaranteed; by lane rank.
         self._asked: defaultdict[int, Rate] = defaultdict(Rate)
         self._promised: defaultdict[int, Rate] = defaultdict(Rate)
-        """Work that came, and that was guaranteed; by lane rank."""
+        # Work that arrived at all gateways, by lane, at the last exchange of reports.
         self._asked_of_all: Mapping[LaneName, float] = {}
-        """Work that came to all gateways, by lane, when they were last heard."""
+        # Guarantees of the other gateways at that time, by lane rank.
         self._promised_elsewhere: Mapping[int, float] = {}
-        """What other gateways guaranteed then, by lane rank."""
+        # Refused work that has not been reported.
         self._refused_ms: defaultdict[LaneName, float] = defaultdict(float)
-        """Work that was turned away and that others have not heard of."""
+        # Refused and admitted work, by lane rank and tenant.
         self._in_vain: defaultdict[tuple[int, str], Rate] = defaultdict(Rate)
         self._let_in: defaultdict[tuple[int, str], Rate] = defaultdict(Rate)
-        """Of what came, that which was refused, and the rest; by lane rank and tenant."""
         self._seen: Sequence[WorkerStatus] | None = None
+        # The last argument and result of `largest`.
         self._largest: tuple[Sequence[WorkerStatus], int | None] = (), None
-        """Of which workers that was asked last, and what the answer was."""
 
     def largest(self, workers: Sequence[WorkerStatus]) -> int | None:
-        """KV tokens of the largest worker that takes jobs; None where none does. Cheap as `look` is."""
+        """Return the KV tokens of the largest worker that takes jobs, or None. As cheap as `look`."""
         if workers is not self._largest[0]:
             pools = (worker.kv_tokens for worker in workers if not worker.draining)
             self._largest = workers, max(pools, default=None)
         return self._largest[1]
 
     def look(self, workers: Sequence[WorkerStatus], now_ms: float) -> None:
-        """Take in what workers last reported. Cheap where `workers` is what it was the last time."""
+        """Update costs from the workers' last reports. Cheap if `workers` is the same object as last time."""
         if workers is self._seen:
             return
         self._seen = workers
@@ -233,32 +231,34 @@ class OpenRequests:
                     self._count_asked(found, self._asked_ms(found.request), now_ms)
 
     def has_news(self, now_ms: float) -> bool:
-        """Other gateways have something to hear: requests are open, or were guaranteed or refused of late."""
+        """Return whether a report is due: requests are open, or were guaranteed or refused recently."""
         promised = any(rate.at(now_ms) > FORGOTTEN_PART for rate in self._promised.values())
         return promised or bool(self._open or self._refused_ms)
 
     def report(self, now_ms: float) -> GatewayReport:
-        """This gateway's report to the others."""
         levels = tuple(class_report(level, found, now_ms) for level, found in self.ledger.levels() if found.loads)
         promised = {rank: rate.at(now_ms) for rank, rate in self._promised.items()}
         return GatewayReport(levels, promised)
 
     def refused_us(self) -> dict[LaneName, int]:
-        """Refused work by lane since the last call, in microseconds of all workers."""
+        """Return refused work by lane since the last call, in microseconds of all workers, and reset it."""
         refused, self._refused_ms = self._refused_ms, defaultdict(float)
         return {lane: whole_us(work_ms) for lane, work_ms in refused.items()}
 
     def hear(
         self, reports: Sequence[tuple[GatewayReport, int]], asked: Mapping[LaneName, float], now_ms: float
     ) -> None:
-        """What all other gateways said last, each so many milliseconds ago, instead of what they said before; and the
-        part of the time that came to each lane, over all gateways."""
+        """Replace the other gateways' last reports, each with its age in milliseconds.
+
+        `asked` is the fraction of the time requested in each lane, over all gateways."""
         self.ledger.others = sums_of(reports, now_ms)
         self._asked_of_all = asked
         self._promised_elsewhere = sum([Counter(report.promised) for report, _ in reports], Counter())
 
     def turned_away(self, request: Request, now_ms: float) -> None:
-        """It was refused and might have been in time: lower lanes leave it room, but little for what costs nothing."""
+        """Count a refused request that might have been in time, so that lower lanes leave room for it.
+
+        Refused requests cost a tenant nothing, so their weight is bounded."""
         rank = self._lanes[request.lane].rank
         if len(self._in_vain) >= MOST_TENANTS:
             self._in_vain.clear()
@@ -274,7 +274,7 @@ class OpenRequests:
     def enter(
         self, job_id: str, request: Request, *, guaranteed: bool, now_ms: float, load: LaneLoad | None = None
     ) -> None:
-        """Add an admitted request, or replace the one of this id. `load`: its demand, where it was just computed."""
+        """Add an admitted request, or replace the one with this id. `load` is its demand if it was just computed."""
         self.withdraw(job_id, now_ms)
         found = self._open[job_id] = _Open(request, guaranteed, now_ms)
         if self.costs is not None:
@@ -283,7 +283,7 @@ class OpenRequests:
             self._count_asked(found, load.work_ms / self.costs.workers, now_ms)
 
     def withdraw(self, job_id: str, now_ms: float) -> None:
-        """Remove a request that was not queued after all, as if it had never come."""
+        """Remove a request that was not queued, as if it had never arrived."""
         found = self._open.get(job_id)
         if found is not None:
             for rate in self._rates(found):
@@ -291,7 +291,7 @@ class OpenRequests:
             self.leave(job_id, finished=False)
 
     def demote(self, job_id: str, now_ms: float) -> None:
-        """What was let in as guaranteed is best effort after all: other gateways had promised the time."""
+        """Change a guaranteed request to best effort, because other gateways had already promised the time."""
         found = self._open.get(job_id)
         if found is None or not found.guaranteed:
             return
@@ -301,7 +301,8 @@ class OpenRequests:
             self._price(job_id, found, now_ms, self.costs)
 
     def produced(self, job_id: str, tokens: int, now_ms: float, *, are_last: bool = False) -> None:
-        """Each of its choices has so many tokens now. `are_last`: it is about to leave, so its price may stay."""
+        """Record the output tokens of each choice. `are_last` skips the price update, since the request is about to
+        leave."""
         found = self._open.get(job_id)
         if found is None or tokens <= found.produced:
             return
@@ -315,7 +316,7 @@ class OpenRequests:
             self._price(job_id, found, now_ms, self.costs)
 
     def leave(self, job_id: str, *, finished: bool) -> None:
-        """It is over; `finished` by itself, so that its length says something of others'."""
+        """Remove a request. `finished`: it ended by itself, so that its length counts for the forecast."""
         found = self._open.pop(job_id, None)
         if found is None:
             return
@@ -327,21 +328,22 @@ class OpenRequests:
             self._lengths.ended(request.lane, request.tenant, request.choices)
 
     def placed(self, job_id: str, place: int, now_ms: float) -> None:
-        """It waits as the `place`-th of its tenant's in its lane, by the queue's word."""
+        """Record that it is the `place`-th waiting job of its tenant in its lane, as the queue reports."""
         found = self._open.get(job_id)
         if found is not None and not found.produced and place:
             self._waits.seen(job_id, self._lanes[found.request.lane].rank, found.request.tenant, place, now_ms)
 
     def still_waits_ms(self, lane: LaneName, tenant: str, place: int) -> float | None:
-        """How long the `place`-th of a tenant's waits from now, by how fast places move; None where none has yet."""
+        """Return the expected wait of a tenant's `place`-th job, or None if no position has moved yet."""
         return self._waits.eta_ms(self._lanes[lane].rank, tenant, place)
 
     def lanes_above(self, lane: LaneName, now_ms: float) -> float:
-        """Part of the workers' time that the lanes above have asked for of late, but for what is the lane's own."""
+        """Return the fraction of the workers' time requested recently by the lanes above, at most what they may take.
+        Return the fraction of the workers' time requested recently by the lanes above, at most what they may take."""
         return min(self._asked_above(lane, now_ms), self._most_above(lane))
 
     def leaves_time(self, lane: LaneName, now_ms: float) -> bool:
-        """The lanes above ask for less than what they may have: a promise rests on no share floor alone."""
+        """Return whether the lanes above request less than they may take: no guarantee rests on a share floor alone."""
         return not self._lanes[lane].rank or self._asked_above(lane, now_ms) < self._most_above(lane)
 
     def _most_above(self, lane: LaneName) -> float:
@@ -353,12 +355,13 @@ class OpenRequests:
         return sum(max(self._asked[other].at(now_ms), self._asked_of_all.get(name, 0.0)) for other, name in above)
 
     def taken(self, rank: int, now_ms: float) -> float:
-        """What the lanes above that of a rank ask for."""
+        """Return the fraction of the time requested by the lanes above a rank."""
         lane = next((name for name, lane in self._lanes.items() if lane.rank == rank), None)
         return 0.0 if lane is None else self.lanes_above(lane, now_ms)
 
     def promised(self, lane: LaneName, now_ms: float) -> float:
-        """Part of the workers' time that what goes before this lane's best effort was promised of late, or asks for."""
+        """Return the fraction of the workers' time that is guaranteed to, or requested by, work ahead of a lane's best
+        effort."""
         rank = self._lanes[lane].rank
         promised = sum(rate.at(now_ms) for other, rate in self._promised.items() if other <= rank)
         promised += sum(rate for other, rate in self._promised_elsewhere.items() if other <= rank)
@@ -368,11 +371,11 @@ class OpenRequests:
         return FleetCapacity(costs.workers, costs.base_ms, self._pace_ms)
 
     def load(self, request: Request, costs: RequestCosts, now_ms: float, *, guaranteed: bool) -> LaneLoad:
-        """The demand of a request that comes now."""
+        """Return the demand of a request that arrives now."""
         return self._load(_Open(request, guaranteed, now_ms), costs)
 
     def output_tokens(self, request: Request, produced: int = 0) -> int:
-        """Tokens that each choice is expected to have yet to come: at least one, at most what it may."""
+        """Return the expected remaining tokens of each choice: at least one, at most its limit."""
         left = max(1, request.max_tokens - produced)
         mean = self._lengths.mean(request.lane, request.tenant)
         if mean is None:
@@ -386,19 +389,18 @@ class OpenRequests:
             found.counted = found.produced
 
     def _asked_ms(self, request: Request) -> float:
-        """Its work, spread over all workers."""
+        """Return its work, divided by the number of workers."""
         if self.costs is None:
             return 0.0
         return self.load(request, self.costs, 0.0, guaranteed=True).work_ms / self.costs.workers
 
     def _count_asked(self, found: _Open, asked_ms: float, now_ms: float) -> None:
-        """It came when it came, also where prices are known only now."""
         found.asked_ms = asked_ms
         for rate in self._rates(found):
             rate.add_late(found.asked_ms, found.arrived_ms, now_ms)
 
     def _rates(self, found: _Open) -> list[Rate]:
-        """The rates that an admitted request counts in."""
+        """Return the rates that an admitted request counts in."""
         rank = self._lanes[found.request.lane].rank
         rates = [self._asked[rank], self._let_in[rank, found.request.tenant]]
         return [*rates, self._promised[rank]] if found.guaranteed else rates
@@ -426,21 +428,20 @@ class OpenRequests:
 
 
 def _share(request: Request, output_tokens: int, costs: RequestCosts) -> float:
-    """Part of a worker that a choice takes up with so much output."""
     share = costs.share(request.prompt_tokens + output_tokens)
     return max(share, costs.exact_share(request.prompt_tokens + request.max_tokens)) if request.exact else share
 
 
 def _pace_ms(found: _Open, costs: RequestCosts, kv_tokens: float) -> float:
-    """What its token is reckoned to take: what is guaranteed has the pace of a full worker, best effort is as usual."""
+    """Return the expected time per token: of a full worker if guaranteed, the recent mean for best effort."""
     if not found.guaranteed:
         return costs.recent_step_ms
     return MARGIN * max(costs.recent_step_ms, costs.full_step_ms(kv_tokens))
 
 
 def _due_ms(found: _Open, pace_ms: float, left: int) -> float:
-    """When the next token is due. What is guaranteed may become as long as it may; best effort, once it has begun, is
-    waited for by nothing."""
+    """Return when the next token is due: a guaranteed request may use its full length; started best effort has no due
+    time."""
     request = found.request
     if found.guaranteed:
         left = request.max_tokens - found.produced

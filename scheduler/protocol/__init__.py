@@ -1,15 +1,17 @@
-"""What crosses a process, and nothing else: the lowest floor, which imports nothing of Fairlane.
+"""Messages, lanes and settings shared by all processes. This package is the lowest layer: it imports nothing of
+Fairlane.
 
-    messages.py    jobs, leases, events and controls in msgpack; how a request ends; reading damaged messages
-    block_map.py   whose each KV block of a worker is, for operators who watch
+    messages.py    jobs, leases, events and controls in msgpack; request outcomes; decoding of damaged messages
+    block_map.py   the owner of each KV block of a worker, for operators
     lanes.py       the two lanes, their targets and limits
-    settings.py    settings that gateway and worker share; how file, environment and flags are merged
-    log_lines.py   the form of log lines
-    otlp.py        where spans and metrics go, by OpenTelemetry's own variables
-    otlp_metrics.py  what a process' registry of metrics holds, sent over OTLP
-    engine_priority.py  one integer for engines of others: lane, promise, deadline
-    gc_tuning.py   when a process collects garbage: both kinds do it alike
+    settings.py    settings shared by gateway and worker; how file, environment and flags are merged
+    settings_help.py  command-line help generated from the settings classes
+    grammar_limits.py  limits on the cost of a job's grammar
+    log_lines.py   the format of log lines
+    otlp.py        OpenTelemetry's environment variables for spans and metrics
+    otlp_metrics.py  export of a process's metrics registry over OTLP
+    engine_priority.py  lane, guarantee and deadline as one integer, for external engines
+    gc_tuning.py   garbage collection thresholds
 
-Gateway, worker, queue, planner and simulator call in. Open `messages.py` first. A field that is added needs a default,
-so that processes of two releases understand each other in a rolling update.
-"""
+Gateway, worker, queue, planner and simulator import it. Start with `messages.py`. A new field needs a default, so
+that two releases understand each other during a rolling update."""

@@ -1,38 +1,37 @@
-"""Whose each KV block of a worker is: what operators watch. Ids of tenants and names alone, never a token.
+"""The owner of each KV block of a worker, for operators. Holds tenant ids and names only, never a token.
 
-Sent through the store while somebody watches, and not at all otherwise.
-"""
+Workers publish it through the store only while an operator watches."""
 
 from typing import Literal, get_args
 
 import msgspec
 
+# Device blocks: free; held by a running or a stopped (waiting) sequence; clean: held, with a copy in host memory, so
+# that
+# evicting it is free; cached: idle, with a reusable prefix. Host slots: free; swapped out; copy of a device block.
 BlockState = Literal["free", "running", "waiting", "clean", "cached", "swapped", "copy"]
-"""Of a device block: free; held by a sequence that runs, or by one that was stopped; held, with a copy in host memory,
-so that taking it costs nothing; idle, with a prefix that may be asked for again. Of a host slot: free, holding what was
-swapped out, or a copy of a device block."""
 STATES: tuple[BlockState, ...] = get_args(BlockState)
 NOBODY = -1
+# Stands for the tenants that are not named.
 OTHERS = ""
-"""Stands for the tenants that are not named."""
+# One map names the tenants with the most blocks.
 MOST_TENANTS = 64
-"""That one map names, those with most blocks."""
+# In a larger pool one cell stands for several neighbouring blocks, with the state of most of them.
 MOST_CELLS = 4_096
-"""Of one map: in a larger pool a cell stands for several neighbouring blocks, as most of them are."""
 
+# (number of neighbouring blocks, tenant index, lane index, state index); NOBODY where there is no tenant or lane.
 Run = tuple[int, int, int, int]
-"""So many neighbouring blocks, of which tenant and lane, in which state: each by its place, NOBODY for none."""
 
 
 class BlockMap(msgspec.Struct, frozen=True, kw_only=True):
-    """One worker's pools, in the order of their blocks."""
+    """One worker's device and host pools, in block order."""
 
     worker: str = ""
+    # Unix time.
     at_ms: int = 0
-    """Unix time."""
     blocks: int
+    # Tokens per block.
     block_size: int
-    """Tokens of a block."""
     host_blocks: int
     tenants: tuple[str, ...]
     lanes: tuple[str, ...]
@@ -42,6 +41,6 @@ class BlockMap(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WatchBlocks(msgspec.Struct, frozen=True, kw_only=True, tag="watch_blocks"):
-    """A gateway's word to a worker: tell the map about each second, for so long from now."""
+    """Ask a worker to publish its block map about once a second, for `for_ms` from now."""
 
     for_ms: int

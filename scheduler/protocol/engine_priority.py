@@ -1,13 +1,12 @@
-"""One integer for engines that order by `priority`, lower first: lane, then promise, then deadline.
+"""One integer for engines that order by `priority`, lower first: lane, then guarantee, then deadline.
 
     bits 44 to 51   rank of the lane, 0 the most urgent
-    bit  43         0 where the deadline was guaranteed
-    bits 0 to 42    when its first token is due, in Unix milliseconds: until the year 2248
+    bit  43         0 if the deadline is guaranteed
+    bits 0 to 42    due time of the first token, in Unix milliseconds: until the year 2248
 
-Whoever compares the integers alone, as vLLM's own priority policy does, serves lane by lane and the earliest deadline
-first. 52 bits pass through JSON's doubles unharmed. Anything below `EARLIEST_MS` is a plain number that somebody chose,
-and no deadline of ours: `decode` tells them apart.
-"""
+An engine that only compares the integers, as vLLM's priority policy does, serves lane by lane and the earliest deadline
+first. 52 bits fit JSON's doubles exactly. Values below `EARLIEST_MS` are priorities that a caller chose: `decode` tells
+them apart."""
 
 from typing import NamedTuple
 
@@ -17,27 +16,26 @@ _BEST_EFFORT = 1 << DUE_BITS
 _RANK_SHIFT = DUE_BITS + 1
 BITS = _RANK_SHIFT + RANK_BITS
 
+# March 1972. Earlier due times are clamped to it.
 EARLIEST_MS = 1 << 36
-"""March 1972: what is due sooner counts as due then."""
+# Later due times, and infinity, are clamped to it.
 LATEST_MS = (1 << DUE_BITS) - 1
-"""What is due later, or never, counts as due then."""
 MOST_RANK = (1 << RANK_BITS) - 1
 
 
 class EnginePriority(NamedTuple):
-    """What one integer says."""
+    """The three parts of an encoded priority."""
 
     lane_rank: int
     guaranteed: bool
+    # Unix milliseconds, `EARLIEST_MS` to `LATEST_MS`.
     due_ms: int
-    """Unix milliseconds, `EARLIEST_MS` to `LATEST_MS`."""
 
 
 def encode(lane_rank: int, due_ms: float, *, guaranteed: bool = False) -> int:
-    """The integer of a request whose first token is due at `due_ms`, Unix milliseconds; infinity: never.
+    """Encode a request whose first token is due at `due_ms`, Unix milliseconds; infinity means no deadline.
 
-    Raises ValueError for a rank that is not within 0 to `MOST_RANK`, and for a deadline that is no number.
-    """
+    Raises ValueError for a rank outside 0 to `MOST_RANK` and for a NaN deadline."""
     if not 0 <= lane_rank <= MOST_RANK:
         raise ValueError(f"lane rank must be between 0 and {MOST_RANK}, not {lane_rank}")
     if due_ms != due_ms:
@@ -47,7 +45,7 @@ def encode(lane_rank: int, due_ms: float, *, guaranteed: bool = False) -> int:
 
 
 def decode(priority: int) -> EnginePriority | None:
-    """What `encode` was given, the deadline in whole milliseconds; None for a number that it never returns."""
+    """Return what `encode` was given, the deadline in whole milliseconds; None for a number that it never returns."""
     due_ms = priority & LATEST_MS
     if not 0 <= priority < 1 << BITS or due_ms < EARLIEST_MS:
         return None

@@ -1,19 +1,19 @@
-"""How a process collects garbage: seldom, since a collection stops a worker amid a step, and a gateway amid a stream.
+"""Garbage collection thresholds: a collection pauses a worker in the middle of a step and a gateway in the middle of a
+stream.
 
-What a step or a request makes goes with its last reference; by Python's defaults it would set off a collection every
-few of them, and now and then one of all that waits, 50 ms long with 10,000 requests.
-"""
+Reference counting frees what a step or a request creates. Python's default thresholds would still start a collection
+every few requests, and sometimes a full one, which takes 50 ms with 10,000 waiting requests."""
 
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+# `gc.set_threshold`: net allocations per young collection, young per middle, and middle per full collection.
 OF_A_WORKER, OF_A_GATEWAY = (20_000, 20, 20), (10_000, 20, 100)
-"""More objects made than freed, collections of the youngest, and of the middle, before the next collection."""
 
 
 def collect_seldom(thresholds: tuple[int, int, int]) -> None:
-    """To call when all that stays has been made: that is never looked at again."""
+    """Freeze all existing objects and raise the thresholds. Call it once startup has created the long-lived objects."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*thresholds)
@@ -21,9 +21,11 @@ def collect_seldom(thresholds: tuple[int, int, int]) -> None:
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """While imports make hundreds of thousands of objects that stay: a collection would find nothing, again and again.
-    With those of torch and transformers it takes a fifth of their time. One at their end finds what they left, and
-    those after it, of a quarter of a second each, never look at what stays."""
+    """Disable collection during imports, then freeze the imported objects.
+
+    Importing torch and transformers creates hundreds of thousands of long-lived objects. Fruitless collections take a
+    fifth
+    of that time, and each later one would scan these objects for 0.25 s."""
     gc.disable()
     try:
         yield

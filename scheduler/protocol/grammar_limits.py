@@ -1,42 +1,41 @@
-"""What a job's grammar may cost: the door refuses by it, and a worker ends a choice by it."""
+"""Limits on the cost of a job's grammar: the gateway rejects grammars by them, and a worker ends choices by them."""
 
 from dataclasses import dataclass
 from typing import TypedDict
 
+# In llguidance's form: a schema of 64 KiB with some overhead. Compiles within about 60 ms.
 MOST_GRAMMAR_CHARS = 96 * 1024
-"""As llguidance reads it: a schema of 64 KiB with room around it. Compiled within some 60 ms."""
 
+# One compiled grammar. A schema of 64 KiB takes about 1 MiB; llguidance's parser has no memory limit of its own.
 MOST_COMPILED_BYTES = 8 * 2**20
-"""Memory of one compiled grammar. A schema of 64 KiB takes some 1 MiB; no limit of llguidance's parser bounds it."""
 
+# Least size counted for a compiled grammar, with its text and the objects around it.
 LEAST_COMPILED_BYTES = 64 * 2**10
-"""What a compiled grammar counts for at least, with its text and the objects around it."""
 
+# Memory per character of a tool-call frame around checked schemas. Measured: 28 to 77 for 5 to 60 tools.
 FRAME_BYTES_PER_CHAR = 64
-"""Memory that a frame of calls around checked schemas takes for each of its characters. Measured: 28 to 77 for 5 to 60
-tools."""
 
+# Default sizes of a worker's cache of compiled grammars, in total and per tenant.
 KEPT_BYTES, KEPT_TENANT_BYTES = 256 * 2**20, 64 * 2**20
-"""Defaults of what a worker keeps of compiled grammars, in all and of one tenant."""
 
+# Masks that took longer are charged to the job's budget.
 SLOW_MASK_S = 0.005
-"""A mask that took longer than this counts."""
+# CPU time that the slow masks of one job may take: initially, and for each generated token.
 BUDGET_S, BUDGET_PER_TOKEN_S = 1.0, 0.01
-"""Processor time that the slow masks of one job may take: at first, and more for each of its tokens."""
 
+# Error of a job whose grammar exceeded its limits while running.
 BROKEN_GRAMMAR = "its grammar asks for more than a worker computes"
-"""Why a job failed whose grammar went beyond its limits while it ran."""
 
 
 @dataclass(slots=True)
 class MaskBudget:
-    """The processor time that the slow masks of one job take, for all its choices together."""
+    """CPU time spent on slow masks by one job, over all its choices."""
 
     spent_s: float = 0.0
     tokens: int = 0
 
     def charge(self, took_s: float) -> bool:
-        """Take in what a mask cost. Return whether it was slow: only slow ones count."""
+        """Charge the cost of a mask if it was slow, and return whether it was."""
         is_slow = took_s > SLOW_MASK_S
         if is_slow:
             self.spent_s += took_s

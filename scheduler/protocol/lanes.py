@@ -1,15 +1,14 @@
-"""Lanes: the two kinds of work, what each is promised, and the deadlines that follow for one request."""
+"""Lanes: the two classes of work, their latency targets and limits."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
+# An automatic TPOT target is this multiple of a single stream's time per token: room for batching, still fast to read.
 AUTO_STREAMS = 3.0
-"""An automatic TPOT target is this many times what a single stream's token takes on the machine: batches have room, and
-nobody reads them as slow."""
+# Lower bound of targets and limits.
 LEAST_MS = 1.0
-"""No target or limit is shorter."""
+# Fraction of the lane's maximum wait after which work is promoted one lane.
 PROMOTION_AGE = 0.5
-"""Part of its lane's longest wait after which work is promoted one lane."""
 
 
 class LaneName(StrEnum):
@@ -21,40 +20,39 @@ class LaneName(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lane:
-    """What one lane is promised. Targets order work and size steps; only `max_wait_ms` ever ends a request."""
+    """Targets and limits of one lane. Targets order work and size steps; only `max_wait_ms` ever ends a request."""
 
     name: LaneName
+    # 0 is the most urgent; a lower rank may preempt a higher one.
     rank: int
-    """0 is the most urgent; a lower rank may preempt a higher one."""
     ttft_ms: float
+    # Upper bound if the target is automatic.
     tpot_ms: float
-    """Where the target is automatic: at most."""
+    # Longest time in the queue before the request expires with 504.
     max_wait_ms: float
-    """Longest time in the queue before the request expires with 504."""
+    # Least share of the tokens that this lane gets while it is backlogged, 0 to 1.
     share_floor: float
-    """Least share of the tokens that goes to this lane while it is backlogged, 0 to 1."""
+    # Waiting jobs per model at which `put` rejects further ones as overloaded.
     max_queued: int
-    """Jobs that may wait in this lane per model before `put` refuses as overloaded."""
+    # Prefill time by which a tenant may run ahead of the least served one: short bursts meet their deadlines first.
     burst_ms: float = 0.0
-    """How far ahead of the least served a tenant may run, in time of a worker that computes prompts: where deadlines
-    press, those of a short burst are met before it is evened out."""
+    # The TPOT target is derived from the machine's speed.
     auto_tpot: bool = False
-    """The TPOT target fits the machine."""
 
     def tpot_on(self, single_stream_ms: float) -> float:
-        """Its TPOT target where a single stream's token takes so long; 0.0 while that is not known."""
+        """Return the TPOT target on a machine with this single-stream time per token; 0.0 means not known."""
         if not (self.auto_tpot and single_stream_ms > 0.0):
             return self.tpot_ms
         return min(self.tpot_ms, max(LEAST_MS, AUTO_STREAMS * single_stream_ms))
 
     @property
     def long_wait_ms(self) -> float:
-        """Wait after which work counts for the lane above, and is never relegated: nothing starves."""
+        """Wait after which work is promoted to the lane above and is never relegated, so that nothing starves."""
         return PROMOTION_AGE * self.max_wait_ms
 
     def window(self, least: float, prefill_ms: float) -> float:
-        """Its eligibility window Θ in weighted tokens, `least` or more, where a prompt's token takes `prefill_ms`;
-        0.0 while that is not known."""
+        """Return the eligibility window Θ in weighted tokens, `least` or more; `prefill_ms` is per prompt token, 0.0 if
+        unknown."""
         return max(least, self.burst_ms / prefill_ms) if prefill_ms > 0.0 else least
 
     def __post_init__(self) -> None:

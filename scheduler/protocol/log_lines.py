@@ -1,8 +1,7 @@
-"""The form of log lines, of gateway and worker alike: text for people, or an object of JSON in each line.
+"""The format of log lines: text for people, or one JSON object per line.
 
-Whatever a caller brought into a message, a line stays a line: what cannot be printed (control characters, marks that
-turn the direction of writing) is escaped, and further lines of a message are indented: none passes for a record.
-"""
+A caller's text cannot forge a record: non-printable characters (control characters, bidirectional marks) are escaped,
+and further lines of a message are indented."""
 
 import json
 import logging
@@ -16,7 +15,7 @@ _INDENT = "\n    "
 
 
 def printable(message: str) -> str:
-    """The message with what cannot be printed escaped, its further lines indented."""
+    """Return the message with non-printable characters escaped and further lines indented."""
     if message.isprintable():
         return message
     return _INDENT.join(map(_escaped, message.split("\n")))
@@ -32,28 +31,28 @@ _GIVEN = "facts"
 
 
 def about(request_id: str, traceparent: str) -> Mapping[str, Facts]:
-    """What a record about one request is given as its `extra`; either may be empty."""
+    """Return the logging `extra` of a record about one request; either argument may be empty."""
     return {_GIVEN: {"request_id": request_id or None, "trace_id": traceparent[3:35] or None}}
 
 
 def given_facts(record: logging.LogRecord) -> Facts:
-    """What a record was given so; nothing where it is about no request alone."""
+    """Return the facts that `about` attached to a record, or an empty mapping."""
     given: Facts = getattr(record, _GIVEN, {})
     return given
 
 
 class TextLines(logging.Formatter):
-    """As logging's own, printable."""
+    """The text format: logging's own, made printable."""
 
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record))
 
 
 class JsonLines(logging.Formatter):
-    """One object a line: time, level, logger, service and pid, message, and what else is known of its context."""
+    """The JSON format: time, level, logger, service, pid, message and context."""
 
     def __init__(self, service: str, pid: int, facts: Callable[[logging.LogRecord], Facts] = given_facts) -> None:
-        """`facts`: of the record's context, such as trace and request ids; those that are None are left out."""
+        """`facts` returns a record's context, such as trace and request ids; None values are left out."""
         super().__init__()
         self._service = {"service": service, "pid": pid}
         self._facts = facts
@@ -73,7 +72,7 @@ class JsonLines(logging.Formatter):
 
 
 def quiet_libraries() -> None:
-    """What libraries warn of is logged like all else; clients of HTTP say nothing of each request."""
+    """Route library warnings to the log and silence the HTTP client's line per request."""
     logging.captureWarnings(True)
     for library in ("httpx", "httpcore"):
         logging.getLogger(library).setLevel(logging.WARNING)

@@ -1,10 +1,9 @@
-"""All that crosses a process: what gateway and worker say to each other, through the store, in msgpack.
+"""Messages between gateway and worker, sent through the store in msgpack.
 
 Every message is frozen and small, holds no tensor and no secret, and its `repr` never shows prompt or output tokens.
-Token ids are the only content; text stays in the gateway. Times are milliseconds. A duration counts from the
-job's arrival as the store's clock saw it, so no two machines' clocks are ever compared. A message that cannot be read
-is lost to its own request, and does not stop the stream for the others.
-"""
+Token ids are the only content; text stays in the gateway. Times are milliseconds. Durations count from the job's
+arrival by the store's clock, so clocks of two machines are never compared. An unreadable message is lost only to its
+own request, and does not stop the stream for the others."""
 
 import hashlib
 import logging
@@ -19,109 +18,109 @@ from fairlane.scheduler.protocol.lanes import LaneName
 
 
 class Outcome(StrEnum):
-    """The one end of a request. The value is the metric label, the log field and the ledger entry."""
+    """The outcome of a request. The value is the metric label, the log field and the ledger entry."""
 
     REJECTED = "rejected"
     FINISHED = "finished"
     CANCELLED = "cancelled"
     EXPIRED = "expired"
+    # All workers that could have continued it are gone.
     UNAVAILABLE = "unavailable"
-    """The workers that could have gone on with it went."""
     FAILED = "failed"
 
 
+# Published tokens of these are charged. A rejected request's reservation is released, and it is not counted.
 CHARGED = frozenset(Outcome) - {Outcome.REJECTED}
-"""By these, published tokens are charged; else the reservation is given back and the request is not counted."""
 
 
+# An end-of-sequence token, or `max_tokens`.
 FinishReason = Literal["stop", "length"]
-"""Why a choice ended by itself: an end-of-sequence token, or its `max_tokens`."""
+# What happens to KV whose blocks are taken: it is swapped to the host, or recomputed.
 YieldMode = Literal["swap", "recompute"]
-"""What becomes of KV whose blocks are taken: it goes to the host, or is computed again."""
+# `keep`: only the batch slot is lost.
 PreemptionMode = Literal["keep"] | YieldMode
-"""`keep`: only the batch slot is lost."""
+# What a preemption frees: KV blocks, batch slots, a step's tokens, or a step's time.
 ScarceResource = Literal["blocks", "slots", "tokens", "pace"]
-"""What a preemption makes room in: KV blocks, the batch, the tokens of a step, or the time of one."""
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
-    """How the next token is drawn. The defaults sample from the model's own distribution."""
+    """Sampling parameters. The defaults sample from the model's own distribution."""
 
     temperature: float = 1.0
     top_p: float = 1.0
+    # Keep the k likeliest tokens; 0 keeps all.
     top_k: int = 0
-    """Keep the k likeliest tokens; 0 keeps all."""
     min_p: float = 0.0
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
+    # 63 bits. The gateway draws it if the caller gave none, so that any worker continues the same stream.
     seed: int = 0
-    """Drawn by the gateway where the caller gave none, so that any worker continues alike. 63 bits."""
     min_tokens: int = 0
+    # Tokens that end a choice; empty with `ignore_eos`.
     stop_token_ids: tuple[int, ...] = ()
-    """Tokens that end a choice; empty with `ignore_eos`."""
+    # None: no log-probabilities; k: the chosen token's and those of the k likeliest.
     logprobs: int | None = None
-    """None: no log-probabilities; k: the chosen token's and those of the k likeliest."""
+    # (token id, value added to its score).
     logit_bias: tuple[tuple[int, float], ...] = ()
-    """Added to the scores of these tokens."""
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """One prompt on its way to a worker; leased and returned whole, prefilled once for `n` choices."""
+    """One prompt for a worker. It is leased and returned as a whole, and prefilled once for `n` choices."""
 
     job_id: str
+    # The gateway whose delta stream receives the output.
     gateway_id: str
-    """Whose delta stream the answers go to."""
     tenant: str
+    # Creation time of the tenant, epoch seconds: a tenant created later with the same id is a different one.
     tenant_since: float = 0.0
-    """When that was made, epoch seconds: one of the same id that was made later is another."""
+    # The tenant's share relative to other tenants of the lane.
     weight: float = 1.0
-    """The tenant's share against other tenants of the lane."""
+    # Tenants of one group may reuse each other's cached prompts; empty: only the tenant's own.
     share_group: str = ""
-    """Tenants of one group may reuse each other's cached prompts; empty: a tenant only its own."""
     lane: LaneName
     prompt: tuple[int, ...]
+    # Embedding jobs: prompt tokens of each input, in order.
     inputs: tuple[int, ...] = ()
-    """Of an embedder's job: how many of the prompt's tokens each of its inputs has, in order."""
     n: int = 1
+    # Output tokens per choice.
     max_tokens: int
-    """Output tokens per choice."""
+    # Output tokens per choice that the budget allows so far; a `Grant` raises it. Equals `max_tokens` if the whole
+    # request
+    # was reserved.
     granted_until: int
-    """Output tokens per choice that the budget allows so far; a `Grant` raises it. Equals `max_tokens` where
-    the whole request was reserved."""
     sampling: Sampling = Sampling()
+    # Grammar of each choice, in llguidance's form; empty: none.
     grammar: str = ""
-    """What each choice has to be, as llguidance reads it; empty: anything."""
+    # Compiled size, as the gateway measured it; 0: not known.
     grammar_bytes: int = 0
-    """Memory that the grammar takes compiled, as its gateway measured it; 0: not known."""
+    # From arrival to the first token: stated, or the lane's target.
     ttft_ms: float
-    """From arrival to the first token: stated, or the lane's target."""
     tpot_ms: float
+    # From arrival to the last token, stated by the caller and hard; None: none.
     deadline_ms: float | None = None
-    """From arrival to the last token, stated by the caller and hard; None: none."""
+    # A stated, hard deadline of the first token; None: none.
     hard_ttft_ms: float | None = None
-    """A stated, hard deadline of the first token; None: none."""
     guaranteed: bool = False
+    # Time per output token that its gateway calculated with; 0.0: not known, use `tpot_ms`.
     pace_ms: float = 0.0
-    """What a token takes at the pace that its gateway reckoned with; 0.0: the gateway knew none, `tpot_ms` has to
-    do.
-    """
+    # Guaranteed jobs: time of all workers together until the first token, with a margin.
     claim_ms: float = 0.0
-    """Where it is guaranteed: the time of all workers together that it needs until its first token, with a margin."""
+    # Expected time of all workers together; 0.0: not known.
     work_ms: float = 0.0
-    """The time of all workers together that it is expected to take in all; 0.0: its gateway could not tell."""
+    # Time per prompt token, as the gateway knew it; 0.0: not known.
     token_ms: float = 0.0
-    """What a token of a prompt takes, by what its gateway knew; 0.0: nothing."""
+    # Never recompute while the worker lives: swap, or leave it running.
     exact: bool = False
-    """Never recompute while the worker lives: swap, or leave it running."""
+    # Not counted against `queued_requests`: a further job of a request that is counted once, or a line of a batch,
+    # which
+    # has its own limits.
     follows: bool = False
-    """It does not count against `queued_requests`: it is not the first job of its request, which waits as long as the
-    first does and counts once; or it is a line of a batch, which has limits of its own."""
+    # Fingerprint of the prompt: a later run of the request may continue from this job's tokens only if it matches.
     prompt_print: str = ""
-    """What tells its prompt from others, where a later run of the same request may go on from its tokens."""
     traceparent: str = ""
+    # The answer's `x-request-id`, for the log.
     request_id: str = ""
-    """As the answer's `x-request-id` names it; for the log."""
 
     @property
     def max_total_tokens(self) -> int:
@@ -130,7 +129,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def states_wait(self) -> bool:
-        """A hard deadline bounds how long it may wait for its first token: then no maximum of its lane does."""
+        """Return whether a hard deadline, and not its lane's maximum, bounds the wait for its first token."""
         return self.deadline_ms is not None or self.hard_ttft_ms is not None
 
     def __repr__(self) -> str:
@@ -138,20 +137,20 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True):
-    """A job in a worker's hands, with what earlier holders have already published of it."""
+    """A job that a worker holds, with the tokens that earlier holders published."""
 
     job: Job
+    # Incremented each time the job is taken; publications under an older epoch are rejected.
     epoch: int
-    """Grows with every taking; what is published under an older one is refused."""
     arrived_ms_ago: float
+    # Published token ids of each choice.
     generated: tuple[tuple[int, ...], ...] = ()
-    """Published token ids of each choice."""
 
     def __repr__(self) -> str:
         return f"Lease({self.job!r}, epoch={self.epoch}, generated={[len(ids) for ids in self.generated]})"
 
 
-# What a worker says to a gateway: the gateway's delta stream, in order.
+# Events: from a worker to a gateway, in order on the gateway's delta stream.
 
 
 class PositionLogprobs(msgspec.Struct, frozen=True, array_like=True):
@@ -174,108 +173,107 @@ class TokenDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     token_ids: tuple[int, ...]
     logprobs: tuple[PositionLogprobs, ...] = ()
     finish_reason: FinishReason | None = None
+    # Prompt tokens found in the prefix cache. Sent with a choice's first token, or when an external engine reports it.
     cached_tokens: int = 0
-    """Prompt tokens of the job that the prefix cache had; said with a choice's first token, or with the one by which
-    an engine elsewhere has told it."""
+    # From arrival to the step that started the prompt. Sent with the first token under a lease.
     queued_ms: float | None = None
-    """From the job's arrival to the step in which its prompt was begun; said with its first token under a lease."""
+    # From the start of that step to the end of the one that made this token. Sent with `queued_ms`.
     prefill_ms: float | None = None
-    """From the beginning of that step to the end of the one that made this token; said as `queued_ms`."""
+    # Sent with `queued_ms`.
     worker_id: str = ""
-    """Who computes it; said as `queued_ms`."""
+    # Embedding jobs: one vector per input, 32-bit floats, little-endian; sent without tokens.
     embedding: bytes = b""
-    """The vectors of an embedder's job, one for each input, of 32-bit floats, little-endian: they come alone, and no
-    token does."""
 
     def __repr__(self) -> str:
         return f"TokenDelta({self.job_id}/{self.choice} from {self.first_index}, {len(self.token_ids)} tokens)"
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """For whom a choice had to yield, and what that one lacked."""
+    """The beneficiary of a preemption, and the resource that it lacked."""
 
     resource: ScarceResource
     lane: str
+    # Empty: the blocks belong to the lane, by its share floor.
     tenant: str = ""
-    """Empty: the blocks are the lane's own, by its share floor."""
     job_id: str = ""
 
 
 class Preempted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="preempted"):
-    """A choice had to yield its KV blocks; it will resume."""
+    """A choice was preempted; it will resume."""
 
     job_id: str
     choice: int
     mode: PreemptionMode
     blocks: int
+    # Expected cost of resuming, by the cost model.
     predicted_ms: float
-    """What the cost model expects the way back to cost."""
+    # Size of the KV; 0: held by an external engine, which does not report it.
     bytes: int = 0
-    """Of KV in these blocks; 0: an engine elsewhere has them, and does not say."""
+    # None: an operator or a test preempted it, or a worker of an earlier release did not report it.
     cause: Cause | None = None
-    """None: nobody's; an operator's or a test's, or a worker of an earlier release did not say."""
 
 
 class Resumed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="resumed"):
-    """A preempted or paused choice runs again. What it gave up while it was away, said then or not, is told in sum."""
+    """A preempted or paused choice runs again. `blocks` and `bytes` sum up all that it lost meanwhile, reported before
+    or not."""
 
     job_id: str
     choice: int
     stalled_ms: float
+    # The mode of the last preemption.
     mode: PreemptionMode = "keep"
-    """How it gave up the last of it."""
     blocks: int = 0
     bytes: int = 0
     predicted_ms: float = 0.0
+    # The cause of the last preemption.
     cause: Cause | None = None
-    """To whom it gave up the last of it."""
 
 
 class Paused(msgspec.Struct, frozen=True, kw_only=True, tag="paused"):
-    """A choice has used up its grant and waits for the next."""
+    """A choice has used up its grant and waits for the next one."""
 
     job_id: str
     choice: int
 
 
 class JobSteps(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a job's steps at the worker that ended it came to, over all its choices."""
+    """Statistics of a job's steps at the worker that ended it, over all its choices."""
 
+    # From arrival until this worker took it; None: an earlier holder had published tokens.
     taken_ms: float | None = None
-    """From the job's arrival until this worker took it; None: an earlier holder had published tokens of it."""
+    # From arrival to the step that started its prompt; None: already sent with a token, or never started.
     queued_ms: float | None = None
-    """From the job's arrival to the step in which its prompt was begun; None: a token has said it, or none was."""
     prefill_steps: int = 0
+    # Tokens computed in these steps, including recomputed ones.
     prefill_tokens: int = 0
-    """Tokens that these steps computed; recomputed ones too."""
     decode_steps: int = 0
+    # Time without a part in a step, by the planner's reason; the longest of several choices.
     waits_ms: dict[str, float] = {}
-    """How long it had no part in a step, by the planner's reason; of several choices the one that waited longest."""
+    # Share of the measured step time, by computed tokens, in microseconds; 0: not measured.
     gpu_us: int = 0
-    """Its share of the measured time of its steps, by computed tokens, in microseconds; 0: nobody measured."""
+    # KV blocks held, multiplied by the time in milliseconds.
     kv_block_ms: int = 0
-    """KV blocks that it held, times how long, in milliseconds."""
 
 
 class Finished(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="finished"):
-    """The end of a job: nothing of it follows."""
+    """The end of a job: its last event."""
 
     job_id: str
     epoch: int
     outcome: Outcome
+    # For the caller if the outcome is `failed`; never holds content.
     error: str = ""
-    """For the caller, where the outcome is `failed`; never holds content."""
     cached_tokens: int = 0
     preemptions: int = 0
     worker_id: str = ""
+    # None: it never ran, or a worker of an earlier release did not report it.
     steps: JobSteps | None = None
-    """None: it never ran, or a worker of an earlier release did not say."""
 
 
 Event = TokenDelta | Preempted | Resumed | Paused | Finished
 
 
-# What a gateway says to a worker: the worker's control stream.
+# Controls: from a gateway to a worker, on the worker's control stream.
 
 
 class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag="cancel"):
@@ -285,14 +283,14 @@ class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag="cancel"):
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True, tag="grant"):
-    """Each choice of this job may now produce up to `granted_until` output tokens."""
+    """Raise the number of output tokens that each choice of a job may produce."""
 
     job_id: str
     granted_until: int
 
 
 class Drain(msgspec.Struct, frozen=True, kw_only=True, tag="drain"):
-    """Take no more jobs; finish or hand back what runs."""
+    """Take no more jobs; finish or hand back those that run."""
 
 
 class Undrain(msgspec.Struct, frozen=True, kw_only=True, tag="undrain"):
@@ -310,16 +308,16 @@ class ForgetPrompts(msgspec.Struct, frozen=True, kw_only=True, tag="forget_promp
 Control = Cancel | Grant | Drain | Undrain | WatchBlocks | ForgetPrompts
 
 
-# What a worker says about itself.
+# Status: published by workers about themselves.
 
 
 class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One heartbeat: what the worker is, and how full."""
+    """One heartbeat of a worker: its identity and its load."""
 
     worker_id: str
     model: str
+    # Name of the (model, card) queue that it serves.
     queue: str
-    """Name of the (model, card) queue it serves."""
     card_sha256: str
     started_at_ms: float
     draining: bool = False
@@ -329,23 +327,22 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     host_slots_total: int = 0
     host_slots_free: int = 0
     max_sequences: int = 0
+    # Running sequences, by lane.
     running: dict[str, int] = {}
-    """Sequences running, by lane."""
+    # Sequences taken but not running, including preempted ones, by lane.
     waiting: dict[str, int] = {}
-    """Sequences taken but not running (preempted ones too), by lane."""
     preempted: dict[str, int] = {}
     tokens_per_s: dict[str, float] = {}
+    # Recent duration of one step.
     step_ms: float = 0.0
-    """Recent time of one step."""
+    # Time per token of a stream that runs alone: one step and the gap between two. 0.0: not measured.
     single_stream_ms: float = 0.0
-    """What a further token takes a stream that is alone here: a step, and what lies between two. 0.0: not measured."""
+    # Measured, for display only.
     prefill_tokens_per_s: float = 0.0
-    """Measured prefill rate, for people."""
+    # KV blocks held by running and waiting sequences, for the tenants with the most.
     kv_blocks: dict[str, int] = {}
-    """KV blocks that running and waiting sequences hold, of the tenants with most of them."""
+    # Milliseconds of a step: fixed, per row, prefilled token, KV token read and attention pair. Empty until learnt.
     step_weights: tuple[float, ...] = ()
-    """What a step takes in ms: whatever it holds, and per row, prefilled token, KV token read and attention pair. Empty
-    before the worker has learnt it."""
 
     @property
     def kv_tokens(self) -> int:
@@ -359,12 +356,15 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
-    """All a gateway needs to speak for a model, without its files; immutable, named by its SHA-256."""
+    """Everything a gateway needs to serve a model without its files; immutable, named by its SHA-256.
 
+    Optional fields are unset by default and then not encoded, so that a new field does not change the names of old
+    cards."""
+
+    # The name that clients use.
     model: str
-    """The name that clients use."""
+    # The fast tokenizer, as `tokenizers.Tokenizer.from_str` reads it.
     tokenizer_json: str
-    """The fast tokenizer, as `tokenizers.Tokenizer.from_str` reads it."""
     chat_template: str | None
     context_length: int
     vocab_size: int
@@ -372,48 +372,42 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     bos_token: str | None = None
     eos_token: str | None = None
     created_s: int = 0
+    # Some tokenizers do not reveal the text of their tokens, so that no grammar can be enforced.
     takes_grammars: bool = True
-    """Whether its workers keep answers to a grammar: not every tokenizer says what its tokens spell."""
+    # Identifies the computation: weights, compute type, quantisation. Workers with the same card continue each other's
+    # streams.
     fingerprint: str = ""
-    """Of what the model computes: its weights, the type that is computed in, the quantisation. Workers that share a
-    card go on with each other's streams."""
+    # How the model's answers are parsed, as transformers' JSON.
     response_template: str | msgspec.UnsetType = msgspec.UNSET
-    """How the model's answers are read, as transformers' JSON; unset (and then no part of the card, which is named by
-    its bytes) where none came with the model."""
+    # False: the engine reports only text, and the tokens are the tokenizer's encoding of it.
     exact: bool | msgspec.UnsetType = msgspec.UNSET
-    """False where the workers' engine says text alone: its tokens are those by which the model's tokenizer spells it.
-    Else unset, as above."""
+    # Request fields that the workers' engine does not support.
     lacks: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
-    """Fields of a request that the workers' engine does not take; unset, as above, where it takes all."""
+    # Vector size of an embedding model; unset for a generating model.
     embedding_size: int | msgspec.UnsetType = msgspec.UNSET
-    """Numbers of the vectors of an embedder; unset, as above, of a model that generates."""
+    # The authors' recommended `Sampling` fields, for requests that do not set them.
     drawn: dict[str, int | float] | msgspec.UnsetType = msgspec.UNSET
-    """Fields of `Sampling` as the model's authors would have them where a request says nothing; unset, as above, where
-    they say nothing either."""
 
     @property
     def is_exact(self) -> bool:
-        """Tokens are told as they were drawn."""
+        """Return whether reported tokens are those that were sampled."""
         return self.exact is not False
 
     @property
     def is_embedder(self) -> bool:
-        """It makes vectors of texts, and generates nothing."""
         return self.embedding_size is not msgspec.UNSET
 
     @property
     def refused_fields(self) -> tuple[str, ...]:
-        """What it lacks, as far as anything."""
         return self.lacks if isinstance(self.lacks, tuple) else ()
 
     @property
     def usual_draw(self) -> dict[str, int | float]:
-        """What its authors say of how tokens are drawn, as far as anything."""
         return self.drawn if isinstance(self.drawn, dict) else {}
 
     @property
     def system_fingerprint(self) -> str:
-        """As OpenAI's answers have one: with this, a seed and a request the same, the output is the same."""
+        """Return OpenAI's `system_fingerprint`: the same value, seed and request give the same output."""
         drawn = repr(sorted(self.usual_draw.items())) if self.usual_draw else ""
         whole = hashlib.sha256((self.fingerprint + drawn).encode()).hexdigest() if drawn else self.fingerprint
         return f"fp_{whole[:12]}"
@@ -428,17 +422,17 @@ _control: msgspec.msgpack.Decoder[Control] = msgspec.msgpack.Decoder(Control)
 
 
 def encode(message: msgspec.Struct) -> bytes:
-    """The wire form of any message."""
+    """Return the wire form of any message."""
     return _encoder.encode(message)
 
 
 def decode_event(data: bytes) -> Event:
-    """An entry of a gateway's delta stream. Raises `msgspec.ValidationError` where it is none."""
+    """Decode an entry of a gateway's delta stream. Raises `msgspec.ValidationError`."""
     return _event.decode(data)
 
 
 def decode_control(data: bytes) -> Control:
-    """An entry of a worker's control stream. Raises `msgspec.ValidationError` where it is none."""
+    """Decode an entry of a worker's control stream. Raises `msgspec.ValidationError`."""
     return _control.decode(data)
 
 
@@ -451,7 +445,7 @@ _parts: msgspec.msgpack.Decoder[list[msgspec.Raw]] = msgspec.msgpack.Decoder(lis
 
 
 def events_of(blobs: Iterable[bytes]) -> list[Event]:
-    """Entries of a gateway's stream, each the events of one job's step."""
+    """Decode entries of a gateway's stream, each a list of events. Skips damaged events."""
     found: list[Event] = []
     for blob in blobs:
         try:
@@ -463,7 +457,7 @@ def events_of(blobs: Iterable[bytes]) -> list[Event]:
 
 
 def controls_of(blobs: Iterable[bytes]) -> list[Control]:
-    """Entries of a worker's stream, each one command."""
+    """Decode entries of a worker's stream, one command each. Skips damaged ones."""
     return _sound(decode_control, blobs)
 
 

@@ -1,12 +1,11 @@
-"""Where spans and metrics go, by OpenTelemetry's own environment variables: gateway and worker read them alike.
+"""OpenTelemetry's environment variables for exporting spans and metrics, read alike by gateway and worker.
 
-    OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_TRACES_ENDPOINT   none: nobody makes spans
-    OTEL_EXPORTER_OTLP_PROTOCOL, OTEL_EXPORTER_OTLP_TRACES_PROTOCOL   `http/protobuf` (as without one) or `grpc`
-    OTEL_METRICS_EXPORTER                                             `otlp`: metrics too, by the same with METRICS;
-                                                                      else they are scraped only
+    OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_TRACES_ENDPOINT   unset: no spans are made
+    OTEL_EXPORTER_OTLP_PROTOCOL, OTEL_EXPORTER_OTLP_TRACES_PROTOCOL   `http/protobuf` (default) or `grpc`
+    OTEL_METRICS_EXPORTER                                             `otlp`: push metrics, by the METRICS variables;
+                                                                      otherwise they are only scraped
 
-All others (headers, certificates, timeouts, batches, intervals) the exporters read themselves.
-"""
+The exporters themselves read all other variables (headers, certificates, timeouts, batches, intervals)."""
 
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -26,7 +25,7 @@ HTTP, GRPC = "http/protobuf", "grpc"
 
 
 def check_exports(environ: Mapping[str, str]) -> None:
-    """Raises SettingsError where spans or metrics are to go a way that is not there."""
+    """Raise SettingsError if spans or metrics are to be exported in a way that is not available."""
     if _has_endpoint(environ, "TRACES"):
         _protocol(environ, "TRACES")
     if sends_metrics(environ):
@@ -34,7 +33,7 @@ def check_exports(environ: Mapping[str, str]) -> None:
 
 
 def span_exporter(environ: Mapping[str, str]) -> "SpanExporter | None":
-    """None where no endpoint is named. Raises SettingsError as `check_exports`."""
+    """Return the span exporter, or None without an endpoint. Raises SettingsError as `check_exports` does."""
     if not _has_endpoint(environ, "TRACES"):
         return None
     if _protocol(environ, "TRACES") == GRPC:
@@ -48,7 +47,7 @@ def span_exporter(environ: Mapping[str, str]) -> "SpanExporter | None":
 
 
 def metric_exporter(environ: Mapping[str, str]) -> "MetricExporter | None":
-    """None where metrics are scraped only. Raises SettingsError as `check_exports`."""
+    """Return the metric exporter, or None if metrics are only scraped. Raises SettingsError as `check_exports` does."""
     if not sends_metrics(environ):
         return None
     if _protocol(environ, "METRICS") == GRPC:
@@ -62,7 +61,7 @@ def metric_exporter(environ: Mapping[str, str]) -> "MetricExporter | None":
 
 
 def sends_metrics(environ: Mapping[str, str]) -> bool:
-    """Metrics are not only scraped. Raises SettingsError as `check_exports`."""
+    """Return whether metrics are pushed. Raises SettingsError as `check_exports` does."""
     exporter = environ.get(METRICS_EXPORTER) or "none"
     if exporter not in ("otlp", "prometheus", "none"):
         raise SettingsError(f"{METRICS_EXPORTER}: expected otlp, prometheus or none, not {exporter[:40]!r}")
@@ -75,7 +74,7 @@ def sends_metrics(environ: Mapping[str, str]) -> bool:
 
 
 def metric_interval_s(environ: Mapping[str, str]) -> float:
-    """How often metrics are sent. Raises SettingsError."""
+    """Return the seconds between two exports of metrics. Raises SettingsError."""
     interval = environ.get(INTERVAL) or "60000"
     if not (interval.isdecimal() and 1 <= int(interval) <= MOST_INTERVAL_MS):
         raise SettingsError(f"{INTERVAL}: expected 1 to {MOST_INTERVAL_MS:,} milliseconds, not {interval[:40]!r}")

@@ -1,8 +1,7 @@
-"""Metrics over OTLP: what a process' Prometheus registry holds, sent at intervals. There is one set of instruments.
+"""Export of a process's Prometheus registry over OTLP, so that there is one set of instruments.
 
-Names, labels and buckets are those of a scrape. `OTEL_METRIC_EXPORT_INTERVAL` (milliseconds, 60,000 unless it is set)
-says how often; the last figures are sent at the end.
-"""
+Names, labels and buckets are those of a scrape. `OTEL_METRIC_EXPORT_INTERVAL` (milliseconds, default 60,000) sets the
+interval; the last values are sent at shutdown."""
 
 import logging
 import math
@@ -20,10 +19,10 @@ from prometheus_client.samples import Sample
 
 from fairlane.scheduler.protocol.otlp import metric_exporter, metric_interval_s
 
+# By the last word of a metric's name.
 UNITS = {"seconds": "s", "bytes": "By", "ratio": "1"}
-"""By the last word of a name."""
+# Longest wait for the last export at shutdown.
 LAST_S = 5.0
-"""What a process that ends waits at most for its last figures to be taken."""
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +31,7 @@ log = logging.getLogger(__name__)
 def sent(
     registry: CollectorRegistry, environ: Mapping[str, str], *, service: str, version: str, instance: str
 ) -> Iterator[None]:
-    """Send what a registry holds, in a thread of its own, where the environment says so. Raises SettingsError."""
+    """Export a registry from a background thread if the environment enables it. Raises SettingsError."""
     exporter = metric_exporter(environ)
     if exporter is None:
         yield
@@ -47,8 +46,6 @@ def sent(
 
 
 class _Sender(threading.Thread):
-    """The thread that sends."""
-
     def __init__(
         self, exporter: otel.MetricExporter, registry: CollectorRegistry, resource: Resource, every_s: float
     ) -> None:
@@ -61,13 +58,11 @@ class _Sender(threading.Thread):
         self._over = threading.Event()
 
     def run(self) -> None:
-        """Until `end`, and once more then."""
         while not self._over.wait(self._every_s):
             self._send()
         self._send()
 
     def end(self) -> None:
-        """Send the last figures, if they are taken in time."""
         self._over.set()
         self.join(LAST_S)
         self._exporter.shutdown()
@@ -83,7 +78,7 @@ class _Sender(threading.Thread):
 
 
 def converted(families: Iterable[Metric], began_ns: int, now_ns: int) -> list[otel.Metric]:
-    """Prometheus' families as OpenTelemetry's metrics, cumulative since `began_ns` (Unix time); empty ones left out."""
+    """Convert Prometheus metrics to OpenTelemetry's, cumulative since `began_ns` (Unix time), without empty ones."""
     found = []
     for family in families:
         data = _data(family, began_ns, now_ns)

@@ -1,9 +1,8 @@
-"""The settings that gateway and worker share, and how all settings are merged and checked.
+"""Settings shared by gateway and worker, and how all settings are merged and checked.
 
-Pure but for `read_document`: entry points read the environment and pass it in. Later sources win: `fairlane.yaml`, then
-`FAIRLANE_*` variables (`__` between levels), then flags. Each process checks the shared settings and its own
-section, and ignores the other's.
-"""
+All functions except `read_document` are pure: entry points pass in the environment. Later sources override earlier
+ones: `fairlane.yaml`, `FAIRLANE_*` variables (`__` between levels), flags. Each process checks the shared settings and
+its own section, and ignores the other's."""
 
 import dataclasses
 import ipaddress
@@ -22,8 +21,8 @@ PREFIX = "FAIRLANE_"
 CONFIG_VARIABLE = "FAIRLANE_CONFIG"
 DEFAULT_CONFIG = "fairlane.yaml"
 NOT_SETTINGS = frozenset({CONFIG_VARIABLE, "FAIRLANE_URL"})
+# Variables of the test suite, which the processes that it starts inherit.
 TEST_PREFIX = "FAIRLANE_TEST_"
-"""Knobs of the test suite, whose environment the processes that it starts inherit."""
 DEFAULT_MODEL = "SmolLM2-135M-Instruct"
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
@@ -32,8 +31,8 @@ Seconds = Annotated[float, msgspec.Meta(gt=0, le=10_000_000)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
+# Shorter keys can be guessed; longer bearer tokens are never checked.
 ADMIN_KEY_CHARACTERS = (32, 500)
-"""Fewer can be guessed; more are no bearer token that is looked at."""
 _ADMIN_KEY = re.compile(rf"[!-~]{{{ADMIN_KEY_CHARACTERS[0]},{ADMIN_KEY_CHARACTERS[1]}}}")
 _ADMIN_KEY_RULE = (
     f"setting admin_key: must be {ADMIN_KEY_CHARACTERS[0]} to {ADMIN_KEY_CHARACTERS[1]} printable ASCII characters "
@@ -42,7 +41,7 @@ _ADMIN_KEY_RULE = (
 
 
 class SettingsError(ValueError):
-    """A setting that is unknown or out of range; the message names it in one line."""
+    """An unknown or out-of-range setting; the message names it in one line."""
 
 
 _ORIGIN = re.compile(r"[*]|https?://[a-z0-9.-]+(:\d{1,5})?|https?://\[[0-9a-f:]+\](:\d{1,5})?")
@@ -53,14 +52,13 @@ class ByteSize(int):
 
 
 class Networks:
-    """Ranges of IP addresses, written as a list or with commas between: `10.0.0.0/8, 192.0.2.7`."""
+    """IP address ranges, written as a list or separated by commas: `10.0.0.0/8, 192.0.2.7`."""
 
     def __init__(self, ranges: Iterable[str] = ()) -> None:
-        """Raises ValueError for what is none."""
+        """Raise ValueError for an invalid range."""
         self.ranges = tuple(ipaddress.ip_network(each.strip()) for each in ranges)
 
     def __contains__(self, address: str) -> bool:
-        """False for what is no address."""
         if not self.ranges:
             return False
         try:
@@ -72,14 +70,14 @@ class Networks:
 
 
 class Origins(tuple[str, ...]):
-    """Origins of web pages, written as a list or with commas between: `https://a.example, http://localhost:3000`; `*`:
+    """Web page origins, written as a list or separated by commas: `https://a.example, http://localhost:3000`; `*` means
     any."""
 
     __slots__ = ()
 
     @classmethod
     def of(cls, listed: Iterable[str]) -> "Origins":
-        """Raises ValueError for what is none."""
+        """Parse origins. Raises ValueError for an invalid one."""
         origins = cls(each.strip() for each in listed)
         if not all(_ORIGIN.fullmatch(each) for each in origins):
             raise ValueError("expected origins such as https://chat.example.com, without a path, or *")
@@ -87,17 +85,16 @@ class Origins(tuple[str, ...]):
 
 
 class LaneSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an operator may change of a lane; None keeps the built-in figure."""
+    """An operator's changes to one lane; None keeps the built-in value."""
 
     ttft_s: Seconds | None = None
     tpot_ms: Annotated[float, msgspec.Meta(gt=0, le=1_000_000)] | Literal["auto"] | None = None
-    """`auto`: what fits the machine, at most the built-in figure."""
+    """`auto` derives it from the machine's speed, at most the built-in value."""
     max_wait_s: Seconds | None = None
     share_floor: Share | None = None
     max_queued: Count | None = None
 
     def apply(self, lane: Lane) -> Lane:
-        """The lane with these figures in place of its own."""
         changes: dict[str, Any] = {
             "ttft_ms": None if self.ttft_s is None else self.ttft_s * 1e3,
             "tpot_ms": None if self.tpot_ms == "auto" else self.tpot_ms,
@@ -120,7 +117,7 @@ class LanesSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class SharedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What every process of Fairlane is told. `gateway` and `worker` replace their own section's type."""
+    """Settings of every process. `gateway` and `worker` replace the type of their own section."""
 
     host: str = "127.0.0.1"
     """Address to listen on."""
@@ -128,44 +125,43 @@ class SharedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Port to listen on."""
     metrics_host: str = "127.0.0.1"
     metrics_port: Port = 0
-    """Where the gateway tells metrics and health to anyone; 0: nowhere, and metrics to operators alone."""
+    """Port where the gateway serves metrics and health without a key; 0: none, and metrics only to operators."""
     admin_host: str = "127.0.0.1"
     admin_port: Port = 0
-    """Where the admin API and the console are, and nowhere else; 0: where tenants are served."""
+    """Port that alone serves the admin API and the console; 0: the tenants' port."""
     data_dir: str = ".fairlane"
     """Directory of the embedded store, tenants' files, traces and converted models."""
     redis_url: str | None = None
-    """The store: `redis://`, `rediss://`, `unix://`, or one of Sentinel or Cluster; `serve` alone starts its own."""
+    """URL of the store: `redis://`, `rediss://`, `unix://`, or one of Sentinel or Cluster; only `serve` starts its own.
+    URL of the store: `redis://`, `rediss://`, `unix://`, or one of Sentinel or Cluster; only `serve` starts its own."""
     quota_redis_url: str | None = None
-    """A store of its own for tenants, keys and budgets; None: the same."""
+    """URL of a separate store for tenants, keys and budgets; None: the same store."""
     admin_key: str | None = None
-    """Of operators; None: `serve` makes one."""
+    """Key of operators; None: `serve` generates one."""
     model: str = DEFAULT_MODEL
     """Model to serve: a directory, hub id or GGUF file."""
     currency: Annotated[str, msgspec.Meta(pattern="^[A-Za-z]{1,8}$")] = "USD"
-    """What all prices and charges are in: a name, shown beside them."""
+    """Currency of all prices and charges: a name, only displayed."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """Least severity that is logged."""
+    """Least severity to log."""
     log_format: LogFormat = "text"
-    """`json`: an object in each line, with trace and request ids."""
+    """`json` writes one object per line, with trace and request ids."""
     trusted_proxies: Networks = Networks()
-    """Whose `x-forwarded-for` and `x-forwarded-proto` gateways believe."""
+    """Proxies whose `x-forwarded-for` and `x-forwarded-proto` headers gateways trust."""
     lanes: LanesSettings = LanesSettings()
     lease_s: Seconds = 6.0
-    """A worker that was silent this long has lost its jobs."""
+    """A worker that has not renewed its lease for this long loses its jobs."""
     orphan_grace_s: Seconds = 120.0
-    """Where all workers of a card were silent this long, what waits for them moves, ends or waits on."""
+    """Time without any worker of a card after which its waiting jobs move, end or keep waiting."""
     gateway: Any = None
     worker: Any = None
 
     @property
     def url(self) -> str:
-        """Where callers on this machine find the gateway."""
         return _url(self.host, self.port)
 
     @property
     def admin_url(self) -> str:
-        """Where operators on this machine find the admin API and the console."""
         return _url(self.admin_host, self.admin_port) if self.admin_port else self.url
 
     def __repr__(self) -> str:
@@ -188,10 +184,10 @@ _UNKNOWN = re.compile(r"^Object contains unknown field `(?P<field>[^`]*)`$")
 def load(
     kind: type[S], *, document: object, environ: Mapping[str, str], flags: Mapping[str, object] | None = None
 ) -> S:
-    """Merge `fairlane.yaml`'s parsed `document`, the environment and dotted `flags` (None values left out), and check.
+    """Merge the parsed `fairlane.yaml`, the environment and dotted `flags` (None values are left out), and check the
+    result.
 
-    Raises SettingsError naming the first setting that is unknown or out of range.
-    """
+    Raises SettingsError naming the first setting that is unknown or out of range."""
     if document is not None and not isinstance(document, dict):
         raise SettingsError("fairlane.yaml: must be a mapping of settings")
     merged: dict[str, object] = _copy(document or {})
@@ -211,7 +207,7 @@ def load(
 
 
 def read_document(named: str | None, environ: Mapping[str, str]) -> object:
-    """What the settings file holds: the named one, else `fairlane.yaml` if there is one. Raises SettingsError."""
+    """Parse the given settings file, or `fairlane.yaml` if there is one. Raises SettingsError."""
     named = named or environ.get(CONFIG_VARIABLE)
     path = Path(named or DEFAULT_CONFIG)
     if named is None and not path.exists():

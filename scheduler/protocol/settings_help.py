@@ -1,7 +1,6 @@
-"""What each setting is, read from the settings classes themselves: description, kind of value, default, variable.
+"""Command-line help of settings, read from the settings classes: description, kind of value, default, variable.
 
-A setting's description is the string below its field. Command-line help is made from it, so that it is written once.
-"""
+The description of a setting is the string below its field."""
 
 import argparse
 import ast
@@ -29,24 +28,23 @@ _WORDS = {
 class SettingHelp:
     """One setting, as help shows it."""
 
+    # Dotted path in the settings: `worker.engine_url`.
     name: str
-    """Its path in the settings, with dots: `worker.engine_url`."""
+    # The command-line option, named after the last part: `--engine-url`.
     flag: str
-    """The command-line option: its last name, `--engine-url`."""
+    # Accepted values: choices, bounds or a unit.
     value: str
-    """The values that it takes: choices, bounds or a unit."""
+    # None: no default value; the description says what happens then.
     default: str | None
-    """None: it has no default value, and the description says what happens then."""
     description: str
 
     @property
     def variable(self) -> str:
-        """The environment variable that sets it."""
         return PREFIX + self.name.upper().replace(".", "__")
 
 
 def described(kind: type[SharedSettings], names: Sequence[str]) -> list[SettingHelp]:
-    """The help of some settings of a process, each named by its path with dots."""
+    """Return the help of some settings of a process, each named by its dotted path."""
     return [_described(kind, name) for name in names]
 
 
@@ -66,7 +64,7 @@ def _field(section: type[msgspec.Struct], name: str) -> msgspec.structs.FieldInf
 
 
 def process_parser(prog: str, description: str, helps: Iterable[SettingHelp]) -> argparse.ArgumentParser:
-    """A process's parser: `--config`, `--check-config`, and a flag for each setting, whose text `load` checks."""
+    """Return a process's parser: `--config`, `--check-config` and a flag for each setting; `load` checks the values."""
     parser = argparse.ArgumentParser(prog=prog, description=description)
     parser.add_argument("--config", metavar="FILE", help=f"Settings file. [default: {DEFAULT_CONFIG}, if there is one]")
     parser.add_argument("--check-config", action="store_true", help="Check the settings and exit.")
@@ -79,7 +77,7 @@ def process_parser(prog: str, description: str, helps: Iterable[SettingHelp]) ->
 
 @cache
 def descriptions(section: type[msgspec.Struct]) -> dict[str, str]:
-    """The description of each field of a settings class that has one, by name."""
+    """Return the description of each documented field of a settings class, by name."""
     found: dict[str, str] = {}
     for each in reversed(section.__mro__):
         if each is not msgspec.Struct and issubclass(each, msgspec.Struct):
@@ -101,7 +99,6 @@ def _below_fields(section: type) -> Iterator[tuple[str, str]]:
 
 
 def _value(field: msgspec.structs.FieldInfo) -> str:
-    """The values that a field takes, as a metavar."""
     if get_origin(field.type) is Literal:  # in the order of the source
         return "|".join(map(str, get_args(field.type)))
     taken = msgspec.inspect.type_info(field.type)
