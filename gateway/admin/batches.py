@@ -1,4 +1,4 @@
-"""Operators' view of batches: those that have not ended, over all tenants."""
+"""Admin calls on open batches, over all tenants."""
 
 from fairlane.gateway.admin.inputs import OpenBatchesQuery
 from fairlane.gateway.admin.router import Call
@@ -7,7 +7,7 @@ from fairlane.gateway.batches.batch_records import StandingBatch
 
 
 async def list_batches(call: Call, query: OpenBatchesQuery) -> Page[OpenBatchView]:
-    """Every batch that has not ended, the one whose window ends first at the head."""
+    """List every open batch, the earliest window end first."""
     found = [
         each
         for each in await call.parts.batches.open_batches()
@@ -17,5 +17,5 @@ async def list_batches(call: Call, query: OpenBatchesQuery) -> Page[OpenBatchVie
 
 
 def _place(standing: StandingBatch) -> str:
-    """Where it stands in the list, whether or not those before it have ended meanwhile."""
+    """Return the batch's sort key, which stays valid when batches ahead of it end."""
     return f"{standing.batch.expires_at:012}:{standing.batch.id}"

@@ -1,4 +1,4 @@
-"""The KV pools as consoles show them: whose each block is, of each worker, while somebody watches."""
+"""KV block maps for the console: the owner of each block of each worker, while somebody watches."""
 
 import asyncio
 import time
@@ -11,12 +11,15 @@ from fairlane.gateway.figures.teller import FleetPicture
 from fairlane.scheduler.protocol.block_map import BlockMap, Run
 
 ASK_EVERY_S = 10.0
+# A worker publishes its block map for this long after a request; 1.5 times the refresh interval, so watching never has
+# gaps.
 ASK_FOR_S = 15.0
-"""How long a worker tells its map once it was asked: as long again and a half, so that there is no gap."""
 
 
 class BlockMapView(TypedDict):
-    """One worker's blocks, in order; a run is [count, tenant, lane, state], the last three by place, -1: none."""
+    """One worker's blocks, in order; a run is [count, tenant, lane, state], the last three as indexes into the lists,
+    -1: none.
+    """
 
     worker: str
     at: float
@@ -31,24 +34,22 @@ class BlockMapView(TypedDict):
 
 
 class BlocksView(TypedDict):
-    """All workers that have told their map."""
+    """The block maps of all workers that have published one."""
 
     workers: list[BlockMapView]
 
 
 class BlockRegistry(Protocol):
-    """Where workers are asked for their maps and leave them; `scheduler.queue.registry.RedisRegistry` is one."""
+    """The store side of block maps; `scheduler.queue.registry.RedisRegistry` implements it."""
 
     async def watch_blocks(self, queue: str, worker_id: str, for_ms: int) -> None:
-        """Have a worker of a queue tell its block map about each second, for so long."""
+        """Ask a worker to publish its block map about once a second for `for_ms`."""
 
-    async def blocks(self, worker_ids: Sequence[str]) -> list[BlockMap]:
-        """The block maps of these workers, of those that tell them."""
-        ...
+    async def blocks(self, worker_ids: Sequence[str]) -> list[BlockMap]: ...
 
 
 class Blocks:
-    """All workers' maps. `view` may raise redis.RedisError."""
+    """Block maps of all workers. `view` may raise redis.RedisError."""
 
     def __init__(
         self, registry: BlockRegistry, fleet: FleetPicture, *, clock: Callable[[], float] = time.monotonic
@@ -59,7 +60,7 @@ class Blocks:
         self._asked_s: dict[str, float] = {}
 
     async def view(self) -> BlocksView:
-        """What was told last; whoever was not asked lately is asked to go on."""
+        """Return the latest maps, and renew the request to workers whose request is about to expire."""
         workers, now_s = self._fleet.workers, self._clock()
         alive = {worker.worker_id: worker.queue for worker in workers}
         self._asked_s = {name: asked_s for name, asked_s in self._asked_s.items() if name in alive}
@@ -70,7 +71,7 @@ class Blocks:
 
 
 def block_map_view(blocks: BlockMap) -> BlockMapView:
-    """A worker's map as operators see it."""
+    """Return a worker's map in the API's shape."""
     return {
         "worker": blocks.worker,
         "at": blocks.at_ms / 1e3,

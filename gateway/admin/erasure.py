@@ -1,4 +1,4 @@
-"""Operators' call to erase what is kept of deleted tenants: their ledgers, and their names in the audit log."""
+"""Admin call that erases the retained data of deleted tenants: their ledgers, and their names in the audit log."""
 
 from fairlane.gateway.admin.inputs import Nothing
 from fairlane.gateway.admin.router import Call
@@ -8,8 +8,9 @@ from fairlane.quotas.tenants import TenantNotFound
 
 
 async def erase_tenant(call: Call, _: Nothing) -> ErasedView:
-    """Erase all deleted tenants of an id; the one that has the id now, if any, keeps what is its own. Raises
-    TenantNotFound, ApiError `tenant_not_deleted`."""
+    """Erase all deleted tenants of an id; a live tenant with that id keeps its data.
+
+    Raise TenantNotFound, or ApiError `tenant_not_deleted`."""
     parts, tenant_id = call.parts, call.path["tenant"]
     root, living = await parts.tenants.root(tenant_id), await parts.tenants.get(tenant_id)
     accounts = [] if root is None else await parts.tenants.accounts(tenant_id, root)

@@ -1,11 +1,10 @@
-"""A dry run: would a request of these sizes be admitted now, which limit binds, how long would it wait.
+"""A dry run: would a request of these sizes be admitted now, which limit binds, how long would it wait?
 
-Reads what stands and reserves nothing, so the answer is of this moment. The checks come in the order in which a real
-request meets them: access, admission, the limits of every level, the queue. Of several models the one counts
-that would serve it. Who reserves progressively is let in with its prompt and one token; the rest is asked for as it
-runs. A refilling limit is said to fit when it is full again, at the latest; the refusal of a real request knows that
-moment exactly, and also waits behind requests that a full minute has paused.
-"""
+It reads the current state and reserves nothing, so the answer holds for this moment only. The checks run in the order
+of a real request: access, admission, the limits of every level, the queue. If the tenant may use several models, one
+that would serve the request is enough. A tenant that reserves progressively is admitted with its prompt and one token.
+For a refilling limit the reported time is when it is full again. A real refusal computes the exact moment, and
+may also wait behind requests that a full minute has paused."""
 
 from collections.abc import Iterable
 
@@ -28,12 +27,12 @@ from fairlane.scheduler.protocol.lanes import Lane, LaneName
 from fairlane.scheduler.queue.types import LaneDepth, LaneFull, TenantQueueFull, drain_ms
 
 _RULES = {rule.name: rule for rule in RULES}
+# A stand-in when the tenant may use none of the announced models: admission and queue never refuse it.
 NOWHERE = Door(model="", queue="", context_length=2 * LARGEST_ASK, workers=(), depths={}, waiting=0)
-"""Where a request goes whose tenant may use no model that there is: nothing stands in its way, and nobody serves it."""
 
 
 async def explain(call: Call, body: ExplainBody) -> ExplainView:
-    """Say what would become of a request. Raises TenantNotFound, and ApiError where the models are not known."""
+    """Explain whether a request would be admitted. Raise TenantNotFound, or ApiError if the models are not known."""
     tenant = await the_tenant(call)
     asked = Request(
         lane=LaneName(body.lane),
@@ -57,15 +56,16 @@ async def explain(call: Call, body: ExplainBody) -> ExplainView:
         limited = limit_refusal(statuses, demand, in_part=demand.choice < demand.ceiling)
         queue = queue_refusal(door, call.parts.lanes[asked.lane], statuses)
         found.append((access or at_door or limited or queue, wait_ms))
-    return _view(*min(found, key=lambda each: each[0] is not None))  # one model that serves it is enough
+    return _view(*min(found, key=lambda each: each[0] is not None))  # one model that would serve it is enough
 
 
 def access_refusal(tenant: Tenant, above: Iterable[Tenant | None], body: ExplainBody) -> ApiError | None:
-    """What the tenant as such may not do. `above`: the line of its parents."""
+    """Return the refusal of a tenant that may not make the request at all. `above`: its ancestors, None for a deleted
+    one."""
     if tenant.state == "suspended":
         return ApiError("This tenant is suspended.", "tenant_suspended")
     if any(parent is None or parent.state == "suspended" for parent in above):
-        return ApiError("A tenant above this one is suspended.", "tenant_suspended")
+        return ApiError("A parent of this tenant is suspended.", "tenant_suspended")
     if not (body.model is None or tenant.models is None or body.model in tenant.models):
         return ApiError("This tenant may not use the model.", "model_not_allowed", "model")
     if body.lane not in tenant.lanes:
@@ -74,14 +74,14 @@ def access_refusal(tenant: Tenant, above: Iterable[Tenant | None], body: Explain
 
 
 def first_demand(tenant: Tenant, body: ExplainBody, prices: Prices = FREE) -> Demand:
-    """The least that the request must be given to be let in, and the most that it may come to."""
+    """Return the demand of the request: the minimum needed for admission, and the most that it may use."""
     most = body.max_output_tokens
     first = 1 if tenant.reserve == "progressive" else most
     return Demand(input=body.prompt_tokens, ceiling=most, choice=first, choices=1, prices=prices)
 
 
 def door_verdict(door: Door, asked: Request, open_requests: AllOpenRequests) -> tuple[ApiError | None, float | None]:
-    """What admission of one model would say, and the expected wait for the first token where it lets the request in."""
+    """Return one model's refusal at admission, or else the expected wait for the first token."""
     if asked.prompt_tokens + asked.max_tokens > door.context_length:
         return context_length(door.context_length, asked.prompt_tokens, asked.max_tokens), None
     let_in = open_requests.at(door.queue)
@@ -93,7 +93,7 @@ def door_verdict(door: Door, asked: Request, open_requests: AllOpenRequests) -> 
 
 
 def queue_refusal(door: Door, lane: Lane, statuses: Iterable[LimitStatus]) -> ApiError | None:
-    """What the queue behind admission would say: the tenant's own limit first, then the lane's cap."""
+    """Return the refusal of the queue behind admission: the tenant's own limit first, then the lane's cap."""
     limit, depth = queued_limit(statuses), door.depths.get(lane.name, LaneDepth(0, 0))
     if limit is not None and door.waiting >= limit.limit:
         full = TenantQueueFull(limit.limit, door.waiting, drain_ms(door.waiting, depth.oldest_wait_ms))
@@ -104,8 +104,9 @@ def queue_refusal(door: Door, lane: Lane, statuses: Iterable[LimitStatus]) -> Ap
 
 
 def limit_refusal(statuses: Iterable[LimitStatus], demand: Demand, *, in_part: bool) -> ApiError | None:
-    """The limit that binds, if any does: what can never fit before what would have to wait longest. `in_part`: as for
-    `limit_denied`."""
+    """Return the refusal of the limit that binds, if any: limits that can never fit come first, then the longest wait.
+
+    `in_part`: see `limit_denied`."""
     refusal = heaviest([found for status in statuses if (found := _refused(status, demand)) is not None])
     if refusal is None:
         return None

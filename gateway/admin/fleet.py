@@ -1,4 +1,4 @@
-"""Operators' calls on what serves: workers and lanes."""
+"""Admin calls on workers and lanes, and on the fleet's figures."""
 
 import logging
 
@@ -19,19 +19,19 @@ log = logging.getLogger(__name__)
 
 
 async def list_workers(call: Call, query: PageQuery) -> Page[WorkerView]:
-    """Every worker that is alive, by id."""
+    """List live workers by id."""
     alive = sorted(await call.parts.fleet.workers(), key=lambda status: status.worker_id)
     following = [status for status in alive if status.worker_id > (query.after or "")]
     return page(following, query.limit, worker_view, lambda status: status.worker_id)
 
 
 async def drain_worker(call: Call, _: Nothing) -> WorkerView:
-    """Let a worker take no more jobs, and finish or hand back what it runs."""
+    """Stop a worker from taking jobs; it finishes or hands back what it runs."""
     return await _set_draining(call, draining=True)
 
 
 async def undrain_worker(call: Call, _: Nothing) -> WorkerView:
-    """Let a worker that drains, or has drained, take jobs again."""
+    """Let a draining or drained worker take jobs again."""
     return await _set_draining(call, draining=False)
 
 
@@ -42,34 +42,35 @@ async def _set_draining(call: Call, *, draining: bool) -> WorkerView:
     if worker_id not in known or not await tell(worker_id):
         raise not_found("worker")
     before = worker_view(known[worker_id])
-    # Each call is noted: what the worker's last heartbeat said may be older than the last call.
+    # Every call is recorded: the worker's last heartbeat may be older than the last call.
     note = call.note(f"worker.{verb}", worker_id, {"draining": before["draining"]}, {"draining": draining})
     try:
         await call.parts.audit.append(note)
     except STORE_ERRORS:
-        log.error("the %s of %s from %s is not in the audit log", verb, worker_id, call.address)
+        log.error("audit entry not written: action=worker.%s worker=%s address=%s", verb, worker_id, call.address)
         raise
     return {**before, "draining": draining}
 
 
 async def get_overview(call: Call, _: Nothing) -> OverviewView:
-    """What the console shows, of the whole fleet."""
+    """Return the overview of the whole fleet."""
     return await call.parts.overview.view()
 
 
 async def watch(call: Call, query: LiveQuery) -> Response:
-    """The same, as it changes."""
+    """Stream the overview as it changes."""
     return LiveResponse(call.parts.live, call.parts.live.enter(call.operator.actor, call.check, kv=query.kv))
 
 
 async def get_history(call: Call, query: HistoryQuery) -> HistoryView:
-    """The same over a stretch of time."""
+    """Return the overview's figures over a span of time."""
     return await call.parts.history.view(query.span, lane=query.lane, tenant=query.tenant, until_s=query.until)
 
 
 async def list_lanes(call: Call, query: LanesQuery) -> Page[LaneView]:
-    """Each lane, of all models or of one, most urgent first, which is also by name. Raises ApiError for a model that is
-    not known."""
+    """List the lanes, of all models or of one. Raise ApiError for an unknown model.
+
+    The order is most urgent first, which is also alphabetical, so that a name works as the cursor."""
     alive, depths = await call.parts.fleet.workers(), await call.parts.fleet.depths(query.model)
     workers = [status for status in alive if query.model in (None, status.model)]
     following = [lane for lane in LaneName if lane.value > (query.after or "")]

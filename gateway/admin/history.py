@@ -1,4 +1,4 @@
-"""What the fleet did over fifteen minutes, a day or a month, from the rings of figures in the store."""
+"""The fleet's figures over 15 minutes, a day or a month, from the rings in the store."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -11,12 +11,12 @@ from fairlane.gateway.figures.figure_store import LATE_SLOTS, RINGS, SLOT_S, Fig
 from fairlane.gateway.figures.sums import LaneSums, Sums, TenantSums, merged
 
 Span = Literal["15m", "day", "month"]
+# The ring to read, and the number of its steps; no response has more points.
 SPANS: dict[Span, tuple[Ring, int]] = {"15m": (RINGS[0], 90), "day": (RINGS[1], 288), "month": (RINGS[2], 360)}
-"""Of which ring, and how many steps: no answer has more points."""
 
 
 class LaneHistoryView(LaneResults):
-    """One lane over a step: levels are means, the longest wait the longest."""
+    """One lane over a step: levels are means, `oldest_wait_ms` is the maximum."""
 
     queued: float
     oldest_wait_ms: float
@@ -36,7 +36,7 @@ class TenantHistoryView(TypedDict):
 
 
 class HistoryPoint(TypedDict):
-    """One step."""
+    """One step of the history."""
 
     at: float
     lanes: dict[str, LaneHistoryView]
@@ -46,34 +46,35 @@ class HistoryPoint(TypedDict):
 
 
 class HistoryView(TypedDict):
-    """Steps in order; those in which no gateway ran are not there."""
+    """Steps in order; steps in which no gateway ran are absent."""
 
     step_s: int
     points: list[HistoryPoint]
 
 
 class History:
-    """Answers for the fleet. `view` may raise redis.RedisError."""
+    """The history of the whole fleet. `view` may raise redis.RedisError."""
 
     def __init__(self, figures: FigureStore, *, clock: Callable[[], float]) -> None:
-        """`clock`: Unix seconds by the store's clock."""
+        """`clock` returns Unix seconds by the store's clock."""
         self._figures = figures
         self._clock = clock
 
     async def view(
         self, span: Span, *, lane: str | None = None, tenant: str | None = None, until_s: float | None = None
     ) -> HistoryView:
-        """A span that ends now or earlier, of one lane or all, and of one tenant beside the whole."""
+        """Return the span that ends at `until_s` or now, of one lane or all, with one tenant's figures if it is named.
+        Return the span that ends at `until_s` or now, of one lane or all, with one tenant's figures if it is named."""
         ring, count = SPANS[span]
         now_s = self._clock()
         last = int(min(now_s, now_s if until_s is None else until_s) // ring.step_s) - 1
         steps = await self._figures.read(ring, last - count + 1, last)
         if ring.step_s == SLOT_S:
             steps = [*steps, *await self._unmerged(steps, last, now_s)]
-        return await asyncio.to_thread(_view, ring.step_s, steps, lane, tenant)  # a month's is some ten ms of work
+        return await asyncio.to_thread(_view, ring.step_s, steps, lane, tenant)  # a month takes some ten milliseconds
 
     async def _unmerged(self, steps: Sequence[Step], last: int, now_s: float) -> list[Step]:
-        """The last slots, which are not in the ring yet."""
+        """Return the last slots, which have not been merged into the ring yet."""
         newest = int(now_s // SLOT_S) - 1
         known = {step.number for step in steps}
         missing = [number for number in range(newest - LATE_SLOTS, last + 1) if number not in known]

@@ -1,4 +1,4 @@
-"""Operators' calls on a tenant's API keys. A secret is in the answer that makes it, and nowhere else."""
+"""Admin calls on a tenant's API keys. Only the response that creates a key contains its secret."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,7 +24,7 @@ from fairlane.quotas.tenants import Tenant, VersionConflict
 
 
 async def create_key(call: Call, body: KeyBody) -> CreatedKeyView:
-    """A new key, or one of other software by its hash. Raises TenantNotFound, FieldError, KeyExists."""
+    """Create a key, or import one by its hash. Raise TenantNotFound, FieldError or KeyExists."""
     if body.sha256 is None:
         new = await make_key(call, body)
         return created_key_view(new.key, new.secret)
@@ -34,29 +34,29 @@ async def create_key(call: Call, body: KeyBody) -> CreatedKeyView:
 
 
 async def make_key(call: Call, body: KeyBody) -> NewKey:
-    """A new key. Raises TenantNotFound, FieldError."""
+    """Create a key with a new secret. Raise TenantNotFound or FieldError."""
     tenant = await the_tenant(call)
     return await call.parts.keys.create(tenant, body.model_dump(exclude_none=True), _creation(call, tenant))
 
 
 def _creation(call: Call, tenant: Tenant) -> Callable[[ApiKey], Note]:
-    """What the audit log tells of a key that is made."""
+    """Return a function that builds the audit note of a created key."""
     return lambda key: call.note("key.create", f"{tenant.id}/{key.id}", None, key_view(key))
 
 
 async def list_keys(call: Call, query: PageQuery) -> Page[KeyView]:
-    """A tenant's keys by creation, revoked ones too. Raises TenantNotFound."""
+    """List a tenant's keys by creation time, revoked ones included. Raise TenantNotFound."""
     found = await call.parts.keys.list(await the_tenant(call), query.limit + 1, query.after)
     return page(found, query.limit, key_view, lambda key: key.id)
 
 
 async def get_key(call: Call, _: Nothing) -> KeyView:
-    """One key. Raises TenantNotFound, KeyNotFound."""
+    """Return one key. Raise TenantNotFound or KeyNotFound."""
     return _shown(call, await the_key(call, await the_tenant(call)))
 
 
 async def change_key(call: Call, body: KeyChange) -> KeyView:
-    """Change what is stated of a key that is not revoked. Raises TenantNotFound, KeyNotFound, FieldError."""
+    """Change the stated fields of a key that is not revoked. Raise TenantNotFound, KeyNotFound or FieldError."""
     tenant, changes = await the_tenant(call), body.model_dump(exclude_unset=True)
     for _ in range(TRIES):
         before = await _as_seen(call, tenant)
@@ -70,7 +70,7 @@ async def change_key(call: Call, body: KeyChange) -> KeyView:
 
 
 async def the_key(call: Call, tenant: Tenant) -> ApiKey:
-    """The tenant's key that the path names. Raises KeyNotFound."""
+    """Return the tenant's key that the path names. Raise KeyNotFound."""
     key = await call.parts.keys.get(tenant, call.path["key"])
     if key is None:
         raise KeyNotFound(call.path["key"])
@@ -78,7 +78,7 @@ async def the_key(call: Call, tenant: Tenant) -> ApiKey:
 
 
 async def _as_seen(call: Call, tenant: Tenant) -> ApiKey:
-    """The key, as the caller expects it. Raises KeyNotFound, ApiError `precondition_failed`."""
+    """Return the key if it matches `If-Match`. Raise KeyNotFound, or ApiError `precondition_failed`."""
     key = await the_key(call, tenant)
     call.expected.check(router.of_version(key.version))
     return key
@@ -90,7 +90,7 @@ def _shown(call: Call, key: ApiKey) -> KeyView:
 
 
 async def revoke_key(call: Call, _: Nothing) -> KeyView:
-    """End a key; again is no error and no change. Raises TenantNotFound, KeyNotFound."""
+    """Revoke a key; repeating it has no effect. Raise TenantNotFound or KeyNotFound."""
     tenant = await the_tenant(call)
     before = await _as_seen(call, tenant)
     if before.state == "revoked":
@@ -100,8 +100,10 @@ async def revoke_key(call: Call, _: Nothing) -> KeyView:
 
 
 async def rotate_key(call: Call, body: RotateBody) -> NewKeyView:
-    """A new key like this one, which ends after the overlap. Raises TenantNotFound, KeyNotFound, FieldError."""
-    checked_overlap_ms(body.overlap_s)  # what is never taken is refused first, whatever the caller has seen
+    """Create a copy of the key with a new secret, and let the old one expire after the overlap.
+
+    Raise TenantNotFound, KeyNotFound or FieldError."""
+    checked_overlap_ms(body.overlap_s)  # before `If-Match`: an invalid overlap is an error whatever the version
     tenant = await the_tenant(call)
     for _ in range(TRIES):
         before = await _as_seen(call, tenant)

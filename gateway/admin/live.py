@@ -1,8 +1,8 @@
-"""What consoles watch: the overview about each second and the map of KV blocks as it changes, as server-sent events.
+"""The console's live stream: the overview about once a second and the KV block map as it changes, as server-sent
+events.
 
-Each is computed once a second for all who watch this gateway, and not at all while nobody does. A reader that is behind
-gets the newest of each event, never what it missed; one that takes nothing for WRITE_TIMEOUT_S is dropped.
-"""
+Each is computed once a second for all watchers of this gateway, and not at all without watchers. A slow reader gets the
+newest frame of each event and skips older ones. A reader that accepts nothing for WRITE_TIMEOUT_S is disconnected."""
 
 import asyncio
 import logging
@@ -22,20 +22,20 @@ from fairlane.store.errors import STORE_ERRORS
 log = logging.getLogger(__name__)
 
 EVERY_S = 1.0
+# Each watcher's rights are checked at this interval, and whenever the revision of rights changes.
 CHECK_EVERY_S = 10.0
-"""How often it is asked whether each reader may still watch, beside whenever somebody's rights have ended."""
+# Per gateway.
 MOST_WATCHERS = 64
-"""Of one gateway."""
+# Per operator: a quarter of MOST_WATCHERS, so that no operator can lock out the others.
 MOST_OF_AN_OPERATOR = 16
-"""Of these, that one operator may have: a fourth, so that nobody keeps the others out."""
 WRITE_TIMEOUT_S = 20.0
 KEEP_ALIVE_S = 10.0
+# A browser reconnects this many milliseconds after losing the stream.
 FIRST = b"retry: 2000\n\n"
-"""A browser that loses the stream comes back after so many ms."""
 OVERVIEW = "overview"
 KV = "kv"
+# The event sent instead of the overview while the fleet cannot be read; its data is the error.
 UNAVAILABLE = "unavailable"
-"""Sent in its place while the fleet cannot be read, with the error."""
 
 Look = Callable[[], Awaitable[object]]
 Check = Callable[[], Awaitable[object]]
@@ -43,11 +43,10 @@ Revision = Callable[[], Awaitable[bytes]]
 
 
 class Watcher:
-    """One reader: the newest frame of each event that it has not taken yet."""
+    """One reader: the newest unsent frame of each event."""
 
     def __init__(self, operator: str, check: Check, *, kv: bool = True) -> None:
-        """`operator`: who reads. `check`: raises ApiError once the reader may not watch any more. `kv`: the map of
-        blocks too."""
+        """`check` raises ApiError once the operator may not watch any more. `kv`: also send the block map."""
         self.operator = operator
         self.check = check
         self.kv = kv
@@ -56,18 +55,17 @@ class Watcher:
         self._is_over = False
 
     def tell(self, event: str, frame: bytes) -> None:
-        """Give it a frame, in place of an older one that it has not taken."""
+        """Queue a frame, replacing an unsent one of the same event."""
         self._frames.pop(event, None)
         self._frames[event] = frame
         self._ready.set()
 
     def end(self) -> None:
-        """It watches no more."""
         self._is_over = True
         self._ready.set()
 
     async def frames(self) -> AsyncIterator[bytes]:
-        """What it is to be sent, until it watches no more; a comment where there was nothing for long."""
+        """Yield frames until the watcher ends, and a comment as keep-alive when there is nothing to send."""
         while not self._is_over:
             with suppress(TimeoutError):
                 async with asyncio.timeout(KEEP_ALIVE_S):
@@ -79,7 +77,7 @@ class Watcher:
 
 
 class LiveHub:
-    """All who watch this gateway. For one event loop."""
+    """The watchers of this gateway. For one event loop."""
 
     def __init__(
         self,
@@ -91,8 +89,9 @@ class LiveHub:
         most_each: int = MOST_OF_AN_OPERATOR,
         every_s: float = EVERY_S,
     ) -> None:
-        """`look`: the overview now; raises ApiError or what the store raises. `look_at_blocks`: the map of blocks now;
-        raises as well. `revision`: another one whenever somebody's rights have ended; so does this."""
+        """`look` returns the overview and `look_at_blocks` the block map; both may raise ApiError or a store error.
+        `revision`
+        changes whenever somebody's rights have ended, and raises what the store raises."""
         self._look = look
         self._look_at_blocks = look_at_blocks
         self._revision = revision
@@ -101,28 +100,24 @@ class LiveHub:
         self._every_s = every_s
         self._watchers: set[Watcher] = set()
         self._running: asyncio.Task[None] | None = None
+        # Time, event and frame of the latest overview, for watchers that join between two.
         self._last: tuple[float, str, bytes] | None = None
-        """When which event was made, for who comes between two."""
         self._map: bytes | None = None
-        """The map as it was told last."""
         self._is_closed = False
         self.looks = 0
-        """How often the overview was computed."""
 
     @property
     def count(self) -> int:
-        """How many watch."""
         return len(self._watchers)
 
     def enter(self, operator: str, check: Check, *, kv: bool = True) -> Watcher:
-        """Add a reader until it leaves. `operator`: who it is, as the audit log names operators.
+        """Add a watcher until `leave`. `operator`: the name in the audit log.
 
-        Raises ApiError `overloaded` where too many watch already, of this operator or of all.
-        """
+        Raise ApiError `overloaded` if this operator or all operators together have too many streams."""
         if len(self._watchers) >= self._most:
-            raise ApiError("Too many consoles watch this gateway.", "overloaded", retry_after_s=EVERY_S)
+            raise ApiError("This gateway has its maximum number of live streams.", "overloaded", retry_after_s=EVERY_S)
         if sum(watcher.operator == operator for watcher in self._watchers) >= self._most_each:
-            message = f"{operator} watches this gateway {self._most_each} times already: close some of these consoles."
+            message = f"{operator} already has {self._most_each} live streams on this gateway: close some consoles."
             raise ApiError(message, "overloaded", retry_after_s=EVERY_S)
         watcher = Watcher(operator, check, kv=kv)
         self._watchers.add(watcher)
@@ -138,11 +133,10 @@ class LiveHub:
         return watcher
 
     def leave(self, watcher: Watcher) -> None:
-        """It reads no more."""
         self._watchers.discard(watcher)
 
     async def aclose(self) -> None:
-        """End all streams; those that come later end at once."""
+        """End all streams; later ones end at once."""
         self._is_closed = True
         for watcher in self._watchers:
             watcher.end()
@@ -151,7 +145,7 @@ class LiveHub:
             await asyncio.gather(self._running, return_exceptions=True)
 
     async def _run(self) -> None:
-        """Compute and tell, for as long as anybody watches."""
+        """Compute and publish frames while there are watchers."""
         loop = asyncio.get_running_loop()
         next_s = checked_s = loop.time()
         revision: bytes | None = None
@@ -167,9 +161,9 @@ class LiveHub:
                     checked_s = loop.time()
                     await self._check()
             except STORE_ERRORS:
-                log.debug("the store does not say who may still watch: all stay")
+                log.debug("the store does not respond to the check of watchers' rights: all streams continue")
             except Exception:
-                log.exception("asking who may still watch failed")
+                log.exception("checking the watchers' rights failed")
             next_s = max(next_s + self._every_s, loop.time())
             await asyncio.sleep(next_s - loop.time())
         self._map = None
@@ -183,12 +177,12 @@ class LiveHub:
         except STORE_ERRORS:
             told = store_unavailable()
         except Exception:  # a defect in one look must not silence the next
-            log.exception("the overview failed")
+            log.exception("computing the overview failed")
             told = internal_error()
         return UNAVAILABLE, sse.event(UNAVAILABLE, {"code": told.code, "message": told.message})
 
     async def _tell_blocks(self) -> None:
-        """The map, to those who want it, where it has changed; while the store is away, nothing."""
+        """Publish the block map if it has changed; skip it while the store is unavailable."""
         if not any(watcher.kv for watcher in self._watchers):
             self._map = None
             return
@@ -197,7 +191,7 @@ class LiveHub:
         except STORE_ERRORS:
             return
         except Exception:
-            log.exception("the map of blocks failed")
+            log.exception("computing the block map failed")
             return
         if frame != self._map:
             self._map = frame
@@ -206,7 +200,7 @@ class LiveHub:
                     watcher.tell(KV, frame)
 
     async def _check(self) -> None:
-        """Let go of those who may not watch any more. Raises what the store raises."""
+        """End the streams of operators who may not watch any more. Raise what the store raises."""
         for watcher in list(self._watchers):
             try:
                 await watcher.check()
@@ -215,7 +209,7 @@ class LiveHub:
 
 
 class LiveResponse(Response):
-    """The stream of one reader, which has entered the hub and leaves it with the stream."""
+    """The stream of one watcher, which leaves the hub when the stream ends."""
 
     media_type = sse.MEDIA_TYPE
 
@@ -225,7 +219,6 @@ class LiveResponse(Response):
         self._watcher = watcher
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One ASGI call. The request's body is not read: it has none."""
         state = scope.get("state", {})
         left: Disconnect = state.get(disconnect.STATE) or Disconnect(_nothing)
         channel = state.get(response.STATE)
@@ -244,10 +237,8 @@ class LiveResponse(Response):
             self._hub.leave(self._watcher)
 
 
-def _nothing() -> None:
-    """There is no connection to read on."""
+def _nothing() -> None: ...
 
 
 def _never(_: bytes) -> bool:
-    """Nothing can be sent without waiting."""
     return False

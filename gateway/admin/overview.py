@@ -1,8 +1,7 @@
-"""What the console shows first: lanes, refusals, tenants, workers and models, over all gateways.
+"""The console's first page: lanes, refusals, tenants, workers and models, over all gateways.
 
-Levels are of the last half second, as the fleet cache has them. Distributions and counts are of the last minute or so,
-as all gateways told the store: whichever is asked answers for the fleet.
-"""
+Levels are at most half a second old (the fleet cache). Distributions and counts cover about the last minute, as all
+gateways reported them to the store, so that any gateway can answer for the fleet."""
 
 import asyncio
 import time
@@ -22,17 +21,17 @@ from fairlane.scheduler.protocol.lanes import Lane, LaneName
 from fairlane.scheduler.protocol.messages import WorkerStatus
 from fairlane.scheduler.queue.types import LaneDepth
 
+# Closed slots in the window, in addition to the current one.
 WINDOW_SLOTS = 6
-"""Slots that have closed and are looked back over, beside the current one."""
+# Seconds between two reads of the store; gateways report every five seconds.
 HEARD_FOR_S = 4.0
-"""The store is not asked again before: gateways tell it something every five seconds."""
+# A gateway that has reported nothing for this long is taken as gone, with its requests.
 SILENT_AFTER_MS = 15_000
-"""What a gateway that was silent for so long had in hand is not there any more."""
 MOST_TENANTS_SHOWN = 64
 
 
 class PercentilesView(TypedDict):
-    """A distribution over the window, in milliseconds; each figure is at most a tenth off."""
+    """A distribution over the window, in milliseconds. The error of each percentile is at most 10%."""
 
     p50: float
     p95: float
@@ -40,7 +39,7 @@ class PercentilesView(TypedDict):
 
 
 class LaneResults(TypedDict):
-    """What a lane's requests of some stretch of time came to."""
+    """Results of a lane's requests over a span of time."""
 
     ttft_ms: PercentilesView | None
     tpot_ms: PercentilesView | None
@@ -51,11 +50,11 @@ class LaneResults(TypedDict):
 
 
 class LaneFiguresView(LaneView, LaneResults):
-    """One lane: as it is now, and what its requests of the window came to."""
+    """One lane: its current levels, and the results of the window."""
 
 
 class TenantFiguresView(TypedDict):
-    """One tenant's work as it is now; its rate is of the window."""
+    """One tenant's current work; its rate is over the window."""
 
     tenant: str
     running: int
@@ -80,7 +79,7 @@ class OverviewWorker(WorkerState):
 
 
 class OverviewModel(TypedDict):
-    """One model, and who serves it."""
+    """One model, and the workers that serve it."""
 
     model: str
     workers: int
@@ -103,7 +102,7 @@ class OverviewView(TypedDict):
 
 
 class Overview:
-    """Answers for the fleet; asks the store at most every HEARD_FOR_S, for however many."""
+    """The overview of the fleet; it reads the store at most once per HEARD_FOR_S for all callers together."""
 
     def __init__(
         self,
@@ -113,20 +112,20 @@ class Overview:
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`clock`: Unix seconds by the store's clock."""
+        """`clock` returns Unix seconds by the store's clock."""
         self._fleet = fleet
         self._figures = figures
         self._lanes = lanes
         self._clock = clock
         self._heard: list[GatewayFigures] = []
         self._sums = Sums()
-        """Of all that was heard."""
         self._asked_s = -HEARD_FOR_S
         self._asking = asyncio.Lock()
 
     async def view(self) -> OverviewView:
-        """The fleet now. Raises redis.RedisError, and ApiError `quota_store_unavailable` where it was not read
-        lately."""
+        """Return the current overview. Raise redis.RedisError, or ApiError `quota_store_unavailable` if the fleet was
+        not read
+        recently."""
         if not self._fleet.is_fresh:
             raise fleet_unknown()
         heard = await self._recent()
@@ -155,12 +154,12 @@ class Overview:
 
 
 def lane_figures(lane: LaneSums) -> tuple[PercentilesView | None, PercentilesView | None, PercentilesView | None]:
-    """TTFT, TPOT and queue wait of a lane."""
+    """Return TTFT, TPOT and queue wait of a lane."""
     return percentiles(lane.ttft), percentiles(lane.tpot), percentiles(lane.queue_wait)
 
 
 def percentiles(buckets: Buckets) -> PercentilesView | None:
-    """A distribution; None where nothing was counted."""
+    """Return the percentiles of a distribution, or None if it is empty."""
     if not buckets:
         return None
     p50, p95, p99 = percentiles_ms(buckets, (0.5, 0.95, 0.99))
@@ -168,12 +167,12 @@ def percentiles(buckets: Buckets) -> PercentilesView | None:
 
 
 def goodput(lane: LaneSums) -> float | None:
-    """The part of a lane's requests that met its targets; None where it had none."""
+    """Return the share of a lane's requests that met its targets, or None without requests."""
     return lane.met / lane.judged if lane.judged else None
 
 
 def in_hand_now(heard: Sequence[GatewayFigures], now_ms: float) -> dict[str, tuple[int, int]]:
-    """Requests that run and wait, by tenant: the sum of what each gateway said last."""
+    """Return the running and waiting requests of each tenant: the sum of each gateway's latest report."""
     latest = {one.gateway: one.told for one in sorted(heard, key=lambda one: one.told.at_ms)}
     running, queued = Counter[str](), Counter[str]()
     for told in latest.values():
@@ -194,7 +193,7 @@ def _lanes(
 
 
 def lane_view(lane: Lane, depth: LaneDepth, workers: Sequence[WorkerStatus]) -> LaneView:
-    """A lane as it is now."""
+    """Return a lane's current levels."""
     return {
         "lane": lane.name.value,
         "queued": depth.queued,

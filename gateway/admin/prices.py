@@ -1,4 +1,4 @@
-"""What operators set and read of money: the price list, and what a month came to, tenant by tenant."""
+"""Admin calls on prices: the price list, and a month's cost of each tenant."""
 
 import asyncio
 import csv
@@ -25,8 +25,8 @@ from fairlane.quotas.tenants import VersionConflict
 from fairlane.store.errors import StoreUnavailable
 
 TRIES = 10
+# Ledgers that are read concurrently.
 TENANTS_AT_ONCE = 32
-"""Whose ledgers are read at a time."""
 _FIGURES = (
     "requests",
     "prompt_tokens",
@@ -39,12 +39,12 @@ _FIGURES = (
 
 
 async def get_prices(call: Call, _: Nothing) -> PricesView:
-    """The price list."""
+    """Return the price list."""
     return _shown(call, await call.parts.prices.get())
 
 
 async def put_prices(call: Call, body: PricesBody) -> PricesView:
-    """Replace it. Raises FieldError, ApiError `precondition_failed`, VersionConflict."""
+    """Replace the price list. Raise FieldError, ApiError `precondition_failed` or VersionConflict."""
     wanted = PriceList.parse([row.model_dump() for row in body.prices])
     for _ in range(TRIES):
         before = await call.parts.prices.get()
@@ -56,7 +56,7 @@ async def put_prices(call: Call, body: PricesBody) -> PricesView:
             stored = await call.parts.prices.put(wanted, version=before.version, note=note)
         except VersionConflict:
             continue
-        with suppress(StoreUnavailable):  # it is stored; all gateways look soon
+        with suppress(StoreUnavailable):  # the list is stored; every gateway refreshes its copy soon
             await call.parts.known_prices.look()
         return _shown(call, stored)
     raise VersionConflict("prices")
@@ -68,7 +68,7 @@ def _shown(call: Call, prices: PriceList) -> PricesView:
 
 
 async def chargeback(call: Call, query: ChargebackQuery) -> ChargebackView | Response:
-    """A month of every tenant that used something, and of the organisations that they are in. Raises FieldError."""
+    """Return a month of every tenant with usage, and of their organisations. Raise FieldError."""
     groups = [name.strip() for name in query.group_by.split(",")] if query.group_by else []
     if len(set(groups)) != len(groups) or not set(groups) <= {"lane", "model", "key"}:
         raise FieldError("group_by", "must name lane, model and key, each once")
@@ -82,7 +82,7 @@ async def chargeback(call: Call, query: ChargebackQuery) -> ChargebackView | Res
 
 
 def _month(text: str | None) -> date:
-    """Its first day; the last whole month where none is named."""
+    """Return the first day of the month; default: the last whole month."""
     if text is not None:
         return date.fromisoformat(f"{text}-01")
     return (datetime.now(UTC).date().replace(day=1) - timedelta(days=1)).replace(day=1)
@@ -119,7 +119,7 @@ async def _view(call: Call, first: date, last: date, groups: Sequence[str]) -> C
 
 
 def _csv(view: ChargebackView, groups: Sequence[str]) -> bytes:
-    """A row for each tenant, then one for each organisation with all tenants in it, and one for all of them."""
+    """Return a row for each tenant, then one for each organisation, then one for the total."""
     text = io.StringIO(newline="")
     fields = ("kind", "month", "organisation", "tenant", *groups, *_FIGURES, "currency")
     writer = csv.DictWriter(text, fields, restval="", extrasaction="ignore")

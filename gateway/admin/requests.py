@@ -1,4 +1,4 @@
-"""Operators' view of requests: those that run, and those that ended of late."""
+"""Admin calls on requests: running ones, and those that ended recently."""
 
 import time
 
@@ -11,13 +11,13 @@ from fairlane.gateway.records.views import RequestDetail, RequestView, request_d
 
 
 async def list_requests(call: Call, query: RequestsQuery) -> Page[RequestView]:
-    """Those that are asked for, what runs first and then what ended last; or the slowest first."""
+    """List matching requests: running ones first, then the latest to end; or the slowest first."""
     wanted = RecordQuery(**query.model_dump())
     return page(await call.parts.records.listed(wanted), query.limit, request_view, wanted.shown_place)
 
 
 async def get_request(call: Call, _: Nothing) -> RequestDetail:
-    """One, by its id, its `x-request-id` or its answer's id."""
+    """Return one request by its id, its `x-request-id` or its answer's id."""
     record = await call.parts.records.find(call.path["request"])
     if record is None:
         raise not_found("request")

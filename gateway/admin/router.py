@@ -1,7 +1,6 @@
-"""One call of the admin API: its row in the table, who makes it, what it may read, and how its end is answered.
+"""One call of the admin API: its row in the table, the operator's role, the input, the response and its errors.
 
-Entity tags against lost updates: what a change is made of must still be what its author saw (RFC 9110, 13.1.1).
-"""
+Entity tags prevent lost updates: a change applies only to the version that its author saw (RFC 9110, 13.1.1)."""
 
 import asyncio
 import logging
@@ -59,30 +58,32 @@ LONGEST_TAGS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class IfMatch:
-    """What the caller takes the thing for; None: anything."""
+    """The tags that the caller accepts; None: any."""
 
     tags: frozenset[str] | None = None
 
     def check(self, tag: str) -> None:
-        """Pass a thing with this tag. Raises ApiError `precondition_failed`."""
+        """Raise ApiError `precondition_failed` unless the tag matches."""
         if self.tags is not None and tag not in self.tags:
-            message = "It has been changed since: read it again, and send `If-Match` with its new `ETag`."
+            message = (
+                "The object has changed since you read it: read it again, and send `If-Match` with its new `ETag`."
+            )
             raise ApiError(message, "precondition_failed", IF_MATCH)
 
 
 def if_match(headers: Iterable[tuple[bytes, bytes]]) -> IfMatch:
-    """What `If-Match` asks for. A weak tag matches nothing. Raises ApiError where it holds no tags."""
+    """Parse `If-Match`. A weak tag matches nothing. Raise ApiError for a malformed header."""
     given = [value.decode("latin-1").strip() for name, value in headers if name == IF_MATCH.encode()]
     if not given or given == ["*"]:
         return IfMatch()
     text = ", ".join(given)
     if len(text) > LONGEST_TAGS or not TAGS.fullmatch(text):
-        raise invalid(IF_MATCH, '`If-Match` must be `*`, or tags as `ETag` gave them: "7".')
+        raise invalid(IF_MATCH, '`If-Match` must be `*` or a list of entity tags as `ETag` returned them, such as "7".')
     return IfMatch(frozenset(re.findall(_TAG, text)))
 
 
 def of_version(version: int) -> str:
-    """The tag of what is counted by versions."""
+    """Return the entity tag of a version number."""
     return f'"{version}"'
 
 
@@ -99,36 +100,35 @@ Input = TypeVar("Input", bound=BaseModel)
 
 
 class Fleet(Protocol):
-    """The workers, and the queues that they take from."""
+    """Workers and their queues."""
 
-    async def workers(self) -> list[WorkerStatus]:
-        """Every worker that is alive."""
+    async def workers(self) -> list[WorkerStatus]: ...
 
     async def undrain(self, worker_id: str) -> bool:
-        """Let it take jobs again; False where there is no such worker."""
+        """Let the worker take jobs again. Return False if there is no such worker."""
         ...
 
     async def drain(self, worker_id: str) -> bool:
-        """Let it take no more jobs; False where there is no such worker."""
+        """Stop the worker from taking jobs. Return False if there is no such worker."""
 
     async def depths(self, model: str | None = None) -> Mapping[LaneName, LaneDepth]:
-        """What waits in each lane for a model; None: for all of them. Raises ApiError where that model is not known."""
+        """Return the depth of each lane for a model, or for all if None. Raise ApiError for an unknown model."""
 
     async def open_requests(self, tenant: str, allowed: Collection[str] | None) -> Sequence[Door]:
-        """Each model that a tenant may use (None: all), as its next request finds it. Raises ApiError where that is not
+        """Return the state of admission of each model that a tenant may use (None: all). Raise ApiError if it is not
         known."""
 
     async def waiting(self, tenant: str) -> int:
-        """How many jobs of a tenant wait, in the queue where most of them do."""
+        """Return the tenant's waiting jobs in the queue where it has the most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminParts:
-    """What the admin API works on."""
+    """The dependencies of the admin API."""
 
     operators: Operators
+    # None: operators sign in with a key or token only.
     single_sign_on: SingleSignOn | None
-    """None: operators sign in by a key or token alone."""
     tenants: TenantStore
     keys: KeyStore
     budgets: QuotaStore
@@ -137,10 +137,10 @@ class AdminParts:
     fleet: Fleet
     lanes: Mapping[LaneName, Lane]
     batches: BatchRecords
+    # Records of requests of all gateways.
     records: Records
-    """What became of requests, of all gateways."""
+    # Requests that this gateway has admitted.
     open_requests: AllOpenRequests
-    """What this gateway has let in."""
     overview: Overview
     traces: TraceFolder
     trace_reads: TraceReads = field(default_factory=TraceReads)
@@ -149,38 +149,36 @@ class AdminParts:
     history: History
     prices: PriceStore
     known_prices: KnownPrices
-    """Of this gateway."""
+    # Of all prices and charges.
     currency: str
-    """Of all prices and charges."""
     erasure: Erasure
-    """Of this gateway."""
+    # Call it before answering a call that may have changed a tenant or key.
     changed: Callable[[], None]
-    """To be called once a call may have changed a tenant or a key, before it is answered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An operator's call, let through."""
+    """One authorised call of an operator."""
 
     parts: AdminParts
     path: Mapping[str, str]
+    # The versions that the caller accepts for the object to be changed.
     expected: IfMatch
-    """What the caller takes what is to be changed for."""
     operator: Operator
     address: str
+    # Raises ApiError once the operator's rights have ended; for long responses.
     check: Callable[[], Awaitable[object]]
-    """Raises ApiError once the operator may not call any more: for answers that take long."""
+    # Additional response headers.
     headers: dict[str, str] = field(default_factory=dict)
-    """Of the answer, beside those of all answers."""
+    # For operations that read their form themselves.
     request: Request | None = None
-    """Where the operation reads its form itself."""
 
     def tag(self, tag: str) -> None:
-        """Say which version the answer shows."""
         self.headers["etag"] = tag
 
     def note(self, action: str, target: str, before: Document | None, after: Document | None) -> Note:
-        """A change for the audit log: what was, and what is, but for the version. Never with a key's secret."""
+        """Return an audit note of the fields that changed, without the version. Views with a key's secret must not be
+        passed."""
         changes = {"before": _unversioned(before), "after": _unversioned(after)}
         return Note(actor=self.operator.actor, address=self.address, action=action, target=target, changes=changes)
 
@@ -194,43 +192,40 @@ class Operation(Generic[Input]):
     name: str
     summary: str
     handler: Callable[[Call, Input], Awaitable[Document | Response]]
+    # The query of a GET, else the body.
     input: type[Input]
-    """A GET's query, or any other call's body."""
+    # A TypedDict that is sent as multipart/form-data and read by the handler, instead of `input`.
     form: Any = None
-    """A TypedDict that is sent as multipart/form-data and read by the handler, in place of `input`."""
+    # The handler's return type, for the document.
     answer: Any
-    """Type of what the handler returns, for the document."""
+    # Content types of the response.
     media: tuple[str, ...] = (JSON,)
-    """Of what it answers with."""
     status: int = 200
+    # The last path parameter may contain slashes.
     has_slashes: bool = False
-    """What its path ends with may hold slashes."""
+    # The object has an `ETag`.
     tagged: bool = False
-    """What it works on has an `ETag`."""
+    # Errors in addition to those of all calls and `not_found` of the path.
     codes: tuple[Code, ...] = ()
-    """How it may fail, beside what all calls share and `not_found` of what the path names."""
 
+    # The lowest role that may call it. None: `viewer` for reads, `owner` for changes.
     role: Role | None = None
-    """Of those who may call it, at least; None: viewers may read, and owners alone change."""
 
     @property
     def needs(self) -> Role:
-        """The least role of those who may call it."""
         return self.role or (Role.VIEWER if self.method == "GET" else Role.OWNER)
 
     @property
     def honours_tags(self) -> bool:
-        """It changes something that has an `ETag`, and honours `If-Match`."""
         return self.tagged and self.method != "GET" and ("{" in self.path or self.method == "PUT")
 
 
 def _routed(operation: Operation[Any]) -> str:
-    """Its path in the router's words."""
     return operation.path.removesuffix("}") + ":path}" if operation.has_slashes else operation.path
 
 
 def mount(prefix: str, operations: Iterable[Operation[Any]], parts: AdminParts) -> Mount:
-    """One route per operation, under the prefix. Paths and methods that it has not are the application's to refuse."""
+    """Mount one route per operation under the prefix. The application answers unknown paths and methods."""
     routes = [
         Route(_routed(operation), endpoint(operation, parts), methods=[operation.method], name=operation.name)
         for operation in operations
@@ -241,7 +236,7 @@ def mount(prefix: str, operations: Iterable[Operation[Any]], parts: AdminParts) 
 def operators_only(
     operators: Operators, served: Callable[[Request], Awaitable[Response]]
 ) -> Callable[[Request], Awaitable[Response]]:
-    """An endpoint that answers nobody but operators, of any role, who send a key or token."""
+    """Wrap an endpoint so that only operators with a key or token, of any role, reach it."""
 
     async def serve(request: Request) -> Response:
         try:
@@ -254,14 +249,14 @@ def operators_only(
 
 
 async def showing(operators: Operators, request: Request) -> Operator:
-    """The operator who sends a key or token. Raises ApiError for anyone else, redis.RedisError."""
+    """Return the operator of the key or token. Raise ApiError for anyone else, and redis.RedisError."""
     operator = await operators.showing(request.scope, address_of(request))
     vouch(request.scope, OPERATORS)
     return operator
 
 
 async def _let_through(operation: "Operation[Any]", parts: AdminParts, request: Request) -> Operator:
-    """The operator who may make this call. Raises ApiError for anyone else, redis.RedisError."""
+    """Return the operator if its role suffices. Raise ApiError for anyone else, and redis.RedisError."""
     operator = await parts.operators.calling(request.scope, address_of(request))
     vouch(request.scope, OPERATORS)
     _check_role(operation, operator)
@@ -271,17 +266,17 @@ async def _let_through(operation: "Operation[Any]", parts: AdminParts, request: 
 def _check_role(operation: "Operation[Any]", operator: Operator) -> None:
     needed = operation.needs
     if not operator.role.includes(needed):
-        message = f"That takes the role {needed}, and {operator.role} is yours."
+        message = f"This call requires the role {needed}; your role is {operator.role}."
         raise ApiError(message, "role_not_allowed")
 
 
 def address_of(request: Request) -> str:
-    """Where a call comes from; empty: not known."""
+    """Return the caller's address, or an empty string if it is not known."""
     return request.client.host if request.client is not None else ""
 
 
 def endpoint(operation: Operation[Any], parts: AdminParts) -> Callable[[Request], Awaitable[Response]]:
-    """The operation as Starlette calls it."""
+    """Return the operation as a Starlette endpoint."""
 
     async def serve(request: Request) -> Response:
         try:
@@ -301,7 +296,7 @@ def endpoint(operation: Operation[Any], parts: AdminParts) -> Callable[[Request]
         except (ApiError, FieldError, QuotaError, StoreUnavailable, *STORE_ERRORS) as error:
             return errors.response(refusal_of(error))
         except ClientDisconnect:
-            return Response(status_code=400)  # to nobody
+            return Response(status_code=400)  # the client is gone
         if isinstance(document, Response):
             return document
         headers = HEADERS | call.headers
@@ -315,7 +310,7 @@ def _unversioned(document: Document | None) -> Document | None:
 
 
 async def _input(operation: Operation[Input], request: Request) -> Input:
-    """What the caller sent, valid by construction. A body that is not there is an empty object."""
+    """Return the validated input. A missing body is read as an empty object."""
     if operation.method == "GET":
         return checked_fields(operation.input, {}, _query(request, operation.input))
     headers = request.scope["headers"]
@@ -327,7 +322,7 @@ async def _input(operation: Operation[Input], request: Request) -> Input:
 
 
 def _query(request: Request, kind: type[BaseModel]) -> dict[str, object]:
-    """What stands behind the question mark; a list as `name=a&name=b`, or as `name[]=a&name[]=b`."""
+    """Return the query's parameters; a list is written as `name=a&name=b` or `name[]=a&name[]=b`."""
     found: dict[str, object] = dict(request.query_params)
     listed = [name for name, known in kind.model_fields.items() if get_origin(known.annotation) is list]
     for name in listed:
@@ -339,7 +334,7 @@ def _query(request: Request, kind: type[BaseModel]) -> dict[str, object]:
 
 
 def refusal_of(error: Exception) -> ApiError:
-    """What went wrong below, in the words of the API."""
+    """Map an exception of the layers below to the API's error."""
     match error:
         case ApiError():
             return error
@@ -350,13 +345,17 @@ def refusal_of(error: Exception) -> ApiError:
         case KeyNotFound():
             return not_found("key")
         case TenantExists():
-            return ApiError("There is a tenant of this id already.", "already_exists", "id")
+            return ApiError("A tenant with this id already exists.", "already_exists", "id")
         case KeyExists():
-            return ApiError("This key was imported already.", "already_exists", "sha256")
+            return ApiError("This key has already been imported.", "already_exists", "sha256")
         case TenantHasChildren():
-            return ApiError("Other tenants have this one as their parent: delete them first.", "tenant_has_children")
+            return ApiError("This tenant has child tenants: delete them first.", "tenant_has_children")
         case VersionConflict():
-            return ApiError("Others change it at the same time: try again.", "quota_store_unavailable")
+            return ApiError("Concurrent changes prevented this one: try again.", "quota_store_unavailable")
         case _:
-            log.debug("the store fails an admin call (%s)", type(error).__name__)  # the breaker says it once, aloud
-            return ApiError("The store does not answer; a change may have been made.", "quota_store_unavailable")
+            log.debug(
+                "an admin call failed in the store: error=%s", type(error).__name__
+            )  # the breaker logs the outage once
+            return ApiError(
+                "The store does not respond; the change may or may not have been made.", "quota_store_unavailable"
+            )

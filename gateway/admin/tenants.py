@@ -1,4 +1,4 @@
-"""Operators' calls on tenants and their limits. Each change takes its entry of the audit log with it."""
+"""Admin calls on tenants and their limits. Each change is stored together with its audit entry."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -17,15 +17,15 @@ from fairlane.store.errors import STORE_ERRORS
 Done = TypeVar("Done")
 
 TRIES = 10
+# Quotas of a page that are read concurrently, so that other callers of the store are served in between.
 QUOTAS_AT_ONCE = 50
-"""Of a page; the store's other callers come in between."""
 _DEFAULTS = tenant_view(Tenant(id="", root=""))
+# Fields whose default depends on the tenant's other fields.
 _OF_THE_REST = ("default_lane", "limits")
-"""Fields whose null depends on the tenant's other fields."""
 
 
 async def create_tenant(call: Call, body: TenantBody) -> TenantView:
-    """A new tenant. Raises FieldError, TenantExists."""
+    """Create a tenant. Raise FieldError or TenantExists."""
     stated = {name: value for name, value in _stated(body).items() if value is not None}
 
     def note(made: Tenant) -> Note:
@@ -35,7 +35,7 @@ async def create_tenant(call: Call, body: TenantBody) -> TenantView:
 
 
 async def list_tenants(call: Call, query: TenantsQuery) -> Page[TenantView]:
-    """Tenants by id."""
+    """List tenants by id."""
     found = await call.parts.tenants.list(query.limit + 1, query.after)
     shown = page(found, query.limit, tenant_view, lambda tenant: tenant.id)
     for start in range(0, len(shown["data"]) if query.quota else 0, QUOTAS_AT_ONCE):
@@ -48,12 +48,12 @@ async def list_tenants(call: Call, query: TenantsQuery) -> Page[TenantView]:
 
 
 async def get_tenant(call: Call, _: Nothing) -> TenantView:
-    """One tenant. Raises TenantNotFound."""
+    """Return one tenant. Raise TenantNotFound."""
     return _shown(call, await the_tenant(call))
 
 
 async def change_tenant(call: Call, body: TenantChange) -> TenantView:
-    """Change what is stated: null is the default, limits are merged. Raises TenantNotFound, FieldError."""
+    """Change the stated fields: null resets to the default, limits are merged. Raise TenantNotFound or FieldError."""
     defaults: Document = _DEFAULTS
     stated = _stated(body)
     cleared = {name: defaults[name] for name in stated if stated[name] is None and name not in _OF_THE_REST}
@@ -61,10 +61,9 @@ async def change_tenant(call: Call, body: TenantChange) -> TenantView:
 
 
 async def delete_tenant(call: Call, _: Nothing) -> Deleted:
-    """End a tenant and its keys, and have its data erased; its ledger stays.
+    """Delete a tenant and its keys, and start the erasure of its data; the ledger is kept.
 
-    Raises TenantNotFound, TenantHasChildren.
-    """
+    Raise TenantNotFound or TenantHasChildren."""
 
     async def delete(before: Tenant) -> None:
         note = call.note("tenant.delete", before.id, tenant_view(before), None)
@@ -76,33 +75,33 @@ async def delete_tenant(call: Call, _: Nothing) -> Deleted:
 
 
 async def suspend_tenant(call: Call, _: Nothing) -> TenantView:
-    """Let none of its requests in until it is resumed. Raises TenantNotFound."""
+    """Refuse the tenant's requests until it is resumed. Raise TenantNotFound."""
     return _shown(call, await _enter(call, "tenant.suspend", "suspended", call.parts.tenants.suspend))
 
 
 async def resume_tenant(call: Call, _: Nothing) -> TenantView:
-    """Let its requests in again. Raises TenantNotFound."""
+    """Accept the tenant's requests again. Raise TenantNotFound."""
     return _shown(call, await _enter(call, "tenant.resume", "active", call.parts.tenants.resume))
 
 
 async def get_quota(call: Call, _: Nothing) -> QuotaView:
-    """Every limit of the tenant itself, as it stands. Raises TenantNotFound."""
+    """Return every limit of the tenant itself and its current use. Raise TenantNotFound."""
     return await _its_quota(call, await the_tenant(call))
 
 
 async def put_quota(call: Call, body: QuotaBody) -> QuotaView:
-    """Replace all limits. Raises TenantNotFound."""
+    """Replace all limits. Raise TenantNotFound."""
     limits = {**dict.fromkeys(LIMIT_NAMES), **body.limits.model_dump()}
     return await _its_quota(call, await _change(call, "quota.replace", {"limits": limits}))
 
 
 async def patch_quota(call: Call, body: QuotaBody) -> QuotaView:
-    """Merge limits: null takes one away. Raises TenantNotFound."""
+    """Merge limits; null removes one. Raise TenantNotFound."""
     return await _its_quota(call, await _change(call, "quota.update", {"limits": _stated(body.limits)}))
 
 
 async def the_tenant(call: Call) -> Tenant:
-    """The tenant that the path names. Raises TenantNotFound."""
+    """Return the tenant that the path names. Raise TenantNotFound."""
     tenant = await call.parts.tenants.get(call.path["tenant"])
     if tenant is None:
         raise TenantNotFound(call.path["tenant"])
@@ -121,8 +120,6 @@ async def _change(call: Call, action: str, stated: Document) -> Tenant:
 
 
 async def _enter(call: Call, action: str, state: str, enter: Callable[..., Awaitable[Tenant]]) -> Tenant:
-    """Bring the tenant into a state, if it is not there already."""
-
     async def change(before: Tenant) -> Tenant:
         if before.state == state:
             return before
@@ -133,10 +130,9 @@ async def _enter(call: Call, action: str, state: str, enter: Callable[..., Await
 
 
 async def _as_seen(call: Call, change: Callable[[Tenant], Awaitable[Done]]) -> Done:
-    """Do something to exactly the version that the audit log calls `before`, and that the caller expects.
+    """Apply a change to exactly the version that the audit entry calls `before` and that the caller expects.
 
-    Raises ApiError `precondition_failed`, TenantNotFound, VersionConflict.
-    """
+    Raise ApiError `precondition_failed`, TenantNotFound or VersionConflict."""
     for _ in range(TRIES):
         before = await the_tenant(call)
         call.expected.check(router.of_version(before.version))
@@ -153,19 +149,18 @@ def _shown(call: Call, tenant: Tenant) -> TenantView:
 
 
 def difference(before: Document, after: Document) -> tuple[Document, Document]:
-    """Of two views of one thing, the fields that differ, before and after."""
+    """Return the fields in which two views differ, before and after."""
     names = [name for name in after if after[name] != before[name]]
     return {name: before[name] for name in names}, {name: after[name] for name in names}
 
 
 async def _its_quota(call: Call, tenant: Tenant) -> QuotaView:
-    """The answer to a call on one tenant's quota."""
     call.tag(router.of_version(tenant.version))
     return await _quota(call, tenant)
 
 
 async def _known_quota(call: Call, tenant: Tenant) -> QuotaView | None:
-    """None: a store that says something of it does not answer."""
+    """Return the tenant's quota, or None if its store is unavailable."""
     try:
         return await _quota(call, tenant)
     except STORE_ERRORS:
@@ -181,5 +176,5 @@ async def _quota(call: Call, tenant: Tenant) -> QuotaView:
 
 
 def _stated(body: TenantChange | LimitsBody) -> dict[str, object]:
-    """The fields that the caller sent, those that are null too."""
+    """Return the fields that the caller sent, including nulls."""
     return body.model_dump(exclude_unset=True)

@@ -1,4 +1,4 @@
-"""Operators' calls on who operates: named tokens with a role, and who calls."""
+"""Admin calls on operator tokens, and on the calling operator."""
 
 import logging
 from typing import Literal
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class MeView(TypedDict):
-    """Who calls."""
+    """The calling operator."""
 
     name: str
     role: Literal["viewer", "operator", "owner"]
@@ -26,7 +26,7 @@ class MeView(TypedDict):
 
 
 class TokenView(TypedDict):
-    """An operators' token, without its secret."""
+    """An operator token, without its secret."""
 
     id: str
     name: str
@@ -37,18 +37,18 @@ class TokenView(TypedDict):
 
 
 class NewTokenView(TokenView):
-    """A token just made: the only time that it is shown."""
+    """A new operator token, with its secret, which is shown only once."""
 
     token: str
 
 
 async def get_me(call: Call, _: Nothing) -> MeView:
-    """Who calls, and what they may."""
+    """Return the calling operator and its role."""
     return {"name": call.operator.name, "role": call.operator.role.value, "kind": call.operator.kind}
 
 
 async def create_token(call: Call, body: TokenBody) -> NewTokenView:
-    """Make a token; what it is, is shown this once."""
+    """Create a token; only this response contains its secret."""
     expires_at = None if body.expires_at is None else moment(body.expires_at, "expires_at")
     tokens = call.parts.operators.tokens
     token, secret = await tokens.create(body.name, Role(body.role), call.operator, expires_at)
@@ -56,7 +56,7 @@ async def create_token(call: Call, body: TokenBody) -> NewTokenView:
     try:
         await call.parts.audit.append(call.note("token.create", token.id, None, dict(view)))
     except STORE_ERRORS:
-        log.error("the making of token %s from %s is not in the audit log: it is revoked", token.id, call.address)
+        log.error("audit entry not written, revoking the new token: token=%s address=%s", token.id, call.address)
         await tokens.end(token.id)
         await tokens.forget(token.id)
         raise
@@ -64,14 +64,14 @@ async def create_token(call: Call, body: TokenBody) -> NewTokenView:
 
 
 async def list_tokens(call: Call, query: PageQuery) -> Page[TokenView]:
-    """Every token, those that have expired too, by id."""
+    """List every token by id, expired ones included."""
     tokens = await call.parts.operators.tokens.list()
     following = [token for token in tokens if token.id > (query.after or "")]
     return page(following, query.limit, token_view, lambda token: token.id)
 
 
 async def revoke_token(call: Call, _: Nothing) -> Deleted:
-    """End a token: with the next call everywhere, and its sessions with it."""
+    """Revoke a token and its sessions; the next call on any gateway is refused."""
     tokens = call.parts.operators.tokens
     token = await tokens.end(call.path["token"])
     if token is None:
@@ -79,14 +79,14 @@ async def revoke_token(call: Call, _: Nothing) -> Deleted:
     try:
         await call.parts.audit.append(call.note("token.revoke", token.id, dict(token_view(token)), None))
     except STORE_ERRORS:
-        log.error("the end of token %s from %s is not in the audit log", token.id, call.address)
+        log.error("audit entry not written: action=token.revoke token=%s address=%s", token.id, call.address)
         raise
     await tokens.forget(token.id)
     return {"id": token.id, "deleted": True}
 
 
 def token_view(token: AdminToken) -> TokenView:
-    """A token as operators see it."""
+    """Return a token in the API's shape."""
     return {
         "id": token.id,
         "name": token.name,

@@ -1,4 +1,4 @@
-"""Request traces of this gateway's machine, and simulations of them."""
+"""Admin calls on request traces of this gateway's machine, and simulations of them."""
 
 import asyncio
 import time
@@ -29,8 +29,8 @@ from fairlane.scheduler.simulation.calibration import Calibration, CalibrationEr
 TRACE = "application/octet-stream"
 MOST_UPLOAD_BYTES = 256 * 2**20
 UPLOAD_TIMEOUT_S = 600.0
+# `hardware` value: calibrated as a live worker.
 FLEET = "fleet"
-"""Hardware: as a worker that is alive."""
 
 
 class TraceView(TypedDict):
@@ -55,14 +55,14 @@ class TraceForm(TypedDict):
 
 
 async def list_traces(call: Call, query: PageQuery) -> Page[TraceView]:
-    """What this gateway's machine has recorded or was sent, the newest first."""
+    """List the traces recorded on or uploaded to this gateway's machine, newest first."""
     found = await asyncio.to_thread(call.parts.traces.listed)
     following = [each for each in found if query.after is None or files.order(each.name) < files.order(query.after)]
     return page(following, query.limit, _view, lambda each: each.name)
 
 
 async def show_trace(call: Call, query: TraceContentQuery) -> Response:
-    """A trace's bytes from an offset on: who asks again behind what it has follows a recording."""
+    """Return a trace's bytes from an offset on; repeated calls follow a recording."""
     path = await _path(call, call.path["trace"])
     if call.parts.trace_reads.is_first(call.operator.actor, path.name):
         await call.parts.audit.append(call.note("trace.read", path.name, None, {"offset": query.offset}))
@@ -70,7 +70,7 @@ async def show_trace(call: Call, query: TraceContentQuery) -> Response:
 
 
 async def upload_trace(call: Call, _: object) -> TraceView:
-    """A trace to disk as it comes. Raises ApiError."""
+    """Stream a trace to disk. Raise ApiError."""
     request, folder = call.request, call.parts.traces
     assert request is not None  # noqa: S101 - the operation has a form
     try:
@@ -92,7 +92,7 @@ async def upload_trace(call: Call, _: object) -> TraceView:
 
 
 async def simulate(call: Call, body: SimulationBody) -> dict[str, Any]:
-    """A trace on simulated workers. Raises ApiError."""
+    """Run a trace on simulated workers. Raise ApiError."""
     workers = [status for status in await call.parts.fleet.workers() if not status.draining]
     path = await _path(call, body.trace)
     await call.parts.audit.append(call.note("simulation.run", body.trace, None, body.model_dump(mode="json")))
@@ -116,7 +116,7 @@ async def simulate(call: Call, body: SimulationBody) -> dict[str, Any]:
 
 
 def of_worker(status: WorkerStatus) -> Calibration:
-    """A worker like this one, as far as its heartbeat says. Raises CalibrationError."""
+    """Return a calibration from a worker's heartbeat. Raise CalibrationError."""
     return read_calibration(
         msgspec.json.encode(
             {
@@ -131,7 +131,7 @@ def of_worker(status: WorkerStatus) -> Calibration:
 
 
 def _hardware(name: str | None, workers: list[WorkerStatus]) -> Calibration:
-    """Figures of a worker by name, else of one that is alive. Raises ApiError."""
+    """Return the named calibration, or that of a live worker. Raise ApiError."""
     if name is not None:
         try:
             return preset(name)
@@ -140,7 +140,7 @@ def _hardware(name: str | None, workers: list[WorkerStatus]) -> Calibration:
     for status in workers:
         try:
             return of_worker(status)
-        except CalibrationError:  # it has not learnt its costs, or is a server whose steps are not ours
+        except CalibrationError:  # it has not learnt its costs, or runs another engine
             continue
     raise invalid("hardware", "`hardware` must be named: no worker has measured its costs.")
 
@@ -153,7 +153,7 @@ async def _path(call: Call, name: str) -> Path:
 
 
 async def _received(request: Request, draft: Path) -> None:
-    """The form's file. Raises ApiError, ClientDisconnect."""
+    """Write the form's file to the draft. Raise ApiError or ClientDisconnect."""
     hold = request.scope.get("state", {}).get(body_budget.STATE)
     with await asyncio.to_thread(draft.open, "xb") as file:
 

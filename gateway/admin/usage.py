@@ -1,7 +1,6 @@
-"""What operators read: usage from the ledger, and who changed what.
+"""Admin calls on usage and the audit log.
 
-A tenant's ledger as a file, entry by entry, made as it is read: a few hundred entries are in memory at a time.
-"""
+The ledger's export is streamed: a few hundred entries are in memory at a time."""
 
 import csv
 import io
@@ -21,12 +20,12 @@ from fairlane.quotas.field_checks import FieldError
 from fairlane.quotas.ledger import LedgerEntry
 from fairlane.quotas.tenants import TenantNotFound
 
+# The default span of a report without a start.
 DAYS = timedelta(days=30)
-"""What a report without a beginning goes back to."""
 
 
 async def get_usage(call: Call, query: UsageQuery) -> UsageView:
-    """Usage of a tenant, of a deleted one too. Raises TenantNotFound, FieldError."""
+    """Return a tenant's usage, also of a deleted tenant. Raise TenantNotFound or FieldError."""
     root, zone, accounts = await the_ledger(call)
     account = _chosen(call, query, accounts)
     last = datetime.now(zone).date() if query.last is None else _day(query.last, "to", zone)
@@ -40,8 +39,9 @@ async def get_usage(call: Call, query: UsageQuery) -> UsageView:
 
 
 async def the_ledger(call: Call) -> tuple[str, ZoneInfo, Sequence[str]]:
-    """Root and zone of the tenant that the path names, of a deleted one too (UTC), and all accounts of its id, the last
-    tenant's first. Raises TenantNotFound."""
+    """Return root, time zone (UTC for a deleted tenant) and all accounts of the tenant's id, newest first.
+
+    Raise TenantNotFound."""
     tenant_id = call.path["tenant"]
     root, tenant = await call.parts.tenants.root(tenant_id), await call.parts.tenants.get(tenant_id)
     accounts = [] if root is None else await call.parts.tenants.accounts(tenant_id, root)
@@ -51,7 +51,7 @@ async def the_ledger(call: Call) -> tuple[str, ZoneInfo, Sequence[str]]:
 
 
 def _chosen(call: Call, query: OfIncarnation, accounts: Sequence[str]) -> str:
-    """The account whose ledger is asked for: the last tenant's, unless another is named. Raises TenantNotFound."""
+    """Return the account to read: the newest, unless the query names another. Raise TenantNotFound."""
     if query.incarnation is None:
         return accounts[0]
     account = keyspace.account(call.path["tenant"], query.incarnation)
@@ -61,13 +61,13 @@ def _chosen(call: Call, query: OfIncarnation, accounts: Sequence[str]) -> str:
 
 
 async def list_audit(call: Call, query: AuditQuery) -> Page[AuditView]:
-    """The audit log, newest first."""
+    """List the audit log, newest first."""
     found = await call.parts.audit.list(query.limit + 1, query.after)
     return page(found, query.limit, audit_view, lambda entry: entry.id)
 
 
 def moment_or_day(text: str, name: str) -> float | date:
-    """A date, or a moment in Unix seconds. Raises FieldError."""
+    """Parse a date, or a moment as Unix seconds. Raise FieldError."""
     with suppress(ValueError):
         return date.fromisoformat(text)
     try:
@@ -77,7 +77,7 @@ def moment_or_day(text: str, name: str) -> float | date:
 
 
 def _day(text: str, name: str, zone: ZoneInfo) -> date:
-    """A date, or the day of a moment in the tenant's zone. Raises FieldError."""
+    """Parse a date, or return the day of a moment in the tenant's zone. Raise FieldError."""
     stated = moment_or_day(text, name)
     if isinstance(stated, date):
         return stated
@@ -112,10 +112,10 @@ CSV, JSON_LINES = "text/csv", "application/jsonl"
 
 
 async def export_ledger(call: Call, query: LedgerQuery) -> Response:
-    """The entries from `from` to `to`, oldest first. Raises TenantNotFound, FieldError."""
+    """Export the entries from `from` to `to`, oldest first. Raise TenantNotFound or FieldError."""
     ledger, tenant = call.parts.ledger, call.path["tenant"]
     root, zone, accounts = await the_ledger(call)
-    first_ms, last_ms = 0, await ledger.now_ms()  # what is settled from now on is not waited for
+    first_ms, last_ms = 0, await ledger.now_ms()  # entries settled from now on are left out
     if query.first is not None:
         first_ms = _edge_ms(query.first, "from", zone)
     if query.last is not None:
@@ -123,7 +123,9 @@ async def export_ledger(call: Call, query: LedgerQuery) -> Response:
     if first_ms > last_ms:
         raise FieldError("to", "must not be before `from`, nor `from` in the future")
     pages = ledger.pages(root, _chosen(call, query, accounts), first_ms, last_ms)
-    first_page: list[LedgerEntry] = await anext(pages, [])  # a store that is away is a 503, not half a file
+    first_page: list[LedgerEntry] = await anext(
+        pages, []
+    )  # read before the response starts: an unavailable store is a 503, not half a file
     write, kind = (_csv, CSV) if query.format == "csv" else (_json_lines, JSON_LINES)
     name = f'attachment; filename="ledger-{tenant}.{query.format}"'
     own = {"tenant": tenant, "currency": call.parts.currency}
@@ -147,7 +149,7 @@ async def _chunks(
 
 
 def ledger_lines(account: str, currency: str, entries: Iterable[LedgerEntry]) -> list[bytes]:
-    """Entries of an account's ledger as JSON lines, which say of which tenant of its id they are."""
+    """Return ledger entries as JSON lines, each with the incarnation of the account's tenant."""
     own = {"tenant": keyspace.tenant_of(account), "currency": currency}
     incarnation = {"incarnation": keyspace.incarnation_of(account)}
     rows = (dict(zip(FIELDS, _row(own, entry), strict=True)) for entry in entries)
@@ -179,7 +181,8 @@ def _json_lines(rows: Iterable[Iterable[object]]) -> bytes:
 
 
 def _edge_ms(text: str, name: str, zone: ZoneInfo, *, is_end: bool = False) -> int:
-    """Where a span begins, or the last millisecond in it: a date stands for all of its day. Raises FieldError."""
+    """Return the first or, with `is_end`, the last millisecond of a span; a date covers its whole day. Raise
+    FieldError."""
     stated = moment_or_day(text, name)
     if not isinstance(stated, date):
         return int(stated * 1e3)

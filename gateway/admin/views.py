@@ -1,7 +1,6 @@
-"""The JSON shapes that the admin API answers with, as OpenAPI shows them. Times are Unix seconds.
+"""Response shapes of the admin API, published in OpenAPI, and functions that build them. Times are Unix seconds.
 
-What the admin API answers, made from what is stored.
-"""
+The fields' descriptions are in `gateway.openapi`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, Literal, NotRequired, TypeVar, cast
@@ -24,7 +23,7 @@ OpenStatus = Literal["validating", "in_progress", "finalizing", "cancelling"]
 
 
 class Page(TypedDict, Generic[T]):
-    """One part of a list."""
+    """One page of a list."""
 
     data: list[T]
     has_more: bool
@@ -64,7 +63,7 @@ class TenantView(TypedDict):
 
 
 class ScopesView(TypedDict):
-    """What a key may be used for; null: all that its tenant may."""
+    """What a key may be used for; null: everything that its tenant may use."""
 
     models: list[str] | None
     lanes: list[str] | None
@@ -83,7 +82,6 @@ class KeyView(TypedDict):
     created_at: float
     expires_at: float | None
     last_used_at: float | None
-    """To the minute; null: never."""
     limits: dict[str, int]
     scopes: ScopesView
     via: str | None
@@ -91,13 +89,13 @@ class KeyView(TypedDict):
 
 
 class NewKeyView(KeyView):
-    """A key just made: the only time that the whole of it is shown."""
+    """A new key with its secret, which is shown only once."""
 
     key: str
 
 
 class CreatedKeyView(KeyView):
-    """A key just made, or other software's that works from now on."""
+    """A new key with its secret, or an imported key, which is usable from now on."""
 
     key: str | None
 
@@ -107,22 +105,19 @@ class ErasedView(TypedDict):
 
     id: str
     tenants: int
-    """Deleted tenants of this id that were erased."""
     erased: dict[str, int]
-    """How many things of each kind this call erased; what was erased since the deletion is not counted again."""
     complete: bool
-    """False: what was on its way when the tenant was deleted is erased within 20 minutes of that."""
 
 
 class Deleted(TypedDict):
-    """What is no more."""
+    """The deleted object."""
 
     id: str
     deleted: Literal[True]
 
 
 class LimitView(TypedDict):
-    """One limit as it stands."""
+    """One limit and its current use."""
 
     limit: int
     used: int
@@ -131,7 +126,6 @@ class LimitView(TypedDict):
     resets_at: float | None
     scope: Literal["tenant", "key", "model_lane", "parent"]
     shadow: bool
-    """Counted and told, never refused."""
 
 
 class QuotaView(TypedDict):
@@ -141,7 +135,7 @@ class QuotaView(TypedDict):
 
 
 class UsageLine(TypedDict, total=False):
-    """A sum over settled requests, and the group that it is of."""
+    """A sum over settled requests, and the group that it belongs to."""
 
     lane: str
     model: str
@@ -152,28 +146,23 @@ class UsageLine(TypedDict, total=False):
     cached_tokens: int
     output_tokens: int
     cost: int
-    """In nano-units (billionths) of the currency, each request at the prices of its start."""
     gpu_seconds: float
-    """Its share of the time of its workers' steps, as they measured it."""
     kv_block_seconds: float
-    """KV blocks that it held, times how long, as workers measured it."""
 
 
 class UsageView(TypedDict):
-    """Usage by group and in all."""
+    """Usage by group and in total."""
 
     data: list[UsageLine]
     total: UsageLine
     currency: str
     entries_from: float | None
     incarnation: str
-    """Of the tenant; empty: the first of its id."""
     earlier: list[str]
-    """Incarnations of deleted tenants of this id whose ledger is kept, the last deleted first."""
 
 
 class PriceView(TypedDict):
-    """What a model's tokens cost in a lane, in nano-units of the currency per token; `*`: any."""
+    """Prices of a model's tokens in a lane, in nano-units of the currency per token; `*`: any."""
 
     model: str
     lane: str
@@ -191,7 +180,7 @@ class PricesView(TypedDict):
 
 
 class ChargebackLine(UsageLine, total=False):
-    """What a tenant, or an organisation with all tenants in it, used in a month."""
+    """A month's usage of a tenant, or of an organisation with all its tenants."""
 
     month: str
     organisation: str
@@ -199,7 +188,7 @@ class ChargebackLine(UsageLine, total=False):
 
 
 class ChargebackView(TypedDict):
-    """A month of all tenants that used something."""
+    """A month's usage of all tenants that used something."""
 
     month: str
     currency: str
@@ -209,7 +198,7 @@ class ChargebackView(TypedDict):
 
 
 class WorkerState(TypedDict):
-    """What a worker is, and how full."""
+    """A worker's identity and load."""
 
     id: str
     model: str
@@ -229,36 +218,30 @@ class WorkerState(TypedDict):
     tokens_per_s: dict[str, float]
     step_ms: float
     single_stream_ms: float
-    """What a further token of a stream takes that is alone there; 0 while that was not measured."""
     prefill_tokens_per_s: float
 
 
 class WorkerView(WorkerState):
-    """One worker that is alive, how full it is, and what its steps take."""
+    """One live worker: its identity, its load and the costs of its steps."""
 
     costs: WorkerCosts | None
 
 
 class OpenBatchView(TypedDict):
-    """One batch that has not ended, and how far it is."""
+    """One open batch and its progress."""
 
     id: str
     tenant: str
     key: str
-    """Id of the key that made it, whose limits its lines keep to."""
     endpoint: str
     status: OpenStatus
     created_at: int
     window_ends_at: int
-    """What has not run by then expires."""
     total: int
     completed: int
     failed: int
-    """Lines."""
     enqueued_tokens: int
-    """Of its lines that have not ended, at most."""
     gateway: str | None
-    """The process that runs it; null: none does."""
 
 
 class LaneView(TypedDict):
@@ -273,11 +256,10 @@ class LaneView(TypedDict):
     tokens_per_s: float
     ttft_target_ms: float
     tpot_target_ms: float
-    """Where the target fits the machine, that of the slowest worker."""
 
 
 class LimitBlockView(TypedDict):
-    """The limit that is the cause."""
+    """The limit that caused the refusal."""
 
     name: str
     scope: str
@@ -289,27 +271,23 @@ class LimitBlockView(TypedDict):
 
 
 class ExplainView(TypedDict):
-    """What would become of a request that came now."""
+    """The outcome that a request would have now."""
 
     admitted: bool
     code: str | None
-    """As the refusal would say it; null where it would be admitted."""
     message: str | None
     limit: LimitBlockView | None
     retry_after_s: float | None
-    """By when it would fit at the latest; null where that is not known, or never."""
     expected_wait_ms: float | None
-    """Until the first token; null where it is refused at admission, or nothing was measured yet."""
 
 
 class AuditView(TypedDict):
-    """One change that somebody made."""
+    """One recorded change."""
 
     id: str
     at: float
     actor: str
     address: str
-    """Where the call came from, as this gateway sees it."""
     action: str
     target: str
     changes: dict[str, object]
@@ -318,6 +296,7 @@ class AuditView(TypedDict):
 View = TypeVar("View")
 Item = TypeVar("Item")
 
+# Fields of a TenantView that an operator sets.
 TENANT_FIELDS = (
     "name",
     "parent",
@@ -334,18 +313,17 @@ TENANT_FIELDS = (
     "preemption",
     "share_group",
 )
-"""Fields of a TenantView that an operator sets."""
 
 
 def page(items: Sequence[Item], limit: int, view: Callable[[Item], View], id_of: Callable[[Item], str]) -> Page[View]:
-    """A page of `limit` items from a sequence that was asked for one more."""
+    """Return a page of `limit` items. Pass one item more than that, so that `has_more` can be known."""
     shown = items[:limit]
     last_id = id_of(shown[-1]) if shown else None
     return {"data": [view(item) for item in shown], "has_more": len(items) > limit, "last_id": last_id}
 
 
 def tenant_view(tenant: Tenant) -> TenantView:
-    """A tenant as operators see it."""
+    """Return a tenant in the API's shape."""
     return {
         "id": tenant.id,
         "name": tenant.name,
@@ -373,7 +351,7 @@ def _limits_by_view(by: LimitsBy) -> LimitsByView:
 
 
 def key_view(key: ApiKey) -> KeyView:
-    """A key as operators see it."""
+    """Return a key in the API's shape."""
     return {
         "id": key.id,
         "tenant": key.tenant,
@@ -396,19 +374,19 @@ def key_view(key: ApiKey) -> KeyView:
 
 
 def created_key_view(key: ApiKey, secret: str | None) -> CreatedKeyView:
-    """A key as it is answered when it is made; None: other software's, whose secret only its owner has."""
+    """Return the response to a key's creation. `secret`: None for an imported key, whose secret is not known here."""
     return {**key_view(key), "key": secret}
 
 
 def new_key_view(new: NewKey) -> NewKeyView:
-    """A key just made, secret and all: goes into one answer, and nowhere else."""
+    """Return a new key with its secret; for the response that creates it only."""
     return {**key_view(new.key), "key": new.secret}
 
 
 def usage_view(
     report: UsageReport, currency: str, entries_from: float | None, account: str, accounts: Sequence[str]
 ) -> UsageView:
-    """A ledger's report, each group's values beside its figures. `accounts`: all of the tenant's id."""
+    """Return a ledger report with the values of each group. `accounts`: all accounts of the tenant's id."""
     return {
         "data": [usage_line(row.usage, row.group) for row in report.rows],
         "total": usage_line(report.total, {}),
@@ -420,17 +398,17 @@ def usage_view(
 
 
 def prices_view(prices: PriceList, currency: str) -> PricesView:
-    """The price list as operators write it."""
+    """Return the price list in the API's shape."""
     return {"currency": currency, "prices": cast(list[PriceView], prices.as_rows()), "version": prices.version}
 
 
 def worker_view(status: WorkerStatus) -> WorkerView:
-    """A worker's last heartbeat."""
+    """Return a worker's last heartbeat in the API's shape."""
     return {**worker_state(status), "costs": worker_costs(status)}
 
 
 def worker_state(status: WorkerStatus) -> WorkerState:
-    """The same without its costs, which change with each step."""
+    """Return the worker's view without its costs, which change with each step."""
     return {
         "id": status.worker_id,
         "model": status.model,
@@ -455,14 +433,14 @@ def worker_state(status: WorkerStatus) -> WorkerState:
 
 
 def open_batch_view(standing: StandingBatch) -> OpenBatchView:
-    """A batch as operators see it."""
+    """Return an open batch in the API's shape."""
     batch = standing.batch
     return {
         "id": batch.id,
         "tenant": batch.tenant,
         "key": batch.key_id,
         "endpoint": batch.endpoint,
-        "status": cast(OpenStatus, standing.status),  # it is among the open ones
+        "status": cast(OpenStatus, standing.status),  # a status of open batches
         "created_at": batch.created_at,
         "window_ends_at": batch.expires_at,
         "total": batch.total,
@@ -474,7 +452,7 @@ def open_batch_view(standing: StandingBatch) -> OpenBatchView:
 
 
 def audit_view(entry: AuditEntry) -> AuditView:
-    """An entry of the audit log."""
+    """Return an audit entry in the API's shape."""
     return {
         "id": entry.id,
         "at": entry.at,
@@ -487,7 +465,7 @@ def audit_view(entry: AuditEntry) -> AuditView:
 
 
 def usage_line(usage: UsageSums, group: Mapping[str, str]) -> UsageLine:
-    """A sum, and the values of its group."""
+    """Return a sum with the values of its group."""
     figures: UsageLine = {
         "requests": usage.requests,
         "prompt_tokens": usage.prompt_tokens,
@@ -497,7 +475,7 @@ def usage_line(usage: UsageSums, group: Mapping[str, str]) -> UsageLine:
         "gpu_seconds": usage.gpu_us / 1e6,
         "kv_block_seconds": usage.kv_block_ms / 1e3,
     }
-    return cast(UsageLine, {**group, **figures})  # the group's names are the ledger's own
+    return cast(UsageLine, {**group, **figures})  # the keys of `group` are the ledger's group names
 
 
 def _listed(names: Sequence[str] | None) -> list[str] | None:

@@ -1,4 +1,4 @@
-"""What a worker's steps take, as its heartbeat says it has learnt: by part, and as curves to look at."""
+"""The costs of a worker's steps, as learnt and reported in its heartbeat: by part, and as curves."""
 
 from typing_extensions import TypedDict  # pydantic reads its own kind only, before Python 3.12
 
@@ -6,12 +6,12 @@ from fairlane.scheduler.planner.costs import TYPICAL_CONTEXT, step_ms_by
 from fairlane.scheduler.planner.steps import StepFeatures
 from fairlane.scheduler.protocol.messages import WorkerStatus
 
+# Tokens at which the prefill curve ends; it ends earlier for a KV pool that is smaller.
 LONGEST_PROMPT = 4096
-"""Tokens at which the curve of prefill ends; that of a smaller KV pool ends with the pool."""
 
 
 class WorkerCosts(TypedDict):
-    """What a step takes by its parts, and as curves: points of tokens and milliseconds."""
+    """Costs of a step by part, and as curves: points of [tokens, milliseconds]."""
 
     base_ms: float
     row_ms: float
@@ -23,7 +23,7 @@ class WorkerCosts(TypedDict):
 
 
 def worker_costs(status: WorkerStatus) -> WorkerCosts | None:
-    """None before it has learnt them."""
+    """Return the worker's costs, or None until it has learnt them."""
     if not status.step_weights:
         return None
     base_ms, row_ms, token_ms, context_ms, pair_ms = status.step_weights
@@ -45,5 +45,5 @@ def worker_costs(status: WorkerStatus) -> WorkerCosts | None:
 
 
 def _doubled(last: int) -> list[int]:
-    """1, 2, 4 and so on, and the last."""
+    """Return the powers of two up to `last`, and `last`."""
     return [1 << power for power in range((last - 1).bit_length())] + [last] if last > 0 else []

@@ -172,7 +172,7 @@ class ItemsQuery(_Query):
 
     limit: Annotated[int, Field(ge=1, le=100, description="Items of one page")] = 20
     order: Annotated[Literal["asc", "desc"], Field(description="`desc`: the newest first")] = "desc"
-    after: Annotated[str | None, Field(description="`last_id` of the page before")] = None
+    after: Annotated[str | None, Field(description="`last_id` of the previous page")] = None
 
 
 Query = TypeVar("Query", bound=_Query)

@@ -195,7 +195,7 @@ def _refusal(request: LiveRequest, tenant: Tenant | None, above: Iterable[Tenant
     if tenant.state != "active":
         return ApiError("This tenant is suspended.", "tenant_suspended")
     if any(parent is None or parent.state != "active" for parent in above):
-        return ApiError("A tenant above this one is suspended.", "tenant_suspended")
+        return ApiError("A parent of this tenant is suspended.", "tenant_suspended")
     return None
 
 
