@@ -17,6 +17,7 @@ import typer.main
 from fairlane.cli import main as cli
 from fairlane.gateway.config import GatewaySettings
 from fairlane.gateway.observability.metrics import Telemetry
+from fairlane.gateway.openapi import document as openapi
 from fairlane.scheduler.planner.steps import WaitReason
 from fairlane.scheduler.protocol.settings import NOT_SETTINGS, TEST_PREFIX
 from fairlane.worker.config import WorkerSettings
@@ -35,6 +36,7 @@ DOCUMENTS = (
 )
 ROOMS = ("cli", "gateway", "quotas", "scheduler", "store", "worker")
 MOST_FILES = 22
+MOST_WORDS_OF_THE_API = 11_500
 
 
 def sources(*rooms: str) -> list[str]:
@@ -105,6 +107,24 @@ def test_every_metric_has_its_row() -> None:
 
 def test_the_api_s_page_is_that_of_the_document() -> None:
     assert api_page.PAGE.read_text() == api_page.page(), "docs/api.md is out of date: run `make docs`"
+
+
+def test_the_api_page_names_every_call_and_every_field_of_a_body() -> None:
+    page, whole = api_page.page(), openapi.document()
+
+    for path, item in whole["paths"].items():
+        for method in item:
+            assert f"`{method.upper()} {path}`" in page
+    for name in api_page.bodies(whole):
+        for field in whole["components"]["schemas"][name].get("properties", {}):
+            assert f"`{field}`" in page, f"{name}.{field}"
+
+
+def test_the_api_page_is_short_and_names_schemas_without_their_modules() -> None:
+    page = api_page.page()
+
+    assert len(page.split()) <= MOST_WORDS_OF_THE_API
+    assert "fairlane__" not in page
 
 
 def test_every_link_of_the_documents_leads_somewhere() -> None:
