@@ -1,4 +1,4 @@
-"""A request's body, whole: bounded in bytes and in time, within its tenant's budget, and never decompressed."""
+"""Reads whole request bodies within bounds of bytes and time, and within the tenant's budget. Never decompresses."""
 
 import asyncio
 from collections.abc import Sequence
@@ -10,11 +10,10 @@ from fairlane.gateway.errors import invalid, request_timeout, request_too_large
 from fairlane.gateway.http.body_budget import BodyHold
 from fairlane.gateway.http.intake import PART_BYTES
 
+# Longest declared length, in digits; a longer one is above any limit.
 _MAX_DIGITS = 18
-"""Of a declared length; a longer one is over any limit."""
+# Larger bodies are joined in a thread: 8 MB take 5 ms. Python releases the GIL while it joins that many bytes.
 _JOINED_AT_ONCE_BYTES = 2**20
-"""The parts of a larger body are joined in a thread: 8 MB take 5 ms. Python releases its lock while it joins so many
-bytes."""
 
 
 async def read_body(
@@ -29,13 +28,13 @@ async def read_body(
 ) -> bytes:
     """Return the whole body.
 
-    `headers`: the ASGI scope's. `arrived`: the body if all of it has come already. `hold`: its place in the budget of
-    bodies, which becomes the `tenant`'s before anything is awaited; the caller releases it.
+    `headers` are the ASGI scope's; `arrived` is the body, if all of it has arrived already. `hold` is the body's place
+    in
+    the budget, which is charged to `tenant` before anything is awaited; the caller releases it.
 
-    Raises ApiError: `request_too_large` before reading it all (by Content-Length, or as soon as the count is over),
-    `concurrency_limit_exceeded` or `overloaded_memory` where the budget has no room for it, `request_timeout` if it is
-    not there in time, 400 where it is compressed; starlette's ClientDisconnect.
-    """
+    Raises ApiError: `request_too_large` before reading it all (by Content-Length, or as soon as the count is exceeded),
+    `concurrency_limit_exceeded` or `overloaded_memory` if the budget has no room, `request_timeout` if it does not
+    arrive in time, 400 if it is compressed. Raises starlette's ClientDisconnect."""
     declared = b""
     for name, value in headers:
         if name == b"content-encoding" and value.strip().lower() != b"identity":
@@ -57,7 +56,7 @@ async def read_body(
 
 
 def declared_length(declared: bytes, max_bytes: int) -> int:
-    """Return the bytes that a body declares; 0 where it declares nothing. Raises ApiError for too many."""
+    """Return the declared length of a body; 0 without one. Raises ApiError if it is too large."""
     if not declared.isdigit():
         return 0
     if len(declared) > _MAX_DIGITS or int(declared) > max_bytes:

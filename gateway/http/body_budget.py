@@ -1,15 +1,13 @@
-"""How many bytes of request bodies this process holds at a time: of all tenants together, and of each.
+"""A budget for the bytes of request bodies that this process holds, in all and for each tenant.
 
-A body is held from its first byte until it has become prompts or was refused. Before its sender is known it counts what
-has come of it; from then on what it declares, so that nobody fills a budget with bodies that never end.
+A body is held from its first byte until it is converted to prompts or rejected. Until the sender is known it counts
+the bytes received; from then on its declared length, so that bodies that never end cannot fill the budget.
 
-How large a body of a route can be that is of any use: what the longest context holds, and what stands around it.
+`BodyRoom` derives the useful size of a route's body from the longest context.
 
-Memory that large bodies took goes back to the system: glibc's allocator keeps what it was given, unless it is told.
-
-Large blocks are mapped each for itself, whatever was freed before, and go back when they are freed. What small blocks
-leave is given back now and then, in a thread: that takes some milliseconds, in which no other thread needs to wait.
-"""
+`Trimmer` returns freed memory to the system, because glibc's allocator keeps it by default. `keep_little` makes
+large blocks separate mappings, which are returned when freed. Free small blocks are returned now and then, in a
+thread: that takes some milliseconds, during which other threads run."""
 
 import asyncio
 import ctypes
@@ -22,22 +20,22 @@ from fairlane.gateway.errors import ApiError, body_budget_full, overloaded_memor
 from fairlane.gateway.http.intake import Intake
 from fairlane.gateway.http.thread_turns import ThreadTurns
 
+# Key of the `BodyHold` in a scope's `state`.
 STATE = "body"
-"""Where the `state` of a scope has its `BodyHold`."""
+# Only bodies up to this size may use the last part of the budget, so that a few large ones cannot block all others.
 SMALL_BYTES = 64 * 1024
-"""A body of this size may use the last part of the budget, so that few large bodies do not shut out all others."""
+# That part is one in this many.
 _FOR_SMALL = 8
-"""Which part of it that is."""
 
 
 class BodyBudget:
-    """What is held, and what may be. For one event loop."""
+    """The bytes held by bodies, and their limits. For one event loop."""
 
     def __init__(
         self, *, most_bytes: int, most_tenant_bytes: int, freed: Callable[[int], None] = lambda _: None
     ) -> None:
+        # Called with the number of bytes freed: by this class for bodies, by its users for connections.
         self.freed = freed
-        """Told how many bytes were given back: here of bodies, of connections by those who hold them."""
         self.most_bytes, self.most_tenant_bytes = int(most_bytes), int(most_tenant_bytes)  # an answer tells them
         self.held_bytes = 0
         self.intake = Intake()
@@ -45,27 +43,24 @@ class BodyBudget:
 
     @property
     def most_large_bytes(self) -> int:
-        """What bodies may hold that are not small."""
+        """The limit for bodies that are not small."""
         return self.most_bytes - self.most_bytes // _FOR_SMALL
 
     def of_tenant(self, tenant: str) -> int:
-        """Bytes that are held for a tenant."""
         return self._tenants.get(tenant, 0)
 
     def refusal(self, tenant: str | None, held_bytes: int, more: int) -> ApiError | None:
-        """Why a body that holds so much may not hold more, if so."""
+        """Return the error for a body that holds `held_bytes` and wants `more`, if it may not have them."""
         if tenant is not None and self.of_tenant(tenant) + more > self.most_tenant_bytes:
             return body_budget_full(self.most_tenant_bytes, self.of_tenant(tenant), more)
         most_bytes = self.most_bytes if held_bytes + more <= SMALL_BYTES else self.most_large_bytes
         return overloaded_memory() if self.held_bytes + more > most_bytes else None
 
     def give_back(self, tenant: str | None, count: int) -> None:
-        """Hold less: a body is gone."""
         self.add(tenant, -count)
         self.freed(count)
 
     def add(self, tenant: str | None, count: int) -> None:
-        """Hold more, or less where `count` is negative."""
         self.held_bytes += count
         if tenant is not None:
             held = self._tenants[tenant] = self._tenants.get(tenant, 0) + count
@@ -74,7 +69,7 @@ class BodyBudget:
 
 
 class BodyHold:
-    """What one body takes of the budget."""
+    """One body's share of the budget."""
 
     __slots__ = ("_budget", "_come_bytes", "_is_over", "_tenant", "held_bytes", "refusal")
 
@@ -84,11 +79,11 @@ class BodyHold:
         self._is_over = False
         self._tenant: str | None = None
         self.held_bytes = 0
+        # Set once the body may take in no more.
         self.refusal: ApiError | None = None
-        """Why nothing more of it is taken in."""
 
     def takes(self, count: int) -> bool:
-        """Whether so many bytes that have come may be kept; the reason against it is `refusal`."""
+        """Return whether `count` received bytes may be kept. If not, `refusal` has the reason."""
         if self._is_over or self.refusal is not None:
             return False
         self._come_bytes += count
@@ -96,7 +91,7 @@ class BodyHold:
         return more <= 0 or self._grow(more)
 
     def claim(self, tenant: str, declared_bytes: int) -> None:
-        """The body is a tenant's, and will come to so many bytes; 0 where it does not say.
+        """Charge the body to a tenant, with its declared length; 0 if it declares none.
 
         Raises ApiError `concurrency_limit_exceeded` over the tenant's budget, `overloaded_memory` over the process's.
         """
@@ -107,18 +102,18 @@ class BodyHold:
         self.check()
 
     def pass_on(self, count: int) -> None:
-        """So many bytes that have come were handed on, and are held no more."""
+        """Stop holding `count` received bytes, which were handed on."""
         self._come_bytes -= count
         less = min(count, self.held_bytes)
         self.held_bytes -= less
         self._budget.add(self._tenant, -less)
 
     async def turn(self) -> None:
-        """Return when the body's next part may be taken in."""
+        """Wait until the body's next part may be taken in."""
         await self._budget.intake.turn()
 
     def check(self) -> None:
-        """Raise the refusal, if there is one; once, after which the body is over."""
+        """Raise the refusal, if there is one. The body is over afterwards."""
         if self.refusal is not None:
             self._is_over = True
             try:
@@ -127,7 +122,7 @@ class BodyHold:
                 self.refusal = None  # it has this frame in its traceback, and with it the hold and itself
 
     def release(self) -> None:
-        """Give all of it back. What still comes of the body is not taken."""
+        """Give all of it back. Further bytes of the body are refused."""
         self._is_over = True
         if self.held_bytes:
             self._budget.give_back(self._tenant, self.held_bytes)
@@ -142,57 +137,59 @@ class BodyHold:
         return True
 
 
+# Room for everything in a body except its prompts.
 AROUND_BYTES = 64 * 1024
-"""For all that is not prompt."""
+# Larger bodies have turns of their own, so that no other body waits for one of them.
 HUGE_BODY_BYTES = 256 * 1024
-"""Bodies of more bytes have turns of their own, so that no other body waits for one of them."""
 T = TypeVar("T")
+# JSON with escapes: more than text needs per token, and more than a token id with its comma.
 BYTES_PER_TOKEN = 16
-"""Of JSON, escapes included: more than texts come to, and than a token's id with its comma."""
 
 
 @dataclass(frozen=True, slots=True)
 class BodyRoom:
-    """The limits of one gateway's routes, as the models that it knows have them."""
+    """Body limits of one gateway's routes, derived from the models it knows."""
 
+    # Limit of any body; applies alone while no model is known.
     cap_bytes: int
-    """Of any body, and of all while no model is known."""
+    # In tokens; None while no model is known.
     longest_context: Callable[[], int | None]
-    """In tokens; None while no model is known."""
     _turns: ThreadTurns = field(default_factory=ThreadTurns)
     _huge_turns: ThreadTurns = field(default_factory=ThreadTurns)
 
     async def in_thread(self, tenant: str, count: int, work: Callable[[], T]) -> T:
-        """Run `work` on so many bytes of a tenant's in a thread: one of large bodies and one of huge ones at a time."""
+        """Run `work` in a thread: at a time one for large bodies and one for huge ones, with tenants taking turns."""
         turns = self._huge_turns if count > HUGE_BODY_BYTES else self._turns
         return await turns.run(tenant, work)
 
     def most_bytes(self, prompts: int) -> int:
-        """Of a route's body that may hold so many prompts."""
+        """Return the limit of a body that may hold this many prompts."""
         context = self.longest_context()
         if context is None:
             return self.cap_bytes
         return min(self.cap_bytes, AROUND_BYTES + prompts * context * BYTES_PER_TOKEN)
 
     def most_token_ids(self, prompts: int) -> int:
-        """That such a body may hold."""
+        """Return the most token ids that such a body may hold."""
         context = self.longest_context()
         return self.cap_bytes if context is None else prompts * context
 
 
+# Larger blocks are separate mappings. This is glibc's initial value, which it would otherwise raise as blocks are
+# freed.
 MAPPED_BYTES = 128 * 1024
-"""A block of this size is mapped for itself. glibc begins with the same and raises it to whatever is freed."""
+# Heaps shared by threads. glibc's default is eight for each core.
 ARENAS = 2
-"""Heaps that threads share; glibc takes eight for each core."""
+# Freed bytes that make a trim worthwhile.
 TRIM_AFTER_BYTES = 2**20
-"""Of bodies that were given back: so many may be worth a trim."""
+# Delay of a trim, which limits trims to one a second during a flood.
 REST_S = 1.0
-"""From when there were so many to the trim, so that floods are followed by one each second at most."""
 _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
 
 
 def keep_little() -> None:
-    """Tell the allocator, before anything large was allocated. Does nothing where it is not glibc's."""
+    """Configure glibc's allocator to keep little free memory. Call it before large allocations; no effect without
+    glibc."""
     tell = _of_glibc("mallopt")
     if tell is not None:
         tell(_M_MMAP_THRESHOLD, MAPPED_BYTES)
@@ -200,7 +197,7 @@ def keep_little() -> None:
 
 
 class Trimmer:
-    """Gives back what is free, some time after bodies were. For one event loop."""
+    """Returns freed memory to the system with a delay. For one event loop."""
 
     def __init__(self) -> None:
         self._trim = _of_glibc("malloc_trim")
@@ -209,7 +206,6 @@ class Trimmer:
         self._trimming: asyncio.Future[int] | None = None
 
     def freed(self, count: int) -> None:
-        """Bytes of a body are no longer held."""
         self._bytes += count
         if self._bytes >= TRIM_AFTER_BYTES and self._pending is None and self._trim is not None:
             self._pending = asyncio.get_running_loop().call_later(REST_S, self._start)
@@ -224,7 +220,7 @@ class Trimmer:
 
 
 def _of_glibc(name: str) -> Callable[..., int] | None:
-    """One of the allocator's own functions. Other threads go on while it runs."""
+    """Return one of glibc's functions, None without glibc. ctypes releases the GIL while it runs."""
     try:
         function: Callable[..., int] = getattr(ctypes.CDLL(None), name)
     except (AttributeError, OSError, TypeError):

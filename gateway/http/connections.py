@@ -1,13 +1,13 @@
-"""The connections of one port: who may hold how many, and who goes when there are too many.
+"""Bounds on the connections of one port: per address, per caller and in all, and which connection is closed for
+another.
 
-A connection is a stranger's until a key was recognised on it. Strangers' places are bounded for each address, and are
-given up, the oldest first, for whoever comes when all are taken. Where no stranger is left to go, a connection on which
-nothing is being answered goes, of the caller who has most of them. Where none is left, a few more are let in for the
-probes, and told 429 for anything else.
+A connection is unauthenticated until a key is accepted on it. Unauthenticated connections are bounded for each
+address. When the port is full, the oldest of them is closed for a new connection. Without one, an idle connection of
+the caller with the most connections is closed. Without that, a few more are accepted for health probes, and answered
+429 for anything else.
 
-Through a trusted proxy come many callers: such a connection is a stranger's again with each request, of the address
-that the proxy names, and nobody's before the first.
-"""
+A connection of a trusted proxy carries many callers. It becomes unauthenticated again with each request, counts for
+the address that the proxy names, and counts for no address before the first request."""
 
 import ipaddress
 from collections.abc import Iterable
@@ -19,18 +19,17 @@ from starlette.types import Scope
 
 from fairlane.scheduler.protocol.settings import Networks
 
+# Network bits of an IPv6 address: the holder of one address has the whole /64 network.
 _OF_ONE_HOLDER = 64
-"""Bits of an IPv6 address that are the network's: who has one address of it has all of them."""
+# Addresses of `x-forwarded-for` that are read, from the right.
 _MOST_HOPS = 32
-"""Of a forwarded request, that are looked at."""
 
 
 @lru_cache(maxsize=65_536)
 def holder_of(address: str) -> str:
-    """What stands for an address where something is counted by address: itself, an IPv6 one's network of 64 bits.
+    """Return the name under which an address is counted: itself, or the /64 network of an IPv6 address.
 
-    What is no address (a unix socket's peer) stands for itself.
-    """
+    Anything else (the peer of a Unix socket) is returned unchanged."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:
@@ -43,10 +42,9 @@ def holder_of(address: str) -> str:
 
 
 def forwarded_for(headers: Iterable[tuple[bytes, bytes]], proxies: Networks) -> str | None:
-    """Whose request a trusted proxy forwards: the rightmost address of `x-forwarded-for` that is no trusted proxy's.
+    """Return the rightmost address in `x-forwarded-for` that is not a trusted proxy's.
 
-    None where it names none: what stands further left was written by somebody who is not trusted.
-    """
+    None if there is none. Addresses further left come from peers that are not trusted."""
     hops = b",".join(value for name, value in headers if name == b"x-forwarded-for").decode("latin-1")
     for hop in reversed(hops.rsplit(",", _MOST_HOPS)):
         address = _address(hop.strip())
@@ -58,7 +56,7 @@ def forwarded_for(headers: Iterable[tuple[bytes, bytes]], proxies: Networks) -> 
 
 
 def _address(hop: str) -> str | None:
-    """An address as proxies write it: bare, with a port, or an IPv6 one in brackets."""
+    """Return an address written as proxies write it: bare, with a port, or IPv6 in brackets."""
     bare = hop[1:].partition("]")[0] if hop.startswith("[") else hop
     if bare.count(":") == 1:
         bare = bare.partition(":")[0]
@@ -68,71 +66,68 @@ def _address(hop: str) -> str | None:
         return None
 
 
+# Key of the connection's `Place` in a scope's `state`.
 STATE = "place"
-"""Where the `state` of a scope has its connection's `Place`."""
+# Key of the peer address of the connection itself, even behind a trusted proxy.
 PEER = "peer"
-"""Where it has the address that the connection itself comes from, whomever a trusted proxy names."""
+# Caller name of the admin key's holder.
 OPERATORS = "*"
-"""The caller who has the admin key."""
+# Connections above the limit, for health probes.
 RESERVED = 64
-"""Connections beyond the most, for probes."""
+# Oldest connections examined to find an idle one.
 _LOOKED_AT = 16
-"""Of the oldest, to find one that is not being answered."""
 
 
 class HttpConnection(Protocol):
-    """What has a place."""
+    """A connection that has a place."""
 
-    def is_answering(self) -> bool:
-        """A request of it is being answered."""
+    def is_answering(self) -> bool: ...
 
     def give_way(self) -> None:
-        """Its place is another's: close."""
+        """Close: the place goes to another connection."""
 
 
 class Place:
-    """One connection's place; left once it is closed."""
+    """One connection's place, held until it is closed."""
 
     __slots__ = ("_crowd", "connection", "holder", "is_spare", "is_stranger")
 
     def __init__(self, crowd: "Crowd", connection: HttpConnection) -> None:
         self._crowd = crowd
         self.connection = connection
+        # Unauthenticated: the counted address; else the caller. Empty: unknown.
         self.holder = ""
-        """A stranger's: whose it is, as far as limits by address can tell; else the caller; empty: nobody known."""
         self.is_stranger = False
+        # Accepted when the port was full, for health probes.
         self.is_spare = False
-        """It came when all places were taken: for probes."""
 
     @property
     def is_too_much(self) -> bool:
-        """It came when all places were taken, and they still are."""
+        """Whether it was accepted when the port was full, and the port still is."""
         return self.is_spare and self._crowd.count > self._crowd.most
 
     def carries(self, address: str) -> bool:
-        """A request of this address has come by a proxy; False where the address has too many already."""
+        """Assign the place to an address forwarded by a proxy. Return False if that address has too many already."""
         self._crowd.forget(self)
         return self._crowd.remember(self, holder_of(address), makes_room=False)
 
     def vouch(self, caller: str) -> None:
-        """A key of this caller was recognised on it."""
         if self.is_stranger or self.holder != caller:
             self._crowd.recognise(self, caller)
 
     def leave(self) -> None:
-        """It is closed."""
         self._crowd.leave(self)
 
 
 def vouch(scope: Scope, caller: str) -> None:
-    """The request's key was recognised, so its connection is no stranger's but this caller's."""
+    """Assign the request's connection to the caller whose key was accepted."""
     place: Place | None = scope.get("state", {}).get(STATE)
     if place is not None:
         place.vouch(caller)
 
 
 def peer_of(scope: Scope) -> str:
-    """Who holds the request's connection; empty: nobody with an address."""
+    """Return the address of the connection's peer; empty without one."""
     peer: str | None = scope.get("state", {}).get(PEER)
     return (scope.get("client") or ("",))[0] if peer is None else peer
 
@@ -141,31 +136,31 @@ class Crowd:
     """All places of one port."""
 
     def __init__(self, *, most: int = 10_000, most_of_an_address: int = 1_024) -> None:
-        """`most_of_an_address`: strangers, not callers with a key."""
+        """`most_of_an_address` limits unauthenticated connections only."""
         self.most = most
+        # Connections closed for others.
         self.gave_way = 0
-        """Connections closed for others."""
+        # Connections closed immediately.
         self.turned_away = 0
-        """Connections closed as they came."""
         self._most_of_an_address = most_of_an_address
         self._places: set[Place] = set()
+        # Oldest first, as in the two below.
         self._strangers: dict[Place, None] = {}
-        """From the oldest on; those of each holder likewise:"""
         self._by_holder: dict[str, dict[Place, None]] = {}
         self._by_caller: dict[str, dict[Place, None]] = {}
 
     @property
     def count(self) -> int:
-        """Places taken."""
         return len(self._places)
 
     def admits(self, address: str) -> bool:
-        """A stranger of this address may connect."""
+        """Return whether an unauthenticated connection of this address may be opened."""
         own = self._by_holder.get(holder_of(address), ())
         return len(own) < self._most_of_an_address and self.count < self.most + RESERVED
 
     def enter(self, connection: HttpConnection, address: str | None) -> Place | None:
-        """A place for who has connected; None: there is none. `address`: None for a proxy, which has no limit."""
+        """Return a place for a new connection; None if there is none. `address` is None for a proxy, which has no
+        limit."""
         place = Place(self, connection)
         if self.count >= self.most and not (self._make_room(self._strangers) or self._take_from_callers()):
             if self.count >= self.most + RESERVED:
@@ -177,7 +172,9 @@ class Crowd:
         return place
 
     def remember(self, place: Place, holder: str, *, makes_room: bool) -> bool:
-        """Take it for a stranger's; False where the holder has too many, and none of them is to make room."""
+        """Assign a place to an address, unauthenticated.
+
+        If the address has too many, one of them is closed (`makes_room`), or False is returned."""
         if holder:
             own = self._by_holder.setdefault(holder, {})
             if len(own) >= self._most_of_an_address and not (makes_room and self._make_room(own)):
@@ -188,7 +185,7 @@ class Crowd:
         return True
 
     def recognise(self, place: Place, caller: str) -> None:
-        """Take it for this caller's, unless it has been left."""
+        """Assign a place to an authenticated caller, unless its connection is closed."""
         if place not in self._places:
             return
         self.forget(place)
@@ -196,7 +193,7 @@ class Crowd:
         self._by_caller.setdefault(caller, {})[place] = None
 
     def forget(self, place: Place) -> None:
-        """Take it for nobody's."""
+        """Clear the assignment of a place."""
         by = self._by_caller
         if place.is_stranger:
             by = self._by_holder
@@ -209,12 +206,12 @@ class Crowd:
         place.holder, place.is_stranger = "", False
 
     def leave(self, place: Place) -> None:
-        """It is free; nothing where it was so before."""
+        """Free a place. Does nothing if it is free already."""
         self.forget(place)
         self._places.discard(place)
 
     def _make_room(self, strangers: Iterable[Place]) -> bool:
-        """The oldest of them that is not being answered goes, or the oldest; False where there is none."""
+        """Close the oldest idle connection, or the oldest if none is idle. Return False if there is none."""
         oldest = list(islice(strangers, _LOOKED_AT))
         if not oldest:
             return False
@@ -222,7 +219,7 @@ class Crowd:
         return True
 
     def _take_from_callers(self) -> bool:
-        """A connection of who has most goes, if nothing is being answered on it; False where none was found."""
+        """Close an idle connection of the caller with the most. Return False if none was found."""
         own = max(self._by_caller.values(), key=len, default={})
         for place in list(islice(own, _LOOKED_AT)):
             if not place.connection.is_answering():
@@ -238,24 +235,25 @@ class Crowd:
 
 
 class Sender(Protocol):
-    """Whose head is coming."""
+    """A connection that is sending a request's head."""
 
     def give_way(self) -> None:
-        """Others need its room: close."""
+        """Close: others need its memory."""
 
 
 class Heads:
-    """All of one port."""
+    """The incomplete request heads of one port, bounded in bytes."""
 
     def __init__(self, *, most_bytes: int = 32 * 2**20) -> None:
-        """`most_bytes`: as they came; what is made of them takes half as much again."""
+        """`most_bytes` counts bytes received; parsed heads take half as much again."""
         self._most_bytes = most_bytes
+        # Oldest first.
         self._held: dict[Sender, int] = {}
-        """From the one that began first on."""
         self.bytes = 0
 
     def hold(self, sender: Sender, count: int) -> None:
-        """So much of its head has come. Senders go, itself if need be, until all is within bounds."""
+        """Record the size of a head so far. Over the limit, the oldest senders are closed, `sender` itself if need be.
+        Record the size of a head so far. Over the limit, the oldest senders are closed, `sender` itself if need be."""
         self.bytes += count - self._held.get(sender, 0)
         self._held[sender] = count
         while self.bytes > self._most_bytes:
@@ -264,5 +262,4 @@ class Heads:
             first.give_way()
 
     def release(self, sender: Sender) -> None:
-        """Its head is whole, or it is gone; nothing where none was held."""
         self.bytes -= self._held.pop(sender, 0)

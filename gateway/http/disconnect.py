@@ -1,28 +1,29 @@
-"""How a request hears that its client has left: from its connection, at once, and without a task that waits for it."""
+"""Notifies a request when its client disconnects: directly from the connection, without a task that waits for it."""
 
 from collections.abc import Callable
 
+# Key of the connection's `Disconnect` in a scope's `state`.
 STATE = "disconnect"
-"""Where the `state` of a scope has its connection's `Disconnect`."""
 
 
 def _nothing() -> None:
-    """There is no connection to read on."""
+    """Replace `listen` once there is no connection to read from."""
 
 
 class Disconnect:
-    """One connection's end, for the request that it is answering."""
+    """One connection's end, observed by the request that it is serving."""
 
     __slots__ = ("_heard", "_is_over", "_listen")
 
     def __init__(self, listen: Callable[[], None]) -> None:
-        """`listen`: makes the connection read on, where it has stopped reading a body that nobody takes."""
+        """`listen` resumes reading, in case the connection paused during a body that the application does not read."""
         self._listen = listen
         self._heard: Callable[[], None] | None = None
         self._is_over = False
 
     def tell(self, heard: Callable[[], None]) -> None:
-        """Call this once the client has left, which may be now; instead of what was to be called before."""
+        """Set the callback for the disconnection, replacing an earlier one. It is called at once if the client has
+        left."""
         self._heard = heard
         if self._is_over:
             heard()
@@ -30,12 +31,12 @@ class Disconnect:
             self._listen()
 
     def forget(self, heard: Callable[[], None]) -> None:
-        """Do not call this any more. A pipelined request may have registered its own callback since: that one stays."""
+        """Remove the callback, unless a pipelined request has set its own since."""
         if self._heard == heard:
             self._heard = None
 
     def left(self) -> None:
-        """The client has left, or its connection is not worth an answer."""
+        """Report that the client has left, or that the connection is given up."""
         self._is_over, self._listen = True, _nothing
         if self._heard is not None:
             self._heard()

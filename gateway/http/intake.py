@@ -1,26 +1,25 @@
-"""Takes in one part of a large body in each round of the event loop, whichever connection it comes from.
+"""Takes in one part of a large body per iteration of the event loop, over all connections.
 
-A round serves all connections that have something to read. Where eight of them have 256 KiB of a body each, it takes
-some milliseconds, and a request of another caller needs some 20 rounds.
-"""
+An iteration serves all connections with bytes to read. With eight parts of 256 KiB it takes some milliseconds, and
+the request of another caller needs about 20 iterations."""
 
 import asyncio
 from collections import deque
 
+# After a part of this size, the body waits for a turn before its next part is read.
 PART_BYTES = 64 * 1024
-"""A part of so many bytes waits for a turn before the next is read."""
 
 
 class Intake:
     """The turns of one event loop, first come, first served."""
 
     def __init__(self) -> None:
+        # Whether a turn was given in this iteration.
         self._is_taken = False
-        """A turn was given in this round."""
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def turn(self) -> None:
-        """Return when the next part may be taken in."""
+        """Wait until the next part may be taken in."""
         loop = asyncio.get_running_loop()
         if not self._is_taken:
             self._is_taken = True

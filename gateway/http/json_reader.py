@@ -1,13 +1,13 @@
-"""The one reader of JSON that callers send: bounded in bytes, depth, and number of values. Nothing else in the gateway
-decodes what a caller or a model wrote (`tests/gateway/http/test_one_reader.py`).
+"""The one reader of callers' JSON, bounded in bytes, depth and number of values. Nothing else in the gateway decodes
+what
+a caller or a model wrote (`tests/gateway/http/test_one_reader.py`).
 
-    read_object    a whole body: UTF-8, no doubled key, no lone surrogate in a key, bounded depth and detail
-    read_text      JSON within a text: arguments of a call, a schema, what a model wrote
-    scalars        a few top-level fields of a body that is read as a whole later
+    read_object    a whole body: UTF-8, no duplicate key, no lone surrogate in a key, bounded depth and detail
+    read_text      JSON within a string: arguments of a call, a schema, a model's output
+    scalars        a few top-level fields of a body that is fully read later
     raw_fields     the top-level fields of one line of a batch, undecoded
 
-What is wrong in a body is reported with the field it stands in, found by a bounded scan of what came before it.
-"""
+Errors name the top-level field in which they occur, found by a bounded scan of the text before them."""
 
 import json
 import math
@@ -21,31 +21,30 @@ import msgspec
 from fairlane.gateway.errors import ApiError, invalid
 from fairlane.gateway.http.lifted import Lifted
 
+# Characters of a caller's field name repeated in an error message.
 MAX_FIELD_NAME = 64
-"""Characters of a caller's field name that an error message repeats."""
+# JSON within a string.
 MAX_TEXT_BYTES = 2**20
-"""Of JSON within a text."""
+# A field that is read alone.
 MAX_SCALAR_BYTES = 8 * 1024
-"""Of a field that is read alone."""
+# Commas, lists and objects in JSON within a string, counted only above LARGE_BODY_BYTES.
 _MAX_TEXT_PARTS = 10_000
-"""Of the same: strings, lists, objects and further values."""
+# Nesting of lists and objects: far more than any field has, and far less than Python's recursion limit allows, which is
+# 500 to 1,000 levels from the deepest stack that reads or writes JSON.
 MAX_DEPTH = 256
-"""Lists and objects within each other: far more than any field has, and far fewer than Python's recursion takes, which
-ends between 500 and 1,000 levels in whoever reads or writes JSON from the deepest stack."""
+# Fields of one object; the largest that is known has about fifty.
 MAX_FIELDS = 1_000
-"""Of one object; the largest that we know has some fifty."""
+# Up to this size a document is parsed directly. Long lists and strings of a larger one are extracted first, and it must
+# be read in a thread.
 LARGE_BODY_BYTES = 16 * 1024
-"""A document of this size is parsed at once, whatever it holds; of a larger one long lists and texts are taken out
-before. Whoever reads a larger one does so in a thread."""
+# Strings and brackets visited by the search for the field of an error: bounds its time on hostile bodies.
 _SCAN_TOKENS = 10_000
-"""Strings and brackets that the search for a broken field visits, so that a hostile body cannot make it long."""
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|$)|[\[\]{}:,]', re.DOTALL)
 _SCAN_BYTES = 2**20
-"""The same in bytes."""
+# Digits of an integer. Python rejects more than 4,300.
 _DIGITS = 4000
-"""Digits of a whole number; Python refuses to read more than 4,300."""
+# Characters of a number in a large body; a longer one is read as infinity.
 _LONGEST_NUMBER = 100
-"""Characters of a number in a large body; a longer one is read as infinity."""
 _INT64 = 2**63
 
 
@@ -56,7 +55,7 @@ def shown_name(name: str) -> str:
 
 
 def is_unicode(text: str) -> bool:
-    """Return whether text can be encoded as UTF-8: JSON's escapes can spell lone surrogates, which cannot."""
+    """Return whether text can be encoded as UTF-8: JSON escapes can spell lone surrogates, which cannot."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -65,11 +64,12 @@ def is_unicode(text: str) -> bool:
 
 
 def read_object(body: bytes, *, token_ids: int = 0) -> dict[str, Any]:
-    """Return the JSON object that a body holds. NaN and Infinity pass as floats: each field's own rule refuses them.
-    In a large body a long list of token ids is a tuple. `token_ids`: how many of them it may hold.
+    """Return the JSON object in a body, with at most `token_ids` token ids.
 
-    Raises ApiError naming the top-level field in which the body goes wrong, where that can be told.
-    """
+    NaN and Infinity pass as floats, for each field's own check to reject. In a large body a long list of token ids is a
+    tuple.
+
+    Raises ApiError naming the top-level field of the error, if it can be determined."""
     lifted = Lifted(body, token_ids) if len(body) > LARGE_BODY_BYTES else None
     try:
         value = _read(body.decode("utf-8")) if lifted is None else _read_rest(lifted)
@@ -88,8 +88,10 @@ def read_object(body: bytes, *, token_ids: int = 0) -> dict[str, Any]:
 
 
 def read_text(text: str, *, strict: bool = True) -> object:
-    """Return the value that a text within a body or an answer spells as JSON. `strict`: no control characters
-    and no lone surrogates in strings. Raises ValueError where it is not JSON, or more of it than is read."""
+    """Return the JSON value in a string of a body or a response.
+
+    `strict` rejects control characters and lone surrogates in strings. Raises ValueError for invalid or too much JSON.
+    """
     if len(text) > MAX_TEXT_BYTES or (len(text) > LARGE_BODY_BYTES and sum(map(text.count, ",[{")) > _MAX_TEXT_PARTS):
         raise ValueError("more JSON than is read from a text")
     try:
@@ -107,8 +109,9 @@ _decode_lenient = json.JSONDecoder(parse_constant=_no_constant, strict=False).de
 
 
 def scalars(body: bytes, names: Collection[str]) -> dict[str, str | int | float | bool | None]:
-    """Return those of the top-level fields that are short and neither list nor object. Empty for a body that is not
-    within bounds or not a JSON object: whoever reads all of it refuses it."""
+    """Return those of the named top-level fields that are short scalars.
+
+    Empty for an invalid body: the code that reads all of it rejects it."""
     try:
         text = Lifted(body, None).text if len(body) > LARGE_BODY_BYTES else body
         found = {name: raw for name, raw in _raw_fields(text).items() if name in names}
@@ -118,8 +121,9 @@ def scalars(body: bytes, names: Collection[str]) -> dict[str, str | int | float 
 
 
 def raw_fields(document: bytes) -> dict[str, bytes]:
-    """Return the top-level fields of a document of a megabyte or so, each undecoded. Raises ValueError where it is not
-    a JSON object, or holds more than is read."""
+    """Return the undecoded top-level fields of a document of about a megabyte.
+
+    Raises ValueError if it is not a JSON object, or has too many values."""
     if len(document) > LARGE_BODY_BYTES:
         try:
             Lifted(document, None)
@@ -129,8 +133,7 @@ def raw_fields(document: bytes) -> dict[str, bytes]:
 
 
 def scalar(raw: bytes) -> str | int | float | bool | None:
-    """Return the value of an undecoded field; None also for one that is long, a list, or an object, or that cannot be
-    decoded: bytes that are not UTF-8, a number out of range."""
+    """Return the value of an undecoded field; None if it is long, a list or object, or cannot be decoded."""
     try:
         return _decode_scalar(raw) if _is_scalar(raw) else None
     except ValueError:
@@ -176,7 +179,7 @@ def _read_rest(lifted: Lifted) -> object:
 
 
 def _number(digits: str) -> float:
-    """Read a number that has a point or an exponent. A whole one is an integer, as in JSON Schema."""
+    """Parse a number with a point or an exponent. Integral values become int, as in JSON Schema."""
     value = float(digits)
     return int(value) if value.is_integer() and abs(value) < _INT64 else value
 
@@ -227,7 +230,6 @@ def _too_deep(body: bytes) -> ApiError:
 
 
 def _is_deep(value: object) -> bool:
-    """Return whether a value nests deeper than MAX_DEPTH."""
     level = [value]
     for _ in range(MAX_DEPTH):
         within = (each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list))

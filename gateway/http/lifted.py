@@ -1,14 +1,13 @@
-"""Long lists of numbers and long texts, taken out of a large JSON document before the rest is parsed.
+"""Extracts long lists of numbers and long strings from a large JSON document before the rest is parsed.
 
-A parser keeps every other thread waiting until it is done, and a document may hold a million numbers. Here it is
-searched, and its lists and texts are read in steps of PIECE_BYTES, each of about a millisecond at most; between two of
-them other threads run. In the place of each a number is left that no caller can guess, by which it is found again:
+A parser blocks every other thread until it is done, and a document may hold a million numbers. Here the document is
+searched, and its lists and strings are read, in steps of PIECE_BYTES, each of about a millisecond at most. Other
+threads run between two steps. Each extracted value is replaced by an unguessable number, by which it is found again:
 
     {"prompt": [[1, 2, …], [3, …]]}  ──>  {"prompt": [340…001, 340…002]}, {"340…001": (1, 2, …), …}
 
-What is left is bounded, in bytes and in values, so that its parser holds up no one either. Texts without escapes stay
-where they are: a parser only copies them.
-"""
+The rest is bounded in bytes and in values, so that parsing it blocks no other thread for long either. Strings without
+escapes stay in place: a parser only copies them."""
 
 import json
 import re
@@ -20,23 +19,23 @@ import msgspec
 
 from fairlane.gateway.errors import ApiError, invalid
 
+# Strings, field names included, lists and objects of one document.
 MAX_PARTS = 50_000
-"""Strings, names of fields among them, lists and objects of one document."""
 MAX_TOKEN_ID = 2**31
 PIECE_BYTES = 64 * 1024
+# A list up to this size stays in place.
 _SHORT_BYTES = 64
-"""A list that is no longer stays where it is."""
+# Commas outside strings and extracted lists.
 _MAX_LOOSE = 2 * MAX_PARTS
-"""Commas outside strings and lists that are taken out."""
+# Bytes outside strings and extracted lists.
 _MAX_LOOSE_BYTES = 2 * 2**20
-"""All that is outside of those."""
 _QUOTE, _LIST_END = b'"]'
+# A list that may be extracted, up to its end or the end of the searched piece.
 _LONG_LIST = re.compile(rb"\[[^\[\]{]{%d,}+(\]|\Z)" % _SHORT_BYTES)
-"""A list that may be taken out, to its end or to that of the piece that is searched."""
 _NO_BRACKETS = re.compile(rb"[^\[\]{]*+")
 _BLANKS = re.compile(rb"[ \t\r\n]*+")
+# Stops only between escapes.
 _TEXT_PIECE = re.compile(rb'[^"\\]*+(?:\\(?:u[0-9a-fA-F]{4}|[^u])[^"\\]*+)*+', re.DOTALL)
-"""Ends where an escape does."""
 _REST_OF_STRING = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 _read_ids = msgspec.json.Decoder(tuple[Annotated[int, msgspec.Meta(ge=0, lt=MAX_TOKEN_ID)], ...]).decode
 
@@ -44,36 +43,35 @@ TokenIds = tuple[int, ...]
 _read_scalars = msgspec.json.Decoder(list[int | float | bool | None]).decode
 Scalars = list[int | float | bool | None]
 _HIGH = frozenset(map(chr, range(0xD800, 0xDC00)))
+# Halves of a surrogate pair.
 _LOW = frozenset(map(chr, range(0xDC00, 0xE000)))
-"""Halves of a surrogate pair."""
 
 
 class NoTokenIds:
-    """Stands for a very long list of values that are not token ids: no field takes one."""
+    """Placeholder for a very long list of values that are not token ids. No field accepts it."""
 
 
 Value = TokenIds | Scalars | NoTokenIds | str
 
 
 class Lifted:
-    """A document without its long lists and texts."""
+    """A document without its long lists and strings."""
 
     def __init__(self, body: bytes, most_ids: int | None) -> None:
-        """Take long lists and texts out of `body`, and read them; with `most_ids` None, drop them unread.
+        """Extract long lists and strings from `body` and read them; if `most_ids` is None, drop them unread.
 
-        Raises ApiError `request_too_large` for more than `most_ids` token ids, or more of all else than is read; 400
-        for a long text that is not valid JSON.
-        """
+        Raises ApiError `request_too_large` for more than `most_ids` token ids or too many other values; 400 for a long
+        string that is not valid JSON."""
+        # By the number that replaces each.
         self.values: dict[str, Value] = {}
-        """Each by the number that stands for it."""
         self._body = body
         self._most_ids, self._ids = most_ids, 0
         self._parts = self._loose = self._loose_bytes = 0
         self._mark = (1 << 128) + secrets.randbits(128)
         self._kept: list[bytes] = []
         self._taken_to = self._left = 0
+        # (position in the remaining text, bytes extracted there)
         self._cuts: list[tuple[int, int]] = []
-        """(position in what is left, bytes that are missing from there on)"""
         start = 0
         while (opening := body.find(b'"', start)) >= 0:
             self._look_at(start, opening)
@@ -82,16 +80,16 @@ class Lifted:
                 self._take_text(opening, start)
         self._look_at(start, len(body))
         self._kept.append(body[self._taken_to :])
+        # The remaining text.
         self.text = b"".join(self._kept)
-        """What is left."""
         del self._body, self._kept
 
     def position(self, of_text: int) -> int:
-        """Return the position in the document of a position in what is left."""
+        """Return the position in the original document of a position in the remaining text."""
         return of_text + sum(missing for at, missing in self._cuts if at < of_text)
 
     def _look_at(self, start: int, end: int) -> None:
-        """Look through what is between two strings."""
+        """Extract the lists between two strings."""
         self._count_parts(start, end)
         loose_from = start
         for opening, closing in self._flat_lists(start, end) if end - start > _SHORT_BYTES else ():
@@ -101,7 +99,7 @@ class Lifted:
         self._count_loose(loose_from, end)
 
     def _flat_lists(self, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """Yield where long lists begin and end that hold neither list nor object."""
+        """Yield start and end of each long list that holds neither list nor object."""
         while start < end:
             until = min(end, start + PIECE_BYTES)
             found = _LONG_LIST.search(self._body, start, until)
@@ -113,7 +111,6 @@ class Lifted:
                 yield found.start(), start
 
     def _next_bracket(self, at: int, end: int) -> int:
-        """Return the position of the next bracket; `end` where there is none."""
         while at < end:
             until = min(end, at + PIECE_BYTES)
             found = _NO_BRACKETS.match(self._body, at, until)
@@ -129,7 +126,7 @@ class Lifted:
         self._take(start, end, self._text)
 
     def _text(self, start: int, end: int) -> str:
-        """Decode a text piece by piece. A surrogate pair that is cut in two is joined again."""
+        """Decode a string piece by piece. A surrogate pair cut in two is joined again."""
         body, at, pieces = self._body, start + 1, [""]
         while at < end - 1:
             most = min(end - 1, at + PIECE_BYTES)
@@ -183,7 +180,7 @@ class Lifted:
         return tuple(ids)
 
     def _scalars(self, start: int, end: int) -> Scalars | NoTokenIds:
-        """Read other numbers, as a tool's arguments may hold them: they count as if they were not taken out."""
+        """Read other numbers, such as a tool's arguments. They count as if they had stayed in place."""
         self._count_loose(start, end)
         try:
             return _read_scalars(self._body[start:end])
@@ -195,7 +192,7 @@ class Lifted:
             raise ApiError(f"The body holds more than {self._most_ids} token ids.", "request_too_large")
 
     def _count_parts(self, start: int, end: int) -> None:
-        """Count the lists and objects of a stretch, and the stretch itself, before anything is done for each."""
+        """Count a stretch, its lists and its objects, before any work is done for each."""
         count, self._parts = self._body.count, self._parts + 1
         for at in range(start, max(end, start + 1), PIECE_BYTES):
             until = min(end, at + PIECE_BYTES)
@@ -204,7 +201,6 @@ class Lifted:
                 raise ApiError(f"The body holds more than {MAX_PARTS} strings, lists and objects.", "request_too_large")
 
     def _count_loose(self, start: int, end: int) -> None:
-        """Count the values that stay where they are."""
         count = self._body.count
         for at in range(start, end, PIECE_BYTES):
             self._loose += count(b",", at, min(end, at + PIECE_BYTES))
@@ -215,8 +211,9 @@ class Lifted:
 
 
 def _end_of_string(body: bytes, start: int) -> tuple[int, bool]:
-    """Return the place behind the quote that ends the string whose first character is at `start`, beyond the document
-    where none does; and whether the string has escapes."""
+    """Return the position after a string's closing quote, and whether the string has escapes.
+
+    `start` is its first character. The position is beyond the document if the string does not end."""
     closing = body.find(b'"', start)
     if closing < 0:
         return len(body) + 1, False

@@ -1,28 +1,30 @@
-"""Bounds of one connection; `protocol.py` enforces them."""
+"""Bounds of one connection, enforced by `protocol.py`."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpLimits:
-    """What one connection may do before its request is whole."""
+    """Bounds on what one connection may send, and on how slowly."""
 
+    # Request line and headers together: 431 above it.
     max_header_bytes: int = 32 * 1024
-    """Request line and headers together: 431 above it."""
     max_headers: int = 128
+    # From the connection to the first byte of a request, after which it is closed without a response.
     first_byte_timeout_s: float = 5.0
-    """From connecting to the first byte of a request: afterwards the connection is closed without an answer."""
+    # From the first byte of a request to the end of its headers: 408 after it.
     header_timeout_s: float = 10.0
-    """From the first byte of a request to the end of its headers: 408 after it."""
+    # How long a client may continue to send a body that was answered already.
     linger_s: float = 5.0
-    """How long a client may go on sending a body that was answered already."""
     linger_bytes: int = 2**20
+    # How much of such a body is parsed, so that the connection can serve the next request. Further bytes are discarded,
+    # and
+    # the connection is closed after `discard_bytes` of them.
     linger_chunks: int = 1_024
-    """How much of such a body is still parsed, so that the connection can serve the next request. What comes beyond is
-    discarded, and the connection closed after `discard_bytes` of it."""
     discard_bytes: int = 64 * 2**20
+    # A client that reads nothing of its response for this long is disconnected.
     write_timeout_s: float = 60.0
-    """A client that reads nothing of its answer for this long is disconnected."""
+    # Pipelined requests waiting behind the one in progress. One read may bring thousands: this many are answered, then
+    # the
+    # connection is closed.
     max_pipelined: int = 16
-    """Requests that may wait on a connection behind the one that is answered. One read may bring thousands: this many
-    are answered, then the connection is closed."""

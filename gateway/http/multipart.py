@@ -1,7 +1,6 @@
-"""Reading `multipart/form-data` with one file as it comes: fields are kept, the file is handed on a part at a time.
+"""Reads `multipart/form-data` with one file as it arrives: fields are kept, the file is passed on part by part.
 
-Whatever the file's size, what is held of it is one read of its connection and one write to its sink.
-"""
+Memory does not depend on the file's size: one read of the connection and one write to the sink."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -17,41 +16,41 @@ from fairlane.gateway.http.body import declared_length
 from fairlane.gateway.http.body_budget import BodyHold
 from fairlane.gateway.http.intake import PART_BYTES
 
+# Name of the form's file part.
 FILE = "file"
-"""The part that holds the file."""
 MAX_PARTS = 16
 MAX_FIELD_BYTES = 1_024
+# Headers of one part.
 MAX_HEADER_BYTES = 4_096
-"""Of one part's headers."""
+# Everything in a body except the file.
 AROUND_BYTES = 64 * 1024
-"""Of a body, for all that is not the file."""
 
+# Receives the next bytes of the file.
 Sink = Callable[[bytes], Awaitable[None]]
-"""Takes the next bytes of the file."""
 
 
 @dataclass(slots=True)
 class Form:
-    """What came beside the file's bytes."""
+    """A form's fields, and the name and size of its file."""
 
     fields: dict[str, str] = field(default_factory=dict)
+    # The client's name for the file; None without a file.
     file_name: str | None = None
-    """As the client calls it; None: there was no file."""
     file_bytes: int = 0
 
 
 class FormReader:
-    """Feeds the parser, and sorts what it finds."""
+    """Feeds the multipart parser and sorts its output into fields and the file."""
 
     def __init__(self, content_type: bytes, *, max_file_bytes: int) -> None:
-        """Raises ApiError where the body is of another type."""
+        """Raises ApiError if the body is not a form."""
         kind, options = parse_options_header(content_type)
         boundary = options.get(b"boundary", b"")
         if kind != b"multipart/form-data" or not boundary:
             raise invalid("content-type", "The body must be multipart/form-data with a boundary.")
         self.form = Form()
+        # Whether the closing boundary was received.
         self.is_whole = False
-        """The closing boundary has come."""
         self._max_file_bytes = max_file_bytes
         self._parts = 0
         self._name = ""
@@ -79,7 +78,7 @@ class FormReader:
             raise invalid("content-type", "The body's boundary is too long.") from None
 
     def push(self, body: bytes) -> bytes:
-        """The next bytes of the body; what of the file stood in them. Raises ApiError."""
+        """Parse the next bytes of the body and return those of the file. Raises ApiError."""
         self._taken = []
         try:
             self._parser.write(body)
@@ -138,12 +137,15 @@ async def read_form(
     tenant: str,
     arrived: bytes | None = None,
 ) -> Form:
-    """The whole body, its file to the sink. `arrived`: the body where all of it is there already; `hold`: its place in
-    the budget of bodies, where only what was not handed on counts.
+    """Read a form and write its file to `sink`.
 
-    Raises ApiError: 400 for what is no such form, 413 as soon as it is known to be too large, 408 where it is not there
-    in time; starlette's ClientDisconnect.
-    """
+    `arrived` is the body, if all of it has arrived already. `hold` is its place in the budget of bodies: only bytes
+    that
+    were not passed on yet count.
+
+    Raises ApiError: 400 if it is not a valid form, 413 as soon as it is known to be too large, 408 if it does not
+    arrive
+    in time. Raises starlette's ClientDisconnect."""
     given = dict(headers)
     if any(name == b"content-encoding" and value.strip().lower() != b"identity" for name, value in headers):
         raise invalid("content-encoding", "`content-encoding` is not supported: send the body as it is.")

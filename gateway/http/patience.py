@@ -1,10 +1,10 @@
-"""How long a client may take nothing of what waits for it."""
+"""A write timeout for clients that do not read their response."""
 
 import asyncio
 
 
 class Patience:
-    """With one client, from now on: once it has taken nothing for `timeout_s`, its connection is cut."""
+    """Aborts a connection once its client has read nothing for `timeout_s`. Starts at once."""
 
     __slots__ = ("_timeout_s", "_timer", "_transport", "_untaken_bytes")
 
@@ -14,7 +14,7 @@ class Patience:
         self._look()
 
     def end(self) -> None:
-        """It has taken enough, or is gone."""
+        """Stop the timer."""
         self._timer.cancel()
 
     def _look(self) -> None:

@@ -1,14 +1,11 @@
-"""The ports that a gateway listens on: taken before anything is started that would need them.
+"""The listening ports of a gateway, opened before anything that depends on them, and the loop that accepts connections.
 
-Connections from a listening socket, a few at a time, with a rest between.
+`Acceptor` accepts a few connections at a time, with a pause in between. The event loop would accept all that are
+waiting before it does anything else, so that a flood of connections stops every stream. If several processes share a
+socket, the one that happens to be awake would take nearly all of a burst, and clients with keep-alive would stay with
+it. So each takes one connection and leaves the next to the others; a busy one returns later from its pause.
 
-Left to the event loop, a process takes all that come before it does anything else: a flood of connections stops every
-stream. And where several processes listen on one socket, whichever happens to be awake takes nearly all of a burst, and
-clients that keep their connections stay with it: there each takes one, and leaves the next to the others; one that is
-busy returns later from its rest.
-
-Whose address holds too many already is turned away here, which costs a tenth of what a connection does.
-"""
+Connections from an address that has too many are closed here, at a tenth of the cost of serving them."""
 
 import asyncio
 import logging
@@ -18,22 +15,21 @@ from typing import Literal
 
 from fairlane.scheduler.protocol.settings import SharedSettings
 
+# Connections that may wait to be accepted; the system may lower it (`net.core.somaxconn`).
 BACKLOG = 16_384
-"""Connections that may wait to be taken, as far as the system lets them (`net.core.somaxconn`)."""
 PortName = Literal["tenants", "metrics", "admin"]
+# Listening sockets by port name. Ports other than the tenants' are optional.
 Sockets = Mapping[PortName, Sequence[socket.socket]]
-"""That listen, by what they are for; all but the tenants' only where the settings name a port."""
 
 
 class PortRefused(RuntimeError):
-    """Why nobody can listen there, in one line."""
+    """A port that cannot be opened, with the reason in one line."""
 
 
 async def listen(settings: SharedSettings) -> dict[PortName, list[socket.socket]]:
-    """Sockets that listen on each address of each port: whoever connects waits until somebody takes the connection.
+    """Open the sockets of each address of each port. Connections wait until an `Acceptor` takes them.
 
-    Raises PortRefused.
-    """
+    Raises PortRefused."""
     taken: dict[PortName, list[socket.socket]] = {}
     try:
         taken["tenants"] = await _listen(settings.host, settings.port)
@@ -48,14 +44,14 @@ async def listen(settings: SharedSettings) -> dict[PortName, list[socket.socket]
 
 
 def close(sockets: Sockets) -> None:
-    """Let go of them."""
+    """Close the sockets."""
     for each in sockets.values():
         for found in each:
             found.close()
 
 
 async def check_ports(settings: SharedSettings) -> None:
-    """Listen, and let go again. Raises PortRefused."""
+    """Check that the ports can be opened. Raises PortRefused."""
     close(await listen(settings))
 
 
@@ -75,18 +71,18 @@ async def _listen(host: str, port: int, prefix: str = "") -> list[socket.socket]
 
 log = logging.getLogger(__name__)
 
+# Longer than an idle process needs to wake, shorter than a gateway needs to respond.
 REST_S = 0.001
-"""Longer than an idle process takes to wake, and less than a gateway takes to answer."""
+# For a process that listens alone: a flood takes half of its time, at about 4,000 connections a second.
 MOST_AT_ONCE, REST_AFTER_THEM_S = 16, 0.002
-"""Of a process that listens alone: a flood takes half of its time, while some 4,000 a second come in."""
+# Connections per wake-up, rejected ones included.
 MOST_LOOKED_AT = 256
-"""At once, those among them that are turned away."""
+# Pause when no connection can be accepted, because the process is out of file descriptors.
 LONG_REST_S = 1.0
-"""Where no connection can be taken: the process has as many files open as it may."""
 
 
 class Acceptor:
-    """Takes connections from the moment it is made until it is closed; the socket is its owner's to close."""
+    """Accepts connections from its creation until it is closed. The socket stays its owner's to close."""
 
     def __init__(
         self,
@@ -96,7 +92,8 @@ class Acceptor:
         shares: bool = True,
         admits: Callable[[str], bool] = lambda _: True,
     ) -> None:
-        """`shares`: other processes take from the same socket. `admits`: a connection of this address."""
+        """`shares`: other processes accept from the same socket. `admits` decides by address whether to serve a
+        connection."""
         self._most = 1 if shares else MOST_AT_ONCE
         self._rest_s = REST_S if shares else REST_AFTER_THEM_S
         self._admits = admits
@@ -109,7 +106,6 @@ class Acceptor:
         self._watch()
 
     def close(self) -> None:
-        """Take no more."""
         self._loop.remove_reader(self._listener)
         if self._resting is not None:
             self._resting.cancel()

@@ -1,25 +1,25 @@
-"""Bounds on what a client may send and how slowly: uvicorn alone has none on headers, bodies or silence.
+"""Bounds on what a client may send and how slowly. uvicorn alone bounds neither headers nor bodies nor silence.
 
 The life of a connection, request by request:
 
-    headers ──> body ──> answer ──> idle ──> headers …
-       │          │         │         └ uvicorn's timeout_keep_alive
-       │          │         ├ the client reads nothing of it: `write_timeout_s`, then the connection is closed
-       │          │         └ the body still comes: parsed for `linger_bytes`, `linger_chunks` and `linger_s`
+    headers ──> body ──> response ──> idle ──> headers …
+       │          │         │           └ uvicorn's timeout_keep_alive
+       │          │         ├ the client does not read it: `write_timeout_s`, then the connection is closed
+       │          │         └ the body still arrives: parsed for `linger_bytes`, `linger_chunks` and `linger_s`
        │          └ `body.read_body` in the application: bytes and time
        └ here: bytes, number, time
 
-What becomes of the bytes that come (`_Input`):
+States of the input (`_Input`):
 
-    PARSED ──> DISCARDED   after a refusal, or past the bounds on a body that was answered already
-       └─────> ENDED       too many pipelined requests: those before are answered, then the connection is closed
+    PARSED ──> DISCARDED   after a refusal, or above the bounds on a body that was answered already
+       └─────> ENDED       too many pipelined requests: those waiting are answered, then the connection is closed
 
-A read with many lines is parsed in turns with other connections (`turns.py`). Chunks of a body reach the application
-joined, one piece for each read.
+A read with many lines is parsed in turns with other connections (`turns.py`). Chunks of a body are joined, so that
+the application receives one piece per read.
 
-After a refusal the client may go on sending for `linger_s` and `discard_bytes`: closing at once would reset the
-connection and destroy the answer on its way. A request that asks to upgrade is served in HTTP/1.1 (`upgrade.py`).
-"""
+After a refusal the client may continue to send for `linger_s` and `discard_bytes`: closing at once would reset the
+connection and destroy the response in transit. A request that asks for an upgrade is served in HTTP/1.1
+(`upgrade.py`)."""
 
 import asyncio
 import sys
@@ -46,21 +46,19 @@ from fairlane.gateway.http.turns import Turns, has_many_lines
 from fairlane.gateway.http.upgrade import plain_head
 from fairlane.scheduler.protocol.settings import Networks
 
+# Paths that are served even when the port is full.
 PROBES = frozenset({b"/healthz", b"/health", b"/readyz"})
-"""Paths that are served when all connections are taken."""
+# Memory counted as freed when a connection ends. It holds ten times that, most of which the next connection reuses.
 FREED_BYTES = 1_024
-"""What counts as freed memory when a connection ends. It held ten times that, most of which the next one takes."""
+# Pause between two reads, of up to 256 KiB each, of what a client sends after a refusal.
 DISCARD_REST_S = 0.02
-"""Between two reads, of up to 256 KiB each, of what a client sends after its refusal."""
+# Bytes on the wire per byte of a body that is sent in chunks of one byte.
 _BYTES_PER_CHUNKED_BYTE = 8
-"""Bytes on the wire for each byte of a body that comes in chunks of one."""
+# Cost of a whole request, in units of a parser callback that does nothing.
 _EVENTS_OF_A_REQUEST = 16
-"""What a whole request costs, in callbacks of the parser that do nothing."""
 
 
 class _Input(Enum):
-    """What becomes of the bytes that come."""
-
     PARSED = "parsed"
     ENDED = "ended"
     DISCARDED = "discarded"
@@ -76,9 +74,9 @@ def limited_protocol(
 ) -> type[HttpToolsProtocol]:
     """Return the protocol class for `uvicorn.Config(http=…)`. Idle keep-alive is uvicorn's `timeout_keep_alive`.
 
-    `bodies`: what all connections together may hold of bodies. `crowd`: the connections of one port. `proxies`: peers
-    whose `x-forwarded-for` is trusted. `malformed`: counts requests that are not HTTP. `heads`: incomplete heads.
-    """
+    `bodies`: the budget of all bodies. `crowd`: the connections of one port. `proxies`: peers whose `x-forwarded-for`
+    is
+    trusted. `malformed`: counts requests that are not HTTP. `heads`: incomplete heads."""
     known = {"limits": limits, "bodies": bodies, "crowd": crowd or Crowd(), "proxies": proxies or Networks()}
     known |= {"malformed": malformed or Malformed(), "heads": heads or Heads(), "turns": Turns()}
     return type("LimitedHttpProtocol", (LimitedHttpProtocol,), known)
@@ -107,40 +105,39 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self.url = b""  # uvicorn has none before the first request
         self.flow: Flow
         self._place: Place | None = None
+        # The peer is a trusted proxy.
         self._is_proxied = False
-        """The peer is a trusted proxy."""
         self._input = _Input.PARSED
+        # No byte was received yet.
         self._is_silent = True
-        """No byte has come yet."""
         self._awaits_headers = True
+        # Since the last complete request.
         self._received_bytes = 0
-        """Since the last request was complete."""
+        # Bytes of the next head that arrived with the end of the last request: an upper bound.
         self._ahead_bytes = 0
-        """Bytes of the next head that came with the end of the last request: an upper bound."""
+        # Parser callbacks for the current piece.
         self._events = 0
-        """Callbacks of the parser for the piece that is parsed."""
+        # Chunks of the body in the current piece.
         self._chunks: list[bytes] = []
-        """Of the body, from the same piece."""
         self._body_bytes = 0
+        # Body received after its response was complete.
         self._late_bytes = self._late_chunks = 0
-        """Of a body that was answered already."""
         self._discarded_bytes = 0
+        # The current body's place in the budget of bodies.
         self._hold = BodyHold(self.bodies)
-        """The body that is coming, in the budget of bodies."""
+        # Why the parser was stopped.
         self._refusal: ApiError | None = None
-        """Why the parser was stopped."""
+        # The current piece.
         self._data = b""
-        """The piece that is parsed."""
         self._asks_upgrade = False
         self._deadline: asyncio.TimerHandle | None = None
+        # Runs while the client does not read its response.
         self._patience: Patience | None = None
-        """Runs while the client reads nothing of its answer."""
+        # Unanswered requests: several if they are pipelined.
         self._cycles: list[RequestResponseCycle] = []
-        """Requests that are not answered: several where they are pipelined."""
         self._disconnect = Disconnect(lambda: self.flow.resume_reading())
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
-        """Wait for a request."""
         super().connection_made(transport)
         self.flow = Flow(transport)
         peer = self.client[0] if self.client else ""
@@ -153,7 +150,6 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._expect_within(self.limits.first_byte_timeout_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Release all that the connection held."""
         self._expect_nothing()
         self.turns.leave(self)
         self._trust()
@@ -177,7 +173,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._forget()
 
     def _has_begun(self) -> bool:
-        """Whether a part of the next head has come."""
+        """Return whether a part of the next head was received."""
         return self.scope is not None and (self.cycle is None or self.cycle.scope is not self.scope)
 
     def _forget(self) -> None:
@@ -187,18 +183,15 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self.url = b""
 
     def pause_writing(self) -> None:
-        """Stop writing until the client has read most of what waits for it."""
         super().pause_writing()
         self._watch()
 
     def resume_writing(self) -> None:
-        """The client has read most of it."""
         super().resume_writing()
         if not self.transport.is_closing():
             self._trust()
 
     def timeout_keep_alive_handler(self) -> None:
-        """The connection was idle for too long."""
         self._close()
 
     def data_received(self, data: bytes) -> None:
@@ -217,7 +210,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._refuse(ApiError("Too many requests in many small pieces are read here.", "overloaded"))
 
     def parse(self, piece: bytes) -> int:
-        """Parse the next bytes. Return the number of callbacks that they made."""
+        """Parse a piece. Return the number of parser callbacks."""
         self._events = 0
         self._received_bytes += len(piece)
         self._read(piece)
@@ -231,7 +224,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         return self._events
 
     def parsed(self) -> None:
-        """Read on: all that waited for a turn was parsed."""
+        """Resume reading: all that waited for a turn was parsed."""
         self.flow.release()
 
     def _drop_waiting(self) -> None:
@@ -240,7 +233,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self.turns.discard_later(DISCARD_REST_S, self.flow.release)
 
     def _discard(self, count: int) -> None:
-        """Drop what came after a refusal, and close the connection where it is too much."""
+        """Drop bytes after a refusal. Close the connection if there are too many."""
         self._discarded_bytes += count
         if self._discarded_bytes > self.limits.discard_bytes:
             self._close()
@@ -248,13 +241,13 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._rest()
 
     def _rest(self) -> None:
-        """Read nothing for a moment: megabytes that nobody wants would delay others."""
+        """Pause reading: megabytes of unwanted bytes would delay others."""
         if not self.flow.is_held:
             self.flow.hold()
             self.turns.discard_later(DISCARD_REST_S, self.flow.release)
 
     def _read(self, data: bytes) -> None:
-        """As uvicorn reads it, without a log line for each malformed request."""
+        """Feed the parser as uvicorn does, but without a log line for each malformed request."""
         self._data = data
         self._unset_keepalive_if_required()
         try:
@@ -265,7 +258,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._unsupported_upgrade_warning()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep one header; trailers are counted and dropped."""
+        """Keep one header. Trailers are counted and dropped."""
         self._events += 1
         if self._awaits_headers:
             super().on_header(name, value)
@@ -299,7 +292,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self.scope["state"][response.STATE] = answer
 
     def on_body(self, body: bytes) -> None:
-        """Keep a chunk of the body until the piece is parsed."""
+        """Keep a chunk of the body until the whole piece is parsed."""
         self._events += 1
         self._body_bytes += len(body)
         if self.cycle.response_complete:
@@ -309,8 +302,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._chunks.append(body)
 
     def _pass_on_body(self) -> None:
-        """Give the piece's part of the body to the application where the budget has room; its reader is refused
-        otherwise."""
+        """Pass the piece's part of the body to the application if the budget has room; otherwise its reader gets the
+        refusal."""
         if not self._chunks:
             return
         body, self._chunks = b"".join(self._chunks), []
@@ -321,7 +314,6 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self.cycle.message_event.set()
 
     def on_message_complete(self) -> None:
-        """The request is complete; what comes next is another."""
         if self._asks_upgrade:
             return
         self._pass_on_body()
@@ -333,7 +325,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._forget()
 
     def on_response_complete(self) -> None:
-        """Wait for the next request, or for the end of a body that the answer did not wait for."""
+        """Wait for the next request, or for the end of a body whose response came early."""
         if self._input is _Input.DISCARDED:
             return  # pipelined requests are not served either
         super().on_response_complete()
@@ -350,7 +342,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         return False  # not by uvicorn's means
 
     def _unsupported_upgrade_warning(self) -> None:
-        """The parser has stopped at a request that asks to upgrade: read it again as plain HTTP/1.1."""
+        """Parse a request that asks for an upgrade again, as plain HTTP/1.1. The parser has stopped there."""
         stopped = cast(httptools.HttpParserUpgrade, sys.exception())  # uvicorn calls this while handling it
         end_of_head: int = stopped.args[0]
         head = plain_head(self.parser.get_method(), self.url, self.parser.get_http_version(), self.headers)
@@ -360,7 +352,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._read(head + self._data[end_of_head:])
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse the request: the parser stopped by our own refusal, or at bytes that are not HTTP."""
+        """Refuse the request: the parser stopped at our refusal, or at bytes that are not HTTP."""
         if self._input is _Input.ENDED:
             return
         error = self._refusal or invalid(None, "This is not a valid HTTP/1.1 request.")
@@ -369,7 +361,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._refuse(error)
 
     def hang_up(self) -> None:
-        """Close once the answer is written; while the client still sends, read and discard that for a while."""
+        """Close once the response is written. While the client still sends, discard that for a while."""
         if self.transport.is_closing():
             return
         if self._awaits_headers and self._input is not _Input.DISCARDED:
@@ -383,7 +375,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._expect_within(self.limits.linger_s)
 
     def _weigh_up(self) -> None:
-        """After each piece: refuse what is too much, and start the clock of a head that has begun."""
+        """Check the bounds after each piece, and start the timeout of a new head."""
         if self._input is not _Input.PARSED:
             return
         if self._late_chunks > self.limits.linger_chunks or self._late_bytes > self.limits.linger_bytes:
@@ -412,7 +404,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self.hang_up()
 
     def _crowded(self) -> ApiError | None:
-        """Why the request is not served: too many wait here, or everywhere. Probes are always answered."""
+        """Return the error if too many requests wait on this connection or on the port. Probes are always served."""
         if len(self.pipeline) >= self.limits.max_pipelined:
             self._input = _Input.ENDED
             self.pipeline[0][0].keep_alive = False  # the answer to the newest that waits is the connection's last
@@ -425,7 +417,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         return ApiError("Too many connections are open here.", "overloaded", retry_after_s=1.0)
 
     def _forwarded(self) -> ApiError | None:
-        """Take the client's address from a trusted proxy. Return why the request is not served, if so."""
+        """Take the client's address from a trusted proxy. Return an error if that address has too many connections."""
         address = forwarded_for(self.headers, self.proxies)
         if address is None:
             return None
@@ -438,15 +430,14 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         return ApiError("Too many connections of this address are open here.", "overloaded", retry_after_s=1.0)
 
     def is_answering(self) -> bool:
-        """Whether a request is being answered."""
         return self.cycle is not None and not self.cycle.response_complete
 
     def give_way(self) -> None:
-        """Close: others need its place."""
         self._close()
 
     def _most_bytes(self) -> int:
-        """Return the most that may have come so far: headers; then the body, at worst in chunks of a byte, and
+        """Return the most bytes that may have been received so far: the head; then the body, at worst in chunks of one
+        byte, and
         trailers."""
         if self._awaits_headers:
             return self.limits.max_header_bytes
@@ -462,7 +453,6 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._deadline = None
 
     def _watch(self) -> None:
-        """Disconnect the client where it reads nothing of what waits for it."""
         self._patience = Patience(self.transport, self.limits.write_timeout_s)
 
     def _trust(self) -> None:
@@ -471,7 +461,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._patience = None
 
     def _close(self) -> None:
-        """Close once all is written, or once the client reads nothing of it any more."""
+        """Close once all is written, or once the client stops reading."""
         self.turns.leave(self)
         if not self.transport.is_closing():
             self.transport.close()

@@ -1,4 +1,4 @@
-"""Requests that never reach the application: why, and the bytes that say so."""
+"""Requests rejected before they reach the application: the reason, and the bytes of the response."""
 
 import logging
 import random
@@ -14,15 +14,15 @@ from fairlane.gateway.middleware.request_id import request_id_of
 log = logging.getLogger(__name__)
 
 Headers = Sequence[tuple[bytes, bytes]]
+# Versions of HTTP; the parser accepts others too.
 SUPPORTED = ("1.1", "1.0")
-"""Versions of HTTP; the parser knows others too."""
+# Malformed requests are logged at most once in this interval.
 TELL_EVERY_S = 10.0
-"""Malformed requests, at most one line for all of them."""
 _SEPARATORS = len(": " + "\r\n")
 
 
 class Malformed:
-    """Requests that are no HTTP or beyond its bounds: counted, and told in the log once in a while."""
+    """Counts requests that are not valid HTTP or exceed its limits, and logs them now and then."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.count = 0
@@ -31,7 +31,6 @@ class Malformed:
         self._told_s = -TELL_EVERY_S
 
     def note(self, address: str, error: ApiError) -> None:
-        """One more, from this address."""
         self.count += 1
         self._untold += 1
         if self._clock() - self._told_s >= TELL_EVERY_S:
@@ -42,7 +41,7 @@ class Malformed:
 def refusal_of(
     method: bytes, url: bytes, version: str, headers: Headers, *, max_bytes: int, max_headers: int
 ) -> ApiError | None:
-    """Why a request with these headers is not served, if so. `version`: of HTTP. Names are in lower case."""
+    """Return the error for a request with these headers, if it is not served. Header names are in lower case."""
     if method == b"CONNECT":
         return invalid(None, "This is no proxy.")
     size, hosts, codings, has_length = len(url), 0, [], False
@@ -66,7 +65,7 @@ def refusal_of(
 
 
 def _misframed(version: str, codings: Sequence[bytes], has_length: bool) -> ApiError | None:
-    """Why it cannot be told where the body ends, or what was done to it on its way."""
+    """Return the error if the end of the body, or its encoding, is ambiguous."""
     if has_length:
         return invalid("content-length", "`content-length` and `transfer-encoding` exclude each other.")
     if codings != [b"chunked"] or version == "1.0":
@@ -75,7 +74,7 @@ def _misframed(version: str, codings: Sequence[bytes], has_length: bool) -> ApiE
 
 
 def answer_bytes(error: ApiError, headers: Headers, url: bytes = b"") -> bytes:
-    """A whole HTTP/1.1 answer. `headers`, `url`: the request's, as far as they are known."""
+    """Return a whole HTTP/1.1 response. `headers` and `url` are the request's, as far as they are known."""
     request_id = request_id_of(headers)
     body = msgspec.json.encode(error_body(error, url.partition(b"?")[0].decode("latin-1"), request_id))
     fields = {

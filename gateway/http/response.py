@@ -1,7 +1,6 @@
-"""How an answer goes onto the wire: its head waits for the first of its body, so that a whole answer is one write.
+"""Writes responses: the head waits for the first part of the body, so that a whole response is one write.
 
-In place of uvicorn's own `send`, which writes the two apart and looks at each header twice; the rules are the same.
-"""
+It replaces uvicorn's `send`, which writes the two separately and checks each header twice. The rules are the same."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,14 +12,15 @@ from uvicorn.protocols.http.httptools_impl import HEADER_RE, HEADER_VALUE_RE, ST
 
 from fairlane.gateway.http.body_budget import BodyHold
 
+# Key of the `Channel` in a scope's `state`.
 STATE = "answer"
-"""Where the `state` of a scope has its `Channel`."""
 _BODILESS = (101, 204, 304)
 
 
 @lru_cache(maxsize=256)  # answers have few sets of names
 def _places(names: tuple[bytes, ...]) -> tuple[int | None, int | None, int | None]:
-    """Where `connection`, `content-length` and `transfer-encoding` stand. Raises RuntimeError for what is no name."""
+    """Return the positions of `connection`, `content-length` and `transfer-encoding`. Raises RuntimeError for a bad
+    name."""
     if HEADER_RE.search(b"".join(names)):
         raise RuntimeError("invalid HTTP header name")
     places = {name.lower(): place for place, name in enumerate(names)}
@@ -28,33 +28,34 @@ def _places(names: tuple[bytes, ...]) -> tuple[int | None, int | None, int | Non
 
 
 class Channel(Protocol):
-    """What an endpoint finds of its request beside ASGI's messages; an `Answer` is one."""
+    """A faster path to a request's body and response than ASGI messages; `Answer` implements it."""
 
     def take_body(self) -> bytes | None:
-        """The body, where all of it has come already: it has to be waited for by `receive` otherwise. Only once."""
+        """Return the body once, if all of it has arrived; None if it has to be awaited with `receive`."""
 
     def push(self, body: bytes) -> bool:
-        """A further part of a streamed body, without waiting; False where it has to be sent instead."""
+        """Write a further part of a streamed body without waiting. Return False if it has to be sent with `send`."""
 
 
 class Answer:
-    """`send` of one request, for the cycle that runs it."""
+    """The `send` callable of one request's cycle."""
 
     __slots__ = ("_cycle", "_head", "_hold", "_is_abandoned", "_is_open_ended")
 
     def __init__(self, cycle: RequestResponseCycle, hold: BodyHold) -> None:
-        """`hold`: of the request's body, which is given back with the answer's end at the latest."""
+        """`hold` belongs to the request's body and is released with the end of the response at the latest."""
+        # None once the response is over. The two refer to each other and to all data of the request, which should be
+        # freed with
+        # the last reference and not by the next garbage collection.
         self._cycle: RequestResponseCycle | None = cycle
-        """None once the answer is over: the two hold each other, and with them all that the request brought, which
-        is to go with its last reference and not at the next collection."""
         self._head = b""
         self._hold = hold
         self._is_abandoned = False
+        # The body ends with the connection: HTTP/1.0 has no chunks.
         self._is_open_ended = False
-        """Its body ends with its connection: HTTP/1.0 knows no chunks."""
 
     async def send(self, message: ASGISendEvent) -> None:
-        """One ASGI message. Raises RuntimeError for one that may not come now, or a header that cannot be."""
+        """Handle one ASGI message. Raises RuntimeError for a message out of order or an invalid header."""
         cycle = self._cycle
         if cycle is None:
             if self._is_abandoned:
@@ -72,13 +73,13 @@ class Answer:
             raise RuntimeError(f"the message {message['type']} may not come now")
 
     def abandon(self) -> None:
-        """The client has left: what is still sent goes nowhere."""
+        """Discard all further messages: the client has left."""
         self._cycle, self._is_abandoned = None, True
         self._hold.release()
 
     def take_body(self) -> bytes | None:
-        """The body of the request that is to be answered, where all of it has come already: it has to be waited for
-        by `receive` otherwise. Its bytes are the caller's from then on."""
+        """Return the body, if all of it has arrived; None if it has to be awaited with `receive`. The caller owns it
+        then."""
         cycle = self._cycle
         if cycle is None or cycle.more_body:
             return None
@@ -86,7 +87,6 @@ class Answer:
         return body
 
     def push(self, body: bytes) -> bool:
-        """A further part of a body of unknown length, without waiting; False where it has to be sent instead."""
         cycle = self._cycle
         if cycle is None or cycle.flow.write_paused or self._head:
             return False
@@ -150,7 +150,7 @@ class Answer:
 
 
 class AnsweringTransport:
-    """The transport as one request's answer sees it: closing leaves the client time to read the answer."""
+    """The transport as one response sees it: closing leaves the client time to read the response."""
 
     def __init__(self, transport: asyncio.Transport, hang_up: Callable[[], None]) -> None:
         self.write = transport.write

@@ -1,11 +1,11 @@
-"""uvicorn as this gateway runs it: uvloop and httptools, limits on every connection, and a shutdown in steps.
+"""uvicorn's configuration for this gateway: uvloop and httptools, limits on every connection, a shutdown in steps.
 
-1  SIGTERM: `/readyz` says 503, new requests get 503 `shutting_down`; the ports stay open, so that they are told
-2  streams and answers in the air finish, for at most `grace_s`
-3  the rest end with an error that says so, and are settled
+1  SIGTERM: `/readyz` returns 503 and new requests get 503 `shutting_down`; the ports stay open to say so
+2  running streams and responses finish, for at most `grace_s`
+3  the rest end with an error and are settled
 4  uvicorn closes connections and ports; the lifespan closes the store's connections
 
-One loop serves up to three ports: uvicorn's own is the tenants', and those of metrics and operators stand beside it.
+One event loop serves up to three ports: the tenants' is uvicorn's own, those of metrics and operators are additional.
 """
 
 import asyncio
@@ -29,12 +29,12 @@ from fairlane.gateway.runtime import Resources
 
 log = logging.getLogger(__name__)
 
+# For open connections after every request has ended.
 CLOSE_TIMEOUT_S = 3
-"""For what is left on connections when every request has ended."""
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, draining the gateway before it closes anything."""
+    """uvicorn's server, which drains the gateway before it closes anything."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Server(uvicorn.Server):
         shares: bool = False,
         beside: Sockets | None = None,
     ) -> None:
-        """`shares`: other processes listen on the same sockets. `beside`: those of the ports beside the tenants'."""
+        """`shares`: other processes listen on the same sockets. `beside`: sockets of the additional ports."""
         super().__init__(config)
         self._resources = resources
         self._shares = shares
@@ -52,7 +52,7 @@ class Server(uvicorn.Server):
         self._acceptors: list[Acceptor] = []
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """uvicorn's own says where it listens only of sockets that it has made itself."""
+        """Open the acceptors. uvicorn gets no sockets to listen on, because it would accept without our limits."""
         await super().startup(None if sockets is None else [])
         if not self.started:
             return
@@ -82,7 +82,7 @@ class Server(uvicorn.Server):
         return made
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Steps 1 to 4."""
+        """Run steps 1 to 4."""
         grace_s = self._resources.settings.gateway.grace_s
         log.info("shutting down: %d jobs running", len(self._resources.dispatcher.jobs))
         await self._resources.drain(grace_s)
@@ -92,7 +92,7 @@ class Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """uvicorn's own way ends the process by the signal once more; ours is to end well."""
+        """Handle signals without raising them again at the end, as uvicorn does: the process should exit cleanly."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self.handle_exit, number, None)
@@ -104,13 +104,13 @@ class Server(uvicorn.Server):
 
 
 def configure(settings: GatewaySettings, resources: Resources) -> uvicorn.Config:
-    """How uvicorn serves tenants."""
+    """Return uvicorn's configuration for the tenants' port."""
     app = with_cors(with_fast_path(create_app(resources)), settings.gateway.cors_origins)
     return _config(app, settings, resources, "on", resources.crowd)
 
 
 def beside(resources: Resources, name: PortName, crowd: Crowd) -> uvicorn.Config:
-    """How it serves those of a port beside; the lifespan is the tenants' application's."""
+    """Return uvicorn's configuration for an additional port. The lifespan belongs to the tenants' application."""
     app = metrics_app(resources) if name == "metrics" else admin_app(resources)
     return _config(app, resources.settings, resources, "off", crowd)
 

@@ -1,7 +1,4 @@
-"""Frames of a server-sent event stream.
-
-How an answer goes out: frames of a stream as they come, or one JSON body at the end; and when its client leaves.
-"""
+"""Server-sent events, and responses as they are sent: frames of a stream, or one JSON body at the end."""
 
 import asyncio
 import re
@@ -14,35 +11,35 @@ from starlette.types import Send
 from fairlane.gateway.http.disconnect import Disconnect
 
 MEDIA_TYPE = "text/event-stream"
+# Proxies must neither cache nor buffer a stream.
 HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
-"""No proxy may keep or gather what should arrive at once."""
+# The last frame of a complete stream, and only of a complete one.
 DONE = b"data: [DONE]\n\n"
-"""The last frame of a whole stream, and only of a whole one."""
 
+# Keeps the connection alive. It is not a line that a client could interpret: even a comment makes some clients lose
+# what follows.
 PULSE = b"\n"
-"""Keeps the connection alive, and is no line that a client could take for something: even a comment of its own makes
-some clients lose what follows."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 def data(payload: object) -> bytes:
-    """One event. `payload`: JSON as bytes, without a line break, or what msgspec writes as JSON."""
+    """Return one event. `payload` is JSON as bytes, without a line break, or a value to encode as JSON."""
     return b"data: " + (payload if isinstance(payload, bytes) else _encode(payload)) + b"\n\n"
 
 
 def event(name: str, payload: object) -> bytes:
-    """One event with a name. `payload`: as in `data`."""
+    """Return one named event. `payload` is as for `data`."""
     return b"event: " + name.encode() + b"\n" + data(payload)
 
 
 def comment(text: str) -> bytes:
-    """A line that clients should skip: it tells people and logs what goes on."""
+    """Return a comment, which clients should skip: information for people and logs."""
     return b": " + " ".join(text.split()).encode("utf-8") + b"\n\n"
 
 
 def without_comments(frames: bytes) -> bytes:
-    """Whole frames, less the comments among them."""
+    """Remove the comments from whole frames."""
     if not frames.startswith(b": ") and b"\n: " not in frames:
         return frames
     return b"".join([part for part in re.split(rb"(?<=\n\n)", frames) if not part.lstrip(b"\n").startswith(b": ")])
@@ -54,10 +51,9 @@ Push = Callable[[bytes], bool]
 
 
 class ClientConnection:
-    """A request's client, as a context that ends with ClientDisconnect as soon as the client goes.
+    """A context that raises ClientDisconnect in its block as soon as the client disconnects.
 
-    Only for a request whose body was read.
-    """
+    Use it only after the request's body was read."""
 
     def __init__(self, disconnect: Disconnect) -> None:
         task = asyncio.current_task()
@@ -78,25 +74,25 @@ class ClientConnection:
             raise ClientDisconnect from None
 
     def complete(self) -> None:
-        """The whole answer was sent: a client that leaves from now on ends nothing."""
+        """Ignore a disconnection from now on: the whole response was sent."""
         self._disconnect.forget(self.gone)
 
     def gone(self) -> None:
-        """It has left, or is treated so: the block ends."""
+        """Cancel the block: the client has left, or is treated as if it had."""
         if not self._is_gone:
             self._is_gone = True
             self._task.cancel()
 
 
 class EventStream(ClientConnection):
-    """A `text/event-stream` answer to a client. Its headers go out with its first frame.
+    """A `text/event-stream` response. Its headers are sent with its first frame.
 
-    Within its context a client that takes nothing for `write_timeout_s` is gone too. One alarm watches over all writes,
-    since a stream has one for each token and hardly any of them ever waits.
-    """
+    In its context, a client that reads nothing for `write_timeout_s` counts as gone. One timer covers all writes, since
+    a
+    stream has one write per token, and hardly any of them waits."""
 
     def __init__(self, disconnect: Disconnect, send: Send, push: Push, *, write_timeout_s: float) -> None:
-        """`push`: sends a further part at once, if it can; what it cannot goes through `send`, which may wait."""
+        """`push` writes without waiting, if it can; otherwise `send` is used, which may wait."""
         super().__init__(disconnect)
         self._send = send
         self._push = push
@@ -119,18 +115,18 @@ class EventStream(ClientConnection):
         super().__exit__(kind)
 
     def lead_with(self, headers: Headers) -> None:
-        """Headers that are known only now, before the first frame."""
+        """Add headers that are known just before the first frame."""
         self._headers = [*headers, *self._headers]
 
     def put(self, frames: bytes) -> bool:
-        """Send what is ready if that needs no waiting; else it is kept for `catch_up`."""
+        """Write frames if that needs no waiting. Otherwise keep them for `catch_up` and return False."""
         if not self._unsent and self.started and self._push(frames):
             return True
         self._unsent += frames
         return False
 
     async def catch_up(self) -> None:
-        """Send what was kept."""
+        """Send the frames that were kept."""
         frames, self._writing_since = self._unsent, self._loop.time()
         if not self.started:
             await self._send({"type": "http.response.start", "status": 200, "headers": self._headers})
@@ -140,7 +136,7 @@ class EventStream(ClientConnection):
         self._writing_since = None
 
     async def write(self, frames: bytes) -> None:
-        """Send what is ready, and wait for it where that is needed."""
+        """Write frames, waiting if needed."""
         if not self.put(frames):
             await self.catch_up()
 
@@ -153,12 +149,11 @@ class EventStream(ClientConnection):
             self._alarm = self._loop.call_at(since_s + self._write_timeout_s, self._look)
 
     async def close(self) -> None:
-        """The end of the body."""
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 async def send_json(send: Send, document: object, headers: Headers) -> None:
-    """One whole JSON answer."""
+    """Send one whole JSON response."""
     body = msgspec.json.encode(document)
     fixed = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": 200, "headers": [*headers, *fixed]})

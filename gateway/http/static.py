@@ -1,4 +1,4 @@
-"""Files that browsers load, each read once, under a strict content policy."""
+"""Files that browsers load, each read once, under a strict content security policy."""
 
 import hashlib
 from collections.abc import Mapping
@@ -7,6 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+# Nothing inline, from other origins or in a frame: an injected script has nothing to use.
 POLICY: Mapping[str, str] = {
     "default-src": "'none'",
     "script-src": "'self'",
@@ -17,7 +18,6 @@ POLICY: Mapping[str, str] = {
     "form-action": "'none'",
     "frame-ancestors": "'none'",
 }
-"""Nothing inline, nothing from elsewhere, in no frame: what a script injected into the page could use is not there."""
 HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
@@ -28,12 +28,12 @@ HEADERS = {
 
 
 def policy_text(rules: Mapping[str, str] = POLICY) -> str:
-    """A policy as its header has it."""
+    """Return a policy as its header's value."""
     return "; ".join(f"{name} {value}" for name, value in rules.items())
 
 
 def file_route(path: str, content: bytes, media_type: str, policy: Mapping[str, str] = POLICY) -> Route:
-    """`GET` of one file."""
+    """Return the route that serves one file."""
     headers = {
         **HEADERS,
         "content-security-policy": policy_text(policy),

@@ -1,34 +1,33 @@
-"""Turns at parsing, for reads that hold many lines: one read of 256 KiB may be 43,000 chunks of a byte.
+"""Turns at parsing, for reads with many lines: one read of 256 KiB may be 43,000 chunks of one byte.
 
-    a read of few lines  ──> parsed at once
-    any other            ──> waits here; its connection is not read meanwhile
-    each turn            ──> pieces of PIECE_BYTES, one connection after the other, until MOST_EVENTS were parsed
+    a read with few lines  ──> parsed at once
+    any other read         ──> waits here; its connection is not read meanwhile
+    each turn              ──> pieces of PIECE_BYTES, one connection after the other, until MOST_EVENTS were parsed
 
-Parsing costs by the number of callbacks, not by bytes, so that a turn counts those. After a turn that was used up the
-loop is free for REST_S. Connections take turns by their holder (a tenant, or a stranger's address), so that many
-connections get no more than one. What waits is bounded for each holder and in all.
+The cost of parsing depends on the number of callbacks, not of bytes, so a turn counts callbacks. After a full turn the
+loop is free for REST_S. Connections take turns by holder (a tenant, or an unauthenticated address), so that many
+connections get no more than one. Waiting bytes are bounded for each holder and in all.
 
-Connections that only discard what comes are read one every REST_S as well.
-"""
+Connections that discard their input are also read one every REST_S."""
 
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Protocol
 
+# At most 340 chunks of one byte.
 PIECE_BYTES = 2_048
-"""At most 340 chunks of a byte."""
+# Lines of a read that is parsed at once. A request has fewer, and each parser callback takes a line of its own.
 MOST_LINES = 256
-"""Of a read that is parsed at once: a request has fewer, and each callback of the parser takes a line of its own."""
+# Callbacks of one turn. The piece that reaches it is the turn's last.
 MOST_EVENTS = 256
-"""Callbacks of one turn, after which the piece in hand is the last."""
 TURN_BYTES = 128 * 1024
 REST_S = 0.001
 MOST_BYTES, MOST_HOLDER_BYTES = 32 * 2**20, 4 * 2**20
 
 
 def has_many_lines(data: bytes) -> bool:
-    """Whether parsing this read may take long."""
+    """Return whether parsing this read may take long."""
     return len(data) > MOST_LINES and data.count(b"\n") > MOST_LINES
 
 
@@ -36,14 +35,14 @@ class Parsing(Protocol):
     """A connection with bytes to parse."""
 
     def parse(self, piece: bytes) -> int:
-        """Parse the next bytes. Return the number of callbacks that they made."""
+        """Parse the next bytes. Return the number of parser callbacks."""
 
     def parsed(self) -> None:
-        """All that waited was parsed."""
+        """Resume reading: all waiting bytes were parsed."""
 
 
 class _Waiting:
-    """What one connection has still to parse."""
+    """The unparsed bytes of one connection."""
 
     __slots__ = ("at", "data", "holder")
 
@@ -69,12 +68,12 @@ class Turns:
         self._lines: OrderedDict[str, OrderedDict[Parsing, None]] = OrderedDict()
         self._holder_bytes: dict[str, int] = {}
         self._next: asyncio.Handle | None = None
+        # Loop time at which the next connection that discards its input may be read.
         self._discarding_s = 0.0
-        """When the next connection that discards may be read, on the loop's clock."""
         self.waiting_bytes = 0
 
     def wait(self, connection: Parsing, holder: str, data: bytes) -> bool:
-        """Parse `data` in turns. Return False, and keep nothing, where its holder or all have too much waiting."""
+        """Parse `data` in turns. Return False, and keep nothing, if too much is waiting for its holder or in all."""
         found = self._waiting.get(connection)
         holder = holder if found is None else found.holder
         own_bytes = self._holder_bytes.get(holder, 0) + len(data)
@@ -91,11 +90,10 @@ class Turns:
         return True
 
     def is_waiting(self, connection: Parsing) -> bool:
-        """Whether some of what it read is still to be parsed."""
         return connection in self._waiting
 
     def leave(self, connection: Parsing) -> None:
-        """Drop what waits of a connection."""
+        """Drop the unparsed bytes of a connection."""
         found = self._waiting.pop(connection, None)
         if found is None:
             return
@@ -106,7 +104,7 @@ class Turns:
             del self._lines[found.holder]
 
     def discard_later(self, after_s: float, read: Callable[[], None]) -> None:
-        """Call `read` after this time, and no sooner than REST_S after the connection before it."""
+        """Call `read` after this time, and at least REST_S after the previous connection."""
         loop = asyncio.get_running_loop()
         self._discarding_s = max(loop.time() + after_s, self._discarding_s + REST_S)
         loop.call_at(self._discarding_s, read)
