@@ -1,17 +1,17 @@
-"""The only way to Redis or Valkey: one server, Sentinels or a Cluster, by the store's URL.
+"""Access to Redis or Valkey: one server, Sentinels or a Cluster, selected by the store's URL.
 
-    urls.py             what a URL means, and the pool of connections to it
-    connections.py      a gateway's clients: one for requests, one for upkeep, readers; each with its time limit
-    pipeline.py         one connection on which the calls of all requests follow each other
+    urls.py             parses store URLs and builds connection pools
+    connections.py      a gateway's clients: one for requests, one for upkeep, readers; each with its own time limit
+    pipeline.py         one connection that multiplexes the script calls of all requests
     cluster.py          a Cluster as one client; `client`, a plain client of any URL, for workers
-    circuit_breaker.py  calls fail at once while the store is away; trials find out when it is back
-    timeouts.py         time limits that do not count the event loop's own lateness
+    circuit_breaker.py  fails calls at once while the store is unavailable; trial calls detect its return
+    timeouts.py         time limits that exclude the event loop's own lateness
     retry.py            calls repeated until the store answers, work repeated at intervals
-    election.py         one process among all that share a store, for upkeep
-    checks.py           whether a store is fit to be relied on: version, eviction, persistence, rights
-    bounds.py           how much work one call may do, and how more is split
-    errors.py           what a call raises while the store is away
+    election.py         elects one process among all that share a store, for upkeep
+    checks.py           checks that a store can be relied on: version, eviction, persistence, rights
+    bounds.py           bounds the work of one call, and splits larger work
+    errors.py           the errors that a call raises while the store is unavailable
 
-Open `connections.py` first. Gateway, worker, quotas, the global queue and the command call in. It knows no key, no
-budget and no job, and imports nothing else of the product.
+Read `connections.py` first. Used by the gateway, the worker, quotas, the global queue and the CLI. The package knows no
+key, budget or job, and imports no other part of the product.
 """

@@ -1,11 +1,11 @@
-"""Check a store before Fairlane relies on it: its version, eviction, persistence, and the rights of Fairlane's user.
+"""Checks of a store before Fairlane relies on it: version, eviction, persistence, and the rights of Fairlane's user.
 
-    faults(url)           what is wrong with each master behind a URL: asked at a start, and by gateways while they run
-    inspect(client, key)  the same of one server, with what it says about itself: asked by `fairlane doctor`
+    faults(url)           the faults of each master behind a URL; called at startup, and by gateways while they run
+    inspect(client, key)  the faults of one server, and its INFO; called by `fairlane doctor`
 
-A right is checked by a harmless call of the very command: `ACL DRYRUN` needs rights that a user of Fairlane should not
-have. The calls meet a string where they expect another type, or a key that is not there, so they change nothing else
-than one key of their own. Each check opens connections of its own, so no request ever waits for it.
+A right is checked with a harmless call of the command itself, because `ACL DRYRUN` needs rights that Fairlane's user
+should not have. The calls address a string where the command expects another type, or a missing key, so they change
+only one key of their own. Each check opens its own connections, so no request waits for it.
 """
 
 import secrets
@@ -23,14 +23,14 @@ from redis.crc import key_slot
 
 from fairlane.store import urls
 
+# Oldest supported major versions.
 OLDEST = {"redis": 7, "valkey": 8}
-"""Major versions."""
 TRIAL_MS = 60_000
 TRIAL_KEY = "fl:check:{%d}"
 
 
 class FaultKind(StrEnum):
-    """What is wrong with a store; the values of the metric's label."""
+    """The kinds of faults. The values are those of the metric's label."""
 
     VERSION = "version"
     RIGHTS = "rights"
@@ -41,20 +41,20 @@ class FaultKind(StrEnum):
     WRITES = "writes"
 
 
+# Faults that prevent a process from starting.
 REFUSED = frozenset({FaultKind.VERSION, FaultKind.RIGHTS})
-"""Faults with which no process starts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that is wrong with a store."""
+    """One fault of a store."""
 
     kind: FaultKind
+    # The observed state, in a few words; contains no secret.
     found: str
-    """What is there, in a few words; no secret."""
     advice: str
+    # A serious fault breaks promises to requests now; any other may lose data later.
     is_serious: bool = False
-    """Requests cannot be served as promised. Otherwise data may be lost later."""
 
     def __str__(self) -> str:
         return f"{self.found}: {self.advice}"
@@ -62,16 +62,18 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """What one server says about itself, and what is wrong with it."""
+    """One server's INFO and its faults."""
 
+    # Empty if the user may not run INFO.
     info: Mapping[str, Any]
-    """Empty where the user may not run INFO."""
     faults: list[Fault]
 
 
 async def faults(url: str, commands: Collection[str], *, timeout_s: float) -> list[Fault]:
-    """Return what is wrong with the masters behind a URL, each fault once. Raises STORE_ERRORS where one does not
-    answer. `commands`: those that the process runs, GATEWAY_COMMANDS or WORKER_COMMANDS."""
+    """Return the faults of the masters behind a URL, without duplicates.
+
+    `commands` is GATEWAY_COMMANDS or WORKER_COMMANDS. Raises STORE_ERRORS if a master does not answer.
+    """
     found: dict[Fault, None] = {}
     for server, key in await masters(url, timeout_s=timeout_s):
         async with connected(server, timeout_s=timeout_s) as client:
@@ -81,7 +83,7 @@ async def faults(url: str, commands: Collection[str], *, timeout_s: float) -> li
 
 
 async def masters(url: str, *, timeout_s: float) -> list[tuple[str, str]]:
-    """Return the URL of each master and a key that it holds: several on a Cluster, else one. Raises STORE_ERRORS."""
+    """Return each master's URL with a key that it holds; only a Cluster has several. Raises STORE_ERRORS."""
     if not url.startswith(urls.CLUSTER_SCHEMES):
         return [(url, TRIAL_KEY % 0)]
     named = urls.parse_cluster_url(url)
@@ -102,14 +104,14 @@ async def masters(url: str, *, timeout_s: float) -> list[tuple[str, str]]:
 
 @asynccontextmanager
 async def connected(url: str, *, timeout_s: float) -> AsyncIterator[redis.asyncio.Redis]:
-    """Open a client of one server that repeats nothing."""
+    """Open a client of one server, without retries."""
     pool = urls.pool(url, limit=1, timeout_s=timeout_s, retry=Retry(NoBackoff(), 0))
     async with redis.asyncio.Redis.from_pool(pool) as client:
         yield client
 
 
 async def inspect(client: redis.asyncio.Redis, key: str, commands: Collection[str]) -> Inspection:
-    """Check one server. `key`: one that it holds. Raises redis.RedisError, OSError where it does not answer."""
+    """Check one server, using `key`, which it must hold. Raises redis.RedisError or OSError if it does not answer."""
     try:
         info = await client.info()
     except redis.exceptions.NoPermissionError:
@@ -121,7 +123,7 @@ async def inspect(client: redis.asyncio.Redis, key: str, commands: Collection[st
 
 
 def version(info: Mapping[str, Any]) -> str:
-    """Return the server's kind and version."""
+    """Return the server's kind and version, as in `valkey 8.0.1`."""
     kind = "valkey" if "valkey_version" in info else "redis"
     return f"{kind} {info.get(f'{kind}_version', '0')}"
 
@@ -152,7 +154,7 @@ def _standing(info: Mapping[str, Any]) -> Iterator[Fault]:
 
 
 async def _missing_rights(client: redis.asyncio.Redis, key: str, commands: Collection[str]) -> list[Fault]:
-    """Try each command, and return a fault that names those that the user may not run, if there are any."""
+    """Try each command; return at most one fault, which names all commands that the user may not run."""
     try:
         await client.execute_command("SET", key, "", "PX", TRIAL_MS)  # type: ignore[no-untyped-call]
     except redis.exceptions.NoPermissionError as error:
@@ -177,7 +179,6 @@ def _not_allowed(commands: Sequence[str]) -> Fault:
 
 
 def _key_within(first: int, last: int) -> str:
-    """Return a name whose slot is in a range."""
     number = 0
     while not first <= key_slot((TRIAL_KEY % number).encode()) <= last:
         number += 1
@@ -254,10 +255,10 @@ _OF_QUEUES = {
     "ZSCORE": "KEY 0",
     "DEL": "KEY",
 }
+# A harmless call of each command, tried in this order. KEY holds a string, KEY:none does not exist; DEL comes last.
 _CALLS = _OF_GATEWAYS | _OF_QUEUES
-"""A harmless call of each command, in their order: KEY holds a string, KEY:none does not exist, DEL is last."""
 GATEWAY_COMMANDS = frozenset({"SET", *_CALLS})
+# Commands of the queues and of the worker registry.
 WORKER_COMMANDS = frozenset({"SET", *_OF_QUEUES})
-"""Commands of the queues and of the registry of workers."""
+# Commands that Fairlane can do without.
 OPTIONAL_COMMANDS = frozenset({"FCALL", "FUNCTION", "SCRIPT", "INFO", "BGREWRITEAOF"})
-"""Fairlane does without these where they are forbidden."""

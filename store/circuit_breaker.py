@@ -1,9 +1,9 @@
-"""Whether a store answers, kept in one place: after three failures in a row nobody waits for it until it does again.
+"""A circuit breaker for a store: after FAILURES consecutive failures, calls fail at once until a trial call succeeds.
 
-    closed ──FAILURES in a row──> open: every call fails at once ──a trial call comes through──> closed
+    closed ──FAILURES in a row──> open: every call fails at once ──a trial call succeeds──> closed
 
-The clients of `connections.py` make every call within it. While it is open, a task of the breaker's own makes the trial
-calls, so that no request pays for one. One log line per change of state, however many calls fail.
+The clients of `connections.py` make every call inside it. While it is open, the breaker's own task makes the trial
+calls, so that no request waits for one. It logs one line per change of state, however many calls fail.
 """
 
 import asyncio
@@ -22,9 +22,9 @@ log = logging.getLogger(__name__)
 FAILURES = 3
 TRIAL_EVERY_S = 0.25
 LONGEST_WAIT_S = 4.0
+# A store that fails again within this time after its return is flapping: the interval between trials then doubles each
+# time, up to LONGEST_WAIT_S, which also limits log lines.
 STEADY_S = 10.0
-"""A store that fails again sooner than this after it came back is tried half as often each time, down to every
-LONGEST_WAIT_S: what flaps is left alone, and fills no log."""
 COMPLAIN_EVERY_S = 10.0
 
 _TROUBLE = (
@@ -36,36 +36,35 @@ _TROUBLE = (
     redis.exceptions.ClusterDownError,
     redis.exceptions.TryAgainError,
 )
+# First words of error replies that concern the whole store. Any other error reply concerns one call: the store answers.
 _TROUBLE_CODES = frozenset({"BUSY", "MISCONF", "NOREPLICAS", "OOM", "TRYAGAIN", "UNBLOCKED"})
-"""First words of error replies that tell of the store as a whole. Any other reply is of one call: the store answers."""
 
 
 class Availability(Protocol):
-    """Whether a store answers."""
+    """Reports whether a store answers."""
 
     @property
-    def is_away(self) -> bool:
-        """It does not answer."""
+    def is_away(self) -> bool: ...
 
 
 class StoreStanding(Availability, Protocol):
-    """What metrics and health checks say of a store."""
+    """A store's availability, as metrics and health checks report it."""
 
     @property
     def is_whole(self) -> bool:
-        """It answers, in all its parts."""
+        """Return whether all parts of the store answer."""
 
     @property
     def openings(self) -> int:
-        """How often it was found to be away."""
+        """Return how often the breaker has opened."""
 
 
 class StoreAway(StoreUnavailable):
-    """The breaker is open: the store was not even asked, so nothing was done."""
+    """The breaker is open: the call was not sent, so it had no effect."""
 
 
 class Breaker:
-    """The breaker of one store: a context around each call; any number of calls may be within it."""
+    """One store's breaker: a context manager around each call. Any number of calls may be inside it."""
 
     def __init__(
         self,
@@ -75,18 +74,19 @@ class Breaker:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        """`name`: in log lines. `trial`: one bounded call that shows, by not raising, that the store can be written."""
+        """`name` appears in log lines. `trial` is one bounded call that succeeds only if the store accepts writes."""
         self._name = name
         self._trial = trial
         self._clock = clock
         self._sleep = sleep
         self._failures = 0
+        # Calls that have not ended.
         self._inside = 0
-        """Calls that have not ended."""
+        # Upper bound on the calls that began before the breaker closed: these may still time out although the store
+        # answers.
         self._late = 0
-        """Of these at most, those from before it closed: their time may run out although the store answers."""
+        # Time of the last opening.
         self._since_s = 0.0
-        """When it last opened."""
         self._closed_s: float | None = None
         self._wait_s = TRIAL_EVERY_S
         self._complained_s: float | None = None
@@ -104,8 +104,7 @@ class Breaker:
         self._inside += 1
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        """The call has ended. What still comes in while it is open says nothing: a trial decides. Nor does what was
-        asked before it closed."""
+        """Count the call's outcome; ignore failures while open, and of calls made before the breaker closed."""
         self._inside -= 1
         if error is None:
             self._failures = 0
@@ -156,7 +155,7 @@ class Breaker:
         log.warning("the %s answers again after %.1f s", self._name, self._closed_s - self._since_s)
 
     def _complain(self, error: Exception) -> None:
-        """The store answers and refuses: a defect, or rights that lack. Only the reply's first word is told."""
+        """Log a refused call: a defect, or a missing right. Only the reply's first word is logged."""
         if isinstance(error, redis.exceptions.NoScriptError | redis.exceptions.AskError):  # also MOVED: go on there
             return
         if lacks_function(error) or is_rewriting(error):  # the callers expect these
@@ -169,7 +168,7 @@ class Breaker:
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """Stores without any of which requests are refused."""
+    """Several stores, all of which requests need."""
 
     breakers: tuple[Availability, ...]
 
@@ -183,6 +182,6 @@ def _is_trouble(error: Exception) -> bool:
 
 
 def _code(error: Exception) -> str:
-    """The word in capitals that an error reply begins with; empty where there is none."""
+    """Return the error reply's leading code in capitals, or an empty string."""
     word = str(error).partition(" ")[0]
     return word if word.isupper() else ""

@@ -1,15 +1,15 @@
 """A Redis Cluster as one client: each call goes to the node that holds its key, and follows the key when it moves.
 
     call ──slot of its key──> node ──┬─ a reply
-                                     ├─ MOVED: the slot is another's: there, once
-                                     ├─ ASK: the slot is being moved: a command goes there, a script comes back later
-                                     └─ no answer: perhaps a replica stands in for it now
+                                     ├─ MOVED: another node holds the slot; repeat the call there, once
+                                     ├─ ASK: the slot is being migrated; a command goes there, a script is retried later
+                                     └─ no answer: a replica may have been promoted
 
-After MOVED and after failures the map of slots, which any node can give, is read anew, beside the calls.
+After MOVED and after failures the slot map, which any node can return, is read again in the background.
 
-redis-py's own client of Clusters is not used: it refuses a call where no connection is free instead of waiting for one,
-keeps calls for some time in pauses between tries, and knows no breaker for each node. Here each node is a client as for
-one server, and only the way to it is chosen.
+redis-py's own Cluster client is not used: it refuses a call when no connection is free instead of waiting for one,
+holds calls in pauses between retries, and has no breaker per node. Here each node is a client as for a single server,
+and only the routing is added.
 """
 
 import asyncio
@@ -28,32 +28,33 @@ from fairlane.store import urls
 
 log = logging.getLogger(__name__)
 
+# Pause between two reads of the slot map; a quarter of it while no node has returned one yet.
 READ_EVERY_S = 1.0
-"""Pause between two readings of the map; while no node has ever named one, a quarter of it."""
 
 Address = tuple[str, int]
+# The process's object for a node: one client, or several.
 Node = TypeVar("Node")
-"""What a process keeps of a node: a client, or several."""
+# Commands that any node can answer.
 _KEYLESS = frozenset({"TIME"})
-"""Commands that any node can answer."""
+# Commands that must run on every node. All others name a key first (FCALL: after the function's name). Scripts and
+# XREAD have their own methods.
 _OF_EACH = frozenset({"FUNCTION LOAD"})
-"""Commands about what each node has of its own. All others name a key first, a function's call after its name; scripts
-and reads of streams have methods here."""
 Call = Callable[[redis.asyncio.Redis], Awaitable[Any]]
 
 
 def slot_of(key: str | bytes) -> int:
-    """The slot that a key belongs to, by its hash tag where it has one."""
+    """Return the slot of a key, by its hash tag if it has one."""
     return key_slot(key.encode() if isinstance(key, str) else key)
 
 
 class Cluster(Generic[Node]):
-    """The nodes of one Cluster, and which of them holds each slot. Opens nothing before it is asked."""
+    """The nodes of one Cluster, and the slot map. Opens no connection before the first call."""
 
     def __init__(
         self, url: str, opened: Callable[[str], Node], closed: Callable[[Node], Awaitable[None]], *, timeout_s: float
     ) -> None:
-        """`opened`: a node by the URL of its server; `closed`: lets go of one. `timeout_s`: of a question to a node."""
+        """`opened` creates a node from its server's URL; `closed` closes one. `timeout_s` bounds one read of the slot
+        map."""
         self._named = urls.parse_cluster_url(url)
         self._opened, self._closed = opened, closed
         self._timeout_s = timeout_s
@@ -68,16 +69,15 @@ class Cluster(Generic[Node]):
 
     @property
     def nodes(self) -> list[Node]:
-        """All that hold slots; none while no node has named them."""
+        """Return all nodes that hold slots; empty before the slot map was read."""
         return list(self._nodes.values())
 
     def holder(self, slot: int) -> Node | None:
-        """Who holds a slot, as far as is known."""
         address = self._holders[slot]
         return None if address is None else self._nodes[address]
 
     async def find(self, slot: int) -> Node:
-        """Who holds a slot; at first the map has to be read. Raises redis.RedisError."""
+        """Return the node that holds a slot, reading the slot map first if necessary. Raises redis.RedisError."""
         if not self._nodes:
             self.doubt()
             if self._reading is not None and not self._is_lost:
@@ -90,7 +90,7 @@ class Cluster(Generic[Node]):
         raise redis.exceptions.ClusterDownError("no node of the Cluster holds the slot")
 
     def moved(self, slot: int, host: str, port: int) -> Node:
-        """A slot is said to be another's; `host` is empty where that is the host of who says so."""
+        """Record that a slot moved, and return its new node. An empty `host` means the previous node's host."""
         known = self._holders[slot]
         address = (host or (known[0] if known else ""), port)
         self._holders[slot] = address
@@ -98,19 +98,19 @@ class Cluster(Generic[Node]):
         return self._node(address)
 
     def node_at(self, slot: int, host: str, port: int) -> Node:
-        """Whom a node names for a slot that is about to move there; `host` as for `moved`."""
+        """Return the node that an ASK reply names, without changing the slot map. `host` as for `moved`."""
         known = self._holders[slot]
         return self._node((host or (known[0] if known else ""), port))
 
     def key_of(self, node: Node, prefix: str) -> str:
-        """A name with this prefix that a node holds. Raises redis.ConnectionError where it holds nothing."""
+        """Return a name with this prefix that a node holds. Raises redis.ConnectionError if the node holds no slots."""
         if not any(self.holder(slot) is node for slot in range(REDIS_CLUSTER_HASH_SLOTS)):
             raise redis.ConnectionError("the node holds no slots")
         names = (f"{prefix}{number}" for number in itertools.count())
         return next(name for name in names if self.holder(slot_of(name)) is node)
 
     def doubt(self) -> None:
-        """The map may be out of date: read it, unless that is done or was done just now."""
+        """Start to read the slot map, unless a read is running or one ended less than READ_EVERY_S ago."""
         if self._reading is None and not self._is_closed and asyncio.get_running_loop().time() >= self._pause_until_s:
             self._reading = asyncio.create_task(self._read(), name="map of the Cluster")
 
@@ -131,7 +131,7 @@ class Cluster(Generic[Node]):
         return self._nodes[address]
 
     async def _read(self) -> None:
-        """Ask one node after another, first the one that answered last."""
+        """Ask one node after another, beginning with the one that answered last."""
         try:
             asked = dict.fromkeys([*([self._ask_first] if self._ask_first else []), *self._nodes, *self._named.nodes])
             for address in asked:
@@ -150,7 +150,7 @@ class Cluster(Generic[Node]):
             self._reading = None
 
     async def _slots(self, address: Address) -> list[tuple[int, int, Address]]:
-        """The first and last slot of each range, and its master. Raises redis.RedisError, OSError."""
+        """Return the first slot, last slot and master of each range. Raises redis.RedisError, OSError."""
         url = self._named.url(*address)
         pool = urls.pool(url, limit=1, timeout_s=self._timeout_s, retry=Retry(NoBackoff(), 0))
         async with redis.asyncio.Redis.from_pool(pool) as client, asyncio.timeout(self._timeout_s):
@@ -184,12 +184,13 @@ class Cluster(Generic[Node]):
 
 
 class ClusterRedis(redis.asyncio.Redis, Generic[Node]):
-    """A client whose calls each go to one node. Of commands with several keys, those whose keys share a slot."""
+    """A client that sends each call to one node. A command with several keys needs them all in one slot."""
 
     def __init__(
         self, cluster: Cluster[Node], client_of: Callable[[Node], redis.asyncio.Redis], *, timeout_s: float
     ) -> None:
-        """`client_of`: a node's client, for calls of this kind. `timeout_s`: of one that a node passes on."""
+        """`client_of` returns a node's client for calls of this kind. `timeout_s` bounds a call that an ASK reply
+        redirects."""
         super().__init__()  # its own pool stays empty
         self._cluster = cluster
         self._client_of = client_of
@@ -227,13 +228,13 @@ class ClusterRedis(redis.asyncio.Redis, Generic[Node]):
         return await self._whole(next(iter(after)), lambda client: client.xread(after, count=count, block=block))
 
     async def aclose(self, close_connection_pool: bool | None = None) -> None:
-        """Close all nodes, for whoever else shares them too."""
+        """Close all nodes, also for other clients that share them."""
         await self._cluster.aclose()
         await super().aclose(close_connection_pool)
 
     async def _whole(self, key: str | bytes, call: Call) -> Any:  # noqa: ANN401
-        """What touches more keys than the one it names would see a part of them where its slot is being moved key by
-        key: it is not run at all, on neither node. Raises redis.exceptions.TryAgainError then."""
+        """Run a call that may touch more keys than the one it names. Raises TryAgainError while its slot is being
+        migrated, because either node would then see only some of the keys."""
         try:
             return await self._on(slot_of(key), call)
         except redis.exceptions.AskError as error:
@@ -251,7 +252,6 @@ class ClusterRedis(redis.asyncio.Redis, Generic[Node]):
             raise redis.exceptions.TryAgainError("the nodes do not agree who holds the slot") from again
 
     async def _anywhere(self, call: Call) -> Any:  # noqa: ANN401
-        """Ask one node after another until one answers."""
         failure: Exception = redis.ConnectionError("no node of the Cluster answers")
         for node in self._cluster.nodes or [await self._cluster.find(0)]:
             try:
@@ -261,7 +261,7 @@ class ClusterRedis(redis.asyncio.Redis, Generic[Node]):
         raise failure
 
     async def _everywhere(self, call: Call) -> Any:  # noqa: ANN401
-        """Ask every node; one that does not answer is asked again by whoever needs it."""
+        """Call every node; return one answer. A node that fails is called again by the request that needs it."""
         asked = [self._at(node, call) for node in self._cluster.nodes or [await self._cluster.find(0)]]
         found = await asyncio.gather(*asked, return_exceptions=True)
         answers = [answer for answer in found if not isinstance(answer, BaseException)]
@@ -283,7 +283,7 @@ class ClusterRedis(redis.asyncio.Redis, Generic[Node]):
 
 
 def client(url: str, *, limit: int, timeout_s: float) -> redis.asyncio.Redis:
-    """A client of whatever the URL names, which repeats nothing by itself; `limit`: connections to each server. Raises
+    """Return a client for any store URL, without retries. `limit` is the number of connections to each server. Raises
     ValueError as `urls.check` does."""
 
     def opened(server: str) -> redis.asyncio.Redis:
@@ -298,7 +298,7 @@ def client(url: str, *, limit: int, timeout_s: float) -> redis.asyncio.Redis:
 
 
 async def _asking(client: redis.asyncio.Redis, args: tuple[Any, ...], options: dict[str, Any]) -> Any:  # noqa: ANN401
-    """A command for a node to which its slot is being moved."""
+    """Send a command to the node that imports its slot."""
     async with client.pipeline(transaction=False) as both:
         both.execute_command("ASKING")
         both.execute_command(*args, **options)

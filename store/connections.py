@@ -1,7 +1,7 @@
-"""The clients of a store, whatever its URL names: each kind bounded by a time limit that fits its calls.
+"""The clients of a store, for any URL: each kind of client has a time limit that fits its calls.
 
-One server has its clients behind a circuit breaker; of a Cluster each node has, so that a node that does not answer is
-away for the keys that it holds alone.
+A single server has one circuit breaker. Each node of a Cluster has its own, so that a node that does not answer affects
+only the keys that it holds.
 """
 
 import math
@@ -26,39 +26,42 @@ from fairlane.store.errors import StoreUnavailable
 from fairlane.store.pipeline import Pipe
 from fairlane.store.timeouts import MOST_DEFERRED, Timeout
 
+# Time limit of calls that no request waits for, as a multiple of the limit of calls that a request waits for.
 PATIENCE = 4.0
-"""The time limit of a call that no request waits for, in those of a call that one waits for."""
+# Maximum time that a reader's call waits for new entries.
 BLOCK_S = 1.0
-"""How long a reader waits for new entries in one call."""
 TRIAL_KEY = "fl:trial"
 _TRIAL = "return redis.call('SET', KEYS[1], '', 'PX', 60000)"
 
 
 class Connections(Protocol):
-    """The clients of one store, each kind with the patience that its calls deserve."""
+    """The clients of one store, each kind with its own time limit."""
 
     @property
     def short(self) -> redis.asyncio.Redis:
-        """For all that a request waits for."""
+        """Return the client for everything that a request waits for."""
 
     @property
     def patient(self) -> redis.asyncio.Redis:
-        """For operators and upkeep."""
+        """Return the client for operators and upkeep."""
 
     @property
     def breaker(self) -> StoreStanding:
-        """Whether it answers. While it does not, calls of both fail at once."""
+        """Return the store's availability. While it is away, calls of both shared clients fail at once."""
 
     def reader(self) -> redis.asyncio.Redis:
-        """A client for one task that blocks up to BLOCK_S in the store, and its heartbeat; the caller closes it."""
+        """Open a client for one task that blocks up to BLOCK_S per call and for its heartbeat; the caller closes it."""
 
     async def aclose(self) -> None:
         """Close every connection of the shared clients."""
 
 
 def connections(url: str, *, timeout_s: float, limit: int, name: str = "store") -> Connections:
-    """The connections to whatever the URL names; opens nothing yet. `timeout_s`: of a call that a request waits for;
-    `limit`: connections of each client to each server; `name`: in logs."""
+    """Return the connections for any store URL; opens nothing yet.
+
+    `timeout_s` bounds a call that a request waits for, `limit` is the number of connections of each client to each
+    server, `name` appears in log lines.
+    """
     if url.startswith(urls.CLUSTER_SCHEMES):
         return ClusterConnections(url, timeout_s=timeout_s, limit=limit, name=name)
     return server(url, timeout_s=timeout_s, limit=limit, name=name)
@@ -66,20 +69,16 @@ def connections(url: str, *, timeout_s: float, limit: int, name: str = "store") 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServerConnections:
-    """The `Connections` to a store of one server. While the breaker is open, calls of the two shared clients fail at
-    once."""
+    """The `Connections` to a single server."""
 
     url: str
     short: "BoundedRedis"
-    """For all that a request waits for."""
     patient: "BoundedRedis"
-    """For operators and upkeep."""
     breaker: Breaker
+    # The breaker's own client.
     trials: "BoundedRedis"
-    """The breaker's own client."""
 
     def reader(self) -> "ReadingRedis":
-        """A client for one task that blocks up to BLOCK_S in the store, and its heartbeat; the caller closes it."""
         client = _client(self.url, 2.5 * BLOCK_S, 2, ReadingRedis)
         client.reads = Pipe(partial(_connected, client), client.limit_s)
         return client
@@ -93,8 +92,8 @@ class ServerConnections:
 def server(
     url: str, *, timeout_s: float, limit: int, name: str = "store", trial_key: Callable[[], str] = lambda: TRIAL_KEY
 ) -> ServerConnections:
-    """The connections to one server; opens nothing yet. The arguments are those of `connections`; `trial_key`: the key
-    that the breaker's trials write."""
+    """Return the connections to one server; opens nothing yet. The arguments are those of `connections`; `trial_key`
+    returns the key that the breaker's trial calls write."""
     trials = _client(url, timeout_s, 1, BoundedRedis)
     breaker = Breaker(name, lambda: trials.eval(_TRIAL, 1, trial_key()))
     shared = _client(url, timeout_s, limit, BoundedRedis), _client(url, timeout_s * PATIENCE, limit, BoundedRedis)
@@ -105,16 +104,16 @@ def server(
 
 
 class BoundedRedis(redis.asyncio.Redis):
-    """A client whose every command ends within `limit_s`, with a TimeoutError. See `urls.pool`."""
+    """A client whose every command ends within `limit_s`, by a TimeoutError if necessary. See `urls.pool`."""
 
     limit_s: float = math.inf
+    # A context manager around each call: a Breaker, if calls must fail at once while the store is away.
     guard: AbstractContextManager[object] = nullcontext()
-    """A context around each call: a Breaker, where calls are to fail at once while the store is away."""
+    # Carries the calls of scripts and functions, if this client has one.
     pipe: Pipe | None = None
-    """Where scripts and functions that the store knows are called, if this client has one."""
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401 - redis-py's own signature
-        """One command and its reply; a function's call goes through the pipe."""
+        """Send one command; FCALL goes through the pipe."""
         if self.pipe is not None and args[0] == "FCALL":
             with self.guard:
                 return await self.pipe.call(*args)
@@ -133,9 +132,9 @@ class BoundedRedis(redis.asyncio.Redis):
             return await self.pipe.call("EVALSHA", sha, numkeys, *keys_and_args)
 
     async def eval(self, script: str, numkeys: int, *keys_and_args: Any) -> Any:  # noqa: ANN401 - as above
-        """One script in full, where the store did not know its digest.
+        """Run a script whose digest the store did not know.
 
-        It may have run all the same, before the store died and forgot it: never StoreAway, which says that nothing was.
+        It may have run before the store died and forgot it, so this never raises StoreAway, which promises no effect.
         """
         try:
             return await super().eval(script, numkeys, *keys_and_args)
@@ -149,14 +148,14 @@ class BoundedRedis(redis.asyncio.Redis):
 
 
 class ReadingRedis(BoundedRedis):
-    """A client that reads streams on a connection of its own, as often as there is news."""
+    """A client that reads streams on a dedicated connection."""
 
     reads: Pipe
 
     async def xread(  # type: ignore[override] # of what redis-py's takes, what is used here
         self, streams: Mapping[str, str], count: int, block: int | None = None
     ) -> list[tuple[bytes, list[tuple[bytes, dict[bytes, bytes]]]]]:
-        """The entries of each stream after an id, once there are any or `block` milliseconds have passed."""
+        """Return each stream's entries after an id, as soon as there are any or `block` milliseconds have passed."""
         waits = () if block is None else ("BLOCK", block)
         command = ("XREAD", "COUNT", count, *waits, "STREAMS", *streams, *streams.values())
         return [
@@ -173,10 +172,10 @@ Client = TypeVar("Client", bound=BoundedRedis)
 
 
 def _client(url: str, timeout_s: float, limit: int, kind: type[Client]) -> Client:
-    # A pooled connection may have died unnoticed: one more try. Everything that is sent may be sent twice.
+    # A pooled connection may have died unnoticed: retry once. Every call may therefore be sent twice.
     retry = Retry(NoBackoff(), 1, (redis.ConnectionError,))
     pool = urls.pool(url, limit=limit, timeout_s=timeout_s, retry=retry)
-    # The client bounds each call, and it alone knows how late this loop is: what redis-py bounds itself comes after.
+    # The client bounds each call, and only it knows how late this loop is. redis-py's own limit must come later.
     pool.timeout = pool.connection_kwargs["socket_connect_timeout"] = timeout_s * (1.0 + MOST_DEFERRED)
     client = kind(connection_pool=pool)
     client.limit_s = timeout_s
@@ -185,7 +184,7 @@ def _client(url: str, timeout_s: float, limit: int, kind: type[Client]) -> Clien
 
 
 async def _connected(client: BoundedRedis) -> AbstractConnection:
-    """A connection as the client's pool would make it, for a pipe. Raises TimeoutError."""
+    """Open a connection with the pool's options, for a pipe. Raises TimeoutError."""
     pool = client.connection_pool
     connection: AbstractConnection = pool.connection_class(**{**pool.connection_kwargs, "protocol": 2})
     try:
@@ -234,16 +233,16 @@ class ClusterConnections:
 
 
 class NodeBreakers:
-    """The `StoreStanding` of a Cluster: the breakers of its nodes together."""
+    """The `StoreStanding` of a Cluster: its nodes' breakers combined."""
 
     def __init__(self, cluster: Cluster[ServerConnections]) -> None:
         self._cluster = cluster
+        # Openings of the breakers of nodes that have left the Cluster.
         self.openings_of_others = 0
-        """Openings of the breakers of nodes that the Cluster no longer has."""
 
     @property
     def is_away(self) -> bool:
-        """No node answers, or none is known yet."""
+        """Return whether no node answers, or none is known yet."""
         return all(breaker.is_away for breaker in self._breakers())
 
     @property
@@ -260,8 +259,6 @@ class NodeBreakers:
 
 
 class _Reader(ClusterRedis[ServerConnections]):
-    """A reader of each node that it is asked to read from."""
-
     def __init__(self, cluster: Cluster[ServerConnections]) -> None:
         super().__init__(cluster, self._reader, timeout_s=2.5 * BLOCK_S)
         self._readers: dict[ServerConnections, redis.asyncio.Redis] = {}

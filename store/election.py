@@ -1,9 +1,9 @@
-"""One elected process among those that share a store: it does the upkeep that one of them has to do for all.
+"""Leader election among the processes that share a store: one of them does the upkeep for all.
 
-    stand ──the key is free or ours──> elected for a lease, renewed each third of it
-          └─it is another's──────────> not elected; the key expires one lease after its holder died
+    stand ──the key is free or ours──> elected for one lease, renewed three times per lease
+       └─another process holds it──> not elected; the key expires one lease after its holder died
 
-Two may take themselves for elected for a moment, so an election decides only who does work that may be done twice.
+Two processes may both consider themselves elected for a moment, so elected work must be safe to do twice.
 """
 
 import time
@@ -25,7 +25,7 @@ if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end
 
 
 class Election:
-    """One process's part in it. A dead holder is replaced within the lease and a third."""
+    """One process's candidacy. A dead holder is replaced within one lease and a third."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Election:
         is_fit: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`name`: unique to this process. `is_fit`: whether it could do the work now; it stands only then."""
+        """`name` is unique to this process. It stands only while `is_fit` returns that it can do the work."""
         self._client = client
         self._key, self._name = key, name
         self._lease_s = lease_s
@@ -47,15 +47,13 @@ class Election:
 
     @property
     def is_elected(self) -> bool:
-        """This process does the work."""
         return self._clock() < self._until_s
 
     async def run(self) -> None:
-        """Stand until cancelled."""
         await every(self._lease_s / STANDS_PER_LEASE, "the election", self.stand)
 
     async def stand(self) -> None:
-        """Ask to be elected, or to stay so. Raises what the client raises."""
+        """Ask to be elected, or to remain elected. Raises what the client raises."""
         if not self._is_fit():
             return
         asked_s = self._clock()
@@ -63,6 +61,6 @@ class Election:
             self._until_s = asked_s + self._lease_s
 
     async def leave(self) -> None:
-        """Stand no more; another may be elected at once. Raises what the client raises."""
+        """Resign, so that another process can be elected at once. Raises what the client raises."""
         self._until_s = 0.0
         await _LEAVE.run(self._client, self._key, self._name)

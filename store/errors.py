@@ -1,19 +1,21 @@
-"""What can go wrong with a store."""
+"""Errors of the store."""
 
 import redis
 
 
 class StoreUnavailable(Exception):
-    """The store did not answer in time or refused to work; what was asked may have been done."""
+    """The store did not answer in time, or refused to work. The call may have taken effect."""
 
 
+# Raised by any call while the store is away, loads its data or fails over. A TimeoutError is an OSError.
 STORE_ERRORS = (redis.RedisError, OSError, StoreUnavailable)
-"""What any call raises while the store is away, loads its data or fails over; a TimeoutError is an OSError."""
 
 
 class StoreFailures:
-    """A context around each of several calls: one that the store fails does not keep the next from being made. Then
-    `raise_last`."""
+    """A context manager around each of several calls, so that a failed call does not prevent the next one.
+
+    Call `raise_last` after the last of them.
+    """
 
     def __init__(self) -> None:
         self._last: BaseException | None = None
@@ -34,7 +36,7 @@ class StoreFailures:
 
 
 def lacks_function(error: Exception) -> bool:
-    """The error says that the store does not know a function: its library has to be loaded."""
+    """Return whether the store does not know a function, so that its library has to be loaded."""
     return isinstance(error, redis.exceptions.ResponseError) and "Function not found" in str(error)
 
 

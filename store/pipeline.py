@@ -1,15 +1,15 @@
-"""One connection to the store for all scripts that requests run: what one loop tick asks goes out in few writes.
+"""One connection to the store for the scripts of all requests: the calls of one loop tick are sent in a few writes.
 
-A pool lends each call a connection for a whole round trip, and pays for the lending, a write and a read each time.
-Here calls follow each other on one connection, and their replies come back in the same order:
+A pool lends each call a connection for a whole round trip, and pays for lending, a write and a read each time. Here
+calls follow each other on one connection, and replies arrive in the same order:
 
-    ask ──> queue ──flush, each MOST_UNSENT and at a tick's end──> store ──> replies, oldest first ──> ask's future
+    ask ──> queue ──flushed at MOST_UNSENT calls and at a tick's end──> store ──> replies, oldest first ──> ask's future
 
-A tick may ask for many requests. The store is to begin with the first of them while the loop is still busy with the
-rest: if all went out at the end, each of the two would wait while the other works.
+A tick may make the calls of many requests. Flushing early lets the store work on the first calls while the loop still
+produces the rest; a single write at the tick's end would make each wait for the other.
 
-A reply that does not come in time fails its call alone; its place is kept, and the connection takes no further calls:
-a network that swallows what it is given would swallow them too. Time in which this loop was held up does not count.
+A reply that is late fails only its own call. Its place in the order is kept, and the connection takes no further calls,
+because the network may be dropping packets. Time in which this loop was blocked does not count.
 """
 
 import asyncio
@@ -27,34 +27,36 @@ Argument = str | bytes | int | float
 Connect = Callable[[], Awaitable[AbstractConnection]]
 _NOTHING = object()
 _LOST = "the connection to the store was lost"
+# Calls queued before a write; a write costs about as much as a quarter of a call.
 MOST_UNSENT = 4
-"""Calls that wait to be written: a write costs about as much as the fourth part of a call."""
 _KINDS = {
     "NOSCRIPT": redis.exceptions.NoScriptError,
     "READONLY": redis.ReadOnlyError,
     "TRYAGAIN": redis.exceptions.TryAgainError,
 }
 _REDIRECTS = {"MOVED": redis.exceptions.MovedError, "ASK": redis.exceptions.AskError}
+# Errors after which a new connection, perhaps to another server, may work. Every call may be sent twice.
 _MOVED_ON = (redis.ConnectionError, redis.ReadOnlyError)
-"""Another connection may do, to another server even. All that is sent may be sent twice."""
 
 
 class Pipe:
-    """Calls in the order in which they are made, each bounded by `limit_s`. Opens a connection when it needs one."""
+    """Pipelined calls, each bounded by `limit_s`. Opens a connection when it needs one."""
 
     def __init__(self, connect: Connect, limit_s: float) -> None:
-        """`connect`: a new connection that has said who it is and speaks RESP2."""
+        """`connect` returns a new authenticated connection that speaks RESP2."""
         self._connect = connect
         self._limit_s = limit_s
         self._wire: _Wire | None = None
+        # Includes connections that take no further calls but still expect replies.
         self._wires: set[_Wire] = set()
-        """Also those that take no further calls, while replies are still expected."""
         self._opening: asyncio.Task[_Wire] | None = None
         self._is_closed = False
 
     async def call(self, *command: Argument) -> Any:  # noqa: ANN401 - whatever the command replies
-        """One command and its reply, `limit_s` after it was written at the latest; twice that where a connection had to
-        be opened. Raises redis.RedisError, OSError, TimeoutError."""
+        """Send one command and return its reply, within `limit_s`, or twice that if a connection has to be opened.
+
+        Raises redis.RedisError, OSError, TimeoutError.
+        """
         packed = hiredis.pack_command(command)  # type: ignore[arg-type] # of any length
         wire = self._wire
         if wire is not None and wire.takes_calls:
@@ -69,7 +71,7 @@ class Pipe:
             return await wire.ask(packed)
 
     async def aclose(self) -> None:
-        """Close; what is still asked fails."""
+        """Close the connections; calls without a reply fail."""
         self._is_closed = True
         if self._opening is not None:
             self._opening.cancel()
@@ -78,7 +80,7 @@ class Pipe:
             wire.close()
 
     async def _opened(self) -> "_Wire":
-        """A wire that takes calls, opened once for all that wait for it."""
+        """Return a connection that takes calls, opened once for all callers that wait for it."""
         if self._is_closed:
             raise redis.ConnectionError("the connection to the store is closed")
         if self._wire is not None and self._wire.takes_calls:  # others have opened it meanwhile
@@ -100,16 +102,14 @@ class Pipe:
 
 
 class _Wire(asyncio.Protocol):
-    """One connection, taken over once it is open."""
-
     def __init__(self, connection: AbstractConnection, limit_s: float, lost: Callable[["_Wire"], None]) -> None:
         self._limit_s = limit_s
         self._lost = lost
         self._loop = asyncio.get_running_loop()
         self._reader = hiredis.Reader(protocolError=redis.InvalidResponse, replyError=_error, notEnoughData=_NOTHING)
         self._unsent: list[tuple[bytes, asyncio.Future[Any]]] = []
+        # Per call without a reply: its future, when it was written, and the loop's accumulated lateness at that time.
         self._asked: deque[tuple[asyncio.Future[Any], float, float]] = deque()
-        """What was written and has no reply yet, when that was, and how late the loop had been until then."""
         self._watch = LatenessWatch(self._loop, limit_s, self._ticked)
         self._expiry: asyncio.TimerHandle | None = None
         self._streams = connection._reader, connection._writer  # its transport would close with them
@@ -155,8 +155,8 @@ class _Wire(asyncio.Protocol):
         self._transport.abort()
 
     def _flush(self) -> None:
-        """Write what was asked since the last tick. Its time counts from here: what the loop was busy with before is
-        none of the store's."""
+        """Write the calls made since the last flush. Their time limits start here, so that the loop's own work is not
+        counted."""
         unsent, self._unsent = self._unsent, []
         if not unsent:  # lost meanwhile
             return
@@ -182,20 +182,18 @@ class _Wire(asyncio.Protocol):
             self._transport.abort()
 
     def _ticked(self) -> bool:
-        """Something may be overdue; but a loop that is late itself has to read first what has long arrived."""
+        """Schedule `_expire` if a call is overdue, after replies that have already arrived were read."""
         if self._is_overdue() and self._expiry is None:
             self._expiry = self._loop.call_later(READ_FIRST_S, self._expire)
         return bool(self._asked)
 
     def _is_overdue(self) -> bool:
-        """The oldest call is that waits for its reply."""
         if not self._asked:
             return False
         _, asked_s, late_s = self._asked[0]
         return has_passed(self._limit_s, self._loop.time() - asked_s, self._watch.late_s - late_s)
 
     def _expire(self) -> None:
-        """Fail what is overdue."""
         self._expiry = None
         for future, asked_s, late_s in self._asked:
             if not has_passed(self._limit_s, self._loop.time() - asked_s, self._watch.late_s - late_s):

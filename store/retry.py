@@ -1,4 +1,4 @@
-"""Going on while the store is away: calls repeated with back-off, work repeated at intervals."""
+"""Retries while the store is away: calls repeated with back-off, and work repeated at intervals."""
 
 import asyncio
 import logging
@@ -17,9 +17,9 @@ T = TypeVar("T")
 
 
 class StoreLink:
-    """What this process knows of the store's availability; shared by all that talk to it.
+    """This process's view of the store's availability, shared by all its callers.
 
-    The store counts as away from the first call that fails until every kind of call that failed has succeeded again.
+    The store counts as away from the first failed call until every kind of call that failed has succeeded again.
     """
 
     def __init__(self, timeout_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -28,11 +28,11 @@ class StoreLink:
         self._failing: set[str] = set()
         self._away_since = 0.0
         self._jitter = random.Random()
+        # Set whenever the store returns; the consumer clears it.
         self.returned = asyncio.Event()
-        """Set whenever the store came back; whoever acts on it clears it."""
 
     async def persist(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
-        """Repeat an idempotent call, `what` in the log, until the store answers or the caller is cancelled."""
+        """Repeat an idempotent call until the store answers or the caller is cancelled. `what` names it in the log."""
         delay_s = FIRST_DELAY_S
         while True:
             try:
@@ -62,7 +62,8 @@ class StoreLink:
 
 
 async def every(period_s: float, what: str, work: Callable[[], Awaitable[None]]) -> None:
-    """Do `work` every `period_s` until cancelled; `what` it is, in the log. A failed round does not end it."""
+    """Run `work` every `period_s` until cancelled. A failed round is logged under the name `what` and does not end the
+    loop."""
     while True:
         try:
             await work()

@@ -1,7 +1,7 @@
 """Lua scripts: read from a folder, and run by digest.
 
-A file holds one script, named after it; or several that belong together, each behind a line `-- name: <script>`, as
-aiosql has it for queries. What stands before the first such line is the file's own comment.
+A file holds one script, named after the file, or several, each after a line `-- name: <script>`, as aiosql has it for
+queries. Text before the first such line is the file's own comment.
 """
 
 import hashlib
@@ -16,17 +16,17 @@ _NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 
 
 class ScriptClient(Protocol):
-    """What is needed of a Redis client; `redis.asyncio.Redis` is one."""
+    """The two calls that scripts need; `redis.asyncio.Redis` implements them."""
 
     def evalsha(self, sha: str, numkeys: int, *keys_and_args: Any) -> Awaitable[Any]:  # noqa: ANN401 - as redis-py
-        """Run a script that the store knows. Raises NoScriptError where it does not."""
+        """Run a script that the store knows. Raises NoScriptError otherwise."""
 
     def eval(self, script: str, numkeys: int, *keys_and_args: Any) -> Awaitable[Any]:  # noqa: ANN401 - as redis-py
-        """Run a script, which the store knows from then on."""
+        """Run a script, and cache it in the store."""
 
 
 class Script:
-    """One script, by digest and past redis-py's own `Script`, which costs as much as the rest of a call."""
+    """One script, run by digest. Avoids redis-py's own `Script`, which costs as much as the rest of a call."""
 
     __slots__ = ("_digest", "source")
 
@@ -35,7 +35,7 @@ class Script:
         self._digest = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
 
     async def run(self, client: ScriptClient, key: str, *args: bytes | str | float) -> Any:  # noqa: ANN401 - its reply
-        """Run it on the slot of `key`; what the client raises goes through."""
+        """Run the script on the slot of `key`. Raises what the client raises."""
         try:
             return await client.evalsha(self._digest, 1, key, *args)
         except redis.exceptions.NoScriptError:  # SCRIPT may be forbidden, where EVAL is not
@@ -43,7 +43,7 @@ class Script:
 
 
 def read_scripts(folder: Path) -> dict[str, str]:
-    """Every script in a folder and those below it, by name."""
+    """Return every script in a folder and its subfolders, by name."""
     found: dict[str, str] = {}
     for file in sorted(folder.rglob("*.lua")):
         comment, *named = _NAME.split(file.read_text())

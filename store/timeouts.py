@@ -1,7 +1,7 @@
-"""Time limits that do not count the event loop's own lateness, which is no fault of the store.
+"""Time limits that exclude the event loop's own lateness, which is not the store's fault.
 
-A loop that was held up finds timers due and answers unread, and looks at the timers first. So a limit is watched by
-several ticks. One that comes late tells by how much the loop was held up, and the limit is put off by that.
+A loop that was blocked finds timers due and replies unread, and runs the timers first. A limit is therefore watched by
+several ticks: a late tick measures how long the loop was blocked, and the limit is extended by that.
 """
 
 import asyncio
@@ -9,14 +9,14 @@ import math
 from collections.abc import Callable
 from types import TracebackType
 
+# Ticks per time limit.
 TICKS = 8
-"""Ticks in one time limit."""
+# Fraction of a tick: a tick that is later than this means that the loop was blocked.
 LATE_SHARE = 0.5
-"""Share of a tick's length: a tick that is later than this means that the loop was held up."""
+# Maximum extension of a limit, as a multiple of it.
 MOST_DEFERRED = 4.0
-"""A limit is put off by at most so many times itself, however late the loop is."""
+# Pause between the end of a limit and the TimeoutError, in which replies that have already arrived are read.
 READ_FIRST_S = 0.001
-"""Pause between the end of a limit and the TimeoutError, in which replies that have arrived are read."""
 
 
 def _never() -> bool:
@@ -24,22 +24,21 @@ def _never() -> bool:
 
 
 class LatenessWatch:
-    """Measures how late the loop is, while it ticks."""
+    """Measures the loop's lateness while it ticks."""
 
     __slots__ = ("_due_s", "_loop", "_tick_s", "_ticked", "_timer", "late_s")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limit_s: float, ticked: Callable[[], bool]) -> None:
-        """`ticked`: called at each tick; whether there shall be another."""
+        """`ticked` is called at each tick and returns whether to continue."""
         self._loop = loop
         self._tick_s = limit_s / TICKS
         self._ticked = ticked
         self._due_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        # Total lateness of the loop's ticks so far.
         self.late_s = 0.0
-        """The loop's lateness in total, while it ticked."""
 
     def start(self) -> None:
-        """Begin to tick, unless it ticks already."""
         if self._timer is None:
             self._due_s = self._loop.time() + self._tick_s
             self._timer = self._loop.call_at(self._due_s, self._tick)
@@ -60,13 +59,12 @@ class LatenessWatch:
 
 
 def has_passed(limit_s: float, waited_s: float, late_s: float) -> bool:
-    """Whether a limit has passed, the loop's lateness not counted."""
+    """Return whether a limit has passed, excluding the loop's lateness."""
     return waited_s - min(late_s, MOST_DEFERRED * limit_s) >= limit_s
 
 
 class Timeout:
-    """As `asyncio.timeout`: a context that ends with a TimeoutError `limit_s` after it began, the loop's own lateness
-    not counted."""
+    """Raises TimeoutError after `limit_s`, as `asyncio.timeout` does, but excludes the loop's own lateness."""
 
     __slots__ = ("_began_s", "_limit_s", "_loop", "_timeout", "_watch")
 

@@ -1,14 +1,13 @@
-"""Pools of connections to the store, by the URL that names it: one server, or the master that its Sentinels name.
+"""Connection pools for a store URL: one server, or the master that its Sentinels name.
 
     redis://host:6379/0   rediss://…   unix:///path                 one server
-    redis+sentinel://[user:password@]host:26379,host2/service[/db]  whichever server is the service's master now
+    redis+sentinel://[user:password@]host:26379,host2/service[/db]  the service's current master
     rediss+sentinel://…[?ssl_ca_certs=…]                            the same, both over TLS
-    redis+cluster://[user:password@]host:6379,host2                 a Cluster, by some of its nodes: a pool for each of
-    rediss+cluster://…[?ssl_ca_certs=…]                             its nodes (`cluster.py`), also over TLS
+    redis+cluster://[user:password@]host:6379,host2                 a Cluster, by some of its nodes, with one pool per
+    rediss+cluster://…[?ssl_ca_certs=…]                             node (`cluster.py`), also over TLS
 
-A connection that is lost, or whose server says that it takes no writes any more, is opened anew by asking the Sentinels
-again: a failover needs no restart. User and password are the servers'; the Sentinels' own are given as
-`?sentinel_username=…&sentinel_password=…`.
+When a connection is lost, or its server no longer accepts writes, the Sentinels are asked again: a failover needs no
+restart. User and password are the servers'; the Sentinels' own are given as `?sentinel_username=…&sentinel_password=…`.
 """
 
 import asyncio
@@ -45,10 +44,10 @@ class SentinelUrl:
     service: str
     database: int
     is_tls: bool
+    # TLS options, for servers and Sentinels alike.
     tls: dict[str, Any]
-    """Options of TLS, of servers and Sentinels alike."""
+    # The servers' username and password, where given.
     login: dict[str, Any]
-    """Of the servers: username and password, where given."""
     sentinel_login: dict[str, Any]
 
 
@@ -56,20 +55,20 @@ class SentinelUrl:
 class ClusterUrl:
     """The parts of a URL that names a Cluster."""
 
+    # Some of the Cluster's nodes; they name the others.
     nodes: tuple[tuple[str, int], ...]
-    """Some of the Cluster's nodes; they name the others."""
     scheme: str
     login: str
     query: str
 
     def url(self, host: str, port: int) -> str:
-        """One node as a server of its own, with the same credentials and the same TLS."""
+        """Return one node's URL as a single server, with the same credentials and TLS options."""
         named = f"[{host}]" if ":" in host else host
         return f"{self.scheme}://{self.login}{named}:{port}{self.query}"
 
 
 def check(url: str) -> None:
-    """Raises ValueError, with one line that does not repeat the URL, where it names no store."""
+    """Validate a store URL. Raises ValueError, with one line that does not repeat the URL."""
     if url.startswith(SENTINEL_SCHEMES):
         _parse_sentinel_url(url)
     elif url.startswith(CLUSTER_SCHEMES):
@@ -79,11 +78,11 @@ def check(url: str) -> None:
 
 
 def pool(url: str, *, limit: int, timeout_s: float, retry: Retry) -> BlockingConnectionPool:
-    """Connections to one server or to the master: at most `limit`, each opened within `timeout_s` or so; a call that
-    finds none free waits as long for one.
+    """Return a pool of at most `limit` connections to one server or to the Sentinels' master.
 
-    Without `socket_timeout`: with that set, redis-py sends under `asyncio.wait_for`, which on Python 3.11 can lose the
-    cancellation of the task that called it. Callers limit their calls. Raises ValueError as `check` does.
+    Opening a connection, and waiting for a free one, takes at most about `timeout_s`. `socket_timeout` is not set: with
+    it, redis-py sends under `asyncio.wait_for`, which on Python 3.11 can lose the cancellation of the calling task.
+    Callers bound their calls themselves. Raises ValueError as `check` does.
     """
     check(url)
     if url.startswith(CLUSTER_SCHEMES):
@@ -103,7 +102,7 @@ def pool(url: str, *, limit: int, timeout_s: float, retry: Retry) -> BlockingCon
 
 
 def parse_cluster_url(url: str) -> ClusterUrl:
-    """The parts of a URL with one of CLUSTER_SCHEMES. Raises ValueError as `check` does."""
+    """Parse a URL with one of CLUSTER_SCHEMES. Raises ValueError as `check` does."""
     parts = urlsplit(url)
     login, at, hosts = parts.netloc.rpartition("@")
     options = parse_qs(parts.query, keep_blank_values=True)
@@ -120,7 +119,7 @@ def parse_cluster_url(url: str) -> ClusterUrl:
 
 
 class _MasterPool(BlockingConnectionPool):
-    """As redis-py's SentinelConnectionPool, for callers that wait for a connection."""
+    """A blocking variant of redis-py's SentinelConnectionPool: callers wait for a free connection."""
 
     is_master = True
     check_connection = False
@@ -137,7 +136,7 @@ class _MasterPool(BlockingConnectionPool):
         ]
 
     async def get_master_address(self) -> tuple[str, int]:
-        """Where the master is now. Raises redis.ConnectionError where no Sentinel says."""
+        """Return the master's current address. Raises redis.ConnectionError if no Sentinel names one."""
         address: tuple[str, int] = await self._sentinel.discover_master(self._service)
         if address != self._address:
             self._address = address
@@ -145,14 +144,13 @@ class _MasterPool(BlockingConnectionPool):
         return address
 
     async def disconnect(self, inuse_connections: bool = True) -> None:
-        """Close connections; all of them: to the Sentinels too."""
         await super().disconnect(inuse_connections)
         if inuse_connections:
             await self._sentinel.aclose()
 
 
 class _SentinelClient(redis.asyncio.Redis):
-    """One Sentinel, with half the time limit of a connection, so that the next can be asked where one is silent."""
+    """One Sentinel, with half a connection's time limit, so that the next can be asked if it does not answer."""
 
     def __init__(self, host: str, port: int, timeout_s: float, named: SentinelUrl) -> None:
         super().__init__(
@@ -201,13 +199,13 @@ def _are_known(options: Collection[str], is_tls: bool) -> bool:
 
 
 def _tls(options: Mapping[str, list[str]]) -> dict[str, Any]:
-    """Options of TLS as connections take them. Raises ValueError."""
+    """Return the TLS options in the form that connections take. Raises ValueError."""
     query = urlencode({name: values[0] for name, values in options.items() if name.startswith("ssl_")})
     return {name: value for name, value in parse_url(f"rediss://host?{query}").items() if name.startswith("ssl_")}
 
 
 def _address(named: str, what: str, port: int) -> tuple[str, int]:
-    """`host`, `host:port` or `[v6]:port`. `what` they are, and the `port` where none is named."""
+    """Parse `host`, `host:port` or `[v6]:port`. `what` names the kind in errors; `port` is the default."""
     try:
         parts = urlsplit(f"//{named}")
         host, stated = parts.hostname, parts.port
@@ -222,7 +220,7 @@ _SOCKET_PATH_LIMIT = 100  # sun_path holds 108 bytes
 
 
 def embedded_socket(directory: Path) -> Path:
-    """Return where the embedded store of a directory listens."""
+    """Return the socket path of a directory's embedded store."""
     path = directory.resolve() / "store.sock"
     if len(str(path)) < _SOCKET_PATH_LIMIT:
         return path

@@ -1,4 +1,5 @@
-"""`python -m worker`: one worker process. Settings are checked first; torch is imported for our own engine alone."""
+"""`python -m worker`: one worker process. Settings are checked before torch is imported, which only our own engine
+needs."""
 
 import logging
 import os
@@ -21,7 +22,7 @@ OpenEngine = Callable[[WorkerSettings], OpenedEngine]
 
 
 def main(arguments: Sequence[str], environ: MutableMapping[str, str]) -> int:
-    """Check the settings, then serve until told to stop; the exit status."""
+    """Check the settings, then serve until stopped; return the exit status."""
     line = parse(arguments)
     try:
         settings = read(line, environ)
@@ -42,9 +43,9 @@ def main(arguments: Sequence[str], environ: MutableMapping[str, str]) -> int:
 
 
 def prepare_threads(environ: MutableMapping[str, str]) -> None:
-    """Let OpenMP's idle threads sleep instead of spin; it reads this when torch is imported.
+    """Make OpenMP's idle threads sleep instead of spin; OpenMP reads this when torch is imported.
 
-    With another process on one of two cores a small linear took 0.6 ms instead of 5; alone it is no slower.
+    With another process on one of two cores a small linear layer took 0.6 ms instead of 5; alone it is no slower.
     """
     environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
@@ -71,7 +72,7 @@ def _serve(settings: WorkerSettings, environ: MutableMapping[str, str]) -> int:
 def _ours() -> OpenEngine:
     import torch  # noqa: F401 - first: without it the others have much to say
 
-    # What loading would import later: a third of a start.
+    # Import now what loading a model would import later: a third of the startup time.
     from transformers import AutoModelForCausalLM, PreTrainedModel  # noqa: F401
 
     from fairlane.worker.engine.open import open_engine

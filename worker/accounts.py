@@ -1,50 +1,48 @@
-"""What each job takes of the machine, as measured: its share of the steps' time, and the KV blocks that it holds.
+"""Each job's measured consumption: its share of the steps' time, and the KV blocks that it holds.
 
-A step's time is divided over its rows by the tokens that it computed of them. A block counts from the step in which it
-is first in a row's table until the sequence yields it or its job ends, also while the sequence has no row; one that
-several sequences share counts for each. Used by the event loop alone: while it adds, the engine computes the next step.
+A step's time is divided among its rows in proportion to the tokens computed. A block counts from the step in which it
+first appears in a row's table until the sequence yields it or its job ends, also while the sequence has no row. A block
+that several sequences share counts for each. Used only on the event loop, while the engine computes the next step.
 """
 
 from fairlane.scheduler.planner.steps import SeqId, StepPlan
 
+# Number of blocks, and since when, in ms.
 Held = tuple[int, float]
-"""Blocks, and since when, in ms."""
 
 
 class JobAccount:
-    """One job's, over all its choices."""
+    """One job's consumption, over all its choices."""
 
     __slots__ = ("_held", "block_ms", "gpu_ms")
 
     def __init__(self) -> None:
         self.gpu_ms = 0.0
         self.block_ms = 0.0
+        # By choice.
         self._held: dict[int, Held] = {}
-        """By choice."""
 
     def holds(self, choice: int, blocks: int, now_ms: float) -> None:
-        """From now on so many blocks."""
         before = self._held.get(choice)
         if before is not None:
             self.block_ms += before[0] * (now_ms - before[1])
         self._held[choice] = (blocks, now_ms)
 
     def close(self, now_ms: float) -> None:
-        """Nothing any more."""
         for choice in self._held:
             self.holds(choice, 0, now_ms)
 
 
 class StepAccounts:
-    """Those of all jobs in hand."""
+    """The accounts of all jobs in hand."""
 
     def __init__(self, block_size: int) -> None:
-        """`block_size`: tokens of a KV block."""
+        """`block_size` is the number of tokens in a KV block."""
         self._block_size = block_size
         self._jobs: dict[str, JobAccount] = {}
 
     def add(self, plan: StepPlan, took_ms: float, began_ms: float) -> None:
-        """A step that was run, by the engine thread's clock."""
+        """Add a step that ran; `began_ms` is on the engine thread's clock."""
         jobs = self._jobs
         for one in plan.yields:
             if one.seq.job_id in jobs:
@@ -61,7 +59,7 @@ class StepAccounts:
             account.holds(seq.choice, len(row.block_table), began_ms)
 
     def close(self, job_id: str, now_ms: float) -> tuple[int, int]:
-        """A job's, which has ended: microseconds of the steps, and blocks times milliseconds."""
+        """Close an ended job's account; return its microseconds of step time and its KV block milliseconds."""
         account = self._jobs.pop(job_id, None)
         if account is None:
             return 0, 0
@@ -69,5 +67,4 @@ class StepAccounts:
         return round(account.gpu_ms * 1e3), max(0, round(account.block_ms))
 
     def drop(self, job_id: str) -> None:
-        """A job left without an end here."""
         self._jobs.pop(job_id, None)

@@ -1,5 +1,5 @@
-"""Whose the KV blocks are, told to operators: the whole map about each second while somebody watches, and with each
-heartbeat how many each tenant holds."""
+"""Reports of KV block ownership, for operators: the whole map about once a second while somebody watches, and the
+number of blocks per tenant with each heartbeat."""
 
 import asyncio
 import logging
@@ -17,17 +17,17 @@ from fairlane.worker.heartbeat import Heartbeat
 log = logging.getLogger(__name__)
 
 EVERY_S = 1.0
+# Approximate number of blocks that the map covers per millisecond of the engine's time.
 BLOCKS_PER_MS = 2_000
-"""About what a look at the map finds in a millisecond of the engine's time."""
+# Maximum share of the engine's time for maps: the map of a very large pool is published less often.
 SHARE = 0.01
-"""Of the engine's time, that looks may take: of a very large pool the map is told less often."""
 LONGEST_WATCH_S = 60.0
+# An unchanged map is published again after this time, before the store expires it.
 SAME_FOR_S = 3.0
-"""A map that is as it was is told again after so long, before the store forgets it."""
 
 
 class BlockReports:
-    """One worker's. For one event loop."""
+    """One worker's block reports. Used on one event loop."""
 
     def __init__(self, worker_id: str, engine: EngineThread, registry: RedisRegistry, heartbeat: Heartbeat) -> None:
         self._worker_id = worker_id
@@ -35,19 +35,19 @@ class BlockReports:
         self._registry = registry
         self._heartbeat = heartbeat
         self._watched = asyncio.Event()
+        # Deadline of the current watch, on the loop's clock.
         self._until_s = 0.0
-        """Somebody watches until then, on the loop's clock."""
         self._last: BlockMap | None = None
         self._told_s = 0.0
         self._counting: asyncio.Future[dict[str, int]] | None = None
 
     def watch(self, for_s: float) -> None:
-        """Somebody watches, for so long from now."""
+        """Publish the map for this long from now."""
         self._until_s = max(self._until_s, self._now_s + min(for_s, LONGEST_WATCH_S))
         self._watched.set()
 
     def count(self, *, idle: bool) -> None:
-        """Find out what each tenant holds, for the next heartbeat; nothing while the worker is idle."""
+        """Count the blocks of each tenant for the next heartbeat; an idle worker reports none."""
         if idle:
             self._heartbeat.kv_blocks = {}
         elif self._counting is None or self._counting.done():
@@ -55,7 +55,7 @@ class BlockReports:
             self._counting.add_done_callback(self._counted)
 
     async def run(self) -> None:
-        """Tell the map while somebody watches, until cancelled."""
+        """Publish the map while it is watched, until cancelled."""
         while True:
             await self._watched.wait()
             if self._now_s >= self._until_s:

@@ -25,57 +25,57 @@ from fairlane.scheduler.protocol.settings_help import described, process_parser
 from fairlane.store import urls
 
 EngineKind = Literal["own", "vllm", "sglang", "openai"]
+# Paths of the settings that have a command-line flag.
 FLAGS = ("redis_url", "model", "data_dir", "log_level", "worker.engine", "worker.engine_url", "worker.engine_model")
-"""Settings that have a flag of their own, by path."""
 _DEVICE = re.compile(r"^(auto|cpu|cuda(:\d+)?)$")
 
 
 class WorkerSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What only a worker is told: `FAIRLANE_WORKER__…`, or `worker:` in the file."""
+    """Settings of the worker alone: `FAIRLANE_WORKER__…`, or `worker:` in the file."""
 
     engine: EngineKind = "own"
-    """`own`: in this process; else the kind of server at `engine_url` that computes what this worker leases."""
+    """The engine: `own` runs in this process; otherwise the kind of server at `engine_url` that runs the jobs."""
     engine_url: str | None = None
-    """URL of the server that computes, with `http://` or `https://`; only with an engine elsewhere."""
+    """URL of the engine's server, with `http://` or `https://`; only with an external engine."""
     engine_key: str | None = None
-    """The key that the server asks for, if it does."""
+    """API key of the engine's server, if it needs one."""
     engine_model: str | None = None
-    """Which of the models that the server has, an adapter perhaps, by its name there; unset: the first."""
+    """Name of the model or adapter to use on the engine's server; unset: its first model."""
     generation_config: bool = True
-    """Where a request does not say how tokens are drawn, they are as the model's file of that name has it."""
+    """Use the model's `generation_config.json` as defaults for sampling parameters that a request omits."""
     kv_memory: ByteSize | None = None
-    """Bytes of the device's KV pool; None: sized from what is free."""
+    """Bytes of the device's KV pool; None: sized from the free memory."""
     host_kv_memory: ByteSize | None = None
-    """Bytes of the host pool that swapped blocks go to; None: sized from what is free."""
+    """Bytes of the host pool for swapped blocks; None: sized from the free memory."""
     grammar_memory: ByteSize = ByteSize(KEPT_BYTES)
-    """Bytes that compiled grammars of answers may take while they are kept for the next request; at least `8MiB`."""
+    """Bytes of compiled grammars that are cached for later requests; at least `8MiB`."""
     grammar_memory_per_tenant: ByteSize = ByteSize(KEPT_TENANT_BYTES)
-    """The same of one tenant's."""
+    """Bytes of compiled grammars that are cached per tenant; at least `8MiB`."""
     block_size: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 16
     """Tokens per KV block."""
     max_sequences: Annotated[int, msgspec.Meta(ge=1, le=65_536)] = 64
-    """Sequences in one step."""
+    """Maximum number of sequences in one step."""
     max_step_tokens: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 512
-    """Tokens computed in one step, prefill and decode together."""
+    """Maximum number of tokens computed in one step, prefill and decode together."""
     prefix_cache: bool = True
-    """Keep the KV of earlier requests, for those of the same tenant that begin alike."""
+    """Keep the KV blocks of earlier requests for later requests of the same tenant with the same prefix."""
     prefix_share: Annotated[float, msgspec.Meta(ge=0.01, le=1.0)] = 0.25
-    """Part of the KV pool up to which what a tenant keeps so is safe from tenants that keep more."""
+    """Share of the KV pool up to which a tenant's cached prefixes are protected from tenants that cache more."""
     dtype: Literal["auto", "float32", "bfloat16", "int8"] = "auto"
-    """`int8`: weights of 8 bits, all else bfloat16, where that is faster; elsewhere auto."""
+    """Weight type; `int8` keeps everything else in bfloat16, and is used where that is faster, otherwise auto."""
     device: str = "auto"
     threads: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 0
-    """Threads of the arithmetic; 0: one per core that this process may use."""
+    """Compute threads; 0: one per core that this process may use."""
     models_dir: str | None = None
-    """Where converted weights are kept; None: `models/` in the data directory."""
+    """Directory of converted weights; None: `models/` in the data directory."""
     metrics_port: Port = 0
     """Port of the worker's own `/metrics` and `/costs`; 0: none."""
     drain_s: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 30.0
-    """How long what runs may go on after SIGTERM before it is handed back."""
+    """Seconds that running jobs may continue after SIGTERM before they are handed back."""
 
 
 class WorkerSettings(SharedSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All that a worker process is told."""
+    """All settings of a worker process."""
 
     worker: WorkerSection = WorkerSection()
 
@@ -85,7 +85,7 @@ class WorkerSettings(SharedSettings, frozen=True, kw_only=True, forbid_unknown_f
 
     @property
     def store_url(self) -> str:
-        """Where the store is. Raises SettingsError where none was named."""
+        """Return the store's URL. Raises SettingsError if none is set."""
         if self.redis_url is None:
             raise SettingsError("setting redis_url: a worker needs a store; set FAIRLANE_REDIS_URL")
         return self.redis_url
@@ -93,7 +93,7 @@ class WorkerSettings(SharedSettings, frozen=True, kw_only=True, forbid_unknown_f
 
 @dataclass(frozen=True, slots=True)
 class WorkerArguments:
-    """What the worker process was called with."""
+    """The worker process's command-line arguments."""
 
     config: str | None
     check_only: bool
@@ -101,7 +101,7 @@ class WorkerArguments:
 
 
 def parse(arguments: Sequence[str]) -> WorkerArguments:
-    """Read the arguments. Ends the process with status 2 where they are wrong, as argparse does."""
+    """Parse the arguments. Exits with status 2 if they are invalid, as argparse does."""
     parser = process_parser("fairlane worker", "Run one Fairlane worker.", described(WorkerSettings, FLAGS))
     found = vars(parser.parse_args(arguments))
     flags = {name: found[name] for name in FLAGS}
@@ -125,7 +125,7 @@ def read(line: WorkerArguments, environ: Mapping[str, str]) -> WorkerSettings:
 
 
 def _check_engine(section: WorkerSection) -> None:
-    """Raises SettingsError where an engine elsewhere has no URL, or our own has one."""
+    """Raise SettingsError if an external engine has no valid URL, or our own engine has one."""
     if section.engine == "own":
         for name in ("engine_url", "engine_model"):
             if getattr(section, name) is not None:
@@ -140,7 +140,7 @@ def _check_engine(section: WorkerSection) -> None:
 
 
 def _check_grammar_memory(section: WorkerSection) -> None:
-    """Raises SettingsError where one grammar might not fit."""
+    """Raise SettingsError if a single grammar might not fit."""
     for name in ("grammar_memory", "grammar_memory_per_tenant"):
         if getattr(section, name) < MOST_COMPILED_BYTES:
             least = f"{MOST_COMPILED_BYTES >> 20}MiB"
@@ -148,7 +148,7 @@ def _check_grammar_memory(section: WorkerSection) -> None:
 
 
 def start_logging(level: str, form: LogFormat = "text") -> None:
-    """One line per record on stderr; records never hold content or keys."""
+    """Log one line per record to stderr. Records never contain prompts, completions or keys."""
     lines = logging.StreamHandler()
     if form == "json":
         lines.setFormatter(JsonLines("worker", os.getpid()))

@@ -1,4 +1,4 @@
-"""One process at a time makes what a directory keeps: the others wait, and find it made."""
+"""A lock on a directory, so that one process at a time creates its contents; the others wait and find them there."""
 
 import fcntl
 import os
@@ -9,10 +9,10 @@ from pathlib import Path
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Hold the directory's lock. The system lets it go when a process ends, however it ends, so none is left behind.
+    """Hold the directory's lock. The system releases it when the process ends, however it ends, so none is left behind.
 
-    Where the file system knows no locks nobody waits: the same work is then done more than once. Raises OSError where
-    the directory cannot be read.
+    On a file system without locks no process waits, and the same work may be done more than once. Raises OSError if the
+    directory cannot be read.
     """
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:

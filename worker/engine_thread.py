@@ -1,14 +1,14 @@
-"""The one thread that touches the engine, and how the event loop gives it commands and hears its reports.
+"""The only thread that touches the engine: it receives commands from the event loop and sends reports back.
 
-The loop never waits for a step, nor the engine for the loop: commands are handed over between steps, and the loop
-reads reports, of commands obeyed and of steps run, when it comes to them. Reports arrive in order.
+The loop never waits for a step, nor the engine for the loop. Commands are applied between steps. The loop reads
+reports, of applied commands and of steps, when it gets to them. Reports arrive in order.
 
-Only one thread runs Python at a time: a loop that is woken at a step's end keeps the engine from planning the next
-one for as long as it takes to publish; so the engine wakes it when it goes into a forward pass, or to rest. What a turn
-means for each job the loop works out by itself, while the engine computes.
+Only one thread runs Python at a time: a loop that is woken at a step's end delays the planning of the next step until
+it has published. The engine therefore wakes it when it enters a forward pass or becomes idle. The loop derives each
+job's publications from a turn while the engine computes.
 
 `WakeUpPipe` wakes the loop without releasing the interpreter lock. `call_soon_threadsafe` releases it while it writes
-to the loop's socket: the loop takes the lock and publishes, and the forward pass that was to begin waits, up to 5 ms.
+to the loop's socket: the loop would take the lock and publish, and the forward pass would wait for up to 5 ms.
 """
 
 import asyncio
@@ -32,18 +32,18 @@ from fairlane.worker.reports import Dropped, EngineTurn, JobChange, Report, Repo
 
 _write = ctypes.PyDLL(None).write
 _write.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t)
+# Bytes read from the pipe at once; each byte is one wake-up.
 _WAKE_UPS_AT_ONCE = 4096
-"""Bytes read from the pipe at once; each is a wake-up."""
 T = TypeVar("T")
+# Pause of the engine when none of its sequences can run, for example because all are paused.
 REST_S = 0.05
-"""How long the engine rests when nothing that it holds can run: all paused, say."""
+# After this time without work the engine audits its KV blocks, once, so that a leak is found soon after the request.
 IDLE_S = 0.5
-"""After so long without work the engine audits its KV blocks, once; a leak is found while it is one request old."""
 STOP_TIMEOUT_S = 10.0
 
 
 class WakeUpPipe:
-    """Wakes the event loop from any thread; `on_wake` is called on the loop, once for any number of wake-ups."""
+    """Wakes the event loop from any thread. `on_wake` runs on the loop, once for any number of wake-ups."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_wake: Callable[[], None]) -> None:
         self._loop = loop
@@ -54,11 +54,11 @@ class WakeUpPipe:
         loop.add_reader(self._read_end, self._woken)
 
     def wake(self) -> None:
-        """Wake the loop. A full pipe drops the byte: the loop has thousands of wake-ups before it then."""
+        """Wake the loop. A full pipe drops the byte, because thousands of wake-ups are pending then."""
         _write(self._write_end, b"\0", 1)
 
     def close(self) -> None:
-        """Call it on the loop, once no thread wakes it any more."""
+        """Close the pipe, on the loop, once no thread can wake it any more."""
         self._loop.remove_reader(self._read_end)
         os.close(self._read_end)
         os.close(self._write_end)
@@ -70,7 +70,7 @@ class WakeUpPipe:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Forget a job silently if it is still held under this epoch: its lease was lost."""
+    """Forget a job silently if it is still held under this epoch, because its lease was lost."""
 
     job_id: str
     epoch: int
@@ -78,7 +78,7 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class HandBack:
-    """Forget every job, and name them once all that was said of them has been reported."""
+    """Forget every job, and return their ids once all their events have been reported."""
 
     reply: "asyncio.Future[list[str]]"
     job_ids: list[str] = field(default_factory=list)
@@ -86,7 +86,7 @@ class HandBack:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Find something out of the planner between two steps. It is no command: it changes nothing."""
+    """Read something from the planner between two steps. It must not change the planner."""
 
     find: Callable[[Planner], Any]
     reply: "asyncio.Future[Any]"
@@ -96,7 +96,7 @@ Command = Lease | Cancel | Grant | Drop | HandBack | ForgetPrompts
 
 
 class EngineThread:
-    """Runs the engine whenever it has work. `tell`, `hold` and `hand_back` are for the event loop."""
+    """Runs the engine whenever it has work. The event loop calls `tell`, `hold` and `hand_back`."""
 
     def __init__(
         self,
@@ -106,15 +106,15 @@ class EngineThread:
         measured: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`measured`: the steps are computed on this machine, and each job is told what it took of it."""
+        """`measured` is true if the steps run on this machine, so that each job's consumption is reported."""
         self._engine = engine
         engine.on_ready = self.tell  # which looks again whether a step can be run
         self._clock = clock
         accounts = StepAccounts(engine.planner.pool_sizes.block_size) if measured else None
         self._reports = ReportBuilder(worker_id, accounts)
         self._unread: list[EngineTurn] = []
+        # To run on the loop, in order.
         self._calls: deque[Callable[[], None]] = deque()
-        """To make on the loop, in order."""
         self._commands: list[Command] = []
         self._looks: list[Look] = []
         self._told = self._obeyed = 0
@@ -123,7 +123,7 @@ class EngineThread:
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     def start(self, on_report: Callable[[Report], None], on_failure: Callable[[Exception], None]) -> None:
-        """Begin. Both functions are called on the running loop; after a failure nothing more is reported."""
+        """Start the thread. Both callbacks run on the running loop; no report follows a failure."""
         self._loop = asyncio.get_running_loop()
         self._on_report = on_report
         self._on_failure = on_failure
@@ -132,11 +132,11 @@ class EngineThread:
 
     @property
     def told(self) -> int:
-        """Commands told since the start; a report that obeyed as many counts them all in its capacity."""
+        """Return the number of commands sent so far. A report with the same `obeyed` reflects all of them."""
         return self._told
 
     def tell(self, *commands: Command) -> None:
-        """Have commands obeyed before the next step."""
+        """Send commands to the engine, which applies them before the next step."""
         for command in commands:
             if isinstance(command, Lease):
                 self._reports.told(command, self._clock() * 1e3)
@@ -147,13 +147,13 @@ class EngineThread:
         self._engine.runner.wake()
 
     def hold(self, held: bool) -> None:
-        """Stop stepping, or go on. Commands are obeyed either way."""
+        """Stop stepping, or continue. Commands are applied either way."""
         with self._changed:
             self._held = held
             self._changed.notify()
 
     def look(self, find: Callable[[Planner], T]) -> "asyncio.Future[T]":
-        """What is found out of the planner before the next step, or while there is none; it must change nothing."""
+        """Return what `find` reads from the planner before the next step. It must not change the planner."""
         reply: asyncio.Future[T] = self._loop.create_future()
         with self._changed:
             self._looks.append(Look(find, reply))
@@ -161,13 +161,13 @@ class EngineThread:
         return reply
 
     async def hand_back(self) -> list[str]:
-        """Forget every job and name them. All that was said of them is in the loop's hands by then."""
+        """Forget every job and return their ids, after all their events have been reported to the loop."""
         command = HandBack(self._loop.create_future())
         self.tell(command)
         return await command.reply
 
     async def stop(self) -> None:
-        """End after the step that runs."""
+        """Stop after the running step."""
         with self._changed:
             self._stopping = True
             self._changed.notify()
@@ -187,7 +187,7 @@ class EngineThread:
             self._send(partial(self._on_failure, error))
 
     def _collect(self, *, resting: bool) -> list[Command] | None:
-        """The commands, as soon as there are some, a step to run or an audit to make; None to end."""
+        """Return the commands once there are any, or a step or an audit is due; None to stop."""
         with self._changed:
             if resting or self._stopping or not self._can_step:
                 self._hand_over()
@@ -207,7 +207,8 @@ class EngineThread:
         return self._engine.has_work and not self._held
 
     def _turn(self, commands: list[Command]) -> bool:
-        """Obey and report, step and report, audit when idle. False where a step found nothing that could run."""
+        """Apply and report commands, run and report a step, audit when idle. Return false if a step found nothing to
+        run."""
         if commands:
             changes = [change for command in commands for change in self._obey(command)]
             self._obeyed += len(commands)
@@ -230,7 +231,7 @@ class EngineThread:
         return not step.plan.is_empty
 
     def _look_around(self) -> bool:
-        """Find out what was asked. Whether anything was; what cannot be found is the asker's trouble."""
+        """Answer the pending looks; return whether there were any. An error goes to the caller of `look`."""
         with self._changed:
             looks, self._looks = self._looks, []
         for look in looks:
@@ -241,7 +242,7 @@ class EngineThread:
         return bool(looks)
 
     def _audit(self) -> None:
-        """Compare KV blocks with what is held. Raises IntegrityError, which ends this worker: another takes over."""
+        """Check the KV blocks. Raises IntegrityError, which ends this worker; another one continues its jobs."""
         self._engine.planner.check_integrity()
         self._report(audited=True)
 
@@ -267,7 +268,7 @@ class EngineThread:
         self._unread.append(EngineTurn(self._obeyed, jobs, capacity, load, changes, step, began_ms, audited))
 
     def _hand_over(self) -> None:
-        """Wake the loop, if there is anything to tell it."""
+        """Send the unread turns to the loop, if there are any."""
         if self._unread:
             turns, self._unread = self._unread, []
             self._send(partial(self._deliver, turns))
@@ -333,7 +334,8 @@ def _answer(command: HandBack) -> None:
 
 
 def described(error: BaseException) -> str:
-    """An exception in one line: what, and where, innermost first. Our messages hold no content, nor do torch's."""
+    """Describe an exception in one line, with its innermost frames first. Neither our messages nor torch's hold
+    content."""
     frames = reversed(traceback.extract_tb(error.__traceback__)[-4:])
     places = " < ".join(f"{frame.name} ({Path(frame.filename).name}:{frame.lineno})" for frame in frames)
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]} in {places}"

@@ -1,6 +1,6 @@
-"""What a worker says about itself: in each heartbeat how full it is, and how fast it has been of late.
+"""The worker's heartbeat, with its load and recent speed, and its learned costs.
 
-For a simulator of workers like it, what it has learnt of its own costs: `/costs`, beside `/metrics`.
+A simulator of similar workers reads the costs from `/costs`, on the port of `/metrics`.
 """
 
 import math
@@ -17,26 +17,26 @@ from fairlane.scheduler.simulation.calibration import Calibration, of_costs
 from fairlane.scheduler.simulation.workload import MOST_NOISE
 from fairlane.worker.reports import EngineObserver, Report, WorkerLoad
 
+# Approximate window of the token rates.
 RECENT_S = 10.0
-"""Token rates look back about this long."""
+# Minimum window; a rate over less time would be noise.
 LEAST_S = 0.5
-"""A rate over less time than this would be noise."""
+# Weight of each step relative to the next, in the speeds of a heartbeat.
 STEP_FADING = 0.95
-"""The weight of each step, relative to the next, in the speeds of a heartbeat."""
+# The same for the figures of `/costs`, which change slowly.
 COST_FADING = 0.995
-"""The same in the figures of `/costs`, which change slowly."""
 
 
 class Heartbeat(EngineObserver):
-    """Learns from the engine's turns, and fills in a WorkerStatus."""
+    """Builds a WorkerStatus from the engine's turns."""
 
     def __init__(self, about: WorkerStatus, costs: CostModel, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._about = about
         self._costs = costs
         self._clock = clock
         self._load = WorkerLoad()
+        # Blocks by tenant, as last counted.
         self.kv_blocks: dict[str, int] = {}
-        """Blocks by tenant, as the engine was last found to have them."""
         self._output: dict[str, _Rate] = {}
         self._step_ms = FadingRatio(STEP_FADING)
         self._prefill_per_s = FadingRatio(STEP_FADING)
@@ -73,7 +73,7 @@ class Heartbeat(EngineObserver):
 
 
 class _Rate:
-    """Events per second: a sum whose parts fade with their age, over the time that it looks back."""
+    """Events per second, as an exponentially fading sum over its window."""
 
     def __init__(self, now_s: float) -> None:
         self._sum, self._since_s = FadingSum(RECENT_S, since=now_s), now_s
@@ -87,14 +87,14 @@ class _Rate:
 
 
 class CostReport(EngineObserver):
-    """Measures what the cost model leaves out: the time between steps, and how far steps differ from its forecast."""
+    """Measures what the cost model omits: the time between steps, and the deviation of steps from its forecast."""
 
     def __init__(self, costs: CostModel, *, clock: Callable[[], float] = time.monotonic, **sizes: int) -> None:
         self._costs = costs
         self._sizes = sizes
         self._clock = clock
+        # End of the last step, if the next one follows at once.
         self._ended_ms: float | None = None
-        """When the last step ended, if the next follows at once."""
         self._between = FadingRatio(COST_FADING)
         self._error, self._error_squared = FadingRatio(COST_FADING), FadingRatio(COST_FADING)
 
@@ -106,7 +106,7 @@ class CostReport(EngineObserver):
             self._ended_ms = None  # it idles or rests now: that is no time between two steps
 
     def calibration(self) -> Calibration:
-        """This worker in figures, as learnt so far."""
+        """Return this worker's figures, as learned so far."""
         variance = self._error_squared.value - self._error.value**2
         return msgspec.structs.replace(
             of_costs(self._costs, **self._sizes),
@@ -115,7 +115,7 @@ class CostReport(EngineObserver):
         )
 
     def beside(self, other: WSGIApplication) -> WSGIApplication:
-        """An application that answers `/costs`, and leaves all else to the other."""
+        """Return an application that serves `/costs` and delegates all other paths to `other`."""
 
         def app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
             if environ["PATH_INFO"] != "/costs":

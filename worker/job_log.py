@@ -1,4 +1,4 @@
-"""Log lines about one job: each names the job, and in JSON the request and the trace that it is of. No content."""
+"""Log lines about one job: each names the job, and in JSON also its request and trace. No content."""
 
 import logging
 from collections.abc import Iterable, Mapping
@@ -11,12 +11,12 @@ log = logging.getLogger(__name__)
 
 
 def of(job: Job) -> Mapping[str, Facts]:
-    """What a record about a job is given as its `extra`."""
+    """Return the `extra` of a log record about a job."""
     return about(job.request_id, job.traceparent)
 
 
 class JobLog(EngineObserver):
-    """Tells of jobs that fail here, or leave before their end."""
+    """Logs jobs that fail here, or leave before their end."""
 
     def __init__(self) -> None:
         self._of: dict[str, Mapping[str, Facts]] = {}
@@ -40,5 +40,5 @@ class JobLog(EngineObserver):
 
 
 def _why(events: Iterable[object]) -> str:
-    """The planner's or the engine's own words, which hold no content."""
+    """Return the planner's or the engine's error text, which holds no content."""
     return next((event.error for event in events if isinstance(event, Finished)), "")

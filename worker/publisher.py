@@ -1,7 +1,7 @@
-"""Publish to the store: one call per gateway at a time, in order, repeated until the store has accepted it.
+"""Publication to the store: one call per gateway at a time, in order, retried until the store has accepted it.
 
-While a call is under way the steps that follow are merged into the next one. A call that failed is repeated
-unchanged and under the same serial number: the store records it once.
+While a call is in progress, later steps are merged into the next one. A failed call is repeated unchanged and with the
+same serial number, so that the store records it once.
 """
 
 import asyncio
@@ -13,15 +13,15 @@ from fairlane.scheduler.queue.types import Publication
 from fairlane.store.retry import StoreLink
 from fairlane.worker.reports import ByGateway, token_runs
 
+# Events kept while the store is away, about a minute's on a small machine. Beyond it the engine stops stepping.
 MOST_EVENTS = 32_768
-"""Events kept while the store is away; with more the engine stops stepping. About a minute's on a small machine."""
 
+# Takes the gateway, publications and a serial number, which a retry repeats; returns the ids of refused jobs.
 Publish = Callable[[str, Sequence[Publication], str], Awaitable[set[str]]]
-"""Takes the gateway, publications and a serial number, the same in a repeated call; returns the refused jobs."""
 
 
 class Publisher:
-    """Buffers, merges and publishes. Used on the event loop only."""
+    """Buffers, merges and publishes. Used only on the event loop."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Publisher:
 
     @property
     def is_full(self) -> bool:
-        """The store was away for too long: the engine does not step."""
+        """Return whether the engine must stop stepping, because the store was away for too long."""
         return self._full
 
     def put(self, by_gateway: ByGateway) -> None:
@@ -92,7 +92,7 @@ class Publisher:
 
 
 def merged(older: Publication, newer: Publication) -> Publication:
-    """Two publications of one job and epoch as one."""
+    """Merge two publications of the same job and epoch."""
     events = list(older.events)
     for event in newer.events:
         _append(events, event)
@@ -105,7 +105,7 @@ def merged(older: Publication, newer: Publication) -> Publication:
 
 
 def _append(events: list[Event], event: Event) -> None:
-    """Add an event; tokens that follow on their choice's latest event join it."""
+    """Add an event, and merge it with the choice's latest event if both are tokens."""
     if isinstance(event, TokenDelta):
         for index in range(len(events) - 1, -1, -1):
             latest = events[index]

@@ -1,7 +1,7 @@
-"""What the engine thread tells the event loop after each batch of commands and each step, and what that means.
+"""Reports of the engine thread to the event loop, after each batch of commands and each step.
 
-The thread makes an `EngineTurn`; on the event loop `ReportBuilder` makes a `Report` of it, with the publications that
-go to the store under each job's lease. Every `EngineObserver` is shown each report.
+The thread creates an `EngineTurn`. On the event loop, `ReportBuilder` turns it into a `Report` with the publications
+for the store under each job's lease. Every `EngineObserver` receives each report.
 """
 
 from collections import Counter, defaultdict
@@ -17,96 +17,96 @@ from fairlane.scheduler.queue.types import Publication
 from fairlane.worker.accounts import StepAccounts
 from fairlane.worker.engine.engine import StepReport
 
+# Publications by gateway.
 ByGateway = Mapping[str, Sequence[Publication]]
-"""Publications by the gateway that they go to."""
 
 
 class LaneTokens(NamedTuple):
     """Tokens of one lane in one step."""
 
+    # Tokens of rows that compute more than one, including recomputed ones.
     prefill: int = 0
-    """Tokens of rows that compute more than one; recomputed ones too."""
     output: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerLoad:
-    """How full the engine is: sequences by lane, and what both pools have free."""
+    """The engine's load: sequences by lane, and the free blocks of both pools."""
 
     running: dict[str, int] = field(default_factory=dict)
     waiting: dict[str, int] = field(default_factory=dict)
     preempted: dict[str, int] = field(default_factory=dict)
     blocks_free: int = 0
+    # The free blocks that hold a cached prefix.
     blocks_cached: int = 0
-    """Of these, what keeps a prefix for whoever asks for it."""
     host_slots_free: int = 0
 
 
 class Dropped(NamedTuple):
-    """A job that left without an end here: nothing of it is published."""
+    """A job that left without an end here; nothing is published for it."""
 
     job_id: str
 
 
+# A command's effect on a job.
 JobChange = Lease | Ended | Dropped
-"""What a command did to a job."""
 
 
 class EngineTurn(NamedTuple):
-    """What the engine did, as its thread tells it; the fields are those of `Report`."""
+    """One turn of the engine, as its thread reports it. The fields are those of `Report`."""
 
     obeyed: int
     jobs: int
     capacity: Capacity
     load: WorkerLoad
+    # In order; all of them precede the step.
     changes: Sequence[JobChange] = ()
-    """In order; all of them before the step."""
     step: StepReport | None = None
+    # Begin of the step, or time of the commands, on the engine thread's clock.
     began_ms: float = 0.0
-    """When the step began, or the commands were obeyed, on the engine thread's clock."""
     audited: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The engine after it obeyed commands, or after a step."""
+    """The engine's state after a batch of commands or after a step."""
 
+    # Commands applied since the start.
     obeyed: int
-    """Commands obeyed since the start."""
     by_gateway: ByGateway
     capacity: Capacity
+    # Number of jobs in hand.
     jobs: int
-    """Jobs still in hand."""
     load: WorkerLoad
     step: StepReport | None = None
+    # The step's tokens, by lane.
     tokens: Mapping[str, LaneTokens] = field(default_factory=dict)
-    """The step's, by lane."""
+    # Jobs whose first row under their lease was in the step, with their waiting time in milliseconds.
     begun: Mapping[str, float] = field(default_factory=dict)
-    """Jobs whose first row under their lease was in the step, and how long they had waited, in milliseconds."""
+    # The idle engine audited its KV blocks, and all were accounted for.
     audited: bool = False
-    """Idle, the engine compared its KV blocks with what jobs hold, and all were accounted for."""
 
     @property
     def ran(self) -> bool:
-        """A step did something."""
+        """Return whether a step ran and was not empty."""
         return self.step is not None and not self.step.plan.is_empty
 
 
 class EngineObserver:
-    """Watches the worker, on the event loop: metrics, traces, the heartbeat's figures."""
+    """Observes the worker on the event loop: metrics, traces, the heartbeat."""
 
     def took(self, leases: Iterable[Lease]) -> None:
-        """Jobs came in."""
+        """Called when jobs were taken."""
 
     def turned(self, report: Report) -> None:
-        """The engine ended a turn."""
+        """Called when the engine ended a turn."""
 
     def lost(self, job_ids: Iterable[str]) -> None:
-        """Jobs left without an end here: refused by the store, or handed back."""
+        """Called when jobs left without an end here: refused by the store, or handed back."""
 
 
 def token_runs(events: Iterable[Event]) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
-    """(choice, first index, ids) of all tokens, one unbroken run per choice: what the store records."""
+    """Return all tokens as (choice, first index, ids), one contiguous run per choice, as the store records them."""
     runs: dict[int, tuple[int, int, tuple[int, ...]]] = {}
     for event in events:
         if isinstance(event, TokenDelta):
@@ -117,27 +117,29 @@ def token_runs(events: Iterable[Event]) -> tuple[tuple[int, int, tuple[int, ...]
 
 
 class ReportBuilder:
-    """Makes the reports, in the order of the turns; knows the leases in the engine's hands. A job leaves with its end,
-    or is dropped. Used by the event loop alone: while it builds one report, the engine computes the next step."""
+    """Builds the reports in the order of the turns, and tracks the leases in the engine.
+
+    A job leaves with its end, or when it is dropped. Used only on the event loop, while the engine computes the next
+    step.
+    """
 
     def __init__(self, worker_id: str, accounts: StepAccounts | None = None) -> None:
-        """`accounts`: None where the machine that computes is another's, and nobody measures it."""
+        """`accounts` is None if an external engine computes, whose consumption is not measured."""
         self._worker_id = worker_id
         self._accounts = accounts
+        # End of the current turn on the engine thread's clock, at which ended jobs are accounted.
         self._now_ms = 0.0
-        """Of the turn, on the engine thread's clock: until when its jobs held what they did."""
         self._leases: dict[str, Lease] = {}
+        # Jobs without a row so far, with their arrival time on the engine thread's clock.
         self._arrived_ms: dict[str, float] = {}
-        """Jobs that no step had a row of yet, and when they arrived, on the engine thread's clock."""
+        # Jobs with a row but no token so far: their waiting time, and when they began, on that clock.
         self._begun: dict[str, tuple[float, float]] = {}
-        """Jobs that have begun and have no token yet: how long they had waited, and when they began, on that clock."""
 
     def told(self, lease: Lease, now_ms: float) -> None:
-        """The engine is about to hear of a job."""
+        """Record a job's arrival, before its lease is sent to the engine."""
         self._arrived_ms[lease.job.job_id] = now_ms - lease.arrived_ms_ago
 
     def report(self, turn: EngineTurn) -> Report:
-        """The report of the engine's next turn."""
         by_gateway: dict[str, list[Publication]] = defaultdict(list)
         self._now_ms = turn.began_ms
         for change in turn.changes:
@@ -187,7 +189,7 @@ class ReportBuilder:
         ended: Iterable[Ended],
         by_gateway: dict[str, list[Publication]],
     ) -> None:
-        """Add to `by_gateway` one publication for each job that these are about; those that ended leave."""
+        """Add one publication per job to `by_gateway`, and remove the jobs that ended."""
         by_job: dict[str, list[Event]] = defaultdict(list)
         for event in events:
             by_job[event.job_id].append(event)
@@ -220,7 +222,8 @@ class ReportBuilder:
         )
 
     def _tell_wait(self, job_id: str, events: list[Event]) -> None:
-        """Say with the job's first token, if it is among the events, how long it took and which worker made it."""
+        """Add the waiting time, the prefill time and the worker's id to the job's first token, if the events contain
+        it."""
         for index, event in enumerate(events):
             if isinstance(event, TokenDelta):
                 waited_ms, began_ms = self._begun.pop(job_id)
@@ -242,7 +245,7 @@ class ReportBuilder:
         )
 
     def _steps_of(self, lease: Lease, end: Ended) -> JobSteps:
-        """What a job's steps came to, and how long it had been in the queue before them."""
+        """Return a job's step statistics, and its time in the queue before them."""
         gpu_us, kv_block_ms = (0, 0) if self._accounts is None else self._accounts.close(end.job_id, self._now_ms)
         return msgspec.structs.replace(
             end.steps or JobSteps(),

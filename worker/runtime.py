@@ -1,4 +1,4 @@
-"""The worker's composition root: every part of the process, built, opened and closed in one place."""
+"""The worker's composition root: builds, opens and closes every part of the process."""
 
 import asyncio
 import logging
@@ -37,16 +37,16 @@ from fairlane.worker.traces import Traces, open_traces
 log = logging.getLogger(__name__)
 
 STORE_CHECK_S = 2.0
+# Connections to the store: one for the control stream, one per gateway that is being published to, a few for the rest.
 CONNECTIONS = 32
-"""To the store: one for the control stream, one per gateway that is published to at a time, a few for the rest."""
 
 
 def serve(
     settings: WorkerSettings, environ: Mapping[str, str], open_engine: Callable[[WorkerSettings], OpenedEngine]
 ) -> int:
-    """Open the engine, then serve until told to stop; the exit status.
+    """Open the engine, then serve until stopped; return the exit status.
 
-    Raises SettingsError, and what `open_engine` does.
+    Raises SettingsError, and what `open_engine` raises.
     """
     _check_metrics_port(settings.host, settings.worker.metrics_port)
     asyncio.run(_check_store(settings.store_url))
@@ -86,7 +86,7 @@ async def _serve(settings: WorkerSettings, environ: Mapping[str, str], opened: O
 
 
 def _check_metrics_port(host: str, port: int) -> None:
-    """Before the model is loaded, which takes seconds. Raises SettingsError where nobody can listen there."""
+    """Raise SettingsError if the metrics port is not free, before the model is loaded, which takes seconds."""
     if port:
         try:
             family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -96,8 +96,8 @@ def _check_metrics_port(host: str, port: int) -> None:
 
 
 async def _check_store(url: str) -> None:
-    """Before the model is loaded. Raises SettingsError where the store cannot be used. One that does not answer is used
-    once it does."""
+    """Raise SettingsError if the store is unusable, before the model is loaded. A store that does not answer is
+    accepted."""
     try:
         async with asyncio.timeout(STORE_CHECK_S):
             found = await checks.faults(url, checks.WORKER_COMMANDS, timeout_s=STORE_CHECK_S)
@@ -110,7 +110,7 @@ async def _check_store(url: str) -> None:
 
 
 def _about(opened: OpenedEngine) -> WorkerStatus:
-    """Who this worker is, by a name that no process has had before: nothing of an earlier one is taken for its own."""
+    """Describe this worker, under an id that no earlier process had, so that it never inherits another's leases."""
     card, sizes = opened.card, opened.engine.planner.pool_sizes
     sha256 = card_sha256(card)
     return WorkerStatus(
@@ -154,7 +154,6 @@ def _observers(
 
 @asynccontextmanager
 async def _connected(url: str, timeout_s: float) -> AsyncIterator[redis.asyncio.Redis]:
-    """A client that reports every failure: whoever calls knows whether the call may be repeated."""
     client = cluster.client(url, limit=CONNECTIONS, timeout_s=timeout_s)
     try:
         yield client
@@ -163,7 +162,7 @@ async def _connected(url: str, timeout_s: float) -> AsyncIterator[redis.asyncio.
 
 
 def _hear_signals(server: WorkerServer) -> None:
-    """The first drains, the second ends the process at once."""
+    """Drain on the first signal, exit at once on the second."""
     signals: list[int] = []
 
     def heard(number: int) -> None:

@@ -37,19 +37,19 @@ from fairlane.worker.reports import EngineObserver, Report
 
 log = logging.getLogger(__name__)
 
+# Time for the last tokens to reach the store when the worker ends.
 FLUSH_S = 3.0
-"""How long the last tokens may take to reach the store when the worker ends."""
 LEAVE_S = 2.0
+# Interval at which the model card's expiry is extended.
 ANNOUNCE_S = 600.0
-"""How often the model card's life is prolonged."""
 HEARTBEATS_PER_LEASE = 4
 MOST_TOO_LARGE = 1_000
+# An engine that has work but ended no step for this long counts as failed.
 STUCK_S = 300.0
-"""An engine that has work and ended no step for so long counts as failed."""
 
 
 class EngineStuck(RuntimeError):
-    """The engine thread has not come back."""
+    """The engine thread does not respond."""
 
 
 class WorkerServer:
@@ -84,8 +84,8 @@ class WorkerServer:
         self._intake = Intake()
         self._publisher = Publisher(self._publish, link, on_settled=self._settled, on_full=self._hold)
         self._leases = HeldLeases()
+        # Jobs handed back once because they need more than this worker holds.
         self._too_large: deque[str] = deque(maxlen=MOST_TOO_LARGE)
-        """Jobs handed back once because they need more than this worker holds."""
         self._blocks = BlockReports(worker_id, engine, registry, heartbeat)
         self._last_turn_s = 0.0
         self._idle = asyncio.Event()

@@ -1,9 +1,9 @@
-"""Every metric name of the worker. Labels come from closed sets; nothing holds prompt, completion or key.
+"""All metrics of the worker. Labels come from closed sets; no metric holds a prompt, completion or key.
 
-`PreemptionCosts` compares what each preemption was expected to cost with what it cost, since the scheduler's choice of
-swap or recompute rests on that. A swap costs its share of the copies of the steps in which it goes and comes back. A
-recompute costs what its rows add to the steps in which they run, as far as they compute again what was there: of such a
-step's time the share that the cost model gives to them. A sequence that yields more blocks while away costs more.
+`PreemptionCosts` compares the expected and the actual cost of each preemption, since the choice between swap and
+recompute depends on the expectation. A swap costs its share of the copies of the steps in which it is swapped out and
+in. A recompute costs the share of its steps' time that the cost model attributes to recomputed tokens. A sequence that
+yields more blocks while preempted costs more.
 """
 
 import logging
@@ -45,8 +45,8 @@ from fairlane.worker.reports import EngineObserver, LaneTokens, Report
 
 SERVICE = "fairlane-worker"
 VERSION = metadata.version("fairlane")
+# Number of preemptions kept.
 LATEST = 4096
-"""Preemptions that are kept."""
 CLOSE_S = 2.0
 _STEP_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 10.0)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -60,7 +60,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PreemptionCost:
-    """One preemption that is over."""
+    """One completed preemption."""
 
     mode: PreemptionMode
     predicted_ms: float
@@ -75,14 +75,14 @@ class PreemptionCost:
 class _Away:
     mode: YieldMode
     first: int
+    # The range of tokens whose KV is gone.
     end: int
-    """The tokens whose KV is gone."""
     predicted_ms: float
     actual_ms: float = 0.0
 
 
 class PreemptionCosts(EngineObserver):
-    """Follows preemptions from step to step; `on_found` is called with each that is over, `found` keeps the latest."""
+    """Follows preemptions from step to step. `on_found` receives each completed one, `found` keeps the latest."""
 
     def __init__(
         self, costs: CostModel, block_size: int, on_found: Callable[[PreemptionCost], None] | None = None
@@ -115,7 +115,8 @@ class PreemptionCosts(EngineObserver):
         self._leave(ended.job_id for ended in step.outcome.ended)
 
     def _left(self, one: Yield, copy_ms: float) -> None:
-        """A sequence whose blocks went by the other mode before begins anew: only one mode is compared at a time."""
+        """Record a yield. A sequence that yielded by the other mode before starts again: one mode is compared at a
+        time."""
         away = self._away.get(one.seq)
         if away is None or away.mode != one.mode:
             away = self._away[one.seq] = _Away(one.mode, one.first, one.end, 0.0)
@@ -146,7 +147,7 @@ class PreemptionCosts(EngineObserver):
             self._over(row.seq)
 
     def _over(self, seq: SeqId) -> None:
-        """A preemption that was expected to cost nothing is not compared."""
+        """Record a completed preemption, unless it was expected to cost nothing."""
         away = self._away.pop(seq)
         if away.predicted_ms <= 0.0:
             return
@@ -169,14 +170,14 @@ class PreemptionCosts(EngineObserver):
 
 
 class Metrics(EngineObserver):
-    """The metrics of a worker, in a registry of its own, so that nothing is global.
+    """A worker's metrics, in its own registry rather than the global one.
 
-    `requests_waiting`, `requests_running`, `kv_usage_ratio` and `cache_config_info` are what an endpoint picker of
-    llm-d or of the Kubernetes gateway API inference extension routes by.
+    The endpoint picker of llm-d, or of the Kubernetes Gateway API inference extension, routes by `requests_waiting`,
+    `requests_running`, `kv_usage_ratio` and `cache_config_info`.
     """
 
     def __init__(self, about: WorkerStatus, *, engine: str = "own") -> None:
-        """`engine`: what computes, as the setting names it."""
+        """`engine` is the value of the setting of that name."""
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._about = about
         self.registry = CollectorRegistry()
@@ -196,11 +197,11 @@ class Metrics(EngineObserver):
         self._begin_at_zero()
 
     def told_over_otlp(self, environ: Mapping[str, str]) -> AbstractContextManager[None]:
-        """Send them over OTLP in a thread, where the environment says so, until the block ends."""
+        """Send the metrics over OTLP in a thread until the context ends, if the environment names an endpoint."""
         return sent(self.registry, environ, service=SERVICE, version=VERSION, instance=self._about.worker_id)
 
     def _begin_at_zero(self) -> None:
-        """All series that there can be: a first step from nothing to 1 is lost to `rate`."""
+        """Create all possible series: `rate` would miss a series' first increase."""
         for mode in _MODES:
             for of_modes in (self.preemptions, self.preempted_blocks, self.preemption_cost):
                 of_modes.labels(mode)

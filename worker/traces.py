@@ -1,10 +1,10 @@
-"""Spans of a worker's jobs, children of the gateway's by the job's `traceparent`. No prompt, completion or key in any.
+"""Spans of a worker's jobs, children of the gateway's span by the job's `traceparent`. No prompt, completion or key.
 
-    prefill   from the step that has its first row to its first token: ends where `decode` begins
+    prefill   from the step with the job's first row to its first token, where `decode` begins
     decode    from its first token to its end
 
 Events: `preempted` with its cause, `resumed`, `paused`. A job that leaves before its first row has no span: its wait is
-in the gateway's `queue`. Without an OTLP endpoint no span is made at all.
+in the gateway's `queue` span. Without an OTLP endpoint no span is created.
 """
 
 import threading
@@ -45,20 +45,20 @@ class _Trail:
     """The spans of one job on this worker."""
 
     lease: Lease
+    # None before the job's first row.
     span: trace.Span | None = None
-    """None: no step had a row of it yet."""
     output_tokens: int = 0
     cached_tokens: int = 0
     preemptions: int = 0
     stalled_ms: float = 0.0
+    # Steps that ended between the job's arrival and its first token, including the one running on arrival.
     steps: int = 0
-    """Steps that ended since the job came in, until its first token, with the one that ran when it came."""
+    # The steps among these that computed its prompt.
     prefill_steps: int = 0
-    """Of these, those that computed its prompt."""
 
 
 class Traces(EngineObserver):
-    """Used from the event loop only."""
+    """Creates the spans. Used only on the event loop."""
 
     def __init__(self, exporter: SpanExporter, *, worker_id: str, model: str) -> None:
         about = {
@@ -96,7 +96,7 @@ class Traces(EngineObserver):
                 self._end(trail, "handed back")
 
     def close(self) -> None:
-        """Export what is left; a collector that does not answer is not waited for."""
+        """Export the remaining spans; gives up on a collector that does not answer in CLOSE_S."""
         self.lost(list(self._trails))
         closing = threading.Thread(target=self._provider.shutdown, name="traces", daemon=True)
         closing.start()
@@ -187,7 +187,7 @@ class Traces(EngineObserver):
 
 
 def _of_preemption(event: Preempted) -> dict[str, Value]:
-    """What a preemption took and was expected to cost, and for whom it was."""
+    """Return a preemption's attributes: its size, its expected cost and its cause."""
     facts: dict[str, Value] = {
         "choice": event.choice,
         "mode": event.mode,
@@ -202,6 +202,6 @@ def _of_preemption(event: Preempted) -> dict[str, Value]:
 
 
 def open_traces(environ: Mapping[str, str], *, worker_id: str, model: str) -> Traces | None:
-    """Traces to the OTLP endpoint that the environment names; None where it names none. Raises SettingsError."""
+    """Return traces to the environment's OTLP endpoint, or None if it names none. Raises SettingsError."""
     exporter = span_exporter(environ)
     return None if exporter is None else Traces(exporter, worker_id=worker_id, model=model)
