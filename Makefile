@@ -3,9 +3,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ENGINES := $(CURDIR)/$(VENV)/engines
+# The tests that `make unit` runs.
+TESTS := -m "not thorough"
+# Two processes of tests and every server that they start import the same files: keep them compiled.
+unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: help serve test fast check docs format unit clients test-engines attack schemathesis bench-engine bench-gateway bench-quotas bench-gpu clean
+.PHONY: help serve test test-all fast check docs format unit clients test-engines attack schemathesis bench-engine bench-gateway bench-quotas bench-gpu clean
 
 help: ## This list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -13,8 +17,11 @@ help: ## This list
 serve: $(VENV)/.serve ## Store, gateway and worker on http://127.0.0.1:8000
 	$(BIN)/fairlane serve
 
-test: ## Lint, types, import rules, and the whole suite; types take one core, so both go on at once
+test: ## Lint, types, import rules and the suite, in under 10 minutes on two cores
 	$(MAKE) --no-print-directory --jobs 2 check unit
+
+test-all: ## The same with the thorough tests: attacks, chaos, generated clients and requests, built packages
+	$(MAKE) --no-print-directory --jobs 2 check unit TESTS=
 
 fast: $(VENV)/.dev ## Tests that need no process, no store and no torch: under a minute
 	$(BIN)/pytest --numprocesses 2 --dist worksteal -m "not slow"
@@ -33,8 +40,8 @@ check: $(VENV)/.dev ## Lint, types and import rules
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-unit: $(VENV)/.dev $(VENV)/.tools ## The whole suite
-	$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 20
+unit: $(VENV)/.dev $(VENV)/.tools ## The suite alone
+	$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 20 $(TESTS)
 
 attack: $(VENV)/.dev ## The attacks of docs/security.md on a server of its own: minutes
 	$(BIN)/python -m tests.system.attacks
@@ -48,7 +55,7 @@ test-engines: $(VENV)/.dev $(VENV)/.engines ## The tests of the whole system bef
 	FAIRLANE_TEST_VLLM=$(ENGINES)/bin/python FAIRLANE_TEST_ENGINE=vllm $(BIN)/pytest --numprocesses 0 --timeout 1800 \
 		tests/system/sdk $(addprefix tests/system/test_,budget.py examples.py faults.py prefix.py serve.py trace.py)
 
-clients: $(VENV)/.clients ## What examples/clients/ use, so that `make unit` runs them: 600 MB
+clients: $(VENV)/.clients ## What examples/clients/ use, so that `make test-all` runs them: 600 MB
 
 bench-engine: $(VENV)/.dev ## The engine beside others
 	$(BIN)/python -m benchmarks.engine

@@ -70,10 +70,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileSche
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What needs a store or the model is slow, whether it names the fixture or has it as a parameter."""
+    """Mark as slow what needs a store or the model, as a fixture or as a parameter, and everything thorough."""
     items.sort(key=lambda item: _turn(_room(item.path)))
     for item in items:
-        if _room(item.path) in SLOW_ROOMS or (isinstance(item, pytest.Function) and SLOW_FIXTURES & _needs(item)):
+        if (
+            _room(item.path) in SLOW_ROOMS
+            or item.get_closest_marker("thorough")
+            or (isinstance(item, pytest.Function) and SLOW_FIXTURES & _needs(item))
+        ):
             item.add_marker("slow")
 
 

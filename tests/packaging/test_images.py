@@ -42,6 +42,7 @@ def in_image(replay: Replay, *arguments: str, **environ: str) -> subprocess.Comp
     )
 
 
+@pytest.mark.thorough
 def test_the_steps_leave_a_package_that_starts(replayed: tuple[str, Replay]) -> None:
     """From the image's own files: this repository is not on its path."""
     _, replay = replayed
@@ -54,6 +55,7 @@ def test_the_steps_leave_a_package_that_starts(replayed: tuple[str, Replay]) -> 
     assert found.stdout.startswith(f"{replay.root}/opt/fairlane/lib/")
 
 
+@pytest.mark.thorough
 def test_every_file_of_the_package_that_is_not_python_is_there(replayed: tuple[str, Replay]) -> None:
     """Scripts of the store, the console, native sources: what a wheel forgets unless it is told."""
     _, replay = replayed
@@ -68,6 +70,7 @@ def test_every_file_of_the_package_that_is_not_python_is_there(replayed: tuple[s
     assert {name for name in wanted if not (installed / name).exists()} == set()
 
 
+@pytest.mark.thorough
 def test_nobody_but_its_user_reads_the_data_directory_and_nothing_runs_as_root(replayed: tuple[str, Replay]) -> None:
     _, replay = replayed
 
@@ -76,6 +79,7 @@ def test_nobody_but_its_user_reads_the_data_directory_and_nothing_runs_as_root(r
     assert dict(instructions(replay.dockerfile))["USER"] == "10001:10001"
 
 
+@pytest.mark.thorough
 def test_an_unknown_device_fails_the_build(tmp_path: Path) -> None:
     replay = Replay(ROOT / IMAGES["worker"], ROOT, tmp_path, arguments={"DEVICE": "gpu"})
 
@@ -83,6 +87,7 @@ def test_an_unknown_device_fails_the_build(tmp_path: Path) -> None:
         replay.run()
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(FULL not in os.environ, reason=f"{FULL} is not set: minutes, and half a gigabyte")
 def test_a_gateway_s_image_adds_less_than_it_may(replayed: tuple[str, Replay]) -> None:
     name, replay = replayed

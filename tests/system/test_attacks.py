@@ -38,6 +38,7 @@ def attacked(tmp_path_factory: pytest.TempPathFactory, models_dir: Path) -> Iter
     assert server.stop() == 0, server.log()[-2000:]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "rows",
     [
@@ -67,6 +68,7 @@ LOOP_ANSWERS = {
 was sent may end in a reset: the gateway closes its connection."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", LOOP_ANSWERS)
 def test_an_attack_by_number_is_refused_and_others_are_served(attacked: Server, name: str) -> None:
     attacker, person = Target(attacked.url, attacked.tenant(f"attacker-{name}")), attacked.tenant(f"person-{name}")
@@ -87,6 +89,7 @@ def test_an_attack_by_number_is_refused_and_others_are_served(attacked: Server, 
     assert peak_bytes(gateway) <= MOST_BYTES
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["unfinished", "unfinished-chunks", "texts", "ones", "digits", "keys", "nested"])
 def test_an_attack_by_bodies_costs_others_nothing_but_time(attacked: Server, name: str) -> None:
     attacker, person = Target(attacked.url, attacked.tenant(f"attacker-{name}")), attacked.tenant(f"person-{name}")

@@ -14,7 +14,7 @@ import pytest
 from tests.support.system.harness import MODEL, Server
 from tests.support.system.node import installed_packages
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.thorough]
 
 ROOT = Path(__file__).parents[2]
 CLIENTS = ROOT / "examples" / "clients"

@@ -19,6 +19,7 @@ EXAMPLES = dict.fromkeys(("tenant", "model", "file", "input_file_id", "batch", "
 CASES, WITHIN_S, FEWEST = 1, 15, {"tenant": 100, "admin": 100, "anyone": 20}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("who", WHO)
 async def test_what_schemathesis_makes_up_is_answered_as_documented(who: str, valkey_url: str, tmp_path: Path) -> None:
     async with serving(unrefused(valkey_url, tmp_path)) as served:

@@ -1,6 +1,6 @@
 """Clients that others' generators make of the document compile, and chat with a gateway.
 
-`make test` puts the generators into `.venv/tools`; where they are not, the tests say so.
+`make test-all` puts the generators into `.venv/tools`; where they are not, the tests say so.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ import pytest
 from fairlane.gateway.openapi.document import document
 from tests.support.gateway.served import ASKED, SAID, serving, settings
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 
 INSTALLED = Path(sys.prefix) / "tools"
 PYTHON_GENERATOR = INSTALLED / "bin" / "openapi-python-client"

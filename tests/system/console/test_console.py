@@ -256,7 +256,7 @@ def send(console: Console, key: str) -> None:
 
 
 @pytest.mark.skipif(not browser.AXE.exists(), reason="axe-core is not installed")
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.thorough)])
 def test_axe_finds_nothing_in_any_view(served: Server, chromium: Any, scheme: str) -> None:
     found: dict[str, list[str]] = {}
     request = answered(served, f"seen-in-{scheme}")
