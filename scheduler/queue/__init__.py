@@ -1,19 +1,18 @@
-"""The global queue of one model: which worker gets which job, and what becomes of jobs whose holder is lost.
+"""The global queue of one model: which worker gets which job, and what happens to jobs whose worker or gateway dies.
 
-    memory_queue.py   the rules, call by call, in memory: open this first
-    memory_jobs.py    a job's moves: queued, leased, given back, ended
-    take_order.py     in which order one `take` hands jobs out, to workers that may be unequal
-    share_floor.py    what a lane's share floor is behind by
-    homes.py          which worker has computed a prompt's beginning, and so is to ask for it first
-    rooms.py          which worker is called for a new job: one that has room
-    promises.py       the time that all gateways together have guaranteed
-    types.py          what is taken, given and refused, and the limits that both queues share
+    memory_queue.py   the rules, call by call, in memory: start here
+    memory_jobs.py    the state changes of a job: queued, leased, given back, ended
+    take_order.py     the order in which one `take` hands out jobs, also to unequal workers
+    share_floor.py    the account of a lane's share floor
+    prefix_affinity.py  the worker that probably has a prompt's prefix cached
+    rooms.py          free capacity of workers, and the worker called for a new job
+    promises.py       time guaranteed by all gateways together
+    types.py          arguments, results, errors and limits that both queues share
     redis_queue.py    the same calls in Redis, one script of `lua/` each
-    keys.py           every key, and what the scripts are put together from
-    registry.py       which workers and models there are
+    keys.py           every key, and how the scripts are assembled
+    registry.py       the workers and models that exist
 
-Gateways put, cancel and grant; workers take, publish and renew; the elected gateway reclaims each second. The simulator
-uses the queue in memory, and a state machine sends both queues the same calls. A rule that changes here changes in
-`lua/`. No call works on more than `store.bounds.PER_CALL` jobs; the callers here repeat it until all is done.
-Never imports gateway, worker, quotas or admission.
-"""
+Gateways put, cancel and grant. Workers take, publish and renew. The elected gateway reclaims each second. The simulator
+uses the in-memory queue. A state-machine test sends both queues the same calls, so a rule that changes here must change
+in `lua/`. No call works on more than `store.bounds.PER_CALL` jobs; the callers here repeat it until all are done. Never
+imports gateway, worker, quotas or admission."""

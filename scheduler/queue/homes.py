@@ -1,13 +1,12 @@
-"""Which worker computed a prompt's beginning of late: its home, where its KV is probably cached still.
+"""Prefix affinity: the worker that recently computed a prompt's prefix, where its KV is probably still cached.
 
-A hint, and nothing rests upon it. `put` names a new job's home in the wake-up of the workers: the home asks for jobs at
-once, the others HOME_MS later, or as soon as anything else gives them reason to. What a `take` answers is the same with
-or without homes, so the order of jobs stands, and a home that is gone or full costs its job HOME_MS at the most.
+Affinity is only a hint. `put` names the preferred worker of a new job when it wakes the workers. That worker asks for
+jobs at once, the others HOME_MS later or when they have another reason. The result of `take` does not depend on it, so
+the order of jobs is unaffected, and a preferred worker that is gone or full delays its job by at most HOME_MS.
 
-A beginning is known by digests of its tokens at LENGTHS, salted by who shares cached prompts, so that nobody learns of
-other tenants' prompts. `take` files the longest of a job's, as many as MOST_HOMES in a generation of HOMES_MS; `put`
-looks for all of them, the longest first, in this generation and the one before.
-"""
+A prefix is identified by digests of its tokens at LENGTHS, salted with the sharing scope, so that no tenant learns of
+another's prompts. `take` records the longest digest of a job, at most MOST_HOMES in a generation of HOMES_MS. `put`
+looks up all of them, the longest first, in this generation and the previous one."""
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
@@ -16,24 +15,26 @@ from hashlib import blake2b
 from fairlane.scheduler.planner.kv.prefix_reuse import scope_of
 from fairlane.scheduler.protocol.messages import Job
 
+# Other workers wait this long before they ask for a job with a preferred worker. If a job has already waited longer in
+# a
+# lane, workers are short of room, and no preferred worker is named there.
 HOME_MS = 5
-"""How long other workers leave a job to its home; and how long one may wait in a lane before no home is named there,
-since workers are short of room."""
+# Length of a generation. An entry is remembered for one to two of them.
 HOMES_MS = 300_000
-"""A home is known for once to twice as long."""
+# Further prefixes of one generation are not recorded.
 MOST_HOMES = 65_536
-"""Beginnings filed in one generation; later ones are not."""
+# A worker is preferred only while it holds at most this multiple of its peers' mean number of jobs, plus one.
 HOME_LEAD = 1.25
-"""A home counts while it holds at most so many times as many jobs as its peers in the mean, and one more."""
+# Size of the sample for that mean: the workers whose leases expire first, perhaps including the preferred one.
 HOME_PEERS = 8
-"""Workers that this mean is of, the home itself perhaps among them: those whose leases lapse first."""
 DIGEST_BYTES = 8
+# Tokens: 256 to 28,672, in steps of a quarter to a seventh.
 LENGTHS = tuple(256 * quarters << octave >> 2 for octave in range(7) for quarters in (4, 5, 6, 7))
-"""Tokens: 256 to 28,672, a quarter to a seventh apart."""
 
 
 def prefix_keys(job: Job) -> bytes:
-    """The digests of all beginnings of a job's prompt, the shortest first, DIGEST_BYTES each; empty for a short one."""
+    """Return the digests of all prefixes of a job's prompt, the shortest first, DIGEST_BYTES each; empty for a short
+    prompt."""
     if len(job.prompt) < LENGTHS[0]:
         return b""
     ids = memoryview(array("I", job.prompt[: LENGTHS[-1]]))
@@ -48,13 +49,13 @@ def prefix_keys(job: Job) -> bytes:
 
 
 class Homes:
-    """The homes that the in-memory queue knows."""
+    """The prefix affinities that the in-memory queue knows."""
 
     def __init__(self) -> None:
         self._generations: dict[int, dict[bytes, str]] = {}
 
     def file(self, now_ms: int, keys: bytes, worker_id: str) -> None:
-        """This worker computes a prompt with these beginnings now."""
+        """Record that this worker now computes a prompt with these prefixes."""
         number = now_ms // HOMES_MS
         self._generations = {one: homes for one, homes in self._generations.items() if one >= number - 1}
         homes, longest = self._generations.setdefault(number, {}), keys[-DIGEST_BYTES:]
@@ -62,7 +63,7 @@ class Homes:
             homes[longest] = worker_id
 
     def find(self, now_ms: int, keys: bytes, counts: Callable[[str], bool]) -> str:
-        """The home of the longest beginning that has one that `counts`; empty where none has."""
+        """Return the worker of the longest known prefix that `counts`, or an empty string."""
         number = now_ms // HOMES_MS
         generations = [self._generations.get(one, {}) for one in (number, number - 1)]
         for first in reversed(range(0, len(keys), DIGEST_BYTES)):
@@ -74,6 +75,7 @@ class Homes:
 
 
 def is_light(home: str, held: Callable[[str], int], lapse_ms: Mapping[str, int]) -> bool:
-    """The home holds no more jobs than HOME_LEAD allows beside its peers. `lapse_ms`: when the workers' leases do."""
+    """Return whether a worker's load is within HOME_LEAD of its peers'. `lapse_ms`: when each worker's lease expires.
+    Return whether a worker's load is within HOME_LEAD of its peers'. `lapse_ms`: when each worker's lease expires."""
     peers: Sequence[str] = sorted(lapse_ms, key=lambda name: (lapse_ms[name], name))[:HOME_PEERS]
     return (held(home) - 1) * len(peers) <= HOME_LEAD * sum(map(held, peers))

@@ -1,48 +1,49 @@
-"""Every key of the global queue in Redis, and what its scripts are put together from.
+"""All Redis keys of the global queue, and the assembly of its scripts.
 
 All keys of one queue share the hash tag `{queue}`. Scores and times are milliseconds of the server's clock, counters
+are
 weighted tokens. Under `fl:{queue}:`
 
 | key | type | holds |
 | --- | --- | --- |
 | `job:<job>` | hash | the record: `body` (the encoded Job, until it ends) and the FIELDS of lua/lib/base.lua |
 | `ids:<job>:<choice>` | string | published token ids, 4 bytes each, little-endian |
-| `queue:<lane>:<tenant>` | sorted set | the tenant's waiting jobs: returned, guaranteed, others; each by when due |
-| `heads:<lane>` | hash | tenant → its first job that never ran, after what orders it (lua/lib/jobs.lua) |
+| `queue:<lane>:<tenant>` | sorted set | the tenant's waiting jobs: returned, guaranteed, others; each by due time |
+| `heads:<lane>` | hash | tenant → its first job that never ran, with its sort fields (lua/lib/jobs.lua) |
 | `waiting:<lane>` | sorted set | all waiting jobs by when they were queued: depth, oldest wait, promotion |
-| `queued_tokens` | hash | lane → tokens of the prompts that wait |
+| `queued_tokens` | hash | lane → prompt tokens of the waiting jobs |
 | `returned:<lane>` | sorted set | waiting jobs that came back from a worker, in the same order |
-| `guaranteed:<lane>` | sorted set | guaranteed jobs that wait and never ran, by when they are due |
-| `promised:<lane>` | hash | when due, in buckets → microseconds that gateways have promised and that have not begun |
-| `asked:<lane>` | hash | when, in buckets → microseconds of work that came to all gateways of late |
-| `vouched:<lane>` | hash | tenant → weighted tokens that it was guaranteed and waits for |
-| `doors` | hash | gateway → when it last told the others what it has let in, and what |
+| `guaranteed:<lane>` | sorted set | guaranteed waiting jobs that never ran, by due time |
+| `promised:<lane>` | hash | due time, in buckets → microseconds guaranteed by gateways and not started |
+| `asked:<lane>` | hash | arrival time, in buckets → microseconds of work that recently arrived at all gateways |
+| `vouched:<lane>` | hash | tenant → weighted tokens of its guaranteed waiting jobs |
+| `doors` | hash | gateway → time and content of its last report of admitted requests |
 | `followers` | hash | tenant → its waiting jobs, over all lanes, that are not the first of their request |
 | `backlog:<lane>` | sorted set | tenants with waiting jobs by counter |
-| `counters:<lane>` | sorted set | tenants by counter; a tenant that is not here stands at the level |
-| `floors` | hash | lane → its account with its share floor (share_floor.py) |
-| `level` | hash | lane → where all stood when last nobody waited, or the lowest of those that waited since |
-| `expiry` | sorted set | all waiting jobs by when their time is over |
-| `workers`, `gateways` | sorted sets | ids by when their lease lapses |
-| `held:<worker>` | sorted set | jobs leased to it, by how often their workers died |
-| `lost` | sorted set | workers that have not heard yet that their jobs were taken away, by when |
+| `counters:<lane>` | sorted set | tenants by counter; a tenant that is not here has the level |
+| `floors` | hash | lane → its share floor account (share_floor.py) |
+| `level` | hash | lane → the counter of all tenants when the lane was last empty, or the lowest waiting one since |
+| `expiry` | sorted set | all waiting jobs by when they expire |
+| `workers`, `gateways` | sorted sets | ids by when their lease expires |
+| `held:<worker>` | sorted set | jobs leased to it, by number of losses |
+| `lost` | sorted set | workers that lost their jobs and have not been notified, by time of the loss |
 | `jobs:<gateway>` | sorted set | its jobs that have not ended, all scores 0 |
-| `past_gateways` | sorted set | gateways whose lease has lapsed, by when; their events may be there for an hour still |
-| `ended:<tenant>` | sorted set | its jobs that have ended and have a record, by when that expires |
-| `serials:<gateway>` | hash | worker, part of its step → serial of that publication, refused jobs; goes after an hour |
+| `past_gateways` | sorted set | gateways whose lease has expired, by when; their events may remain for an hour |
+| `ended:<tenant>` | sorted set | its ended jobs that have a record, by when that expires |
+| `serials:<gateway>` | hash | worker, part of its step → serial of that publication, refused jobs; expires after an
+hour |
 | `took:<worker>` | string | serial and jobs of its last `take`, for a repeat of that call; expires after one lease |
 | `informed:<worker>` | string | serial of the `renew` that reported the loss of its jobs; expires after an hour |
 | `refusals` | hash | gateway → serial of its last report of refused work; expires with `doors` |
-| `pulse` | hash | `seen`: last renew or reclaim; `quiet_until`: until when reclaim does nothing; `served`: last renew |
-| `events:<gateway>` | stream | what workers say: each field of an entry is one encoded list of events |
-| `control:<worker>` | stream | what gateways say: field `c` is one encoded Control, field `w` a call |
-| `homes:<generation>` | hash | digest of a prompt's beginning → the worker that took it last |
-| `wake` | stream | one entry: the last time that every worker was woken, and who is to ask first |
-| `rooms` | hash | worker → what it said it could start (lua/lib/rooms.lua), less the jobs that it was called for |
-| `room:<lane>` | sorted set | workers that could start something in the lane, by KV tokens |
+| `pulse` | hash | `seen`: last renew or reclaim; `quiet_until`: reclaim does nothing before; `served`: last renew |
+| `events:<gateway>` | stream | events of workers: each field of an entry is one encoded list |
+| `control:<worker>` | stream | commands of gateways: field `c` is one encoded Control, field `w` a call |
+| `homes:<generation>` | hash | digest of a prompt's prefix → the worker that took it last (prefix_affinity.py) |
+| `wake` | stream | one entry: the last time that all workers were woken, and the preferred worker |
+| `rooms` | hash | worker → capacity that it offered (lua/lib/rooms.lua), less the jobs that it was called for |
+| `room:<lane>` | sorted set | workers that could start a job in the lane, by KV tokens |
 | `called` | sorted set | workers that were called for a job and have not taken since, by when |
-| `calls:<worker>` | set | jobs that the worker was called for; goes with its entry in `called` |
-"""
+| `calls:<worker>` | set | jobs that the worker was called for; removed with its entry in `called` |"""
 
 from pathlib import Path
 
@@ -54,10 +55,11 @@ from fairlane.scheduler.queue.memory_jobs import POISONED
 from fairlane.store import bounds
 from fairlane.store.scripts import Script, read_scripts
 
+# Maximum entries of a stream: minutes of a gateway's steps, while a gateway counts as dead after seconds.
 STREAM_LENGTH = 16_384
-"""Entries that a stream holds at most: minutes of a gateway's steps, against seconds until it counts as dead."""
 _PRELUDES = ("base", "promises", "jobs")
 _PARTS = read_scripts(Path(__file__).parent / "lua")
+# Python constants that the scripts get under the same names, by module.
 _LUA_CONSTANTS = {
     queue_types: "APART_MS ELDERS_PER_TAKE GATEWAY_LEASES KEPT_MS LOOKS_PER_TAKE MAX_LOSSES NEVER_MS OWED_LIMIT"
     " QUANTUM_COST RECORD_TTL_MS SUSPECT_LOSSES TENANTS_PER_TAKE",
@@ -67,21 +69,20 @@ _LUA_CONSTANTS = {
     rooms: "CALL_PATIENCE_MS ROOMS_PER_PUT",
     promises: "BUCKET_MS BUCKETS PAST_MS MARGIN MOST_TAKEN RECENT_MS SURGE_MS WHOLE",
 }
-"""What the scripts know of these modules, under the same names."""
 
 
 def prefix(queue: str) -> str:
-    """What every key of this queue begins with, and the one key that its scripts are given."""
+    """Return the prefix of all keys of this queue: the one key that its scripts are given."""
     return f"fl:{{{queue}}}:"
 
 
 def control_stream(queue: str, worker_id: str) -> str:
-    """Where a worker of this queue is spoken to."""
+    """Return the key of a worker's control stream."""
     return f"{prefix(queue)}control:{worker_id}"
 
 
 def scripts(lanes: dict[LaneName, Lane], lease_ms: int, window: float) -> dict[str, Script]:
-    """Every operation of a queue with these settings: the constants, the preludes, and its own text."""
+    """Return every script of a queue with these settings: constants, preludes and the script's own text."""
     shared = [_constants(lanes, lease_ms, window), *(_PARTS[name] for name in _PRELUDES)]
     rooms = _PARTS["rooms"]
     more = {
@@ -98,7 +99,7 @@ def scripts(lanes: dict[LaneName, Lane], lease_ms: int, window: float) -> dict[s
 
 
 def _constants(lanes: dict[LaneName, Lane], lease_ms: int, window: float) -> str:
-    """What the scripts know of the settings, as Lua text: the same for all processes that share a queue."""
+    """Return the settings as Lua constants: the same for all processes that share a queue."""
     rows = ", ".join(
         f"{{name = '{lane.name}', max_wait_ms = {lane.max_wait_ms!r}, long_wait_ms = {lane.long_wait_ms!r},"
         f" burst_ms = {lane.burst_ms!r}, share_floor = {lane.share_floor!r}, max_queued = {lane.max_queued}}}"

@@ -1,4 +1,4 @@
-"""The records of all jobs of the in-memory queue, and every move that one can make: the only place that changes one."""
+"""The job records of the in-memory queue. Only this module changes them."""
 
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
@@ -30,7 +30,8 @@ POISONED = f"the workers that held this request lost it or died {MAX_LOSSES} tim
 
 
 class JobBook:
-    """Moves: add → lease → (give back → lease)* → end; each keeps all indexes, counters and shares in step."""
+    """All jobs and their transitions: add → lease → (give back → lease)* → end. Each keeps indexes, counters and shares
+    consistent."""
 
     def __init__(self, lanes: dict[LaneName, Lane], window: float) -> None:
         self.places = {lane.name: Places(lane, window) for lane in in_rank_order(lanes)}
@@ -39,34 +40,32 @@ class JobBook:
         self.entries: dict[str, QueuedJob] = {}
         self.events: dict[str, list[Event]] = defaultdict(list)
         self.controls: dict[str, list[Control]] = defaultdict(list)
+        # Jobs of each gateway that have not ended and were not asked to when the gateway died.
         self.job_ids: dict[str, set[str]] = defaultdict(set)
-        """Jobs of each gateway that have not ended, nor been told to for the gateway's loss."""
         self._held: dict[str, set[str]] = defaultdict(set)
         self._expiry: list[Place] = []
         self._spent: dict[tuple[LaneName, str], float] = {}
+        # A job came back from a worker since the caller last reset this.
         self.has_returned = False
-        """A job came back from a worker since the caller last reset this."""
 
     def held(self, worker_id: str) -> list[QueuedJob]:
-        """What this worker holds, in one order for all: fewest losses first, ties by id."""
+        """Return the jobs that this worker holds: fewest losses first, ties by id."""
         held = [self.entries[job_id] for job_id in self._held.get(worker_id, ())]
         return sorted(held, key=lambda entry: (entry.losses, entry.job.job_id))
 
     def held_by(self, worker_id: str) -> int:
-        """How many jobs this worker holds."""
         return len(self._held.get(worker_id, ()))
 
     def late(self, now_ms: int) -> list[QueuedJob]:
-        """Waiting jobs whose time is over, at most PER_CALL of them."""
+        """Return waiting jobs that have expired, at most PER_CALL."""
         count = bisect_right(self._expiry, float(now_ms), key=itemgetter(0))
         return [self.entries[job_id] for _, job_id in self._expiry[: min(count, bounds.PER_CALL)]]
 
     def add(self, arrived_ms: int, job: Job, now_ms: int, generated: Sequence[Sequence[int]]) -> QueuedJob:
-        """Seat a new job; best effort where what its gateway promised cannot be booked, or its tenant is outside Θ.
-        `generated`: what it goes on from.
+        """Queue a new job. It becomes best effort if its claim cannot be booked, or if its tenant is outside Θ.
 
-        Raises Unattainable, unless it waited elsewhere before: what was let in once stays.
-        """
+        `generated` holds the tokens that it continues from. Raises Unattainable, unless the job waited in another queue
+        before: an admitted job stays admitted."""
         claimed_us, bucket_ms, level = claim_us(job), None, self.levels[job.lane]
         if claimed_us:
             places = self.places[job.lane]
@@ -90,7 +89,7 @@ class JobBook:
         return entry
 
     def lease(self, entry: QueuedJob, worker_id: str, now_ms: int) -> Lease:
-        """Give a waiting job to a worker, and charge its tenant provisionally."""
+        """Lease a waiting job to a worker, and charge its tenant provisionally."""
         self._unseat(entry)
         entry.state, entry.worker_id, entry.taken_ms, entry.returned = JobState.LEASED, worker_id, now_ms, False
         entry.epoch += 1
@@ -106,11 +105,12 @@ class JobBook:
         return Lease(job=job, epoch=entry.epoch, arrived_ms_ago=now_ms - entry.arrived_ms, generated=generated)
 
     def publish(self, gateway_id: str, worker_id: str, item: Publication, now_ms: int) -> bool:
-        """Record a leased job's part of a step; False where it is refused. A repeat is accepted and changes nothing.
+        """Record a leased job's part of a step. Return False if it is refused. A repeat is accepted and changes
+        nothing.
 
-        What its holder says may not fit the record where a crash of the store took the record's end back: the job is
-        lost to that worker, and whoever takes it next goes on from the record.
-        """
+        A publication can have a gap if a crash of the store lost the end of the record. The job is then lost to its
+        worker,
+        and the next holder continues from the record."""
         entry = self.entries.get(item.job_id)
         if entry is None or entry.state is not JobState.LEASED or entry.epoch != item.epoch:
             return False
@@ -136,13 +136,13 @@ class JobBook:
         return True
 
     def settle(self) -> None:
-        """Count what has been spent, once all of a call's jobs are published."""
+        """Apply the spent tokens to the counters, after all of a call's jobs are published."""
         for (lane, tenant), service in self._spent.items():
             self.places[lane].counters.charge(tenant, service, 1.0)
         self._spent.clear()
 
     def give_back(self, entry: QueuedJob, now_ms: int) -> None:
-        """A leased job returns to the head of its lane; one that was told to stop ends instead."""
+        """Return a leased job to the head of its lane; end it if it was cancelled."""
         self.has_returned = True
         if entry.cancelled:
             self.end(entry, Outcome.CANCELLED)
@@ -154,7 +154,7 @@ class JobBook:
         self._seat(entry)
 
     def lose(self, entry: QueuedJob, now_ms: int) -> None:
-        """A leased job's worker is dead, or has lost its thread: back to the queue, but not for ever."""
+        """Return a leased job of a dead worker to the queue; after MAX_LOSSES it ends as failed."""
         self.has_returned = True
         entry.losses += 1
         if entry.losses >= MAX_LOSSES and not entry.cancelled:
@@ -163,7 +163,7 @@ class JobBook:
             self.give_back(entry, now_ms)
 
     def stop(self, entry: QueuedJob) -> None:
-        """End a waiting job; tell the holder of a leased one, once. Nothing where it has ended."""
+        """End a waiting job; ask the holder of a leased one to stop, once. Ended jobs are ignored."""
         if entry.state is JobState.QUEUED:
             self.end(entry, Outcome.CANCELLED)
         elif entry.state is JobState.LEASED and not entry.cancelled:
@@ -171,7 +171,7 @@ class JobBook:
             self.controls[entry.worker_id].append(Cancel(job_id=entry.job.job_id))
 
     def end(self, entry: QueuedJob, outcome: Outcome, error: str = "", *, tell: bool = True) -> None:
-        """End a job for good. `tell` its gateway, unless its worker has done so."""
+        """End a job for good. `tell` notifies its gateway, unless its worker has done so."""
         job = entry.job
         if entry.state is JobState.QUEUED:
             self._unseat(entry)
@@ -186,8 +186,9 @@ class JobBook:
             self.events[job.gateway_id].append(finished)
 
     def end_started(self, lane: LaneName) -> None:
-        """End the waiting jobs of a lane that have tokens, since nobody goes on with them. Looks at the first PER_CALL
-        that came back, again while all of these fill a page and one of them ended."""
+        """End the waiting jobs of a lane that have tokens, since no worker continues them.
+
+        Examines the first PER_CALL returned jobs, and repeats while all of these fill a page and one of them ended."""
         places, started = self.places[lane], [True]
         while any(started):
             first = [self.entries[job_id] for job_id in islice(places.all_returned(), bounds.PER_CALL)]
@@ -198,20 +199,19 @@ class JobBook:
                 break
 
     def withdraw(self, entry: QueuedJob) -> None:
-        """Forget a waiting job that nobody has begun."""
+        """Remove a waiting job that has not started."""
         self._unseat(entry)
         self._release_claim(entry)
         self.job_ids[entry.job.gateway_id].discard(entry.job.job_id)
         del self.entries[entry.job.job_id]
 
     def forget_counters(self) -> bool:
-        """Forget counters that order nothing, PER_CALL of each lane at most. Return whether more are left."""
+        """Drop counters that do not affect the order, at most PER_CALL per lane. Return whether more are left."""
         waiting = [places for places in self.places.values() if places.depth]
         has_more = [one.counters.forget(one.least_counter(), bounds.PER_CALL) for one in waiting]
         return any(has_more)
 
     def reset(self) -> None:
-        """Forget the counters of all tenants and lanes."""
         self.promises = self._no_promises()
         for name, places in self.places.items():
             self.places[name] = Places(places.lane, places.counters.window)
@@ -236,25 +236,23 @@ class JobBook:
             self.places[entry.job.lane].counters.charge(entry.job.tenant, tokens / entry.job.weight, 1.0)
 
     def _spend(self, entry: QueuedJob, tokens: float) -> None:
-        """Charge what many jobs of a tenant may add to: counted once, by `settle`."""
+        """Record tokens to charge, summed per tenant until `settle`."""
         if tokens:
             spent = entry.job.lane, entry.job.tenant
             self._spent[spent] = self._spent.get(spent, 0.0) + tokens / entry.job.weight
 
     def _serve(self, entry: QueuedJob, tokens: float) -> None:
-        """Account with the share floors for what was computed beyond what was charged."""
         if tokens:
             for name, places in self.places.items():
                 places.floor.serve(tokens, is_due=places.depth > 0, is_own=name == entry.job.lane)
 
     def _take_back(self, entry: QueuedJob, tokens: float, *, is_computed: bool) -> None:
-        """End a part of what was charged to the share floors when the job was taken."""
         if tokens:
             for mark, (name, places) in zip(entry.marks, self.places.items(), strict=True):
                 places.floor.take_back(mark, tokens, is_own=name == entry.job.lane, is_computed=is_computed)
 
     def _release_claim(self, entry: QueuedJob) -> None:
-        """Release the booked time of a job that has begun or is over."""
+        """Release the booked time of a job that has started or ended."""
         if entry.claim_us:
             self.promises.release(self.levels[entry.job.lane], entry.bucket_ms, entry.claim_us)
             entry.claim_us = 0
@@ -266,12 +264,11 @@ class JobBook:
 
 
 def _fits(entry: QueuedJob, item: Publication) -> bool:
-    """Each choice goes on where its record ends."""
+    """Return whether each choice continues where its record ends."""
     return all(choice < entry.job.n and first == len(entry.generated[choice]) for choice, first, _ in item.tokens)
 
 
 def _is_recorded(entry: QueuedJob, item: Publication) -> bool:
-    """Nothing of it is new."""
     return all(
         choice < entry.job.n and first + len(ids) <= len(entry.generated[choice]) for choice, first, ids in item.tokens
     )

@@ -1,10 +1,10 @@
-"""The global queue's rules, in memory: which worker gets which job, and what becomes of jobs whose holder is lost.
+"""The rules of the global queue, in memory: which worker gets which job, and what happens to jobs of dead holders.
 
-Pure: `now_ms` is the first argument of all that depends on time, and what others would read from a stream is kept in
-`events` (by gateway) and `controls` (by worker). The Redis queue answers every call as this one does; the tests send
-both the same calls. Invariants: a job is queued, leased to one worker, or ended; an end is for good, and is told to
-its gateway exactly once; an epoch never comes twice; tokens are recorded in order, without gap or repeat.
-"""
+Pure: `now_ms` is the first argument of every method that depends on time. `events` (by gateway) and `controls` (by
+worker) replace the streams. The Redis queue answers every call like this one; tests send both the same calls.
+Invariants: a job is queued, leased to one worker, or ended; an end is final and reported to its gateway exactly once;
+an
+epoch is never reused; tokens are recorded in order, without gaps or repeats."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
@@ -40,7 +40,7 @@ from fairlane.store import bounds
 
 
 class LaneQueue:
-    """All jobs of one model, and who holds them. `lease_ms`: how long a silent worker keeps its jobs."""
+    """All jobs of one model, and their holders. `lease_ms`: how long a silent worker keeps its jobs."""
 
     def __init__(self, lanes: dict[LaneName, Lane], *, lease_ms: int = 6_000, window: float = QUEUE_WINDOW) -> None:
         self._book = JobBook(lanes, window)
@@ -48,20 +48,20 @@ class LaneQueue:
         self._lease_ms = lease_ms
         self._workers: dict[str, int] = {}
         self._gateways: dict[str, int] = {}
+        # Workers that lost their jobs and have not been notified, with the time of the loss.
         self._lost: dict[str, int] = {}
-        """Workers whose jobs were taken away and who have not heard of it, with the time of the loss."""
+        # Each gateway's last report, and its time.
         self._said: dict[str, tuple[bytes, int]] = {}
-        """What each gateway said last, and when."""
+        # By gateway and worker: the serial of the last call, and the jobs that it refused.
         self._last_publish: dict[tuple[str, str], tuple[str, set[str]]] = {}
-        """By gateway and worker: the serial of the last call, and the jobs that it refused."""
         self._homes = Homes()
         self.calls = WorkerCalls([lane.name for lane in in_rank_order(lanes)])
         self._seen_ms: int | None = None
         self._quiet_until_ms = 0
+        # When a worker last renewed its lease.
         self._served_ms: int | None = None
-        """When a worker last renewed its lease."""
 
-    # What gateways call.
+    # Calls of gateways.
 
     def put(
         self,
@@ -73,13 +73,13 @@ class LaneQueue:
         prefixes: bytes = b"",
         generated: Sequence[Sequence[int]] = (),
     ) -> Put:
-        """Queue a job, and book what it was promised.
+        """Queue a job, and book its guarantee.
 
-        `waited_ms`: in another queue, from which it was withdrawn; it arrived so much earlier. `generated`: tokens of
-        each choice that an earlier run of the same request has published, from which it goes on; empty: none.
-        `prefixes`: by which its home is found, as `prefix_keys` gives them. Raises TenantQueueFull, LaneFull and
-        Unattainable, and has then changed nothing.
-        """
+        `waited_ms`: time in another queue from which it was withdrawn, so that it arrived earlier. `generated`: tokens
+        of each
+        choice from an earlier run of the same request, from which it continues. `prefixes`: the result of
+        `prefix_keys`.
+        Raises TenantQueueFull, LaneFull and Unattainable without changing anything."""
         known = self._book.entries.get(job.job_id)
         if known is not None:
             return Put(self.position(job.job_id) or 0, known.job.guaranteed, known.home, known.called)
@@ -101,15 +101,17 @@ class LaneQueue:
         return Put(places.position(entry), entry.job.guaranteed, entry.home, entry.called)
 
     def cancel(self, job_id: str) -> JobRecord | None:
-        """End a waiting job, tell a leased one's holder to stop it. Idempotent; None where it is unknown."""
+        """End a waiting job, or ask a leased one's holder to stop it. Idempotent; returns None if it is unknown."""
         entry = self._book.entries.get(job_id)
         if entry is not None:
             self._book.stop(entry)
         return self.record(job_id)
 
     def grant(self, job_id: str, granted_until: int) -> bool:
-        """Raise what each choice may produce, in the record and at the holder, which may not have heard of what is said
-        again. False: unknown or ended."""
+        """Raise the token limit of each choice, in the record and at the holder. Return False if it is unknown or
+        ended.
+
+        A repeat is sent to the holder again, since the first one may have been lost."""
         entry = self._book.entries.get(job_id)
         if entry is None or entry.state is JobState.ENDED:
             return False
@@ -120,7 +122,7 @@ class LaneQueue:
         return True
 
     def record(self, job_id: str) -> JobRecord | None:
-        """What is known of a job; None if it was never put, or forgotten."""
+        """Return the record of a job, or None if it was never put, or was forgotten."""
         entry = self._book.entries.get(job_id)
         if entry is None:
             return None
@@ -139,16 +141,16 @@ class LaneQueue:
         )
 
     def published(self, job_id: str) -> Published | None:
-        """What there is to go on from of a job; None where it is unknown."""
+        """Return the published tokens of a job, or None if it is unknown."""
         entry = self._book.entries.get(job_id)
         return None if entry is None else Published(entry.job.prompt_print, tuple(map(tuple, entry.generated)))
 
     def amend(self, now_ms: int, job_id: str, epoch: int, generated: Sequence[Sequence[int]]) -> bool:
-        """Replace a job's recorded tokens by those that its client has, and hand it back to go on from them.
+        """Replace a job's recorded tokens by those of its client, and queue it again to continue from them.
 
-        `epoch`: under which tokens came that differ from the client's; nothing changes if the job has a later one.
-        False where the job is unknown or has ended.
-        """
+        `epoch` published tokens that differ from the client's; nothing changes if the job has a later one. Return False
+        if
+        the job is unknown or has ended."""
         entry = self._book.entries.get(job_id)
         if entry is None or entry.state is JobState.ENDED:
             return False
@@ -159,19 +161,19 @@ class LaneQueue:
         return True
 
     def credit(self, job_id: str) -> float:
-        """Weighted tokens that a job's tenant was charged when it was taken and that are not computed yet."""
+        """Return the weighted tokens charged when a job was taken that are not computed yet."""
         entry = self._book.entries.get(job_id)
         return 0.0 if entry is None else entry.credit
 
     def forget(self, job_ids: Iterable[str]) -> None:
-        """Drop the records of jobs that have ended; others stay."""
+        """Drop the records of ended jobs; ignore others."""
         for job_id in job_ids:
             entry = self._book.entries.get(job_id)
             if entry is not None and entry.state is JobState.ENDED:
                 del self._book.entries[job_id]
 
     def position(self, job_id: str) -> int | None:
-        """1 + the tenant's own jobs ahead in the lane; None once it is not queued."""
+        """Return 1 + the tenant's own jobs ahead in the lane, or None if it is not queued."""
         entry = self._book.entries.get(job_id)
         if entry is None or entry.state is not JobState.QUEUED:
             return None
@@ -186,11 +188,9 @@ class LaneQueue:
     def exchange_reports(
         self, now_ms: int, gateway_id: str, said: bytes, refused_us: Mapping[LaneName, int]
     ) -> ReportExchange:
-        """Tell the other gateways what this one has let in (`scheduler.admission.open_requests`), and hear what they
-        said last.
+        """Publish this gateway's report (`scheduler.admission.open_requests`) and return those of the other gateways.
 
-        `refused_us`: work that it refused since it said so last and that might have been in time, in microseconds of
-        all workers.
+        `refused_us`: work refused since the last report that might have been in time, in microseconds of all workers.
         """
         oldest_ms = now_ms - GATEWAY_LEASES * self._lease_ms
         self._said[gateway_id] = said, now_ms
@@ -207,18 +207,19 @@ class LaneQueue:
         return sum([places.depth for places in self._book.places.values()])
 
     def waiting(self, tenant: str) -> int:
-        """How many requests of this tenant wait, over all lanes: what its `queued_requests` bounds."""
+        """Return the number of waiting requests of a tenant, over all lanes, which its `queued_requests` limits."""
         return sum(places.requests_of(tenant) for places in self._book.places.values())
 
     def gateway_alive(self, now_ms: int, gateway_id: str) -> None:
-        """A gateway's heartbeat: without it for GATEWAY_LEASES leases, its jobs are cancelled."""
+        """Record a gateway's heartbeat; after GATEWAY_LEASES leases without one, its jobs are cancelled."""
         self._gateways[gateway_id] = now_ms + GATEWAY_LEASES * self._lease_ms
 
-    # What workers call.
+    # Calls of workers.
 
     def take(self, now_ms: int, worker_id: str, capacity: Capacity) -> list[Lease]:
-        """Lease to this worker what it can start, most urgent first, PER_CALL jobs at most; nothing while it has not
-        heard of a loss."""
+        """Lease the most urgent jobs that this worker can start, at most PER_CALL.
+
+        Returns none until the worker knows, from `renew`, that it lost its jobs."""
         self._expire(now_ms)
         leases = [] if worker_id in self._lost else self._take(now_ms, worker_id, capacity)
         self.calls.settle(worker_id, self._waits)
@@ -239,16 +240,16 @@ class LaneQueue:
         return leases
 
     def retire(self, worker_id: str) -> None:
-        """A worker takes no more jobs: it is no longer called, and a job that it was called for wakes every worker."""
+        """Stop calling a worker that takes no more jobs; a waiting job that it was called for wakes every worker."""
         self.calls.withdraw(worker_id)
         self.calls.settle(worker_id, self._waits, may_pass_on=False)
 
     def renew(self, now_ms: int, worker_id: str, holding: Collection[str] | None = None) -> bool:
-        """A worker's heartbeat, for all it holds. False, once: its lease had lapsed and its jobs were taken away.
+        """Record a worker's heartbeat. Return False, once, if its lease had expired and its jobs were taken away.
 
-        `holding` names the jobs that the worker knows of, publications not yet answered included: a job leased to it
-        for longer than one lease and not among them was in a `take` whose answer got lost, and is given back.
-        """
+        `holding` names the jobs that the worker knows, including those of publications not yet answered. A job leased
+        for
+        longer than one lease and not among them was in a `take` whose answer was lost; it is given back."""
         self._is_quiet(now_ms)
         self._workers[worker_id] = now_ms + self._lease_ms
         self._served_ms = now_ms
@@ -262,12 +263,13 @@ class LaneQueue:
     def publish(
         self, now_ms: int, gateway_id: str, worker_id: str, items: Sequence[Publication], *, serial: str = ""
     ) -> set[str]:
-        """Record what a step produced for one gateway's jobs; returns the jobs that were refused.
+        """Record what a step produced for one gateway's jobs. Return the jobs that were refused.
 
-        Refused: unknown, ended, not this worker's or this gateway's, a stale epoch, a gap in the tokens; the last goes
-        back to the queue. A call with the same non-empty `serial` as the worker's last to this gateway is a repeat: it
-        changes nothing and returns the same.
-        """
+        Refused: unknown, ended, not this worker's or this gateway's, a stale epoch, a gap in the tokens; the last one
+        returns
+        to the queue. A call with the same non-empty `serial` as the worker's last to this gateway is a repeat: it
+        changes
+        nothing and returns the same."""
         last_serial, last_refused = self._last_publish.get((gateway_id, worker_id), ("", set()))
         if serial and last_serial == serial:
             return last_refused
@@ -278,21 +280,22 @@ class LaneQueue:
         return refused
 
     def release(self, now_ms: int, worker_id: str, job_ids: Iterable[str]) -> None:
-        """Hand jobs back, on drain: to the head of their lane, not counted as a loss. What it does not hold stays."""
+        """Give jobs back on drain, to the head of their lane, without counting a loss. Jobs held by others are ignored.
+        Give jobs back on drain, to the head of their lane, without counting a loss. Jobs held by others are ignored."""
         for job_id in job_ids:
             entry = self._book.entries.get(job_id)
             if entry is not None and entry.state is JobState.LEASED and entry.worker_id == worker_id:
                 self._book.give_back(entry, now_ms)
         self._wake_for_returned()
 
-    # What the elected gateway calls each second.
+    # Calls of the elected gateway, each second.
 
     def reclaim(self, now_ms: int) -> int:
-        """Clear up after the dead and the late; returns how many jobs were taken from workers whose lease lapsed.
+        """Clear up after dead processes and expired jobs. Return how many jobs were taken from dead workers.
 
-        To be called more often than every half lease: after a longer time without any `renew` or `reclaim` (the store
-        was away) it does nothing for one full lease, so that holders renew first.
-        """
+        Must be called more often than every half lease. After a longer time without any `renew` or `reclaim`, because
+        the
+        store was unavailable, it does nothing for one full lease, so that holders can renew first."""
         is_quiet = self._is_quiet(now_ms)
         self._served_ms = now_ms if self._served_ms is None else self._served_ms
         lost, is_more = 0, not is_quiet
@@ -302,16 +305,16 @@ class LaneQueue:
         return lost
 
     def rouse(self, now_ms: int) -> int:
-        """Wake every worker where one that was called for a job has not come for it in time. Return milliseconds until
-        the next call is late, 0 where every call was answered."""
+        """Wake every worker if a called one has not taken its job in time.
+
+        Return milliseconds until the next call is late, or 0 if none is open."""
         return self.calls.rouse(now_ms, self._waits)
 
     def orphan(self, now_ms: int, grace_ms: int) -> QueuePresence:
-        """What becomes of a queue that no worker has served for `grace_ms`. To be called after `reclaim`.
+        """Handle a queue that no worker has served for `grace_ms`. Must be called after `reclaim`.
 
-        Started latency jobs end as unavailable; all else waits as it did. A worker that comes back
-        finds it. After KEPT_MS nothing is left of an empty one.
-        """
+        Started latency jobs end as unavailable. All others keep waiting for a worker. After KEPT_MS an empty queue is
+        removed."""
         if self._seen_ms is None and self._is_empty():
             return QueuePresence.REMOVED
         if not self._is_orphan(now_ms, grace_ms):
@@ -328,8 +331,10 @@ class LaneQueue:
         return QueuePresence.REMOVED
 
     def withdraw(self, now_ms: int, job_id: str, grace_ms: int) -> bool:
-        """Take a job that has no token yet out of an orphan (as `orphan` says), to be put elsewhere. Nothing of it
-        stays and no event is published. Return whether the queue does not hold the job, now or from before."""
+        """Remove a job without tokens from an orphaned queue, so that it can be put into another one; no event is
+        published.
+
+        Return whether the queue no longer holds the job."""
         entry = self._book.entries.get(job_id)
         if entry is None:
             return True
@@ -348,17 +353,15 @@ class LaneQueue:
         return entry is not None and entry.state is JobState.QUEUED
 
     def _is_empty(self) -> bool:
-        """Return whether no job waits and no worker or gateway is known."""
         return not (self.queued or self._workers or self._gateways)
 
     def _counts_as_home(self, now_ms: int, worker_id: str) -> bool:
-        """It lives, and holds no more jobs than it may beside its peers."""
+        """Return whether a worker lives and is not more loaded than its peers allow."""
         lives = self._workers.get(worker_id, now_ms) > now_ms
         return lives and is_light(worker_id, self._book.held_by, self._workers)
 
     def _is_orphan(self, now_ms: int, grace_ms: int) -> bool:
-        """No worker has renewed its lease for so long, though those that live had the time to: somebody looks
-        regularly."""
+        """Return whether no worker has renewed its lease for `grace_ms`, although the queue was checked regularly."""
         if self._seen_ms is None or self._served_ms is None or now_ms - self._seen_ms > self._lease_ms / 2:
             return False
         is_quiet = now_ms < self._quiet_until_ms <= now_ms + self._lease_ms
@@ -377,8 +380,9 @@ class LaneQueue:
         return len(late)
 
     def _reclaim_some(self, now_ms: int) -> tuple[int, bool]:
-        """Do what one script call of `reclaim` does, for PER_CALL jobs at most. Return how many were taken from dead
-        workers, and whether more is left."""
+        """Do the work of one call of the `reclaim` script, for at most PER_CALL jobs.
+
+        Return how many jobs were taken from dead workers, and whether more work is left."""
         left, lost = bounds.PER_CALL - self._expire(now_ms), 0
         self.rouse(now_ms)
         gateways = _lapsed(self._gateways, now_ms, GATEWAY_LEASES * self._lease_ms)
@@ -396,7 +400,7 @@ class LaneQueue:
         return lost, has_more_counters or left <= 0 or bounds.PER_CALL in {len(gateways), len(workers)}
 
     def _abandon(self, gateway_id: str, most: int) -> int:
-        """Cancel what a dead gateway asked for, `most` jobs at most; returns how many."""
+        """Cancel at most `most` jobs of a dead gateway and return how many."""
         job_ids = sorted(self._book.job_ids[gateway_id])[:most]
         for job_id in job_ids:
             self._book.stop(self._book.entries[job_id])
@@ -406,7 +410,7 @@ class LaneQueue:
         return len(job_ids)
 
     def _lose(self, worker_id: str, most: int, now_ms: int) -> int:
-        """Return a dead worker's jobs to the queue, `most` at most; returns how many."""
+        """Return at most `most` jobs of a dead worker to the queue and return how many."""
         held = self._book.held(worker_id)[:most]
         for entry in held:
             self._book.lose(entry, now_ms)
@@ -419,7 +423,7 @@ class LaneQueue:
 
 
 def _lapsed(leases: dict[str, int], now_ms: int, length_ms: int) -> list[str]:
-    """One further away than any reaches was dated by a clock that has stepped back since: it starts anew."""
+    """Return the ids with expired leases. Leases beyond the maximum, after the clock was set back, start anew."""
     for name, expires_ms in leases.items():
         leases[name] = min(expires_ms, now_ms + length_ms)
     late = sorted((expires_ms, name) for name, expires_ms in leases.items() if expires_ms <= now_ms)

@@ -1,34 +1,33 @@
-"""Work that was promised and has not begun, of one model: booked where all gateways meet, so that no two of them
-promise the same time.
+"""Guaranteed work of one model that has not started, booked in the queue so that no two gateways promise the same time.
 
-Each gateway tests a request against what it knows of the others, which is as old as their last reports. What it finds
-it can promise claims so much time of all workers together, its margin within, until the first token is due. Here the
-claims of all gateways are added up: of each lane, with all that the lanes above it claim, what is due by any moment
-must fit the time until then, less the part that the lanes above have asked for of late, promised or not (`Asked`).
-Claims are kept by when they are due, to BUCKET_MS at best and a part in BUCKETS of the time that is left, rounded
-down, so that a test looks at hundreds of sums however many promises there are. Times are whole milliseconds of the
-queue's clock, claims whole microseconds, parts of the time whole millionths: sums of them are exact.
-`lua/promises.lua` is the same.
-"""
+A gateway tests a request against the other gateways' last reports, which are slightly old. If it can guarantee the
+deadline, it claims time of all workers together, including the margin, until the first token is due. The claims of all
+gateways are added up here. For each lane and every moment, the claims due by then, with those of the lanes above, must
+fit the time until then, less the fraction that the lanes above have requested recently (`Asked`).
+
+Claims are stored by due time, rounded down to BUCKET_MS at best and otherwise to 1 / BUCKETS of the remaining time, so
+that a test visits hundreds of sums, however many guarantees there are. Times are whole milliseconds of the queue's
+clock, claims whole microseconds, fractions whole millionths: sums are exact. `lua/lib/promises.lua` is the same."""
 
 import math
 from collections.abc import Sequence
 
 BUCKET_MS = 250
 BUCKETS = 64
+# A sum that is overdue by this much no longer counts: its jobs' records are gone.
 PAST_MS = 60_000
-"""A sum that is overdue by this much counts no more: its jobs' records are gone."""
+# A guarantee holds if everything takes this many times as long as expected.
 MARGIN = 1.5
-"""A guarantee holds if everything takes this much longer than expected."""
+# Upper bound on the fraction of the time that others are assumed to need.
 MOST_TAKEN = 0.95
-"""Part of the time that others may be taken to need at most: a little always becomes free."""
+# Requested work counts for this long, with linearly decreasing weight.
 RECENT_MS = 4_000
-"""How long what was asked for counts, less and less: half of it at the mean."""
+# Shorter window, used if it gives a higher value: a flood is detected within a quarter of a second. Guarantees that
+# lower
+# lanes get before that would not be kept.
 SURGE_MS = 1_000
-"""And so long where that finds more: a flood counts as one from its first quarter of a second on. What lower lanes are
-promised until it is known for one would not be kept."""
+# The whole time, in millionths.
 WHOLE = 1_000_000
-"""All of the time, in millionths."""
 
 
 class Asked:
@@ -42,7 +41,8 @@ class Asked:
         self._work_us[bucket] = self._work_us.get(bucket, 0) + work_us
 
     def part(self, now_ms: int) -> int:
-        """The part of all workers' time that recent work asks for, in millionths; above WHOLE where it is too much."""
+        """Return the fraction of all workers' time that recent work requests, in millionths; above WHOLE if it is too
+        much."""
         for old in [at_ms for at_ms in self._work_us if not 0 <= now_ms - at_ms < RECENT_MS]:
             del self._work_us[old]
         return max(self._part_over(RECENT_MS, now_ms), self._part_over(SURGE_MS, now_ms))
@@ -53,16 +53,16 @@ class Asked:
 
 
 class Promises:
-    """Sums of claims, by lane in order of rank, and by when they are due."""
+    """Sums of claims, by lane in rank order, and by due time."""
 
     def __init__(self, share_floors: Sequence[float]) -> None:
-        """`share_floors`: of the lanes, which those above do not take."""
+        """`share_floors` of the lanes: the lanes above do not take this fraction."""
         self._floors = share_floors
         self._sums: list[dict[int, int]] = [{} for _ in share_floors]
         self.asked = [Asked() for _ in share_floors]
 
     def book(self, level: int, due_ms: int, claim_us: int, now_ms: int) -> int | None:
-        """Claim time. Returns the bucket to release it from; None where it does not fit beside what is promised."""
+        """Claim time. Return the bucket to release it from, or None if it does not fit next to earlier claims."""
         bucket, above_us = bucket_of(due_ms, now_ms), 0
         free = self._free(now_ms)
         if bucket < now_ms or free[level] <= self._least_free(level):
@@ -82,8 +82,9 @@ class Promises:
         return bucket
 
     def late_ms(self, level: int, hard_ms: int, claim_us: int, now_ms: int) -> int:
-        """By how much best effort would miss its first token's hard deadline even if all took no longer than expected:
-        what is promised goes before it, whenever that is due. Not above 0 where it might be in time."""
+        """Return how late best effort would miss its first token's hard deadline if nothing took longer than expected.
+
+        At most 0 if it might be in time. All claims are served first, whenever they are due."""
         sum_us = claim_us + sum(sum(self._sums_of(other, now_ms).values()) for other in range(level + 1))
         return math.ceil(sum_us * 1_000 / MARGIN / self._free(now_ms)[level]) - (hard_ms - now_ms)
 
@@ -100,7 +101,7 @@ class Promises:
         return sums
 
     def _free(self, now_ms: int) -> list[int]:
-        """Of each lane, the part of the time that those above leave it, in millionths."""
+        """Return the fraction of the time that the lanes above leave to each lane, in millionths."""
         free, asked = [], 0
         for level, own in enumerate(self.asked):
             free.append(max(WHOLE - asked, self._least_free(level)))
@@ -108,12 +109,12 @@ class Promises:
         return free
 
     def _least_free(self, level: int) -> int:
-        """What a lane has however much those above ask for: too little to promise anything."""
+        """Return the fraction that a lane always has; it is too small to guarantee anything."""
         return WHOLE - min(int(MOST_TAKEN * WHOLE), int((1.0 - self._floors[level]) * WHOLE)) if level else 0
 
 
 def bucket_of(due_ms: int, now_ms: int) -> int:
-    """The bucket of a due time, rounded down."""
+    """Return the bucket of a due time, rounded down."""
     width_ms = BUCKET_MS
     while width_ms * BUCKETS < due_ms - now_ms:
         width_ms *= 2

@@ -1,9 +1,8 @@
-"""The global queue in Redis: what each call of `memory_queue.LaneQueue` does, one script each, and the streams.
+"""The global queue in Redis: the calls of `memory_queue.LaneQueue`, one script each, and the streams.
 
-Only conversion happens here. Keys and scripts: `keys.py`; rules, and what each call means: `memory_queue.py`. Every
-call is safe to repeat when its answer was lost: a repeat returns what the first call returned and changes nothing. All
-methods raise `redis.RedisError` while the store is away.
-"""
+This module only converts. Keys and scripts are in `keys.py`; the rules and the contract of each call are in
+`memory_queue.py`. Every call can be repeated after a lost answer: the repeat returns the same and changes nothing. All
+methods raise `redis.RedisError` while the store is unavailable."""
 
 import itertools
 import secrets
@@ -56,12 +55,12 @@ from fairlane.scheduler.queue.types import (
 from fairlane.store import bounds
 from fairlane.store.bounds import chunks
 
+# Longest wait for a stream in one call; the client's socket timeout (5 s by default) must be longer.
 MAX_BLOCK_MS = 2_000
-"""Longest wait for a stream in one call; a client's socket timeout (5 s by default) has to be longer."""
+# Maximum entries of a stream per read.
 READ_COUNT = 256
-"""Most entries of a stream that one read returns."""
+# Reads of a stream between two trims of its processed entries.
 TRIM_EVERY = 64
-"""Reads of a gateway's stream after which what it has dealt with is dropped."""
 
 Arg = bytes | str | int | float
 _encoder = msgspec.msgpack.Encoder()
@@ -69,15 +68,13 @@ _job: msgspec.msgpack.Decoder[Job] = msgspec.msgpack.Decoder(Job)
 
 
 class RedisQueue:
-    """One model's queue, for gateways and workers alike. `redis` must return bytes (not `decode_responses`). What is
-    said of a method of LaneQueue holds here too.
+    """One model's queue, for gateways and workers; the contract is that of `LaneQueue`. `redis` must return bytes.
 
-    Calls whose repetition the store cannot recognise by their content carry a serial. A client that resends a call
-    resends its serial; a caller that repeats a call after an error passes the serial of its first attempt
-    (`new_serial`).
+    Calls that the store cannot recognise as repeats by their content carry a serial. A client that resends a call
+    resends
+    its serial; a caller that repeats a call after an error passes the serial of its first attempt (`new_serial`).
 
-    `clock` (milliseconds) replaces the server's own time, for tests; all that share a queue must agree on it.
-    """
+    `clock` (milliseconds) replaces the server's clock in tests; all that share a queue must agree on it."""
 
     def __init__(
         self,
@@ -100,10 +97,10 @@ class RedisQueue:
         self._reads: Counter[str] = Counter()
 
     def new_serial(self) -> str:
-        """Return the serial of a call that its caller may repeat."""
+        """Return a serial for a call that its caller may repeat."""
         return f"{self._nonce}:#{next(self._serials)}"
 
-    # What gateways call.
+    # Calls of gateways.
 
     async def put(
         self,
@@ -136,7 +133,7 @@ class RedisQueue:
         return bool(await self._call("grant", job_id, granted_until, message))
 
     async def record(self, job_id: str) -> JobRecord | None:
-        """What is known of a job; None if it was never put, or forgotten, or ended more than KEPT_MS ago."""
+        """Return the record of a job, or None if it was never put, was forgotten, or ended more than KEPT_MS ago."""
         return _record(await self._call("record", job_id))
 
     async def published(self, job_id: str) -> Published | None:
@@ -151,9 +148,11 @@ class RedisQueue:
             await self._call("forget", *chunk)
 
     async def erase(self, tenant: str, deleted_ms: int, *, events_until_ms: int = 0) -> int:
-        """Drop the records of a deleted tenant's ended jobs, and all events up to a time, which gateways have read; 0:
-        none. Return how many records. The work grows with this tenant's records and with the number of gateways only.
-        """
+        """Drop the records of a deleted tenant's ended jobs, and all events up to a time, which gateways have read.
+
+        `events_until_ms` 0 drops no events. Return the number of records. The work grows only with this tenant's
+        records and
+        the number of gateways."""
         listed, kept, dropped = f"{self._prefix}ended:{tenant}", 0, 0
         while job_ids := await self._page(listed, kept):
             staying = int(await self._call("erase", tenant, deleted_ms, *job_ids))
@@ -170,12 +169,12 @@ class RedisQueue:
             first += len(names)
 
     async def _page(self, name: str, first: int) -> list[str]:
-        """Return PER_CALL members of a sorted set at most, from this one on."""
+        """Return at most PER_CALL members of a sorted set, from index `first` on."""
         page: Any = await self._redis.zrange(name, first, first + bounds.PER_CALL - 1)
         return [member.decode() for member in page]
 
     async def keep(self, until_ms: Mapping[str, int]) -> None:
-        """Keep the records of jobs that have ended until these times, epoch ms by the store's clock, at the longest."""
+        """Shorten the lifetime of ended jobs' records to these times, epoch ms by the store's clock."""
         for chunk in chunks(until_ms.items()):
             pairs: Iterable[Arg] = chain.from_iterable(chunk)
             await self._call("keep", *pairs)
@@ -214,11 +213,11 @@ class RedisQueue:
         await self._call("gateway_alive", gateway_id)
 
     async def read_events(self, gateway_id: str, last_id: str, block_ms: int) -> tuple[str, list[Event]]:
-        """The events after `last_id` and the id to go on from, once there are some or `block_ms` have passed.
+        """Return the events after `last_id` and the id to continue from, once there are some or `block_ms` have passed.
 
-        `last_id`: what the last call returned, which says that all up to it was dealt with; `0-0` for all that is
-        kept, `$` for what comes from now on. `block_ms` 0 does not wait; waits are cut at MAX_BLOCK_MS.
-        """
+        `last_id` is the id that the last call returned, and confirms that all entries up to it were processed. `0-0`
+        starts
+        with all that is kept, `$` with new entries. `block_ms` 0 does not wait; waits are limited to MAX_BLOCK_MS."""
         stream = f"{self._prefix}events:{gateway_id}"
         last_id = await self._resolve(stream, last_id)
         await self._trim(stream, last_id)
@@ -226,7 +225,7 @@ class RedisQueue:
         events = events_of([blob for _, fields in entries for blob in fields.values()])
         return (entries[-1][0] if entries else last_id), events
 
-    # What workers call.
+    # Calls of workers.
 
     async def take(self, worker_id: str, capacity: Capacity, *, serial: str | None = None) -> list[Lease]:
         room = [
@@ -248,12 +247,12 @@ class RedisQueue:
     async def publish(
         self, gateway_id: str, worker_id: str, items: Sequence[Publication], *, serial: str | None = None
     ) -> set[str]:
-        """Record what a step produced for one gateway's jobs; returns the jobs that were refused.
+        """Record what a step produced for one gateway's jobs. Return the jobs that were refused.
 
-        Refused: unknown, ended, not this worker's or this gateway's, a stale epoch, a gap in the tokens; the last goes
-        back to the queue. A caller that tries again after a lost answer gives the same `serial`, and the call is
-        recorded once.
-        """
+        Refused: unknown, ended, not this worker's or this gateway's, a stale epoch, a gap in the tokens; the last one
+        returns
+        to the queue. A caller that repeats a call after a lost answer passes the same `serial`, and it is recorded
+        once."""
         own = self.new_serial() if serial is None else f"{self._nonce}:{serial}"
         refused = set[str]()
         for part, chunk in enumerate(chunks(items)):
@@ -270,11 +269,11 @@ class RedisQueue:
         await self._call("retire", worker_id)
 
     async def read_control(self, worker_id: str, last_id: str, block_ms: int) -> tuple[str, list[Control], Wake]:
-        """What gateways say to this worker after `last_id`, the id to go on from, and whether to ask for jobs.
+        """Return this worker's controls after `last_id`, the id to continue from, and whether to ask for jobs.
 
-        `last_id`: what the last call returned; `0-0` (woken at once if anything was ever queued) or `$` to begin.
-        `block_ms` 0 does not wait; waits are cut at MAX_BLOCK_MS.
-        """
+        `last_id` is the id that the last call returned; `0-0` (woken at once if anything was ever queued) or `$` to
+        start.
+        `block_ms` 0 does not wait; waits are limited to MAX_BLOCK_MS."""
         control, wake = control_stream(self.name, worker_id), f"{self._prefix}wake"
         control_id, _, wake_id = last_id.partition("/")
         control_id = await self._resolve(control, control_id)
@@ -288,7 +287,7 @@ class RedisQueue:
             return next_id, controls, Wake.CALLED
         return next_id, controls, _wake(woken[-1][1][b"w"], worker_id) if woken else Wake.NOTHING
 
-    # What the elected gateway calls each second.
+    # Calls of the elected gateway, each second.
 
     async def reclaim(self) -> int:
         lost, is_more = 0, 1
@@ -300,7 +299,7 @@ class RedisQueue:
     async def rouse(self) -> int:
         return int(await self._call("rouse"))
 
-    # What gateways call of a queue that no worker serves.
+    # Calls of gateways for a queue without workers.
 
     async def orphan(self, grace_ms: int) -> QueuePresence:
         is_more = 1
@@ -316,7 +315,7 @@ class RedisQueue:
         return await self._scripts[operation].run(self._redis, self._prefix, clock, *args)
 
     async def _return_unknown(self, worker_id: str, known: set[str]) -> None:
-        """Give back what this worker was leased more than one lease ago and does not know of."""
+        """Give back jobs that were leased to this worker more than one lease ago and that it does not know."""
         held, unknown = f"{self._prefix}held:{worker_id}", list[str]()
         for first in itertools.count(0, bounds.PER_CALL):
             page = await self._page(held, first)
@@ -333,7 +332,7 @@ class RedisQueue:
         return newest[0][0].decode() if newest else "0-0"
 
     async def _trim(self, stream: str, last_id: str) -> None:
-        """Drop what was dealt with, now and then; what nobody reads is bounded by the stream's own limit."""
+        """Drop processed entries, every TRIM_EVERY reads. Unread streams have their own maximum length."""
         self._reads[stream] += 1
         if self._reads[stream] % TRIM_EVERY == 0:
             await self._redis.xtrim(stream, minid=last_id, approximate=False)
@@ -376,7 +375,7 @@ def _unpacked(token_ids: bytes) -> tuple[int, ...]:
 
 
 def _yielded(own: Yielding | None) -> tuple[str | int, ...]:
-    """What a lane's own work would yield, as `take` reads it."""
+    """Return the fields of a lane's yielding work, as `take` reads them."""
     if own is None:
         return 0, 0, 0, 0, 0, 0
     figures = own.jobs, own.shorter_than, own.sequences, own.kv_tokens

@@ -1,19 +1,18 @@
-"""Who serves what: workers announce their model's card and say that they live; gateways and operators read.
+"""Registry of models and workers: workers announce their model's card and send heartbeats; gateways and operators read.
 
-Apart from the queues, under a hash tag of its own. Under `fl:{registry}:`
+It is separate from the queues, under its own hash tag. Under `fl:{registry}:`
 
 | key | type | holds |
 | --- | --- | --- |
-| `card:<sha256>` | string | an encoded ModelCard; goes seven days after it was last announced |
-| `since:<sha256>` | string | Unix seconds of its first announcement; goes with it |
+| `card:<sha256>` | string | an encoded ModelCard; expires seven days after it was last announced |
+| `since:<sha256>` | string | Unix seconds of its first announcement; expires with it |
 | `models` | hash | model → SHA-256 of the card that was announced last |
-| `queues` | hash | queue → SHA-256 of its card; goes when nothing is left of the queue |
-| `worker:<id>` | string | its encoded WorkerStatus; goes when its heartbeat stops |
+| `queues` | hash | queue → SHA-256 of its card; removed with the queue |
+| `worker:<id>` | string | its encoded WorkerStatus; expires without heartbeats |
 | `workers` | set | ids of workers that may be alive |
-| `depths` | string | encoded depths of all queues, by the gateway elected to ask them; goes after some seconds |
-| `upkeep` | string | the gateway elected for upkeep; goes when it stops renewing |
-| `blocks:<id>` | string | its encoded BlockMap, while somebody watches; goes after some seconds |
-"""
+| `depths` | string | encoded depths of all queues, by the elected gateway; expires after a few seconds |
+| `upkeep` | string | the gateway elected for upkeep; expires unless renewed |
+| `blocks:<id>` | string | its encoded BlockMap, while an operator watches; expires after a few seconds |"""
 
 import hashlib
 import time
@@ -38,8 +37,8 @@ _MODELS, _QUEUES, _WORKERS = f"{_PREFIX}models", f"{_PREFIX}queues", f"{_PREFIX}
 
 _card: msgspec.msgpack.Decoder[ModelCard] = msgspec.msgpack.Decoder(ModelCard)
 _block_map: msgspec.msgpack.Decoder[BlockMap] = msgspec.msgpack.Decoder(BlockMap)
+# Load of each lane of each queue.
 AllDepths = Mapping[str, Mapping[LaneName, LaneDepth]]
-"""How full each lane of each queue is."""
 _depths: msgspec.msgpack.Decoder[dict[str, dict[LaneName, LaneDepth]]] = msgspec.msgpack.Decoder(
     dict[str, dict[LaneName, LaneDepth]]
 )
@@ -48,50 +47,50 @@ _status: msgspec.msgpack.Decoder[WorkerStatus] = msgspec.msgpack.Decoder(WorkerS
 
 
 class Store(Protocol):
-    """What is needed of a Redis client that returns bytes; `redis.asyncio.Redis` is one."""
+    """The required part of a Redis client that returns bytes; `redis.asyncio.Redis` has it."""
 
     def execute_command(self, *args: Any, **options: Any) -> Awaitable[Any]:  # noqa: ANN401  as the client has it
-        """Send one command."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class ModelEntry:
-    """Where jobs for a model go, and the card that says how to speak for it."""
+    """The queue for a model's jobs, and the SHA-256 of its card."""
 
     queue: str
     card_sha256: str
 
 
 def card_sha256(card: ModelCard) -> str:
-    """The name of a card: a digest of all it says."""
+    """Return the name of a card: a digest of its content."""
     return hashlib.sha256(encode(card)).hexdigest()
 
 
 def queue_name(model: str, sha256: str) -> str:
-    """The queue of a (model, card)."""
+    """Return the queue of a (model, card)."""
     return f"{model}@{sha256[:12]}"
 
 
 def model_of(queue: str) -> str:
-    """The model whose queue it is."""
+    """Return the model of a queue."""
     return queue.rpartition("@")[0]
 
 
 class RedisRegistry:
-    """The registry, for all processes. Every method raises what the client raises while the store is away."""
+    """The registry, for all processes. Every method raises the client's errors while the store is unavailable."""
 
     def __init__(self, redis: Store, *, clock: Callable[[], float] = time.time) -> None:
-        """`clock`: Unix seconds."""
+        """`clock` returns Unix seconds."""
         self._redis = redis
         self._clock = clock
         self._announced: set[str] = set()
 
     async def announce(self, card: ModelCard) -> str:
-        """Store a card for seven more days; returns its SHA-256.
+        """Store a card for seven more days and return its SHA-256.
 
-        The first announcement of a process makes the card its model's newest. Later ones only keep it, so that in a
-        rolling update the old workers do not take the name back.
-        """
+        The first announcement of a process makes the card its model's newest. Later ones only refresh it, so that old
+        workers
+        do not take the name back during a rolling update."""
         sha256 = card_sha256(card)
         await self._redis.execute_command("SET", f"{_PREFIX}card:{sha256}", encode(card), "PX", CARD_TTL_MS)
         await self._since(sha256)
@@ -104,7 +103,7 @@ class RedisRegistry:
         return sha256
 
     async def beat(self, status: WorkerStatus, ttl_ms: int) -> None:
-        """A worker's heartbeat; without another within `ttl_ms` it counts as gone."""
+        """Record a worker's heartbeat; without another one within `ttl_ms` the worker counts as gone."""
         await self._redis.execute_command("SET", _worker(status.worker_id), encode(status), "PX", ttl_ms)
         await self._redis.execute_command("SADD", _WORKERS, status.worker_id)
 
@@ -123,7 +122,7 @@ class RedisRegistry:
         return [_status.decode(blob) for blob in blobs if blob is not None]
 
     async def models(self) -> dict[str, ModelEntry]:
-        """Every model that was announced in the last seven days, by name."""
+        """Return every model that was announced in the last seven days, by name."""
         named = await self._redis.execute_command("HGETALL", _MODELS)
         found = sorted((model.decode(), sha256.decode()) for model, sha256 in named.items())
         cards = [f"{_PREFIX}card:{sha256}" for _, sha256 in found]
@@ -137,7 +136,7 @@ class RedisRegistry:
         return {model: ModelEntry(queue_name(model, sha256), sha256) for model, sha256 in found}
 
     async def queues(self) -> dict[str, str]:
-        """Every queue that may hold something, whether or not anybody serves it, and the SHA-256 of its card."""
+        """Return every queue that may hold jobs, with or without workers, and the SHA-256 of its card."""
         found = await self._redis.execute_command("HGETALL", _QUEUES)
         return {queue.decode(): sha256.decode() for queue, sha256 in found.items()}
 
@@ -145,33 +144,33 @@ class RedisRegistry:
         await self._redis.execute_command("HSET", _QUEUES, queue, sha256)
 
     async def drop_queue(self, queue: str) -> None:
-        """Nothing is left of this queue; who serves it again announces it."""
+        """Remove an empty queue; a worker that serves it again announces it again."""
         await self._redis.execute_command("HDEL", _QUEUES, queue)
 
     async def card(self, sha256: str) -> ModelCard | None:
-        """A card by its name, with the time of its first announcement; None once it has gone."""
+        """Return a card with the time of its first announcement, or None if it has expired."""
         blob = await self._redis.execute_command("GET", f"{_PREFIX}card:{sha256}")
         return (
             None if blob is None else msgspec.structs.replace(_card.decode(blob), created_s=await self._since(sha256))
         )
 
     async def _since(self, sha256: str) -> int:
-        """When a card was first announced, Unix seconds; now where nobody has said so yet."""
+        """Return when a card was first announced, Unix seconds; set it to now if it is not known."""
         now_s = int(self._clock())
         await self._redis.execute_command("SET", _since(sha256), now_s, "NX", "PX", CARD_TTL_MS)
         since = await self._redis.execute_command("GET", _since(sha256))
         return now_s if since is None else int(since)
 
     async def drain(self, worker_id: str) -> bool:
-        """Tell a worker to take no more jobs; False where none of this name is alive."""
+        """Ask a worker to take no more jobs. Return False if no worker with this id is alive."""
         return await self._tell(worker_id, Drain())
 
     async def undrain(self, worker_id: str) -> bool:
-        """Tell a worker to take jobs again; False where none of this name is alive."""
+        """Ask a worker to take jobs again. Return False if no worker with this id is alive."""
         return await self._tell(worker_id, Undrain())
 
     async def forget_prompts(self, tenant: str, tenant_since: float, share_group: str) -> int:
-        """Have every worker evict what it has cached of a deleted tenant's prompts; how many workers were told."""
+        """Ask every worker to evict a deleted tenant's cached prompts. Return the number of workers."""
         message = ForgetPrompts(tenant=tenant, tenant_since=tenant_since, share_group=share_group)
         workers = await self.workers()
         for worker in workers:
@@ -179,26 +178,26 @@ class RedisRegistry:
         return len(workers)
 
     async def watch_blocks(self, queue: str, worker_id: str, for_ms: int) -> None:
-        """Have a worker of a queue tell its block map about each second, for so long."""
+        """Ask a worker of a queue to publish its block map each second, for `for_ms`."""
         await self._say(queue, worker_id, WatchBlocks(for_ms=for_ms))
 
     async def show_blocks(self, blocks: BlockMap) -> None:
-        """A worker's block map, until it is replaced or some seconds have passed."""
+        """Publish a worker's block map; it expires after a few seconds."""
         await self._redis.execute_command("SET", _blocks(blocks.worker), encode(blocks), "PX", BLOCKS_TTL_MS)
 
     async def blocks(self, worker_ids: Sequence[str]) -> list[BlockMap]:
-        """The block maps of these workers, of those that tell them."""
+        """Return the block maps of those of these workers that publish them."""
         if not worker_ids:
             return []
         blobs = await self._redis.execute_command("MGET", *map(_blocks, worker_ids))
         return [_block_map.decode(blob) for blob in blobs if blob is not None]
 
     async def show_depths(self, depths: AllDepths) -> None:
-        """How full all queues are, for gateways that do not ask themselves, until some seconds have passed."""
+        """Publish the load of all queues, for gateways that do not poll them; it expires after a few seconds."""
         await self._redis.execute_command("SET", f"{_PREFIX}depths", _encoder.encode(depths), "PX", DEPTHS_TTL_MS)
 
     async def depths(self) -> AllDepths:
-        """What was shown of late; empty where nothing was, or by a gateway of another release."""
+        """Return the published load; empty if there is none, or if another release encoded it."""
         blob = await self._redis.execute_command("GET", f"{_PREFIX}depths")
         try:
             return {} if blob is None else _depths.decode(blob)

@@ -1,17 +1,17 @@
-"""Which worker is called for a new job: one that has said that it has room.
+"""Selection of the worker that is called for a new job, from the free capacity ("room") that workers register.
 
-    1. A `take` that finds nothing registers what its worker could start: its room.
-    2. `put` calls one worker whose room fits the job, and subtracts the job from that room. The job's home comes first
-       (`scheduler.queue.homes`), then the worker with the most free KV. A worker that was called already, and has not
-       taken since, is not called again: its `take` will see both jobs.
-    3. Where no room fits, every worker is woken: full workers may have work that yields to the new job.
-    4. A `take` answers its worker's calls. A job that it was called for and that still waits passes on to the worker
-       that was called last and has not taken since; where there is none, every worker is woken.
-    5. A worker that has not answered after CALL_PATIENCE_MS, that stopped taking or whose lease lapsed loses its room,
-       and every worker is woken if a job that it was called for still waits. Gateways check this with `rouse`.
+    1. A `take` that finds no job registers what its worker could start: its room.
+    2. `put` calls one worker whose room fits the job and subtracts the job from that room. The job's preferred worker
+       comes first (`scheduler.queue.prefix_affinity`), then the worker with the most free KV. A worker that was called
+       already and has not taken since is not called again: its `take` will see both jobs.
+    3. If no room fits, every worker is woken: full workers may have work that yields to the new job.
+    4. A `take` answers its worker's calls. A job that it was called for and that still waits passes to the worker that
+       was called last and has not taken since. If there is none, every worker is woken.
+    5. A worker loses its room if it has not answered after CALL_PATIENCE_MS, if it stops taking or if its lease
+       expires.
+       Every worker is woken if a job that it was called for still waits. Gateways check this with `rouse`.
 
-A call is a hint: `take` gives out jobs in the same order with or without it. `lua/lib/rooms.lua` holds the same rules.
-"""
+A call is a hint: `take` hands out jobs in the same order with or without it. `lua/lib/rooms.lua` has the same rules."""
 
 from bisect import bisect_left, insort
 from collections import defaultdict
@@ -22,24 +22,24 @@ from typing import NamedTuple
 from fairlane.scheduler.planner.steps import Capacity
 from fairlane.store import bounds
 
+# Time that a called worker has to answer: an order of magnitude more than a `take` on a busy machine.
 CALL_PATIENCE_MS = 200
-"""How long a called worker may take to answer: an order of magnitude more than a `take` on a busy machine."""
+# Workers whose rooms are compared with a job: those with the most free KV in its lane.
 ROOMS_PER_PUT = 8
-"""Workers whose rooms are compared with a job: those with the most free KV in its lane."""
 
 
 class Need(NamedTuple):
-    """What a job needs to start, and to end."""
+    """Capacity that a job needs to start, and to finish."""
 
     sequences: int
     kv_tokens: int
+    # KV tokens that a choice can grow to.
     whole_tokens: int
-    """KV tokens that a choice can grow to."""
 
 
 @dataclass(slots=True)
 class Room:
-    """What a worker could start: sequences and KV tokens by lane, and what it could ever hold."""
+    """Capacity that a worker could start: sequences and KV tokens by lane, and the size of the whole worker."""
 
     sequences: list[int]
     kv_tokens: list[int]
@@ -67,29 +67,27 @@ class WorkerCalls:
         """`lanes`: their names, most urgent first."""
         self._lanes = lanes
         self._rooms: dict[str, Room] = {}
+        # Of each lane, the workers with room in it, by free KV tokens.
         self._by_kv: list[list[tuple[int, str]]] = [[] for _ in lanes]
-        """Of each lane, the workers with room in it, by free KV tokens."""
+        # Workers that have not answered, and the time of the call.
         self._called: dict[str, int] = {}
-        """Workers that have not answered, and since when."""
+        # Jobs that each worker was called for.
         self._jobs: dict[str, set[str]] = defaultdict(set)
-        """Jobs that each was called for."""
+        # Number of calls of each worker.
         self.told: dict[str, int] = defaultdict(int)
-        """How often each worker was called."""
+        # Number of times that every worker was woken, and the preferred worker of the last time.
         self.wakes: tuple[int, str] = 0, ""
-        """How often every worker was woken, and who was to take first at the last time."""
 
     def wake(self, home: str = "") -> None:
-        """Wake every worker, the `home` a little before the others."""
+        """Wake every worker, the preferred one (`home`) slightly before the others."""
         self.wakes = self.wakes[0] + 1, home
 
     def offer(self, worker_id: str, capacity: Capacity) -> None:
-        """Register a worker's room."""
         sequences = [capacity.sequences.get(lane, 0) for lane in self._lanes]
         kv_tokens = [capacity.kv_tokens.get(lane, 0) for lane in self._lanes]
         self._file(worker_id, Room(sequences, kv_tokens, capacity.most_sequences, capacity.most_tokens))
 
     def withdraw(self, worker_id: str) -> None:
-        """Forget a worker's room."""
         room = self._rooms.pop(worker_id, None)
         if room is not None:
             for level, listed in enumerate(self._by_kv):
@@ -97,7 +95,7 @@ class WorkerCalls:
                     del listed[bisect_left(listed, (room.kv_tokens[level], worker_id))]
 
     def call(self, now_ms: int, job_id: str, level: int, need: Need, home: str) -> str:
-        """Call a worker for a new job, or wake all; the worker's id, empty where all were woken."""
+        """Call a worker for a new job, or wake all. Return the worker's id, or an empty string if all were woken."""
         worker_id = self._find(level, need, home)
         if not worker_id:
             self.wake(home)
@@ -113,7 +111,7 @@ class WorkerCalls:
         return worker_id
 
     def settle(self, worker_id: str, waits: Callable[[str], bool], *, may_pass_on: bool = True) -> None:
-        """A worker has answered its calls, or never will. `waits`: whether a job is still queued."""
+        """Close a worker's calls, because it answered or never will. `waits` returns whether a job is still queued."""
         self._called.pop(worker_id, None)
         jobs = self._jobs.pop(worker_id, set())
         if not any(map(waits, jobs)):
@@ -125,9 +123,11 @@ class WorkerCalls:
             self.wake()
 
     def rouse(self, now_ms: int, waits: Callable[[str], bool]) -> int:
-        """Give up on workers that have not answered in time, PER_CALL at most, and on those that were called at a time
-        that is yet to come: the clock was set back. Return milliseconds until the next call is late, 0 where every call
-        was answered."""
+        """Close calls that were not answered in time, at most PER_CALL of them.
+
+        Calls with a future time, after the clock was set back, are closed too. Return milliseconds until the next call
+        is
+        late, or 0 if none is open."""
         by_time = sorted((called_ms, name) for name, called_ms in self._called.items())
         late = [name for called_ms, name in by_time if called_ms <= now_ms - CALL_PATIENCE_MS]
         early = [name for called_ms, name in by_time if called_ms > now_ms]

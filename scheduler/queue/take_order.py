@@ -1,20 +1,22 @@
-"""The order in which one `take` hands out jobs: (owed, lane, returned, outside Θ, class, urgency, counter, due,
-job_id).
+"""The order in which one `take` hands out jobs:
+(below the share floor, lane, returned, outside Θ, class, urgency, counter, due, job_id).
 
-A job's class and urgency are those of `scheduler.planner.ordering`, as far as the queue can tell: it knows prompts,
-and from the worker how long a token of one takes to compute there. What is guaranteed is never outside Θ: a promise
-holds whatever its tenant has had since.
+Class and urgency are those of `scheduler.planner.ordering`, as far as the queue can tell: it knows prompts, and from
+the
+worker the time per prompt token. A guaranteed job is never outside Θ: its guarantee holds whatever its tenant has used
+since.
 
-Compared for each job taken are the heads of the TENANTS_PER_TAKE tenants of a lane whose counters are lowest at that
-moment, and whosever they are, the ELDERS_PER_TAKE guaranteed jobs that are due first, and as many of the eldest that
-have waited long; so that a take costs the same however many wait. The least served tenant is always among them, and who
-is outside its window comes after it: the bound of `scheduler.planner.ordering` holds for any such number. What the
-limit costs: of more tenants that are backlogged, those served more wait for their turn however urgent their work is,
-and room that fits none of the heads compared stays free.
+For each job taken, these are compared per lane: the first jobs of the TENANTS_PER_TAKE tenants with the lowest
+counters,
+the ELDERS_PER_TAKE guaranteed jobs that are due first, and the ELDERS_PER_TAKE oldest jobs that have waited long. The
+cost of a take is thus independent of the number of waiting jobs. The least served tenant is always compared, and
+tenants
+outside its window come after it, so the bound of `scheduler.planner.ordering` holds for any such limit. With more
+backlogged tenants than the limit, the more served ones wait however urgent their work is, and room that fits none of
+the compared jobs stays free.
 
-Workers may be unequal: what could never end in the one that asks is no candidate there, and the next of the same list
-stands for it, that no worker idles beside work that it could run. LOOKS_PER_TAKE bounds how many are looked at.
-"""
+Workers may be unequal: a job that could never finish in the asking worker is skipped, and the next of the same list
+replaces it, so that no worker idles next to work that it could run. LOOKS_PER_TAKE bounds how many are examined."""
 
 import heapq
 import math
@@ -51,8 +53,8 @@ class QueuedJob:
 
     job: Job
     arrived_ms: int
+    # When it was last queued: its arrival, or its return from a worker.
     queued_ms: int
-    """When it was last put in the queue: its arrival, or its return from a worker."""
     granted_until: int
     generated: list[list[int]] = field(default_factory=list)
     state: JobState = JobState.QUEUED
@@ -62,21 +64,21 @@ class QueuedJob:
     taken_ms: int = 0
     cancelled: bool = False
     returned: bool = False
+    # Digests of its prompt's prefixes.
     prefixes: bytes = b""
-    """Digests of its prompt's beginnings."""
+    # The preferred worker when it was put; empty: none.
     home: str = ""
-    """The worker that was to ask for it first when it was put; empty: none."""
+    # The worker called for it when it was put; empty: every worker was woken.
     called: str = ""
-    """The worker that was called for it when it was put; empty: every worker was woken."""
     losses: int = 0
+    # Workers' time booked for its guarantee, until its first token.
     claim_us: int = 0
-    """What is booked of the workers' time for its promise, while it has no token."""
+    # Where it is booked.
     bucket_ms: int = 0
-    """Where it is booked."""
+    # Weighted tokens charged when it was taken and not yet computed.
     credit: float = 0.0
-    """Weighted tokens charged when it was taken and not yet computed."""
+    # Identify that charge in each lane's share floor (share_floor.py).
     marks: tuple[int, ...] = ()
-    """By which each lane's share floor knows that charge (share_floor.py)."""
 
     @property
     def due_ms(self) -> int:
@@ -88,27 +90,28 @@ class QueuedJob:
 
     @property
     def tokens(self) -> int:
-        """KV tokens that its next step holds: what its worker has to have room for."""
+        """KV tokens that its next step holds, which its worker must have room for."""
         return len(self.job.prompt) + self.produced + self.job.n
 
     @property
     def provisional_cost(self) -> float:
-        """Weighted tokens that taking it is charged: nobody pays again for what was computed before."""
+        """Weighted tokens charged when it is taken. Work that was computed before is not charged again."""
         prompt = 0 if self.produced else len(self.job.prompt)
         return prompt + self.job.n * QUANTUM_COST
 
     def expires_ms(self, max_wait_ms: float) -> float:
-        """When it ends if it still waits: at its hard deadline; where it states none, after the lane's longest wait."""
+        """Return when it expires if it still waits: at its hard deadline or, without one, after the lane's longest
+        wait."""
         hard_ms = hard_end_ms(self.job) if self.produced else min(hard_end_ms(self.job), hard_first_ms(self.job))
         return self.arrived_ms + hard_ms if hard_ms < NEVER_MS else self.queued_ms + max_wait_ms
 
 
+# (milliseconds, job_id): orders a list like a Redis sorted set, ties by id.
 Place = tuple[float, str]
-"""(milliseconds, job_id): orders a list as a Redis sorted set does, ties by id."""
 
 
 class Places:
-    """The waiting jobs of one lane, and what each tenant has had. A tenant is backlogged while it has a job here."""
+    """The waiting jobs of one lane, and the service of each tenant. A tenant is backlogged while it has a job here."""
 
     def __init__(self, lane: Lane, window: float) -> None:
         self.lane = lane
@@ -118,16 +121,15 @@ class Places:
         self._waiting: list[Place] = []
         self._returned: list[Place] = []
         self._guaranteed: list[Place] = []
+        # By tenant: weighted tokens of its guaranteed waiting jobs.
         self._vouched: Counter[str] = Counter()
-        """By tenant: weighted tokens that it was guaranteed and waits for."""
+        # Prompt tokens of the waiting jobs.
         self.queued_tokens = 0
-        """Of the prompts that wait."""
+        # By tenant: waiting jobs that are not the first of their request.
         self._followers: Counter[str] = Counter()
-        """By tenant: waiting jobs that are not the first of their request."""
 
     def enter(self, entry: QueuedJob) -> None:
-        """Seat a job among its tenant's own: a returned one before all that never ran, what is guaranteed before what
-        is not, then the earliest due first."""
+        """Add a waiting job, ordered among its tenant's jobs by `place_ms`."""
         tenant, job_id = entry.job.tenant, entry.job.job_id
         if not self._queues:
             self.counters.level_out()
@@ -145,7 +147,7 @@ class Places:
             self._vouched[tenant] += _promised_cost(entry.job)
 
     def leave(self, entry: QueuedJob) -> None:
-        """Give up a job's seat, because it was taken or has ended."""
+        """Remove a job that was taken or has ended."""
         tenant, job_id = entry.job.tenant, entry.job.job_id
         _remove(self._queues[tenant], _place(entry))
         if not self._queues[tenant]:
@@ -164,40 +166,40 @@ class Places:
         return len(self._waiting)
 
     def oldest_wait_ms(self, now_ms: int) -> int:
-        """Since when the longest waiting job waits; 0 in an empty lane."""
+        """Return how long the oldest job has waited; 0 in an empty lane."""
         return now_ms - int(self._waiting[0][0]) if self._waiting else 0
 
     def requests_of(self, tenant: str) -> int:
-        """Requests of this tenant that wait: those whose first job does."""
+        """Return the tenant's waiting requests, counted by their first jobs."""
         return len(self._queues.get(tenant, ())) - self._followers[tenant]
 
     def position(self, entry: QueuedJob) -> int:
-        """1 + the tenant's own jobs ahead of this waiting one."""
+        """Return 1 + the tenant's own jobs ahead of this waiting one."""
         return 1 + bisect_left(self._queues[entry.job.tenant], _place(entry))
 
     def first_new(self, tenant: str, count: int) -> list[str]:
-        """The first of the tenant's jobs that never ran, at most so many."""
+        """Return the tenant's first `count` jobs that never ran."""
         queue = self._queues[tenant]
         first = bisect_left(queue, (0, ""))
         return [job_id for _, job_id in queue[first : first + count]]
 
     def least_served(self) -> list[str]:
-        """The backlogged tenants with the lowest counters, at most TENANTS_PER_TAKE."""
+        """Return the TENANTS_PER_TAKE backlogged tenants with the lowest counters."""
         return heapq.nsmallest(TENANTS_PER_TAKE, self._queues, key=lambda tenant: (self.counters.value(tenant), tenant))
 
     def returned(self) -> Iterator[str]:
         return _first(self._returned)
 
     def all_returned(self) -> list[str]:
-        """All jobs that came back from a worker, by when they are due."""
+        """Return all jobs that came back from a worker, by due time."""
         return [job_id for _, job_id in self._returned]
 
     def guaranteed(self) -> Iterator[str]:
-        """The first due of the guaranteed jobs that never ran, whosever they are."""
+        """Return the guaranteed jobs of all tenants that never ran, by due time."""
         return _first(self._guaranteed)
 
     def promoted(self, now_ms: int) -> Iterator[str]:
-        """The eldest of the jobs that have waited half the lane's maximum: they are ordered one lane higher."""
+        """Return the oldest jobs that have waited half the lane's maximum: they are ordered one lane higher."""
         old_ms = now_ms - self.lane.long_wait_ms
         return _first(takewhile(lambda place: place[0] <= old_ms, self._waiting))
 
@@ -205,8 +207,9 @@ class Places:
         return self.counters.floor(self._queues)
 
     def lead(self, tenant: str, weight: float) -> float:
-        """Weighted tokens by which a tenant is ahead of the least served other that waits here; what it was promised
-        and waits for counts. Below all where no other waits."""
+        """Return the weighted tokens by which a tenant is ahead of the least served other tenant that waits here.
+
+        Its guaranteed waiting jobs count. Returns -inf if no other tenant waits."""
         least = min((self.counters.value(other) for other in self._queues if other != tenant), default=math.inf)
         counter = self.counters.value(tenant)
         if tenant not in self._queues:
@@ -214,15 +217,14 @@ class Places:
         return counter + self._vouched[tenant] / weight - least if least < math.inf else -math.inf
 
     def counter_or_level(self, tenant: str) -> float:
-        """A tenant's counter, or the level where that is higher."""
         return max(self.counters.level, self.counters.value(tenant))
 
     def window(self, prefill_ms: float) -> float:
-        """Θ for a worker that computes a prompt's token in `prefill_ms`."""
+        """Return Θ for a worker with this time per prompt token."""
         return self.lane.window(self.counters.window, prefill_ms)
 
     def is_owed(self, entry: QueuedJob) -> bool:
-        """The share floor is behind by what this job costs: it goes before the order."""
+        """Return whether the share floor is behind by this job's cost: it then precedes the order."""
         return self.lane.share_floor > 0 and self.floor.debt >= min(entry.provisional_cost, OWED_LIMIT)
 
 
@@ -231,7 +233,7 @@ def _place(entry: QueuedJob) -> Place:
 
 
 def _first(places: Iterable[Place]) -> Iterator[str]:
-    """As many as are looked at."""
+    """Return the ids of the first LOOKS_PER_TAKE places."""
     return (job_id for _, job_id in islice(places, LOOKS_PER_TAKE))
 
 
@@ -240,22 +242,21 @@ def _remove(places: list[Place], place: Place) -> None:
 
 
 def _promised_cost(job: Job) -> int:
-    """Weighted tokens that taking it for the first time is charged, whatever it goes on from."""
+    """Return the weighted tokens that its first lease is charged, whatever it continues from."""
     return len(job.prompt) + job.n * int(QUANTUM_COST)
 
 
+# The rank of jobs owed to a share floor: above all lanes.
 FLOOR = -1
-"""The rank of what a lane's share floor is behind for: above all lanes."""
 NOTHING = Yielding(begun=(), waiting=(), jobs=0, sequences=0, kv_tokens=0)
 Key = tuple[bool, bool, int, float, float, int, str]
 
 
 class WorkerRoom:
-    """What a worker can still start, by lane. What one lane takes is gone for it and for all lanes below it.
+    """Capacity that a worker can still start, by lane. A job uses the room of its lane and of all lanes below.
 
-    A job that could not end here is no candidate: each choice alone may need all that it can grow to. To start it needs
-    what its next step holds; one that has grown beyond the pool, its choices in turns, needs all of that.
-    """
+    A job that could not finish here is no candidate: each choice alone may need all that it can grow to. To start, it
+    needs what its next step holds; if that exceeds the pool, its choices take turns and it needs the whole pool."""
 
     def __init__(self, lanes: Sequence[Places], capacity: Capacity, *, suspect: bool) -> None:
         names = [places.lane.name for places in lanes]
@@ -265,22 +266,24 @@ class WorkerRoom:
         self._suspect = suspect
 
     def is_open(self, level: int) -> bool:
-        """Anything could be started in this lane without its own work yielding."""
+        """Return whether a job could start in this lane without preempting the lane's own work."""
         return self._sequences[level] > 0 and self._kv_tokens[level] > 0
 
     def has_row(self, level: int) -> bool:
-        """A row is free for this lane, whether or not KV is."""
+        """Return whether the lane has a free row, with or without free KV."""
         return self._sequences[level] > 0
 
     def could_hold(self, entry: QueuedJob) -> bool:
-        """Fits this worker once enough of what runs there has ended: all its choices in one step, and each alone as
-        long as it can grow. Not where it may have killed its workers, and one such job is here already: the poisoned
-        one shall fail alone."""
+        """Return whether the job could run here after enough other work has ended.
+
+        All its choices must fit one step, and each alone at its longest. A job that may have killed workers is refused
+        while
+        another one is here, so that a poisoned one fails alone."""
         fits = entry.job.n <= self._most_sequences and entry.job.max_total_tokens <= self._most_tokens
         return fits and not (self._suspect and entry.losses >= SUSPECT_LOSSES)
 
     def fits(self, level: int, entry: QueuedJob) -> bool:
-        """Room in lane `level` for all its choices, now and until they end."""
+        """Return whether the lane has room for all its choices now."""
         return entry.job.n <= self._sequences[level] and self.tokens(entry) <= self._kv_tokens[level]
 
     def occupy(self, level: int, entry: QueuedJob) -> None:
@@ -294,23 +297,26 @@ class WorkerRoom:
             self._sequences[level] = 0
 
     def is_within_floor(self, share: float, entry: QueuedJob) -> bool:
-        """It starts with no more than this share of the worker, nor several choices."""
+        """Return whether it has one choice and starts within this share of the worker."""
         return entry.job.n == 1 and self.tokens(entry) <= share * self._most_tokens
 
     def tokens(self, entry: QueuedJob) -> int:
-        """KV tokens that it needs to start."""
+        """Return the KV tokens that it needs to start."""
         return min(entry.tokens, self._most_tokens)
 
 
 class Owed:
-    """What the work of one lane that a worker runs would yield to those who wait and were served less.
+    """Work of one lane, running in a worker, that would yield to waiting jobs of less served tenants.
 
-    To what is guaranteed its deadline. To a tenant of which nothing or little is there, as long as it is ahead of one
-    that has begun by no more than Θ; and to one that is behind such a tenant by more than Θ, while nobody else who has
-    begun there and is as far behind waits there already. So who holds all of a worker does not keep others from being
-    asked for, with jobs of its own that wait there neither, and whoever is behind is asked for wherever it could catch
-    up.
-    """
+    Work yields to three kinds of jobs:
+
+    1. guaranteed ones;
+    2. jobs of a tenant with little or no work there, if it is ahead of a tenant that runs there by at most Θ;
+    3. jobs of a running tenant that is behind another one by more than Θ, if no other such tenant already waits there.
+
+    A tenant that holds all of a worker thus cannot block others, not even with waiting jobs of its own, and a tenant
+    that
+    is behind gets jobs wherever it could catch up."""
 
     def __init__(self, places: Places, yielding: Yielding, window: float) -> None:
         self._places, self._window = places, window
@@ -318,16 +324,15 @@ class Owed:
         self._shorter_than = yielding.shorter_than or math.inf
         self._waiting, self._begun = set(yielding.waiting), frozenset(yielding.begun)
         self._most: float | None = None
+        # A running tenant that is behind by more than Θ, or that was just given a job, already waits there.
         self._one_waits = False
-        """One that has begun and is behind by more than Θ, or has been given something now, waits there."""
 
     @property
     def is_open(self) -> bool:
-        """Somebody could be owed something."""
         return self._sequences > 0
 
     def is_to(self, entry: QueuedJob, tokens: int) -> bool:
-        """This job is of a tenant that is owed, and what would be yielded suffices for it."""
+        """Return whether work yields to this job, and whether that frees enough for it."""
         tenant = entry.job.tenant
         if entry.job.n > self._sequences or tokens > self._kv_tokens:
             return False
@@ -341,7 +346,7 @@ class Owed:
         return self._jobs > 0 and len(entry.job.prompt) < self._shorter_than and lead >= -self._window
 
     def give(self, entry: QueuedJob, tokens: int) -> None:
-        """It is taken, and waits there for others to yield."""
+        """Record that this job was taken and waits there for work to yield."""
         tenant = entry.job.tenant
         self._jobs -= tenant not in self._begun and not entry.job.guaranteed
         self._one_waits = self._one_waits or tenant in self._begun
@@ -350,7 +355,7 @@ class Owed:
         self._kv_tokens -= tokens
 
     def _most_served(self) -> float:
-        """The largest counter of those who have begun, as it is when first asked for; others are behind that."""
+        """Return the largest counter of the running tenants, as of the first call."""
         if self._most is None:
             counters = {tenant: self._places.counter_or_level(tenant) for tenant in self._begun}
             self._most = most = max(counters.values())
@@ -360,10 +365,9 @@ class Owed:
 
 
 class Order:
-    """What one `take` chooses from, job by job, for a worker that computes a prompt's token in `prefill_ms`.
+    """The candidates of one `take`, job by job.
 
-    Seats are the caller's: after `pick` it takes the job from its place and charges it before it picks again.
-    """
+    After each `pick` the caller takes the job from its place and charges it."""
 
     def __init__(
         self,
@@ -385,14 +389,15 @@ class Order:
         self._least: list[float] = []
 
     def pick(self) -> QueuedJob | None:
-        """The first candidate that fits, its room taken; then the first that others yield to. None: nothing more.
+        """Return the first candidate that fits, or the first that other work yields to; None if there is none.
 
-        One that does not fit is passed over until it is due. From then on nothing behind it is taken from its lane, so
-        that room gathers for it and small jobs do not starve it. What its lane's share floor is behind for gathers room
-        from all lanes above too, where it needs no more than that share and lacks KV alone. A worker offers each lane
-        the rows of its share floor at least: a lane without a free row holds them already, and closing the lanes above
-        would only keep their jobs waiting for its own to end.
-        """
+        A job that does not fit is skipped until it is due. From then on no job behind it is taken from its lane, so
+        that room
+        gathers for it and small jobs do not starve it. A job owed to its lane's share floor also blocks the lanes
+        above, if it
+        needs at most that share and lacks only KV. A worker offers each lane at least the rows of its share floor: a
+        lane
+        without a free row already holds them, and blocking the lanes above would not help it."""
         self._least = [places.least_counter() for places in self._lanes]
         for rank, candidates in self._tiers():
             for entry in sorted(candidates, key=self._key):
@@ -409,7 +414,7 @@ class Order:
         return self._pick_owed()
 
     def _pick_owed(self) -> QueuedJob | None:
-        """The first, lane by lane, of those for whom work of their own lane yields."""
+        """Return the first job, lane by lane, to which work of its own lane yields."""
         for level, owed in enumerate(self._owed):
             if not owed.is_open:
                 continue
@@ -422,11 +427,11 @@ class Order:
         return None
 
     def _tiers(self) -> Iterator[tuple[int, list[QueuedJob]]]:
-        """With the rank of a lane: what its share floor is behind enough for, of which what needs no more than that
-        share has a rank above all; then its own and what is promoted to it.
+        """Yield candidates with the rank of a lane, returned jobs first.
 
-        In both what came back from a worker comes first.
-        """
+        First come the jobs owed to each share floor; those within that share rank above all lanes. Then come each
+        lane's own
+        jobs and those promoted to it."""
         for level, places in enumerate(self._lanes):
             if places.floor.debt > 0.0:
                 for entries in (self._returned(level), self._heads(level)):
@@ -443,7 +448,7 @@ class Order:
         return self._first(level, self._lanes[level].returned(), ELDERS_PER_TAKE)
 
     def _heads(self, level: int) -> list[QueuedJob]:
-        """Of each tenant the first that could run here, and the first of what is guaranteed."""
+        """Return each tenant's first job that could run here, and the first guaranteed jobs."""
         places = self._lanes[level]
         found, others = self._first(level, places.guaranteed(), ELDERS_PER_TAKE), list[str]()
         for tenant in places.least_served():
@@ -457,18 +462,19 @@ class Order:
         return found
 
     def _elders(self, level: int) -> list[QueuedJob]:
-        """What has waited so long in a lane that it goes first there, and is promoted to the one above."""
+        """Return the jobs that have waited long enough to go first in their lane and to be promoted to the one above.
+        Return the jobs that have waited long enough to go first in their lane and to be promoted to the one above."""
         if level >= len(self._lanes) or not self._room.is_open(level):
             return []
         return self._first(level, self._lanes[level].promoted(self._now_ms), ELDERS_PER_TAKE)
 
     def _first(self, level: int, job_ids: Iterable[str], count: int) -> list[QueuedJob]:
-        """The first of these, at most so many, that could run here."""
+        """Return the first `count` of these jobs that could run here."""
         entries = map(self._entries.__getitem__, job_ids)
         return list(islice((entry for entry in entries if self._could_run(level, entry)), count))
 
     def _could_run(self, level: int, entry: QueuedJob) -> bool:
-        """It is in time, and nothing keeps this worker from ever ending it."""
+        """Return whether it has not expired and could ever run in this worker."""
         is_in_time = self._now_ms < entry.expires_ms(self._lanes[level].lane.max_wait_ms)
         return is_in_time and self._room.could_hold(entry)
 
@@ -481,7 +487,7 @@ class Order:
         return not entry.returned, outside, service_class, urgency, counter, entry.due_ms, job.job_id
 
     def _prospects(self, entry: QueuedJob, lead: float, long_wait_ms: float) -> tuple[int, float]:
-        """Class and urgency. What came back from a worker has begun, and is as urgent as it is late."""
+        """Return class and urgency. A returned job has started and is as urgent as it is late."""
         guaranteed = entry.job.guaranteed
         service_ms = 0.0 if entry.returned else len(entry.job.prompt) * self._prefill_ms
         lead_ms = 0.0 if guaranteed or entry.returned else lead * self._prefill_ms

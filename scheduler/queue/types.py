@@ -1,4 +1,4 @@
-"""What the global queue takes, gives and refuses: shared by its in-memory rules and their twin in Redis."""
+"""Arguments, results, errors and limits of the global queue, shared by the in-memory and the Redis implementation."""
 
 import math
 from dataclasses import dataclass, field
@@ -10,36 +10,36 @@ from fairlane.scheduler.protocol.lanes import Lane, LaneName
 from fairlane.scheduler.protocol.messages import Event, Job, Outcome
 from fairlane.scheduler.queue.promises import RECENT_MS
 
+# Weighted tokens charged per choice when a job is taken, before its worker has reported anything.
 QUANTUM_COST = 64 * DECODE_WEIGHT
-"""Weighted tokens charged for each choice when a job is taken, before its worker has reported anything."""
+# Bound of a lane's share floor balance, in weighted tokens, and so of the burst that pays it back.
 OWED_LIMIT = 4096.0
-"""Weighted tokens that a lane's share floor may run ahead or behind; bounds the burst that pays it back."""
+# Tenants of one lane whose first jobs are compared for each job taken: those with the lowest counters.
 TENANTS_PER_TAKE = 32
-"""Tenants of one lane whose heads are compared for each job taken: those with the lowest counters at that moment."""
+# Also compared, per lane: this many returned jobs, the earliest due guaranteed jobs, and the oldest promoted jobs.
 ELDERS_PER_TAKE = 8
-"""Also compared: of a lane the first that came back from a worker, the first due of what is guaranteed, and the eldest
-that are promoted."""
+# Jobs of a list that are examined for some that can run in the asking worker, after the first ones could not. Tenants
+# of
+# a lane whose first jobs cannot run share this number.
 LOOKS_PER_TAKE = 64
-"""Of a list whose first jobs could not run in the worker that asks, how many are looked at for some that could. The
-tenants of a lane whose heads could not share as many."""
+# A job whose workers died this often ends as failed.
 MAX_LOSSES = 5
-"""A job whose workers died this often is poisoned: it ends as failed."""
+# From this number of losses on, a worker holds one such job at a time, so that a poisoned one fails alone.
 SUSPECT_LOSSES = 3
-"""From this many losses on, a worker holds one such job at a time: the poisoned one fails alone."""
+# A gateway's heartbeat lasts this many worker leases.
 GATEWAY_LEASES = 3
-"""A gateway's heartbeat holds for this many worker leases."""
+# Lifetime of an unused stream and of the record of a worker's loss.
 RECORD_TTL_MS = 3_600_000
-"""How long a stream that nobody writes to and a worker's loss are remembered."""
+# Lifetime of an ended job's record that no gateway has charged, and of a queue without workers.
 KEPT_MS = 7 * 24 * RECORD_TTL_MS
-"""How long an ended job's record waits for a gateway that charges it, and what is left of a queue for a worker."""
+# Deadline of a job without one: the largest time that a double holds exactly.
 NEVER_MS = 1 << 53
-"""The deadline of a job that has none: the largest time that a double holds exactly."""
+# Distance between classes of jobs in one list of scores, larger than any due time and exact in a double.
 APART_MS = 1 << 50
-"""How far apart jobs stand that no due time may bring together, in one list of numbers that a double holds exactly."""
 
 
 class JobState(StrEnum):
-    """Where a job is. It may go from leased back to queued; ended is for good."""
+    """State of a job. A leased job may become queued again; ended is final."""
 
     QUEUED = "queued"
     LEASED = "leased"
@@ -47,16 +47,16 @@ class JobState(StrEnum):
 
 
 class QueuePresence(StrEnum):
-    """What has become of a queue's workers, and so of the queue."""
+    """State of a queue, by its workers."""
 
+    # A worker lives, or it is too early to say that none does.
     SERVED = "served"
-    """One lives, or nobody can say yet that none does."""
+    # No worker has lived for the grace period; jobs wait or are still leased.
     ORPHANED = "orphaned"
-    """None has lived for the grace; somebody waits, or holds a lease still."""
+    # No worker has lived for the grace period, and no jobs are left.
     EMPTY = "empty"
-    """None has lived for the grace, and nobody waits."""
+    # Empty for so long that its keys were deleted.
     REMOVED = "removed"
-    """The same for so long that nothing of it is left."""
 
 
 class QueueError(Exception):
@@ -70,7 +70,7 @@ class QueueError(Exception):
 
 
 class LaneFull(QueueError):
-    """The lane holds as many jobs as it may. `retry_after_ms`: when one place frees, at the rate it drains now."""
+    """The lane holds its maximum of jobs. `retry_after_ms`: when one place frees, at the lane's current rate."""
 
     def __init__(self, lane: LaneName, depth: int, retry_after_ms: int) -> None:
         super().__init__(f"lane {lane} holds {depth} jobs")
@@ -78,8 +78,9 @@ class LaneFull(QueueError):
 
 
 class TenantQueueFull(QueueError):
-    """The tenant has as many requests queued, over all lanes, as it may. `retry_after_ms`: when one of them leaves, at
-    the rate at which the job's lane drains now."""
+    """The tenant has its maximum of requests queued, over all lanes.
+
+    `retry_after_ms`: when one of them leaves, at the current rate of the job's lane."""
 
     def __init__(self, limit: int, depth: int, retry_after_ms: int) -> None:
         super().__init__(f"the tenant has {depth} requests queued, its limit is {limit}")
@@ -87,8 +88,9 @@ class TenantQueueFull(QueueError):
 
 
 class Unattainable(QueueError):
-    """What other gateways had promised leaves no time for it, not even as best effort. `late_ms`: by how much it would
-    miss its stated deadline; as much later it might be kept."""
+    """Other gateways' guarantees leave no time for the job, even as best effort.
+
+    `late_ms`: how late it would be for its stated deadline."""
 
     def __init__(self, late_ms: int) -> None:
         super().__init__(f"it would miss its deadline by {late_ms} ms")
@@ -98,16 +100,15 @@ class Unattainable(QueueError):
 class Publication(NamedTuple):
     """One job's part of one step, from the worker that holds it under `epoch`.
 
-    A publication that was not answered is sent again unchanged: tokens that are on record already are then skipped.
-    """
+    A publication without an answer is sent again unchanged: tokens that are already recorded are then skipped."""
 
     job_id: str
     epoch: int
     events: tuple[Event, ...] = ()
+    # (choice, first index, ids) of the tokens in `events`.
     tokens: tuple[tuple[int, int, tuple[int, ...]], ...] = ()
-    """(choice, first index, ids) of what the events say was produced."""
+    # Weighted tokens computed for this job since its last publication.
     cost: float = 0.0
-    """Weighted tokens computed for this job since its last publication."""
     ends: Outcome | None = None
 
     def __repr__(self) -> str:
@@ -116,129 +117,130 @@ class Publication(NamedTuple):
 
 
 class ReportExchange(NamedTuple):
-    """What a gateway gets back for its own report."""
+    """A gateway's result of exchanging reports."""
 
+    # The last report of each other gateway, and its age in milliseconds.
     reports: tuple[tuple[bytes, int], ...]
-    """The last report of each other gateway, and its age in milliseconds."""
+    # Fraction of all workers' time recently requested in each lane, over all gateways; above 1 if it is too much.
     asked: dict[LaneName, float]
-    """Part of all workers' time that came to each lane of late, over all gateways; more than 1 where it is too much."""
 
 
 class Put(NamedTuple):
-    """A job that is queued."""
+    """The result of queueing a job."""
 
+    # 1 + the tenant's own jobs ahead in its lane; 0 if the job was put before and is no longer queued.
     position: int
-    """1 + the tenant's own ahead in its lane; 0 where it was put before and is queued no more."""
+    # Whether its deadlines are guaranteed: requested by its gateway, and not taken by other gateways' guarantees.
     guaranteed: bool
-    """Whether its deadlines are promised: never where its gateway did not, and not where other gateways had promised
-    the time that it would take."""
+    # The preferred worker (`scheduler.queue.prefix_affinity`); empty: none.
     home: str = ""
-    """The worker that is to ask for it first (`scheduler.queue.homes`); empty: none."""
+    # The worker that was called for it (`scheduler.queue.rooms`); empty: every worker was woken.
     called: str = ""
-    """The worker that was called for it (`scheduler.queue.rooms`); empty: every worker was woken."""
 
 
 class Wake(IntEnum):
-    """What a worker hears of the queue."""
+    """Notification of a worker by the queue."""
 
     NOTHING = 0
+    # There may be jobs.
     NOW = 1
-    """There may be jobs for it."""
+    # There may be jobs, but another worker is preferred.
     LATER = 2
-    """There may be jobs, and another worker is to ask for them first."""
+    # This worker was called for a job, and no other was woken.
     CALLED = 3
-    """This worker is to ask for a job, and no other was woken for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """What the queue knows of a job, from `put` until `forget` or KEPT_MS after its end."""
+    """The queue's record of a job, from `put` until `forget` or KEPT_MS after its end."""
 
     state: JobState
     outcome: Outcome | None
+    # Published tokens of each choice.
     generated: tuple[int, ...]
-    """Published tokens of each choice."""
     prompt_tokens: int
+    # Its present or last holder; empty while it waits.
     worker_id: str
-    """Who holds it, or held it last; empty before it was ever taken, and while it waits."""
     tenant: str
     lane: LaneName
     gateway_id: str
+    # Its holder was asked to stop, and has not confirmed yet.
     cancelled: bool
-    """Its holder was told to stop, and has not confirmed yet."""
     epoch: int = 0
     guaranteed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What there is to go on from of a job."""
+    """Published tokens from which another run of the request can continue."""
 
+    # As in the job: the tokens belong to this prompt.
     prompt_print: str
-    """As of the job: tokens belong to a prompt."""
+    # Of each choice.
     token_ids: tuple[tuple[int, ...], ...] = field(repr=False)
-    """Of each choice."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaneDepth:
-    """How full one lane of the queue is."""
+    """Load of one lane of the queue."""
 
     queued: int
     oldest_wait_ms: int
+    # Prompt tokens of the waiting jobs.
     queued_tokens: int = 0
-    """Of the prompts that wait."""
 
 
 def drain_ms(depth: int, oldest_wait_ms: int) -> int:
-    """When one of so many places frees, at the rate at which they drain now: who comes last waits as the oldest did."""
+    """Return when one of `depth` places frees: a new job is assumed to wait as long as the oldest has."""
     return max(1, math.ceil(oldest_wait_ms / max(1, depth)))
 
 
 def in_rank_order(lanes: dict[LaneName, Lane]) -> tuple[Lane, ...]:
-    """The lanes, most urgent first."""
+    """Return the lanes, most urgent first."""
     return tuple(sorted(lanes.values(), key=lambda lane: lane.rank))
 
 
 def due_after_ms(job: Job) -> int:
-    """From arrival to when its first token is due, in whole milliseconds."""
+    """Return the time from arrival until the first token is due, in whole milliseconds."""
     return _whole(first_due_ms(job))
 
 
 def claim_us(job: Job) -> int:
-    """What a guaranteed job claims of the workers' time, in whole microseconds."""
+    """Return the workers' time claimed by a guaranteed job, in whole microseconds."""
     return whole_us(job.claim_ms) if job.guaranteed else 0
 
 
 def work_us(job: Job) -> int:
-    """What it is expected to take of the workers' time, in whole microseconds; no more than counts as all of it, as
-    what nobody can tell does."""
+    """Return the expected workers' time in whole microseconds.
+
+    The maximum counts as all of the workers' time; unknown work counts as the maximum."""
     return whole_us(min(job.work_ms or math.inf, RECENT_MS / 2))
 
 
 def whole_us(ms: float) -> int:
-    """Milliseconds in whole microseconds, rounded up."""
+    """Return milliseconds in whole microseconds, rounded up."""
     return math.ceil(min(ms * 1e3, NEVER_MS))
 
 
 def claim_due_ms(job: Job) -> int:
-    """From arrival to when the first token of a guaranteed job must be there, in whole milliseconds."""
+    """Return the time from arrival until a guaranteed job's first token must be there, in whole milliseconds."""
     return _whole(promised_due_ms(job))
 
 
 def place_ms(due_ms: int, *, guaranteed: bool, returned: bool) -> int:
-    """Where a job stands among its tenant's own: what came back from a worker first, then what is guaranteed, then by
-    when the first token is due. Below zero exactly for what came back."""
+    """Return a job's score among its tenant's jobs: returned ones first, then guaranteed ones, then by due time.
+
+    Negative exactly for returned jobs."""
     return due_ms + (0 if guaranteed else APART_MS) - (2 * APART_MS if returned else 0)
 
 
 def hard_first_ms(job: Job) -> int:
-    """From arrival to the stated, hard deadline of the first token."""
+    """Return the time from arrival to the stated, hard deadline of the first token."""
     return NEVER_MS if job.hard_ttft_ms is None else _whole(job.hard_ttft_ms)
 
 
 def hard_end_ms(job: Job) -> int:
-    """From arrival to the stated, hard deadline of the last token."""
+    """Return the time from arrival to the stated, hard deadline of the last token."""
     return NEVER_MS if job.deadline_ms is None else _whole(job.deadline_ms)
 
 
