@@ -1,11 +1,10 @@
-"""One batch: what was asked for, how far it is, and how it is shown.
+"""One batch: its parameters, its progress and its JSON form.
 
     validating ──> in_progress ──> finalizing ──> completed | expired | cancelled
          │              │
-         └─> failed     └─ cancelling: asked to end, and not ended yet
+         └─> failed     └─ cancelling: cancellation requested, not ended yet
 
-`failed` is a batch whose file cannot be read at all; a line that fails does so alone.
-"""
+A batch is `failed` only if its whole file is unreadable; a failing line does not fail its batch."""
 
 import hashlib
 import secrets
@@ -21,7 +20,7 @@ OPEN: frozenset[Status] = frozenset({"validating", "in_progress", "finalizing", 
 
 
 class BatchFault(msgspec.Struct, frozen=True):
-    """Why a file cannot be read at all."""
+    """A reason why an input file cannot be read."""
 
     code: str
     message: str
@@ -30,14 +29,14 @@ class BatchFault(msgspec.Struct, frozen=True):
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
-    """As it is kept. Times are epoch seconds."""
+    """A batch as stored. Times are epoch seconds."""
 
     id: str
     tenant: str
+    # The tenant's incarnation.
     incarnation: str = ""
-    """Of the tenant."""
+    # The API key that created the batch; its limits and scopes apply to the lines.
     key_id: str
-    """Of the API key that made it, whose limits and scopes its lines keep to."""
     endpoint: str
     input_file_id: str
     completion_window: str
@@ -46,8 +45,8 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     output_expires_s: int
     metadata: dict[str, str] | None = None
     status: Status = "validating"
+    # Set once the batch is finalizing.
     ends_as: Ending | None = None
-    """From finalizing on."""
     faults: tuple[BatchFault, ...] = ()
     in_progress_at: int | None = None
     finalizing_at: int | None = None
@@ -59,36 +58,35 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     total: int = 0
     completed: int = 0
     failed: int = 0
-    """Lines."""
     prompt_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
     output_file_id: str | None = None
     error_file_id: str | None = None
+    # Trace context of the request that created the batch, linked from its lines' traces; empty: not traced.
     traceparent: str = ""
-    """Of the request that made it, which its lines' traces name; empty: that one was not traced."""
 
     @property
     def account(self) -> str:
-        """The tenant's, under which the store lists it."""
         return keyspace.account(self.tenant, self.incarnation)
 
     @property
     def once_until_ms(self) -> int:
-        """How long the store knows what was charged for its lines."""
+        """Return when the store may forget the charges of the batch's lines."""
         return (self.expires_at + 3_600) * 1_000
 
     def line_name(self, place: int) -> str:
-        """What all runs of one line have in common: the store charges them once."""
+        """Return the name that all runs of a line share, so that the store charges them once."""
         return f"{self.id}:{place}"
 
     def status_now(self, cancelling_ms: int | None) -> Status:
-        """Its status. `cancelling_ms`: since when it was asked to end, where its owner has not said so."""
+        """Return the status. `cancelling_ms`: when cancellation was requested, if the batch's owner has not saved it
+        yet."""
         is_asked = cancelling_ms is not None and self.status in ("validating", "in_progress")
         return "cancelling" if is_asked else self.status
 
     def shown(self, cancelling_ms: int | None = None) -> dict[str, object]:
-        """As OpenAI's API has it. `cancelling_ms`: as above."""
+        """Return the batch as OpenAI's API shows it. `cancelling_ms`: as in `status_now`."""
         status, cancelling_at = self.status_now(cancelling_ms), self.cancelling_at
         if status == "cancelling" and cancelling_ms is not None:
             cancelling_at = cancelling_ms // 1_000
@@ -125,25 +123,26 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def new_id() -> str:
-    """Return the id of a new batch; nothing in it comes from a caller."""
+    """Return a random batch id."""
     return f"batch_{secrets.token_hex(12)}"
 
 
 def keyed_id(caller: bytes, key: bytes, day: int) -> str:
-    """Return the id of the batch that a caller's idempotency key stands for. `day`: when it was made, in days since
-    1970 by UTC."""
+    """Return the batch id for a caller's idempotency key. `day`: day of creation, in days since 1970 (UTC)."""
     parts = (caller, key, b"%d" % day)
     return f"batch_{hashlib.sha256(b'|'.join([hashlib.sha256(part).digest() for part in parts])).hexdigest()[:24]}"
 
 
 class Progress(msgspec.Struct, kw_only=True):
-    """Which lines have ended, and where their answers stand: written whole with each step, so that a store which has
-    lost the last of it hears all of it again."""
+    """The ended lines, and the number of segments with their answers.
 
+    It is stored as a whole with each step, so that a store that has lost the latest step is up to date after the next
+    one."""
+
+    # One bit for each line, by index.
     done: bytearray
-    """A bit for each line, by its place."""
+    # Segments that count, by the run that wrote them (results.py).
     segments: dict[str, int] = {}
-    """By run: how many segments of answers its owner has put into the storage (results.py)."""
 
     @classmethod
     def of(cls, lines: int) -> "Progress":

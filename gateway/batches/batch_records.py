@@ -1,4 +1,4 @@
-"""Batches in Redis: made and cancelled by whoever asks, run by one gateway at a time under a lease."""
+"""Batches in Redis: created and cancelled by any gateway, run by one gateway at a time under a lease."""
 
 import asyncio
 import re
@@ -20,16 +20,16 @@ from fairlane.quotas.limits import BATCH_LIMIT, Limits, LimitStatus, Scope, limi
 from fairlane.quotas.tenants import Tenant
 
 _ID = re.compile(r"batch_[0-9a-f]{24}")
+# How long an ended batch is kept, in seconds.
 KEPT_S = 30 * 86_400
-"""How long an ended batch is known."""
 MOST_ROOTS = 10_000
+# Roots that are read concurrently.
 ROOTS_AT_ONCE = 32
-"""That are asked together."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchesFull:
-    """Why a batch was not taken on."""
+    """The limit that prevented a new batch."""
 
     limit: Literal["tenant", "key", "open"]
     used: int
@@ -37,7 +37,7 @@ class BatchesFull:
 
 @dataclass(frozen=True, slots=True)
 class KnownBatch:
-    """A batch as it is shown: its owner may not have heard yet that it is to end."""
+    """A batch with a cancellation request that its owner may not have seen yet."""
 
     batch: Batch
     cancelling_ms: int | None
@@ -47,48 +47,49 @@ class KnownBatch:
 
     @property
     def status(self) -> Status:
-        """With what its owner has not heard yet."""
         return self.batch.status_now(self.cancelling_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class StandingBatch(KnownBatch):
-    """One that has not ended, as operators see it."""
+    """An open batch, as operators see it."""
 
+    # The gateway that runs it; empty: none.
     owner: str
-    """The gateway that runs it; empty: none does."""
+    # Upper bound of the tokens of its unfinished lines.
     enqueued_tokens: int
-    """Of its lines that have not ended, at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class TakenBatch:
-    """A batch that this owner runs from now on."""
+    """A batch that the caller owns from now on."""
 
     root: str
     epoch: int
     batch: Batch
+    # None: no line has run yet.
     progress: Progress | None
-    """None: nobody has begun."""
     is_cancelling: bool
 
 
 class BatchRecords:
-    """Every call may raise StoreUnavailable, and may be repeated."""
+    """The store of batches. Every call may raise StoreUnavailable, and may be repeated."""
 
     def __init__(self, client: Redis, *, most_open: int) -> None:
-        """`most_open`: batches of one tenant that have not ended."""
+        """`most_open`: open batches of one tenant."""
         self._client = client
         self.most_open = most_open
 
     async def create(
         self, root: str, batch: Batch, tokens: int, *, tenant_limit: int | None, key_limit: int | None
     ) -> BatchesFull | None:
-        """Take a batch on, or say what is in its way. `tokens`: of its lines; the limits: of tokens enqueued."""
+        """Store a new batch, or return the limit that prevents it.
+
+        `tokens`: estimate for all its lines. `tenant_limit` and `key_limit` bound enqueued tokens."""
         limits = [-1 if limit is None else limit for limit in (tenant_limit, key_limit)]
         now_ms = round(time.time() * 1e3)
         doc = msgspec.json.encode(batch)
-        await self._enlist(root, now_ms)  # also before: a root that is not listed would never be looked at
+        await self._enlist(root, now_ms)  # before and after: the batch of an unlisted root would never run
         how, *used = await self._run(
             "batch_create",
             root,
@@ -109,7 +110,7 @@ class BatchRecords:
         return None
 
     async def get(self, root: str, account: str, batch_id: str) -> KnownBatch | None:
-        """A batch of a tenant's account; None where it is not there or another's."""
+        """Return a batch of the account, or None."""
         if _ID.fullmatch(batch_id) is None:
             return None
         place = f"{keys.of_root(root)}batch:{batch_id}"
@@ -119,23 +120,23 @@ class BatchRecords:
         return _known(doc, cancelling)
 
     async def listed(self, root: str, account: str, *, after: str, limit: int) -> list[KnownBatch] | None:
-        """At most so many, the newest first; None where the one to begin after is not known."""
+        """Return up to `limit` batches, newest first, or None if `after` is not known."""
         found = await self._run("documents", root, account, "batch", after, limit, 1)
         return None if found is None else [_known(*each) for each in zip(found[::2], found[1::2], strict=True)]
 
     async def cancel(self, root: str, batch_id: str) -> int | None:
-        """Ask for its end; since when that was asked, ms; None where it has ended."""
+        """Request cancellation. Return when it was first requested, in ms, or None if the batch has ended."""
         asked: int | None = await self._run("batch_cancel", root, batch_id)
         return asked
 
     async def enqueued(self, root: str, level: str) -> dict[str, int]:
-        """Tokens of a tenant's or key's open batches that have not ended, by batch."""
+        """Return the tokens of unfinished lines of a tenant's or key's open batches, by batch."""
         found = await scripts.call(self._client, "HGETALL", f"{keys.of_root(root)}enqueued:{level}")
         pairs = found.items() if isinstance(found, dict) else zip(found[::2], found[1::2], strict=True)
         return {batch.decode(): int(tokens) for batch, tokens in pairs}
 
     async def standing(self, tenant: Tenant, key: ApiKey | None) -> list[LimitStatus]:
-        """Limits of enqueued tokens as they stand, of a tenant and its key."""
+        """Return the enqueued-token limits of a tenant and its key with their current use."""
         found = list[LimitStatus]()
         shadow = BATCH_LIMIT in tenant.shadow
         levels: list[tuple[Scope, str, Limits, bool]] = [
@@ -151,7 +152,7 @@ class BatchRecords:
         return found
 
     async def open_batches(self) -> list[StandingBatch]:
-        """Those of all tenants, in no order."""
+        """Return the open batches of all tenants, in no particular order."""
         roots = await self.roots()
         found = list[StandingBatch]()
         for first in range(0, len(roots), ROOTS_AT_ONCE):
@@ -172,16 +173,17 @@ class BatchRecords:
                 return list(found.values())
 
     async def inputs_in_use(self, root: str, account: str) -> set[str]:
-        """Files that a tenant's open batches read."""
+        """Return the input files of a tenant's open batches."""
         found = [await self.get(root, account, batch) for batch in await self.enqueued(root, f"tenant:{account}")]
         return {each.batch.input_file_id for each in found if each is not None and each.batch.status in OPEN}
 
     async def roots(self) -> list[str]:
-        """Those that may have open batches."""
+        """Return roots that may have open batches."""
         return scripts.texts(await scripts.call(self._client, "ZRANGE", keys.OPEN_ROOTS, 0, MOST_ROOTS - 1))
 
     async def take(self, root: str, owner: str, lease_ms: int, *, but: Iterable[str] = ()) -> TakenBatch | None:
-        """Own a batch that nobody runs, but none of those. A root without open batches is looked at no more."""
+        """Take a batch that nobody runs, except those in `but`, or return None. A root without open batches is
+        unlisted."""
         found = await self._run("batch_take", root, owner, lease_ms, secrets.token_hex(8), *but)
         if len(found) == 1:
             if not found[0]:
@@ -197,22 +199,21 @@ class BatchRecords:
         )
 
     async def renew(self, taken: TakenBatch, owner: str, lease_ms: int, *, rest_ms: int = 0) -> tuple[bool, bool]:
-        """Keep a batch for another lease; 0 gives it back, to be taken again after `rest_ms`.
+        """Extend the lease, or release the batch if `lease_ms` is 0; it can then be taken again after `rest_ms`.
 
-        Returns whether it is still this owner's, and whether it is to be cancelled.
-        """
+        Return whether the owner still holds the batch, and whether cancellation was requested."""
         held, *cancelling = await self._run(
             "batch_renew", taken.root, taken.batch.id, owner, taken.epoch, lease_ms, rest_ms
         )
         return bool(held), bool(cancelling and cancelling[0])
 
     async def save(self, taken: TakenBatch, owner: str, batch: Batch, progress: Progress, tokens: int) -> bool:
-        """Note how far it is; False where it is the owner's no more. `tokens`: of lines that have not ended."""
+        """Save the progress. Return False if the owner no longer holds the batch. `tokens`: of unfinished lines."""
         doc, packed = msgspec.json.encode(batch), msgspec.msgpack.encode(progress)
         return bool(await self._run("batch_save", taken.root, batch.id, owner, taken.epoch, doc, packed, tokens))
 
     async def finish(self, taken: TakenBatch, owner: str, batch: Batch, made: list[StoredFile]) -> bool:
-        """It has ended, and these are its files; False where it is the owner's no more."""
+        """Store the end of a batch and its output files. Return False if the owner no longer holds the batch."""
         now_ms = round(time.time() * 1e3)
         await scripts.call(self._client, "ZADD", keys.FILE_ROOTS, now_ms, taken.root)
         doc, ends_ms = msgspec.json.encode(batch), now_ms + KEPT_S * 1_000
@@ -225,7 +226,6 @@ class BatchRecords:
         return bool(done)
 
     async def drop(self, root: str, batch_id: str) -> None:
-        """Forget an ended batch."""
         await self._run("batch_drop", root, batch_id)
 
     async def _enlist(self, root: str, now_ms: int) -> None:
@@ -233,7 +233,7 @@ class BatchRecords:
 
     async def _unlist(self, root: str) -> None:
         await scripts.call(self._client, "ZREM", keys.OPEN_ROOTS, root)
-        if await scripts.call(self._client, "ZCARD", f"{keys.of_root(root)}open"):  # one came in between
+        if await scripts.call(self._client, "ZCARD", f"{keys.of_root(root)}open"):  # one was added in between
             await self._enlist(root, round(time.time() * 1e3))
 
     async def _run(self, name: str, root: str, *args: bytes | str | float) -> scripts.Reply:

@@ -1,4 +1,4 @@
-"""Erases the files and batches of deleted tenants, from the storage and from the store."""
+"""Erasure of the files and batches of deleted tenants, from the storage and from the store."""
 
 from redis.asyncio import Redis
 
@@ -11,7 +11,7 @@ from fairlane.quotas.erasure.listed import AT_ONCE, GoneTenant
 
 
 class BatchErasure:
-    """Every call may raise StoreUnavailable or OSError, and may be repeated."""
+    """Erases batches and files. Every call may raise StoreUnavailable or OSError, and may be repeated."""
 
     def __init__(self, client: Redis, records: BatchRecords, file_records: FileRecords, storage: Storage) -> None:
         self._client = client
@@ -20,8 +20,9 @@ class BatchErasure:
         self._storage = storage
 
     async def batches(self, gone: GoneTenant, *, is_settled: bool) -> tuple[int, int]:
-        """Erase the batches that have ended, and cancel the open ones. These are erased in a later pass, once their
-        owner has ended them; if `is_settled`, now. Returns how many were erased, and how many are still open."""
+        """Erase ended batches and cancel open ones, which a later pass erases; with `is_settled`, erase those too.
+
+        Return the number of erased batches and of those still open."""
         erased = still_open = 0
         listed = f"{keys.of_root(gone.root)}batches:{gone.account}"
         while ids := scripts.texts(
@@ -39,7 +40,7 @@ class BatchErasure:
         return erased, still_open
 
     async def files(self, gone: GoneTenant) -> int:
-        """Erase all files, those that were still coming too; how many. Call it when no batch of the tenant is open."""
+        """Erase all files, including unfinished uploads; return their number. No batch of the tenant may be open."""
         erased, prefix = 0, keys.of_root(gone.root)
         listed = f"{prefix}files:{gone.account}"
         while ids := scripts.texts(await scripts.call(self._client, "ZRANGE", listed, 0, AT_ONCE - 1)):

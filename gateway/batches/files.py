@@ -1,8 +1,8 @@
-"""Files of tenants: what is known of each, in Redis; contents by their ids in the storage.
+"""Tenants' files: their metadata in Redis. Their contents are in the storage, by file id.
 
-    open ──keep──> kept ──drop──> gone      what is not kept within PENDING_S, or expires, is swept
+    open ──keep──> kept ──drop──> gone      a file that is not kept within PENDING_S, or that expires, is swept
 
-Whatever a process that dies leaves behind, its file is in `expiring`: metadata comes before contents, and goes after.
+`expiring` lists a file from before its contents exist until after they are deleted, so a crash leaves nothing behind.
 """
 
 import re
@@ -17,8 +17,8 @@ from redis.asyncio import Redis
 from fairlane.gateway.batches import keys, scripts
 from fairlane.gateway.errors import ApiError, LimitBlock
 
+# The `purpose` of uploads.
 PURPOSE = "batch"
-"""Of what tenants send."""
 DAY_S = 86_400
 DEFAULT_EXPIRY_S = 30 * DAY_S
 SHORTEST_EXPIRY_S, LONGEST_EXPIRY_S = 3_600, 30 * DAY_S
@@ -28,22 +28,21 @@ _ID = re.compile(r"file-[0-9a-f]{24}")
 
 
 class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
-    """One file that was kept."""
+    """One complete file."""
 
     id: str
     bytes: int
+    # All times are epoch seconds.
     created_at: int
-    """Epoch seconds, as all times here."""
     expires_at: int
     filename: str
     purpose: Literal["batch", "batch_output"]
+    # Non-blank lines.
     lines: int = 0
-    """That are not blank."""
+    # Lines that are JSON objects.
     readable: int = 0
-    """Of these, those that are JSON objects."""
 
     def shown(self) -> dict[str, object]:
-        """As OpenAI's API has it."""
         return {
             "id": self.id,
             "object": "file",
@@ -58,42 +57,42 @@ class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def new_id() -> str:
-    """Of a file; nothing in it comes from a caller."""
+    """Return a random file id."""
     return f"file-{secrets.token_hex(12)}"
 
 
 def is_id(text: str) -> bool:
-    """Whether it can be one of a file."""
+    """Return whether the text has the form of a file id."""
     return _ID.fullmatch(text) is not None
 
 
 def contents(file_id: str) -> str:
-    """Where a file's bytes stand in the storage."""
+    """Return the storage name of a file's contents."""
     return f"files/{file_id}"
 
 
 def index(file_id: str) -> str:
-    """Where its lines are listed."""
+    """Return the storage name of a file's line index."""
     return f"files/{file_id}.index"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileLimits:
-    """What one tenant may keep."""
+    """The bounds of one tenant's files."""
 
     most_files: int
     most_bytes: int
 
 
 class FileRecords:
-    """What is known of files. Every call may raise StoreUnavailable."""
+    """The store of file metadata. Every call may raise StoreUnavailable."""
 
     def __init__(self, client: Redis, limits: FileLimits) -> None:
         self._client = client
         self._limits = limits
 
     async def open(self, root: str, account: str, file_id: str) -> None:
-        """Make room for a file that is about to come. Raises ApiError where the tenant has too much already."""
+        """Reserve a place for an upload. Raise ApiError if the tenant has too many files or bytes."""
         now_ms = round(time.time() * 1e3)
         await scripts.call(self._client, "ZADD", keys.FILE_ROOTS, now_ms, root)
         most = self._limits.most_files, self._limits.most_bytes
@@ -103,17 +102,17 @@ class FileRecords:
             raise self._full(how, rest[0], 1)
 
     async def keep(self, root: str, account: str, kept: StoredFile) -> None:
-        """It has come. Raises ApiError where it is too much, or took too long."""
+        """Store a complete upload. Raise ApiError if it is too large or took too long."""
         doc = msgspec.json.encode(kept)
         ends_ms, most = kept.expires_at * 1_000, self._limits.most_bytes
         how, *rest = await self._run("file_keep", root, account, kept.id, doc, kept.bytes, ends_ms, most)
         if how == b"gone":
-            raise ApiError("The file took too long to come.", "request_timeout")
+            raise ApiError("The upload took too long.", "request_timeout")
         if how != b"ok":
             raise self._full(how, rest[0], kept.bytes)
 
     async def get(self, root: str, account: str, file_id: str) -> StoredFile | None:
-        """A file of a tenant's account; None where it is not there, another's, or has expired."""
+        """Return a file of the account, or None if it is absent or has expired."""
         if not is_id(file_id):
             return None
         place = f"{keys.of_root(root)}file:{file_id}"
@@ -125,7 +124,7 @@ class FileRecords:
     async def listed(
         self, root: str, account: str, *, after: str, limit: int, newest_first: bool
     ) -> list[StoredFile] | None:
-        """At most so many in their order; None where the one to begin after is not known."""
+        """Return up to `limit` files, or None if `after` is not known."""
         order = int(newest_first)
         found = await self._run("documents", root, account, "file", after, limit, order)
         if found is None:
@@ -134,25 +133,23 @@ class FileRecords:
         return [each for each in kept if each is not None]
 
     async def drop(self, root: str, file_id: str) -> None:
-        """Forget a file whose contents are gone."""
+        """Delete the metadata of a file whose contents are deleted."""
         await self._run("file_drop", root, file_id)
 
     async def roots(self) -> list[str]:
-        """Those that may have something which expires."""
+        """Return roots that may have something that expires."""
         return scripts.texts(await scripts.call(self._client, "ZRANGE", keys.FILE_ROOTS, 0, -1))
 
     async def unlist_if_empty(self, root: str) -> None:
-        """Look at a root no more that has nothing which expires."""
         expiring = f"{keys.of_root(root)}expiring"
         if await scripts.call(self._client, "ZCARD", expiring):
             return
         await scripts.call(self._client, "ZREM", keys.FILE_ROOTS, root)
-        if await scripts.call(self._client, "ZCARD", expiring):  # one came in between
+        if await scripts.call(self._client, "ZCARD", expiring):  # one was added in between
             await scripts.call(self._client, "ZADD", keys.FILE_ROOTS, round(time.time() * 1e3), root)
 
     async def expired(self, root: str, limit: int, *, but_first: int = 0) -> list[str]:
-        """At most `limit` files and batches of a root that are to be forgotten now, the oldest first, but not the first
-        `but_first` of them."""
+        """Return up to `limit` expired files and batches of a root, oldest first, without the first `but_first`."""
         now_ms = round(time.time() * 1e3)
         expiring = f"{keys.of_root(root)}expiring"
         found = await scripts.call(self._client, "ZRANGEBYSCORE", expiring, "-inf", now_ms, "LIMIT", but_first, limit)
@@ -164,11 +161,11 @@ class FileRecords:
     def _full(self, how: bytes, used: int, requested: int) -> ApiError:
         if how == b"files":
             block = LimitBlock("files", "tenant", self._limits.most_files, used, 0, requested, None)
-            message = f"This tenant has {used} files, and may have {self._limits.most_files}: delete some first."
+            message = f"This tenant has {used} files of at most {self._limits.most_files}: delete some first."
         else:
             block = LimitBlock("file_bytes", "tenant", self._limits.most_bytes, used, 0, requested, None)
             most = self._limits.most_bytes
-            message = f"This tenant's files are {used} bytes, and may be {most} together: delete some first."
+            message = f"This tenant's files have {used} bytes of at most {most}: delete some first."
         return ApiError(message, "request_exceeds_limit", "file", block)
 
 

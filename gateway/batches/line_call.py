@@ -1,8 +1,7 @@
-"""One line as a request: through the endpoint that a client's request goes through, in this process.
+"""One line as a request, through the endpoint that a client's request would use, in this process.
 
-So a line is checked, admitted, reserved, queued and settled by the same code; what differs stands in its `Caller`: it
-is a batch's, due when the window ends, and all its runs are charged as one.
-"""
+The line is thus validated, admitted, reserved, queued and settled by the same code. Its `Caller` carries the
+differences: it belongs to a batch, is due when the window ends, and all its runs are charged as one."""
 
 import asyncio
 from collections.abc import Mapping
@@ -26,12 +25,12 @@ _HEADERS = [(b"content-type", b"application/json"), (LANE_HEADER.encode(), LaneN
 
 
 class AnswerTooLarge(Exception):
-    """It was served and charged, and is longer than is kept."""
+    """The line was served and charged, but its answer exceeds the size limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class LineAnswer:
-    """What an endpoint said."""
+    """An endpoint's response."""
 
     status: int
     body: bytes
@@ -41,12 +40,13 @@ class LineAnswer:
 
 
 class LineCalls:
-    """Runs lines."""
+    """Calls endpoints with lines."""
 
     def __init__(
         self, endpoints: Mapping[str, ASGIApp], telemetry: Telemetry, *, max_answer_bytes: int, at_once: int
     ) -> None:
-        """`endpoints`: by path, as they stand inside their tenant middleware. `at_once`: lines that may run."""
+        """`endpoints`: by path, without the tenant middleware around them. `at_once`: lines that may run concurrently.
+        `endpoints`: by path, without the tenant middleware around them. `at_once`: lines that may run concurrently."""
         self._endpoints = endpoints
         self._telemetry = telemetry
         self._max_answer_bytes = max_answer_bytes
@@ -56,10 +56,11 @@ class LineCalls:
     async def run(
         self, path: str, body: bytes, caller: Caller, request_id: str, leave: Disconnect, link: str = ""
     ) -> LineAnswer:
-        """The answer to one line. `leave`: ends it, as a client does that goes. `link`: what its trace belongs to.
+        """Return the response to one line.
 
-        Raises ApiError, STORE_ERRORS, AnswerTooLarge; ClientDisconnect once it was told to end.
-        """
+        `leave` ends the request like a client's disconnect. `link`: trace context of the batch. Raise ApiError,
+        STORE_ERRORS or
+        AnswerTooLarge; ClientDisconnect after `leave`."""
         recording = Recording(self._max_answer_bytes)
         journal = Journal(asyncio.get_running_loop().time(), path, request_id, caller.tenant_id)
         hold = BodyHold(self._bodies)
@@ -97,5 +98,5 @@ class LineCalls:
 
 
 async def _nothing_more() -> Message:
-    """`receive` of a request whose body was read."""
+    """ASGI `receive` after the body has been read."""
     return {"type": "http.disconnect"}

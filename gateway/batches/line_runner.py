@@ -1,7 +1,6 @@
-"""The lines of one batch that are under way: each a task, a bounded number at a time.
+"""The running lines of one batch: one task for each, a bounded number at a time.
 
-A line that is refused for what passes waits for its turn again, and those that have not begun wait with it.
-"""
+A line that is refused for a temporary reason is retried later; until then no new line starts."""
 
 import asyncio
 import heapq
@@ -31,21 +30,21 @@ from fairlane.store.errors import STORE_ERRORS
 
 log = logging.getLogger(__name__)
 
+# Seconds before a refused line is retried, if the refusal names no time, and the maximum.
 RETRY_S, LONGEST_RETRY_S = 1.0, 30.0
-"""When a refused line comes again, where the refusal does not say, and at the latest."""
+# Internal errors after which a line fails.
 MOST_FAULTS = 3
-"""Times that a line may meet a fault of ours."""
+# Ended lines that wait to be collected.
 MOST_ENDED = 256
-"""Lines that have ended and nobody has asked for."""
+# Seconds that running lines have to end when the batch ends.
 LANDING_S = 10.0
-"""How long lines that are under way may take when the batch ends."""
+# Statuses of temporary refusals, which do not depend on the line itself.
 _PASSING = frozenset({429, 503, 504})
-"""Statuses that say nothing against a line itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchParts:
-    """What every batch here uses."""
+    """The dependencies of every batch of this gateway."""
 
     owner: str
     lease_s: float
@@ -55,29 +54,29 @@ class BatchParts:
     drafts: Drafts
     calls: LineCalls
     room: BodyRoom
+    # Returns the tenant and key of a batch; None: the key was revoked. Raises ApiError `tenant_deleted`.
     identity: Callable[[Batch], Awaitable[Identity | None]]
-    """Whose batch it is; None: its key is no more. Raises ApiError `tenant_deleted`."""
+    # (root, line name) → reservations of a line's earlier runs, newest first.
     earlier_runs: Callable[[str, str], Awaitable[tuple[str, ...]]]
-    """(root, line name) → reservations of a line's earlier runs, the newest first."""
+    # (root, line names): these lines will not run again.
     over: Callable[[str, Sequence[str]], Awaitable[None]]
-    """(root, line names): these run no more."""
+    # The gateway is shutting down and starts nothing new.
     is_stopping: Callable[[], bool]
-    """This gateway takes on nothing any more."""
+    # All places for batches of this gateway are taken.
     is_crowded: Callable[[], bool]
-    """All places for batches of this gateway are taken."""
+    # Lines that one batch may run concurrently at this moment.
     share: Callable[[], int]
-    """Lines that one batch may have under way now."""
+    # Output tokens to assume for a choice whose line states none.
     unstated_tokens: Callable[[], int]
-    """Output tokens of a choice whose line does not say how many."""
+    # Called with each line's outcome: completed, failed or expired.
     counted: Callable[[str], None]
-    """Told how each line ended: completed, failed or expired."""
+    # Called with each batch's final status.
     ended: Callable[[str], None]
-    """Told how each batch ended, by its status."""
 
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """A line that is under way, or is to come again."""
+    """A line that is running, or waits for a retry."""
 
     place: int
     line: BatchLine
@@ -88,37 +87,36 @@ class _Run:
 
 @dataclass(frozen=True, slots=True)
 class _Refused:
-    """How a line's run ended that has to come again."""
+    """A run that must be repeated after `after_s`."""
 
     after_s: float
     is_fault: bool = False
 
 
 class LineRunner:
-    """For one batch and one owner."""
+    """The running lines of one batch, for one owner."""
 
     def __init__(self, batch: Batch, root: str, parts: BatchParts, *, may_have_run: bool) -> None:
-        """`may_have_run`: another owner may have begun any line."""
+        """`may_have_run`: an earlier owner may have started any of the lines."""
         self._batch = batch
         self._root = root
         self._parts = parts
         self._may_have_run = may_have_run
         self._running: dict[asyncio.Task[LineEnd | _Refused], _Run] = {}
+        # A heap of (time on the event loop's clock, line index, run).
         self._again: list[tuple[float, int, _Run]] = []
-        """A heap: when, on the event loop's clock, and the place."""
         self._ended: list[LineEnd] = []
         self._held_until_s = 0.0
+        # A line found that the tenant was deleted: no further line can run.
         self.tenant_is_deleted = False
-        """A line found that the batch's tenant was deleted: no further line can run."""
 
     @property
     def is_busy(self) -> bool:
-        """A line is under way, or waits for its turn."""
         return bool(self._running or self._again or self._ended)
 
     @property
     def rests_s(self) -> float:
-        """How long no line can run, since each was told to come again later; 0 while one runs or may begin."""
+        """Return the seconds until a line can run, if all wait for a retry; 0 if one runs or may start."""
         if self._running or self._ended:
             return 0.0
         at_s = min([self._held_until_s, *(at_s for at_s, _, _ in self._again[:1])])
@@ -126,20 +124,19 @@ class LineRunner:
 
     @property
     def may_begin(self) -> bool:
-        """There is room for one more line."""
         if len(self._ended) >= MOST_ENDED or self._held_until_s > asyncio.get_running_loop().time():
             return False
         return len(self._running) + len(self._again) < self._parts.share()
 
     def begin(self, place: int, line: BatchLine) -> None:
-        """Run a line; one that cannot be run has ended."""
+        """Start a line; an invalid one ends at once."""
         if line.refusal is not None:
             self._ended.append(results.refused(self._batch, place, line.custom_id, line.refusal))
         else:
             self._start(_Run(place, line))
 
     async def step(self, within_s: float) -> list[LineEnd]:
-        """Lines that have ended, once there are any or the time is over."""
+        """Return lines that have ended, waiting for the first one up to `within_s`."""
         now_s = asyncio.get_running_loop().time()
         while self._again and self._again[0][0] <= now_s and len(self._running) < self._parts.share():
             self._start(heapq.heappop(self._again)[2])
@@ -149,7 +146,7 @@ class LineRunner:
         return ended
 
     async def end(self) -> list[LineEnd]:
-        """Begin nothing any more: what is under way may end within LANDING_S."""
+        """Start nothing more; wait up to LANDING_S for running lines, then abandon the rest."""
         until_s = asyncio.get_running_loop().time() + LANDING_S
         while self._running and (left_s := until_s - asyncio.get_running_loop().time()) > 0:
             await self._wait(left_s)
@@ -158,7 +155,7 @@ class LineRunner:
         return ended
 
     async def abandon(self) -> None:
-        """End what is under way, as if its client had left: another owner goes on from what it has published."""
+        """Disconnect the running lines, so that another owner continues them from their published output."""
         for run in self._running.values():
             run.leave.left()
         if self._running:
@@ -193,14 +190,13 @@ class LineRunner:
         heapq.heappush(self._again, (at_s, run.place, run))
 
     async def _run(self, run: _Run) -> LineEnd | _Refused:
-        """One try."""
         batch, line, name = self._batch, run.line, results.request_id(self._batch, run.place)
         try:
             caller = await self._caller(run)
             answer = await self._parts.calls.run(batch.endpoint, line.body, caller, name, run.leave, batch.traceparent)
             return results.answered(batch, run.place, line.custom_id, answer.status, answer.body)
         except ApiError as error:
-            if error.code == "tenant_deleted":  # says nothing against the line: its batch ends without it
+            if error.code == "tenant_deleted":  # not the line's fault: the batch ends without it
                 self.tenant_is_deleted = True
                 return _Refused(RETRY_S)
             if error.status in _PASSING or error.code == "tenant_suspended":
@@ -209,16 +205,16 @@ class LineRunner:
                 return _Refused(RETRY_S, is_fault=True)
             return results.refused(batch, run.place, line.custom_id, error)
         except AnswerTooLarge:
-            message = "The line was served and charged, and its answer is longer than is kept."
+            message = "The line was served and charged, but its answer exceeds the size limit."
             return results.failed(batch, run.place, line.custom_id, "answer_too_large", message)
         except (*STORE_ERRORS, ClientDisconnect):
             return _Refused(RETRY_S)
-        except Exception as error:  # noqa: BLE001 - a fault of ours in one line must not end its batch
+        except Exception as error:  # noqa: BLE001 - an internal error in one line must not end its batch
             log_fault(name, error)
             return _Refused(RETRY_S, is_fault=True)
 
     async def _caller(self, run: _Run) -> Caller:
-        """Who asks. Raises ApiError, STORE_ERRORS."""
+        """Return the line's caller. Raise ApiError or STORE_ERRORS."""
         batch = self._batch
         identity = await self._parts.identity(batch)
         if identity is None:

@@ -1,13 +1,12 @@
-"""The lines of a batch's file: where each stands, found while the file comes in, and what one asks for.
+"""The lines of a batch's file: their index, built during the upload, and their contents.
 
-A file is JSON lines as OpenAI has them: UTF-8, each line `{"custom_id", "method": "POST", "url", "body"}`. A byte order
-mark, CRLF, blank lines and a missing last newline are taken as they are. A line is looked at when the file comes
-(`LineScanner`: where it is, about how many tokens it asks for) and again when it runs (`read_line`: what is wrong with
-it).
+A file is JSON lines in OpenAI's format: UTF-8, each line `{"custom_id", "method": "POST", "url", "body"}`. A byte order
+mark, CRLF, blank lines and a missing last newline are accepted. `LineScanner` records each line's position and
+estimated tokens during the upload. `read_line` validates a line when it runs.
 
-Tokens are estimated, not counted: a token for BYTES_PER_TOKEN bytes of the line's body. Only `enqueued_batch_tokens`
-rests on that; what a line is charged is counted when it runs, as of any request.
-"""
+Tokens are estimated as one for BYTES_PER_TOKEN bytes of the line's body. Only `enqueued_batch_tokens` uses the
+estimate:
+a line is charged like any request, by counted tokens."""
 
 import hashlib
 import struct
@@ -19,11 +18,11 @@ from fairlane.gateway.http.json_reader import raw_fields, scalar, scalars
 
 MAX_LINES = 50_000
 MAX_LINE_BYTES = 2**20
+# In characters.
 MAX_CUSTOM_ID = 512
-"""Characters."""
 BYTES_PER_TOKEN = 4
+# Flags of a line: an earlier line has the same custom_id; it is longer than MAX_LINE_BYTES.
 DUPLICATE, TOO_LONG = 1, 2
-"""Flags of a line: an earlier one has its custom_id; it is longer than MAX_LINE_BYTES."""
 _BOM = b"\xef\xbb\xbf"
 _ENTRY = struct.Struct("<QIIIIHH")
 _MOST = 2**32 - 1
@@ -35,27 +34,27 @@ _OUTPUT_FIELDS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 
 @dataclass(frozen=True, slots=True)
 class LineEntry:
-    """Where one line stands, and about what it asks for."""
+    """One line's position and estimated size."""
 
+    # Offset of its first byte.
     start: int
-    """Its first byte."""
+    # Bytes without the line end.
     length: int
-    """In bytes, without its end."""
+    # Line number, counted from 1, including blank lines.
     number: int
-    """Counted from 1, blank lines too."""
     prompt_tokens: int
+    # As stated, for all choices together; 0: not stated.
     output_tokens: int
-    """That it states, of all its choices; 0: it does not say."""
     choices: int
     flags: int
 
     def tokens(self, unstated: int) -> int:
-        """Prompt and output together. `unstated`: output tokens of a choice whose line does not say."""
+        """Return prompt and output tokens. `unstated`: output tokens to assume for a choice if the line states none."""
         return self.prompt_tokens + (self.output_tokens or unstated * self.choices)
 
 
 class LineIndex:
-    """All lines of a file, packed."""
+    """The packed entries of all lines of a file."""
 
     def __init__(self, packed: bytes) -> None:
         self.packed = packed
@@ -64,7 +63,7 @@ class LineIndex:
         return len(self.packed) // _ENTRY.size
 
     def __getitem__(self, place: int) -> LineEntry:
-        """The line at a place, counted from 0, blank lines left out."""
+        """Return an entry by index, counted from 0 without blank lines."""
         return LineEntry(*_ENTRY.unpack_from(self.packed, place * _ENTRY.size))
 
     def __iter__(self) -> Iterator[LineEntry]:
@@ -72,21 +71,21 @@ class LineIndex:
 
 
 class LineScanner:
-    """Finds the lines of a file that comes in parts. Holds one line at most."""
+    """Finds the lines of a file that arrives in parts. It buffers one line at most."""
 
     def __init__(self) -> None:
         self._packed = bytearray()
         self._seen: set[bytes] = set()
         self._line = bytearray()
+        # Length of the current line, also of one that is too long to be buffered.
         self._length = 0
-        """Of the line that is coming, also where it is too long to be kept."""
         self._start = 0
         self._number = 1
+        # Lines that are JSON objects.
         self.readable = 0
-        """Lines that are JSON objects."""
 
     def feed(self, data: bytes) -> None:
-        """The next bytes. Raises ApiError where there are too many lines."""
+        """Process the next bytes. Raise ApiError if the file has too many lines."""
         start = 0
         while (end := data.find(b"\n", start)) >= 0:
             self._take(data[start:end])
@@ -99,7 +98,7 @@ class LineScanner:
         self._take(data[start:])
 
     def finish(self) -> LineIndex:
-        """The file has come. Raises ApiError as `feed`."""
+        """Process the last line and return the index. Raise ApiError as `feed`."""
         self._end_line()
         return LineIndex(bytes(self._packed))
 
@@ -153,19 +152,18 @@ class LineScanner:
 
 @dataclass(frozen=True, slots=True)
 class BatchLine:
-    """One line that can be run, or not."""
+    """One line that can run, or the reason why it cannot."""
 
     custom_id: str | None
     body: bytes = b""
     refusal: ApiError | None = None
-    """Why it can not."""
 
     def __repr__(self) -> str:
         return f"BatchLine({len(self.body)} bytes)"
 
 
 def read_line(raw: bytes, entry: LineEntry, endpoint: str) -> BatchLine:
-    """What a line asks for. `raw`: its bytes, or nothing of one that is too long; `endpoint`: the batch's."""
+    """Parse and validate a line. `raw`: its bytes, empty if it is too long; `endpoint`: the batch's."""
     if entry.flags & TOO_LONG:
         too_long = ApiError(f"The line is longer than {MAX_LINE_BYTES} bytes.", "request_too_large")
         return BatchLine(None, refusal=too_long)
@@ -181,7 +179,7 @@ def read_line(raw: bytes, entry: LineEntry, endpoint: str) -> BatchLine:
 
 
 def _custom_id(fields: Mapping[str, bytes]) -> str | None:
-    """Return the line's `custom_id`; None where it is not one."""
+    """Return the line's `custom_id`, or None if it is missing or invalid."""
     custom_id = scalar(fields.get("custom_id", b""))
     return custom_id if isinstance(custom_id, str) and 0 < len(custom_id) <= MAX_CUSTOM_ID else None
 
@@ -197,7 +195,7 @@ def _refusal(fields: Mapping[str, bytes], entry: LineEntry, endpoint: str) -> Ap
     if not body.lstrip().startswith(b"{"):
         return invalid("body", "`body` must be an object.")
     if b'"stream"' in body and scalars(body, ["stream"]).get("stream") is True:
-        return invalid("stream", "`stream` must be false: a batch's answers are whole.")
+        return invalid("stream", "`stream` must be false in a batch.")
     return None
 
 

@@ -1,10 +1,9 @@
-"""One batch while this gateway runs it: its lines, a bounded number at a time, then its files.
+"""One batch while this gateway runs it: a bounded number of its lines at a time, then its output files.
 
-Lines go in the file's order; one that is refused for what passes (429, 503, the store is away) comes again when it may,
-until the window ends, and holds back those behind it meanwhile. Ends are kept in segments: first the segment, then the
-store's word that it counts. What was under way when this process died runs again under the same name, goes on from what
-it had published, and is charged once.
-"""
+Lines start in the file's order. A line that is refused for a temporary reason (429, 503, store unavailable) is retried
+until the window ends, and delays the lines behind it. Answers are kept in segments: the segment is stored first, then
+the store records that it counts. Lines that were running when this process died run again under the same name,
+continue from their published output, and are charged once."""
 
 import asyncio
 import logging
@@ -30,58 +29,57 @@ from fairlane.store.errors import STORE_ERRORS
 
 log = logging.getLogger(__name__)
 
+# A segment is written at this many lines or bytes, or when its first line has waited this many seconds.
 SEGMENT_LINES, SEGMENT_BYTES, SEGMENT_S = 256, 4 * 2**20, 1.0
-"""A segment is written when it has so many lines or bytes, or its first line has waited so long."""
+# Bytes and lines of the input that are read at a time.
 READ_AHEAD_BYTES, MOST_AHEAD = 2**20, 1_000
-"""Of the input, bytes and lines that are read at a time."""
+# Seconds before an operation that the store or the storage refused is retried.
 RETRY_S = 1.0
-"""When what the store or the storage has refused is tried again."""
+# A batch that can run no line for this many seconds gives up its place if other batches need it.
 LEAST_REST_S = 1.0
-"""A batch none of whose lines can run for so long leaves its place, where others need it."""
+# Lines that are read between two yields to the event loop.
 TURN_LINES = 64
-"""That are read without a pause."""
+# Faulty lines that are listed for an unreadable file.
 MOST_TOLD = 20
-"""Lines of an unreadable file that are told."""
 
 
-_INPUT_GONE = BatchFault("input_file_not_found", "The input file is no more.", param="input_file_id")
+_INPUT_GONE = BatchFault("input_file_not_found", "The input file no longer exists.", param="input_file_id")
 T = TypeVar("T")
 
 
 class LeaseLost(Exception):
-    """Another gateway runs the batch."""
+    """Another gateway owns the batch."""
 
 
 class OpenBatch:
-    """A batch that was taken. `run` ends it, or hands it back."""
+    """A batch that this gateway has taken. `run` ends it or gives it back."""
 
     def __init__(self, taken: TakenBatch, parts: BatchParts) -> None:
         self._taken = taken
         self._parts = parts
         self._batch = taken.batch
         self._progress = taken.progress
+        # Unique to this owner, even if the store has lost that it gave out the epoch before.
         self._run = f"{taken.epoch}-{secrets.token_hex(4)}"
-        """Of this owner alone, also where the store has lost that it gave out the epoch before."""
         self._segments = Segments(taken.batch.id, parts.storage, parts.drafts)
         self._index = LineIndex(b"")
         self.is_cancelling = taken.is_cancelling
-        """It was asked to end."""
         self._is_lost = False
         self.id, self.root = taken.batch.id, taken.root
         self.begun_s = time.monotonic()
+        # The input file is not in this gateway's storage.
         self.is_elsewhere = False
-        """Its file is not in this gateway's storage."""
+        # The batch must give up its place to another tenant's batch.
         self.gives_way = False
-        """It was asked to leave its place to another tenant's batch."""
+        # Seconds for which the batch should not be taken again after it gave up its place.
         self._rest_s = 0.0
-        """How long no line of it can run, where it left its place for that."""
+        # Of unfinished lines.
         self._tokens = 0
-        """Of lines that have not ended."""
 
     async def run(self) -> None:
-        """Until the batch has ended, or somebody else is to go on with it."""
+        """Run until the batch has ended or another gateway must continue it."""
         task = asyncio.current_task()
-        assert task is not None  # noqa: S101 - a coroutine always runs in one
+        assert task is not None  # noqa: S101 - a coroutine always runs in a task
         renewing = asyncio.create_task(self._renew(task), name="batch lease")
         try:
             await self._advance()
@@ -96,9 +94,9 @@ class OpenBatch:
             await asyncio.gather(renewing, return_exceptions=True)
 
     async def _left_to_others(self) -> None:
-        """Another gateway runs the batch; or it was erased with its tenant: then erase what was written of it since."""
+        """Handle a lost batch: if it was erased with its tenant, erase what was written since."""
         parts, batch = self._parts, self._batch
-        log.warning("batch %s is run by another gateway now, or was erased", batch.id)
+        log.warning("batch lost to another gateway, or erased: batch=%s", batch.id)
         with suppress(*STORE_ERRORS):
             if await parts.records.get(self._taken.root, batch.account, batch.id) is None:
                 await self._segments.delete()
@@ -106,7 +104,7 @@ class OpenBatch:
                     await parts.storage.delete(files.contents(results.output_id(batch.id, kind)))
 
     async def _advance(self) -> None:
-        """From wherever it stands to its end."""
+        """Continue from the current status to the end."""
         faults = await self._faults()
         if not faults and not await self._load():
             if time.time() < self._batch.expires_at:
@@ -120,7 +118,7 @@ class OpenBatch:
             await self._save(status="in_progress", in_progress_at=_now_s())
         if self._batch.status == "in_progress":
             ending = await self._run_lines()
-            if ending is None:  # it goes on later, here or elsewhere
+            if ending is None:  # it continues later, here or elsewhere
                 await self._give_back()
                 return
             cancelling_at = _now_s() if ending == "cancelled" else None
@@ -128,7 +126,7 @@ class OpenBatch:
         await self._finalize()
 
     async def _renew(self, task: "asyncio.Task[None]") -> None:
-        """Until cancelled. Where another has the batch, its task here ends."""
+        """Renew the lease until cancelled. Cancel `task` if another gateway owns the batch."""
         while True:
             await asyncio.sleep(self._parts.lease_s / 3)
             try:
@@ -136,7 +134,7 @@ class OpenBatch:
                     self._taken, self._parts.owner, round(self._parts.lease_s * 1e3)
                 )
             except STORE_ERRORS:
-                continue  # whoever takes it over meanwhile is found at the next step
+                continue  # a lost lease shows at the next save
             if not held:
                 self._is_lost = True
                 task.cancel()
@@ -144,10 +142,10 @@ class OpenBatch:
             self.is_cancelling = self.is_cancelling or is_cancelling
 
     async def _leave(self) -> None:
-        """The file is there, and not in this gateway's storage: leave its batch to one that has it."""
+        """Give the batch back to a gateway whose storage has its file."""
         log.warning(
-            "batch %s cannot run here: its file is not in this gateway's storage; "
-            "gateways need one place for files (gateway.files.url)",
+            "batch cannot run here, its file is not in this gateway's storage; "
+            "all gateways must share one (gateway.files.url): batch=%s",
             self._batch.id,
         )
         self.is_elsewhere = True
@@ -157,12 +155,12 @@ class OpenBatch:
         try:
             await self._parts.records.renew(self._taken, self._parts.owner, 0, rest_ms=round(self._rest_s * 1e3))
         except STORE_ERRORS:
-            log.info("batch %s is free when its lease has run out", self._batch.id)
+            log.info("batch not given back, free when its lease expires: batch=%s", self._batch.id)
 
-    # Reading the file.
+    # Reading the input file.
 
     async def _faults(self) -> Sequence[BatchFault]:
-        """Why the file can not be read at all, if so. Once lines have run it can."""
+        """Return why the file cannot be read, if so; only checked before any line has run."""
         batch, parts = self._batch, self._parts
         if batch.status != "validating":
             return []
@@ -179,7 +177,7 @@ class OpenBatch:
         return [BatchFault("invalid_json_line", message, line=entry.number) for entry in lines]
 
     async def _load(self) -> bool:
-        """Where the lines stand, and how far they are; False where this gateway's storage does not have them."""
+        """Load index and progress. Return False if this gateway's storage does not have the file."""
         index = await _read_index(self._parts.storage, self._batch)
         if index is None:
             return False
@@ -191,19 +189,18 @@ class OpenBatch:
         return True
 
     def _tokens_left(self, unstated: int) -> int:
-        """Of lines that have not ended."""
         return sum(self._index[place].tokens(unstated) for place in self._undone())
 
     def _undone(self) -> Iterator[int]:
         return (place for place in range(len(self._index)) if not self._known_progress.is_done(place))
 
     async def _lines(self) -> AsyncGenerator[tuple[int, BatchLine]]:
-        """Those that have not ended, in their order, read some at a time."""
+        """Yield unfinished lines in order, read ahead in blocks."""
         ahead, start, slab = list[int](), 0, b""
         undone = await asyncio.to_thread(lambda: list(self._undone()))
         for number, place in enumerate(undone):
             if number % TURN_LINES == 0:
-                await asyncio.sleep(0)  # others have their turn, also where no line takes any time
+                await asyncio.sleep(0)  # yields even if no line waits for anything
             entry = self._index[place]
             if not ahead or place > ahead[-1]:
                 ahead = _stretch(self._index, undone, number)
@@ -221,12 +218,12 @@ class OpenBatch:
     # Running the lines.
 
     async def _run_lines(self) -> Ending | None:
-        """How the batch ends, once no line is under way; None where another gateway is to go on with it."""
+        """Return how the batch ends, once no line is running; None if another gateway must continue it."""
         runner = LineRunner(self._batch, self._taken.root, self._parts, may_have_run=self._taken.epoch > 1)
         try:
             async with aclosing(self._lines()) as lines:
                 return await self._drive(runner, lines)
-        except NotStored:  # the input went: what has not run never will
+        except NotStored:  # the input file is gone: the other lines cannot run
             await self._keep(await runner.end())
             return "expired"
         finally:
@@ -261,18 +258,18 @@ class OpenBatch:
         return "expired" if time.time() >= self._batch.expires_at else None
 
     def _leaves_its_place(self, runner: "LineRunner") -> bool:
-        """Whether others take its place: its turn is over, or no line of it can run for a while and they wait."""
+        """Return whether the batch gives up its place: its turn is over, or it can run no line for a while and others
+        wait."""
         if runner.rests_s >= LEAST_REST_S and self._parts.is_crowded():
             self._rest_s = runner.rests_s
             return True
         return self.gives_way
 
     def _is_over(self) -> bool:
-        """No line is begun any more."""
         return self.is_cancelling or self._parts.is_stopping() or time.time() >= self._batch.expires_at
 
     async def _keep(self, ends: Sequence[LineEnd]) -> None:
-        """Keep how lines ended: from then on they have. Raises LeaseLost."""
+        """Store the answers of ended lines; only then do the lines count as ended. Raise LeaseLost."""
         if not ends:
             return
         progress = self._known_progress
@@ -293,13 +290,13 @@ class OpenBatch:
             cached_tokens=batch.cached_tokens + sum(end.usage.cached_tokens for end in ends),
             output_tokens=batch.output_tokens + sum(end.usage.output_tokens for end in ends),
         )
-        with suppress(*STORE_ERRORS):  # then the store forgets them with the batch
+        with suppress(*STORE_ERRORS):  # a failure is harmless: the store forgets them with the batch
             await self._parts.over(self._taken.root, [batch.line_name(end.place) for end in ends])
 
-    # The end.
+    # Ending the batch.
 
     async def _finalize(self) -> None:
-        """Put the files together, and end. What this repeats after a crash gives the same files again."""
+        """Write the output files and end the batch. A repetition after a crash produces the same files."""
         made = OutputFiles(self._batch, self._parts.storage, self._parts.drafts)
         expired = 0
         try:
@@ -322,8 +319,8 @@ class OpenBatch:
         await self._segments.delete()
 
     async def _expire(self, made: OutputFiles) -> int:
-        """Tell of each line that has not run that it does not."""
-        message, count = "The batch's completion window ended before this line was run.", 0
+        """Add an error for each line that has not run; return their number."""
+        message, count = "The batch's completion window ended before this line ran.", 0
         try:
             async for place, line in self._lines():
                 end = results.failed(self._batch, place, line.custom_id, results.EXPIRED, message)
@@ -331,11 +328,11 @@ class OpenBatch:
                 self._parts.counted("expired")
                 count += 1
         except NotStored:
-            log.warning("batch %s has lost its input file", self._batch.id)
+            log.warning("input file of an expired batch is gone: batch=%s", self._batch.id)
         return count
 
     async def _fail(self, faults: Sequence[BatchFault]) -> None:
-        log.info("batch %s failed: %s", self._batch.id, faults[0].code)
+        log.info("batch failed: batch=%s code=%s", self._batch.id, faults[0].code)
         batch = msgspec.structs.replace(self._batch, status="failed", failed_at=_now_s(), faults=tuple(faults))
         await self._finish(batch, [])
 
@@ -345,10 +342,16 @@ class OpenBatch:
             raise LeaseLost
         self._batch = batch
         parts.ended(batch.status)
-        log.info("batch %s %s: %d completed, %d failed", batch.id, batch.status, batch.completed, batch.failed)
+        log.info(
+            "batch ended: batch=%s status=%s completed=%d failed=%d",
+            batch.id,
+            batch.status,
+            batch.completed,
+            batch.failed,
+        )
 
     async def _save(self, **changes: object) -> None:
-        """Note how far it is. Raises LeaseLost."""
+        """Save changed fields and the progress. Raise LeaseLost."""
         parts, batch = self._parts, msgspec.structs.replace(self._batch, **changes)
         progress = self._progress or Progress.of(0)
         if not await _persist(lambda: parts.records.save(self._taken, parts.owner, batch, progress, self._tokens)):
@@ -362,7 +365,7 @@ class OpenBatch:
 
 
 async def _read_index(storage: Storage, batch: Batch) -> LineIndex | None:
-    """Of a batch's input; None where that is no more."""
+    """Return the index of a batch's input, or None if the file is gone."""
     try:
         return LineIndex(await _persist(lambda: read_all(storage, files.index(batch.input_file_id))))
     except NotStored:
@@ -370,7 +373,7 @@ async def _read_index(storage: Storage, batch: Batch) -> LineIndex | None:
 
 
 def _stretch(index: LineIndex, undone: Sequence[int], number: int) -> list[int]:
-    """Places of lines to read in one go, from the one at `undone[number]` on."""
+    """Return the indexes of lines to read in one block, starting at `undone[number]`."""
     first = index[undone[number]]
     found = [undone[number]]
     if first.flags & TOO_LONG:
@@ -384,12 +387,12 @@ def _stretch(index: LineIndex, undone: Sequence[int], number: int) -> list[int]:
 
 
 async def _persist(call: Callable[[], Awaitable[T]]) -> T:
-    """Repeat what may be repeated until store and storage answer, or this is cancelled."""
+    """Retry an idempotent call until store and storage respond, or until cancelled."""
     while True:
         try:
             return await call()
         except (*STORE_ERRORS, OSError) as error:
-            log.debug("a batch waits for the store (%s)", type(error).__name__)
+            log.debug("batch waits for the store: error=%s", type(error).__name__)
             await asyncio.sleep(RETRY_S)
 
 

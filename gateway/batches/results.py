@@ -1,9 +1,10 @@
-"""Answers of a batch's lines: kept in segments while it runs, put together into its two files at its end.
+"""Answers of a batch's lines: in segments while the batch runs, combined into two files at its end.
 
-A segment is an object of the storage, named by its owner's run and a number, and counts once the store says how many
-that run has: what an owner wrote that was taken for dead counts for nothing. So a line is answered once, whoever died
-when. Each line of a segment is a letter, `o` for the output file or `e` for the error file, and the record.
-"""
+A segment is an object of the storage, named by its owner's run and a number. It counts once the store has recorded that
+the run has that many segments, so segments of an owner that has lost its lease are ignored. Each line is therefore
+answered exactly once, whatever crashes. A segment's line is a letter, `o` for the output file or `e` for the error
+file,
+followed by the record."""
 
 import asyncio
 import hashlib
@@ -24,8 +25,8 @@ from fairlane.gateway.errors import ApiError, error_body
 OUTPUT, ERRORS = b"o", b"e"
 EXPIRED = "batch_expired"
 _WRITE_BYTES = 256 * 1024
+# Line ends that JSON strings may contain unescaped.
 _UNICODE_LINE_ENDS = ("\x85", "\u2028", "\u2029")
-"""Those that JSON may hold as they are; in JSON they stand in strings alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +40,11 @@ class LineUsage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineEnd:
-    """How one line ended."""
+    """The outcome of one line."""
 
     place: int
+    # The line's JSON in its output file, without the line end.
     record: bytes
-    """As its file has it, without the line's end."""
     is_error: bool
     usage: LineUsage = LineUsage()
 
@@ -74,7 +75,7 @@ class _Details(msgspec.Struct):
 
 
 class _ToldUsage(msgspec.Struct):
-    """What answers of all endpoints say of their tokens."""
+    """The token counts in responses, with the field names of all endpoints."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -89,12 +90,12 @@ class _Answered(msgspec.Struct):
 
 
 def request_id(batch: Batch, place: int) -> str:
-    """Of one line: the same in each of its runs."""
+    """Return the request id of a line, the same in each of its runs."""
     return f"batch_req_{batch.id.removeprefix('batch_')}_{place}"
 
 
 def answered(batch: Batch, place: int, custom_id: str | None, status: int, body: bytes) -> LineEnd:
-    """A line that has an answer."""
+    """Return the outcome of an answered line."""
     name = request_id(batch, place)
     record = _Record(name, custom_id, _Response(status, name, msgspec.Raw(body)), None)
     usage = msgspec.json.decode(body, type=_Answered).usage or _ToldUsage()
@@ -112,7 +113,7 @@ def answered(batch: Batch, place: int, custom_id: str | None, status: int, body:
 
 
 def refused(batch: Batch, place: int, custom_id: str | None, error: ApiError) -> LineEnd:
-    """A line that was refused, as a plain request would have been."""
+    """Return the outcome of a line that was refused with an API error."""
     name = request_id(batch, place)
     body = msgspec.Raw(msgspec.json.encode(error_body(error)))
     record = _Record(name, custom_id, _Response(error.status, name, body), None)
@@ -120,13 +121,14 @@ def refused(batch: Batch, place: int, custom_id: str | None, error: ApiError) ->
 
 
 def failed(batch: Batch, place: int, custom_id: str | None, code: str, message: str) -> LineEnd:
-    """A line that has no answer."""
+    """Return the outcome of a line that got no response."""
     record = _Record(request_id(batch, place), custom_id, None, _Fault(code, message))
     return LineEnd(place=place, record=_written(record), is_error=True)
 
 
 def _written(record: _Record) -> bytes:
-    """One line by anyone's reading: some split a text where Unicode ends a line, as Python's `splitlines` does."""
+    """Encode a record as one line, also for readers that split lines at Unicode line ends, as Python's `splitlines`
+    does."""
     line = msgspec.json.encode(record)
     for end in _UNICODE_LINE_ENDS:
         line = line.replace(end.encode(), b"\\u%04x" % ord(end))
@@ -134,7 +136,7 @@ def _written(record: _Record) -> bytes:
 
 
 class Segments:
-    """A batch's answers while it runs."""
+    """The answers of a running batch."""
 
     def __init__(self, batch_id: str, storage: Storage, drafts: Drafts) -> None:
         self._folder = f"batches/{batch_id}"
@@ -142,14 +144,14 @@ class Segments:
         self._drafts = drafts
 
     async def write(self, run: str, number: int, ends: Sequence[LineEnd]) -> None:
-        """One more segment, whole. Raises OSError."""
+        """Store one segment. Raise OSError."""
         draft = self._drafts.new()
         packed = b"".join([(ERRORS if end.is_error else OUTPUT) + end.record + b"\n" for end in ends])
         await asyncio.to_thread(draft.write_bytes, packed)
         await self._storage.put(self._name(run, number), draft)
 
     async def records(self, progress: Progress) -> AsyncIterator[bytes]:
-        """Parts of the segments that count, each of whole lines. Raises NotStored."""
+        """Yield parts of the segments that count, each of whole lines. Raise NotStored."""
         for run, count in sorted(progress.segments.items()):
             for number in range(count):
                 rest = b""
@@ -159,7 +161,6 @@ class Segments:
                 yield rest
 
     async def delete(self) -> None:
-        """Forget all of them."""
         await self._storage.delete_folder(self._folder)
 
     def _name(self, run: str, number: int) -> str:
@@ -167,7 +168,7 @@ class Segments:
 
 
 class OutputFiles:
-    """The two files of a batch that ends: drafts, then whole under ids that every try gives them."""
+    """The two files of an ending batch: drafts first, then stored under ids that depend on the batch alone."""
 
     def __init__(self, batch: Batch, storage: Storage, drafts: Drafts) -> None:
         self._batch = batch
@@ -175,7 +176,7 @@ class OutputFiles:
         self._drafts = {kind: _Growing(drafts.new()) for kind in (OUTPUT, ERRORS)}
 
     async def add(self, lines: bytes) -> None:
-        """Lines of a segment."""
+        """Add lines of a segment."""
         for line in lines.splitlines(keepends=True):
             self._drafts[line[:1]].add(line[1:])
         for draft in self._drafts.values():
@@ -183,7 +184,7 @@ class OutputFiles:
                 await asyncio.to_thread(draft.flush)
 
     async def put(self) -> dict[bytes, StoredFile]:
-        """Put them into the storage, those that hold something."""
+        """Store the non-empty files."""
         made: dict[bytes, StoredFile] = {}
         now_s = int(time.time())
         for kind, draft in self._drafts.items():
@@ -202,19 +203,17 @@ class OutputFiles:
         return made
 
     def discard(self) -> None:
-        """Leave nothing behind of what was not put."""
+        """Remove drafts that were not stored."""
         for draft in self._drafts.values():
             draft.path.unlink(missing_ok=True)
 
 
 def output_id(batch_id: str, kind: bytes) -> str:
-    """The id of one of a batch's files."""
+    """Return the id of one of a batch's output files."""
     return f"file-{hashlib.sha256(kind + batch_id.encode()).hexdigest()[:24]}"
 
 
 class _Growing:
-    """A file that grows."""
-
     def __init__(self, path: Path) -> None:
         self.path = path
         self.unwritten = bytearray()

@@ -1,8 +1,8 @@
-"""Which batches this gateway runs: it takes those that nobody has, under a lease, and hands them back at its end.
+"""The batches that this gateway runs: it takes free ones under a lease, and gives them back on shutdown.
 
-Any gateway takes over the batches of one that has died, once their leases have run out. Here files that expire are
-swept too, and what processes that are no more have left on disk.
-"""
+When a gateway dies, others take over its batches once the leases have expired. The runner also sweeps expired files,
+and
+drafts that dead processes have left on disk."""
 
 import asyncio
 import logging
@@ -37,32 +37,32 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 1.0
 SWEEP_EVERY_S = 600.0
+# Expired objects of a root that one call lists.
 SWEPT_AT_ONCE = 100
-"""That are listed by one call, of a root."""
+# Seconds after which a batch gives up its place to a root that has none.
 TURN_S = 60.0
-"""After so long a batch leaves its place to a root that has none."""
+# Seconds for which a batch is left to other gateways after its file was not found here.
 ELSEWHERE_S = 60.0
-"""How long a batch is left to others whose file this gateway does not have."""
+# Seconds for which a tenant and its key are cached.
 TRUSTED_S = 1.0
-"""How long a tenant and its key are taken as they were."""
+# Seconds that batches have to be given back on shutdown.
 CLOSE_S = 15.0
-"""How long batches may take to be handed back."""
 
 
 class BatchSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What bounds the batches of one gateway."""
+    """The bounds of one gateway's batches."""
 
     lease_s: float
     most_batches: int
+    # Running lines of all batches together.
     most_lines: int
-    """Of all batches, that are under way."""
+    # Running lines of one batch.
     most_batch_lines: int
-    """Of one batch."""
     max_answer_bytes: int
 
 
 class BatchRunner:
-    """Runs batches while `running` lasts."""
+    """Runs batches while the context `running` is open."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class BatchRunner:
         room: BodyRoom,
         is_stopping: Callable[[], bool],
     ) -> None:
-        """`owner`: this process's own name, new with each start."""
+        """`owner`: a name of this process, new at each start."""
         self._owner = owner
         self._settings = settings
         self._records = records
@@ -95,34 +95,35 @@ class BatchRunner:
         self._room = room
         self._is_stopping = is_stopping
         self._open: dict[asyncio.Task[None], OpenBatch] = {}
+        # Batches whose files are not in this gateway's storage, with the time until which others may take them.
         self._elsewhere: dict[str, float] = {}
-        """Batches whose files are not in this gateway's storage, and until when they are left to others."""
         self._news = asyncio.Event()
         self._identities: dict[tuple[str, str], tuple[float, Identity | None]] = {}
 
     @property
     def open_count(self) -> int:
-        """Batches that this gateway runs."""
         return len(self._open)
 
     @property
     def left_to_others(self) -> list[str]:
-        """Batches whose files are not in this gateway's storage."""
+        """Return batches whose files are not in this gateway's storage."""
         return list(self._elsewhere)
 
     def cancelled(self, batch_id: str) -> None:
-        """A batch is to end; where another gateway runs it, that one hears of it with its lease."""
+        """Cancel a batch if it runs here; another owner learns of it when it renews its lease."""
         for batch in self._open.values():
             if batch.id == batch_id:
                 batch.is_cancelling = True
 
     def wake(self) -> None:
-        """There is a new batch."""
+        """Look for new batches now."""
         self._news.set()
 
     @asynccontextmanager
     async def running(self, endpoints: Mapping[str, ASGIApp]) -> AsyncIterator[None]:
-        """Until the block ends; then batches are handed back. `endpoints`: by path, inside their tenant middleware."""
+        """Run batches inside the context, and give them back at its end.
+
+        `endpoints`: by path, without the tenant middleware around them."""
         calls = LineCalls(
             endpoints,
             self._telemetry,
@@ -143,14 +144,14 @@ class BatchRunner:
             await self._close()
 
     async def sweep(self) -> None:
-        """Forget what has expired. Raises StoreUnavailable."""
+        """Delete what has expired. Raise StoreUnavailable."""
         await asyncio.to_thread(self._drafts.sweep)
         for root in await self._files.roots():
             await self._sweep(root)
             await self._files.unlist_if_empty(root)
 
     async def _sweep(self, root: str) -> None:
-        """Forget what has expired of a root. What the storage does not delete stays, and keeps nothing else."""
+        """Delete what has expired of a root, skipping what the storage fails to delete."""
         stuck, fault = 0, ""
         while expired := await self._files.expired(root, SWEPT_AT_ONCE, but_first=stuck):
             for name in expired:
@@ -177,26 +178,26 @@ class BatchRunner:
             try:
                 await self._look(parts)
             except STORE_ERRORS as error:
-                log.debug("looking for batches waits for the store (%s)", type(error).__name__)
+                log.debug("the search for batches waits for the store: error=%s", type(error).__name__)
             except Exception:  # a defect in one round must not end all batches
-                log.exception("looking for batches failed")
+                log.exception("the search for batches failed")
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_EVERY_S):
                     await self._news.wait()
             self._news.clear()
 
     async def _look(self, parts: BatchParts) -> None:
-        """Take on batches that nobody runs, one of each root at a time. Raises StoreUnavailable.
+        """Take free batches, one of each root at a time. Raise StoreUnavailable.
 
-        Roots with the fewest places come first. Where all places are taken, a root that has none gets one more, and
-        the root with the most gives one back: its batch goes on from there when its turn comes.
-        """
+        Roots with the fewest places come first. If all places are taken, a root without a place gets an additional one,
+        and the
+        root with the most gives one back. The batch that loses its place continues on its next turn."""
         if self._is_stopping() or not self._settings.most_batches:
             return
         now_s = time.monotonic()
         self._elsewhere = {batch: until_s for batch, until_s in self._elsewhere.items() if until_s > now_s}
         roots = await self._records.roots()
-        random.shuffle(roots)  # gateways that look at the same time begin with different ones
+        random.shuffle(roots)  # concurrent gateways start with different roots
         for root in sorted(roots, key=self._places().__getitem__):
             if self._is_stopping() or not self._may_take(root):
                 return
@@ -207,32 +208,33 @@ class BatchRunner:
                 self._make_room()
 
     def _places(self) -> Counter[str]:
-        """Batches that run here and keep their place, by root."""
+        """Return the batches that run here and keep their place, by root."""
         return Counter(batch.root for batch in self._open.values() if not batch.gives_way)
 
     def _may_take(self, root: str) -> bool:
-        """Whether a batch of this root may begin: there is a place, or one that another root is to leave to it."""
+        """Return whether a batch of this root may start: a place is free, or another root must give one up."""
         places, most = self._places(), self._settings.most_batches
-        if len(self._open) >= 2 * most:  # those that leave their places have not landed yet
+        if len(self._open) >= 2 * most:  # batches that give up their places have not ended yet
             return False
         return places.total() < most or (not places[root] and self._leaving(places) is not None)
 
     def _make_room(self) -> None:
-        """Have a batch leave its place, where more are taken than there are."""
+        """Make a batch give up its place if more than `most_batches` have one."""
         places = self._places()
         leaving = self._leaving(places) if places.total() > self._settings.most_batches else None
         if leaving is not None:
             leaving.gives_way = True
 
     def _leaving(self, places: Counter[str]) -> OpenBatch | None:
-        """The batch that has to leave first: of the root with the most places the longest here; None if none has to."""
+        """Return the batch that must give up its place: the oldest of the root with the most places; None if none has
+        to."""
         here = [batch for batch in self._open.values() if not batch.gives_way]
         first = max(here, key=lambda batch: (places[batch.root], -batch.begun_s))
         is_over = places[first.root] > 1 or time.monotonic() - first.begun_s >= TURN_S
         return first if is_over else None
 
     def _begin(self, taken: TakenBatch, parts: BatchParts) -> None:
-        log.info("batch %s is run here (epoch %d)", taken.batch.id, taken.epoch)
+        log.info("batch taken: batch=%s epoch=%d", taken.batch.id, taken.epoch)
         batch = OpenBatch(taken, parts)
         task = asyncio.create_task(batch.run(), name=f"batch {taken.batch.id}")
         self._open[task] = batch
@@ -243,8 +245,10 @@ class BatchRunner:
         if batch.is_elsewhere:
             self._elsewhere[batch.id] = time.monotonic() + ELSEWHERE_S
         if not task.cancelled() and (fault := task.exception()) is not None:
-            log.error("batch %s cannot go on here (%s)", batch.id, type(fault).__name__, exc_info=fault)
-        self._news.set()  # there is room for another
+            log.error(
+                "batch stopped by an internal error: batch=%s error=%s", batch.id, type(fault).__name__, exc_info=fault
+            )
+        self._news.set()  # a place is free
 
     async def _close(self) -> None:
         if self._open:
@@ -276,8 +280,9 @@ class BatchRunner:
         )
 
     async def _identity(self, batch: Batch) -> Identity | None:
-        """Whose batch it is, as of the last TRUSTED_S; None: its key is no more. Raises ApiError `tenant_deleted`,
-        StoreUnavailable."""
+        """Return the tenant and key of a batch, cached for TRUSTED_S, or None if the key is gone.
+
+        Raise ApiError `tenant_deleted` or StoreUnavailable."""
         who, now_s = (batch.account, batch.key_id), time.monotonic()
         seen_s, known = self._identities.get(who, (0.0, None))
         if known is None or now_s - seen_s > TRUSTED_S:

@@ -1,4 +1,4 @@
-"""Files and batches in Redis: their scripts, run by name; every trouble with the store is StoreUnavailable."""
+"""Scripts and commands of files and batches in Redis; every error of the store becomes StoreUnavailable."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +16,7 @@ _CLOCK = """local function now_ms()
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 """
+# Source that is put in front of a script.
 _BEFORE = {
     "batch_take": _CLOCK,
     "batch_renew": _CLOCK + _LUA["ownership"],
@@ -24,15 +25,14 @@ _BEFORE = {
     "batch_cancel": _CLOCK,
     "batches_open": _CLOCK,
 }
-"""What stands before a script."""
 _SCRIPTS = {name: Script(_BEFORE.get(name, "") + source) for name, source in _LUA.items() if name != "ownership"}
 
+# Result of a script or command; texts are bytes.
 Reply = Any
-"""What a script or command returns; text as bytes."""
 
 
 async def run(client: Redis, name: str, prefix: str, *args: bytes | str | float) -> Reply:
-    """Run a script on the slot of `prefix`. Raises StoreUnavailable."""
+    """Run a script on the slot of `prefix`. Raise StoreUnavailable."""
     try:
         return await _SCRIPTS[name].run(client, prefix, *args)
     except (redis.exceptions.RedisError, OSError) as error:
@@ -40,7 +40,7 @@ async def run(client: Redis, name: str, prefix: str, *args: bytes | str | float)
 
 
 async def call(client: Redis, *command: str | float) -> Reply:
-    """Run one plain command. Raises StoreUnavailable."""
+    """Run one plain command. Raise StoreUnavailable."""
     try:
         return await client.execute_command(*command)  # type: ignore[no-untyped-call]
     except (redis.exceptions.RedisError, OSError) as error:
@@ -48,5 +48,5 @@ async def call(client: Redis, *command: str | float) -> Reply:
 
 
 def texts(found: Sequence[bytes]) -> list[str]:
-    """Names and ids, as text."""
+    """Decode names and ids."""
     return [each.decode() for each in found]

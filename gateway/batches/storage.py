@@ -1,8 +1,8 @@
-"""Where the contents of files stand: a folder on disk, or a bucket of an object store, by the URL in `files.url`.
+"""The storage of file contents: a folder on disk, or a bucket of an object store, by the URL in `files.url`.
 
-An object appears whole or not at all. What is still being written stands in a folder of its own on this machine, which
-is swept: a process that died in the middle leaves nothing behind for long.
-"""
+An object appears whole or not at all. Unfinished files are drafts in a folder of this machine, which is swept, so that
+a
+crashed process leaves nothing behind for long."""
 
 import asyncio
 import os
@@ -19,47 +19,48 @@ if TYPE_CHECKING:
     from obstore import GetOptions
     from obstore.store import ObjectStore as Bucket
 
+# Bytes of an object that are read at a time.
 READ_BYTES = 256 * 1024
-"""How much of an object is read at a time."""
 PARTIAL = ".partial"
+# Seconds without a write after which a draft's process is taken as dead. It must stay well below an hour, within which
+# a
+# deleted tenant's unfinished uploads must be erased.
 FORGOTTEN_S = 1_800.0
-"""A draft that was not written to for so long belongs to a process that is gone. Well below an hour, in which what a
-deleted tenant was sending has to be erased."""
 
 
 class NotStored(Exception):
-    """There is no such object."""
+    """The object does not exist."""
 
 
 class Storage(Protocol):
-    """Objects by name: path segments of ASCII letters, digits, `-`, `_` and `.`, made by us and never by a caller."""
+    """Objects by name: path segments of ASCII letters, digits, `-`, `_` and `.`, which never come from a caller."""
 
     async def put(self, name: str, source: Path) -> None:
-        """Keep a finished draft under a name, in place of what stood there; the draft is gone."""
+        """Move a finished draft to a name, replacing an earlier object."""
 
     def read(self, name: str, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
-        """The bytes from `start` to before `end`, in parts of about READ_BYTES. Raises NotStored."""
+        """Yield the bytes from `start` to before `end`, in parts of about READ_BYTES. Raise NotStored."""
 
     async def delete(self, name: str) -> None:
-        """Forget an object; nothing happens where there is none."""
+        """Delete an object, if it exists."""
 
     async def delete_folder(self, name: str) -> None:
-        """Forget all below a name; nothing happens where there is nothing."""
+        """Delete all objects below a name."""
 
 
 class Drafts:
-    """Files on this machine that are not finished yet. Blocking: call it in a thread."""
+    """Unfinished files on this machine. Its calls block: use a thread."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def new(self) -> Path:
-        """A path of its own for a new draft."""
+        """Return an unused path."""
         _make(self._folder)
         return self._folder / secrets.token_hex(16)
 
     def sweep(self) -> None:
-        """Remove what processes that are no more have left."""
+        """Remove drafts of dead processes."""
         with suppress(FileNotFoundError):
             for entry in os.scandir(self._folder):
                 with suppress(FileNotFoundError):
@@ -108,8 +109,10 @@ class FolderStorage:
 
 
 class BucketStorage:
-    """A bucket of an object store, through obstore: its blocking calls, in threads, since what it calls back from
-    threads of its own may meet an interpreter that is ending."""
+    """A bucket of an object store, through obstore.
+
+    It uses obstore's blocking calls in threads: the async ones call back from their own threads, which may meet an
+    interpreter that is shutting down."""
 
     def __init__(self, bucket: "Bucket") -> None:
         self._bucket = bucket
@@ -144,10 +147,10 @@ class BucketStorage:
 
 
 def storage(url: str) -> Storage:
-    """What a URL names: `file:///…` a folder, else a bucket as obstore reads it (`s3://…`, `gs://…`, `az://…`).
+    """Return the storage of a URL: a folder for `file:///…`, else a bucket as obstore reads it (`s3://…`, `gs://…`,
+    `az://…`).
 
-    Raises ValueError for a URL that names neither, or a bucket where obstore is not installed.
-    """
+    Raise ValueError for any other URL, and for a bucket if obstore is not installed."""
     parts = urlsplit(url)
     if parts.scheme == "file":
         if parts.netloc or not parts.path.startswith("/"):
@@ -156,23 +159,23 @@ def storage(url: str) -> Storage:
     if not parts.scheme:
         raise ValueError("must be a URL: file:///…, s3://…")
     try:
-        from obstore.store import from_url  # only where files stand in a bucket
+        from obstore.store import from_url  # optional: only buckets need it
     except ImportError:
         raise ValueError("needs obstore: install fairlane[objects]") from None
     try:
         return BucketStorage(from_url(url))
-    except Exception as error:  # noqa: BLE001 - obstore has many, and none that they share but this
+    except Exception as error:  # noqa: BLE001 - obstore's exceptions have no other common base
         raise ValueError(f"names no object store ({type(error).__name__})") from None
 
 
 async def read_all(kept: Storage, name: str, start: int = 0, end: int | None = None) -> bytes:
-    """The same in one piece: of what is known to be small. Raises NotStored."""
+    """Return a small object in one piece. Raise NotStored."""
     return b"".join([part async for part in kept.read(name, start, end)])
 
 
 @contextmanager
 def _translated(name: str) -> Iterator[None]:
-    """A bucket's errors as those of any storage: NotStored, OSError."""
+    """Map obstore's errors to those of any storage: NotStored, OSError."""
     from obstore.exceptions import BaseError  # as in `storage`
 
     try:
@@ -180,11 +183,11 @@ def _translated(name: str) -> Iterator[None]:
     except FileNotFoundError:
         raise NotStored(name) from None
     except BaseError as error:
-        raise OSError(f"the object store fails ({type(error).__name__})") from error
+        raise OSError(f"the object store failed ({type(error).__name__})") from error
 
 
 def _make(folder: Path) -> None:
-    """The folder, and those above it that are missing, are nobody else's to look into."""
+    """Create the folder and its missing parents, private to this user."""
     for each in reversed((folder, *folder.parents)):
         with suppress(FileExistsError):
             each.mkdir(mode=0o700)

@@ -57,7 +57,7 @@ class ClientConnection:
 
     def __init__(self, disconnect: Disconnect) -> None:
         task = asyncio.current_task()
-        assert task is not None  # noqa: S101 - a coroutine always runs in one
+        assert task is not None  # noqa: S101 - a coroutine always runs in a task
         self._task = task
         self._disconnect = disconnect
         self._cancelled_before = task.cancelling()

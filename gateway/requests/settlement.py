@@ -39,7 +39,7 @@ class Inline:
     async def wait(self, work: Awaitable[T]) -> T:
         """Await it. Raises TimeoutError where that takes too long; then the work is cancelled."""
         task = asyncio.current_task()
-        assert task is not None  # noqa: S101 - a coroutine always runs in one
+        assert task is not None  # noqa: S101 - a coroutine always runs in a task
         cancelled_before, loop = task.cancelling(), task.get_loop()
         self._waiting[task] = ends_s = loop.time() + self._limit_s
         if self._timer is None:

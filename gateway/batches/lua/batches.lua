@@ -1,15 +1,15 @@
--- Batches: who runs one, how far it is. An owner has it under a lease, and each taking has a number, its epoch: who was
--- taken for dead and is not finds its epoch over, and changes nothing any more.
+-- Batches: owner and progress. An owner holds a batch under a lease, and each take has a number, the epoch. An owner
+-- that has lost its lease has an old epoch, so that its calls change nothing.
 
 -- name: ownership
--- Stands before what an owner calls. ARGV: 1 batch, 2 owner, 3 epoch.
+-- Put in front of scripts that owners call. ARGV: 1 batch, 2 owner, 3 epoch.
 local batch, record = ARGV[1], KEYS[1] .. 'batch:' .. ARGV[1]
 local function is_owner()
   local held = redis.call('HMGET', record, 'owner', 'epoch')
   return held[1] == ARGV[2] and held[2] == ARGV[3]
 end
 
--- What is left of a batch counts against its tenant and key.
+-- Count a batch's unfinished tokens against its tenant and key.
 local function enqueue(tenant, key, tokens)
   for _, level in ipairs({'tenant:' .. tenant, 'key:' .. key}) do
     if tonumber(tokens) > 0 then
@@ -21,11 +21,11 @@ local function enqueue(tenant, key, tokens)
 end
 
 -- name: batch_create
--- Notes a new batch that nobody runs yet. Called by BatchRecords.
+-- Stores a new batch without an owner. Called by BatchRecords.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
--- ARGV     1 batch, 2 tenant, 3 key, 4 doc, 5 when it was made, ms, 6 its tokens, 7 the tenant's limit of enqueued
---          tokens or -1, 8 the key's, 9 most open batches of a tenant, 10 its input file, 11 until when that stays, ms
--- Returns  {'ok'}, or having written nothing: {'tenant', tokens enqueued}, {'key', tokens enqueued}, {'open', batches}
+-- ARGV     1 batch, 2 tenant, 3 key, 4 doc, 5 creation time, ms, 6 its tokens, 7 the tenant's limit of enqueued tokens
+--          or -1, 8 the key's, 9 most open batches of a tenant, 10 its input file, 11 least expiry of that file, ms
+-- Returns  {'ok'}, or without any write: {'tenant', tokens enqueued}, {'key', tokens enqueued}, {'open', batches}
 local function enqueued(level)
   local sum = 0
   for _, tokens in ipairs(redis.call('HVALS', KEYS[1] .. 'enqueued:' .. level)) do sum = sum + tokens end -- at most the open batches of a tenant
@@ -41,7 +41,7 @@ for place, level in ipairs({'tenant', 'key'}) do
 end
 redis.call('HSET', KEYS[1] .. 'batch:' .. ARGV[1], 'tenant', tenant, 'key', key, 'doc', ARGV[4], 'epoch', 0, 'owner', '')
 redis.call('ZADD', KEYS[1] .. 'batches:' .. tenant, ARGV[5], ARGV[1])
-redis.call('ZADD', KEYS[1] .. 'open', ARGV[5], ARGV[1]) -- free from then on: the oldest is taken first
+redis.call('ZADD', KEYS[1] .. 'open', ARGV[5], ARGV[1]) -- free at once; the oldest is taken first
 redis.call('ZADD', KEYS[1] .. 'expiring', 'XX', 'GT', ARGV[11], ARGV[10])
 for _, level in ipairs({'tenant:' .. tenant, 'key:' .. key}) do
   redis.call('HSET', KEYS[1] .. 'enqueued:' .. level, ARGV[1], ARGV[6])
@@ -49,11 +49,11 @@ end
 return {'ok'}
 
 -- name: batch_take
--- Makes the caller the owner of a batch that nobody runs, or whose owner's lease has run out. Called by BatchRecords.
+-- Makes the caller the owner of a batch without an owner or with an expired lease. Called by BatchRecords.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
--- ARGV     1 owner, 2 lease ms, 3 name of this call, then batches that it can not run
--- Returns  {batch, epoch, tenant, key, doc, progress or false, cancelling or false}, or {open batches} where none is free; a
---          repeat of the owner's last call gets the batch of that call again
+-- ARGV     1 owner, 2 lease ms, 3 name of this call, then batches that it cannot run
+-- Returns  {batch, epoch, tenant, key, doc, progress or false, cancelling or false}, or {open batches} if none is free;
+--          a repetition of the owner's last call returns the same batch
 local now, open, others, last = now_ms(), KEYS[1] .. 'open', {}, KEYS[1] .. 'take:' .. ARGV[1]
 local function reply(batch, epoch)
   local fields = {'tenant', 'key', 'doc', 'progress', 'cancelling'}
@@ -85,35 +85,35 @@ return reply(batch, epoch)
 -- name: batch_renew
 -- Extends an owner's lease. Called by BatchRecords.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
--- ARGV     1 batch, 2 owner, 3 epoch, 4 lease ms; 0 gives it back, 5 how long nobody shall take it then, ms
--- Returns  {1, since when it is to be cancelled, ms, or ''}, {0} where it is the owner's no more
+-- ARGV     1 batch, 2 owner, 3 epoch, 4 lease ms; 0 gives it back, 5 ms for which nobody may take it then
+-- Returns  {1, when cancellation was requested, ms, or ''}, {0} if the owner no longer holds it
 local lease = tonumber(ARGV[4])
 local held = redis.call('HMGET', record, 'owner', 'epoch', 'cancelling')
-if lease == 0 and held[1] == '' and held[2] == ARGV[3] then return {1, held[3] or ''} end -- it was given back before
+if lease == 0 and held[1] == '' and held[2] == ARGV[3] then return {1, held[3] or ''} end -- a repetition
 if not is_owner() then return {0} end
 redis.call('ZADD', KEYS[1] .. 'open', 'XX', now_ms() + (lease > 0 and lease or tonumber(ARGV[5])), batch)
 if lease == 0 then redis.call('HSET', record, 'owner', '') end
 return {1, held[3] or ''}
 
 -- name: batch_save
--- Notes how far a batch is. Called by BatchRecords, by its owner.
+-- Saves a batch's progress. Called by BatchRecords, by its owner.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
--- ARGV     1 batch, 2 owner, 3 epoch, 4 doc, 5 progress, 6 tokens of its lines that have not ended
--- Returns  1, or 0 where it is the owner's no more
+-- ARGV     1 batch, 2 owner, 3 epoch, 4 doc, 5 progress, 6 tokens of its unfinished lines
+-- Returns  1, or 0 if the owner no longer holds it
 if not is_owner() then return 0 end
 redis.call('HSET', record, 'doc', ARGV[4], 'progress', ARGV[5])
 local whose = redis.call('HMGET', record, 'tenant', 'key')
-enqueue(whose[1], whose[2], math.max(1, tonumber(ARGV[6]))) -- it stays among the open ones to its end
+enqueue(whose[1], whose[2], math.max(1, tonumber(ARGV[6]))) -- at least 1: `enqueued` lists every open batch
 return 1
 
 -- name: batch_finish
--- The batch has ended, and its files are whole. Called by BatchRecords, by its owner.
+-- Ends a batch and adds its complete output files. Called by BatchRecords, by its owner.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
--- ARGV     1 batch, 2 owner, 3 epoch, 4 doc, 5 when to forget it, ms, 6 now, ms, then for each of its files: id, doc,
---          bytes, when to forget it, ms
--- Returns  1, or 0 where it is the owner's no more
+-- ARGV     1 batch, 2 owner, 3 epoch, 4 doc, 5 expiry, ms, 6 now, ms, then for each of its files: id, doc, bytes,
+--          expiry, ms
+-- Returns  1, or 0 if the owner no longer holds it
 if not redis.call('ZSCORE', KEYS[1] .. 'open', batch) and redis.call('HGET', record, 'epoch') == ARGV[3] then
-  return 1 -- it was said before
+  return 1 -- a repetition
 end
 if not is_owner() then return 0 end
 local whose = redis.call('HMGET', record, 'tenant', 'key')
@@ -134,24 +134,24 @@ redis.call('ZADD', KEYS[1] .. 'expiring', ARGV[5], batch)
 return 1
 
 -- name: batch_cancel
--- Asks a batch's owner to end it. Called by BatchRecords.
+-- Requests a batch's cancellation by its owner. Called by BatchRecords.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 batch
--- Returns  since when it is to be cancelled, ms; false where it has ended
+-- Returns  when cancellation was first requested, ms; false if the batch has ended
 if not redis.call('ZSCORE', KEYS[1] .. 'open', ARGV[1]) then return false end
 redis.call('HSETNX', KEYS[1] .. 'batch:' .. ARGV[1], 'cancelling', now_ms())
 if redis.call('HGET', KEYS[1] .. 'batch:' .. ARGV[1], 'owner') == '' then
-  redis.call('ZADD', KEYS[1] .. 'open', 'XX', 0, ARGV[1]) -- one that rests is taken at once, to end
+  redis.call('ZADD', KEYS[1] .. 'open', 'XX', 0, ARGV[1]) -- a batch that waits for its turn is taken at once, to end
 end
 return tonumber(redis.call('HGET', KEYS[1] .. 'batch:' .. ARGV[1], 'cancelling'))
 
 -- name: batches_open
--- Reads the batches of a root that have not ended, in pages. Called by BatchRecords.
+-- Returns the open batches of a root, in pages. Called by BatchRecords.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
--- ARGV     1 cursor, '0' at the beginning
--- Returns  {cursor, '0' at the end; doc, cancelling or false, owner or '' where no lease lasts, tokens of its lines that have
---          not ended, ...}: what one ZSCAN returns, about 64, or all of a set that the store keeps compact (128). A batch may
---          be in two pages
+-- ARGV     1 cursor, '0' for the first page
+-- Returns  {cursor, '0' on the last page; doc, cancelling or false, owner or '' without a lease, tokens of its
+--          unfinished lines, ...}: the result of one ZSCAN, about 64, or all of a set in compact encoding (128). A batch
+--          may appear in two pages
 local scanned, now = redis.call('ZSCAN', KEYS[1] .. 'open', ARGV[1], 'COUNT', 64), now_ms()
 local found, open = {scanned[1]}, scanned[2]
 for at = 1, #open, 2 do
@@ -165,7 +165,7 @@ end
 return found
 
 -- name: batch_drop
--- Forgets an ended batch. Called by BatchRecords.
+-- Deletes an ended batch. Called by BatchRecords.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 batch
 -- Returns  nothing
@@ -177,7 +177,7 @@ redis.call('ZREM', KEYS[1] .. 'batches:' .. tenant, ARGV[1])
 redis.call('DEL', record)
 
 -- name: batch_erase
--- Forgets a batch of a deleted tenant, ended or not: its owner finds that it has none. Called by BatchErasure.
+-- Deletes a batch of a deleted tenant, ended or not; its owner then no longer holds it. Called by BatchErasure.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 batch, 2 account of the tenant
 local record = KEYS[1] .. 'batch:' .. ARGV[1]

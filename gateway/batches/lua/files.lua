@@ -1,11 +1,11 @@
--- What is known of files: which there are, whose, how large. Contents stand elsewhere (storage.py).
+-- Metadata of files: tenant, size, expiry. Their contents are in the storage (storage.py).
 
 -- name: file_open
--- Makes room for a file that is about to come. Called by FileRecords.
+-- Reserves a place for an upload. Called by FileRecords.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
--- ARGV     1 tenant, 2 file, 3 when it came, ms, 4 when to forget it if it is never kept, ms, 5 most files of a tenant,
+-- ARGV     1 tenant, 2 file, 3 upload time, ms, 4 expiry if it is never kept, ms, 5 most files of a tenant,
 --          6 most bytes of a tenant
--- Returns  {'ok'}, or having written nothing: {'files', how many there are}, {'bytes', how many there are}
+-- Returns  {'ok'}, or without any write: {'files', their number}, {'bytes', their number}
 local tenant, file = ARGV[1], ARGV[2]
 local files = KEYS[1] .. 'files:' .. tenant
 if redis.call('EXISTS', KEYS[1] .. 'file:' .. file) == 1 then return {'ok'} end
@@ -19,10 +19,10 @@ redis.call('ZADD', KEYS[1] .. 'expiring', ARGV[4], file)
 return {'ok'}
 
 -- name: file_keep
--- The file has come. Called by FileRecords.
+-- Stores a complete upload. Called by FileRecords.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
--- ARGV     1 tenant, 2 file, 3 doc, 4 its bytes, 5 when to forget it, ms, 6 most bytes of a tenant
--- Returns  {'ok'}, or having written nothing: {'bytes', how many there are}, {'gone'}: it took too long
+-- ARGV     1 tenant, 2 file, 3 doc, 4 its bytes, 5 expiry, ms, 6 most bytes of a tenant
+-- Returns  {'ok'}, or without any write: {'bytes', their number}, {'gone'}: the upload took too long
 local tenant, file = ARGV[1], ARGV[2]
 local record = KEYS[1] .. 'file:' .. file
 if redis.call('HGET', record, 'tenant') ~= tenant then return {'gone'} end
@@ -35,7 +35,7 @@ redis.call('ZADD', KEYS[1] .. 'expiring', ARGV[5], file)
 return {'ok'}
 
 -- name: file_drop
--- Forgets a file. Called by FileRecords, once its contents are gone.
+-- Deletes a file's metadata. Called by FileRecords, once its contents are deleted.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 file
 -- Returns  nothing
@@ -50,10 +50,10 @@ if redis.call('DECRBY', KEYS[1] .. 'bytes:' .. known[1], known[2]) <= 0 then
 end
 
 -- name: documents
--- Documents of a tenant's files or batches in their order. Called by FileRecords and BatchRecords.
+-- Returns documents of a tenant's files or batches in order of creation. Called by FileRecords and BatchRecords.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
--- ARGV     1 tenant, 2 'file' or 'batch', 3 the one after which to begin, or '', 4 how many, 5 '1' for the newest first
--- Returns  {doc or false, cancelling or false, ...}, or false where the one to begin after is not known
+-- ARGV     1 tenant, 2 'file' or 'batch', 3 the id to start after, or '', 4 most documents, 5 '1' for newest first
+-- Returns  {doc or false, cancelling or false, ...}, or false if the id to start after is not known
 local of, kind, after = KEYS[1] .. (ARGV[2] == 'file' and 'files:' or 'batches:') .. ARGV[1], ARGV[2], ARGV[3]
 local is_newest_first, from = ARGV[5] == '1', 0
 if after ~= '' then
