@@ -1,16 +1,15 @@
 """The tenants' endpoints.
 
-    generate.py      one request that produces tokens: read, prepare, submit, stream; open it first
-    completions.py   what differs between chat and plain completions
-    messages.py      what is Anthropic's: messages, and the count of their tokens
+    generate.py      generation requests: read, prepare, submit, stream; open it first
+    completions.py   chat completions and plain completions
+    messages.py      Anthropic's messages, and the count of their tokens
     responses.py     the Responses API
-    embeddings.py    what is embedders': a vector for each input
-    recording.py     what generation tells the records of requests
-    requests.py      GET /v1/requests/{id}: what became of one, and why
+    embeddings.py    a vector for each input
+    recording.py     writes request records for generation
+    requests.py      GET /v1/requests/{id}: the outcome of one request, and the reason for it
     models.py        GET /v1/models
-    tokenize.py      POST /tokenize and /detokenize: what a card alone answers
+    tokenize.py      POST /tokenize and /detokenize, which need only the model's card
     health.py        /healthz, /readyz, /version, /metrics
 
-The application wraps each in the tenant middleware. They answer in OpenAI's words (`openai/`) or in Anthropic's
-(`anthropic/`), and leave every decision to `requests/`.
-"""
+The application wraps each in the tenant middleware. They respond in OpenAI's format (`openai/`) or in Anthropic's
+(`anthropic/`), and leave every decision to `requests/`."""

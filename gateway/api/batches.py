@@ -1,4 +1,4 @@
-"""`/v1/batches`: many requests in one file, answered within a window on the throughput lane."""
+"""`/v1/batches`: many requests in one file, served within a time window on the throughput lane."""
 
 import asyncio
 import time
@@ -35,10 +35,10 @@ from fairlane.scheduler.protocol.lanes import LaneName
 
 PATH = "/v1/batches"
 MAX_BODY_BYTES = 64 * 1024
+# Lifetime of an idempotency key.
 DAY_S = 86_400
-"""How long an idempotency key stands for its batch."""
+# Retry time of a batch that exceeds a limit: it is unknown when others will end.
 AGAIN_S = 60.0
-"""When a batch that does not fit may be tried again: nobody knows when others end."""
 
 
 class CreateBatch:
@@ -61,7 +61,6 @@ class CreateBatch:
         self._bounds = bounds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One ASGI call. Raises ApiError."""
         caller: Caller = scope["state"]["caller"]
         key = key_of(scope["headers"])
         asked = await self._read(scope, receive, caller)
@@ -91,7 +90,7 @@ class CreateBatch:
         await send_json(send, made.shown(), [])
 
     async def _earlier(self, caller: Caller, key: bytes) -> KnownBatch | None:
-        """Return the batch that an idempotency key stands for; None where it was not used within 24 hours."""
+        """Return the batch created with an idempotency key in the last 24 hours, if any."""
         now_s = int(time.time())
         for day in (now_s // DAY_S, now_s // DAY_S - 1):
             known = await self._records.get(caller.root, caller.account, keyed_id(_name(caller), key, day))
@@ -152,7 +151,7 @@ class CreateBatch:
             raise self._denied(full, limits, tokens)
 
     async def _tokens(self, batch: Batch) -> int:
-        """About how many its lines come to, at most."""
+        """Return an upper estimate of the tokens of a batch's lines."""
         try:
             with translated():
                 index = LineIndex(await read_all(self._storage, files.index(batch.input_file_id)))
@@ -178,7 +177,6 @@ class ListBatches:
         self._records = records
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One ASGI call. Raises ApiError."""
         caller: Caller = scope["state"]["caller"]
         query = read_query(BatchesQuery, scope["query_string"])
         found = await self._records.listed(caller.root, caller.account, after=query.after, limit=query.limit + 1)
@@ -194,7 +192,6 @@ class ShowBatch:
         self._records = records
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One ASGI call. Raises ApiError."""
         found = await _own(self._records, scope["state"]["caller"], scope["path_params"]["batch"])
         await send_json(send, found.shown(), [])
 
@@ -207,7 +204,6 @@ class CancelBatch:
         self._runner = runner
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One ASGI call. Raises ApiError."""
         caller: Caller = scope["state"]["caller"]
         found = await _own(self._records, caller, scope["path_params"]["batch"])
         status = found.batch.status
@@ -221,12 +217,12 @@ class CancelBatch:
 
 
 def _name(caller: Caller) -> bytes:
-    """Return whose idempotency keys are the caller's: its API key's, or its token's."""
+    """Return the namespace of the caller's idempotency keys: its API key, and the token's holder if there is one."""
     return f"{caller.account} {caller.key_id} ".encode() + caller.holder
 
 
 def _terms(asked: BatchBody) -> dict[str, Any]:
-    """Return what a batch keeps of a body, all of it."""
+    """Return all fields of a batch that come from the body."""
     after = asked.output_expires_after
     return {
         "endpoint": asked.endpoint,
@@ -238,13 +234,13 @@ def _terms(asked: BatchBody) -> dict[str, Any]:
 
 
 def _check_same(known: KnownBatch, asked: BatchBody) -> None:
-    """Raise ApiError where a batch was made by another body."""
+    """Raise ApiError if the batch was created from another body."""
     if any(getattr(known.batch, name) != value for name, value in _terms(asked).items()):
         raise conflict()
 
 
 async def _own(records: BatchRecords, caller: Caller, batch_id: str) -> KnownBatch:
-    """A batch of the caller's tenant. Raises ApiError `not_found`, for another tenant's as well."""
+    """Return a batch of the caller's tenant. Raises ApiError `not_found`, for another tenant's too."""
     found = await records.get(caller.root, caller.account, batch_id)
     if found is None:
         raise not_found("batch")

@@ -1,7 +1,6 @@
-"""`POST /v1/chat/completions`: a conversation through the model's own template.
+"""`POST /v1/chat/completions`: a conversation, rendered with the model's chat template.
 
-`POST /v1/completions`: prompts as they are, one job each; their choices stand one after the other.
-"""
+`POST /v1/completions`: prompts as they are, one job each; their choices follow one another in the response."""
 
 from fairlane.gateway.answers.choices import ChatAnswer, CompletionAnswer
 from fairlane.gateway.openai.requests import CompletionRequest, parse_chat, parse_completion

@@ -1,4 +1,4 @@
-"""`POST /v1/embeddings`: a vector for each input, where the model is an embedder."""
+"""`POST /v1/embeddings`: a vector for each input, from an embedding model."""
 
 from fairlane.gateway.answers.embeddings import EmbeddingAnswer
 from fairlane.gateway.errors import invalid

@@ -1,7 +1,6 @@
-"""`/v1/files`: what batches read and write. A file goes to disk as it comes, and from disk as it is taken.
+"""`/v1/files`: input and output of batches, streamed to disk and from disk.
 
-A file's name is told back and nothing else: no path is made of it.
-"""
+A file's name is only repeated in responses: no path is made of it."""
 
 import asyncio
 import time
@@ -33,28 +32,28 @@ from fairlane.store.errors import STORE_ERRORS
 
 PATH = "/v1/files"
 LONGEST_NAME = 255
+# Size of one write to disk.
 WRITE_BYTES = 256 * 1024
-"""That are written at a time."""
 _ANCHOR, _SECONDS = "expires_after[anchor]", "expires_after[seconds]"
 _FIELDS = ("purpose", _ANCHOR, _SECONDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileParts:
-    """What every endpoint of files uses."""
+    """The parts shared by all endpoints for files."""
 
     records: FileRecords
     batches: BatchRecords
     storage: Storage
     drafts: Drafts
+    # One file.
     max_bytes: int
-    """Of one file."""
+    # From the headers to the end of a file.
     timeout_s: float
-    """From its headers to its end."""
+    # Of one tenant, in this process.
     uploads_at_once: int
-    """Of one tenant, here."""
+    # Runs the scan of an upload's lines in a thread.
     room: BodyRoom
-    """Where the lines of an upload are looked at."""
 
 
 class UploadFile:
@@ -65,7 +64,6 @@ class UploadFile:
         self._uploading: Counter[str] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One ASGI call. Raises ApiError."""
         caller: Caller = scope["state"]["caller"]
         file_id, parts = files.new_id(), self._parts
         with self._turn(caller.tenant_id):
@@ -81,7 +79,7 @@ class UploadFile:
         await send_json(send, kept.shown(), [])
 
     async def _kept(self, scope: Scope, receive: Receive, caller: Caller, file_id: str) -> StoredFile:
-        """The file in the storage, as it will be known."""
+        """Store the uploaded file and return its record."""
         parts = self._parts
         draft = await asyncio.to_thread(_Upload, parts.drafts.new(), parts.room, caller.tenant_id)
         try:
@@ -118,7 +116,7 @@ class UploadFile:
 
     @contextmanager
     def _turn(self, tenant: str) -> Iterator[None]:
-        """Uploads of one tenant at a time are few: each has a thread and a connection."""
+        """Bound the concurrent uploads of a tenant: each uses a thread and a connection."""
         most = self._parts.uploads_at_once
         if self._uploading[tenant] >= most:
             block = LimitBlock("uploads", "tenant", most, self._uploading[tenant], 0, 1, None)
@@ -140,7 +138,6 @@ class ListFiles:
         self._records = parts.records
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One ASGI call. Raises ApiError."""
         caller: Caller = scope["state"]["caller"]
         query = read_query(FilesQuery, scope["query_string"])
         found = await self._records.listed(
@@ -163,19 +160,17 @@ class ShowFile:
         self._records = parts.records
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One ASGI call. Raises ApiError."""
         found = await own_file(self._records, scope["state"]["caller"], scope["path_params"]["file"])
         await send_json(send, found.shown(), [])
 
 
 class DeleteFile:
-    """`DELETE /v1/files/{id}`. A file that an open batch reads stays."""
+    """`DELETE /v1/files/{id}`. A file that an open batch reads is kept."""
 
     def __init__(self, parts: FileParts) -> None:
         self._parts = parts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One ASGI call. Raises ApiError."""
         caller: Caller = scope["state"]["caller"]
         found = await own_file(self._parts.records, caller, scope["path_params"]["file"])
         if found.id in await self._parts.batches.inputs_in_use(caller.root, caller.account):
@@ -192,7 +187,6 @@ class FileContent:
         self._parts = parts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One ASGI call. Raises ApiError as long as the answer has not begun."""
         found = await own_file(self._parts.records, scope["state"]["caller"], scope["path_params"]["file"])
         headers = [
             (b"content-type", b"application/octet-stream"),
@@ -219,7 +213,7 @@ class FileContent:
 
 
 async def own_file(records: FileRecords, caller: Caller, file_id: str) -> StoredFile:
-    """A file of the caller's tenant. Raises ApiError `not_found`, for another tenant's as well."""
+    """Return a file of the caller's tenant. Raises ApiError `not_found`, for another tenant's too."""
     found = await records.get(caller.root, caller.account, file_id)
     if found is None:
         raise not_found("file")
@@ -228,7 +222,7 @@ async def own_file(records: FileRecords, caller: Caller, file_id: str) -> Stored
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """What the disk or bucket refuses, as an answer: `unavailable`."""
+    """Translate errors of the disk or bucket to ApiError `unavailable`."""
     try:
         yield
     except OSError as error:
@@ -236,14 +230,14 @@ def translated() -> Iterator[None]:
 
 
 async def drop(parts: FileParts, root: str, file_id: str) -> None:
-    """Forget a file: its contents first, so that what is left of a half-done deletion is still found and swept."""
+    """Delete a file: contents first, so that an interrupted deletion is still found and finished by the sweep."""
     await parts.storage.delete(files.contents(file_id))
     await parts.storage.delete(files.index(file_id))
     await parts.records.drop(root, file_id)
 
 
 def page(shown: list[dict[str, object]], limit: int) -> dict[str, object]:
-    """A list as OpenAI's API has it, of what was found from its beginning on."""
+    """Return a page in OpenAI's list format. `shown` has one item more than `limit` if there are more."""
     data = shown[:limit]
     return {
         "object": "list",
@@ -255,10 +249,10 @@ def page(shown: list[dict[str, object]], limit: int) -> dict[str, object]:
 
 
 class _Upload:
-    """A file on its way to disk: written in threads, and looked through as it comes."""
+    """An upload in progress: written to disk in threads, and scanned for lines as it arrives."""
 
     def __init__(self, path: Path, room: BodyRoom, tenant: str) -> None:
-        """`room`: where its lines are looked at."""
+        """`room` runs the scan of the lines."""
         self.path = path
         self._room, self._tenant = room, tenant
         self.scanner = LineScanner()
@@ -267,20 +261,19 @@ class _Upload:
         self._unwritten = bytearray()
 
     async def write(self, data: bytes) -> None:
-        """The next bytes."""
         self._unwritten += data
         self.bytes += len(data)
         if len(self._unwritten) >= WRITE_BYTES:
             await self._write()
 
     async def finish(self) -> LineIndex:
-        """Return the file's lines, once all of it is on disk."""
+        """Write the rest and return the index of the file's lines."""
         await self._write()
         await asyncio.to_thread(self._file.close)
         return await self._room.in_thread(self._tenant, MAX_LINE_BYTES, self.scanner.finish)
 
     def discard(self) -> None:
-        """Leave nothing behind of what was not put into the storage."""
+        """Delete the draft, unless it was moved into the storage."""
         self._file.close()
         self.path.unlink(missing_ok=True)
 
@@ -291,7 +284,7 @@ class _Upload:
 
 
 def _expires_after_s(form: Form) -> int:
-    """Seconds until the file is forgotten. Raises ApiError for a form that cannot be served."""
+    """Return the seconds until the file expires. Raises ApiError for an invalid form."""
     fields: Mapping[str, str] = form.fields
     for name in fields:
         if name not in _FIELDS:
@@ -313,5 +306,5 @@ def _expires_after_s(form: Form) -> int:
 
 
 def _name(form: Form) -> str:
-    """What the client calls the file, as it is told back: what cannot be printed is left out."""
+    """Return the client's file name without unprintable characters."""
     return "".join(character for character in form.file_name or "" if character.isprintable())[:LONGEST_NAME]

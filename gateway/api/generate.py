@@ -1,6 +1,4 @@
-"""The endpoint of generation, inside its tenant middleware: read → prepare → submit → tell. Streams and whole answers
-alike.
-"""
+"""The endpoint of generation, inside the tenant middleware: read → prepare → submit → respond, streamed or whole."""
 
 import asyncio
 import math
@@ -33,13 +31,13 @@ from fairlane.gateway.requests.stream import TokenEvents
 from fairlane.gateway.requests.submit import Submitter
 from fairlane.gateway.traces.recorder import TraceRecorder
 
+# A whole response sends nothing before its end.
 _WHOLE = Rhythm()
-"""Of an answer that is not told before its end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """What every request must keep to, and how its waiting client is kept informed."""
+    """Bounds of every generation request, and the rhythm of a waiting stream."""
 
     room: BodyRoom
     body_timeout_s: float
@@ -49,7 +47,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What every generation uses."""
+    """The parts shared by all generation endpoints."""
 
     bounds: Bounds
     preparer: Preparer
@@ -62,14 +60,14 @@ class Parts:
 
 
 class Generate(Generic[Generation]):
-    """The endpoint of one kind."""
+    """The generation endpoint of one kind of request."""
 
     def __init__(self, kind: Kind[Generation], parts: Parts) -> None:
         self._kind = kind
         self._parts = parts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One ASGI call. Raises ApiError as long as the answer has not begun."""
+        """Serve one request. Raises ApiError until the response has started."""
         caller, journal = scope["state"]["caller"], scope["state"]["journal"]
         answer: Channel = scope["state"][response.STATE]
         disconnect = scope["state"][STATE]
@@ -103,13 +101,13 @@ class Generate(Generic[Generation]):
             in_flight.add(journal.lane, by=-1)
 
     def _trace(self, plan: Plan, caller: Caller, journal: Journal, error: BaseException | None) -> None:
-        """Tell the trace, where there is one. `error`: what ended the request."""
+        """Record the request in the trace, if recording is on. `error` is what ended it."""
         if self._parts.trace.is_on:
             asked = plan.recorded(caller.identity.tenant, journal.arrived_s)
             self._parts.trace.ended(asked, journal.outputs, error)
 
     async def _read(self, scope: Scope, receive: Receive, answer: Channel, caller: Caller, journal: Journal) -> Plan:
-        """What the body asks for. The body itself goes with this, however long the answer takes."""
+        """Read and parse the body. The body is freed on return, however long the response takes."""
         bounds, hold = self._parts.bounds, scope["state"][body_budget.STATE]
         try:
             body = await read_body(
@@ -128,11 +126,11 @@ class Generate(Generic[Generation]):
             hold.release()
 
     async def _kind_of(self, body: bytes, caller: Caller) -> Kind[Generation]:
-        """How this body is understood: what the store has to say for it is in it."""
+        """Return the kind that parses this body. Subclasses first read what it refers to from the store."""
         return self._kind
 
     async def _heard(self, answer: AnswerBuilder, caller: Caller) -> None:
-        """All of an answer is there, and its end was not told yet."""
+        """Called when all output has arrived, before the response is ended."""
 
     async def _plain(self, plan: Plan, caller: Caller, journal: Journal, disconnect: Disconnect, send: Send) -> None:
         with ClientConnection(disconnect):
@@ -140,7 +138,7 @@ class Generate(Generic[Generation]):
         await send_json(send, answer, headers)
 
     async def _collect(self, plan: Plan, caller: Caller, journal: Journal) -> tuple[object, Headers]:
-        """The whole answer, and its headers. What it was made of goes with this, before a slow client has taken it."""
+        """Return the whole response and its headers. Its parts are freed here, before a slow client has read it."""
         answer = await self._begin(plan, caller, journal, None)
         await self._answer(plan, caller, journal, answer, None)
         whole = await asyncio.to_thread(_encoded_whole, answer) if answer.is_large else answer.whole()
@@ -166,7 +164,7 @@ class Generate(Generic[Generation]):
             raise fault  # for the tenant middleware's record
 
     async def _begin(self, plan: Plan, caller: Caller, journal: Journal, out: EventStream | None) -> AnswerBuilder:
-        """Submit the request; its answer, which `_answer` is told of at once. `out`: where a stream goes."""
+        """Submit the request and return its builder. `out` is the stream, if any."""
         submitter, tier = self._parts.submitter, plan.service_level.service_tier
         request = await submitter.submit(caller, plan, journal.arrived_s)
         try:
@@ -180,7 +178,7 @@ class Generate(Generic[Generation]):
     async def _answer(
         self, plan: Plan, caller: Caller, journal: Journal, answer: AnswerBuilder, out: EventStream | None
     ) -> None:
-        """Let an answer hear all that comes of its request, and end that. `out`: where a stream goes."""
+        """Feed the response with the request's events, and end the request. `out` is the stream, if any."""
         request, submitter = answer.jobs[0].request, self._parts.submitter
         try:
             if out is None:
@@ -200,7 +198,7 @@ class Generate(Generic[Generation]):
     async def _tell(
         self, plan: Plan, request: LiveRequest, journal: Journal, answer: AnswerBuilder, rhythm: Rhythm
     ) -> None:
-        """All that comes of the request, to its answer."""
+        """Run the request's events into the builder."""
         if is_recording():
             journal.notes["fairlane.class"] = plan.class_name(request.jobs)
         events = TokenEvents(
@@ -256,7 +254,7 @@ class Generate(Generic[Generation]):
         }
 
     def _conclude(self, events: TokenEvents, answer: AnswerBuilder, journal: Journal) -> None:
-        """What metrics and trace keep of a generation, however it ended."""
+        """Record metrics and trace attributes of a generation, however it ended."""
         if events.first_token_s is None:
             events.queue_span.end()
         usage = answer.usage()
@@ -277,7 +275,7 @@ class Generate(Generic[Generation]):
 
 
 def _used(events: TokenEvents, usage: Usage) -> Notes:
-    """What a trace keeps of a generation."""
+    """Return the trace attributes of a generation."""
     return {
         "gen_ai.usage.input_tokens": usage.prompt_tokens,
         "gen_ai.usage.output_tokens": usage.completion_tokens,

@@ -1,4 +1,4 @@
-"""`/healthz`, `/readyz`, `/version` and `/metrics`: for probes, balancers and Prometheus."""
+"""`/healthz`, `/readyz`, `/version` and `/metrics`: for probes, load balancers and Prometheus."""
 
 from collections.abc import Callable
 from importlib import metadata
@@ -19,10 +19,9 @@ VERSION = metadata.version("fairlane")
 
 
 class Health:
-    """What the process says of itself, and of its other processes only by `/metrics`: each answers probes for itself.
+    """Health of this process. Only `/metrics` covers the other processes behind the port.
 
-    `refusal`: why it serves no request any more, if so.
-    """
+    `refusal` returns the error for new requests while the gateway shuts down."""
 
     def __init__(
         self,
@@ -39,26 +38,26 @@ class Health:
         self._refusal = refusal
 
     def routes(self) -> list[Route]:
-        """What anyone may ask."""
+        """Return the public routes."""
         alive = ((path, self.alive) for path in ("/healthz", "/health", "/ping"))
         paths = (*alive, ("/readyz", self.ready), ("/version", self.version))
         return [Route(path, told, methods=["GET"]) for path, told in paths]
 
     async def alive(self, _: Request) -> Response:
-        """The process lives; nothing else is looked at."""
+        """Answer 200 as long as the event loop runs."""
         return PlainTextResponse("ok\n")
 
     async def version(self, _: Request) -> Response:
-        """Which release answers, as vLLM says it."""
+        """Return the release, in vLLM's format."""
         return JSONResponse({"version": VERSION})
 
     async def ready(self, _: Request) -> Response:
-        """200 only where a request would be served now; else an error that says what is missing."""
+        """Answer 200 if a request would be served now; else an error with the reason."""
         missing = self._missing()
         return PlainTextResponse("ready\n") if missing is None else errors.response(missing)
 
     async def metrics(self, _: Request) -> Response:
-        """Prometheus' text, of all processes behind the port."""
+        """Return the metrics of all processes behind the port, in Prometheus' text format."""
         return Response(await self._processes.exposition(), media_type=CONTENT_TYPE_LATEST)
 
     def _missing(self) -> ApiError | None:

@@ -1,7 +1,6 @@
-"""`POST /v1/messages`: a conversation in Anthropic's words, through the model's own template.
+"""`POST /v1/messages`: a conversation in Anthropic's format, rendered with the model's chat template.
 
-`POST /v1/messages/count_tokens`: how many tokens its prompt has. Nothing is generated, reserved or charged.
-"""
+`POST /v1/messages/count_tokens`: the number of tokens of its prompt. Nothing is generated, reserved or charged."""
 
 from dataclasses import replace
 
@@ -36,14 +35,14 @@ _COUNTED = replace(MESSAGES, parse=parse_count)
 
 
 class CountTokens:
-    """Reads a body as `MESSAGES` does, within the same bounds, and refuses a prompt over the model's context."""
+    """`POST /v1/messages/count_tokens`. Bodies are parsed and bounded as for `MESSAGES`; too long a prompt is an error.
+    `POST /v1/messages/count_tokens`. Bodies are parsed and bounded as for `MESSAGES`; too long a prompt is an error."""
 
     def __init__(self, preparer: Preparer, bounds: Bounds) -> None:
         self._preparer = preparer
         self._bounds = bounds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One ASGI call, inside its tenant middleware. Raises ApiError."""
         caller: Caller = scope["state"]["caller"]
         journal: Journal = scope["state"]["journal"]
         hold = scope["state"][body_budget.STATE]

@@ -1,4 +1,4 @@
-"""`GET /v1/models`, `GET /v1/models/{id}` and `GET /v1/limits`: what the calling key may use."""
+"""`GET /v1/models`, `GET /v1/models/{id}` and `GET /v1/limits`: models and limits of the calling key."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,13 +19,12 @@ OWNER = "fairlane"
 
 
 class ListModels:
-    """Every known model that the key may use, by name; one without a worker too."""
+    """`GET /v1/models`: all known models that the key may use, with or without a worker."""
 
     def __init__(self, fleet_cache: FleetCache) -> None:
         self._fleet_cache = fleet_cache
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One ASGI call, inside its tenant middleware. Raises ApiError where no model is known yet."""
         caller: Caller = scope["state"]["caller"]
         found = _usable(caller, self._fleet_cache.find())
         if anthropic.is_asked(scope["headers"]):
@@ -36,22 +35,19 @@ class ListModels:
 
 
 class ShowModel:
-    """One model by its name, which may hold slashes."""
+    """`GET /v1/models/{id}`. A model's name may contain slashes."""
 
     def __init__(self, fleet_cache: FleetCache) -> None:
         self._fleet_cache = fleet_cache
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One ASGI call, inside its tenant middleware. Raises ApiError for a model that is not there or not the
-        caller's.
-        """
         model = allowed_model(self._fleet_cache, scope["path_params"]["model"], scope["state"]["caller"])
         shown = anthropic.shown if anthropic.is_asked(scope["headers"]) else _shown
         await send_json(send, shown(model), [])
 
 
 class ShowLimits:
-    """The calling key's own quota object, as it stands now."""
+    """`GET /v1/limits`: the current limits of the calling key."""
 
     def __init__(self, quotas: QuotaStore, waiting: Waiting, batches: BatchRecords) -> None:
         self._quotas = quotas
@@ -59,7 +55,6 @@ class ShowLimits:
         self._batches = batches
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One ASGI call, inside its tenant middleware. Raises StoreUnavailable."""
         caller: Caller = scope["state"]["caller"]
         statuses = await self._quotas.statuses(caller.root, caller.account, caller.key_id)
         caller.statuses = await rate_limits.with_queue(statuses, caller.tenant_id, self._waiting)
@@ -68,7 +63,7 @@ class ShowLimits:
 
 
 def _usable(caller: Caller, models: Sequence[ServedModel]) -> Sequence[ServedModel]:
-    """Return those of the models that both the caller's tenant and its key allow. Each may name a thousand."""
+    """Return the models that both the caller's tenant and its key allow."""
     for names in (caller.identity.tenant.models, caller.identity.key.scopes.models):
         if names is not None:
             allowed = frozenset(names)

@@ -1,4 +1,4 @@
-"""What generation tells the records of requests: what was let in, how it ended, and what was not let in."""
+"""Writes request records: requests admitted, how they ended, and requests rejected."""
 
 import asyncio
 import time
@@ -25,21 +25,20 @@ from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import Outcome
 from fairlane.store.errors import STORE_ERRORS
 
+# Statuses of rejections that are recorded. The others are errors in what the caller sent.
 _RECORDED = frozenset({429, 503, 504})
-"""Statuses of refusals that are recorded: what others are for, the caller has sent."""
 
 
 def opened(
     recorder: RequestRecorder, caller: Caller, journal: Journal, plan: Plan, request: LiveRequest, answer_id: str
 ) -> None:
-    """All jobs of a request are put. `answer_id`: where the answer's id does not hold the request's; else empty."""
+    """Open the record of a submitted request. `answer_id` is empty if the response's id contains the request's."""
     if recorder.enabled:
         make, names = partial(_record, caller, journal, plan), (journal.request_id, answer_id)
         journal.record = recorder.open(make, request, names, journal.arrived_s, plan.service_level.ttft_ms)
 
 
 def _record(caller: Caller, journal: Journal, plan: Plan, live: LiveRecord) -> RequestRecord:
-    """Who asks for what, as a record begins."""
     level, jobs = plan.service_level, live.jobs
     parent = "" if jobs[0].message is None else jobs[0].message.traceparent
     return RequestRecord(
@@ -65,13 +64,13 @@ def _record(caller: Caller, journal: Journal, plan: Plan, live: LiveRecord) -> R
 
 
 def _kept_trace(traceparent: str) -> str:
-    """Id of its trace; empty: nobody keeps that."""
+    """Return the trace id if the trace is sampled, else an empty string."""
     context = context_of(traceparent)
     return f"{context.trace_id:032x}" if context is not None and context.trace_flags.sampled else ""
 
 
 def ended(recorder: RequestRecorder, caller: Caller, journal: Journal, error: BaseException | None) -> None:
-    """Generation has ended, by this error if by one; what was never let in is noted too."""
+    """Close the record of a request, or record the rejection of one that was not admitted."""
     if not recorder.enabled:
         return
     code, message, limit = _said(error)
@@ -102,7 +101,7 @@ def ended(recorder: RequestRecorder, caller: Caller, journal: Journal, error: Ba
 
 
 def _said(error: BaseException | None) -> tuple[str | None, str, str]:
-    """Code, message and limit of an error. Only our own errors' words are known to hold nothing of a prompt."""
+    """Return code, message and limit of an error. Other messages than our own may contain parts of a prompt."""
     match error:
         case None:
             return None, "", ""
@@ -117,7 +116,7 @@ def _said(error: BaseException | None) -> tuple[str | None, str, str]:
 
 
 def _outcome(error: BaseException) -> Outcome:
-    """Where the settlement says nothing else."""
+    """Return the outcome for a request whose settlement has none."""
     if isinstance(error, ApiError):
         return outcome_of(error)
     return Outcome.CANCELLED if isinstance(error, ClientDisconnect | asyncio.CancelledError) else Outcome.FAILED

@@ -1,4 +1,4 @@
-"""`GET /v1/requests/{id}`: what became of a request of the calling tenant, and why."""
+"""`GET /v1/requests/{id}`: the outcome of one of the calling tenant's requests, and the reason for it."""
 
 import time
 
@@ -14,14 +14,12 @@ ONE_PATH = "/v1/requests/{request:path}"
 
 
 class ShowRequest:
-    """By its `x-request-id`, or the id of its answer. Another tenant's is none."""
+    """`GET /v1/requests/{id}`, by `x-request-id` or the response's id. Another tenant's request is not found."""
 
     def __init__(self, records: Records) -> None:
         self._records = records
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One ASGI call, inside its tenant middleware. Raises ApiError where there is no such record, and
-        StoreUnavailable."""
         caller: Caller = scope["state"]["caller"]
         record = await self._records.find(scope["path_params"]["request"], caller.account)
         if record is None:

@@ -1,9 +1,8 @@
-"""`POST /v1/responses`: a conversation as items, which may go on from a response that was kept.
+"""`POST /v1/responses`: a conversation as items, which may continue a stored response.
 
-`POST /v1/responses/compact`: the same conversation made short.
+`POST /v1/responses/compact`: a summary of the same conversation.
 
-`GET` and `DELETE /v1/responses/{id}`, `GET /v1/responses/{id}/input_items`: responses that a tenant has kept.
-"""
+`GET` and `DELETE /v1/responses/{id}`, `GET /v1/responses/{id}/input_items`: a tenant's stored responses."""
 
 import asyncio
 from collections.abc import Callable
@@ -36,12 +35,12 @@ PATH = "/v1/responses"
 ONE_PATH = PATH + "/{response_id}"
 ITEMS_PATH = ONE_PATH + "/input_items"
 COMPACT_PATH = PATH + "/compact"
+# Contained in every body that has a summary.
 COMPACTION = b"compaction"
-"""In every body that has a summary in it."""
 PARAM = "previous_response_id"
 _NAME = PARAM.encode()
+# A conversation with more items is encoded in a thread, because the event loop has streams to serve.
 _MANY_ITEMS = 200
-"""Of a conversation: more of them are made ready to be kept in a thread, since the event loop has streams to serve."""
 
 
 def _prompts(text: TextModel, request: ResponseRequest) -> list[Tokens]:
@@ -67,7 +66,7 @@ COMPACT = replace(RESPONSE, answer=CompactionAnswer)
 
 
 class Respond(Generate[ResponseRequest]):
-    """The endpoint that makes responses."""
+    """`POST /v1/responses`."""
 
     def __init__(
         self,
@@ -78,20 +77,20 @@ class Respond(Generate[ResponseRequest]):
         kind: Kind[ResponseRequest] = RESPONSE,
         may_store: bool = True,
     ) -> None:
-        """`may_store`: answers are kept where that is wanted."""
+        """`may_store` allows responses to be stored if the request wants it."""
         super().__init__(kind, parts)
         self._parse: Callable[..., ResponseRequest] = partial(parse_response, may_store=may_store)
         self._kept = kept
         self._seals = seals
 
     async def _kind_of(self, body: bytes, caller: Caller) -> Kind[ResponseRequest]:
-        """With all that has to be known to read it. Raises StoreUnavailable."""
+        """Return the kind with the stored data that the body refers to. Raises StoreUnavailable."""
         known = await self._known(body, caller)
         carried_bytes = len(known.get("previous", b""))
         return replace(self._kind, parse=partial(self._parse, **known), carried_bytes=carried_bytes)
 
     async def _known(self, body: bytes, caller: Caller) -> dict[str, Any]:
-        """What is kept of the response that a body goes on from, and what opens a summary in either."""
+        """Return the previous response, and the seal that opens summaries in it or in the body."""
         known: dict[str, Any] = {}
         if _NAME in body:
             if len(body) > LARGE_BODY_BYTES:
@@ -106,14 +105,14 @@ class Respond(Generate[ResponseRequest]):
         return known
 
     async def _previous(self, caller: Caller, response_id: str) -> bytes:
-        """What is kept of the response that a body names. Raises ApiError where nothing is."""
+        """Return the stored response that a body continues. Raises ApiError if there is none."""
         previous = await self._kept.read(caller.root, caller.account, response_id)
         if previous is None:
             raise ApiError("No response of this id is kept.", "not_found", PARAM)
         return previous
 
     async def _heard(self, answer: AnswerBuilder, caller: Caller) -> None:
-        """Keep the response, if that is wanted, before its client learns its end."""
+        """Store the response, if wanted, before its client receives the end."""
         assert isinstance(answer, ResponseAnswer)  # noqa: S101 - as the kind says
         if answer.request.store and not await self._keep(answer, caller):
             answer.not_kept()
@@ -127,7 +126,7 @@ class Respond(Generate[ResponseRequest]):
 
 
 class Compact(Respond):
-    """The endpoint that makes a summary of a conversation."""
+    """`POST /v1/responses/compact`."""
 
     def __init__(self, parts: Parts, kept: KeptResponses, seals: TenantSeals) -> None:
         super().__init__(parts, kept, seals, kind=COMPACT)
@@ -145,13 +144,13 @@ async def _kept_content(answer: ResponseAnswer) -> bytes:
 
 
 def kept_content(answer: ResponseAnswer) -> bytes:
-    """What is kept of an answer that is whole."""
+    """Encode a finished response with its input, as it is stored."""
     items = [item.as_json() for item in answer.request.items]
     return msgspec.json.encode(KeptResponse(answer.ended(), items))
 
 
 def _previous_id(body: bytes) -> str | None:
-    """Return the id in a body; None also where the body is refused for it."""
+    """Return the previous response's id. None for an invalid one, which the parser rejects."""
     found = scalars(body, [PARAM]).get(PARAM)
     return found if isinstance(found, str) and found and found.isprintable() else None
 
@@ -161,14 +160,14 @@ class _Query(BaseModel):
 
 
 class ResponseQuery(_Query):
-    """How a response is told: whole."""
+    """How a stored response is returned: as a whole."""
 
     stream: Annotated[Literal["false"] | None, Field(description="Streams are not told again")] = None
     include_obfuscation: Annotated[Literal["false"] | None, Field(description="There is none")] = None
 
 
 class ItemsQuery(_Query):
-    """Which part of a response's input."""
+    """The part of a response's input to return."""
 
     limit: Annotated[int, Field(ge=1, le=100, description="Items of one page")] = 20
     order: Annotated[Literal["asc", "desc"], Field(description="`desc`: the newest first")] = "desc"
@@ -179,26 +178,24 @@ Query = TypeVar("Query", bound=_Query)
 
 
 class ShowResponse:
-    """A response that was kept."""
+    """`GET /v1/responses/{id}`."""
 
     def __init__(self, kept: KeptResponses) -> None:
         self._kept = kept
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One ASGI call, inside its tenant middleware. Raises ApiError `not_found`. Raises StoreUnavailable."""
         _asked(ResponseQuery, scope)
         found = await _found(self._kept, scope)
         await send_json(send, found.response, [])
 
 
 class ListInputItems:
-    """What a kept response answers, the newest first."""
+    """`GET /v1/responses/{id}/input_items`."""
 
     def __init__(self, kept: KeptResponses) -> None:
         self._kept = kept
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One ASGI call, inside its tenant middleware. Raises ApiError `not_found`. Raises StoreUnavailable."""
         query = _asked(ItemsQuery, scope)
         items = (await _found(self._kept, scope)).items
         if query.order == "desc":
@@ -209,13 +206,12 @@ class ListInputItems:
 
 
 class ForgetResponse:
-    """Forgets a response that was kept."""
+    """`DELETE /v1/responses/{id}`."""
 
     def __init__(self, kept: KeptResponses) -> None:
         self._kept = kept
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One ASGI call, inside its tenant middleware. Raises ApiError `not_found`. Raises StoreUnavailable."""
         caller: Caller = scope["state"]["caller"]
         response_id = scope["path_params"]["response_id"]
         if not await self._kept.forget(caller.root, caller.account, response_id):
@@ -238,7 +234,6 @@ def _page(items: list[Json], limit: int) -> Json:
 
 
 def _position(items: list[Json], item_id: str) -> int:
-    """Where an item stands. Raises ApiError."""
     found = next((index for index, item in enumerate(items) if item["id"] == item_id), None)
     if found is None:
         raise invalid("after", "`after` is none of the response's items.")

@@ -1,7 +1,6 @@
-"""What is answered from a model's card alone: `POST /tokenize` and `POST /detokenize`.
+"""`POST /tokenize` and `POST /detokenize`, which need only the model's card.
 
-Nothing is queued and nothing is charged. Bodies are bounded as a chat's are, and a refused one counts as any other.
-"""
+Nothing is enqueued or charged. Bodies have the bounds of a chat, and invalid ones count as any other."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -34,12 +33,12 @@ TOKENIZE_PATH, DETOKENIZE_PATH = "/tokenize", "/detokenize"
 
 Model = Annotated[Hint, Field(min_length=1)]
 Tokens = tuple[int, ...]
+# (body, caller) → response. Raises ApiError. Called in a thread for a large body.
 Answer = Callable[[bytes, Caller], Mapping[str, Any]]
-"""(body, who sends it) → what it is answered with. Raises ApiError. Called in a thread where the body is large."""
 
 
 def _token_ids(value: object) -> Tokens:
-    """A list of ids; a long one of a large body is a tuple already."""
+    """Validate a list of ids. A long list of a large body is a tuple already."""
     if isinstance(value, tuple):
         return value
     if not isinstance(value, list) or not all(type(each) is int and 0 <= each < MAX_TOKEN_ID for each in value):
@@ -52,7 +51,7 @@ class _Body(BaseModel):
 
 
 class TokenizeTextBody(_Body):
-    """The body of `POST /tokenize` for a text, as a plain completion's prompt is read."""
+    """The body of `POST /tokenize` for a text, parsed as the prompt of a plain completion."""
 
     model: Model
     prompt: Text
@@ -61,7 +60,7 @@ class TokenizeTextBody(_Body):
 
 
 class TokenizeChatBody(ChatBody):
-    """The body of `POST /tokenize` for a conversation, as a chat reads it; all fields of a chat are taken."""
+    """The body of `POST /tokenize` for a conversation, with all fields of a chat."""
 
     add_generation_prompt: On | None = None
     add_special_tokens: Off | None = None
@@ -79,18 +78,16 @@ class DetokenizeBody(_Body):
 
 
 class TextAnswers:
-    """Answers to bodies, from the cards of the models that are known."""
+    """Tokenizes and detokenizes with the cards of the known models."""
 
     def __init__(self, fleet_cache: FleetCache, room: BodyRoom) -> None:
-        """`room`: what a body may hold."""
         self._fleet_cache = fleet_cache
         self._room = room
 
     def tokenize(self, body: bytes, caller: Caller) -> Mapping[str, Any]:
-        """Return vLLM's answer: the tokens that a completion or a chat of this body would be charged as its prompt.
+        """Return vLLM's response: the prompt tokens that a completion or chat of this body would be charged.
 
-        Raises ApiError `context_length_exceeded`, with the count, where a completion or a chat would be refused for it.
-        """
+        Raises ApiError `context_length_exceeded`, with the count, for a prompt that is too long."""
         fields = self._read(body)
         if "messages" in fields:
             asked: TokenizeTextBody | TokenizeChatBody = checked_fields(TokenizeChatBody, NEUTRAL_CHAT, fields)
@@ -109,7 +106,7 @@ class TextAnswers:
         return told
 
     def detokenize(self, body: bytes, caller: Caller) -> Mapping[str, Any]:
-        """vLLM's answer: the text, with control tokens by their names."""
+        """Return vLLM's response: the text, with control tokens by name."""
         asked = checked_fields(DetokenizeBody, {}, self._read(body))
         model = allowed_model(self._fleet_cache, asked.model, caller)
         _check_ids(model, asked.tokens)
@@ -140,7 +137,7 @@ def _check_ids(model: ServedModel, ids: Tokens) -> None:
 
 
 class AnswerText:
-    """An endpoint that answers a body at once, inside its tenant middleware."""
+    """An endpoint that answers from the body alone, inside the tenant middleware."""
 
     def __init__(self, answer: Answer, room: BodyRoom, body_timeout_s: float) -> None:
         self._answer = answer
@@ -148,7 +145,6 @@ class AnswerText:
         self._body_timeout_s = body_timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One ASGI call. Raises ApiError."""
         state = scope["state"]
         caller: Caller = state["caller"]
         channel: Channel = state[response.STATE]
@@ -176,7 +172,7 @@ class AnswerText:
         return await self._room.in_thread(caller.tenant_id, len(body), lambda: self._measured(body, caller))
 
     def _measured(self, body: bytes, caller: Caller) -> Mapping[str, Any]:
-        """In a thread of its own, whose time tells what a body cost that is refused."""
+        """Measure the thread's time, so that an invalid body is charged for it (`RefusedRequests`)."""
         began_s = time.thread_time()
         try:
             return self._answer(body, caller)

@@ -1,10 +1,9 @@
-"""Around every tenant path, from the outside in.
+"""Middleware of every tenant path, from the outside in.
 
-    request_id.py      gives each request its id, and answers our own faults
-    tenant.py          authenticates, tells limits in headers, answers refusals in their form, writes the record;
-                       counts refused requests against a limit of their own
-    idempotency.py     runs a request once for all who send the same key
-    idempotent_run.py  what the store keeps of such a run
+    request_id.py      assigns each request its id, and answers internal errors
+    tenant.py          authenticates, adds limits to the headers, formats errors, writes the log line;
+                       counts invalid requests against a limit of their own
+    idempotency.py     runs a request once for all that share an idempotency key
+    idempotent_run.py  one such run, its listeners, and its record in the store
 
-The application puts them around the endpoints. They decide nothing about budgets or queues.
-"""
+The application wraps the endpoints in them. They decide nothing about budgets or queues."""

@@ -1,12 +1,8 @@
-"""`Idempotency-Key`: a request that is sent twice runs once. Wraps an endpoint of generation, inside its tenant
-middleware.
+"""`Idempotency-Key`: a request that is sent twice runs once. Wraps a generation endpoint inside the tenant middleware.
 
-The key is the API key's own for 24 hours. The same request again joins the one that runs, on whichever gateway, or is
-told how it ended, byte for byte; any other request with that key is refused. What counts as the same: path, body, and
-the headers that say on which terms it is to be served.
-
-One client that hears the answer of a run: what was said so far, then what comes; and that it lives meanwhile.
-"""
+A key belongs to one API key for 24 hours. The same request joins the running one, on whichever gateway, or gets its
+response replayed byte for byte. Another request with the same key is rejected. Requests are the same if their path,
+their body and the headers that set their terms are."""
 
 import asyncio
 import hashlib
@@ -34,19 +30,19 @@ from fairlane.gateway.observability.metrics import Telemetry, request_span
 from fairlane.gateway.requests.service_level import DEADLINE_HEADER, LANE_HEADER, TTFT_HEADERS, asks_progress
 from fairlane.quotas.idempotency import Mine, Name, Seal
 
+# Set on every response except that of the request that ran.
 REPLAYED_HEADER = "idempotent-replayed"
-"""On every answer but that of the request which ran."""
 REPLAYED = (REPLAYED_HEADER.encode(), b"true")
 _STREAM = [(b"content-type", sse.MEDIA_TYPE.encode())] + [(k.encode(), v.encode()) for k, v in sse.HEADERS.items()]
 
 
 def asks_for_stream(body: bytes) -> bool:
-    """Whether a request's body asks for a stream. Of use only where the request was let in as well."""
+    """Return whether a body asks for a stream. Only meaningful if the body is valid."""
     return b'"stream"' in body and scalars(body, ["stream"]).get("stream") is True
 
 
 class Listener:
-    """Passes a run's answer on to one client, at the client's pace."""
+    """Sends a run's response to one client, at the client's pace."""
 
     def __init__(
         self,
@@ -60,9 +56,11 @@ class Listener:
         write_timeout_s: float,
         fault: Callable[[ApiError], bytes],
     ) -> None:
-        """`wants_stream`: as the request's body asks. `is_first`: its request began the run. `rhythm`: for a stream
-        that waits. `tells_progress`: this client asked for comments, whatever the one did that began the run.
-        `fault`: the last frame of a stream that cannot go on."""
+        """`wants_stream`: the body asks for a stream. `is_first`: this request started the run. `rhythm`: for a waiting
+        stream.
+        `tells_progress`: this client asked for comments, independent of the request that started the run. `fault` makes
+        the
+        last frame of a stream that cannot continue."""
         self._fault = fault
         self._run = run
         self._recording = run.recording
@@ -76,12 +74,13 @@ class Listener:
 
     @property
     def replays(self) -> bool:
-        """It has begun to tell the answer of an earlier request."""
+        """Whether it has started to replay the response of an earlier request."""
         return self._started and not (self._is_first and self._run.is_mine)
 
     async def listen(self, completed: Callable[[], None]) -> None:
-        """Send the answer to its end, and call `completed` once all of it was sent. Raises what the run ended with,
-        even after a whole answer, and ClientDisconnect."""
+        """Send the response to its end, then call `completed`.
+
+        Raises the error that ended the run, even after a whole response, and ClientDisconnect."""
         await self._wait_for_beginning()
         try:
             if self._recording.status:
@@ -102,8 +101,8 @@ class Listener:
         raise error
 
     async def _wait_for_beginning(self) -> None:
-        """A stream that runs elsewhere keeps its client's connection alive; all else waits in silence, or for its own
-        generation to speak."""
+        """Wait for the response to start. A stream that runs on another gateway keeps its client's connection alive
+        meanwhile."""
         recording, patience_s, pulse = self._recording, self._rhythm.first_s, b""
         while not (recording.status or recording.has_ended):
             if await recording.changed(patience_s) or not (self._run.is_elsewhere and self._wants_stream):
@@ -131,7 +130,7 @@ class Listener:
                 await recording.changed(None)
 
     async def _fail(self, error: Exception) -> None:
-        """A stream that has begun ends with a frame that says what went wrong."""
+        """End a stream that has started with an error frame."""
         if self._wants_stream and not isinstance(error, ClientDisconnect):
             told = error if isinstance(error, ApiError) else internal_error()
             await self._write(self._fault(told), is_last=True)
@@ -156,7 +155,7 @@ _TERMS = tuple(name.encode() for name in (LANE_HEADER, DEADLINE_HEADER, *TTFT_HE
 
 
 class Idempotent:
-    """Wraps one endpoint. A request without the header goes by as if this were not there."""
+    """Wraps one endpoint. Requests without the header pass through unchanged."""
 
     def __init__(
         self,
@@ -169,8 +168,8 @@ class Idempotent:
         most_prompts: int,
         error_frame: Callable[[Json], bytes],
     ) -> None:
-        """`most_prompts`: that one request of the endpoint may hold. `error_frame`: an error within a stream, from what
-        its answer would hold."""
+        """`most_prompts`: prompts that one request may hold. `error_frame` makes a stream's frame from an error's JSON.
+        `most_prompts`: prompts that one request may hold. `error_frame` makes a stream's frame from an error's JSON."""
         self._app = app
         self._error_frame = error_frame
         self._most_prompts = most_prompts
@@ -180,7 +179,7 @@ class Idempotent:
         self._bounds = bounds
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """One ASGI call. Raises ApiError as long as the answer has not begun."""
+        """Serve one request. Raises ApiError until the response has started."""
         key = key_of(scope["headers"])
         if key is None:
             return self._app(scope, receive, send)
@@ -244,8 +243,9 @@ class Idempotent:
 
 
 def key_of(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
-    """Return the idempotency key of a request; None where it has none. `headers`: the ASGI scope's. Raises ApiError for
-    one that is malformed or given twice."""
+    """Return the idempotency key of a request, if any.
+
+    `headers` are the ASGI scope's. Raises ApiError if the key is malformed or given twice."""
     given = [value.strip() for name, value in headers if name == _HEADER]
     if not given:
         return None
@@ -255,12 +255,11 @@ def key_of(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
 
 
 def _looked_at(path: str, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> tuple[bytes, bool]:
-    """The request's fingerprint, and whether it asks for a stream."""
     return _fingerprint(path, headers, body), asks_for_stream(body)
 
 
 def _fingerprint(path: str, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> bytes:
-    """SHA-256 of what makes two requests the same."""
+    """Hash everything that makes two requests the same."""
     given = [(name, value.strip()) for name, value in headers if name in _TERMS]
     digest = hashlib.sha256()
     for part in (path.encode(), *(part for header in sorted(given) for part in header), b"", body):
@@ -270,10 +269,10 @@ def _fingerprint(path: str, headers: Iterable[tuple[bytes, bytes]], body: bytes)
 
 
 def _lane(recording: Recording) -> str:
-    """The lane that an answer names; empty where it names none."""
+    """Return the lane named in a response's headers; empty if there is none."""
     return next((value.decode("latin-1") for name, value in recording.headers if name == _TERMS[0]), "")
 
 
 async def _nothing_more() -> Message:
-    """`receive` of a request whose body was read."""
+    """The `receive` callable of a request whose body was read."""
     return {"type": "http.disconnect"}

@@ -1,16 +1,15 @@
-"""What runs under an idempotency key: one `Run` for each on this gateway, in a task of its own, whoever listens.
+"""Runs of requests with an idempotency key: one `Run` for each on this gateway, in a task of its own.
 
-    begin ────Mine────> the endpoint speaks into the recording ──┬─ an end that ran ──> kept in the store
-      │ │ └─"ended"──> the recording is what the store has       └─ a refusal ───────> released: a retry runs
-      └─┴─"running" elsewhere: asked again, until it has ended or its owner's lease has lapsed
+    begin ────Mine────> the endpoint writes to the recording ──┬─ a completed run ──> kept in the store
+      │ │ └─"ended"──> the recording is what the store has     └─ a rejection ──────> released: a retry runs
+      └─┴─"running" elsewhere: asked again, until it has ended or its owner's lease has expired
 
-A run that nobody listens to any more goes on for `grace_s`, since a retry after a broken connection is what the key is
-for; then it ends as any request does whose client has left. What has begun to be said is an end that ran, also where it
-ended in the middle with an error: what it said was charged, so the same is said again, and not charged twice. What runs
-after a refusal, or after its gateway was lost, goes on from what was published before (`gateway/requests/resume.py`).
+A run without listeners continues for `grace_s`, since retries after a broken connection are what the key is for; then
+it ends like any request whose client has left. A response that has started counts as completed, even if an error ends
+it in the middle: its output was charged, so it is replayed instead of being charged twice. A run after a rejection, or
+after its gateway was lost, resumes from the output published before (`gateway/requests/resume.py`).
 
-What one request has answered so far, for any number of listeners, each from the beginning and at its own pace.
-"""
+A `Recording` holds the response so far, for any number of listeners, each from the beginning and at its own pace."""
 
 import asyncio
 import secrets
@@ -34,11 +33,11 @@ Headers = list[tuple[bytes, bytes]]
 
 
 class Lost(Exception):
-    """What this listener has not heard yet is no longer kept."""
+    """Raised for a listener that is so far behind that its next part is no longer kept."""
 
 
 class Spoken:
-    """Where an endpoint finds its request, and answers into a recording: as http_answer.Answer does for a client."""
+    """The channel of a request under an idempotency key: its body, and a recording instead of a client."""
 
     __slots__ = ("_body", "_recording")
 
@@ -47,61 +46,57 @@ class Spoken:
         self._recording = recording
 
     def take_body(self) -> bytes | None:
-        """All of it has come. None once it was taken."""
         body, self._body = self._body, None
         return body
 
     def push(self, body: bytes) -> bool:
-        """A further part of a body that has begun."""
         self._recording.say(body, is_last=False)
         return True
 
 
 class Recording:
-    """The ASGI messages of one answer. Writing to it never waits: who listens too slowly loses it, and no other."""
+    """The ASGI messages of one response. Writing never waits: a listener that is too slow loses it, and no other does.
+    The ASGI messages of one response. Writing never waits: a listener that is too slow loses it, and no other does."""
 
     def __init__(self, max_bytes: int) -> None:
-        """`max_bytes`: of a body, that are kept; from then on the oldest are forgotten."""
+        """`max_bytes` of the body are kept; above it the oldest are dropped."""
         self._max_bytes = max_bytes
         self._chunks: deque[bytes] = deque()
+        # Number of chunks dropped at the start.
         self._forgotten = 0
-        """Chunks, from the first."""
         self._kept_bytes = 0
         self._news = asyncio.Event()
+        # 0 before the start.
         self.status = 0
-        """0: not begun."""
         self.headers: Headers = []
+        # The body is complete.
         self.is_whole = False
-        """All of the body was said."""
+        # No more messages will come.
         self.has_ended = False
-        """Nothing comes any more."""
+        # The error that ended it.
         self.error: Exception | None = None
-        """What it ended with."""
 
     @property
     def count(self) -> int:
-        """Chunks so far."""
+        """Number of chunks so far."""
         return self._forgotten + len(self._chunks)
 
     @property
     def body(self) -> bytes | None:
-        """What was said; None where not all of it is kept."""
+        """The complete body; None unless all of it is kept."""
         return None if self._forgotten or not self.is_whole else b"".join(self._chunks)
 
     async def send(self, message: Message) -> None:
-        """One ASGI message of the answer."""
         if message["type"] == "http.response.start":
             self.begin(message["status"], message.get("headers", ()))
         elif message["type"] == "http.response.body":
             self.say(message.get("body", b""), is_last=not message.get("more_body", False))
 
     def begin(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
-        """The answer's head."""
         self.status, self.headers = status, list(headers)
         self._tell()
 
     def say(self, chunk: bytes, *, is_last: bool) -> None:
-        """A part of the body."""
         if chunk:
             self._chunks.append(chunk)
             self._kept_bytes += len(chunk)
@@ -112,8 +107,9 @@ class Recording:
         self._tell()
 
     def end(self, error: Exception | None = None) -> None:
-        """Nothing comes any more; only the first end counts. Of an error it is kept what was wrong, not where: those
-        frames hold the request's body."""
+        """End the recording; only the first call counts.
+
+        The error is stripped of its traceback, whose frames hold the request's body."""
         if not self.has_ended:
             if error is not None:
                 error = error.with_traceback(None)
@@ -122,14 +118,14 @@ class Recording:
             self._tell()
 
     def after(self, position: int) -> bytes:
-        """What was said from the chunk `position` on. Raises Lost."""
+        """Return the body from chunk `position` on. Raises Lost."""
         if position < self._forgotten:
             raise Lost
         newest_first = islice(reversed(self._chunks), self.count - position)  # a listener usually lacks the last few
         return b"".join(reversed([*newest_first]))
 
     async def changed(self, within_s: float | None) -> bool:
-        """Wait for what comes next; False where nothing came in time."""
+        """Wait for the next message. Return False after a timeout."""
         try:
             async with asyncio.timeout(within_s):
                 await self._news.wait()
@@ -142,38 +138,38 @@ class Recording:
         news.set()
 
 
+# Runs the endpoint into the recording, until it ends or the disconnect is reported.
 Perform = Callable[[Mine, Recording, Disconnect], Awaitable[None]]
-"""The endpoint's answer to a request, said into the recording; it ends where the disconnect tells it to."""
 
+# Runs without listeners of one API key. Above it, a run ends as soon as its client leaves.
 MOST_UNHEARD = 100
-"""Runs of one API key that go on though nobody listens: beyond them a client that leaves ends its own at once."""
+# Delay before the store is asked again to keep a run's end.
 RETRY_S = 0.5
-"""After the store failed to keep an end."""
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 0.5
 HEADER = "idempotency-key"
+# Stored with a response's headers, for the trace links of its replays. Never sent to a client.
 _TRACE = "traceparent"
-"""Kept with an answer's headers, and told to nobody but the traces of its replays."""
 
 
 def conflict() -> ApiError:
-    """The key stands for another request."""
+    """Return the error for a key that was used for another request."""
     return ApiError("This idempotency key was used for another request.", "idempotency_conflict", HEADER)
 
 
 def not_kept() -> ApiError:
-    """It has ended, and what it answered can not be said again."""
+    """Return the error for a run that has ended, but whose response is no longer kept."""
     message = "The request of this idempotency key was served and charged, and its answer is no longer kept."
     return ApiError(f"{message} Use another key to run it anew.", "idempotency_conflict", HEADER)
 
 
 class Run:
-    """One request, and who listens to it."""
+    """One run of a request, and the number of its listeners."""
 
     def __init__(
         self, runs: "Runs", name: Name, seal: Seal | None, fingerprint: str, perform: Perform, request_id: str
     ) -> None:
-        """`seal`: of the caller's API key. `request_id`: of the request that began it, for the log."""
+        """`seal` is the caller's API key's. `request_id` is that of the request that started the run, for the log."""
         self._seal = seal
         self._runs = runs
         self._records = runs.records
@@ -187,23 +183,23 @@ class Run:
         self.name = name
         self.fingerprint = fingerprint
         self.recording = Recording(runs.max_answer_bytes)
+        # Of the request that runs or ran; empty if unknown or not traced.
         self.traceparent = traceparent() if is_recording() else ""
-        """Of the request that runs, or ran; empty: that is not known, or was not traced."""
+        # It runs here, for the first time.
         self.is_mine = False
-        """It runs here, for the first time."""
+        # It was found running on another gateway.
         self.is_elsewhere = False
-        """Another owner was seen running it."""
+        # It is ending. The next request with the key starts a new run.
         self.is_given_up = False
-        """It ends as soon as it can: who asks for it now begins anew."""
 
     @property
     def is_unheard(self) -> bool:
-        """It goes on though nobody listens."""
+        """Whether it continues without listeners."""
         return self._grace is not None
 
     @contextmanager
     def heard(self) -> Iterator[None]:
-        """Somebody listens, as long as the block lasts."""
+        """Count a listener for as long as the block lasts."""
         self.listeners += 1
         self._stop_grace()
         try:
@@ -214,7 +210,7 @@ class Run:
                 self._unheard()
 
     async def live(self) -> None:
-        """From the question whose it is to its end."""
+        """Run from the claim of the key to the end."""
         try:
             begun = await self._begin()
             if isinstance(begun, Mine):
@@ -232,7 +228,7 @@ class Run:
             self._stop_grace()
 
     async def _begin(self) -> Mine | EndedRun:
-        """How it ended elsewhere, or that it is to run here."""
+        """Claim the key. Return its end elsewhere, or that it is to run here."""
         pause_s = _FIRST_PAUSE_S
         while (found := await self._ask()) == "running":
             self.is_elsewhere = True
@@ -289,7 +285,7 @@ class Run:
             self._give_up()
 
     async def _keep(self) -> None:
-        """Until the store has it: whoever sends it again before that hears it from here."""
+        """Store the end, retrying until the store has it. Requests that arrive before get it from here."""
         recording = self.recording
         headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in recording.headers)
         if self.traceparent:
@@ -329,14 +325,14 @@ class Run:
                 del unheard[key_id]
 
     def _report(self, failure: Exception) -> None:
-        """Log what nobody else will."""
+        """Log an internal error that no listener will raise."""
         is_told = self.listeners and not self.recording.has_ended
         if not is_told and not isinstance(failure, (ApiError, ClientDisconnect, *STORE_ERRORS)):
             log_fault(self._request_id, failure)
 
 
 class Runs:
-    """All that runs here under a key. `aclose` ends what is left."""
+    """All runs of this gateway. `aclose` ends those that remain."""
 
     def __init__(
         self,
@@ -347,22 +343,23 @@ class Runs:
         lease_s: float,
         max_answer_bytes: int,
     ) -> None:
-        """`refusal`: why no request is served any more, if so. `lease_s`: of the records."""
+        """`refusal` returns the error for new requests while the gateway shuts down. `lease_s` is that of the records.
+        `refusal` returns the error for new requests while the gateway shuts down. `lease_s` is that of the records."""
         self.records = records
         self.refusal = refusal
         self.grace_s = grace_s
         self.lease_s = lease_s
         self.max_answer_bytes = max_answer_bytes
+        # By name and fingerprint. Only the store knows which request a key belongs to.
         self._runs: dict[tuple[Name, str], Run] = {}
-        """By name and fingerprint: which request a key stands for, the store alone says."""
         self._tasks: set[asyncio.Task[None]] = set()
+        # Runs without listeners by API key. Bounded, because a thousand clients may leave at once.
         self.unheard: Counter[str] = Counter()
-        """Runs of each API key that go on though nobody listens: a thousand clients may leave at once."""
 
     def find(
         self, name: Name, seal: Seal | None, fingerprint: str, perform: Perform, request_id: str
     ) -> tuple[Run, bool]:
-        """The run of this request, and whether it began right now."""
+        """Return the run of this request, and whether it was started by this call."""
         run = self._runs.get((name, fingerprint))
         if run is not None and not run.is_given_up:
             return run, False
@@ -374,11 +371,11 @@ class Runs:
 
     @property
     def in_hand(self) -> list[Run]:
-        """Those that have not ended, or are not kept yet."""
+        """All runs that have not ended, or whose end is not stored yet."""
         return list(self._runs.values())
 
     async def aclose(self, within_s: float) -> None:
-        """Let what has ended be kept for so long, and stop the rest."""
+        """Wait up to `within_s` for ends to be stored, and cancel the rest."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=within_s)
         for task in self._tasks:

@@ -1,7 +1,6 @@
-"""Every answer names its request: `x-request-id` is the caller's if well-formed, else minted here.
+"""Request ids: `x-request-id` is the caller's if well-formed, else generated here.
 
-What nobody foresaw: answered in our form like any other error, and logged without what it was about.
-"""
+Unexpected exceptions are answered as internal errors and logged without their message."""
 
 import logging
 import re
@@ -14,13 +13,13 @@ from fairlane.gateway import errors
 from fairlane.gateway.requests.request import random_id
 
 HEADER = b"x-request-id"
+# The same header for Anthropic's clients.
 ANTHROPIC_HEADER = b"request-id"
-"""The same in answers that Anthropic's clients read."""
 _WELL_FORMED = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 
 
 def request_id_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """The caller's id if it sent exactly one, well-formed; else a fresh one."""
+    """Return the caller's id if it sent exactly one, well-formed; else a new one."""
     given = [value for name, value in headers if name == HEADER]
     if len(given) == 1 and _WELL_FORMED.fullmatch(given[0]):
         return given[0].decode("ascii")
@@ -28,13 +27,12 @@ def request_id_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
 
 
 class RequestIdMiddleware:
-    """Puts the id into `scope["state"]["request_id"]` and on the answer. Wrap it around the whole application."""
+    """Puts the id into `scope["state"]["request_id"]` and the response. Wrap it around the whole application."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One ASGI call; only HTTP is named."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -55,19 +53,19 @@ log = logging.getLogger(__name__)
 
 
 def log_fault(request_id: str, error: Exception) -> None:
-    """Where an error of ours came from. Its own words may hold what a client sent: only its type is told."""
+    """Log where an exception was raised, and its type. Its message is left out: it may hold what a client sent."""
     stack = "".join(traceback.format_tb(error.__traceback__))
     log.error("request %s failed\n%s%s", request_id, stack, type(error).__qualname__)
 
 
 class FaultMiddleware:
-    """Ends a call with a 500 where the application raises. Put it inside what names the request."""
+    """Ends a call with a 500 if the application raises. Put it inside RequestIdMiddleware."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One ASGI call; only HTTP is answered. An answer that has begun is left broken off: the server closes it."""
+        """Serve one request. A response that has started is left incomplete: the server closes its connection."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

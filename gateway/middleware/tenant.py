@@ -1,7 +1,6 @@
-"""The middleware of every tenant path: who calls, the limits in the answer's headers, errors in their form, one record.
+"""Middleware of every tenant path: authentication, limits in the headers, the format of errors, one log line.
 
-A header on every answer to a tenant that says which store is away, so that nobody has to guess from the refusals.
-"""
+`DegradedMiddleware` names unavailable stores in a header of every response."""
 
 import asyncio
 import logging
@@ -33,37 +32,37 @@ from fairlane.store.errors import STORE_ERRORS
 
 log = logging.getLogger(__name__)
 
+# Code of a request whose client left; never sent in a response.
 CLIENT_CLOSED = "client_closed"
-"""The code of a request whose client went away; nobody reads it as an answer."""
 OK = "ok"
 PROCESSING_HEADER = b"openai-processing-ms"
 _NOTHING: list[tuple[bytes, bytes]] = []
+# Attributes of a span.
 Notes = dict[str, Value | None]
-"""Attributes of a span."""
 
 
 NAME = "refused_requests_per_minute"
 MINUTE_S = 60.0
 REMEMBERED = 10_000
+# A body that was read in vain counts as one request for this many bytes of it,…
 _BYTES_PER_REQUEST = 64 * 1024
-"""A body that was read for nothing costs as many requests as it has of these."""
+# …and as one for this much processor time spent on finding its error.
 _WORK_S_PER_REQUEST = 0.001
-"""As do so many seconds of a processor that were spent to find out what is wrong."""
+# Statuses that do not count: they cost hardly anything, and an operator has to fix their cause.
 _TELLING = frozenset({401, 403})
-"""Statuses of refusals that hardly cost anything, and are for an operator to put right."""
 
 
 class RefusedRequests:
-    """A bucket for each key of this process, which is full again after a minute. For one event loop."""
+    """A token bucket of invalid requests for each key, refilled within a minute. For one event loop."""
 
     def __init__(self, per_minute: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._most = per_minute
         self._clock = clock
+        # By key: amount used, and when.
         self._used: OrderedDict[str, tuple[float, float]] = OrderedDict()
-        """By key: how much, and when that was so."""
 
     def check(self, key_id: str) -> None:
-        """Let a request of a key through. Raises ApiError `rate_limit_exceeded` where too many before it were wrong."""
+        """Raise ApiError `rate_limit_exceeded` if a key has sent too many invalid requests."""
         if key_id not in self._used:
             return
         used = self._used_of(key_id)
@@ -72,8 +71,8 @@ class RefusedRequests:
             raise limit_denied("rate", block, (used - self._most + 1) * MINUTE_S / self._most)
 
     def count(self, key_id: str, status: int, body_bytes: int, work_s: float = 0.0) -> None:
-        """A request of a key was refused with a status. Of refusals for a limit only a large body that was read for it
-        counts; of our own faults nothing does."""
+        """Count an invalid request of a key. Rejections by a limit count only for a large body; internal errors do not
+        count."""
         if not 400 <= status < 500 or status in _TELLING:
             return
         cost = max(body_bytes // _BYTES_PER_REQUEST, int(work_s / _WORK_S_PER_REQUEST)) + (status != 429)
@@ -91,7 +90,7 @@ class RefusedRequests:
 
 @dataclass(slots=True)
 class Journal:
-    """What one request tells of itself when it is over. Times are of the event loop's clock."""
+    """Facts about one request, for its log line, metrics and trace. Times are the event loop's."""
 
     arrived_s: float
     endpoint: str
@@ -101,27 +100,27 @@ class Journal:
     lane: str = "none"
     model: str = "none"
     code: str = OK
+    # HTTP status; 0 if no response was started.
     status: int = 0
-    """HTTP's; 0: no answer was begun."""
     prompt_tokens: int = 0
     output_tokens: int = 0
+    # Output tokens of each prompt, if traces are recorded.
     outputs: Sequence[int] = ()
-    """Tokens of each prompt's choices together, where requests are recorded."""
     first_token_s: float | None = None
+    # Set once the request is admitted.
     record: LiveRecord | None = None
-    """What is kept of it, once it was let in."""
+    # Mean time between tokens.
     pace_s: float | None = None
-    """Mean time from one token to the next."""
+    # From arrival until a worker started it.
     queued_s: float | None = None
-    """Wait until a worker began with it, from its arrival."""
+    # Attributes of the request's span.
     notes: Notes = field(default_factory=dict)
-    """Attributes of its span."""
 
+    # From arrival to end.
     took_s: float = 0.0
-    """From its arrival to its end."""
 
     def facts(self) -> Facts:
-        """What its line in the log says, by name."""
+        """Return the fields of the request's log line."""
         return {
             "request_id": self.request_id,
             "endpoint": self.endpoint,
@@ -137,12 +136,12 @@ class Journal:
 
     @property
     def is_refusal(self) -> bool:
-        """It was refused, or ended by an error."""
+        """Whether the request was rejected or ended by an error."""
         return self.code not in (OK, CLIENT_CLOSED)
 
 
 class TenantMiddleware:
-    """Wraps one endpoint. What it raises is answered here, and nowhere else."""
+    """Wraps one endpoint. All its exceptions are answered here, and nowhere else."""
 
     def __init__(
         self,
@@ -156,8 +155,9 @@ class TenantMiddleware:
         refusal: Callable[[], ApiError | None],
         refused: RefusedRequests,
     ) -> None:
-        """`endpoint`: the route, for metrics. `refusal`: why no request is served any more, if so. `refused`: what
-        each key may send for nothing."""
+        """`endpoint` is the route, for metrics. `refusal` returns the error for new requests while the gateway shuts
+        down.
+        `refused` counts each key's invalid requests."""
         self._refused = refused
         self._app = app
         self._endpoint = endpoint
@@ -169,7 +169,6 @@ class TenantMiddleware:
         self._refusal = refusal
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One ASGI call."""
         loop = asyncio.get_running_loop()
         state = scope.setdefault("state", {})
         request_id = state.get("request_id") or request_id_of(scope["headers"])
@@ -192,7 +191,6 @@ class TenantMiddleware:
                 await told(scope, receive, answer)
 
     async def _answer(self, scope: Scope, receive: Receive, answer: "_Answer", journal: Journal) -> None:
-        """Serve it, or say why not."""
         try:
             refusal = self._refusal()
             if refusal is not None:
@@ -234,7 +232,7 @@ class TenantMiddleware:
             await told(scope, receive, answer)
 
     async def _limits(self, caller: Caller) -> Sequence[LimitStatus]:
-        """A caller's limits that nobody has asked for yet, as the store has them; none where it does not say."""
+        """Return the caller's limits from the store; none if it does not answer."""
         caller.statuses = ()
         if not self._availability.is_away:
             with suppress(*STORE_ERRORS):
@@ -274,7 +272,6 @@ class TenantMiddleware:
 
 
 def _asked(scope: Scope) -> Notes:
-    """What a trace keeps of how a request came."""
     return {
         "http.request.method": scope["method"],
         "url.path": scope["path"],
@@ -284,7 +281,7 @@ def _asked(scope: Scope) -> Notes:
 
 
 def tell(journal: Journal, span: Span) -> None:
-    """What a trace keeps of a request."""
+    """Add a request's attributes to its span."""
     if not span.is_recording:
         return
     own: Notes = {
@@ -301,8 +298,8 @@ def tell(journal: Journal, span: Span) -> None:
 
 
 class _Answer:
-    """`send` of one request: its first message names the request, says how long that took, and the limits once the
-    caller is known."""
+    """The `send` callable of one request. It adds the request id, the time taken and the caller's limits to the
+    headers."""
 
     def __init__(
         self,
@@ -312,7 +309,7 @@ class _Answer:
         *,
         is_anthropic: bool,
     ) -> None:
-        """`is_anthropic`: its headers are told under Anthropic's names too."""
+        """`is_anthropic` adds Anthropic's header names."""
         self._send = send
         self._limits = limits
         self._is_anthropic = is_anthropic
@@ -342,15 +339,14 @@ DEGRADED_HEADER = b"x-fairlane-degraded"
 
 
 class DegradedMiddleware:
-    """Wraps one endpoint. While nothing is away it costs one call of `missing`."""
+    """Wraps one endpoint and adds the header that names unavailable stores."""
 
     def __init__(self, app: ASGIApp, missing: Callable[[], str]) -> None:
-        """`missing`: the stores that are away as a request comes, with commas; empty: none."""
+        """`missing` returns the names of the unavailable stores, joined with commas; empty if all are available."""
         self._app = app
         self._missing = missing
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """One ASGI call: the endpoint's own, without a coroutine around it."""
         missing = self._missing()
         return self._app(scope, receive, _told(send, missing.encode()) if missing else send)
 
