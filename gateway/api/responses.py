@@ -162,15 +162,15 @@ class _Query(BaseModel):
 class ResponseQuery(_Query):
     """How a stored response is returned: as a whole."""
 
-    stream: Annotated[Literal["false"] | None, Field(description="Streams are not told again")] = None
-    include_obfuscation: Annotated[Literal["false"] | None, Field(description="There is none")] = None
+    stream: Annotated[Literal["false"] | None, Field(description="A stored response is not streamed")] = None
+    include_obfuscation: Annotated[Literal["false"] | None, Field(description="Obfuscation is not supported")] = None
 
 
 class ItemsQuery(_Query):
     """The part of a response's input to return."""
 
     limit: Annotated[int, Field(ge=1, le=100, description="Items of one page")] = 20
-    order: Annotated[Literal["asc", "desc"], Field(description="`desc`: the newest first")] = "desc"
+    order: Annotated[Literal["asc", "desc"], Field(description="`desc`: newest first")] = "desc"
     after: Annotated[str | None, Field(description="`last_id` of the previous page")] = None
 
 

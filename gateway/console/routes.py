@@ -1,4 +1,4 @@
-"""The operators' console at `/`: its files under a strict content policy, and who is signed in."""
+"""The operators' console at `/`: its files, under a strict content security policy, and its session."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -24,7 +24,7 @@ _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".
 
 
 def _files() -> Iterator[tuple[str, str, str]]:
-    """Each file of the page: path that it is served at, name in this package, media type."""
+    """Yield each file's URL path, name in this package and media type."""
     yield "/", PAGE, _TYPES[".html"]
     for folder, prefix in (("static", ""), ("vendor", "vendor/")):
         for name in _within(FOLDER / folder):
@@ -41,20 +41,20 @@ def _within(folder: Traversable, prefix: str = "") -> Iterator[str]:
             yield f"{prefix}{each.name}"
 
 
+# Served files by URL path.
 FILES = {path: (name, media_type) for path, name, media_type in _files()}
-"""All that is served, by path."""
 
 
 @cache
 def routes() -> tuple[Route, ...]:
-    """One route per file, for every application of this process; each file is read here, once."""
+    """Return one route per file, shared by all applications of this process. Files are read once."""
     return tuple(
         file_route(path, (FOLDER / name).read_bytes(), media_type) for path, (name, media_type) in FILES.items()
     )
 
 
 def session_route(parts: AdminParts) -> Route:
-    """`/console/session`: tells who is signed in; signs in with the admin key or a token, and out again."""
+    """Return the route `/console/session`: GET returns the operator, POST signs in, DELETE signs out."""
     sessions = parts.operators.sessions
 
     async def serve(request: Request) -> Response:
@@ -79,7 +79,7 @@ def session_route(parts: AdminParts) -> Route:
 
 
 async def _signed_in(sessions: Sessions, session: str) -> dict[str, str] | None:
-    """Whose session it is; None: it has ended. Raises redis.RedisError."""
+    """Return the session's operator; None if it has ended. Raises redis.RedisError."""
     try:
         operator = await sessions.operator(session)
     except ApiError:

@@ -1,4 +1,4 @@
-"""Signing in by an identity provider: the two pages between which the browser is at the provider."""
+"""Sign-in with an identity provider: the redirect to it, and its callback."""
 
 from html import escape
 
@@ -20,7 +20,7 @@ _UNKEPT = {"cache-control": "no-store"}
 
 
 def routes(parts: AdminParts) -> list[Route]:
-    """To the provider, and back from it."""
+    """Return the routes of the redirect and the callback."""
     provider, sessions = parts.single_sign_on, parts.operators.sessions
 
     async def begin(request: Request) -> Response:
@@ -58,10 +58,9 @@ def routes(parts: AdminParts) -> list[Route]:
 
 
 async def begin_session(parts: AdminParts, operator: Operator, address: str) -> str:
-    """Sign an operator in, and note it in the audit log; returns the session's id.
+    """Start an operator's session and record it in the audit log. Return the session's id.
 
-    Raises ApiError, redis.RedisError, StoreUnavailable.
-    """
+    Raises ApiError, redis.RedisError, StoreUnavailable."""
     begun = await parts.operators.sessions.begin(operator)
     changes = {"before": None, "after": {"role": operator.role.value, "kind": operator.kind}}
     note = Note(actor=operator.actor, address=address, action="session.create", target=operator.actor, changes=changes)
@@ -70,13 +69,13 @@ async def begin_session(parts: AdminParts, operator: Operator, address: str) -> 
 
 
 def provider_of(parts: AdminParts) -> dict[str, str] | None:
-    """What the console says of it; None: there is none."""
+    """Return the provider's title and sign-in URL, if one is configured."""
     provider = parts.single_sign_on
     return None if provider is None else {"name": provider.section.title, "url": PATH}
 
 
 def _page(error: ApiError) -> Response:
-    """Why it failed, for people; nothing of what was sent stands in it."""
+    """Return an error page. It contains nothing of the request."""
     text = (
         '<!doctype html><html lang="en"><meta charset="utf-8"><title>Fairlane</title>'
         f"<h1>Signing in failed</h1><p>{escape(error.message)} (<code>{escape(error.code)}</code>)</p>"

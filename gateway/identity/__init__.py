@@ -1,10 +1,9 @@
-"""Callers without a key of ours: tokens of companies' identity providers, and tenants that a gateway in front names.
+"""Callers without an API key of ours: tokens of identity providers, and tenants named by a gateway in front.
 
-    settings.py      the issuers whose tokens are taken: all that decides about one is stated there, nothing in a token
-    signing_keys.py  an issuer's public keys: fetched beside requests, kept while the issuer is away
-    tokens.py        what a token has to be; what of its claims becomes the tenant and the group
-    credentials.py   what one request brings of all this, and the refusal of a second, different identity
+    settings.py      the accepted issuers: everything about an issuer is configured, nothing is read from a token
+    signing_keys.py  an issuer's public keys: fetched in the background, kept while the issuer is unavailable
+    tokens.py        verification of tokens, and the mapping of claims to tenant and group
+    credentials.py   all credentials of one request; rejects a second, different identity
 
-The gateway's auth calls in, and asks the delegated keys of quotas for the one under which such a caller is counted.
-Open `tokens.py` first. Never imports an endpoint, and logs nothing of a token.
-"""
+`gateway.auth` calls in, and resolves such a caller to a delegated key of quotas. Open `tokens.py` first. Never imports
+an endpoint, and logs nothing of a token."""

@@ -1,8 +1,6 @@
-"""What a request brings to say whose it is: a key or a token, and the tenant that a gateway in front names.
+"""Extracts a request's credentials: a key or token, and the tenant named by a gateway in front.
 
-All of it is read at once, before anything is asked or remembered: of two identities in one request none is chosen, the
-request is refused.
-"""
+All are read before anything is looked up or cached. A request with two identities is rejected."""
 
 import logging
 from collections.abc import Iterable, Sequence
@@ -23,36 +21,39 @@ Headers = Iterable[tuple[bytes, bytes]]
 _BEARER = "bearer"
 _KEY_HEADER = b"x-api-key"
 LONGEST_KEY = 512
+# Peers that are logged for an ignored tenant header.
 MOST_PEERS_TOLD = 16
-"""Of those whose tenant header is ignored, in the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What one request brings."""
+    """The credentials of one request."""
 
+    # A key or token.
     secret: str = field(repr=False)
-    """A key or a token."""
+    # A second key, in the format of other software. It is ignored unless it was imported.
     also: str = field(default="", repr=False)
-    """A key of other software in another header: nobody's, unless it was imported."""
+    # Named by a trusted peer; empty if none is.
     tenant: str = ""
-    """Named by a peer that may do so; empty: none."""
 
 
 class CredentialReader:
-    """Reads them by the settings."""
+    """Reads credentials from a request's headers."""
 
     def __init__(
         self, *, header: str = "x-fairlane-tenant", peers: Networks | None = None, takes_tokens: bool = False
     ) -> None:
-        """`header`: names a tenant, from one of these peers."""
+        """`header` names a tenant. It is accepted from `peers` only."""
         self._header = header.encode()
         self._peers = peers or Networks()
         self._takes_tokens = takes_tokens
         self._told: set[str] = set()
 
     def read(self, scope: Scope) -> Credentials:
-        """Raises ApiError: `invalid_api_key`, `identity_conflict`, `invalid_request_error` for what names no tenant."""
+        """Return the credentials of a request.
+
+        Raises ApiError: `invalid_api_key`, `identity_conflict`, `invalid_request_error` for a malformed tenant header.
+        """
         own = self._header
         authorization, keys, named = [], [], []
         for name, value in scope["headers"]:
@@ -89,7 +90,7 @@ class CredentialReader:
         return tenant
 
     def _tell(self, peer: str) -> None:
-        """Once for each peer, and of a few peers alone."""
+        """Log an ignored header once per peer, for a few peers."""
         holder = holder_of(peer)
         if holder not in self._told and len(self._told) < MOST_PEERS_TOLD:
             self._told.add(holder)
@@ -100,7 +101,7 @@ class CredentialReader:
         return public_id(text) is not None or (self._takes_tokens and is_token(text))
 
     def _checked(self, secret: str) -> str:
-        """Of a length that its kind can have."""
+        """Check the length of a key or token."""
         if self._takes_tokens and is_token(secret):
             if len(secret) > LONGEST_TOKEN:
                 raise invalid_token()
@@ -110,7 +111,7 @@ class CredentialReader:
 
 
 def bearer(headers: Headers) -> str:
-    """The key in the one `Authorization: Bearer` header. Raises ApiError `invalid_api_key`."""
+    """Return the key of the one `Authorization: Bearer` header. Raises ApiError `invalid_api_key`."""
     secret = _bearer([value for name, value in headers if name == b"authorization"])
     if len(secret) > LONGEST_KEY:
         raise invalid_api_key()
@@ -125,7 +126,6 @@ def _bearer(given: Sequence[bytes]) -> str:
 
 
 def _one(given: Sequence[bytes]) -> str:
-    """The text of the one header."""
     text = given[0].decode("latin-1").strip() if len(given) == 1 else ""
     if not text or not text.isascii():
         raise invalid_api_key()

@@ -1,4 +1,4 @@
-"""The issuers whose tokens are taken, as the settings state them, and their check at the start."""
+"""Settings of the accepted token issuers, and their check at the start."""
 
 import re
 from collections.abc import Sequence
@@ -13,92 +13,84 @@ from fairlane.quotas.limits import Limits
 from fairlane.quotas.tenants import TENANT_ID
 from fairlane.scheduler.protocol.settings import SettingsError
 
+# Asymmetric algorithms only: with a symmetric one, anyone who can verify a token can also sign one.
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
-"""Asymmetric ones alone: with the others whoever can check a token can make one."""
+# A claim's name, in any characters; or a path of names from the outer object to the inner one.
 ClaimPath = str | tuple[str, ...]
-"""A claim's name, whatever characters it has; or the names from an outer object to an inner one."""
 Name = Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 Text = Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
 HEADER = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+# Headers with a meaning of their own.
 TAKEN_HEADERS = frozenset({"authorization", "x-api-key", "host", "cookie", "x-forwarded-for", "idempotency-key"})
-"""What has a meaning of its own."""
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 
 class Signer(Protocol):
-    """Whoever signs tokens, and how its signatures are checked: an issuer of tenants' tokens, or of operators'."""
+    """A signer of tokens, and how its signatures are verified: an issuer for tenants, or the operators' sign-in."""
 
     @property
-    def name(self) -> str:
-        """In logs."""
+    def name(self) -> str: ...
 
     @property
-    def issuer(self) -> str:
-        """As `iss` has it, to the letter."""
+    def issuer(self) -> str: ...
 
     @property
-    def jwks_url(self) -> str:
-        """Where its public keys are."""
+    def jwks_url(self) -> str: ...
 
     @property
-    def audience(self) -> tuple[str, ...]:
-        """One of which `aud` must name."""
+    def audience(self) -> tuple[str, ...]: ...
 
     @property
-    def algorithms(self) -> tuple[Algorithm, ...]:
-        """That it may sign with."""
+    def algorithms(self) -> tuple[Algorithm, ...]: ...
 
     @property
-    def leeway_s(self) -> float:
-        """How far its clock and ours may be apart."""
+    def leeway_s(self) -> float: ...
 
     @property
-    def refresh_s(self) -> float:
-        """How often its keys are read again."""
+    def refresh_s(self) -> float: ...
 
     @property
-    def stale_s(self) -> float:
-        """How long keys are taken that could not be read again."""
+    def stale_s(self) -> float: ...
 
 
 class GroupSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One group of an issuer's, in each of its tenants."""
+    """One group of an issuer, with its limits and scopes in each of the issuer's tenants."""
 
+    # Value in the groups claim.
     group: Text
-    """As the claim has it."""
+    # For all members of the group in one tenant together, in addition to the tenant's own limits.
     limits: dict[str, int | None] = {}
-    """Of all its members together in one tenant, beside the tenant's own."""
+    # `models`, `lanes`, `endpoints`, `cidrs`, as for an API key.
     scopes: dict[str, list[str]] = {}
-    """`models`, `lanes`, `endpoints`, `cidrs`, as a key has them."""
 
 
 class IssuerSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One issuer: an entry of `gateway.issuers`."""
 
+    # Used in keys, usage and logs. Renaming an issuer creates new keys.
     name: Name
-    """Ours, for keys, usage and logs. A new name makes new keys."""
+    # Exact value of `iss`.
     issuer: Text
-    """As `iss` has it, to the letter."""
+    # URL of the public keys: https, or http on this machine.
     jwks_url: Text
-    """Where its public keys are: https, or http on this machine."""
+    # `aud` must contain one of these.
     audience: Annotated[tuple[Text, ...], msgspec.Meta(min_length=1, max_length=16)]
-    """One of which `aud` must name."""
     algorithms: Annotated[tuple[Algorithm, ...], msgspec.Meta(min_length=1, max_length=10)]
     tenant_claim: ClaimPath
+    # Maps values of the claim to tenants. Other values are rejected.
     tenants: Annotated[dict[str, str], msgspec.Meta(min_length=1, max_length=10_000)]
-    """The claim's value → tenant. What is not listed has none."""
     groups_claim: ClaimPath = "groups"
+    # A token belongs to the first of these that it names. If any are listed, a token without one of them is rejected.
     groups: Annotated[tuple[GroupSection, ...], msgspec.Meta(max_length=1_000)] = ()
-    """The first of these that a token has is its group. Where some are listed, a token with none of them is refused."""
+    # Accepted clock difference.
     leeway_s: Annotated[float, msgspec.Meta(ge=0, le=300)] = 30.0
-    """How far its clock and ours may be apart."""
+    # Interval between two reads of the issuer's keys.
     refresh_s: Annotated[float, msgspec.Meta(ge=60, le=86_400)] = 300.0
-    """How often its keys are read again."""
+    # How long keys are accepted that could not be read again.
     stale_s: Annotated[float, msgspec.Meta(ge=60, le=30 * 86_400)] = 86_400.0
-    """How long keys are taken that could not be read again."""
 
     def terms_of(self, group: GroupSection | None) -> tuple[Limits, Scopes]:
-        """What a group's members may. Raises FieldError."""
+        """Return limits and scopes of a group's members. Raises FieldError."""
         if group is None:
             return Limits(), Scopes()
         scopes: dict[str, Any] = dict(group.scopes)
@@ -108,7 +100,7 @@ class IssuerSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 def check_issuers(issuers: Sequence[IssuerSection]) -> None:
-    """What the types do not say of them. Raises SettingsError."""
+    """Check what the types do not. Raises SettingsError."""
     for place, each in enumerate(issuers):
         field = f"setting gateway.issuers[{place}]"
         if each.issuer in {other.issuer for other in issuers[:place]}:
@@ -129,13 +121,13 @@ def check_issuers(issuers: Sequence[IssuerSection]) -> None:
 
 
 def check_header(name: str) -> None:
-    """Of a header that names a tenant. Raises SettingsError."""
+    """Check the name of the tenant header. Raises SettingsError."""
     if not HEADER.fullmatch(name) or name in TAKEN_HEADERS:
         raise SettingsError("setting gateway.tenant_header: must be a header of its own, in small letters")
 
 
 def is_safe(url: str) -> bool:
-    """Nobody between us and the issuer can put keys of his own in place of its keys."""
+    """Return whether keys from a URL cannot be replaced in transit: https, or http on this machine."""
     try:
         parts = urlsplit(url)
         host = parts.hostname

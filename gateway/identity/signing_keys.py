@@ -1,13 +1,12 @@
-"""An issuer's public keys: fetched beside requests, and kept while the issuer is away.
+"""An issuer's public keys: fetched in the background, and kept while the issuer is unavailable.
 
-    run ──every refresh_s──> fetch ──> the keys of now; one that is no more among them signs nothing any more
-    of ──key known──> at once
-       └─unknown──> fetch, at most once in UNKNOWN_EVERY_S, one for all that wait ──> the key, 401, or 503 where
-                    the issuer does not answer or was asked a moment ago
+    run ──every refresh_s──> fetch ──> replaces all keys; a key that was removed no longer verifies anything
+    of ──key known──> returned at once
+       └─unknown──> fetch, at most once in UNKNOWN_EVERY_S, shared by all callers ──> the key, 401, or 503 if the
+                    issuer does not answer or was asked a moment ago
 
-A key is kept for each algorithm that the settings allow and its type fits: an algorithm never meets a key of another
-kind. What was fetched is bounded in time, in bytes and in keys, and read in a thread.
-"""
+A key is stored once for each configured algorithm that fits its type, so an algorithm is never used with a key of
+another type. Fetches are bounded in time, bytes and keys, and decoded in a thread."""
 
 import asyncio
 import logging
@@ -25,48 +24,48 @@ from fairlane.gateway.identity.settings import Algorithm, Signer
 
 log = logging.getLogger(__name__)
 
+# From the connection to the last byte.
 FETCH_TIMEOUT_S = 5.0
-"""From connecting to the last byte."""
 MOST_BYTES = 256 * 1024
 MOST_KEYS = 64
+# Shortest interval between two searches for an unknown key.
 UNKNOWN_EVERY_S = 60.0
-"""How often, at most, a key that nobody knows is looked for."""
+# Keys that were read this recently are not read again to find an unknown key.
 RECENT_S = 1.0
-"""Keys that were read so lately need not be read again for a key that is not among them."""
+# Delay before the next fetch while no key is known.
 FIRST_RETRY_S = 5.0
-"""How soon a fetch is tried again where no key is known yet."""
+# Key sizes in bits: smaller keys can be forged, larger ones are slow to verify with.
 RSA_BITS = (2048, 8192)
-"""A weaker key can be forged; a longer one takes long to check."""
 _CURVES: Mapping[str, str] = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521"}
 
+# By key id and algorithm.
 Keys = Mapping[tuple[str, str], jwt.PyJWK]
-"""By key id and algorithm."""
 
 
 class KeysRefused(Exception):
-    """What an issuer answered cannot be used; the message holds nothing of it."""
+    """An unusable response of an issuer. The message contains nothing of it."""
 
 
 class SigningKeys:
-    """Those of one issuer. For one event loop."""
+    """The keys of one issuer. For one event loop."""
 
     def __init__(self, issuer: Signer, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._issuer = issuer
         self._clock = clock
         self._keys: Keys = {}
+        # Time of the last successful fetch.
         self._read_s = float("-inf")
-        """When the keys were fetched last."""
+        # Time of the last search for an unknown key.
         self._sought_s = float("-inf")
-        """When an unknown key was looked for last."""
         self._fetching: asyncio.Task[None] | None = None
         self._is_failing = False
 
     async def of(self, kid: str, algorithm: str) -> jwt.PyJWK:
-        """Return the key that signs under an id.
+        """Return the key with an id.
 
-        Raises ApiError: `unknown_signing_key` where the issuer, just asked, has no such key; `issuer_unavailable` where
-        it cannot be asked now, because it does not answer or because it was asked for another key a moment ago.
-        """
+        Raises ApiError: `unknown_signing_key` if the issuer, just asked, has no such key; `issuer_unavailable` if it
+        does not
+        answer, or was asked for another unknown key a moment ago."""
         key = self._known(kid, algorithm)
         if key is not None:
             return key
@@ -86,7 +85,7 @@ class SigningKeys:
         raise ApiError("The issuer of the token has no such signing key.", "unknown_signing_key")
 
     async def run(self) -> None:
-        """Read the keys again and again."""
+        """Refresh the keys until cancelled."""
         while True:
             await asyncio.shield(self._fetch())
             await asyncio.sleep(self._issuer.refresh_s if self._keys else FIRST_RETRY_S)
@@ -99,7 +98,7 @@ class SigningKeys:
         return None if self._is_stale else self._keys.get((kid, algorithm))
 
     def _may_seek(self) -> bool:
-        """Look for an unknown key, alone or with whoever does so already."""
+        """Return whether an unknown key may be searched for now, or is being searched for already."""
         if self._fetching is not None:
             return True
         if self._clock() - self._sought_s < UNKNOWN_EVERY_S:
@@ -108,7 +107,7 @@ class SigningKeys:
         return True
 
     def _fetch(self) -> "asyncio.Task[None]":
-        """One at a time."""
+        """Return the fetch in progress, starting one if needed."""
         if self._fetching is None:
             self._fetching = asyncio.create_task(self._read(), name=f"keys of {self._issuer.name}")
             self._fetching.add_done_callback(self._fetched)
@@ -118,7 +117,7 @@ class SigningKeys:
         self._fetching = None
 
     async def _read(self) -> None:
-        """The keys of now in place of those before; these stay where that fails."""
+        """Replace the keys. If that fails, the old ones stay."""
         began_s = self._clock()
         try:
             found = await read_keys(self._issuer)
@@ -134,7 +133,7 @@ class SigningKeys:
 
 
 async def read_keys(issuer: Signer) -> Keys:
-    """What the issuer publishes now. Raises KeysRefused, httpx.HTTPError, TimeoutError."""
+    """Fetch the issuer's keys. Raises KeysRefused, httpx.HTTPError, TimeoutError."""
     async with asyncio.timeout(FETCH_TIMEOUT_S):
         raw = await _download(issuer.jwks_url)
     return await asyncio.to_thread(decode_keys, raw, issuer.algorithms)
@@ -154,9 +153,9 @@ async def _download(url: str) -> bytes:
 
 
 def decode_keys(raw: bytes, algorithms: tuple[Algorithm, ...]) -> Keys:
-    """The public keys of a JWKS document (RFC 7517) by id, for each of these algorithms that they fit.
+    """Return the public keys of a JWKS document (RFC 7517), once for each of these algorithms that they fit.
 
-    Others are passed over. Raises KeysRefused where none is left."""
+    Other keys are skipped. Raises KeysRefused if none is left."""
     try:
         listed = msgspec.json.decode(raw, type=dict[str, Any]).get("keys")
     except (ValueError, RecursionError):
@@ -176,7 +175,7 @@ def decode_keys(raw: bytes, algorithms: tuple[Algorithm, ...]) -> Keys:
 
 
 def fits(key: Mapping[str, object], algorithm: Algorithm) -> bool:
-    """Whether a published key may check signatures of an algorithm. One that shows its private half may not."""
+    """Return whether a published key may verify an algorithm's signatures. Keys with a private part may not."""
     operations = key.get("key_ops", ["verify"])
     is_for_signatures = key.get("use", "sig") == "sig" and isinstance(operations, list) and "verify" in operations
     if not is_for_signatures or key.get("alg", algorithm) != algorithm or "d" in key or "k" in key:

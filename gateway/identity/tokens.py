@@ -1,11 +1,10 @@
-"""What a token has to be (RFC 7519, 8725), and what of its claims becomes a tenant and a group.
+"""Verification of tokens (RFC 7519, RFC 8725), and the mapping of their claims to a tenant and a group.
 
-    sized, three parts ──> header: alg of the settings, kid, nothing that names a key ──> iss: one of the settings'
+    size, three parts ──> header: a configured alg, a kid, nothing that refers to a key ──> iss: a configured issuer
       ──> the issuer's key for (kid, alg) ──> signature, exp, nbf, iat, iss, aud ──> claim → tenant, groups → limits
 
-Until the signature is checked, a token only chooses among what the settings have: an issuer, and a key that this issuer
-published for this algorithm. Nothing of a token is logged, nor in a message.
-"""
+Until its signature is verified, a token only selects among configured values: an issuer, and a key that this issuer
+published for this algorithm. No part of a token appears in logs or messages."""
 
 import base64
 import binascii
@@ -25,16 +24,15 @@ from fairlane.quotas.delegated_keys import Delegation
 
 PARTS = 3
 LONGEST_TOKEN = 16 * 1024
+# Encoded in base64.
 LONGEST_HEADER = 2 * 1024
-"""Of its own: base64 and all."""
 LONGEST_KID = 256
+# Longest list in a claim.
 MOST_VALUES = 1_000
-"""Of a claim that is a list."""
+# Header fields that refer to a key, contain one, or require unsupported extensions.
 REFUSED_HEADERS = frozenset({"jku", "jwk", "x5u", "x5c", "crit", "b64", "zip", "enc"})
-"""What would say where a key is, bring it along, or ask for what is not understood here."""
+# Types of tokens that identify a caller. Issuers also sign others, such as `logout+jwt`, for other purposes.
 TYPES = frozenset({"", "jwt", "at+jwt", "application/at+jwt"})
-"""Of a token that says who calls; others, such as `logout+jwt`, are of an issuer's too, and were made for something
-else."""
 REQUIRED = ["exp", "iss", "aud"]
 
 T = TypeVar("T")
@@ -45,29 +43,26 @@ class _Issued(msgspec.Struct):
 
 
 class _Issuer:
-    """One of the settings', with its keys."""
-
     def __init__(self, section: IssuerSection) -> None:
         self.section = section
         self.keys = SigningKeys(section)
 
 
 class Tokens:
-    """Tokens of all issuers."""
+    """Verifies tokens of all configured issuers."""
 
     def __init__(self, issuers: Sequence[IssuerSection]) -> None:
         self._issuers = {each.issuer: _Issuer(each) for each in issuers}
 
     def upkeep(self) -> list[Coroutine[Any, Any, None]]:
-        """What keeps each issuer's keys fresh for as long as it runs."""
+        """Return the background tasks that refresh the issuers' keys."""
         return [each.keys.run() for each in self._issuers.values()]
 
     async def delegation(self, token: str) -> Delegation:
-        """Which tenant a token is of, and by which way.
+        """Verify a token and return its tenant, limits and scopes.
 
         Raises ApiError: `invalid_token`, `token_expired`, `token_not_yet_valid`, `wrong_audience`,
-        `unknown_signing_key`, `issuer_unavailable`, `tenant_not_allowed`.
-        """
+        `unknown_signing_key`, `issuer_unavailable`, `tenant_not_allowed`."""
         header, issued = _read(token)
         issuer = self._issuers.get(issued.iss)
         if issuer is None:
@@ -76,7 +71,7 @@ class Tokens:
 
 
 async def claims_of(token: str, issuer: Signer, keys: SigningKeys) -> dict[str, Any]:
-    """The claims of a token of this issuer that holds now. Raises ApiError as `Tokens.delegation`."""
+    """Verify a token of this issuer and return its claims. Raises ApiError as `Tokens.delegation` does."""
     header, issued = _read(token)
     if issued.iss != issuer.issuer:
         raise invalid_token()
@@ -91,12 +86,12 @@ async def _claims(token: str, header: Mapping[str, Any], issuer: Signer, keys: S
 
 
 def is_token(credential: str) -> bool:
-    """It has a token's form, signed or encrypted: no key of ours has a dot, and no token begins as imported keys do."""
+    """Return whether a credential has the form of a token. API keys have no dots; imported keys are excluded."""
     return credential.count(".") >= PARTS - 1 and not is_imported(credential)
 
 
 def _read(token: str) -> tuple[dict[str, Any], _Issued]:
-    """Header and issuer, on which nothing may rest yet. Raises ApiError `invalid_token`."""
+    """Return header and issuer, not verified yet. Raises ApiError `invalid_token`."""
     parts = token.split(".", PARTS)
     if len(token) > LONGEST_TOKEN or len(parts) != PARTS or len(parts[0]) > LONGEST_HEADER:
         raise invalid_token()
@@ -114,7 +109,7 @@ def _json(part: str, kind: type[T]) -> T:
 
 
 def verified(token: str, key: jwt.PyJWK, issuer: Signer) -> dict[str, Any]:
-    """The claims of a token that its issuer signed for us and that holds now. Raises ApiError."""
+    """Verify signature, issuer, audience and times with a key, and return the claims. Raises ApiError."""
     try:
         claims: dict[str, Any] = jwt.decode(
             token,
@@ -141,17 +136,16 @@ def verified(token: str, key: jwt.PyJWK, issuer: Signer) -> dict[str, Any]:
 
 
 def _until_valid_s(token: str, issuer: Signer) -> float:
-    """Seconds until a token, whose signature was checked, is valid by this gateway's clock."""
+    """Return the seconds until a token with a verified signature becomes valid."""
     claims = jwt.decode(token, options={"verify_signature": False})
     begins_s = max(float(claims.get(name, 0.0)) for name in ("nbf", "iat"))
     return max(1.0, begins_s - issuer.leeway_s - time.time())
 
 
 def delegation_of(claims: Mapping[str, Any], issuer: IssuerSection) -> Delegation:
-    """The tenant that the claims name by the settings' list, and the limits of the first listed group that they have.
+    """Map verified claims to a tenant and the limits of the token's first listed group.
 
-    Raises ApiError `tenant_not_allowed` where that is no tenant or more than one, or none of the groups.
-    """
+    Raises ApiError `tenant_not_allowed` for no tenant, several tenants, or none of the listed groups."""
     tenants = {issuer.tenants[each] for each in texts(claims, issuer.tenant_claim) if each in issuer.tenants}
     if len(tenants) != 1:
         raise tenant_not_allowed()
@@ -167,7 +161,7 @@ def delegation_of(claims: Mapping[str, Any], issuer: IssuerSection) -> Delegatio
 
 
 def texts(claims: Mapping[str, Any], path: ClaimPath) -> list[str]:
-    """What a claim says: one text or a list of them; nothing where it is anything else."""
+    """Return the strings of a claim, which is a string or a list; empty for anything else."""
     found: Any = claims
     for name in (path,) if isinstance(path, str) else path:
         found = found.get(name) if isinstance(found, dict) else None

@@ -1,8 +1,7 @@
-"""Metrics that every request adds to: an entry of a dict each, made Prometheus' own only when somebody reads them.
+"""Metrics that every request updates: one dict entry each, converted to Prometheus' families only at a scrape.
 
-The library's children take a lock and four calls for each step of a counter, and a request takes a dozen of them.
-Written in the event loop's thread alone, read in any.
-"""
+The library's own children take a lock and four calls for each increment, and a request makes a dozen. These are
+written only by the event loop's thread, and read by any."""
 
 from bisect import bisect_left
 from collections import defaultdict
@@ -19,7 +18,7 @@ Labels = tuple[str, ...]
 
 
 class FastCounter(Collector):
-    """Sums by their labels: a counter, or a gauge that goes up and down."""
+    """A counter with labels, or a gauge that goes up and down."""
 
     def __init__(
         self,
@@ -35,11 +34,9 @@ class FastCounter(Collector):
         registry.register(self)
 
     def add(self, *labels: str, by: float = 1.0) -> None:
-        """Count."""
         self._sums[labels] += by
 
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
-        """As the library writes it."""
         family = self._family()
         for labels, value in list(self._sums.items()):
             family.add_metric(labels, value)
@@ -47,38 +44,36 @@ class FastCounter(Collector):
 
 
 class Total(Collector):
-    """A counter that somebody else keeps: `read` when it is asked for, by any thread."""
+    """A counter whose value is kept elsewhere: `read` is called at each scrape, by any thread."""
 
     def __init__(self, name: str, documentation: str, registry: CollectorRegistry) -> None:
+        # Must never decrease. 0 until it is set.
         self.read: Callable[[], float] = float
-        """Never less than it said before; 0 until somebody keeps it."""
         self._family = partial(CounterMetricFamily, name, documentation)
         registry.register(self)
 
     def collect(self) -> Iterator[CounterMetricFamily]:
-        """As the library writes it."""
         yield self._family(value=self.read())
 
 
 class Series:
-    """The figures of one set of labels. Whoever observes often asks for it once."""
+    """One label set's histogram. Frequent observers keep a reference to it."""
 
     __slots__ = ("_bounds", "counts", "total")
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = bounds
+        # Observations in each bucket, not cumulative.
         self.counts = [0] * (len(bounds) + 1)
-        """How many between a bound and the one before it."""
         self.total = 0.0
 
     def observe(self, figure: float) -> None:
-        """Count it in."""
         self.counts[bisect_left(self._bounds, figure)] += 1
         self.total += figure
 
 
 class Distribution(Collector):
-    """Figures by their labels and size: a histogram."""
+    """A histogram with labels."""
 
     def __init__(
         self,
@@ -88,7 +83,7 @@ class Distribution(Collector):
         bounds: Sequence[float],
         registry: CollectorRegistry,
     ) -> None:
-        """`bounds`: ascending; each belongs to what is below it."""
+        """`bounds` are ascending and inclusive."""
         self._family: Callable[[], HistogramMetricFamily]
         self._family = partial(HistogramMetricFamily, name, documentation, labels=labels)
         self._bounds = bounds
@@ -96,14 +91,13 @@ class Distribution(Collector):
         registry.register(self)
 
     def series(self, *labels: str) -> Series:
-        """Of these labels' values; a new one is empty."""
+        """Return the series of a label set, creating it if needed."""
         found = self._seen.get(labels)
         if found is None:
             found = self._seen[labels] = Series(self._bounds)
         return found
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
-        """As the library writes it."""
         family = self._family()
         names = [*map(floatToGoString, self._bounds), "+Inf"]
         for labels, series in list(self._seen.items()):

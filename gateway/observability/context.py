@@ -1,16 +1,17 @@
-"""What is known everywhere within a request's task: its place in a trace, and its id."""
+"""Context variables of a request's task: its trace and its id."""
 
 from contextvars import ContextVar
 
+# The `traceparent` for a worker to continue, and the request's id. Either may be empty.
 CARRIED: ContextVar[tuple[str, str]] = ContextVar("carried", default=("", ""))
-"""The `traceparent` that a worker continues, and the request's id; each empty where there is none."""
 
 
 def traceparent() -> str:
-    """This task's request for a worker to continue; the caller's own where we trace nothing; empty where none is."""
+    """Return the `traceparent` for a worker to continue: the caller's own if the gateway does not trace; may be empty.
+    Return the `traceparent` for a worker to continue: the caller's own if the gateway does not trace; may be empty."""
     return CARRIED.get()[0]
 
 
 def request_id() -> str:
-    """This task's request, as its answer names it; empty where none is."""
+    """Return the id of this task's request; empty outside of a request."""
     return CARRIED.get()[1]

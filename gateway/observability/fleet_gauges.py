@@ -1,8 +1,7 @@
-"""Gauges of the fleet as this gateway last saw it, made when somebody scrapes: queues, workers, KV, lane targets.
+"""Gauges of the fleet, computed at each scrape: queues, workers, KV cache, lane targets.
 
-Those by model alone (waiting, running, KV use) are what an endpoint picker of llm-d or of the Kubernetes gateway API
-inference extension routes by; docs/operations.md has the names to configure there.
-"""
+Those with the label `model` alone (waiting, running, KV usage) are for the endpoint pickers of llm-d and of the
+Kubernetes Gateway API Inference Extension; docs/operations.md has the names to configure there."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -19,16 +18,15 @@ _BY_MODEL = ("model",)
 
 
 class FleetGauges(Collector):
-    """One set of gauges per model that is known; a model that is forgotten leaves no series behind."""
+    """Gauges of all known models. A model that is no longer known leaves no series behind."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        # The last picture of the fleet. Called by any thread.
         self.models: Callable[[], Iterable[ServedModel]] = tuple
-        """The last picture; none until somebody keeps one. Read by any thread."""
         self.lanes: Mapping[LaneName, Lane] = {}
         registry.register(self)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """As the library writes it."""
         models = list(self.models())
         yield from self._queues(models)
         yield from self._fleet(models)

@@ -1,4 +1,4 @@
-"""The log at little cost: a line for each request, and one write for all that a turn of the event loop has to say."""
+"""Cheap logging: one line for each request, and one write for all lines of an event loop iteration."""
 
 import asyncio
 import logging
@@ -10,12 +10,12 @@ from typing import TextIO
 from fairlane.gateway.observability.context import CARRIED
 from fairlane.scheduler.protocol.log_lines import Facts, JsonLines, LogFormat, printable, quiet_libraries
 
+# Text format, with the process's name and number inserted.
 FORMAT = "%(asctime)s %(levelname)s {}[{}] %(message)s"
-"""Of the lines of a process by that name and number."""
 
 
 def start_logging(level: str, name: str = "gateway", form: LogFormat = "text") -> None:
-    """One line per record on stderr, with this process's name; records never hold content or keys."""
+    """Configure logging: one line per record on stderr. Records must not contain content or keys."""
     logging._srcfile = None  # no line of ours tells where it comes from: finding that out costs as much as all the rest
     logging.logThreads = logging.logMultiprocessing = False
     logging.logProcesses = False  # a process knows its number: to ask for it is a system call
@@ -29,7 +29,7 @@ def start_logging(level: str, name: str = "gateway", form: LogFormat = "text") -
 
 
 def facts(record: logging.LogRecord) -> Facts:
-    """The trace and request in which a record was made; of the line that tells of a request, its figures."""
+    """Return the trace and request ids of a record; for a request's own line, also its figures."""
     traceparent, request_id = CARRIED.get()
     told: dict[str, str | int | float | None] = {
         "trace_id": traceparent[3:35] or None,
@@ -41,19 +41,19 @@ def facts(record: logging.LogRecord) -> Facts:
 
 
 class Lines(logging.StreamHandler[TextIO]):
-    """Writes what one turn of the loop logs at its end; outside of a loop, and in other threads, at once."""
+    """Buffers an event loop iteration's lines and writes them at its end. Other threads write at once."""
 
     def __init__(self) -> None:
         super().__init__()
         self._unwritten: list[str] = []
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """Without the lock that logging takes around each record: adding to a list needs none."""
+        """Handle a record without logging's lock: appending to a list needs none."""
         self.emit(record)
         return True
 
     def emit(self, record: logging.LogRecord) -> None:
-        """One line; a record that cannot be one is told of on stderr, and never to who logged it."""
+        """Buffer one line. Formatting errors are reported on stderr and never raised to the caller."""
         try:
             self._unwritten.append(self.format(record) + self.terminator)
         except Exception:  # noqa: BLE001 - whatever its arguments do when they are made text
@@ -68,7 +68,7 @@ class Lines(logging.StreamHandler[TextIO]):
                 loop.call_soon(self.flush)
 
     def flush(self) -> None:
-        """Write all that is there. What cannot be written is lost: to log that would be to try again for ever."""
+        """Write all buffered lines. Write errors are dropped: logging them would fail again."""
         self.acquire()
         try:
             lines, self._unwritten = self._unwritten, []
@@ -81,7 +81,7 @@ class Lines(logging.StreamHandler[TextIO]):
 
 
 class Stamped(logging.Formatter):
-    """Looks up what a second is called once, and writes a plain record in one step."""
+    """Formats the time once per second, and plain records in one step."""
 
     def __init__(self, line: str) -> None:
         super().__init__(line)
@@ -90,13 +90,12 @@ class Stamped(logging.Formatter):
         self._called = ""
 
     def format(self, record: logging.LogRecord) -> str:
-        """As logging's own."""
         if record.exc_info or record.exc_text or record.stack_info:
             return printable(super().format(record))
         return self._line % (self.formatTime(record), record.levelname, printable(record.getMessage()))
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802 - logging's own name
-        """As logging's own: local time, and milliseconds after a comma."""
+        """Format local time with milliseconds after a comma, as logging does."""
         second = int(record.created)
         if second != self._second:
             self._called = time.strftime(self.default_time_format, time.localtime(second))

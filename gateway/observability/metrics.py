@@ -1,8 +1,8 @@
-"""All that this gateway measures: every metric and span name of it stands here, every label is of a closed set.
+"""All measurements of a gateway: every metric and span name is defined here, and every label has a closed set of
+values.
 
-No prompt, completion or key anywhere: spans and labels carry ids, counts and words of ours. What a metric costs a
-request is in `collectors.py`.
-"""
+Spans and labels carry ids, counts and fixed words, but no prompt, completion or key. See `collectors.py` for the cost
+per request."""
 
 import platform
 import random
@@ -35,33 +35,34 @@ _PREFIX = "fairlane_gateway_"
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
 _TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.5, 1.0, 2.5)
 _OTHER = "other"
+# Tenant label of requests without a valid key.
 _NOBODY = "none"
-"""The tenant of a request whose key was not recognised."""
 VERSION = metadata.version("fairlane")
 _propagator = TraceContextTextMapPropagator()
+# In bytes. The library would log a warning for each longer one.
 _LONGEST_TRACEPARENT = 512
-"""In bytes; of a longer one the library would write a warning for each request."""
+# The span of this task's request.
 _current: ContextVar[Span] = ContextVar("request_span", default=NO_SPAN)
-"""This task's request."""
 
 
 def span_processor(exporter: SpanExporter | None) -> SpanProcessor | None:
-    """Sends spans where the exporter does; None where there is none. Whoever uses it shuts it down."""
+    """Return the processor that sends spans to the exporter, if there is one. The caller shuts it down."""
     return None if exporter is None else BatchSpanProcessor(exporter)
 
 
 class Telemetry:
-    """The metrics in a registry of their own, and the tracer."""
+    """The metrics, in a registry of their own, and the tracer."""
 
     def __init__(self, processor: SpanProcessor | None = None, *, sample: float = 1.0, max_tenants: int = 0) -> None:
-        """`processor`: of spans that have ended; None: there are none. `sample`: share of requests without a caller's
-        trace that start one. `max_tenants`: that metrics name; 0: they have no label of tenants."""
+        """`processor` receives ended spans; None disables tracing. `sample` is the share of requests without a caller's
+        trace
+        that are traced. `max_tenants` bounds the tenants with a label of their own; 0 drops the label."""
         self._spans = None if processor is None else Spans(SERVICE, processor)
         self._sample = sample
         self._max_tenants = max_tenants
         self._tenants: set[str] = set()
+        # Statistics of the whole fleet, for the console.
         self.figures = Recorder()
-        """The same for the whole fleet, as the console shows it."""
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self.fleet = FleetGauges(self.registry)
@@ -193,7 +194,7 @@ class Telemetry:
         )
 
     def _whose(self, tenant: str) -> Labels:
-        """The tenant's label in metrics, where they have one: the first few by name, the others together."""
+        """Return the tenant label: by name for the first few tenants, `other` for the rest; empty without the label."""
         if not self._max_tenants:
             return ()
         if not tenant:
@@ -214,8 +215,9 @@ class Telemetry:
         took_s: float,
         first_token_s: float | None,
     ) -> None:
-        """A request is over. `first_token_s`: from its arrival; None: it had none. Only what was answered, whole or in
-        part, counts for the latencies."""
+        """Count a finished request. `first_token_s` is counted from its arrival.
+
+        Latencies include only requests with a response, whole or in part."""
         self.requests.add(endpoint, lane, code)
         whose = self._whose(tenant)
         if is_refusal:
@@ -226,11 +228,11 @@ class Telemetry:
             self.duration.series(lane, model, *whose).observe(took_s)
 
     def gaps(self, lane: str, model: str, tenant: str) -> Series:
-        """Where a request's stream counts the time between its tokens."""
+        """Return the histogram for the gaps between a stream's tokens."""
         return self.inter_token_gap.series(lane, model, *self._whose(tenant))
 
     def generated(self, lane: str, model: str, tenant: str, *, queued_s: float | None, pace_s: float | None) -> None:
-        """A generation is over. `queued_s`: until its prefill began; `pace_s`: mean time of a token. None: unknown."""
+        """Count a finished generation: time until its prefill, and mean time per token. None if unknown."""
         whose = self._whose(tenant)
         if queued_s is not None:
             self.queue_wait.series(lane, model, *whose).observe(queued_s)
@@ -238,11 +240,10 @@ class Telemetry:
             self.time_per_output_token.series(lane, model, *whose).observe(pace_s)
 
     def refused_line(self, tenant: str, code: str) -> None:
-        """A batch's line was refused, or ended by an error; it may be tried again."""
+        """Count a batch line that was rejected or failed. It may be retried."""
         self.refusals.add(*self._whose(tenant), code)
 
     def charged(self, tenant: str, lane: str, charge: Charge) -> None:
-        """One job's settlement."""
         whose = self._whose(tenant)
         self.tokens.add(*whose, lane, "prompt", by=charge.prompt_tokens)
         self.tokens.add(*whose, lane, "output", by=charge.output_tokens)
@@ -251,7 +252,7 @@ class Telemetry:
         self.preemptions.add(lane, by=charge.preemptions)
 
     def shadowed(self, tenant: str, limits: Iterable[str]) -> None:
-        """A request was let in that these limits would have refused, were they not in shadow."""
+        """Count a request that these shadow limits would have rejected."""
         for limit in set(limits):
             self.shadow_refusals.add(*self._whose(tenant), limit)
 
@@ -273,20 +274,20 @@ class Telemetry:
         return Distribution(f"{_PREFIX}{name}", documentation, labels, bounds, self.registry)
 
     def exposition(self) -> bytes:
-        """Prometheus' text. Takes a while where there are many tenants: call it in a thread."""
+        """Return the metrics in Prometheus' text format. Slow with many tenants: call it in a thread."""
         return generate_latest(self.registry)
 
     def told_over_otlp(self, environ: Mapping[str, str], *, instance: str) -> AbstractContextManager[None]:
-        """Send the same over OTLP in a thread, where the environment says so, until the block ends."""
+        """Send the metrics over OTLP from a thread until the block ends, if the environment configures it."""
         return sent(self.registry, environ, service=SERVICE, version=VERSION, instance=instance)
 
     def request_span(
         self, name: str, headers: Sequence[tuple[bytes, bytes]], request_id: str, link: str = ""
     ) -> "_Request":
-        """One request's own span as a context, in the caller's trace if it sent one. `link`: what it also belongs to.
+        """Return the context of a request's root span, in the caller's trace if it sent one. `link` is a related
+        traceparent.
 
-        The share of requests that is not traced costs hardly anything: it is drawn here, before a span is made.
-        """
+        Requests that are not sampled cost hardly anything: sampling is decided before a span is made."""
         caller = _callers_trace(headers)
         if self._spans is None:
             return _Request(NO_SPAN, "" if caller is None else _traceparent(caller.trace_id, caller), request_id)
@@ -299,13 +300,13 @@ class Telemetry:
         return _Request(span, span.traceparent, request_id)
 
     def span(self, name: str) -> Span:
-        """A stage of this task's request: a context, or its owner ends it. What begins within is no child of it."""
+        """Start a span for a stage of this task's request. It does not become the parent of spans started within it."""
         request = _current.get()
         return request.child(name) if isinstance(request, Kept) and not request.has_ended else NO_SPAN
 
 
 class _Request:
-    """A request's span, kept or not, as its task's current one, with the `traceparent` that goes on to a worker."""
+    """A context that makes a request's span current, with the `traceparent` for workers."""
 
     __slots__ = ("_carried", "_span", "_tokens")
 
@@ -325,27 +326,27 @@ class _Request:
 
 
 def is_recording() -> bool:
-    """Spans of this task's request are kept: what they would say is worth finding out."""
+    """Return whether spans of this task's request are recorded, so that attributes are worth computing."""
     return _current.get().is_recording
 
 
 def request_span() -> Span:
-    """The own span of this task's request."""
+    """Return the root span of this task's request."""
     return _current.get()
 
 
 def _traceparent(trace_id: int, caller: SpanContext | None = None) -> str:
-    """Of a trace that goes on without a span of ours (W3C Trace Context, version 00): the `caller`'s own, or one of
-    which nobody is to keep anything."""
+    """Return a `traceparent` (W3C Trace Context, version 00) without a span of ours: the caller's own, or one that is
+    not
+    sampled."""
     parent, flags = (span_id(), 0) if caller is None else (caller.span_id, caller.trace_flags)
     return f"00-{trace_id:032x}-{parent:016x}-{flags:02x}"
 
 
 def _callers_trace(headers: Sequence[tuple[bytes, bytes]]) -> SpanContext | None:
-    """Where the caller's trace has come to; None where it sent none that is well-formed.
+    """Return the span that the caller sent, if it is well-formed.
 
-    `tracestate` is not read: nothing here needs it, and the library would quote a malformed one in the log.
-    """
+    `tracestate` is not read: nothing needs it, and the library would quote a malformed one in the log."""
     given = [value for name, value in headers if name == b"traceparent"]
     if not given or len(given[-1]) > _LONGEST_TRACEPARENT:
         return None

@@ -1,7 +1,6 @@
-"""One exposition of all processes behind a port: whichever is scraped asks the others, and merges what they tell.
+"""One set of metrics for all processes behind a port: the process that is scraped asks the others and merges theirs.
 
-Each sample gets a label `process`: counters and histograms add up over it, and nothing is lost where one is away.
-"""
+Each sample gets the label `process`. Counters and histograms can be summed over it even if a process is missing."""
 
 import asyncio
 import logging
@@ -14,34 +13,34 @@ from typing import Any
 
 from fairlane.gateway.config import Member
 
+# Added to each process's metrics.
 PROCESS_UP = """\
 # HELP fairlane_gateway_process_up 1 where this process behind the port has told its metrics, 0 where it has not.
 # TYPE fairlane_gateway_process_up gauge
 fairlane_gateway_process_up {}
 """
-"""What is said of each process where there are several: their expositions are merged as text."""
 
 log = logging.getLogger(__name__)
 
+# A process that has not answered by then is reported as down.
 PATIENCE_S = 1.0
-"""A sibling that has not told its metrics by then is shown as down."""
 _LENGTH_BYTES = 8
 _FAMILY = re.compile(rb"^(?=# HELP )", re.MULTILINE)
 _SAMPLE = re.compile(rb"^(\w+)(\{?)", re.MULTILINE)
 
 
 class ProcessMetrics:
-    """One process among those behind a port, or one that is alone."""
+    """The metrics of one of several processes behind a port, or of a single one."""
 
     def __init__(self, member: Member | None, own: Callable[[], bytes]) -> None:
-        """`own`: this process's metrics, as Prometheus' text; called in a thread: the loop has streams to serve."""
+        """`own` returns this process's metrics in Prometheus' text format. It is called in a thread."""
         self._member = member
         self._own = _Together(lambda: asyncio.to_thread(own))
         self._all = self._own if member is None else _Together(lambda: self._gather(member))
 
     @asynccontextmanager
     async def answering(self) -> AsyncIterator[None]:
-        """Tell the other processes, until the block ends."""
+        """Serve this process's metrics to the others until the block ends."""
         if self._member is None:
             yield
             return
@@ -52,7 +51,7 @@ class ProcessMetrics:
             server.close()
 
     async def exposition(self) -> bytes:
-        """Prometheus' text of all processes."""
+        """Return the metrics of all processes in Prometheus' text format."""
         return await self._all.get()
 
     async def _gather(self, member: Member) -> bytes:
@@ -70,14 +69,13 @@ class ProcessMetrics:
 
 
 class _Together:
-    """One look at a time, for all who ask meanwhile: however many scrape, they keep no more than a thread busy."""
+    """Shares one call of `look` among all concurrent callers, so that scrapes use one thread at most."""
 
     def __init__(self, look: Callable[[], Coroutine[Any, Any, bytes]]) -> None:
         self._look = look
         self._looking: asyncio.Task[bytes] | None = None
 
     async def get(self) -> bytes:
-        """What is found."""
         if self._looking is None:
             self._looking = asyncio.create_task(self._look())
             self._looking.add_done_callback(self._found)
@@ -88,7 +86,7 @@ class _Together:
 
 
 async def _ask(path: Path) -> bytes | None:
-    """What a sibling says of itself; None where it is away, or dies over it."""
+    """Return another process's metrics; None if it does not answer."""
     try:
         async with asyncio.timeout(PATIENCE_S):
             reader, writer = await asyncio.open_unix_connection(path)
@@ -103,10 +101,9 @@ async def _ask(path: Path) -> bytes | None:
 
 
 def merged(texts: Sequence[bytes | None]) -> bytes:
-    """One exposition of many, each by its index: every family once, its samples marked with who counted them.
+    """Merge the metrics of several processes, listed by index: each family once, with its samples labelled.
 
-    None: it could not be asked.
-    """
+    None marks a process that did not answer."""
     families: defaultdict[bytes, list[bytes]] = defaultdict(list)
     for index, text in enumerate(texts):
         up = PROCESS_UP.format(float(text is not None)).encode()
@@ -117,6 +114,6 @@ def merged(texts: Sequence[bytes | None]) -> bytes:
 
 
 def _marked(samples: bytes, index: int) -> bytes:
-    """`name 1` becomes `name{process="0"} 1`, and a sample that has labels gets one more."""
+    """Add the label: `name 1` becomes `name{process="0"} 1`."""
     label = b'{process="%d"' % index
     return _SAMPLE.sub(lambda found: found[1] + label + (b"," if found[2] else b"}"), samples)

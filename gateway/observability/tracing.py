@@ -1,8 +1,7 @@
-"""Spans of the requests that are traced, made in a few steps each and given to OpenTelemetry's processor at their end.
+"""Spans of traced requests, built cheaply and passed to OpenTelemetry's processor when they end.
 
-Its own tracer asks a sampler, limits, locks and metrics for every span: a request that has six of them would pay more
-for being traced than for being answered. Which requests are traced at all, `gateway.observability.metrics` decides.
-"""
+OpenTelemetry's own tracer runs a sampler, limits, locks and metrics for every span. With six spans per request,
+tracing would cost more than serving. `gateway.observability.metrics` decides which requests are traced."""
 
 import random
 import re
@@ -19,57 +18,56 @@ Value = str | int | float | bool | Sequence[str]
 _SAMPLED_ROOT = TraceFlags(TraceFlags.SAMPLED | TraceFlags.RANDOM_TRACE_ID)
 _UNSET = Status(StatusCode.UNSET)
 _TRACEPARENT = re.compile("00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
+# Links of one span.
 MOST_LINKS = 8
-"""Of one span."""
 
 
 class Span:
-    """One that nobody keeps. A context that ends it."""
+    """A span that is not recorded. As a context it ends itself."""
 
     __slots__ = ()
 
     @property
     def is_recording(self) -> bool:
-        """What it is told is kept."""
         return False
 
     def tell(self, attributes: Mapping[str, Value | None]) -> None:
-        """Those that are there."""
+        """Set the attributes that are not None."""
 
     def fail(self, why: str) -> None:
-        """It has ended in an error."""
+        """Set the status to an error."""
 
     def link(self, traceparent: str) -> None:
-        """It belongs to what happens there too (W3C Trace Context); nothing where that is no trace."""
+        """Link a related span (W3C Trace Context). A malformed traceparent is ignored."""
 
     def end(self, at_ns: int | None = None) -> None:
-        """Once; `at_ns`: when, epoch nanoseconds, if not now."""
+        """End the span; only the first call counts. `at_ns` is in epoch nanoseconds, now by default."""
 
     def end_after(self, seconds: float) -> None:
-        """End, so long after it began; at most now."""
+        """End the span `seconds` after its start, but not in the future."""
 
     def began_ago(self, seconds: float) -> None:
-        """It began so long ago."""
+        """Move the start into the past."""
 
     def __enter__(self) -> "Span":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        """Nothing to do."""
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None: ...
 
 
 NO_SPAN = Span()
 
 
 class _Own(Resource):
-    """What all our spans are of: exporters look it up for each, and by its attributes it is found from their JSON."""
+    """A resource compared by identity: exporters look it up for each span, and comparing attributes encodes them as
+    JSON."""
 
     __eq__ = object.__eq__
     __hash__ = object.__hash__
 
 
 class Spans:
-    """Where those go that are kept, all of one service."""
+    """Creates the recorded spans of one service and passes them to the processor."""
 
     def __init__(self, service: str, processor: SpanProcessor) -> None:
         made = Resource.create({"service.name": service, "service.version": metadata.version("fairlane")})
@@ -78,7 +76,7 @@ class Spans:
         self._processor = processor
 
     def root(self, name: str, caller: SpanContext | None) -> "Kept":
-        """A request's own, in the caller's trace if there is one."""
+        """Return a request's root span, in the caller's trace if there is one."""
         if caller is None:
             context = SpanContext(random.getrandbits(128) or 1, span_id(), is_remote=False, trace_flags=_SAMPLED_ROOT)
         else:
@@ -86,7 +84,6 @@ class Spans:
         return Kept(self, name, context, caller, SpanKind.SERVER)
 
     def ended(self, span: "Kept", at_ns: int) -> None:
-        """Give it to the processor."""
         self._processor.on_end(
             ReadableSpan(
                 span.name,
@@ -105,7 +102,7 @@ class Spans:
 
 
 class Kept(Span):
-    """One that is kept."""
+    """A recorded span."""
 
     __slots__ = (
         "_spans",
@@ -136,45 +133,37 @@ class Kept(Span):
 
     @property
     def is_recording(self) -> bool:
-        """What it is told is kept."""
         return not self.has_ended
 
     @property
     def traceparent(self) -> str:
-        """For a worker to continue (W3C Trace Context, version 00)."""
+        """The `traceparent` for a worker to continue (W3C Trace Context, version 00)."""
         context = self.context
         return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
 
     def child(self, name: str) -> "Kept":
-        """A stage of it."""
         return Kept(self._spans, name, _within(self.context), self.context, SpanKind.INTERNAL)
 
     def tell(self, attributes: Mapping[str, Value | None]) -> None:
-        """Those that are there."""
         self.attributes.update({name: value for name, value in attributes.items() if value is not None})
 
     def fail(self, why: str) -> None:
-        """It has ended in an error."""
         self.status = Status(StatusCode.ERROR, why)
 
     def link(self, traceparent: str) -> None:
-        """It belongs to what happens there too; nothing where that is no trace."""
         linked = context_of(traceparent)
         if linked is not None and linked.span_id != self.context.span_id and len(self.links) < MOST_LINKS:
             self.links.append(Link(linked))
 
     def end(self, at_ns: int | None = None) -> None:
-        """Once."""
         if not self.has_ended:
             self.has_ended = True
             self._spans.ended(self, time.time_ns() if at_ns is None else at_ns)
 
     def began_ago(self, seconds: float) -> None:
-        """It began so long ago."""
         self.began_ns = time.time_ns() - int(seconds * 1e9)
 
     def end_after(self, seconds: float) -> None:
-        """End, so long after it began; at most now."""
         self.end(min(time.time_ns(), self.began_ns + int(seconds * 1e9)))
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
@@ -186,12 +175,12 @@ class Kept(Span):
 
 
 def span_id() -> int:
-    """A fresh one."""
+    """Return a random span id."""
     return random.getrandbits(64) or 1
 
 
 def context_of(traceparent: str) -> SpanContext | None:
-    """The span that it names; None where it is not well-formed."""
+    """Parse a `traceparent`; None if it is malformed."""
     found = _TRACEPARENT.fullmatch(traceparent)
     if found is None:
         return None
@@ -201,5 +190,4 @@ def context_of(traceparent: str) -> SpanContext | None:
 
 
 def _within(of: SpanContext) -> SpanContext:
-    """Of a new span in the same trace."""
     return SpanContext(of.trace_id, span_id(), is_remote=False, trace_flags=of.trace_flags, trace_state=of.trace_state)

@@ -1,4 +1,4 @@
-"""The admin key, and what becomes of those who guess at it or at a token."""
+"""The admin key, and the delay of wrong guesses at it or at a token."""
 
 import asyncio
 import hashlib
@@ -13,34 +13,32 @@ from redis.asyncio import Redis
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.http.connections import holder_of
 
+# Wrong keys of one address that are answered at once…
 FREE_GUESSES = 10
-"""Wrong keys of one address that are answered at once…"""
+# …then one per this interval.
 GUESS_EVERY_S = 1.0
-"""…then one in so long."""
+# A wrong key that would wait longer is rejected at once.
 LONGEST_HOLD_S = 10.0
-"""A wrong key whose turn is later is refused at once."""
+# Delayed answers, of all addresses.
 MOST_HELD = 256
-"""Answers that wait for their turn, of all addresses."""
 REMEMBERED_ADDRESSES = 10_000
 _SALT_BYTES = 16
 
 
 class Guesses:
-    """Wrong admin keys by the address that they come from, whose answers wait for their turn.
+    """Delays the answers to wrong admin keys, by address.
 
-    Each address has a bucket of its own, and only what is wrong goes into it: a right key waits for nobody, whatever
-    others sent from its address.
-    """
+    Each address has a token bucket that only wrong keys use: a right key never waits."""
 
     def __init__(self, *, free: int = FREE_GUESSES, clock: Callable[[], float] = time.monotonic) -> None:
         self._free_s = free * GUESS_EVERY_S
         self._clock = clock
+        # When each address has all of its free guesses again.
         self._full_at: OrderedDict[str, float] = OrderedDict()
-        """When each address has all of its free guesses again."""
         self._held = 0
 
     async def slow(self, address: str) -> None:
-        """Wait for the turn of a wrong key. Raises ApiError `rate_limit_exceeded` where that is too far off."""
+        """Wait before a wrong key is answered. Raises ApiError `rate_limit_exceeded` if the wait would be too long."""
         now_s, holder = self._clock(), holder_of(address)
         full_at = max(self._full_at.pop(holder, now_s), now_s) + GUESS_EVERY_S
         wait_s = full_at - self._free_s - now_s
@@ -61,7 +59,7 @@ class Guesses:
 
 
 class AdminKeys:
-    """The operators' key: the one that the settings name, else one that was made once and is kept as a keyed hash."""
+    """The admin key: configured, or generated once and stored as a keyed hash."""
 
     STORED_AT = "fl:admin-key"
 
@@ -71,7 +69,7 @@ class AdminKeys:
         self._fingerprint = None if configured is None else hashlib.sha256(configured.encode()).digest()
 
     async def ensure(self) -> str | None:
-        """Make a key where there is none; returns it that one time only, else None. Raises redis.RedisError."""
+        """Generate a key if there is none, and return it, this one time. Raises redis.RedisError."""
         if self._configured is not None:
             return None
         key = f"fla-{secrets.token_urlsafe(32)}"
@@ -80,12 +78,12 @@ class AdminKeys:
         return key if is_set or await self._stored() == made else None  # the call may have been resent
 
     async def works(self, key: str) -> bool:
-        """Whether this is the key. Raises redis.RedisError."""
+        """Return whether this is the admin key. Raises redis.RedisError."""
         known = self._configured or await self._stored()
         return known is not None and is_kept(known, key)
 
     async def fingerprint(self) -> bytes:
-        """Another one with each key, and the same on every gateway; not to be stored. Raises redis.RedisError."""
+        """Return a value derived from the key, equal on all gateways. Do not store it. Raises redis.RedisError."""
         return self._fingerprint or await self._stored() or b""
 
     async def _stored(self) -> bytes | None:
@@ -94,13 +92,13 @@ class AdminKeys:
 
 
 def kept(key: str) -> bytes:
-    """What is kept of a key: a salt, and a hash under it."""
+    """Return the stored form of a key: a salt, and a keyed hash."""
     salt = secrets.token_bytes(_SALT_BYTES)
     return salt + _keyed_hash(salt, key)
 
 
 def is_kept(known: bytes, key: str) -> bool:
-    """Whether that is kept of this key."""
+    """Return whether `known` is the stored form of this key."""
     return hmac.compare_digest(known[_SALT_BYTES:], _keyed_hash(known[:_SALT_BYTES], key))
 
 

@@ -1,4 +1,4 @@
-"""Named tokens with a role: of a secret the store has a salt and a keyed hash alone."""
+"""Named tokens with a role. The store has only a salt and a keyed hash of a secret."""
 
 import re
 import secrets
@@ -22,21 +22,21 @@ _ID_BYTES = 6
 
 
 class AdminToken(msgspec.Struct, frozen=True, kw_only=True):
-    """A token, without its secret. Times are Unix seconds."""
+    """A token without its secret. Times are Unix seconds."""
 
     id: str
     name: str
     role: Role
+    # Salt and keyed hash of the whole token.
     kept: bytes
-    """Salt and keyed hash of the whole token."""
     created_at: float
+    # The operator's name in the audit log.
     created_by: str
-    """Who made it, as the audit log names operators."""
     expires_at: float | None = None
 
 
 class NewToken(NamedTuple):
-    """A token just made, and its secret, which is kept nowhere."""
+    """A new token with its secret, which is not stored."""
 
     token: AdminToken
     secret: str
@@ -47,15 +47,15 @@ _decode: msgspec.msgpack.Decoder[AdminToken] = msgspec.msgpack.Decoder(AdminToke
 
 
 class AdminTokens:
-    """All of an installation. Every call may raise redis.RedisError."""
+    """All tokens of an installation. Every call may raise redis.RedisError."""
 
     def __init__(self, client: Redis, *, clock: Callable[[], float] = time.time) -> None:
         self._client = client
         self._clock = clock
 
     async def create(self, name: str, role: Role, maker: Operator, expires_at: float | None = None) -> NewToken:
-        """Make one. Raises FieldError for a name that is none or a time that is over, ApiError where there are too
-        many."""
+        """Create a token. Raises FieldError for an invalid name or a past time, ApiError if there are too many tokens.
+        Create a token. Raises FieldError for an invalid name or a past time, ApiError if there are too many tokens."""
         if not text(name, "name").strip():
             raise FieldError("name", "must not be empty")
         if expires_at is not None and expires_at <= self._clock():
@@ -77,21 +77,21 @@ class AdminTokens:
         return NewToken(token, secret)
 
     async def list(self) -> list[AdminToken]:
-        """All of them, those that have expired too, by id."""
+        """Return all tokens by id, expired ones included."""
         found = await self._client.execute_command("HGETALL", TOKENS)  # type: ignore[no-untyped-call]
         return sorted((_decode.decode(blob) for blob in found.values()), key=lambda token: token.id)
 
     async def get(self, token_id: str) -> AdminToken | None:
-        """One that works now; None: there is none of this id, or it has expired."""
+        """Return a valid token; None if it does not exist or has expired."""
         token = await self._find(token_id)
         if token is None or (token.expires_at is not None and token.expires_at <= self._clock()):
             return None
         return token
 
     async def end(self, token_id: str) -> AdminToken | None:
-        """End a token, everywhere with the next call. Return it as it was; None where there is none of this id.
+        """End a token and return it as it was; None if it does not exist. Gateways reject it from the next call on.
 
-        It stays listed until `forget`, so that a call which is repeated after a lost reply still finds it."""
+        It stays listed until `forget`, so that a repeated call after a lost reply still finds it."""
         token = await self._find(token_id)
         if token is None:
             return None
@@ -101,20 +101,19 @@ class AdminTokens:
         return token
 
     async def forget(self, token_id: str) -> None:
-        """Remove a token that was ended from the list."""
         await self._client.execute_command("HDEL", TOKENS, token_id)  # type: ignore[no-untyped-call]
 
     async def ended(self) -> None:
-        """Somebody's rights have ended: who watches is asked again."""
+        """Record that an operator lost rights, so that live views authenticate again."""
         await self._client.execute_command("INCR", REVISION)  # type: ignore[no-untyped-call]
 
     async def revision(self) -> bytes:
-        """Another one whenever somebody's rights have ended."""
+        """Return a value that changes whenever an operator loses rights."""
         found: bytes | None = await self._client.execute_command("GET", REVISION)  # type: ignore[no-untyped-call]
         return found or b""
 
     async def shown(self, secret: str) -> AdminToken | None:
-        """The token whose secret this is, if it works."""
+        """Return the valid token with this secret, if any."""
         match = TOKEN.fullmatch(secret)
         token = None if match is None else await self.get(match[1])
         return token if token is not None and is_kept(token.kept, secret) else None
@@ -125,5 +124,5 @@ class AdminTokens:
 
 
 def operator_of(token: AdminToken) -> Operator:
-    """Who shows it."""
+    """Return the operator that a token represents."""
     return Operator(name=token.name, role=token.role, kind="token", token=token.id)

@@ -1,44 +1,43 @@
-"""A named operator and a role."""
+"""Operators and roles."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
+# How an operator authenticated: by the admin key, a token, or an identity provider.
 Kind = Literal["key", "token", "user"]
-"""Who shows it: the admin key, a token, or a user of an identity provider."""
+# Name of the admin key's holder, whose identity is not known.
 ADMIN = "admin"
-"""The name of who holds the admin key: there is one, and who that is is not known here."""
 
 
 class Role(StrEnum):
-    """What an operator may do; each may what those before it may."""
+    """Roles of operators, in ascending order. Each includes those before it."""
 
+    # Reads.
     VIEWER = "viewer"
-    """Reads."""
+    # Also drains workers, suspends tenants, and changes tenants, limits and keys.
     OPERATOR = "operator"
-    """Also drains workers, suspends tenants, and changes tenants, limits and keys."""
+    # Also creates and deletes tenants, and manages operators.
     OWNER = "owner"
-    """Everything: also makes and deletes tenants, and names operators."""
 
     def includes(self, needed: "Role") -> bool:
-        """Whether it may what the other may."""
         roles = list(Role)
         return roles.index(self) >= roles.index(needed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """Who makes a call."""
+    """The authenticated operator of a call."""
 
     name: str
     role: Role
     kind: Kind
+    # Id of the token used, if any.
     token: str = ""
-    """Id of the token that was shown; empty: none was."""
 
     @property
     def actor(self) -> str:
-        """As the audit log names it."""
+        """The operator's name in the audit log."""
         match self.kind:
             case "key":
                 return ADMIN
@@ -47,5 +46,5 @@ class Operator:
         return f"user:{self.name}"
 
 
+# The holder of the admin key.
 OWNER = Operator(name=ADMIN, role=Role.OWNER, kind="key")
-"""Who shows the admin key."""

@@ -1,4 +1,4 @@
-"""Who makes a call: whoever shows the admin key or a token, else whoever is signed in."""
+"""Authentication of operators: by the admin key or a token if one is sent, else by the session."""
 
 from starlette.types import Scope
 
@@ -11,7 +11,7 @@ from fairlane.gateway.operators.sessions import Sessions, check_origin, session_
 
 
 class Operators:
-    """All of an installation. Every call may raise redis.RedisError."""
+    """Authenticates the operators of an installation. Every call may raise redis.RedisError."""
 
     def __init__(
         self, admin_keys: AdminKeys, tokens: AdminTokens, sessions: Sessions, guesses: Guesses | None = None
@@ -22,16 +22,18 @@ class Operators:
         self._guesses = guesses or Guesses()
 
     async def calling(self, scope: Scope, address: str) -> Operator:
-        """Who makes a call. Raises ApiError for anyone else: as `showing`, and `origin_not_allowed` where another site
-        may have sent it."""
+        """Return the operator of a call.
+
+        Raises ApiError as `showing` does, and `origin_not_allowed` if another site may have sent the request."""
         if _shows_secret(scope):
             return await self.showing(scope, address)
         check_origin(scope)
         return await self.sessions.operator(session_of(scope) or "")
 
     async def showing(self, scope: Scope, address: str) -> Operator:
-        """Who sends the key or a token. Raises ApiError for anyone else, slowly where many came from that address:
-        `invalid_api_key`, `rate_limit_exceeded`."""
+        """Return the operator of a request with the admin key or a token.
+
+        Raises ApiError `invalid_api_key`, delayed after many from one address, and `rate_limit_exceeded`."""
         operator = await self._of_secret(bearer(scope["headers"]))
         if operator is None:
             await self._guesses.slow(address)
@@ -39,7 +41,8 @@ class Operators:
         return operator
 
     async def still(self, scope: Scope) -> Operator:
-        """Who made a call that is still being answered. Raises ApiError `invalid_api_key` once they may not."""
+        """Return the operator of a call in progress. Raises ApiError `invalid_api_key` once the credentials are not
+        valid."""
         if not _shows_secret(scope):
             return await self.sessions.operator(session_of(scope) or "")
         operator = await self._of_secret(bearer(scope["headers"]))
@@ -55,5 +58,5 @@ class Operators:
 
 
 def _shows_secret(scope: Scope) -> bool:
-    """A key that is sent counts, and not the cookie."""
+    """Return whether a request authenticates by a key or token, which takes precedence over the cookie."""
     return session_of(scope) is None or any(name == b"authorization" for name, _ in scope["headers"])

@@ -1,9 +1,7 @@
 """Console sessions: a cookie holds the session's id; the store holds a digest of the id and the operator.
 
-A session is valid as long as what the operator signed in with: the admin key, the token, or, for a user of an identity
-provider, the settings that admit the user. Of one operator's sessions the newest few are kept,
-and only so many begin in a minute.
-"""
+A session is valid as long as what the operator signed in with: the admin key, the token, or the settings that admit
+users of an identity provider. The newest few sessions of an operator are kept, and sign-ins per minute are bounded."""
 
 import hashlib
 import hmac
@@ -21,12 +19,12 @@ from fairlane.gateway.operators.admin_tokens import AdminTokens, operator_of
 from fairlane.gateway.operators.operator import Kind, Operator, Role
 
 LASTS_S = 8 * 3_600
+# Sessions of one operator; above it the oldest ends.
 SESSIONS_OF_AN_OPERATOR = 32
-"""Kept at a time: with the next one, the oldest ends."""
+# Of one operator, on all gateways: 429 `rate_limit_exceeded` above it.
 SIGN_INS_A_MINUTE = 30
-"""Of one operator, on all gateways: 429 `rate_limit_exceeded` above it."""
+# A header that a form of another site cannot send.
 CSRF_HEADER = b"x-fairlane-csrf"
-"""A header that a form of another site cannot send."""
 _STORED_AT = "fl:session:"
 _KEPT_AT = "fl:sessions:"
 _COUNTED_AT = "fl:sign-ins:"
@@ -43,8 +41,8 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     role: Role
     kind: Kind
     token: str
+    # A digest, keyed by the session's id, of the operator and of what the session rests on.
     bound: bytes
-    """A digest, keyed by the session's id, of the operator and of what the session rests on."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -55,17 +53,16 @@ class Sessions:
     """All console sessions. Every call may raise redis.RedisError."""
 
     def __init__(self, client: Redis, admin_keys: AdminKeys, tokens: AdminTokens, *, users: bytes = b"") -> None:
-        """`users`: a digest of the settings by which users sign in; sessions of users end when it changes."""
+        """`users` is a digest of the settings that admit users; their sessions end when it changes."""
         self._client = client
         self._admin_keys = admin_keys
         self._tokens = tokens
         self._users = users
 
     async def begin(self, operator: Operator) -> str:
-        """Begin a session of an operator who has just authenticated. Returns its id, which is stored nowhere.
+        """Start a session of an operator who has just authenticated. Return its id, which is not stored.
 
-        The operator's oldest session ends where there are too many. Raises ApiError `rate_limit_exceeded`.
-        """
+        Above the limit, the operator's oldest session ends. Raises ApiError `rate_limit_exceeded`."""
         await self._count_sign_in(operator)
         session = secrets.token_urlsafe(32)
         stored = Session(
@@ -95,7 +92,6 @@ class Sessions:
         return operator_of(token)
 
     async def end(self, session: str) -> None:
-        """Sign out."""
         stored = await self._stored(session)
         await self._client.unlink(_place(session))
         if stored is not None:
@@ -112,7 +108,7 @@ class Sessions:
             return None
 
     async def _count_sign_in(self, operator: Operator) -> None:
-        """Raises ApiError where this operator has signed in too often within a minute."""
+        """Raise ApiError if this operator has signed in too often within a minute."""
         counter = _COUNTED_AT + _digest(operator.actor)
         count = await self._call("INCR", counter)
         await self._call("EXPIRE", counter, _COUNTED_FOR_S, "NX")
@@ -122,7 +118,7 @@ class Sessions:
             raise ApiError(message, "rate_limit_exceeded", retry_after_s=left_s)
 
     async def _keep_newest(self, operator: Operator, place: str) -> None:
-        """Note an operator's new session, and end those that are too many. A repeated call changes nothing."""
+        """Record an operator's new session, and end those above the limit. Safe to repeat."""
         kept = _KEPT_AT + _digest(operator.actor)
         await self._call("ZADD", kept, time.time(), place)
         await self._call("EXPIRE", kept, LASTS_S)
@@ -153,18 +149,19 @@ def _digest(name: str) -> str:
 
 
 def session_of(scope: Scope) -> str | None:
-    """The session id in a request's cookie; None without one."""
+    """Return the session id in a request's cookie, if any."""
     return _cookie(scope, _cookie_name(scope))
 
 
 def cookie_of(scope: Scope) -> str | None:
-    """The cookie that a browser keeps while it signs in at an identity provider; None without one."""
+    """Return the cookie of a sign-in in progress at an identity provider, if any."""
     return _cookie(scope, _cookie_name(scope) + _SIGN_IN)
 
 
 def sign_in_cookie(scope: Scope, kept: str | None) -> str:
-    """The `set-cookie` for the time at the provider; `kept` None deletes it. Lax, since the browser comes back from
-    another site."""
+    """Return the `set-cookie` value of a sign-in in progress; None deletes the cookie.
+
+    It is `SameSite=Lax`, because the browser returns from another site."""
     lasts_s = 0 if kept is None else SIGN_IN_S
     name, secure = _cookie_name(scope) + _SIGN_IN, "; Secure" if _is_secure(scope) else ""
     return f"{name}={kept or ''}; Path=/; Max-Age={lasts_s}; HttpOnly; SameSite=Lax{secure}"
@@ -181,7 +178,7 @@ def _cookie(scope: Scope, wanted_name: str) -> str | None:
 
 
 def cookie(scope: Scope, session: str | None) -> str:
-    """The `set-cookie` of a session; None deletes it."""
+    """Return the `set-cookie` value of a session; None deletes the cookie."""
     lasts_s = 0 if session is None else LASTS_S
     secure = "; Secure" if _is_secure(scope) else ""
     return f"{_cookie_name(scope)}={session or ''}; Path=/; Max-Age={lasts_s}; HttpOnly; SameSite=Strict{secure}"
@@ -190,8 +187,7 @@ def cookie(scope: Scope, session: str | None) -> str:
 def check_origin(scope: Scope) -> None:
     """Reject a change that was not sent by the console's own page: browsers send cookies with any site's requests.
 
-    Raises ApiError `origin_not_allowed`.
-    """
+    Raises ApiError `origin_not_allowed`."""
     if scope["method"] in _SAFE:
         return
     given: dict[bytes, list[bytes]] = {}

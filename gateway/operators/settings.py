@@ -1,4 +1,4 @@
-"""The identity provider by which operators sign in to the console, as the settings state it; its check at the start."""
+"""Settings of the identity provider for the console's sign-in, and their check at the start."""
 
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -16,46 +16,44 @@ Short = Annotated[str, msgspec.Meta(max_length=500)]
 class SignInSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`gateway.sign_in`: OpenID Connect with an authorization code and PKCE."""
 
+    # Its name on the sign-in page.
     title: Annotated[str, msgspec.Meta(min_length=1, max_length=60)] = "your identity provider"
-    """Its name, as the sign-in says it."""
+    # Exact value of `iss`. Empty: no sign-in with an identity provider.
     issuer: Short = ""
-    """As `iss` has it, to the letter; empty: operators sign in by a key or token alone."""
     client_id: Short = ""
+    # Empty for a public client, which uses PKCE alone.
     client_secret: Short = ""
-    """Empty: it knows the console as a public client, by PKCE alone."""
+    # The provider's endpoints; https, or http on this machine.
     authorize_url: Short = ""
     token_url: Short = ""
     jwks_url: Short = ""
-    """Where it asks the user, gives tokens for a code, and has its public keys: https, or http on this machine."""
+    # The console's callback as browsers see it; its path is `/console/callback`.
     redirect_url: Short = ""
-    """Where it sends the user back: the console as browsers see it, and `/console/callback`."""
     scopes: Annotated[tuple[Short, ...], msgspec.Meta(max_length=32)] = ("openid", "profile", "email")
     algorithms: Annotated[tuple[Algorithm, ...], msgspec.Meta(min_length=1, max_length=10)] = ("RS256",)
+    # Name of the user in the audit log. `sub` is used if it is missing, or an email that is not verified.
     name_claim: ClaimPath = "email"
-    """What the audit log calls the user; `sub` where there is none, or an email that is not verified."""
     roles_claim: ClaimPath = "groups"
+    # Maps values of the claim to roles; the highest counts. A user without any of them is rejected.
     roles: Annotated[dict[str, Role], msgspec.Meta(max_length=1_000)] = {}
-    """The claim's value → role; of several the one that may most. A user with none of them is refused."""
+    # Accepted clock difference.
     leeway_s: Annotated[float, msgspec.Meta(ge=0, le=300)] = 30.0
-    """How far its clock and ours may be apart."""
+    # Interval between two reads of the provider's keys.
     refresh_s: Annotated[float, msgspec.Meta(ge=60, le=86_400)] = 300.0
-    """How often its keys are read again."""
+    # How long keys are accepted that could not be read again.
     stale_s: Annotated[float, msgspec.Meta(ge=60, le=30 * 86_400)] = 86_400.0
-    """How long keys are taken that could not be read again."""
 
     @property
     def name(self) -> str:
-        """In logs."""
         return "of the console's sign-in"
 
     @property
     def audience(self) -> tuple[str, ...]:
-        """Whom its tokens are for."""
         return (self.client_id,)
 
 
 def check_sign_in(section: SignInSection) -> None:
-    """What the types do not say of it. Raises SettingsError."""
+    """Check what the types do not. Raises SettingsError."""
     if not section.issuer:
         return
     for field in ("authorize_url", "token_url", "jwks_url", "redirect_url"):

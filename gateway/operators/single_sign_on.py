@@ -1,14 +1,13 @@
-"""Signing in by an identity provider: OpenID Connect with an authorization code, PKCE, state and nonce.
+"""Sign-in with an identity provider: OpenID Connect with an authorization code, PKCE, state and nonce.
 
-    begin    ──> the provider's page, with a state, a nonce and the digest of a verifier; the browser keeps all three in
-                 a cookie that is signed, for ten minutes
-    complete ──> the cookie's signature and age, the state that came back ──> this state was never used before
+    begin    ──> redirect to the provider with a state, a nonce and the digest of a verifier; the browser keeps all
+                 three in a signed cookie for ten minutes
+    complete ──> the cookie's signature and age, the returned state ──> this state was never used before
                  ──> the provider's token for the code and the verifier ──> signature, issuer, audience, time, nonce
                  ──> claims → name and role
 
-Nothing is stored before a state is used, so that strangers who begin fill no store. A code is sent once: whoever
-replays an answer of the provider, or brings one that another browser began, is refused before anything is asked.
-"""
+Nothing is stored until a state is used, so that attempts by strangers cannot fill the store. A code is sent once: a
+replayed response, or one that belongs to another browser, is rejected before the provider is asked."""
 
 import asyncio
 import base64
@@ -32,11 +31,11 @@ from fairlane.gateway.operators.operator import Operator, Role
 from fairlane.gateway.operators.settings import SignInSection
 from fairlane.quotas.field_checks import LONGEST_TEXT
 
+# Time for a user to sign in at the provider.
 LASTS_S = 600.0
-"""How long a user may take at the provider."""
 EXCHANGE_TIMEOUT_S = 10.0
+# Concurrent requests to the provider; more wait.
 MOST_EXCHANGES = 8
-"""Codes that are asked about at a time: more wait."""
 MOST_BYTES = 256 * 1024
 LONGEST_COOKIE = 1_024
 LONGEST_CODE = 4_096
@@ -44,14 +43,14 @@ USED = "fl:sign-in:"
 
 
 class Begun(NamedTuple):
-    """Where a browser is sent, and the cookie that it is to bring back."""
+    """The provider's URL, and the cookie that the browser has to return."""
 
     url: str
     cookie: str
 
 
 class Attempt(msgspec.Struct, frozen=True, array_like=True):
-    """What a browser keeps between the two."""
+    """A sign-in in progress, as kept by the browser."""
 
     state: str
     nonce: str
@@ -64,7 +63,7 @@ class _TokenAnswer(msgspec.Struct):
 
 
 class SingleSignOn:
-    """One provider's. For one event loop."""
+    """Sign-in with one identity provider. For one event loop."""
 
     def __init__(
         self, client: Redis, admin_keys: AdminKeys, section: SignInSection, *, clock: Callable[[], float] = time.time
@@ -77,7 +76,7 @@ class SingleSignOn:
         self._exchanging = asyncio.Semaphore(MOST_EXCHANGES)
 
     async def begin(self) -> Begun:
-        """A new attempt. Raises redis.RedisError."""
+        """Start a sign-in. Raises redis.RedisError."""
         attempt = Attempt(
             secrets.token_urlsafe(32), secrets.token_urlsafe(32), secrets.token_urlsafe(48), self._clock()
         )
@@ -98,11 +97,11 @@ class SingleSignOn:
         return Begun(section.authorize_url + joint + urlencode(asked), signed)
 
     async def complete(self, cookie: str, answer: Mapping[str, str]) -> Operator:
-        """Who has signed in, by what the browser kept and what the provider answered.
+        """Finish a sign-in, from the browser's cookie and the provider's response, and return the operator.
 
-        Raises ApiError: `invalid_token` for what was forged, replayed, too late or refused by the provider;
-        `role_not_allowed`; `issuer_unavailable`; as `claims_of`. Raises redis.RedisError.
-        """
+        Raises ApiError: `invalid_token` if it was forged, replayed, late or rejected by the provider;
+        `role_not_allowed`;
+        `issuer_unavailable`; as `claims_of`. Raises redis.RedisError."""
         attempt = await self._attempt(cookie)
         code, state = answer.get("code", ""), answer.get("state", "")
         if not hmac.compare_digest(state.encode(), attempt.state.encode()):
@@ -135,7 +134,7 @@ class SingleSignOn:
         return Operator(name=said[0][:LONGEST_TEXT], role=max(known, key=list(Role).index), kind="user")
 
     async def _attempt(self, cookie: str) -> Attempt:
-        """What a browser kept. Raises ApiError `invalid_token` where it is not ours, or too old."""
+        """Verify the cookie. Raises ApiError `invalid_token` if it is forged or too old."""
         body, _, signature = cookie.partition(".")
         try:
             raw, signed = _decoded(body), _decoded(signature)
@@ -150,12 +149,12 @@ class SingleSignOn:
         return attempt
 
     async def _signature(self, body: bytes) -> bytes:
-        """The same on every gateway: keyed by what only they know."""
+        """Sign a cookie. The key is derived from secrets that all gateways share."""
         key = await self._admin_keys.fingerprint() + self.section.client_secret.encode()
         return hmac.digest(hashlib.sha256(b"sign-in" + key).digest(), body, "sha256")
 
     async def _exchange(self, code: str, verifier: str) -> str:
-        """The provider's id token for a code. Raises ApiError: `invalid_token`, `issuer_unavailable`."""
+        """Exchange a code for the provider's id token. Raises ApiError: `invalid_token`, `issuer_unavailable`."""
         section = self.section
         form = {
             "grant_type": "authorization_code",
@@ -186,7 +185,7 @@ _ACCEPTS = {"accept": "application/json", "accept-encoding": "identity"}  # what
 
 
 async def _whole(answer: httpx.Response) -> bytes:
-    """What the provider answers, within bounds. Raises httpx.HTTPError."""
+    """Read a bounded response. Raises httpx.HTTPError."""
     raw = bytearray()
     try:
         async for part in answer.aiter_raw():
@@ -203,17 +202,15 @@ def _unavailable() -> ApiError:
 
 
 def _plain(raw: bytes) -> str:
-    """As URLs and cookies have it."""
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
 def _decoded(text: str) -> bytes:
-    """Raises ValueError."""
     return base64.b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True)
 
 
 def print_of(section: SignInSection) -> bytes:
-    """Another one with each change of what lets users in: their sessions end with it."""
+    """Return a digest of the settings that admit users: when they change, users' sessions end."""
     rests_on = (
         section.issuer,
         section.client_id,
