@@ -1,7 +1,7 @@
-"""The attention backends by name, and which of them serve here: each must compute what the reference computes.
+"""The attention backends by name, and the selection of those that agree with the reference on this machine.
 
-Some fail only where they run: at compiling, at a block size, or silently, by rows left unwritten. So each is tried on
-this device, over rows like those of real steps, before it may serve.
+Some fail only where they run: at compilation, at a block size, or silently, by rows left unwritten. Each is therefore
+checked on this device, with rows like those of real steps, before it may be used.
 """
 
 import logging
@@ -22,33 +22,33 @@ REFERENCE = "sdpa"
 BACKENDS: dict[str, AttentionBackend] = {
     backend.name: backend for backend in (SdpaGather(), CpuKernel(), TritonPaged())
 }
+# Fastest first.
 _SERVES: dict[str, Callable[[KVShape, torch.device], bool]] = {
     CpuKernel.name: cpu.serves,
     TritonPaged.name: triton_paged.serves,
 }
-"""The fastest first."""
 
 _BLOCK_SIZE = 16
 _BLOCKS = 80
+# Each row's first position and tokens: contexts of one token, contexts of many splits, and chunks within a block.
 _ROWS = ((0, 1), (16, 1), (30, 1), (700, 1), (0, 40), (37, 5), (250, 20))
-"""Each row's first position and tokens: contexts of one token, of many splits, and chunks amid a block."""
+# Query heads per key head.
 _GROUP = 2
-"""Query heads of each key head."""
+# The contents that earlier owners left in a row's last block: finite, but masked.
 _RUBBISH = 1e3
-"""What earlier owners left in a row's last block: finite, and without weight."""
 _SCALING = 0.2
 _TOLERANCE = {torch.float32: 1e-4}
+# Relative to the largest output; rounding to 16 bits stays well below.
 _COARSE_TOLERANCE = 0.02
-"""Relative to the largest output; rounding to 16 bits stays well below."""
 _REASON_LETTERS = 200
 
 _log = logging.getLogger(__name__)
 
 
 def fastest_backends(shape: KVShape, device: torch.device) -> Iterator[str]:
-    """Names of the backends that serve such keys and values here, the fastest first, the reference last.
+    """Yield the names of the backends that support these keys and values, fastest first, the reference last.
 
-    Each is proven when it is asked for: what is never asked for need not be compiled.
+    Each is checked when it is requested, so that unused backends need not be compiled.
     """
     for name, serves in _SERVES.items():
         if serves(shape, device) and _agrees(name, shape, device):
@@ -67,7 +67,7 @@ def _agrees(name: str, shape: KVShape, device: torch.device) -> bool:
 def disagreement(
     backend: AttentionBackend, reference: AttentionBackend, shape: KVShape, device: torch.device
 ) -> str | None:
-    """How `backend` differs from `reference` by more than rounding, or fails; None where they agree."""
+    """Describe how `backend` fails or differs from `reference` by more than rounding; None if they agree."""
     try:
         found = _attend(backend, shape, device, rubbish=float("nan"))
     except Exception as error:  # noqa: BLE001 - it may compile, and a compiler may fail in any way; others serve then
@@ -79,12 +79,13 @@ def disagreement(
 
 
 def in_short(error: Exception) -> str:
-    """What failed, in part of a line: a compiler may write pages."""
+    """Return the error's type and first line, shortened: a compiler may write pages."""
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:_REASON_LETTERS]}"
 
 
 def _attend(backend: AttentionBackend, shape: KVShape, device: torch.device, *, rubbish: float) -> torch.Tensor:
-    """The outputs of all rows over a pool whose other blocks hold `rubbish`: [tokens, heads, head_dim], float32."""
+    """Return the outputs of all rows, over a pool whose other blocks hold `rubbish`: [tokens, heads, head_dim],
+    float32."""
     generator = torch.Generator().manual_seed(0)
     small = KVShape(2, shape.kv_heads, shape.head_dim, shape.dtype)
     cache = KVCache(small, blocks=_BLOCKS, host_slots=0, block_size=_BLOCK_SIZE, device=device)
@@ -103,7 +104,7 @@ def _attend(backend: AttentionBackend, shape: KVShape, device: torch.device, *, 
 
 
 def _rows() -> Iterator[Row]:
-    """Their blocks are taken from the end of the pool, so that none stands where its number would suggest."""
+    """Yield the rows. Their blocks are taken from the end of the pool, so that no block's number equals its index."""
     free = list(range(_BLOCKS))
     for number, (first, tokens) in enumerate(_ROWS):
         table = tuple(free.pop() for _ in range(-(-(first + tokens) // _BLOCK_SIZE)))
@@ -121,7 +122,7 @@ def paged_attention(
     scaling: float,
     backend: str,
 ) -> torch.Tensor:
-    """`AttentionBackend.attend` of the named backend; the shapes are written there."""
+    """Call the named backend's `attend`, which documents the shapes."""
     return BACKENDS[backend].attend(query, key, value, kv, Metadata(tensors, numbers), scaling)
 
 

@@ -1,4 +1,4 @@
-"""The interface between models and attention kernels: what a backend is told of a step, and what it must do."""
+"""The interface between models and attention kernels."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -12,7 +12,7 @@ from fairlane.worker.engine.kv_cache import KVCache
 class Metadata(NamedTuple):
     """A description of one step's rows, prepared once and read by every layer.
 
-    Tensors and integers only, so that the attention is one opaque node to `torch.compile` and CUDA graphs.
+    It holds only tensors and integers, so that attention is a single opaque node to `torch.compile` and CUDA graphs.
     """
 
     tensors: list[torch.Tensor]
@@ -22,17 +22,17 @@ class Metadata(NamedTuple):
 class AttentionBackend(Protocol):
     """Writes a step's keys and values into the paged cache and attends to them. Stateless; one per name.
 
-    Every backend must agree with `sdpa`, the reference. Keys are written before anything is read, so a row sees
-    itself. A row reads exactly the positions up to its own: whatever else a block holds has no weight.
+    Every backend must agree with `sdpa`, the reference. Keys are written before anything is read, so a row attends to
+    itself. A row reads exactly the positions up to its own; other contents of a block have no weight.
     """
 
     name: str
+    # It may multiply values after a row's positions by zero, so these must be finite: the runner clears a block when a
+    # sequence enters it.
     reads_beyond: bool
-    """It may multiply values beyond a row's positions by zero, so these must be finite: the runner clears a block when
-    a sequence enters it."""
 
     def prepare(self, rows: Sequence[Row], cache: KVCache) -> Metadata:
-        """Describe `rows`, in packed order: single-token rows first, in growing number of blocks, then the others."""
+        """Describe `rows` in packed order: first those of one token by number of blocks, then the others."""
 
     def attend(
         self,

@@ -1,7 +1,7 @@
-"""The CPU's backend: a small C++ kernel that reads the blocks where they lie, compiled at first use.
+"""The CPU backend: a small C++ kernel that reads the blocks in place, compiled at first use.
 
-Torch's own attention needs the blocks gathered first, and takes two to ten times as long on the result. Without a
-compiler there is no kernel, and `sdpa` serves.
+Torch's own attention needs the blocks gathered first, and takes two to ten times as long even then. Without a compiler
+`sdpa` is used.
 """
 
 from collections.abc import Sequence
@@ -16,14 +16,14 @@ from fairlane.worker.native.library import HEAD_DIMS, is_compiled, kernels
 
 
 class CpuKernel:
-    """As exact as `sdpa`: sums are float32, whatever the cache holds."""
+    """As exact as `sdpa`: sums are float32, whatever the cache's type."""
 
     name = "cpu"
     reads_beyond = False
 
     def prepare(self, rows: Sequence[Row], cache: KVCache) -> Metadata:
-        """Tensors: the tokens' slots; of each row first token, tokens, first position and start of its table; the
-        tables, anywhere in one array. Number: one more than the last position."""
+        """Return the metadata. Tensors: the tokens' slots; per row its first token, tokens, first position and start of
+        its table; the array that holds the tables. Number: one more than the highest position."""
         layout = cache.row_layout(rows)
         columns = layout.starts, layout.counts, layout.firsts, cache.tables.starts(rows)
         table = torch.from_numpy(np.array(columns, np.int64).T.copy())
@@ -58,6 +58,6 @@ class CpuKernel:
 
 
 def serves(shape: KVShape, device: torch.device) -> bool:
-    """The kernel knows such keys and values, and could be compiled here."""
+    """Return whether the kernel supports these keys and values, and was compiled."""
     known = shape.head_dim in HEAD_DIMS and shape.dtype in (torch.float32, torch.bfloat16)
     return known and device.type == "cpu" and is_compiled()

@@ -1,4 +1,4 @@
-"""The reference backend: gather the blocks, then torch's scaled dot product attention. Runs wherever torch runs.
+"""The reference backend: gathers the blocks, then runs torch's scaled dot product attention. Runs wherever torch runs.
 
 Single-token rows are gathered into padded batches of similar length; longer rows run one by one.
 """
@@ -13,18 +13,19 @@ from fairlane.scheduler.planner.steps import Row
 from fairlane.worker.attention.base import Metadata
 from fairlane.worker.engine.kv_cache import KVCache
 
+# A batch of single-token rows; a row that starts its sequence; a row that continues one.
 _SINGLES, _WHOLE, _CHUNK = range(3)
-"""A batch of single-token rows; a row that starts its sequence; a row that continues one."""
 
 
 class SdpaGather:
-    """Exact and simple: what every other backend is compared with."""
+    """Exact and simple; the reference for every other backend."""
 
     name = "sdpa"
     reads_beyond = True
 
     def prepare(self, rows: Sequence[Row], cache: KVCache) -> Metadata:
-        """Tensors: the slots of all tokens, then pages and mask of each piece but `_WHOLE`. Numbers: see `_kind`."""
+        """Return the metadata. Tensors: the slots of all tokens, then pages and mask of each piece except `_WHOLE`.
+        Numbers: kind, start and end of each piece."""
         tensors = [cache.slots(rows)]
         numbers: list[int] = []
         start = 0
@@ -63,7 +64,7 @@ class SdpaGather:
 
 
 def _pieces(rows: Sequence[Row]) -> Iterator[list[Row]]:
-    """Single-token rows in batches whose block tables differ by less than a factor of two; other rows alone."""
+    """Yield single-token rows in batches whose block tables differ by less than a factor of two; others alone."""
     for _, piece in groupby(rows, key=lambda r: len(r.block_table).bit_length() if len(r.token_ids) == 1 else r.seq):
         yield list(piece)
 
@@ -75,12 +76,13 @@ def _kind(piece: Sequence[Row]) -> int:
 
 
 def _triples(numbers: list[int]) -> Iterator[tuple[int, int, int]]:
-    """(kind, first token, token after the last) of each piece."""
+    """Return (kind, first token, token after the last) of each piece."""
     return zip(numbers[0::3], numbers[1::3], numbers[2::3], strict=True)
 
 
 def _mask(piece: Sequence[Row], cache: KVCache) -> torch.Tensor:
-    """0 where a token may look, -inf elsewhere: [rows, 1, 1, positions] of singles, [tokens, positions] of a chunk."""
+    """Return 0 where a token may attend, -inf elsewhere: [rows, 1, 1, positions] for singles, [tokens, positions] for a
+    chunk."""
     width = max(len(row.block_table) for row in piece) * cache.block_size
     own = [row.first_position + index for row in piece for index in range(len(row.token_ids))]
     hidden = torch.arange(width) > torch.tensor(own)[:, None]
@@ -89,7 +91,8 @@ def _mask(piece: Sequence[Row], cache: KVCache) -> torch.Tensor:
 
 
 def _page_view(kv: torch.Tensor) -> torch.Tensor:
-    """One layer's memory as a run of pages [pages, block_size, kv_heads, head_dim], the other layers' in between."""
+    """View one layer's memory as pages [pages, block_size, kv_heads, head_dim], interleaved with the other layers'
+    pages."""
     block_size, kv_heads, head_dim = kv.shape[2:]
     page = block_size * kv_heads * head_dim
     count = (kv.shape[0] - 1) * (kv.stride(0) // page) + 2
@@ -97,14 +100,13 @@ def _page_view(kv: torch.Tensor) -> torch.Tensor:
 
 
 def _write(pages: torch.Tensor, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
-    """Put keys and values [tokens, kv_heads, head_dim] at their slots."""
     lines = pages.view(-1, key.shape[1], key.shape[2])
     lines.index_copy_(0, slots, key)
     lines.index_copy_(0, slots + pages.shape[1], value)  # a block's value page follows its key page
 
 
 def _gather(pages: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-    """Keys or values of `table` [rows, blocks]: [rows, kv_heads, positions, head_dim]."""
+    """Return the keys or values of `table` [rows, blocks]: [rows, kv_heads, positions, head_dim]."""
     found = pages.index_select(0, table.flatten())
     return found.view(table.shape[0], -1, *pages.shape[2:]).transpose(1, 2)
 
@@ -112,7 +114,7 @@ def _gather(pages: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
 def _attend_singles(
     query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor, scaling: float
 ) -> torch.Tensor:
-    """`query` is [rows, heads, head_dim]; the heads that share a key head become its queries, so none is copied."""
+    """Attend `query` [rows, heads, head_dim]; heads that share a key head become its queries, which avoids a copy."""
     folded = query.reshape(len(query), keys.shape[1], -1, query.shape[2])
     return scaled_dot_product_attention(folded, keys, values, attn_mask=mask, scale=scaling).flatten(1, 2)
 
@@ -120,14 +122,14 @@ def _attend_singles(
 def _attend_chunk(
     query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor, scaling: float
 ) -> torch.Tensor:
-    """`query` is [tokens, heads, head_dim]."""
+    """Attend `query` [tokens, heads, head_dim]."""
     lifted = query.transpose(0, 1)[None]
     out = scaled_dot_product_attention(lifted, keys, values, attn_mask=mask, scale=scaling, enable_gqa=True)
     return out[0].transpose(0, 1)
 
 
 def _attend_whole(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float) -> torch.Tensor:
-    """A sequence from its first token on: its keys are the ones just computed, [tokens, kv_heads, head_dim]."""
+    """Attend a sequence from its first token on: its keys are those just computed, [tokens, kv_heads, head_dim]."""
     q, k, v = (states.transpose(0, 1)[None] for states in (query, key, value))
     out = scaled_dot_product_attention(q, k, v, is_causal=True, scale=scaling, enable_gqa=True)
     return out[0].transpose(0, 1)

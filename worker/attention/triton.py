@@ -1,4 +1,4 @@
-"""The GPU's backend: Triton kernels that read the blocks where they lie. Triton is imported when they first run."""
+"""The GPU backend: Triton kernels that read the blocks in place. Triton is imported when they first run."""
 
 from array import array
 from collections.abc import Sequence
@@ -12,28 +12,26 @@ from fairlane.worker.attention.base import Metadata
 from fairlane.worker.engine.kv_cache import KVCache, KVShape
 from fairlane.worker.engine.row_layout import int32, upload
 
+# Head sizes that the kernels' tiles support.
 HEAD_DIMS = {16, 32, 64, 128, 256}
-"""Head sizes that the kernels' tiles can have."""
+# Slot of a padding row's token, whose key and value are not written.
 NOWHERE = -1
-"""The slot of a token whose key and value are not written: of a row that only fills up a batch."""
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+# The first GPUs that compute in bfloat16 and load shared memory asynchronously.
 _LEAST_CAPABILITY = (8, 0)
-"""The first GPUs that compute in bfloat16 and load shared memory beside computing."""
+# Table widths are multiples of this: a kernel is compiled again for a stride that 16 does not divide.
 _TABLE_STEP = 16
-"""Tables are a multiple of it wide: a kernel is compiled anew for a stride that 16 does not divide."""
 
 
 class TritonPaged:
-    """Decode in splits and prefill in tiles. A step of single-token rows alone may be captured in a CUDA graph."""
+    """Decode in splits and prefill in tiles. A step of only single-token rows may be captured in a CUDA graph."""
 
     name = "triton"
     reads_beyond = False
 
     def prepare(self, rows: Sequence[Row], cache: KVCache) -> Metadata:
-        """Tensors: slots [tokens] int64; contexts of the single-token rows, all rows' tables, the others' tiles, int32.
-
-        Numbers: how many rows have a single token.
-        """
+        """Return the metadata. Tensors: slots [tokens] int64; then, in int32, the contexts of the single-token rows,
+        all rows' tables, and the other rows' tiles. Number: the single-token rows."""
         from fairlane.worker.attention.triton_kernels import TILE_FIELDS, cut_tiles, tile_tokens
 
         singles = sum(len(row.token_ids) == 1 for row in rows)
@@ -74,7 +72,7 @@ class TritonPaged:
 
 
 def serves(shape: KVShape, device: torch.device) -> bool:
-    """The kernels know such keys and values, and Triton and a GPU that is young enough are here."""
+    """Return whether the kernels support these keys and values on this device, and Triton is installed."""
     return (
         device.type == "cuda"
         and shape.head_dim in HEAD_DIMS
@@ -85,13 +83,13 @@ def serves(shape: KVShape, device: torch.device) -> bool:
 
 
 def _tables(rows: Sequence[Row], cache: KVCache) -> torch.Tensor:
-    """[rows, blocks], int32. What follows a short one is never read."""
+    """Return the tables [rows, blocks], int32. Entries after a short table are never read."""
     widest = max([len(row.block_table) for row in rows])
     return torch.from_numpy(cache.tables.lines(rows, table_width(widest)))
 
 
 def table_width(blocks: int) -> int:
-    """The width of tables that hold so many blocks."""
+    """Return the width of tables for this many blocks."""
     return -(-blocks // _TABLE_STEP) * _TABLE_STEP
 
 

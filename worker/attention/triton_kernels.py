@@ -1,17 +1,17 @@
-"""Triton's kernels over the paged pool: write a step's keys and values, attend single tokens, attend many.
+"""Triton kernels over the paged pool: write a step's keys and values, attend single tokens, attend many tokens.
 
-Offsets count elements, in 64 bits: a pool may hold more than 2^31 of them. Within a block a layer's keys are one page,
-its values the next; only the stride from block to block depends on the number of layers.
+Offsets count elements, in 64 bits, because a pool may hold more than 2^31 of them. Within a block a layer's keys are
+one page and its values the next; only the stride between blocks depends on the number of layers.
 
-Single tokens: each context is cut into splits that run side by side. One program attends the query heads of one key
-head of one row to one split, keeping a running maximum (online softmax, Milakov and Gimelshein 2018). A second kernel
-weighs the splits by their log-sum-exp (Flash-Decoding, Dao et al. 2023). How a context is cut depends on nothing but
-its length and the number of rows, and nothing is added in an order that could change: the same batch gives the same
-bits. All that differs between steps is read from device memory, so that a CUDA graph may hold the launches.
+Single tokens: each context is cut into splits that are computed in parallel. One program attends the query heads of one
+key head of one row to one split, with a running maximum (online softmax, Milakov and Gimelshein 2018). A second kernel
+weights the splits by their log-sum-exp (Flash-Decoding, Dao et al. 2023). The cuts depend only on the context's length
+and the number of rows, and the order of additions is fixed, so the same batch gives the same bits. Everything that
+differs between steps is read from device memory, so that a CUDA graph may contain the launches.
 
-Many tokens of a sequence, wherever in it they stand: one program attends one head of up to `tile_tokens` tokens to all
-keys up to the last of them. Keys that every one of them sees come first, without a mask; the few tiles around the
-diagonal follow (FlashAttention-2, Dao 2023).
+Many tokens at any position of a sequence: one program attends one head of up to `tile_tokens` tokens to all keys up to
+the last of them. Keys that all of them see come first, without a mask; the few tiles around the diagonal follow
+(FlashAttention-2, Dao 2023).
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -24,32 +24,32 @@ import triton.language as tl
 
 from fairlane.scheduler.planner.steps import Row
 
+# Factor of the scores, since the hardware's exponential is to base 2.
 LOG2_E = 1.4426950408889634
-"""Scores are scaled by it, since the hardware's exponential is to base 2."""
+# Keys per split; smaller splits cost more in merging than they gain.
 LEAST_SPLIT = 256
-"""Keys; cutting a context finer costs more in merging than it gains."""
+# With at least this many splits, several programs share a long context among short ones, however many rows there are.
 _LEAST_SPLITS, _MOST_SPLITS = 4, 64
-"""A long context among short ones is to be shared by several programs, however many rows there are."""
+# Programs per multiprocessor that keep the memory busy.
 _WAVES = 4
-"""Programs per multiprocessor that keep the memory busy."""
+# Maximum size of a tile of keys for which two more tiles of keys and of values fit into shared memory.
 _STAGE_BYTES = 16_384
-"""Up to this size of a tile of keys, two more of keys and of values fit beside it into shared memory."""
+# Rows of the smallest matrix product that tensor cores support.
 _LEAST_HEADS = 16
-"""Rows of the smallest matrix product that tensor cores know."""
 
 
 class Kernel(Protocol):
-    """What `jit` makes of a function: launched with a grid in brackets, or called by another one of its kind."""
+    """A function compiled by `jit`: launched with a grid in brackets, or called by another kernel."""
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
-        """The launch of one program for each place of the grid."""
+        """Return the launcher of one program per place of the grid."""
 
     def __call__(self, *arguments: object) -> tl.tensor:
-        """Inlined where another kernel calls it."""
+        """Call the kernel inline from another one."""
 
 
+# Triton's decorator, typed.
 jit = cast(Callable[[Callable[..., object]], Kernel], triton.jit)
-"""Triton's decorator, typed."""
 
 
 @jit
@@ -61,13 +61,13 @@ def line_offsets(
     line: tl.constexpr,  # elements of one token's keys: kv_heads * head_dim
     block_size: tl.constexpr,
 ) -> tl.tensor:
-    """Offsets of the positions' keys in a layer's view; their values stand one page further."""
+    """Return the offsets of the positions' keys in a layer's view; their values are one page further."""
     blocks = tl.load(table + positions // block_size, mask=wanted, other=0)
     return blocks.to(tl.int64) * block_stride + (positions % block_size) * line
 
 
 def write(key: torch.Tensor, value: torch.Tensor, kv: torch.Tensor, slots: torch.Tensor) -> None:
-    """Put keys and values [tokens, kv_heads, head_dim] at their slots (`KVCache.slots`); none at a negative slot."""
+    """Write keys and values [tokens, kv_heads, head_dim] to their slots (`KVCache.slots`), skipping negative ones."""
     tokens, kv_heads, head_dim = key.shape
     line = kv_heads * head_dim
     _write[(tokens,)](
@@ -114,7 +114,7 @@ def _write(
 
 
 def count_splits(rows: int, kv_heads: int, multiprocessors: int) -> int:
-    """How many splits a context may be cut into: a power of two, and the same whatever the contexts are."""
+    """Return the maximum number of splits of a context: a power of two that does not depend on the contexts."""
     wanted = -(-_WAVES * multiprocessors // (rows * kv_heads))
     return min(_MOST_SPLITS, max(_LEAST_SPLITS, 1 << (wanted - 1).bit_length()))
 
@@ -128,7 +128,7 @@ def attend_singles(
     scaling: float,
     splits: int,
 ) -> None:
-    """Attend each row's one token to its sequence up to itself."""
+    """Attend each row's token to its sequence up to itself."""
     rows, heads, head_dim = query.shape
     block_size, kv_heads = kv.shape[2], kv.shape[3]
     tile = 32 if query.dtype == torch.float32 else 64
@@ -175,7 +175,7 @@ def attend_singles(
 
 @jit
 def _split_keys(context: tl.tensor, splits: tl.constexpr, least: tl.constexpr, tile: tl.constexpr) -> tl.tensor:
-    """Keys of each split but the last, whole tiles: the splits that are needed come first."""
+    """Return the keys per split, in whole tiles; only the last used split is shorter."""
     return tl.maximum(least, tl.cdiv(tl.cdiv(context, splits), tile) * tile)
 
 
@@ -202,7 +202,8 @@ def _attend_split(
     block_size: tl.constexpr,
     tile: tl.constexpr,
 ) -> None:
-    """`partial` [rows, heads, splits, head_dim] and the logarithm (to base 2) of its `weight` [rows, heads, splits]."""
+    """Compute `partial` [rows, heads, splits, head_dim], and the base-2 logarithm of its `weight` [rows, heads,
+    splits]."""
     row, kv_head = (tl.program_id(0) // kv_heads).to(tl.int64), tl.program_id(0) % kv_heads
     split = tl.program_id(1)
     context = tl.load(contexts + row)
@@ -269,19 +270,21 @@ def _merge_splits(
     tl.store(out + line * head_dim + channels, found.to(out.dtype.element_ty))
 
 
+# A tile's first packed token, its number of tokens, the first one's position, and the number of its row's table.
 TILE_FIELDS = 4
-"""A tile's first token and number of tokens among the packed ones, the first one's position, and its row's table."""
 
 
 def tile_tokens(dtype: torch.dtype, head_dim: int) -> int:
-    """Tokens of one program. Products of float32 do without tensor cores and need the room for their operands."""
+    """Return the tokens per program. Products of float32 use no tensor cores, and need the registers for their
+    operands."""
     return 32 if dtype == torch.float32 else 64 if head_dim > 128 else 128
 
 
 def cut_tiles(rows: Sequence[Row], first_token: int, tokens: int) -> list[int]:
-    """The tiles of rows whose first token is the `first_token`th of the step; longest contexts first.
+    """Cut rows into tiles, longest contexts first; `first_token` is the packed index of the rows' first token.
 
-    Flat, `TILE_FIELDS` numbers each. A program's time grows with its context: the long ones must not come last.
+    Returns a flat list with `TILE_FIELDS` numbers per tile. A program's time grows with its context, so the long ones
+    must not come last.
     """
     starts = accumulate((len(row.token_ids) for row in rows), initial=first_token)
     tiles = [
@@ -353,7 +356,7 @@ def _attend_tile(
     tokens: tl.constexpr,
     tile: tl.constexpr,
 ) -> None:
-    """One program: one head of one tile."""
+    """One program attends one head of one tile."""
     head = tl.program_id(0)
     described = tiles + tl.program_id(1) * fields
     start, count, position = tl.load(described).to(tl.int64), tl.load(described + 1), tl.load(described + 2)
@@ -393,7 +396,7 @@ def _attend_tile(
 def _take(
     scores: tl.tensor, values: tl.tensor, top: tl.tensor, total: tl.tensor, sums: tl.tensor
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """Add a tile of values, weighed by the exponentials of their scores, to what was summed so far."""
+    """Add a tile of values, weighted by the exponentials of their scores, to the running sums."""
     higher = tl.maximum(top, tl.max(scores, 1))
     shares = tl.exp2(scores - higher[:, None])
     fade = tl.exp2(top - higher)

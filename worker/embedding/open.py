@@ -1,4 +1,4 @@
-"""An embedder, opened by the settings: the model is loaded, and its card and a planner of its size are made."""
+"""Opens an embedder from the settings: loads the model, and creates its card and a planner."""
 
 import logging
 
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 def open_embedder(settings: WorkerSettings, files: ModelFiles) -> OpenedEngine:
-    """Raises ModelError."""
+    """Open the embedder. Raises ModelError."""
     from transformers import AutoModel
 
     section, costs, parts = settings.worker, CostModel(), read_parts(files.directory)
@@ -59,6 +59,8 @@ def _card(files: ModelFiles, parts: EmbedderParts, size: int) -> ModelCard:
 
 
 def _blocks_each(card: ModelCard, block_size: int) -> int:
-    """What the longest input and the token that the planner waits for would hold: so none waits for KV that nobody
-    keeps."""
+    """Return the KV blocks that the longest input would need, plus the token that the planner expects.
+
+    The planner's pool is sized so that no job waits for KV, which an embedder does not keep.
+    """
     return -(-(card.context_length + 1) // block_size)

@@ -1,7 +1,7 @@
-"""How an embedder makes a vector of its tokens' states, as its directory says in the form of sentence-transformers.
+"""Pooling of token states into a vector, as the model's directory configures it in sentence-transformers' format.
 
-`modules.json` lists the parts: the model, a pooling, perhaps a normalisation. Vectors are brought to length 1 in any
-case: clients compare them by their product.
+`modules.json` lists the modules: the model, a pooling, perhaps a normalisation. Vectors are always normalised to length
+1, because clients compare them by their dot product.
 """
 
 import json
@@ -27,17 +27,17 @@ _KNOWN = ("Transformer", "Pooling", "Normalize")
 
 @dataclass(frozen=True, slots=True)
 class EmbedderParts:
-    """What `modules.json` and the files that it names come to."""
+    """The parts of an embedder, as `modules.json` and its files define them."""
 
+    # Directory of the model itself.
     directory: Path
-    """Of the model itself."""
     mode: Mode
+    # Maximum input in tokens, if less than the model's context is configured.
     longest_input: int | None
-    """Tokens, where less is stated than the model could take."""
 
 
 def read_parts(directory: Path) -> EmbedderParts:
-    """Raises ModelError for a part or a pooling that is not known here."""
+    """Read an embedder's parts. Raises ModelError for an unsupported module or pooling."""
     listed = _read(directory / MODULES)
     paths: dict[str, Path] = {}
     for module in listed if isinstance(listed, list) else []:
@@ -53,8 +53,10 @@ def read_parts(directory: Path) -> EmbedderParts:
 
 
 def pool(states: torch.Tensor, mask: torch.Tensor, mode: Mode) -> torch.Tensor:
-    """Vectors of length 1, [rows, width], from states [rows, tokens, width] and which tokens there are [rows, tokens];
-    padding is on the right."""
+    """Pool states [rows, tokens, width] to vectors of length 1, [rows, width], under a mask [rows, tokens].
+
+    Padding is on the right.
+    """
     states = states.float()
     if mode == "cls":
         pooled = states[:, 0]

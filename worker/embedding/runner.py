@@ -1,7 +1,7 @@
-"""Computes the steps of an embedder: the vectors of each job whose last tokens are planned.
+"""The runner for embedders: computes the vectors of each job whose last tokens are planned.
 
-The planner cuts long prompts into parts of a step. A vector needs all tokens of its input at once, so all inputs of a
-job are computed with its last part; the parts before it only hold the job's place in the order of jobs.
+The planner splits long prompts over several steps, but a vector needs all tokens of its input at once. All inputs of a
+job are therefore computed with its last part; the earlier parts only hold the job's place in the order.
 """
 
 import logging
@@ -22,22 +22,22 @@ log = logging.getLogger(__name__)
 
 UNCOMPUTABLE = "the model could not compute this input"
 Tokens = tuple[int, ...]
+# Placeholder for the token that the planner expects; it is never published.
 NO_TOKEN = 0
-"""Stands where the planner waits for a token: none is published."""
 
 
 class EmbeddingRunner:
-    """A `StepRunner` over a model of transformers' that gives a state for each token."""
+    """A `StepRunner` over a transformers model that returns a state for each token."""
 
     def __init__(self, model: torch.nn.Module, mode: Mode, *, vocab_size: int, max_batch_tokens: int) -> None:
-        """`max_batch_tokens`: of one forward pass, padding counted; one input may have more."""
+        """`max_batch_tokens` bounds one forward pass, including padding; a single input may exceed it."""
         self._model = model
         self._mode = mode
         self._vocab_size = vocab_size
         self._max_batch_tokens = max_batch_tokens
         self._device = next(model.parameters()).device
+        # By job.
         self._inputs: dict[str, list[Tokens]] = {}
-        """Of each job."""
 
     def prepare(self, _: Job) -> Future[Any] | None:
         return None
@@ -52,7 +52,7 @@ class EmbeddingRunner:
         """Do nothing: only the inputs of running jobs are kept."""
 
     def wake(self) -> None:
-        """No step waits for anything."""
+        """Do nothing: a step waits for nothing."""
 
     def run(self, plan: StepPlan, on_forward: Callable[[], None], look_ahead: LookAhead) -> StepResult:
         began_s = time.perf_counter()
@@ -76,7 +76,7 @@ class EmbeddingRunner:
         )
 
     def _vectors_of(self, inputs: Sequence[Tokens]) -> Iterator[bytes | None]:
-        """Of each input, in order; None where it cannot be computed."""
+        """Yield each input's vector, in order; None if it cannot be computed."""
         found: list[bytes | None] = [None] * len(inputs)
         known = [place for place, tokens in enumerate(inputs) if max(tokens) < self._vocab_size]
         for batch in self._batches(known, inputs):
@@ -87,7 +87,7 @@ class EmbeddingRunner:
         return iter(found)
 
     def _batches(self, places: Sequence[int], inputs: Sequence[Tokens]) -> Iterator[list[int]]:
-        """Inputs of like lengths together, so that little is padding."""
+        """Group inputs of similar length, to limit padding."""
         batch: list[int] = []
         for place in sorted(places, key=lambda place: len(inputs[place])):
             if batch and (len(batch) + 1) * len(inputs[place]) > self._max_batch_tokens:
@@ -99,7 +99,7 @@ class EmbeddingRunner:
 
     @torch.inference_mode()
     def _vectors(self, inputs: Sequence[Tokens]) -> torch.Tensor:
-        """[inputs, width], on the host."""
+        """Return the vectors [inputs, width], on the host."""
         longest = max(map(len, inputs))
         ids = torch.zeros((len(inputs), longest), dtype=torch.long)
         mask = torch.zeros_like(ids)
@@ -112,6 +112,6 @@ class EmbeddingRunner:
 
 
 def _parts(job: Job) -> list[Tokens]:
-    """The inputs of a job; one whose lengths do not say is one."""
+    """Return the job's inputs; without lengths the prompt is one input."""
     ends = [*accumulate(job.inputs or (len(job.prompt),))]
     return [job.prompt[start:end] for start, end in zip([0, *ends], ends, strict=False)]

@@ -1,8 +1,8 @@
-"""Our own engine, built: model, KV cache, planner and runner; and measured before the first request.
+"""Builds our own engine (model, KV cache, planner and runner), and measures it before the first request.
 
-The first choice between swap and recompute rests on what steps and copies take here. Every step of the measurement
-computes rows, and copies blocks first, so that the copies find the caches as rows leave them. It uses blocks that
-nobody holds yet, and leaves no trace but KV in free ones.
+The first choice between swap and recompute depends on the duration of steps and copies on this machine. Every step of
+the measurement copies blocks and then computes rows, so that the copies find the CPU caches as rows leave them. It uses
+free blocks, and leaves nothing behind but their contents.
 """
 
 import logging
@@ -24,24 +24,25 @@ from fairlane.worker.model.files import ModelFiles
 from fairlane.worker.model.interface import Model
 from fairlane.worker.model.select import load_fastest, precision
 
+# Blocks copied ahead in a step. At 16 tokens per block, this is twice what 64 decodes fill, and a fraction of what a
+# link moves.
 COPIES_AHEAD = 8
-"""Blocks copied ahead in a step: of 16 tokens, twice what 64 decodes fill, and a fraction of what a link moves."""
 
+# No step of the measurement begins after this time.
 CALIBRATION_S = 0.2
-"""No step of the measurement begins later."""
+# Blocks copied out and back, the largest number first, since the first use of memory is slow.
 _COPIED = (32, 8, 1)
-"""Blocks, each time out and back: the most first, since memory is slow when it is used for the first time."""
 _REPEATS = 3
+# Steps whose time is discarded: the first run of each shape allocates and compiles.
 _UNCOUNTED = 2
-"""Steps that come first: what runs for the first time allocates and compiles."""
 _DECODES = 8
+# KV tokens of each decode.
 _CONTEXT = 32
-"""KV tokens of each decode."""
+# Tokens of each prefill.
 _PREFILLS = (16, 64)
-"""Tokens of each prefill."""
 
+# Job id of the measurement's rows.
 _CALIBRATION = "calibration"
-"""The id of the job that the measurement's rows belong to."""
 
 _log = logging.getLogger(__name__)
 
@@ -61,10 +62,10 @@ def build_engine(
     device: str = "auto",
     grammars: Grammars | None = None,
 ) -> tuple[Engine, str]:
-    """Load, prove, wire up and measure everything for one model, with what it computes in; `costs` learns from its
-    steps. Without a `prefix_share` there is no prefix cache.
+    """Load, verify and measure a model; return its engine and its precision.
 
-    Raises ModelError or KVMemoryError, each in one line.
+    `costs` learns from the engine's steps. Without a `prefix_share` there is no prefix cache. Raises ModelError or
+    KVMemoryError, each with a one-line message.
     """
     model = load_fastest(files, dtype=dtype, device=device)
     cache = make_cache(model, kv_bytes, host_kv_bytes, block_size=block_size, max_sequences=max_sequences)
@@ -85,7 +86,7 @@ def build_engine(
 def make_cache(
     model: Model, kv_bytes: int | None, host_kv_bytes: int | None, *, block_size: int, max_sequences: int
 ) -> KVCache:
-    """Both pools, as large as set or as fits. Raises KVMemoryError."""
+    """Allocate both pools, of the given sizes or as large as fits. Raises KVMemoryError."""
     sizes = size_pools(
         model.shape.block_bytes(block_size),
         device=model.device,
@@ -109,8 +110,8 @@ def planner_for(
     prefix_share: float | None = None,
     copies_ahead: int | None = None,
 ) -> Planner:
-    """A planner that knows a cache's pools, and of `costs` what its blocks weigh. `copies_ahead`: see Planner; None:
-    none on a CPU, where a copy takes its time from the step."""
+    """Return a planner for a cache's pools. `copies_ahead` is as for Planner; None means none on a CPU, where a copy
+    delays the step."""
     if copies_ahead is None:
         copies_ahead = 0 if cache.device.type == "cpu" else COPIES_AHEAD
     return Planner(
@@ -128,7 +129,7 @@ def planner_for(
 
 
 def calibrate(runner: Runner, costs: CostModel, *, max_sequences: int, max_step_tokens: int) -> None:
-    """Measure on an idle runner and let `costs` start from that; with a pool too small for it, do nothing."""
+    """Measure an idle runner and initialise `costs` from the result. Does nothing if the pool is too small."""
     cache, decodes = runner.cache, min(_DECODES, max_sequences, max_step_tokens)
     short, long = (min(tokens, max_step_tokens) for tokens in _PREFILLS)
     width = -(-max(_CONTEXT, long) // cache.block_size)
@@ -158,7 +159,7 @@ def _measure(runner: Runner, lease: Lease, plan: StepPlan) -> Measurement:
 
 
 def _copies(cache: KVCache) -> Iterator[tuple[tuple[Copy, ...], tuple[Copy, ...]]]:
-    """Of each step, out and back."""
+    """Yield each step's copies, out and back."""
     for count in _COPIED * _REPEATS:
         same = tuple(Copy(block, block) for block in range(min(count, cache.blocks, cache.host_slots)))
         yield same, ()

@@ -1,7 +1,7 @@
-"""The engine: planner and runner in turns. One thread calls it; nothing in it waits for anything but the runner.
+"""The engine: the planner and the runner, called in turns by one thread, which waits only for the runner.
 
-The planner decides what each step computes; a `StepRunner` computes it: ours on torch (`runner.py`), or a server that
-runs elsewhere (`worker.remote`).
+The planner decides what each step computes. A `StepRunner` computes it: ours on torch (`runner.py`), or an external
+server (`worker.remote`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,46 +20,51 @@ LookAhead = Callable[[], Sequence[Row]]
 
 
 class EngineError(Exception):
-    """The engine cannot be opened; the message says why in one line."""
+    """The engine cannot be opened; the message gives the reason in one line."""
 
 
 class StepRunner(Protocol):
-    """What computes the steps. Called by the engine's thread, but for `wake`."""
+    """Computes the steps. The engine's thread calls it, except for `wake`."""
 
     def prepare(self, job: Job) -> Future[Any] | None:
-        """What has to be done before the job is registered; None where nothing has."""
+        """Start what has to finish before the job is registered; None if nothing has to."""
 
     def register(self, lease: Lease) -> None:
-        """Rows of this job may come, from what earlier holders have published of it."""
+        """Accept rows of this job, which continue the output that earlier holders have published."""
 
     def forget(self, job_id: str) -> None:
-        """No more of its rows come; nothing happens for an unknown job."""
+        """Remove a job; does nothing for an unknown one."""
 
     def forget_tenant(self, tenant: str) -> None:
-        """Drop what is cached of a deleted tenant's requests."""
+        """Drop cached data of a deleted tenant's requests."""
 
     def run(self, plan: StepPlan, on_forward: Callable[[], None], look_ahead: LookAhead) -> StepResult:
-        """The plan's tokens, as far as they are there; a row that cannot be computed fails alone. `on_forward` is
-        called once, when others may work; `look_ahead` guesses the next step's rows. Raises what breaks the engine."""
+        """Compute the plan's tokens, as far as they are available; a row that cannot be computed fails alone.
+
+        `on_forward` is called once, when other threads may run. `look_ahead` predicts the next step's rows. Raises what
+        breaks the engine.
+        """
 
     def wake(self) -> None:
-        """Come back soon, by any thread: there is something to obey."""
+        """Return from `run` soon, because a command is waiting. May be called from any thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """A step that was run: its plan, its result, and what is to be published of it."""
+    """A completed step: its plan, its result, and what is to be published."""
 
     plan: StepPlan
     result: StepResult
     outcome: StepOutcome
+    # The epoch of each token in `outcome`.
     epochs: tuple[int, ...] = ()
-    """Under which each of the tokens in `outcome` was produced."""
 
     @property
     def events(self) -> list[Event]:
-        """For the gateways, in order: what befell choices, then their new tokens. The ends are in `outcome`. Made when
-        asked for: the engine's thread has a next step to run."""
+        """Return the events for the gateways, in order: state changes of choices, then their new tokens.
+
+        Ended jobs are in `outcome`. The events are built on demand, to keep this work off the engine's thread.
+        """
         logprobs, embeddings = self.result.logprobs, self.result.embeddings
         events: list[Event] = [*self.plan.events]
         for produced, epoch in zip(self.outcome.produced, self.epochs, strict=True):
@@ -85,7 +90,7 @@ class StepReport:
 
 
 def _embedded(job_id: str, epoch: int, embedding: bytes) -> TokenDelta:
-    """The whole answer of an embedder: no token of it is published, and so none is charged."""
+    """Return the complete answer of an embedder. No token of it is published, so none is charged."""
     return TokenDelta(
         job_id=job_id, epoch=epoch, choice=0, first_index=0, token_ids=(), finish_reason="stop", embedding=embedding
     )
@@ -93,33 +98,29 @@ def _embedded(job_id: str, epoch: int, embedding: bytes) -> TokenDelta:
 
 @dataclass(slots=True)
 class _Preparing:
-    """A job for which something is being made ready: its grammar."""
-
     lease: Lease
     came_ms: float
     ready: Future[Any]
 
     def grant(self, granted_until: int) -> None:
-        """As `Planner.grant`."""
         job = self.lease.job
         granted = msgspec.structs.replace(job, granted_until=max(granted_until, job.granted_until))
         self.lease = msgspec.structs.replace(self.lease, job=granted)
 
 
 class Engine:
-    """Continuous batching of leased jobs. Call `add` and its like between steps, from the thread that steps."""
+    """Continuous batching of leased jobs. Call `add` and the like between steps, from the thread that steps."""
 
     def __init__(self, planner: Planner, runner: StepRunner) -> None:
         self.planner = planner
         self.runner = runner
+        # Called from any thread when a job that had to be prepared can run.
         self.on_ready: Callable[[], None] = lambda: None
-        """Called, by any thread, when a job that could not run at once can."""
         self._epochs: dict[str, int] = {}
         self._preparing: dict[str, _Preparing] = {}
 
     def add(self, lease: Lease, now_ms: float) -> None:
-        """Take up a job; its tokens come out of later steps. One that has to be prepared waits for that, and nothing
-        else does."""
+        """Start a job, whose tokens later steps return. A job that has to be prepared waits without delaying others."""
         self._epochs[lease.job.job_id] = lease.epoch
         ready = self.runner.prepare(lease.job)
         if ready is None or ready.done():
@@ -140,7 +141,7 @@ class Engine:
             self._start(msgspec.structs.replace(lease, arrived_ms_ago=waited_ms), now_ms)
 
     def cancel(self, job_id: str) -> Ended | None:
-        """End a job; its blocks are free at once. None if it is unknown."""
+        """End a job and free its blocks; return None if it is unknown."""
         if self._preparing.pop(job_id, None) is not None:
             self._forget(job_id)
             return Ended(job_id, Outcome.CANCELLED)
@@ -150,31 +151,31 @@ class Engine:
         return ended
 
     def grant(self, job_id: str, granted_until: int) -> None:
-        """Let a job produce up to so many tokens per choice."""
+        """Raise the number of tokens per choice that a job may produce."""
         waiting = self._preparing.get(job_id)
         if waiting is not None:
             waiting.grant(granted_until)
         self.planner.grant(job_id, granted_until)
 
     def drop(self, job_id: str) -> None:
-        """Forget a job that is no longer ours; nothing of it is reported."""
+        """Forget a job that is no longer ours, without reporting it."""
         self._preparing.pop(job_id, None)
         self.planner.drop(job_id)
         self._forget(job_id)
 
     @property
     def epochs(self) -> Mapping[str, int]:
-        """The jobs in hand, the oldest first, and the epoch of each; a view."""
+        """Return a view of the jobs in hand with their epochs, oldest first."""
         return self._epochs
 
     @property
     def has_work(self) -> bool:
-        """A further step would do something."""
+        """Return whether another step would do something."""
         return self.planner.has_work or any(waiting.ready.done() for waiting in self._preparing.values())
 
     def step(self, now_ms: float, on_forward: Callable[[], None] = lambda: None) -> StepReport:
-        """Plan, run, learn, report. `now_ms` is the caller's clock at the start of the step; `on_forward` as of
-        `Runner.run`."""
+        """Plan, run, learn, report. `now_ms` is the caller's clock at the start of the step; `on_forward` as in
+        `StepRunner.run`."""
         self._start_prepared(now_ms)
         plan = self.planner.plan(now_ms)
         result = self.runner.run(plan, on_forward, self.planner.look_ahead)
@@ -192,10 +193,9 @@ class Engine:
 
 
 class RemotePart(Protocol):
-    """What reaches a server elsewhere."""
+    """The connection to an external server."""
 
-    def watch(self, on_presence: Callable[[bool], None], on_change: Callable[[str], None]) -> None:
-        """See `OpenedEngine.watch`."""
+    def watch(self, on_presence: Callable[[bool], None], on_change: Callable[[str], None]) -> None: ...
 
     def close(self) -> None:
         """End every request there."""
@@ -203,24 +203,26 @@ class RemotePart(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OpenedEngine:
-    """An engine that is ready to take jobs, and what others are told of it."""
+    """An engine that is ready to take jobs, with its card and costs."""
 
     engine: Engine
     card: ModelCard
+    # Learns from the engine's steps.
     costs: CostModel
-    """Learns from its steps."""
+    # Maximum number of tokens computed in one step.
     max_step_tokens: int
-    """Tokens computed in one step."""
+    # The external server, if the engine uses one.
     remote: RemotePart | None = None
-    """Of an engine that is a server elsewhere."""
 
     def watch(self, on_presence: Callable[[bool], None], on_change: Callable[[str], None]) -> None:
-        """Have `on_presence` called, by any thread, whenever the engine goes or comes back; `on_change` when another
-        has come in its place, with what is another."""
+        """Watch an external engine; both callbacks run on any thread.
+
+        `on_presence` is called whenever it goes away or comes back, `on_change` when another has replaced it, with the
+        difference.
+        """
         if self.remote is not None:
             self.remote.watch(on_presence, on_change)
 
     def close(self) -> None:
-        """Nothing more is asked of it."""
         if self.remote is not None:
             self.remote.close()

@@ -1,9 +1,9 @@
-"""What the next token of a constrained choice may be: grammars compiled for one vocabulary, and masks of tokens.
+"""Constrained decoding: grammars compiled for one vocabulary, and token masks.
 
-llguidance compiles and masks, in Rust and without Python's lock: grammars in threads of their own before a job may run,
-masks as soon as the token before them is known, so that they are there when the next logits are. What a grammar may
-cost is bounded: one that goes beyond fails its own choice, never the step. A step waits briefly for masks; a choice
-whose mask is not filled by then misses the step, and has its token in a later one.
+llguidance compiles and masks, in Rust and without the interpreter lock. Grammars are compiled in threads before a job
+may run. Masks are filled as soon as the token before them is known, so that they are ready when the next logits are.
+The cost of a grammar is bounded; one that exceeds it fails only its own choice. A step waits briefly for masks. A
+choice whose mask is late skips the step, and gets its token in a later one.
 """
 
 import os
@@ -30,80 +30,82 @@ from fairlane.scheduler.protocol.grammar_limits import (
 )
 from fairlane.scheduler.protocol.messages import ModelCard
 
+# Likeliest tokens in a row that a grammar allowed. From then on it only checks the next one, until it refuses one.
 TRUSTED_AFTER = 4
-"""Likeliest tokens in a row that a grammar allowed; then it is asked for the next one alone, until it refuses."""
+# Time that a step waits for masks. Rows whose masks take longer skip the step.
 PATIENCE_S = 0.02
-"""How long a step waits for masks. Rows whose masks take longer miss the step."""
 _COMPILERS = 2
+# Maximum number of threads.
 _MASKERS = 8
-"""Threads at most."""
 _SLOW_MASKERS = 2
 LIMITS = LLParserLimits(**PARSER_LIMITS)
 
 
 class Mask(NamedTuple):
-    """Which tokens a choice may draw."""
+    """The tokens that a choice may draw."""
 
+    # One bit per token of the vocabulary, least significant bit first.
     bits: npt.NDArray[np.uint8]
-    """One bit for each token of the vocabulary, the lowest of a byte first."""
+    # The grammar is complete: it allows only an end of sequence.
     must_end: bool
-    """Its grammar is complete: nothing but an end of sequence is left."""
 
 
 class Constraint:
-    """One choice's place in its grammar."""
+    """One choice's state in its grammar."""
 
     def __init__(self, matcher: LLMatcher, generated: Iterable[int] = (), budget: MaskBudget | None = None) -> None:
         self._matcher = matcher
         self.budget = MaskBudget() if budget is None else budget
+        # The last mask took long.
         self.is_slow = False
-        """Its last mask took long."""
+        # Tokens that the matcher has not consumed yet.
         self._unread = [*generated]
-        """Tokens that the next mask reads first."""
+        # The batch of masks that contains the next one, and its index there.
         self._coming: tuple[Future[list[Mask]], int] | None = None
-        """The next mask: among which, and its place there."""
+        # Number of allowed likeliest tokens in a row.
         self._allowed_likeliest = 0
-        """So often in a row."""
 
     def append(self, token_id: int, *, was_likeliest: bool) -> None:
-        """The choice has a further token; its mask was taken, or not asked for. `was_likeliest`: to the model, too."""
+        """Append a token, after its mask was taken or skipped. `was_likeliest` says whether it is the model's likeliest
+        one."""
         self._unread.append(token_id)
         self.budget.tokens += 1
         self._allowed_likeliest = self._allowed_likeliest + 1 if was_likeliest else 0
 
     @property
     def is_trusted(self) -> bool:
-        """It will most likely allow the likeliest token."""
+        """Return whether the grammar will most likely allow the likeliest token."""
         return self._allowed_likeliest >= TRUSTED_AFTER and not self.is_slow
 
     def allows(self, token_id: int) -> bool:
-        """Whether that may come next: some microseconds, where a mask takes a hundred. Of an end of sequence it may say
-        no where a mask says yes."""
+        """Return whether a token may come next. Takes some microseconds, where a mask takes a hundred.
+
+        For an end of sequence it may return false where a mask allows it.
+        """
         began_s = time.thread_time()
         is_allowed = self.catch_up().validate_tokens([token_id]) == 1
         self.charge(time.thread_time() - began_s)
         return is_allowed
 
     def charge(self, took_s: float) -> None:
-        """Take in what its last answer cost. Slow ones count, and are followed by masks in threads of their own."""
+        """Charge the time of the last answer. Slow constraints are counted, and their masks are filled in separate
+        threads."""
         self.is_slow = self.budget.charge(took_s)
 
     @property
     def is_begun(self) -> bool:
-        """Its next mask is being filled."""
         return self._coming is not None
 
     def expect(self, filling: Future[list[Mask]], place: int) -> None:
-        """Its next mask will be there."""
         self._coming = filling, place
 
     @property
     def coming(self) -> Future[list[Mask]] | None:
-        """Its next mask, once that was begun: among which."""
+        """Return the batch of masks that contains the next one, if it was begun."""
         return None if self._coming is None else self._coming[0]
 
     def take(self) -> Mask:
-        """The next mask, once it is filled; the one after it is for the token that comes now."""
+        """Return the next mask, once it is filled."""
         if self._coming is None:
             raise RuntimeError("no mask was begun")
         filling, place = self._coming
@@ -112,11 +114,12 @@ class Constraint:
 
     @property
     def is_broken(self) -> bool:
-        """It has cost too much, or its tokens are not of the grammar. Not to be asked while a mask is filled."""
+        """Return whether it has cost too much, or its tokens violate the grammar. Do not call while a mask is being
+        filled."""
         return self._matcher.is_error() or self.budget.is_spent
 
     def catch_up(self) -> LLMatcher:
-        """The matcher, having read every token."""
+        """Return the matcher, after it has consumed every token."""
         if self._unread:
             self._matcher.consume_tokens(self._unread)
             self._unread = []
@@ -124,20 +127,22 @@ class Constraint:
 
 
 class _KeptGrammars:
-    """Compiled grammars by tenant, bounded in bytes for each tenant and in all. The least recently used make room: of
-    the tenant itself, or of the tenant that holds most."""
+    """Compiled grammars by tenant, bounded in bytes per tenant and in total.
+
+    The least recently used are evicted: the tenant's own, or those of the tenant that holds most.
+    """
 
     def __init__(self, most_bytes: int, most_tenant_bytes: int) -> None:
         self._most_bytes = most_bytes
         self._most_tenant_bytes = most_tenant_bytes
+        # With their sizes in bytes; most recently used last.
         self._compiled: dict[str, OrderedDict[str, tuple[Future[LLMatcher], int]]] = {}
-        """With their bytes; the most recently used last."""
+        # In order of each tenant's last use.
         self.tenant_bytes: dict[str, int] = {}
-        """The tenant of the last use last."""
         self._bytes = 0
 
     def find(self, tenant: str, grammar: str) -> Future[LLMatcher] | None:
-        """Return a matcher that is kept, which is used now."""
+        """Return a cached matcher, and mark it as used."""
         own = self._compiled.get(tenant)
         if own is None or grammar not in own:
             return None
@@ -146,7 +151,7 @@ class _KeptGrammars:
         return own[grammar][0]
 
     def keep(self, tenant: str, grammar: str, matcher: Future[LLMatcher], size_bytes: int) -> None:
-        """Keep one that is not kept yet."""
+        """Cache a matcher that is not cached yet."""
         while self.tenant_bytes.get(tenant, 0) and self.tenant_bytes[tenant] + size_bytes > self._most_tenant_bytes:
             self._evict(tenant)
         while self._bytes and self._bytes + size_bytes > self._most_bytes:
@@ -156,12 +161,11 @@ class _KeptGrammars:
         self._bytes += size_bytes
 
     def forget(self, tenant: str) -> None:
-        """Drop all of a tenant's grammars."""
         while tenant in self._compiled:
             self._evict(tenant)
 
     def _evict(self, tenant: str) -> None:
-        """Drop a tenant's least recently used grammar. Choices that were begun with it keep it to their end."""
+        """Drop a tenant's least recently used grammar. Choices that use it keep it to their end."""
         own = self._compiled[tenant]
         _, (_, size_bytes) = own.popitem(last=False)
         self._bytes -= size_bytes
@@ -171,24 +175,26 @@ class _KeptGrammars:
 
 
 class Grammars:
-    """Compiles grammars and fills masks for the vocabulary of one model. The engine's thread calls it."""
+    """Compiles grammars and fills masks for one model's vocabulary. Called by the engine's thread."""
 
     def __init__(
         self, card: ModelCard, *, most_bytes: int = KEPT_BYTES, most_tenant_bytes: int = KEPT_TENANT_BYTES
     ) -> None:
-        """`most_bytes`, `most_tenant_bytes`: of compiled grammars that are kept, in all and of one tenant. Raises
-        ValueError where the tokenizer does not say what its tokens spell."""
+        """`most_bytes` and `most_tenant_bytes` bound the cached grammars, in total and per tenant.
+
+        Raises ValueError if the tokenizer does not define the text of its tokens.
+        """
         self._vocab_size = card.vocab_size
         self._tokenizer = LLTokenizer(card.tokenizer_json, n_vocab=card.vocab_size, eos_token=[*card.eos_token_ids])
         ends = allocate_token_bitmask(1, card.vocab_size).view(np.uint8)
         ends[:] = 0
         for token_id in card.eos_token_ids:
             ends[0, token_id // 8] |= 1 << token_id % 8
+        # One bit for each token except the ends of sequence.
         self._goes_on = ~ends
-        """A bit for each token but the ends of sequence."""
         self._kept = _KeptGrammars(most_bytes, most_tenant_bytes)
+        # Grammars to compile, by tenant, in the tenants' round-robin order.
         self._queues: dict[str, deque[tuple[str, Future[LLMatcher]]]] = {}
-        """Grammars to compile, by tenant, in the order of the tenants' turns."""
         self._queued = threading.Lock()
         self._compilers = ThreadPoolExecutor(_COMPILERS, "grammar")
         self._beside = ThreadPoolExecutor(1, "masks")
@@ -196,8 +202,10 @@ class Grammars:
         self._maskers = LLExecutor(min(_MASKERS, os.cpu_count() or 1))
 
     def compile(self, grammar: str, tenant: str = "", compiled_bytes: int = 0) -> Future[LLMatcher]:
-        """Return the matcher of a grammar, to be copied for each `Constraint`; it is broken where compiling fails.
-        `compiled_bytes`: the memory that it takes; 0: not known, so it counts for as much as any may take."""
+        """Return a grammar's matcher, which each `Constraint` copies; it is broken if compilation fails.
+
+        `compiled_bytes` is its size in memory; 0 means unknown, and counts as the maximum.
+        """
         found = self._kept.find(tenant, grammar)
         if found is None:
             found = self._enqueue(grammar, tenant)
@@ -206,7 +214,7 @@ class Grammars:
         return found
 
     def _enqueue(self, grammar: str, tenant: str) -> Future[LLMatcher]:
-        """Have a grammar compiled. Tenants take turns, whatever the number of grammars that each has in the queue."""
+        """Queue a grammar for compilation. Tenants take turns, however many grammars each has queued."""
         compiled: Future[LLMatcher] = Future()
         with self._queued:
             self._queues.setdefault(tenant, deque()).append((grammar, compiled))
@@ -226,16 +234,15 @@ class Grammars:
             compiled.set_exception(error)
 
     def forget_tenant(self, tenant: str) -> None:
-        """Drop the grammars kept for a deleted tenant."""
+        """Drop the cached grammars of a deleted tenant."""
         self._kept.forget(tenant)
 
     @property
     def kept_bytes(self) -> dict[str, int]:
-        """Bytes of the compiled grammars kept for each tenant."""
         return {**self._kept.tenant_bytes}
 
     def begin(self, constraints: Sequence[Constraint]) -> None:
-        """Have the next masks filled of those for which that has not begun, while the caller does something else."""
+        """Start to fill the next masks of these constraints in the background, where that has not begun."""
         waiting = [constraint for constraint in constraints if not constraint.is_begun]
         quick = [constraint for constraint in waiting if not constraint.is_slow]
         if quick:
@@ -247,7 +254,7 @@ class Grammars:
                 constraint.expect(self._slow.submit(self._fill_slowly, constraint), 0)
 
     def _fill_slowly(self, constraint: Constraint) -> list[Mask]:
-        """Fill one mask in this thread, and charge the processor time that it takes."""
+        """Fill one mask in this thread, and charge its processor time."""
         began_s, bits = time.thread_time(), allocate_token_bitmask(1, self._vocab_size)
         fill_next_token_bitmask(constraint.catch_up(), bits)
         constraint.charge(time.thread_time() - began_s)

@@ -1,12 +1,12 @@
-"""The paged KV cache: one block-first pool on the device and one of the same blocks in host memory.
+"""The paged KV cache: one block-first pool on the device, and one of the same blocks in host memory.
 
-`pool[block, layer, key or value, slot, kv_head, channel]`: a block is one contiguous run of bytes over all layers,
-so a swap is a few large copies. Blocks and host slots are counted from 0; the pool's last block is nobody's, stays
-zero, and pads block tables.
+`pool[block, layer, key or value, slot, kv_head, channel]`: a block is contiguous over all layers, so a swap is a few
+large copies. Blocks and host slots are counted from 0. The pool's last block has no owner, stays zero, and pads block
+tables.
 
-On a GPU the host pool is pinned (page-locked), so that copies need no processor. Not by `pin_memory`, which makes a
-second pool and rounds its size up to a power of two: the pool is registered with the driver where it lies, in chunks
-of whole blocks, since a driver may refuse one very large registration. No copy may cross from chunk to chunk.
+On a GPU the host pool is pinned (page-locked), so that copies need no processor. `pin_memory` is not used, because it
+allocates a second pool and rounds its size up to a power of two. Instead the pool is registered with the driver in
+place, in chunks of whole blocks, since a driver may refuse one very large registration. No copy may cross chunks.
 """
 
 import math
@@ -28,32 +28,32 @@ from fairlane.worker.engine.engine import EngineError
 from fairlane.worker.engine.row_layout import BlockTables, RowLayout, upload
 
 _CHUNK_BYTES = 2**30
+# A registration covers whole pages; two must not share one.
 _PAGE_BYTES = 4096
-"""Registrations hold whole pages: two must not meet within one."""
+# Share of the free memory for a device pool without a configured size. On a CPU the host pool uses the same memory; on
+# a GPU the rest is for activations.
 _DEVICE_SHARE = {"cpu": 0.35, "cuda": 0.9}
-"""Share of the free memory that the device pool takes where no size was set. A CPU serves the host pool from the
-same memory; a GPU's remainder is for activations."""
 _HOST_SHARE = 0.15
+# Python's anonymous memory is shared by default, and shared memory has no huge pages.
 _PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
-"""By default Python's anonymous memory is shared, and shared memory has no large pages."""
+# Maximum size of the host pool, in device pools; a larger one would never fill.
 _HOST_REPEATS = 4
-"""A host pool larger than so many device pools would never fill."""
 
 
 class KVMemoryError(EngineError):
-    """The pools cannot be as large as asked; the message names the setting in one line."""
+    """The pools cannot be as large as configured; the message names the setting in one line."""
 
 
 class _Runtime(Protocol):
     def cudaHostRegister(self, address: int, size: int, flags: int) -> int:  # noqa: N802 - CUDA's name
-        """Zero where it succeeds."""
+        """Return zero on success."""
 
     def cudaHostUnregister(self, address: int) -> int:  # noqa: N802
-        """Zero where it succeeds."""
+        """Return zero on success."""
 
 
 def blocks_per_chunk(block_bytes: int) -> int:
-    """Blocks of one registration: whole pages, and up to `_CHUNK_BYTES` where that is possible."""
+    """Return the blocks per registration: whole pages, and up to `_CHUNK_BYTES` if possible."""
     unit = _PAGE_BYTES // math.gcd(block_bytes, _PAGE_BYTES)
     return max(1, _CHUNK_BYTES // (block_bytes * unit)) * unit
 
@@ -93,7 +93,7 @@ class KVShape:
 
 @dataclass(frozen=True, slots=True)
 class PoolSizes:
-    """How many blocks each pool holds."""
+    """The number of blocks in each pool."""
 
     blocks: int
     host_slots: int
@@ -107,10 +107,10 @@ def size_pools(
     host_bytes: int | None,
     most_blocks: int,
 ) -> PoolSizes:
-    """Blocks of both pools, from the sizes set or, where None, from what is free now.
+    """Return the number of blocks of both pools, from the configured sizes or, where None, from the free memory.
 
-    `most_blocks` is what all sequences together can use; a pool sized from free memory stays below it.
-    Raises KVMemoryError where a size that was set is not free or holds no block.
+    `most_blocks` is what all sequences together can use, and bounds a pool sized from free memory. Raises KVMemoryError
+    if a configured size is not free or holds no block.
     """
     free_device, free_host = free_bytes(device)
     blocks = _blocks("kv_memory", kv_bytes, free_device, block_bytes, _DEVICE_SHARE[device.type], most_blocks)
@@ -123,13 +123,13 @@ def size_pools(
 
 
 def free_bytes(device: torch.device) -> tuple[int, int]:
-    """Free memory of the device and of the host, in bytes; the same memory on a CPU."""
+    """Return the free memory of the device and of the host, in bytes; on a CPU both are the same memory."""
     host = min(int(psutil.virtual_memory().available), container_free_bytes())
     return (int(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else host), host
 
 
 def container_free_bytes(group: Path = Path("/sys/fs/cgroup")) -> int:
-    """What the container's memory limit leaves (cgroup v2, then v1); a very large number where none is set."""
+    """Return the unused part of the container's memory limit (cgroup v2, then v1); `sys.maxsize` without a limit."""
     for limit, used in (
         ("memory.max", "memory.current"),
         ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
@@ -159,7 +159,7 @@ def _mib(size: int) -> str:
 
 
 class KVCache:
-    """Both pools' memory, and where in it a row's tokens stand. Which blocks are whose is the planner's to know."""
+    """Both pools' memory, and the location of each row's tokens in it. The planner tracks who owns which blocks."""
 
     def __init__(
         self, shape: KVShape, *, blocks: int, host_slots: int, block_size: int, device: torch.device | str = "cpu"
@@ -180,17 +180,18 @@ class KVCache:
             pin(self.host_pool)
 
     def row_layout(self, rows: Sequence[Row]) -> RowLayout:
-        """The layout of the rows; the last one is kept, since a step asks for it several times."""
+        """Return the rows' layout. The last one is cached, since a step needs it several times."""
         if self._row_layout is None or self._row_layout[0] is not rows:
             self._row_layout = rows, RowLayout(rows, self.block_size, self._block_pages * self.block_size)
         return self._row_layout[1]
 
     def slots(self, rows: Sequence[Row]) -> torch.Tensor:
-        """For each token of the packed rows the line of a layer's memory that its key goes to: [tokens], int64."""
+        """Return the line of a layer's memory for the key of each packed token: [tokens], int64."""
         return upload(torch.from_numpy(self.row_layout(rows).tokens[2]), self.device)
 
     def pages(self, rows: Sequence[Row]) -> torch.Tensor:
-        """The key pages of each row's blocks in a layer's memory, padded with the zero block: [rows, widest], int64."""
+        """Return the key pages of each row's blocks in a layer's memory, padded with the zero block: [rows, widest],
+        int64."""
         layout = self.row_layout(rows)
         widths = layout.widths
         table = np.full((len(rows), widths.max()), self.blocks, dtype=np.int64)
@@ -200,8 +201,8 @@ class KVCache:
     def clear_entered(self, rows: Iterable[Row]) -> None:
         """Zero the blocks that these rows are the first of their sequence to write.
 
-        What an earlier owner left there is masked, but masking a NaN yields a NaN: without this, one broken
-        request would spoil the next owner of its blocks.
+        An earlier owner's contents are masked, but masking a NaN yields a NaN: without this, one broken request would
+        spoil the next owner of its blocks.
         """
         entered = [block for row in rows for block in row.block_table[-(-row.first_position // self.block_size) :]]
         if entered:
@@ -213,7 +214,8 @@ class KVCache:
 
 
 def zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Zeros; on a CPU from anonymous memory, which costs nothing before it is used: a pool holds gigabytes."""
+    """Return zeros; on a CPU from anonymous memory, which costs nothing before it is used, since a pool holds
+    gigabytes."""
     count = math.prod(size)
     if device.type != "cpu" or count == 0:
         return torch.zeros(size, dtype=dtype, device=device)

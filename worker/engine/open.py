@@ -1,5 +1,4 @@
-"""Our own engine, opened by the settings: the model is loaded, proven and measured, and its card made. An embedder's is
-another one (`worker.embedding`)."""
+"""Opens an engine in this process from the settings: loads, verifies and measures the model, and creates its card."""
 
 import logging
 import os
@@ -22,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 def open_engine(settings: WorkerSettings) -> OpenedEngine:
-    """Raises ModelError, KVMemoryError."""
+    """Open the model's engine. Raises ModelError, KVMemoryError."""
     section, costs = settings.worker, CostModel()
     torch.set_num_threads(section.threads or usable_cores())
     files = resolve(settings.model, settings.models_directory)
@@ -51,7 +50,7 @@ def open_engine(settings: WorkerSettings) -> OpenedEngine:
 
 
 def _with_grammars(card: ModelCard, section: WorkerSection) -> tuple[ModelCard, Grammars | None]:
-    """The card, saying whether there are grammars for its tokenizer."""
+    """Return the card, with a flag whether grammars work with its tokenizer, and the grammars."""
     try:
         kept = section.grammar_memory, section.grammar_memory_per_tenant
         return card, Grammars(card, most_bytes=kept[0], most_tenant_bytes=kept[1])
@@ -61,7 +60,7 @@ def _with_grammars(card: ModelCard, section: WorkerSection) -> tuple[ModelCard, 
 
 
 def usable_cores(group: Path = Path("/sys/fs/cgroup")) -> int:
-    """Cores that this process may use: its affinity, or less by the container's quota (cgroup v2)."""
+    """Return the number of usable cores: the affinity, or less by the container's quota (cgroup v2)."""
     cores = len(os.sched_getaffinity(0))
     try:
         quota, period = (group / "cpu.max").read_text().split()

@@ -1,4 +1,4 @@
-"""The layout of a step's rows: where their tokens go in the KV cache, and the array that holds their block tables."""
+"""The layout of a step's rows: their tokens' locations in the KV cache, and the array that holds their block tables."""
 
 from array import array
 from collections.abc import Sequence
@@ -12,20 +12,20 @@ from fairlane.scheduler.planner.steps import Row, SeqId
 
 Numbers = npt.NDArray[np.int64]
 
+# Minimum spare width of a table, in blocks, before all tables are laid out again.
 _SPARE_WIDTH = 16
-"""Blocks that a table may grow by, at least, before all are laid out anew."""
 
 
 class RowLayout:
-    """Packed rows in arrays, one after another.
+    """Packed rows as arrays, one after another.
 
-    `tokens` [3, tokens]: each one's id, its position, and the line of a layer's memory that its key goes to. By row:
-    `starts`, its first token; `counts`, its tokens; `firsts`, the first one's position. `ends`: the last tokens of the
-    rows that sample. `longest`: one more than the last position of all.
+    `tokens` [3, tokens]: each token's id, its position, and the line of a layer's memory for its key. By row: `starts`,
+    its first token; `counts`, its tokens; `firsts`, the first one's position. `ends`: the last tokens of the rows that
+    sample. `longest`: one more than the highest position.
     """
 
     def __init__(self, rows: Sequence[Row], block_size: int, block_lines: int) -> None:
-        """`block_lines`: from a block's first line to the next block's."""
+        """`block_lines` is the number of lines from one block's first line to the next block's."""
         _, token_ids, firsts, tables, samples, _ = zip(*rows, strict=True)
         self.block_tables: Sequence[tuple[int, ...]] = tables
         self.tokens: Numbers
@@ -52,7 +52,7 @@ class RowLayout:
 
     @property
     def blocks(self) -> Numbers:
-        """All tables, one after another."""
+        """Return all tables, concatenated."""
         return np.fromiter(chain.from_iterable(self.block_tables), np.int64)
 
     def _lines(self, positions: Numbers, block_size: int, block_lines: int) -> Numbers:
@@ -64,12 +64,15 @@ class RowLayout:
 
 
 class BlockTables:
-    """The block tables of running sequences, each in a line of one array. A step writes only the tables that changed: a
-    decode's changes once in each block. What was returned for one step's rows holds until the next step asks."""
+    """The block tables of running sequences, each in a line of one array.
+
+    A step writes only the tables that changed; a decode's changes once per block. A returned value is valid until the
+    next call.
+    """
 
     def __init__(self) -> None:
+        # Each sequence's offset in `flat`, and the table written there.
         self._known: dict[SeqId, tuple[int, tuple[int, ...]]] = {}
-        """Where in `flat` a sequence's table starts, and what was written there."""
         self._lay_out(0, 0)
 
     def starts(self, rows: Sequence[Row]) -> list[int]:
@@ -80,7 +83,7 @@ class BlockTables:
         return [self._known[row.seq][0] for row in rows]
 
     def lines(self, rows: Sequence[Row], width: int) -> npt.NDArray[np.int32]:
-        """Each row's table, int32 [rows, width]; what follows a shorter table is left over from others."""
+        """Return each row's table, int32 [rows, width]; entries after a shorter table are undefined."""
         places, kept = np.array(self.starts(rows), np.int64) // self._width, min(width, self._width)
         found = np.zeros((len(rows), width), np.int32)
         found[:, :kept] = self._array.reshape(self._height, self._width)[places, :kept]
@@ -117,9 +120,9 @@ class BlockTables:
 
 
 def upload(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """The numbers on the device; on a CPU the tensor itself.
+    """Return the numbers on the device; on a CPU the tensor itself.
 
-    It goes by pinned memory: a copy from pageable memory may first wait for everything that the GPU was asked to do.
+    It copies from pinned memory, because a copy from pageable memory may wait for all queued GPU work.
     """
     if device.type == "cpu":
         return numbers
@@ -129,5 +132,5 @@ def upload(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def int32(numbers: "array[int]") -> torch.Tensor:
-    """The same numbers on the host, where they are: they must not change while the tensor lives."""
+    """Return the numbers as a tensor without a copy; they must not change while the tensor lives."""
     return torch.frombuffer(numbers, dtype=torch.int32) if numbers else torch.empty(0, dtype=torch.int32)

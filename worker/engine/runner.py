@@ -1,7 +1,7 @@
-"""Run a step plan: the one place where lists become tensors and tensors become lists again.
+"""The runner: executes a step plan, and is the only place that converts lists to tensors and back.
 
-The rows of a step are packed one after another, in tensors on the model's device. Where a forward pass leaves the host
-idle, the next step's rows are packed meanwhile, before their tokens are known.
+The rows of a step are packed one after another, in tensors on the model's device. If the host is idle during a forward
+pass, it packs the next step's rows, before their tokens are known.
 """
 
 import logging
@@ -30,13 +30,12 @@ from fairlane.worker.model.interface import Model, Packed
 
 UNKNOWN_ID = "the prompt holds a token that the model does not know"
 UNCOMPUTABLE = "the model could not compute this request"
-"""Returns the next step's rows while this one runs, their tokens aside; none where they cannot be foreseen."""
 
 _log = logging.getLogger(__name__)
 
 
 def packing_order(row: Row) -> int:
-    """Sorts rows as `AttentionBackend.prepare` wants them: those of one token first, in growing number of blocks."""
+    """Sort key for the order that `AttentionBackend.prepare` needs: rows of one token first, by number of blocks."""
     return len(row.block_table) if len(row.token_ids) == 1 else sys.maxsize
 
 
@@ -49,7 +48,7 @@ def pack(rows: Sequence[Row], cache: KVCache, backend: str) -> Packed:
 
 
 class Packer:
-    """Packs rows; those that were packed ahead only get their tokens."""
+    """Packs rows. Rows that were packed ahead only receive their tokens."""
 
     def __init__(self, cache: KVCache, backend: str) -> None:
         self._cache = cache
@@ -57,7 +56,7 @@ class Packer:
         self._ready: tuple[list[tuple[object, ...]], Packed] | None = None
 
     def make_ready(self, rows: Sequence[Row]) -> None:
-        """Pack ahead what the next `pack` may be asked for: rows of one token each, whichever token it will be."""
+        """Pack rows of one token each ahead for the next `pack`, which inserts their tokens."""
         ordered = sorted(rows, key=packing_order)
         self._ready = ([*map(_place, ordered)], pack(ordered, self._cache, self._backend)) if ordered else None
 
@@ -70,46 +69,44 @@ class Packer:
 
 
 def _place(row: Row) -> tuple[object, ...]:
-    """All that a row's layout depends on: everything but its tokens."""
+    """Return everything that a row's layout depends on, that is all but its tokens."""
     return (row.seq, len(row.token_ids), row.first_position, row.block_table, row.samples)
 
 
 class RunnerError(Exception):
-    """The plan contradicts what the runner was told: a defect, never the fault of a request."""
+    """The plan contradicts the runner's state. This is a defect, never the fault of a request."""
 
 
-def _nothing() -> None:
-    """The default `on_forward`."""
+def _nothing() -> None: ...
 
 
 @dataclass(slots=True)
 class _ChoiceState:
-    """What sampling needs to know of one choice."""
+    """One choice's sampling state."""
 
     number: int
     sampling: Sampling
+    # Number of output tokens so far.
     produced: int
-    """Output tokens so far."""
+    # None if it always takes the likeliest token.
     history: TokenHistory | None
-    """None where it always takes the likeliest token."""
+    # None without a grammar.
     constraint: Constraint | None
-    """None where it may say anything."""
+    # It takes the likeliest token, unless its grammar refuses that.
     is_plain: bool
-    """Nothing but its grammar keeps it from the likeliest token."""
+    # Its mask is not filled yet, so it skips this step.
     is_late: bool = False
-    """Its mask is not filled yet: it has no part in this step."""
+    # Its grammar checked only the likeliest token, and allows it.
     goes_unmasked: bool = False
-    """Its grammar was asked for the likeliest token alone, and allows it."""
 
     def draw(self) -> TokenDraw | None:
-        """How its next token is drawn, with the mask that was begun for it; None: the likeliest."""
+        """Return how to draw the next token, with its mask; None for the likeliest."""
         if self.history is None or self.goes_unmasked:
             return None
         mask = None if self.constraint is None else self.constraint.take()
         return TokenDraw(self.sampling, self.number, self.produced, self.history, mask)
 
     def append(self, token_id: int, likeliest: int) -> None:
-        """Its next token was drawn."""
         self.produced += 1
         if self.history is not None:
             self.history.append(token_id)
@@ -118,13 +115,13 @@ class _ChoiceState:
 
 
 class Runner:
-    """Executes plans on one model and one cache, and keeps what sampling needs to know of each job."""
+    """Executes plans on one model and one cache, and keeps the sampling state of each job."""
 
     def __init__(
         self, model: Model, cache: KVCache, *, looks_ahead: bool | None = None, grammars: Grammars | None = None
     ) -> None:
-        """`looks_ahead`: pack the next step while a forward pass runs; None: where the host is idle then. `grammars`:
-        for jobs that have one."""
+        """`looks_ahead` packs the next step during a forward pass; None means if the host is then idle. `grammars` is
+        needed for jobs that have one."""
         self._model = model
         self._grammars = grammars
         self._cache = cache
@@ -134,16 +131,16 @@ class Runner:
         self._masks_late = model.device.type == "cpu"
         self._looks_ahead = model.device.type != "cpu" if looks_ahead is None else looks_ahead
         self._choices: dict[SeqId, _ChoiceState] = {}
+        # Each job's grammar from `prepare` to `register`, held here since the cache may evict it meanwhile.
         self._compiled: dict[str, Future[LLMatcher]] = {}
-        """The grammar of each job from `prepare` to `register`. Kept here, since the cache may evict it meanwhile."""
 
     @property
     def cache(self) -> KVCache:
         return self._cache
 
     def prepare(self, job: Job) -> Future[LLMatcher] | None:
-        """What has to be done before the job is registered; None where nothing has. Raises RunnerError where it has a
-        grammar and there are none here."""
+        """Start to compile the job's grammar; None if it has none. Raises RunnerError if this runner supports no
+        grammars."""
         if not job.grammar:
             return None
         if self._grammars is None:
@@ -152,8 +149,11 @@ class Runner:
         return compiled
 
     def register(self, lease: Lease) -> None:
-        """Remember how this job samples, and what it has generated so far, wherever that was. Its grammar must be
-        ready: the engine's thread never waits for a compilation. Raises RunnerError where it is not."""
+        """Store the job's sampling parameters and its output so far, wherever that was generated.
+
+        Its grammar must be ready, because the engine's thread never waits for a compilation. Raises RunnerError
+        otherwise.
+        """
         job, compiled = lease.job, self._compiled.pop(lease.job.job_id, None)
         if job.grammar and (compiled is None or not compiled.done()):
             raise RunnerError("a job is registered before its grammar is compiled")
@@ -167,7 +167,7 @@ class Runner:
             self._choices[SeqId(job.job_id, choice)] = state
 
     def forget(self, job_id: str) -> None:
-        """Drop what `prepare` and `register` remembered; nothing happens for an unknown job."""
+        """Drop the job's state; does nothing for an unknown job."""
         self._compiled.pop(job_id, None)
         for choice in count():
             if self._choices.pop(SeqId(job_id, choice), None) is None:
@@ -178,15 +178,17 @@ class Runner:
             self._grammars.forget_tenant(tenant)
 
     def wake(self) -> None:
-        """A step is over soon anyhow."""
+        """Do nothing: a step ends soon anyway."""
 
     @torch.inference_mode()
     def run(
         self, plan: StepPlan, on_forward: Callable[[], None] = _nothing, look_ahead: LookAhead = tuple
     ) -> StepResult:
-        """Swap out, swap in, compute, sample. A row that cannot be computed fails alone. `on_forward` is called once in
-        each forward pass, so that other threads work while it is computed. Where a GPU computes it, the rows that
-        `look_ahead` returns are packed meanwhile, for the case that the next step has them."""
+        """Swap out, swap in, compute, sample. A row that cannot be computed fails alone.
+
+        `on_forward` is called once per forward pass, so that other threads run meanwhile. On a GPU the rows that
+        `look_ahead` returns are packed during the pass, in case they form the next step.
+        """
         began = time.perf_counter()
         self._transfer.start(plan.swap_out, plan.swap_in)
         rows = sorted(plan.rows, key=packing_order)
@@ -206,7 +208,7 @@ class Runner:
         )
 
     def _unknown(self, rows: Sequence[Row]) -> dict[SeqId, str]:
-        """The rows that hold a token which the model does not know, each with the reason why it fails."""
+        """Return the rows with a token outside the vocabulary, each with its error."""
         size = self._model.vocab_size
         ids = [*chain.from_iterable([row.token_ids for row in rows])]
         if not ids or (min(ids) >= 0 and max(ids) < size):
@@ -214,7 +216,7 @@ class Runner:
         return {row.seq: UNKNOWN_ID for row in rows if min(row.token_ids) < 0 or max(row.token_ids) >= size}
 
     def _compute(self, rows: Sequence[Row], on_forward: Callable[[], None], look_ahead: LookAhead) -> "_Found":
-        """All rows at once; where that fails, each alone, so that only those at fault fail.
+        """Compute all rows at once; if that fails, compute each alone, so that only the faulty ones fail.
 
         Computing a row again is safe: it writes the same keys to the same slots.
         """
@@ -265,10 +267,10 @@ class Runner:
         )
 
     def _begin_masks(self, choices: Sequence[_ChoiceState]) -> None:
-        """Begin the masks of those of these choices that have a grammar, where that was not done before.
+        """Start to fill the masks of the choices that have a grammar, where that has not begun.
 
-        Where the host computes the model, a mask takes its time from that: there those wait for the likeliest token
-        that most likely will do without.
+        On a CPU a mask competes with the forward pass. Choices that most likely need none therefore wait for the
+        likeliest token.
         """
         if self._grammars is not None:
             asked = [one.constraint for one in choices if one.constraint is not None and not self._waits(one)]
@@ -279,8 +281,10 @@ class Runner:
         return self._masks_late and choice.is_plain and constraint is not None and constraint.is_trusted
 
     def _ask_grammars(self, choices: Sequence[_ChoiceState], likeliest: Sequence[int]) -> set[int]:
-        """Ask the grammars that have waited for the likeliest tokens about these, and begin a mask where one is not
-        allowed. Wait a little for all masks, and return the places of the choices whose masks are late."""
+        """Check the likeliest tokens of choices without a mask, and begin a mask where one is refused.
+
+        Then wait briefly for all masks, and return the indexes of the choices whose masks are late.
+        """
         if self._grammars is None:
             return set()
         refused, masked = [], []
@@ -321,8 +325,8 @@ class _Found:
     tokens: dict[SeqId, int] = field(default_factory=dict)
     failed: dict[SeqId, str] = field(default_factory=dict)
     logprobs: dict[SeqId, PositionLogprobs] = field(default_factory=dict)
+    # Rows whose masks were not filled in time.
     late: set[SeqId] = field(default_factory=set)
-    """Rows whose masks were not filled in time."""
 
     def add(self, other: "_Found") -> None:
         self.tokens |= other.tokens

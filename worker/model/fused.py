@@ -1,12 +1,12 @@
-"""The fused model: a decoder of the Llama family in a dozen operators per layer, beside transformers' modules.
+"""The fused model: a decoder of the Llama family in a dozen operators per layer, instead of transformers' modules.
 
-The same sums in fewer calls: queries, keys and values are one product, gate and up another, weights are laid out for
-the processor, and only rows that sample leave the last layer. The family is recognised by its model type. That the
-layers hold what is expected of them is checked here; that they compute what is expected, by `worker.model.select`.
+It computes the same sums in fewer calls: queries, keys and values are one product, gate and up another, weights are
+packed for the processor, and only rows that sample leave the last layer. The family is recognised by its model type.
+The structure of the layers is checked here, their results by `worker.model.select`.
 
-On a CPU `torch.nn.functional.linear` rearranges a weight each time it is used. oneDNN keeps it arranged: half the time
-of a lone token's product in bfloat16, half the time of any product in float32 where MKL does not know the processor.
-Torch has the operators for its own compiler and calls them private, so they are tried before they are trusted.
+On a CPU `torch.nn.functional.linear` rearranges a weight each time it is used. oneDNN keeps it packed: half the time of
+a single token's product in bfloat16, and half the time of any product in float32 if MKL does not know the processor.
+These operators of torch are private, made for its own compiler, so they are tried before they are used.
 """
 
 import logging
@@ -26,13 +26,13 @@ from fairlane.worker.model.interface import Output, Packed, Rotary
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+# [rows, inputs] to [rows, outputs].
 Linear = Callable[[torch.Tensor], torch.Tensor]
-"""[rows, inputs] to [rows, outputs]."""
+# Number of rows that weights are packed for. It is within a few percent of the best for any number; 1 is not.
 _ROWS = 64
-"""The number of rows that weights are laid out for. Within a few percent the best at any, which 1 is not."""
 
+# Model types whose layers are those of Llama, except for biases and norms on heads.
 FAMILY = {"llama", "mistral", "qwen2", "qwen3"}
-"""Model types whose layers are those of Llama, but for biases and norms on heads."""
 _ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm"}
 _MLP = {"gate_proj", "up_proj", "down_proj", "act_fn"}
 _LAYER = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
@@ -42,14 +42,14 @@ _log = logging.getLogger(__name__)
 
 
 def make_linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
-    """The product with `weight` [outputs, inputs]; of a packed one nothing but the packed copy is kept."""
+    """Return the product with `weight` [outputs, inputs]; of a packed weight only the packed copy is kept."""
     if is_packed(weight):
         return _packed(weight, bias)
     return lambda rows: linear(rows, weight, bias)
 
 
 def is_packed(weight: torch.Tensor) -> bool:
-    """`make_linear` keeps a packed copy of it."""
+    """Return whether `make_linear` keeps a packed copy of the weight."""
     return weight.device.type == "cpu" and _packing_works(weight.dtype)
 
 
@@ -61,7 +61,7 @@ def _packed(weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
 
 @cache
 def _packing_works(dtype: torch.dtype) -> bool:
-    """Torch has the operators, the processor computes in `dtype`, and small products come out right."""
+    """Return whether torch has the operators, the processor supports `dtype`, and small products are correct."""
     weight, bias, rows = torch.eye(48, 32, dtype=dtype), torch.ones(48, dtype=dtype), torch.ones(3, 32, dtype=dtype)
     try:
         product = _packed(weight, bias)
@@ -74,7 +74,7 @@ def _packing_works(dtype: torch.dtype) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Norm:
-    """Root mean square normalisation of the last axis, then a factor for each channel."""
+    """Root mean square normalisation of the last axis, then a factor per channel."""
 
     weight: torch.Tensor  # [channels], or [heads, channels] where each head has its own
     epsilon: float
@@ -86,7 +86,7 @@ class Norm:
 
 
 class Projection(NamedTuple):
-    """The weights of one or several products of the same input, their outputs side by side."""
+    """The weights of one or several products of the same input, with their outputs concatenated."""
 
     weight: torch.Tensor  # [outputs, inputs]
     bias: torch.Tensor | None  # [outputs]
@@ -97,7 +97,7 @@ Product = TypeVar("Product", Projection, Linear)
 
 @dataclass(frozen=True, slots=True)
 class FusedLayer(Generic[Product]):
-    """One decoder layer's weights: each product a `Projection` as transformers holds it, or laid out a `Linear`."""
+    """One decoder layer's weights. Each product is a `Projection` as loaded by transformers, or a packed `Linear`."""
 
     attention_norm: Norm
     qkv: Product  # hidden to (heads + 2 kv_heads) * head_dim
@@ -123,8 +123,6 @@ class FusedWeights:
 
 @dataclass(frozen=True, slots=True)
 class _StepInputs:
-    """What all layers of one step share."""
-
     cosines: torch.Tensor  # [tokens, 1, head_dim]
     sines: torch.Tensor  # the same, the first half negated
     metadata: Metadata
@@ -132,7 +130,7 @@ class _StepInputs:
 
 
 class FusedModel:
-    """See `Model`. Keys and values live in whichever cache `forward` is given."""
+    """See `Model`. Keys and values are stored in the cache that `forward` receives."""
 
     def __init__(
         self, name: str, weights: FusedWeights, shape: KVShape, *, context_length: int, backend: str = "sdpa"
@@ -166,7 +164,7 @@ class FusedModel:
     def _attend(
         self, layer: FusedLayer[Linear], hidden: torch.Tensor, kv: torch.Tensor, step: _StepInputs
     ) -> torch.Tensor:
-        """[tokens, hidden] to [tokens, heads * head_dim], keys and values written."""
+        """Compute [tokens, hidden] to [tokens, heads * head_dim], and write keys and values."""
         heads, both = self._weights.heads, self._weights.heads + self.shape.kv_heads
         states = layer.qkv(layer.attention_norm(hidden)).view(len(hidden), -1, self.shape.head_dim)
         turned, value = _rotate(states[:, :both], layer.head_norm, step), states[:, both:]
@@ -175,7 +173,7 @@ class FusedModel:
 
 
 def _rotate(states: torch.Tensor, norm: Norm | None, step: _StepInputs) -> torch.Tensor:
-    """Turn queries and keys by their positions: [tokens, heads, head_dim]."""
+    """Rotate queries and keys by their positions: [tokens, heads, head_dim]."""
     if norm is not None:
         states = norm(states)
     return (states * step.cosines).addcmul_(states.roll(states.shape[-1] // 2, -1), step.sines)
@@ -187,8 +185,7 @@ def _feed_forward(layer: FusedLayer[Linear], hidden: torch.Tensor) -> torch.Tens
 
 
 class _Module(Protocol):
-    def named_children(self) -> Iterable[tuple[str, torch.nn.Module]]:
-        """As of torch.nn.Module."""
+    def named_children(self) -> Iterable[tuple[str, torch.nn.Module]]: ...
 
 
 class _Norm(Protocol):
@@ -213,8 +210,7 @@ class _Mlp(_Module, Protocol):
 
 
 class _DecoderLayer(_Module, Protocol):
-    def to(self, *, device: str) -> object:
-        """As of torch.nn.Module."""
+    def to(self, *, device: str) -> object: ...
 
     self_attn: _Attention
     mlp: _Mlp
@@ -230,11 +226,11 @@ class _Decoder(_Module, Protocol):
 
 
 class NotLlamaError(Exception):
-    """The model is not of the Llama family as this file knows it; the message says why."""
+    """The model is not of the supported Llama family; the message gives the reason."""
 
 
 class RawWeights:
-    """A decoder's weights as transformers holds them. Raises NotLlamaError for a model of another kind."""
+    """A decoder's weights as loaded by transformers. Raises NotLlamaError for a model of another kind."""
 
     def __init__(self, causal_lm: "PreTrainedModel", *, release: bool = False) -> None:
         config = causal_lm.config
@@ -252,7 +248,7 @@ class RawWeights:
         self.heads = int(config.num_attention_heads)
 
     def layers(self) -> Iterator[FusedLayer[Projection]]:
-        """Layer by layer; with `release`, a layer that was taken leaves the transformers model."""
+        """Yield layer by layer; with `release`, a yielded layer's weights are removed from the transformers model."""
         for layer in self._decoder.layers:
             yield _layer(layer)
             if self._release:
@@ -260,8 +256,10 @@ class RawWeights:
 
 
 def take_weights(causal_lm: "PreTrainedModel") -> FusedWeights:
-    """Fused and laid out anew; the rotary module is the model's own, and all that is not packed. Raises
-    NotLlamaError."""
+    """Return the fused and packed weights; the rotary module and all weights that are not packed are the model's own.
+
+    Raises NotLlamaError.
+    """
     raw = RawWeights(causal_lm)
     return FusedWeights(
         embedding=_own(raw.embedding),
@@ -287,7 +285,7 @@ def _laid_out(raw: FusedLayer[Projection]) -> FusedLayer[Linear]:
 
 
 def _own(weight: torch.Tensor) -> torch.Tensor:
-    """A copy where the products have theirs: else this alone would keep the model's whole file in memory."""
+    """Copy the weight if products have packed copies: it would keep the model's whole file in memory otherwise."""
     return weight.clone() if is_packed(weight) else weight
 
 
@@ -322,7 +320,7 @@ def _norm(module: _Norm) -> Norm:
 
 
 def _head_norm(attention: _Attention) -> Norm:
-    """Both norms as one, a line of weights for each head."""
+    """Return both norms as one, with a line of weights per head."""
     lines = [
         norm.weight.expand(projection.out_features // len(norm.weight), -1)
         for norm, projection in ((attention.q_norm, attention.q_proj), (attention.k_norm, attention.k_proj))

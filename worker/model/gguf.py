@@ -1,8 +1,8 @@
-"""Convert a GGUF file, once, into the safetensors directory that transformers loads; later starts only read that.
+"""Converts a GGUF file, once, into the safetensors directory that transformers loads; later starts only read that.
 
-Block-quantised weights are stored as bfloat16: the same numbers then serve bfloat16 as they are and float32 by exact
-widening, so both run one model, in half the space of float32, and the rounding (2^-9) is far below the step of the
-quantisation itself. Files that hold plain floats keep their own type.
+Block-quantised weights are stored as bfloat16. The same numbers serve bfloat16 directly and float32 by exact widening,
+so both run one model in half the space of float32. The rounding (2^-9) is far below the step of the quantisation. Files
+that hold plain floats keep their own type.
 """
 
 import hashlib
@@ -25,8 +25,8 @@ from fairlane.worker.directory_lock import locked
 if TYPE_CHECKING:
     import torch
 
+# Version of the conversion. Increase it when the conversion changes, so that older results are not used.
 _CONVERSION = 1
-"""Raised when the conversion changes, so that what an older one wrote is left alone and made anew."""
 _SAMPLES, _SAMPLE_BYTES = 64, 65_536
 _ABANDONED_S = 3_600.0
 
@@ -34,10 +34,10 @@ _log = logging.getLogger(__name__)
 
 
 def convert(gguf: Path, models_dir: Path) -> Path:
-    """The directory under `models_dir` with the safetensors form of `gguf`, made now if it is not there.
+    """Return the directory under `models_dir` with the safetensors form of `gguf`; convert it if it does not exist.
 
-    Whole or absent: it appears by one rename. Raises OSError where it
-    cannot be written, and whatever transformers raises on a bad file.
+    The directory appears complete, by one rename. Raises OSError if it cannot be written, and whatever transformers
+    raises on a bad file.
     """
     target = models_dir / f"{gguf.stem}-{_digest(gguf)}"
     if target.is_dir():
@@ -64,7 +64,8 @@ def _convert(gguf: Path, target: Path) -> None:
 
 
 def _digest(file: Path) -> str:
-    """A digest of the size and of samples all over: another fine-tune has the same size, but not the same bytes."""
+    """Return a digest of the size and of samples throughout: another fine-tune has the same size, but not the same
+    bytes."""
     size = file.stat().st_size
     digest = hashlib.sha256(f"{_CONVERSION} {size}".encode())
     with file.open("rb") as stream:
@@ -75,7 +76,7 @@ def _digest(file: Path) -> str:
 
 
 def _remove_abandoned(models_dir: Path) -> None:
-    """Conversions whose process was killed."""
+    """Remove conversions whose process was killed."""
     for path in models_dir.glob(".converting-*"):
         if time.time() - path.stat().st_mtime > _ABANDONED_S:
             shutil.rmtree(path, ignore_errors=True)
@@ -104,7 +105,7 @@ def _unpack(gguf: Path, directory: Path) -> None:
 
 
 def _stored_dtype(gguf: Path) -> "torch.dtype":
-    """The type to store: the file's own where it holds plain floats, else bfloat16 (see the head of this file)."""
+    """Return the type to store: the file's own for plain floats, else bfloat16."""
     import torch
     from gguf import GGMLQuantizationType, GGUFReader
 
@@ -115,7 +116,7 @@ def _stored_dtype(gguf: Path) -> "torch.dtype":
 
 @contextmanager
 def _progress(what: str, *, steps: int) -> Iterator[Callable[[], None]]:
-    """The only progress bar on stderr meanwhile; yields what moves it on by one step."""
+    """Show the only progress bar on stderr; yields the function that advances it by one step."""
     _log.info("%s", what)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(file=sys.stderr)) as progress, redirect_stderr(io.StringIO()):

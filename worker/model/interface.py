@@ -1,6 +1,6 @@
-"""A transformers model whose attention is ours: packed rows in, logits of the rows that sample out.
+"""A transformers model with our attention: packed rows in, logits of the rows that sample out.
 
-Which models the paged attention serves exactly. The rest are refused at load, by name and reason.
+Models that the paged attention cannot serve exactly are refused at load, with the reason.
 """
 
 import logging
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
 
+# Rotary embeddings whose angles depend on the longest sequence of the batch.
 _OTHER_ROPE = {"dynamic", "longrope"}
-"""Rotary embeddings whose angles depend on the longest sequence of the batch."""
+# Name of our attention in transformers' registry.
 ATTENTION = "fairlane_paged"
-"""The name of our attention in transformers' registry."""
+# Arguments of the attention interface that change the result, and that our attention does not support.
 _UNSERVED = {
     "sliding_window": "sliding-window attention",
     "softcap": "soft-capped attention",
     "s_aux": "attention sinks",
     "position_bias": "a position bias",
 }
-"""Arguments of the attention interface that change what is attended to, and that ours does not know."""
 
 _log = logging.getLogger(__name__)
 
 
 def check_supported(name: str, config: "PreTrainedConfig") -> None:
-    """Raises ModelError with the first reason why a model of this configuration cannot be served exactly."""
+    """Raise ModelError with the first reason why a model of this configuration cannot be served exactly."""
     for found, reason in _reasons(config):
         if found:
             raise ModelError(f"model {name}: {reason} is not supported (model type {config.model_type})")
@@ -59,7 +59,7 @@ def _reasons(config: "PreTrainedConfig") -> list[tuple[bool, str]]:
 
 
 def _is_causal_lm(config: "PreTrainedConfig") -> bool:
-    """It has a language-model class whose attention can be replaced and that keeps no state but keys and values."""
+    """Return whether the language-model class has replaceable attention, and no state but keys and values."""
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
 
     kind = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
@@ -68,7 +68,7 @@ def _is_causal_lm(config: "PreTrainedConfig") -> bool:
 
 
 def _window_binds(config: "PreTrainedConfig") -> bool:
-    """Some layer forgets positions within the context length."""
+    """Return whether some layer's window is shorter than the context length."""
     window = getattr(config, "sliding_window", None)
     if window is None or not getattr(config, "use_sliding_window", True):
         return False
@@ -89,7 +89,7 @@ def _rope_types(config: "PreTrainedConfig") -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """The rows of one step, one after another, as the model takes them."""
+    """The rows of one step, one after another, as input of a model."""
 
     token_ids: torch.Tensor  # [tokens], int64
     positions: torch.Tensor  # [tokens], int64: each token's place in its own sequence
@@ -98,24 +98,26 @@ class Packed:
 
 
 class Likeliest(NamedTuple):
-    """Of each row of logits the first of the likeliest tokens, and its logit: a NaN where any of the row is one."""
+    """The first of the likeliest tokens of each row of logits, and its logit: NaN if any logit of the row is NaN."""
 
     tokens: torch.Tensor  # [rows], int64
     logits: torch.Tensor  # [rows], float32
 
 
 class Output(NamedTuple):
-    """What a model makes of a step. Its next forward pass may write its logits into the same memory."""
+    """A model's output of a step. The next forward pass may overwrite the logits."""
 
     logits: torch.Tensor  # [rows that sample, vocabulary]
+    # Set if the forward pass computed it anyway.
     likeliest: Likeliest | None = None
-    """If the forward pass found it anyway."""
 
 
 @dataclass(frozen=True, slots=True)
 class _LayerInputs:
-    """What one attention module reads in a step. It hangs on the module and is not looked up by the layer's number,
-    so that one traced graph serves every layer."""
+    """One attention module's inputs in a step.
+
+    They are attached to the module rather than looked up by layer number, so that one traced graph serves every layer.
+    """
 
     kv: torch.Tensor  # [blocks, 2, block_size, kv_heads, head_dim]
     metadata: Metadata
@@ -123,7 +125,7 @@ class _LayerInputs:
 
 
 class _AttentionModule(Protocol):
-    """What we rely on of transformers' attention modules, and what we add."""
+    """The attributes of transformers' attention modules that we rely on, and the one that we add."""
 
     layer_idx: int
     head_dim: int
@@ -132,7 +134,7 @@ class _AttentionModule(Protocol):
 
 
 class Model(Protocol):
-    """What the runner needs of a model, whichever form computes it."""
+    """The runner's interface to a model, whichever implementation computes it."""
 
     name: str
     vocab_size: int
@@ -146,14 +148,14 @@ class Model(Protocol):
 
 
 class Rotary(Protocol):
-    """A rotary embedding as transformers computes it."""
+    """A rotary embedding as computed by transformers."""
 
     def __call__(self, like: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cosines and sines of `positions` [1, tokens], in `like`'s dtype: [1, tokens, head_dim] each."""
+        """Return the cosines and sines of `positions` [1, tokens], in `like`'s dtype: [1, tokens, head_dim] each."""
 
 
 class TransformersModel:
-    """The reference: transformers' modules. Keys and values live in whichever cache `forward` is given."""
+    """The reference: transformers' modules. Keys and values are stored in the cache that `forward` receives."""
 
     def __init__(self, name: str, causal_lm: "PreTrainedModel", *, backend: str = "sdpa") -> None:
         config = causal_lm.config
@@ -173,7 +175,7 @@ class TransformersModel:
 
     @property
     def causal_lm(self) -> "PreTrainedModel":
-        """The model as transformers loaded it, with our attention in it."""
+        """Return the model as loaded by transformers, with our attention."""
         return self._model
 
     def forward(self, packed: Packed, cache: KVCache) -> Output:
@@ -188,7 +190,7 @@ class TransformersModel:
         return Output(output.logits[0])
 
     def plain_logits(self, token_ids: list[int]) -> torch.Tensor:
-        """The last token's logits by transformers' own attention, without any cache: [vocabulary]."""
+        """Return the last token's logits by transformers' own attention, without any cache: [vocabulary]."""
         with self._own_attention():
             ids = torch.tensor([token_ids], device=self.device)
             output = self._model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False, logits_to_keep=1)
@@ -205,7 +207,7 @@ class TransformersModel:
 
 
 def load(files: ModelFiles, *, dtype: str = "auto", device: str = "auto", backend: str = "sdpa") -> TransformersModel:
-    """Load the model with our attention in it. Raises ModelError where it could not be served exactly."""
+    """Load the model with our attention. Raises ModelError if it cannot be served exactly."""
     from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.utils.logging import disable_progress_bar
 
@@ -228,14 +230,14 @@ def load(files: ModelFiles, *, dtype: str = "auto", device: str = "auto", backen
 
 
 def register_attention() -> None:
-    """Put our attention into transformers' registry. No mask is registered: for a name without one none is made."""
+    """Register our attention with transformers. No mask function is registered, so that no mask is built."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(ATTENTION, _attend)
 
 
 def choose_device(name: str) -> torch.device:
-    """`auto` is the first GPU where there is one. Raises ModelError for a GPU that is not there."""
+    """Return the device; `auto` is the first GPU, if there is one. Raises ModelError for a GPU that does not exist."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     device = torch.device(name)
@@ -245,7 +247,7 @@ def choose_device(name: str) -> torch.device:
 
 
 def choose_dtype(name: str, device: torch.device) -> torch.dtype:
-    """`auto` is bfloat16 where the hardware computes in it, else float32."""
+    """Return the dtype; `auto` is bfloat16 if the hardware computes in it, else float32."""
     if name != "auto":
         return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
     if device.type == "cuda":
@@ -274,7 +276,7 @@ def _attend(
     scaling: float | None = None,
     **others: object,
 ) -> tuple[torch.Tensor, None]:
-    """Transformers' attention interface: [1, tokens, heads, head_dim], and no weights."""
+    """Implement transformers' attention interface: return [1, tokens, heads, head_dim], and no weights."""
     layer = module.fairlane_layer
     _refuse_unserved(others, layer)
     states = (packed[0].transpose(0, 1) for packed in (query, key, value))
@@ -284,7 +286,7 @@ def _attend(
 
 
 def _refuse_unserved(others: dict[str, object], layer: _LayerInputs) -> None:
-    """A window that never binds was let through by `check_supported`; all else here would change the outcome."""
+    """Raise ModelError for an unsupported argument. `check_supported` accepts a window that is never exceeded."""
     for argument in _UNSERVED.keys() & others.keys():
         if others[argument] is not None and argument != "sliding_window":
             raise ModelError(f"{_UNSERVED[argument]} is not supported")

@@ -1,10 +1,10 @@
-"""Which form of a model serves: the fastest that computes what transformers' modules compute.
+"""Selects the implementation of a model: the fastest that computes what transformers' modules compute.
 
-Two proofs, both by comparing logits, since a static check knows only the kinds of attention that exist today:
+Two checks compare logits, since a static check would cover only the kinds of attention that exist today:
 
-    `prove`            the reference with our attention against transformers' own; where it fails, nothing is served
-    `logit_disagreement`  a faster form against the reference: every logit of two sequences, packed, in chunks and
-                       token by token; where it fails, the next slower form is tried
+    `prove`               the reference with our attention against transformers' own; on failure nothing is served
+    `logit_disagreement`  a faster implementation against the reference: every logit of two sequences, packed, in chunks
+                          and token by token; on failure the next slower one is tried
 
 In order of speed: the native model (C++, on CPUs), the fused model, the reference.
 """
@@ -30,13 +30,13 @@ from fairlane.worker.native.library import has_int8, is_fastest
 from fairlane.worker.native.model import NativeModel
 
 _REFERENCE_TOLERANCE = {torch.float32: 1e-3}
+# Relative error of the logits' norm in 16 bits: rounding stays well below it, another kind of attention well above.
 _COARSE_REFERENCE_TOLERANCE = 0.15
-"""Relative error of the logits' norm in 16 bits: rounding stays well below, another kind of attention well above."""
 _TOLERANCE = {torch.float32: 1e-4}
+# Maximum error of any logit, relative to the largest logit; the attention is the same on both sides.
 _COARSE_TOLERANCE = 0.1
-"""The largest error of any logit, as a share of the largest logit: the attention is the same here."""
+# The same for weights rounded to 8 bits; a wrong weight makes it about 1.
 INT8_TOLERANCE = 0.2
-"""The same where weights are rounded to 8 bits; a wrong weight makes it about 1."""
 _BLOCK_SIZE = 8
 _LENGTHS = {"long": 21, "short": 7}
 
@@ -44,9 +44,9 @@ _log = logging.getLogger(__name__)
 
 
 def load_fastest(files: ModelFiles, *, dtype: str = "auto", device: str = "auto") -> Model:
-    """Load and prove the reference, then a faster form, and keep only the one that serves. Raises ModelError.
+    """Load and check the reference, then a faster implementation, and keep only the one to use. Raises ModelError.
 
-    `dtype` int8 is bfloat16 with weights of 8 bits where those are faster, and auto elsewhere.
+    The `dtype` int8 means bfloat16 with 8-bit weights where those are faster, and auto elsewhere.
     """
     int8 = dtype == "int8" and choose_device(device).type == "cpu" and has_int8()
     if dtype == "int8":
@@ -75,13 +75,13 @@ def load_fastest(files: ModelFiles, *, dtype: str = "auto", device: str = "auto"
 
 
 def precision(model: Model) -> str:
-    """The type that it computes in, and how many bits its weights have."""
+    """Return the compute type and the bits per weight, as text."""
     bits = model.weight_bits if isinstance(model, NativeModel) else 8 * model.shape.dtype.itemsize
     return f"{model.shape.dtype}, weights of {bits} bits"
 
 
 def _whole(reference: TransformersModel, files: ModelFiles, dtype: str, device: str) -> TransformersModel:
-    """The reference with all its weights: loaded anew where a native model took them and then failed its proof."""
+    """Return the reference with all weights; load it again if a native model took them and failed its check."""
     is_apart = any(weight.is_meta for weight in reference.causal_lm.parameters())
     return load(files, dtype=dtype, device=device) if is_apart else reference
 
@@ -90,10 +90,10 @@ def _whole(reference: TransformersModel, files: ModelFiles, dtype: str, device: 
 def build_native(
     reference: TransformersModel, expected: Sequence[torch.Tensor], *, release: bool = False, int8: bool = False
 ) -> NativeModel | None:
-    """The native model beside the reference; None where it is not the fastest or does not agree, and the log says why.
+    """Build the native model; return None if it is not the fastest or does not agree, and log the reason.
 
-    `expected`: the reference's `every_logit`. `release`: take the weights from the reference, so that no two copies are
-    held. `int8`: round them to 8 bits.
+    `expected` is the reference's `every_logit`. `release` takes the weights from the reference, so that only one copy
+    is in memory. `int8` rounds them to 8 bits.
     """
     if not is_fastest(reference.shape.dtype, reference.shape.head_dim, reference.device):
         return None
@@ -119,8 +119,8 @@ def build_native(
 
 @torch.inference_mode()
 def build_fused(reference: TransformersModel, expected: Sequence[torch.Tensor] | None = None) -> FusedModel | None:
-    """The fused model beside the reference, on the fastest attention with which they agree; None where they agree with
-    none, and the log says why."""
+    """Build the fused model on the fastest attention with which it agrees; if there is none, return None and log the
+    reason."""
     reasons: list[str] = []
     try:
         expected = expected or every_logit(reference)
@@ -142,7 +142,7 @@ def build_fused(reference: TransformersModel, expected: Sequence[torch.Tensor] |
 
 
 def _failure(fused: FusedModel, expected: Sequence[torch.Tensor]) -> str | None:
-    """Why the fused model may not serve on its attention; on another it may."""
+    """Return why the fused model fails with its attention; it may agree with another."""
     try:
         return logit_disagreement(fused, expected)
     except Exception as error:  # noqa: BLE001 - a kernel may not compile, and a compiler may fail in any way
@@ -151,7 +151,7 @@ def _failure(fused: FusedModel, expected: Sequence[torch.Tensor]) -> str | None:
 
 @torch.inference_mode()
 def prove(model: TransformersModel) -> list[torch.Tensor]:
-    """Compare our attention with the model's own; returns `every_logit`. Raises ModelError where they differ."""
+    """Compare our attention with the model's own; return `every_logit`. Raises ModelError if they differ."""
     logits = every_logit(model)
     *_, shorts, longs = logits
     prompts = _prompts(model)
@@ -165,15 +165,15 @@ def prove(model: TransformersModel) -> list[torch.Tensor]:
 
 @torch.inference_mode()
 def every_logit(model: Model) -> list[torch.Tensor]:
-    """The logits of every token of the proof, in float32: what another form of the same model must agree with."""
+    """Return the logits of every token of the check, in float32, with which other implementations must agree."""
     return list(_logits(model))
 
 
 @torch.inference_mode()
 def logit_disagreement(fast: Model, logits: Sequence[torch.Tensor], limit: float | None = None) -> str | None:
-    """How a form's logits differ by more than rounding from the reference's `logits`; None where they agree.
+    """Describe how an implementation's logits differ from the reference's by more than rounding; None if they agree.
 
-    `limit`: what counts as rounding, where the form rounds more than its type does.
+    `limit` replaces the rounding limit of the type, for an implementation that rounds more.
     """
     limit = limit or _TOLERANCE.get(fast.shape.dtype, _COARSE_TOLERANCE)
     for found, expected in zip(_logits(fast), logits, strict=True):
@@ -184,7 +184,7 @@ def logit_disagreement(fast: Model, logits: Sequence[torch.Tensor], limit: float
 
 
 def _logits(model: Model) -> Iterator[torch.Tensor]:
-    """Every token's logits, step by step. The last two steps end a sequence with their first row."""
+    """Yield every token's logits, step by step. The last two steps end a sequence with their first row."""
     cache = KVCache(model.shape, blocks=8, host_slots=0, block_size=_BLOCK_SIZE, device=model.device)
     long, short = (_prompts(model)[name] for name in ("long", "short"))
     for rows in (
@@ -207,8 +207,10 @@ def _row(name: str, tokens: list[int], start: int, end: int, table: tuple[int, .
 
 
 def _return_memory() -> None:
-    """Return the reference's memory to the system: transformers' modules refer to each other in circles, and glibc
-    keeps what was freed; torch keeps a GPU's, which the KV pool would lack."""
+    """Return the reference's memory to the system, which the KV pool may need.
+
+    Transformers' modules form reference cycles, glibc keeps freed memory, and torch keeps a GPU's.
+    """
     gc.collect()
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.empty_cache()

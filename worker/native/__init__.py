@@ -1,15 +1,15 @@
-"""C++ for CPUs, compiled at first use; where it cannot be, torch's own operators serve.
+"""C++ kernels for CPUs, compiled at first use; without a compiler torch's own operators are used.
 
-    library.py   builds the kernels once per processor, loads them, and knows their signatures
+    library.py   builds the kernels once per processor, loads them, and declares their signatures
     model.py     `NativeModel`: weights laid out in tiles, one call per step
-    kernels.cpp  what is exported: attention and the whole decoder, by type
+    kernels.cpp  the exported functions: attention and the whole decoder, by type
     decoder.h    a step of a Llama decoder, in one parallel region
     attention.h  attention over the paged cache
     product.h    products of rows with tiled weights
     operators.h  norms, activation, the likeliest token
     vectors.h    vectors of floats, by the processor's width
-    team.h       how threads share the pieces of a phase
+    team.h       distributes the pieces of a phase over threads
 
-Open `library.py` first, then `decoder.h`. `worker.attention.cpu` calls the attention kernel, `worker.model.select`
-builds the model. The structures in `library.py` mirror those of `decoder.h` and `product.h`: they change together.
+Read `library.py` first, then `decoder.h`. `worker.attention.cpu` calls the attention kernel, `worker.model.select`
+builds the model. The structures in `library.py` mirror those of the headers, and change with them.
 """

@@ -1,9 +1,8 @@
-"""The compiled kernels: built once per processor, loaded, and their signatures.
+"""The compiled kernels: builds them once per processor, loads them, and declares their signatures.
 
-The structures are those of `decoder.h` and `product.h`.
-
-Not by `torch.utils.cpp_extension.load`: that needs ninja, and a process that is killed while it compiles leaves a lock
-behind on which every later one waits for ever. Here a finished library appears under its name in one move.
+The structures mirror those of the headers. `torch.utils.cpp_extension.load` is not used, because it needs ninja, and a
+process that is killed while it compiles leaves a lock behind that blocks all later ones. Here a finished library
+appears under its name by one rename.
 """
 
 import ctypes
@@ -25,10 +24,10 @@ import torch
 
 from fairlane.worker.directory_lock import locked
 
+# Head sizes that attention is compiled for.
 HEAD_DIMS = {8, 16, 32, 64, 96, 128}
-"""Head sizes that attention is compiled for."""
+# Outputs of a product that are computed together; weights are tiled accordingly, and padded to a multiple.
 TILE_OUTPUTS = 32
-"""Outputs of a product that are computed together: weights are laid out so, and padded to it."""
 _P, _N = ctypes.c_void_p, ctypes.c_int64
 # fmt: off
 _ATTEND = (
@@ -37,27 +36,27 @@ _ATTEND = (
 # fmt: on
 _FLAGS = ("-O3", "-march=native", "-std=c++20", "-fPIC", "-shared", "-fopenmp")
 _LIMIT_S = 300.0
+# No other user may write to a library that is loaded.
 _MODE = 0o755
-"""Nobody else may write to a library that is loaded."""
 _SOURCE = Path(__file__).with_name("kernels.cpp")
 
 _log = logging.getLogger(__name__)
 
 
 class CNorm(ctypes.Structure):
-    """`Norm`."""
+    """Mirrors `Norm` in `operators.h`."""
 
     _fields_ = (("weight", _P), ("epsilon", ctypes.c_double))
 
 
 class CWeights(ctypes.Structure):
-    """`Weights`."""
+    """Mirrors `Weights` in `product.h`."""
 
     _fields_ = (("tiles", _P), ("bias", _P), ("scales", _P), ("inputs", _N), ("outputs", _N))
 
 
 class CLayer(ctypes.Structure):
-    """`Layer`."""
+    """Mirrors `Layer` in `decoder.h`."""
 
     _fields_ = (
         ("attention_norm", CNorm),
@@ -72,7 +71,7 @@ class CLayer(ctypes.Structure):
 
 
 class CModel(ctypes.Structure):
-    """`Model`."""
+    """Mirrors `Model` in `decoder.h`."""
 
     _fields_ = (
         ("layers", ctypes.POINTER(CLayer)),
@@ -88,7 +87,7 @@ class CModel(ctypes.Structure):
 
 
 class CStep(ctypes.Structure):
-    """`Step`."""
+    """Mirrors `Step` in `decoder.h`."""
 
     _fields_ = (
         ("token_ids", _P),
@@ -112,18 +111,18 @@ class CStep(ctypes.Structure):
 
 
 class Kernels(NamedTuple):
-    """The kernels for one type of keys and values. Each returns 1 where the head size is not compiled."""
+    """The kernels for one type of keys and values. Each returns 1 if the head size is not compiled."""
 
     attend: Callable[..., int]
+    # A decoder step, with weights of the same type.
     decode: Callable[..., int]
-    """A decoder step, with weights of that type."""
+    # The same with 8-bit weights; only for bfloat16.
     decode_int8: Callable[..., int] | None
-    """The same with weights of 8 bits; for bfloat16 alone."""
 
 
 @cache
 def kernels() -> dict[torch.dtype, Kernels]:
-    """Compile and load them, or find them compiled. Raises BuildError."""
+    """Load the kernels, and compile them if necessary. Raises BuildError."""
     library = load_library(_SOURCE)
     found: dict[torch.dtype, Kernels] = {}
     for dtype in (torch.float32, torch.bfloat16):
@@ -139,7 +138,7 @@ def kernels() -> dict[torch.dtype, Kernels]:
 
 @cache
 def is_compiled() -> bool:
-    """The kernels are there, compiled now or earlier."""
+    """Return whether the kernels could be compiled or were compiled before."""
     try:
         kernels()
     except BuildError as error:
@@ -149,14 +148,17 @@ def is_compiled() -> bool:
 
 
 def has_int8() -> bool:
-    """Weights of 8 bits are faster here than those of 16: the processor multiplies bytes too, 512 bits at once."""
+    """Return whether 8-bit weights are faster here: the processor must multiply bytes too, 512 bits at once."""
     found: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
     return bool(found.get("avx512_vnni")) and is_fastest(torch.bfloat16, min(HEAD_DIMS), torch.device("cpu"))
 
 
 def is_fastest(dtype: torch.dtype, head_dim: int, device: torch.device) -> bool:
-    """The compiled products are faster here than any of torch's: where the processor multiplies 512 bits at once, in
-    bfloat16 too if the weights are, but has no matrix unit, which only oneDNN drives."""
+    """Return whether the compiled products are faster here than any of torch's.
+
+    They are if the processor multiplies 512 bits at once, for bfloat16 weights also in bfloat16, and has no matrix
+    unit, which only oneDNN uses.
+    """
     found: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
     needed = {torch.float32: ("avx512_f",), torch.bfloat16: ("avx512_f", "avx512_bf16")}.get(dtype)
     if device.type != "cpu" or head_dim not in HEAD_DIMS or needed is None or not all(map(found.get, needed)):
@@ -165,11 +167,11 @@ def is_fastest(dtype: torch.dtype, head_dim: int, device: torch.device) -> bool:
 
 
 class BuildError(Exception):
-    """The library could not be built; the message says why in one line."""
+    """The library could not be built; the message gives the reason in one line."""
 
 
 def load_library(source: Path, cache: Path | None = None) -> ctypes.CDLL:
-    """The library made of `source` and the headers beside it, now or earlier. Raises BuildError."""
+    """Load the library built from `source` and the adjacent headers, and build it if necessary. Raises BuildError."""
     try:
         texts = [path.read_text() for path in (source, *sorted(source.parent.glob("*.h")))]
         made_for = f"{texts} {_FLAGS} {_processor()}"
@@ -189,12 +191,12 @@ def load_library(source: Path, cache: Path | None = None) -> ctypes.CDLL:
 
 
 def compiler() -> str | None:
-    """The C++ compiler's path, where there is one."""
+    """Return the C++ compiler's path, or None."""
     return shutil.which("g++") or shutil.which("c++")
 
 
 def _check_writers(path: Path) -> None:
-    """Raises BuildError where somebody else may write: what is loaded runs as this process."""
+    """Raise BuildError if another user may write to the path, since the library runs as this process."""
     status = path.stat()
     if status.st_uid not in (0, os.geteuid()) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise BuildError(f"{path} is another user's, or others may write to it")
@@ -229,7 +231,7 @@ def _first_error(output: str) -> str:
 
 
 def _processor() -> str:
-    """What `-march=native` depends on."""
+    """Return the processor's features, which determine the result of `-march=native`."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

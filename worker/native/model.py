@@ -1,7 +1,7 @@
-"""The Llama family in one call of compiled code per step: nothing of Python or torch runs between its operators.
+"""The Llama family in one call of compiled code per step: neither Python nor torch runs between its operators.
 
-The same sums as `worker.model.fused`, on weights laid out as the compiled products read them (see `product.h`). The
-table of rotations grows with the positions that are seen.
+It computes the same sums as `worker.model.fused`, on weights laid out for the compiled products (see `product.h`). The
+table of rotations grows with the positions that occur.
 """
 
 from collections.abc import Iterable
@@ -18,19 +18,22 @@ from fairlane.worker.native.library import TILE_OUTPUTS, CLayer, CModel, CNorm, 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+# Initial number of positions in the table of rotations.
 _FIRST_POSITIONS = 1024
-"""Positions that the table of rotations begins with."""
+# Bytes of a cache line, so that no vector of a tile crosses two.
 _ALIGNMENT = 64
-"""Bytes of a cache line: no vector of a tile lies across two."""
+# Scale of an output whose weights are all zero.
 _LEAST_SCALE = 1e-30
-"""The scale of an output whose weights are all zero."""
+# Number of outputs whose weights are widened to float32 at a time.
 _ROUNDED_AT_ONCE = 4_096
-"""Outputs whose weights are widened to float32 at a time."""
 
 
 class NativeModel:
-    """See `Model`. Keys and values live in whichever cache `forward` is given. Raises NotLlamaError for a model of
-    another kind. With `int8` the weights are rounded to 8 bits; keys and values stay bfloat16."""
+    """See `Model`. Keys and values are stored in the cache that `forward` receives.
+
+    With `int8` the weights are rounded to 8 bits; keys and values stay bfloat16. Raises NotLlamaError for a model of
+    another kind.
+    """
 
     backend = "cpu"
 
@@ -54,9 +57,8 @@ class NativeModel:
         self._rotations = _Rotations(causal_lm.model.rotary_emb)
         self._weights = _NativeWeights(causal_lm, shape, release=release, int8=self.weight_bits == 8)
         self.vocab_size = self._weights.vocabulary
+        # The last step's logits. The next step reuses their memory: the system takes milliseconds to reclaim megabytes.
         self._logits = torch.empty((0, self.vocab_size))
-        """Of the last step, whose memory is the next one's: megabytes, which the system may take several milliseconds
-        to take back."""
 
     def forward(self, packed: Packed, cache: KVCache) -> Output:
         """Compute the rows, write their keys and values, and return the logits of those that sample, in float32."""
@@ -88,7 +90,8 @@ class _Rotations:
         self._table = self._computed(_FIRST_POSITIONS)
 
     def upto(self, positions: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Those of at least so many positions, be they more than the model's context: nothing checks what is read."""
+        """Return the table with at least this many positions, even above the model's context, since the kernel does not
+        check."""
         known = len(self._table[0])
         if known < positions:
             self._table = self._computed(max(positions, 2 * known))
@@ -101,7 +104,7 @@ class _Rotations:
 
 
 class _NativeWeights:
-    """A decoder's weights laid out, and the structures that point to them."""
+    """A decoder's tiled weights, and the structures that point to them."""
 
     def __init__(self, causal_lm: "PreTrainedModel", shape: KVShape, *, release: bool, int8: bool) -> None:
         raw = RawWeights(causal_lm, release=release)
@@ -164,15 +167,14 @@ class _NativeWeights:
 
 
 class Arena:
-    """One stretch of memory for many tensors, in large pages where the system has them. Raises MemoryError if too
-    small."""
+    """One memory region for many tensors, in huge pages if possible. Raises MemoryError if it is too small."""
 
     def __init__(self, size_bytes: int) -> None:
         self._memory = zeros((size_bytes,), torch.uint8, torch.device("cpu"))
         self._used = 0
 
     def keep(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A copy in the arena: contiguous, aligned to a cache line."""
+        """Return a copy in the arena: contiguous, aligned to a cache line."""
         end = self._used + tensor.numel() * tensor.itemsize
         if end > len(self._memory):
             raise MemoryError("the arena is full")
@@ -182,8 +184,11 @@ class Arena:
 
 
 def tiled(weight: torch.Tensor) -> torch.Tensor:
-    """[outputs, inputs] as tiles of outputs, padded with zeros: [tiles, inputs, 32] of float32, and of bfloat16 and
-    uint8, whose inputs go by two and by four, [tiles, inputs / 2 or 4, 32] as int32. A view where nothing is padded."""
+    """Tile [outputs, inputs] by outputs, padded with zeros; a view if nothing is padded.
+
+    The result is [tiles, inputs, 32] for float32. Inputs of bfloat16 and uint8 are grouped by two and by four: [tiles,
+    inputs / 2 or 4, 32] as int32.
+    """
     outputs, inputs = weight.shape
     together = 4 // weight.itemsize
     whole = pad(weight, (0, -inputs % together, 0, -outputs % TILE_OUTPUTS)).contiguous()
@@ -193,14 +198,14 @@ def tiled(weight: torch.Tensor) -> torch.Tensor:
 
 
 class QuantisedWeights(NamedTuple):
-    """Weights as steps of each output's own scale, at most 127 either way."""
+    """Weights as multiples of a scale per output, between -127 and 127."""
 
     steps: torch.Tensor  # [outputs, inputs], uint8: 128 more than the step
     scales: torch.Tensor  # [outputs], float32
 
 
 def quantised(weight: torch.Tensor) -> QuantisedWeights:
-    """`weight` [outputs, inputs], rounded to steps of its output's scale; in parts, since it widens them."""
+    """Round `weight` [outputs, inputs] to multiples of each output's scale; in parts, since it widens them."""
     scales = weight.abs().amax(1).to(torch.float32) / 127
     steps = torch.empty(weight.shape, dtype=torch.uint8)
     for first in range(0, len(weight), _ROUNDED_AT_ONCE):
@@ -210,14 +215,14 @@ def quantised(weight: torch.Tensor) -> QuantisedWeights:
 
 
 def interleaved(gate_up: torch.Tensor) -> torch.Tensor:
-    """Weights or biases of gate, then those of up, as 16 of the one and 16 of the other in turns; padded with zeros."""
+    """Interleave the weights or biases of gate and up, 16 of each in turn, padded with zeros."""
     half = TILE_OUTPUTS // 2
     parts = [pad(part, (0, 0) * (part.ndim - 1) + (0, -len(part) % half)) for part in gate_up.chunk(2)]
     return torch.stack([part.reshape(-1, half, *part.shape[1:]) for part in parts], 1).flatten(0, 2)
 
 
 def room_for(parameters: Iterable[torch.Tensor]) -> int:
-    """Bytes that surely hold a model's weights, tiled, however they are fused."""
+    """Return an upper bound on the bytes of a model's tiled weights, however they are fused."""
     return sum(
         (len(weight) + 3 * TILE_OUTPUTS) * (weight.numel() // max(1, len(weight)) + TILE_OUTPUTS) * weight.itemsize
         for weight in parameters

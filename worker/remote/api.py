@@ -1,4 +1,4 @@
-"""What is asked of a server that computes tokens, and what it says: the same words for every kind of server."""
+"""The interface to a server that computes tokens, the same for every kind of server."""
 
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
@@ -6,81 +6,83 @@ from typing import NamedTuple, Protocol
 
 from fairlane.scheduler.protocol.messages import ModelCard, PositionLogprobs, Sampling
 
+# Minimum share of its KV blocks after a change: with fewer it would preempt the sequences it was given.
 KEPT_BLOCKS = 0.9
-"""Of its KV blocks: with fewer it would preempt what it was given."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One choice to go on with."""
+    """A request to continue one choice."""
 
+    # Unique to this run.
     request_id: str
-    """Of this run alone."""
+    # The prompt, and the output so far.
     token_ids: Sequence[int]
-    """The prompt, and what was generated of it so far."""
+    # Maximum number of new tokens.
     max_tokens: int
-    """Further tokens."""
+    # With this run's own `min_tokens` and `seed`.
     sampling: Sampling
-    """`min_tokens` and `seed` are those of this run."""
+    # Lower is first; see `scheduler.protocol.engine_priority`.
     priority: int
-    """Lower first: see `scheduler.protocol.engine_priority`."""
+    # Prompts share cached KV only with others of the same salt.
     cache_salt: str
-    """Prompts share cached KV with others of the same salt alone."""
+    # Constrains the output, in Lark; empty without a constraint.
     grammar: str = ""
-    """What the choice has to be, in Lark; empty: anything."""
+    # Number of last tokens in `token_ids` that the grammar starts with.
     begun: int = 0
-    """The last tokens of `token_ids` that the grammar has to begin with."""
+    # Tokens that the server must repeat before new ones; they are checked, but not published.
     repeats: Sequence[int] = ()
-    """Tokens that have to come again before new ones: they are checked, and told to nobody."""
 
     def __repr__(self) -> str:
         return f"Ask({self.request_id}, {len(self.token_ids)} tokens, {self.max_tokens} more)"
 
 
 class Piece(NamedTuple):
-    """What came of a stream at once."""
+    """The content of one chunk of a stream."""
 
     token_ids: Sequence[int] = ()
     logprobs: Sequence[PositionLogprobs] = ()
+    # The server's own count of this run's tokens so far; None if it sends none.
     counted: int | None = None
-    """Tokens of this run so far, as the server counts them; None: it does not say."""
+    # Number of request tokens found in the prefix cache.
     cached_tokens: int = 0
-    """Of what was asked with, what its prefix cache had."""
+    # The server reported the end: its length, or a stop token.
     has_ended: bool = False
-    """By its own word: its length or a stop token."""
 
     def __repr__(self) -> str:
         return f"Piece({len(self.token_ids)} tokens, ended={self.has_ended})"
 
 
 class Facts(NamedTuple):
-    """What a server says of itself."""
+    """A server's description of itself."""
 
     version: str
+    # Name of the model at the server.
     model: str
-    """The name that it serves its model by."""
+    # Origin of the model, a directory or a hub id; empty if the server does not report it.
     root: str
-    """Where it has the model from: a directory or a hub id; empty: it does not say."""
     context_length: int | None
+    # Tokens per KV block.
     block_size: int
-    """Tokens of a KV block."""
+    # 0 if not reported; they are then assumed to suffice.
     blocks: int
-    """0: it does not say; then they are never short."""
+    # Origin of the adapter on the weights of `root`; empty if the model is none.
     adapter: str = ""
-    """Where it has the adapter from that goes over the weights of that root; empty: the model is none."""
+    # Maximum number of running sequences; None if not reported.
     sequences: int | None = None
-    """Most that it runs at once; None: it does not say."""
+    # The server reports the tokens that it drew; otherwise its text is tokenised here.
     is_exact: bool = True
-    """The tokens that it says are those that it drew; else its text is read as tokens here."""
+    # Request fields, by their API names, that it refuses or ignores.
     lacks: tuple[str, ...] = ()
-    """Fields of a request, by their names at the door, that it does not take or that it would leave out."""
     takes_grammars: bool = False
+    # It accepts a grammar that the last tokens of the prompt have begun.
     resumes_grammars: bool = False
-    """It takes a grammar that some of the prompt's tokens have begun."""
 
     def change(self, now: "Facts") -> str:
-        """In what a server that was this is another now; empty: in nothing that its worker rests upon. How many blocks
-        it has differs a little from start to start."""
+        """Describe how the server has changed; empty if in nothing that its worker depends on.
+
+        The number of blocks may differ a little between starts.
+        """
         for name, before in self._asdict().items():
             after = getattr(now, name)
             is_less = name == "blocks" and after < before * KEPT_BLOCKS
@@ -90,31 +92,30 @@ class Facts(NamedTuple):
 
 
 class Away(Exception):
-    """The server cannot be reached, or failed on its own side: another try may go well. Holds no content."""
+    """The server cannot be reached or failed; a retry may succeed. Holds no content."""
 
 
 class Refused(Exception):
-    """The server takes this request never, by its status. Holds no content."""
+    """The server refuses this request permanently. Holds no content."""
 
 
 class Lied(Exception):
-    """What came is not what was asked for. Holds no content."""
+    """The reply violates the protocol. Holds no content."""
 
 
 class Api(Protocol):
     """One kind of server. Used on one event loop."""
 
     async def facts(self) -> Facts:
-        """Ask what it is. Raises Away; EngineError where it is no such server, or of an unknown version."""
+        """Query the server. Raises Away, or EngineError if it is no such server or of an unsupported version."""
 
     def serving(self, card: ModelCard) -> "Api":
-        """One for the requests of this model, whose facts were found; on another event loop."""
+        """Return an instance for requests to this model, with the facts found; may be used on another event loop."""
 
     async def is_up(self) -> bool:
-        """It would take a request. Raises EngineError where it answers and is not what it was."""
+        """Return whether it accepts requests. Raises EngineError if it answers but has changed."""
 
     def generate(self, ask: Ask) -> AsyncGenerator[Piece, None]:
-        """Its tokens as they come. Closing the iterator ends the request there. Raises Away, Refused, Lied."""
+        """Yield tokens as they arrive; closing the iterator ends the request there. Raises Away, Refused, Lied."""
 
-    async def close(self) -> None:
-        """End every connection."""
+    async def close(self) -> None: ...

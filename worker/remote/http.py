@@ -1,4 +1,4 @@
-"""How a server is spoken to, whatever its kind: JSON over HTTP, tokens as server-sent events, faults in our words."""
+"""HTTP access to a server of any kind: JSON, tokens as server-sent events, and the errors of `api.py`."""
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
@@ -10,15 +10,15 @@ import msgspec
 from fairlane.worker.engine.engine import EngineError
 from fairlane.worker.remote.api import Away, Lied, Refused
 
+# Time limit of replies other than generations.
 ANSWER_S = 10.0
-"""How long an answer may take that is no generation."""
 UNKNOWN = frozenset({404, 405})
 UNAUTHORISED = frozenset({401, 403})
 _SERVER_ERROR = 500
 _TOO_MANY = 429
 BAD_KEY = "engine_key: the server does not take it"
+# Statuses that a retry would not change. 404 is not among them: it means that a model is gone, and may be back later.
 REFUSED = frozenset({400, 413, 422})
-"""Statuses that would come again. 404 is for a model that is not served any more, and ends when it is."""
 _MOST_LINE_BYTES = 8 * 2**20
 _DONE = b"[DONE]"
 
@@ -26,7 +26,7 @@ Answer = TypeVar("Answer", bound=msgspec.Struct)
 
 
 class BadStatus(Away):
-    """It answered, and with no success."""
+    """The server replied with an error status."""
 
     def __init__(self, status: int) -> None:
         super().__init__(f"the engine answered with status {status}")
@@ -34,10 +34,10 @@ class BadStatus(Away):
 
 
 class Http:
-    """One server's base URL, with its key. Used on one event loop."""
+    """One server's base URL and key. Used on one event loop."""
 
     def __init__(self, url: str, key: str | None, kind: str) -> None:
-        """`kind`: the product that is expected there, as sentences name it."""
+        """`kind` is the expected product, for messages."""
         self._kind = kind
         headers = {"authorization": f"Bearer {key}"} if key else {}
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
@@ -47,11 +47,10 @@ class Http:
         )
 
     async def close(self) -> None:
-        """End every connection."""
         await self._client.aclose()
 
     async def get(self, path: str, kind: type[Answer]) -> Answer:
-        """A JSON document. Raises Away; EngineError where this is no such server, or does not take our key."""
+        """Return a JSON document. Raises Away, or EngineError if this is no such server or rejects our key."""
         answer = await self._ask(path)
         if answer.status_code in UNKNOWN:
             raise EngineError(f"engine_url: no {self._kind}: {path} has status {answer.status_code}")
@@ -61,7 +60,7 @@ class Http:
             raise EngineError(f"engine_url: no {self._kind}: {path} is not as {self._kind}'s") from None
 
     async def find(self, path: str, kind: type[Answer]) -> Answer | None:
-        """As `get`, of a path that not every version or product has: None where it is unknown or something else."""
+        """Return a JSON document that not every version or product has; None if it is missing or has another form."""
         answer = await self._ask(path)
         if answer.status_code in UNKNOWN:
             return None
@@ -70,27 +69,29 @@ class Http:
         return None
 
     async def text(self, path: str) -> bytes:
-        """What is there as it is. Raises Away; EngineError."""
+        """Return the raw content. Raises Away, EngineError."""
         answer = await self._ask(path)
         return b"" if answer.status_code in UNKNOWN else answer.content
 
     async def is_healthy(self, path: str) -> bool:
-        """Whether it answers there, and well."""
+        """Return whether the path replies with success."""
         try:
             return (await self._client.get(path, timeout=ANSWER_S)).is_success
         except httpx.HTTPError:
             return False
 
     async def tell(self, path: str, body: Mapping[str, Any]) -> int | None:
-        """Post what needs no answer but its status; None where none came."""
+        """Post a body and return the reply's status; None without a reply."""
         try:
             return (await self._client.post(path, json=body, timeout=ANSWER_S)).status_code
         except httpx.HTTPError:
             return None
 
     async def events(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[bytes, None]:
-        """The data of the answer's server-sent events, to its `[DONE]`. Raises Refused, Lied; Away where it ends
-        before, or cannot be had."""
+        """Yield the data of the reply's server-sent events until `[DONE]`.
+
+        Raises Refused or Lied, or Away if the stream cannot be opened or ends early.
+        """
         try:
             async with self._client.stream("POST", path, json=body) as answer:
                 if answer.status_code in REFUSED:
@@ -113,7 +114,7 @@ class Http:
         raise Away("the stream ended before its end")
 
     async def _ask(self, path: str) -> httpx.Response:
-        """Raises Away where it may answer later, EngineError where it never will."""
+        """Return the reply. Raises Away if a retry may succeed, EngineError if not."""
         try:
             answer = await self._client.get(path, timeout=ANSWER_S)
         except httpx.HTTPError as error:

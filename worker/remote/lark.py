@@ -1,13 +1,14 @@
-"""A job's grammar as one text in llguidance's dialect of Lark, which vLLM's `structured_outputs.grammar` takes.
+"""Converts a job's grammar to a single text in llguidance's dialect of Lark, as vLLM's `structured_outputs.grammar`
+takes.
 
-Jobs carry what llguidance itself reads: such a text, or a JSON list of grammars of which the first may name the others
-(`@name`). Its docs/syntax.md says how a text holds JSON schemas (`%json`) and further grammars (`%lark`).
+Jobs carry llguidance's own input: such a text, or a JSON list of grammars of which the first may refer to the others
+(`@name`). llguidance's docs/syntax.md describes how a text embeds JSON schemas (`%json`) and grammars (`%lark`).
 """
 
 import msgspec
 
+# Names the dialect, so that no other reader of Lark mistakes it for its own.
 HEADER = "%llguidance {}"
-"""Says whose dialect it is, so that no other reader of Lark takes it for its own."""
 
 
 class _Grammar(msgspec.Struct):
@@ -24,13 +25,13 @@ _decode = msgspec.json.Decoder(_Grammars).decode
 
 
 def as_lark(grammar: str) -> str:
-    """The same grammar as one text. Raises msgspec.MsgspecError where it is neither form."""
+    """Return the grammar as one text. Raises msgspec.MsgspecError if it has neither form."""
     if not grammar.startswith("{"):
         return _headed(grammar)
     first, *others = _decode(grammar).grammars
     if not others:
         return _headed(first.lark_grammar or f"start: {_inline(first)}")
-    # What names others is a frame of ours, whose first rule alone does so: below it, schemas may hold any text.
+    # Only the first rule of our own frame refers to other grammars; the schemas below it may contain any text.
     start, _, rest = (first.lark_grammar or "").partition("\n")
     for other in others:
         start = start.replace(f"@{other.name}", f"{other.name}")

@@ -1,4 +1,4 @@
-"""An engine that is a server elsewhere, opened by the settings: what it is, its card, and a planner of its size."""
+"""Opens an external engine from the settings: queries the server, and creates the card and a planner of its size."""
 
 import asyncio
 import hashlib
@@ -25,24 +25,24 @@ from fairlane.worker.remote.vllm import VllmApi
 
 log = logging.getLogger(__name__)
 
+# Time limit for the server's first reply: it may be loading its model.
 START_S = 600.0
-"""How long the server may take until it answers: it may be loading its model."""
 LOOK_S = 1.0
+# Constructors, with URL, key, and the name of a model at the server.
 APIS: Mapping[EngineKind, Callable[[str, str | None, str | None], Api]] = {
     "vllm": VllmApi,
     "sglang": SglangApi,
     "openai": OpenAiApi,
 }
-"""By URL, key, and the name of a model there."""
+# Kinds of servers whose facts can be polled without cost.
 WATCHED: frozenset[EngineKind] = frozenset({"vllm"})
-"""Those that say what they are for nothing, all the time."""
 SGLANG_MOST_PENALTY = 2.0
+# Maximum number of blocks per sequence if the server does not report its KV layout; longer ones get larger blocks.
 MOST_BLOCKS_EACH = 512
-"""Of a sequence, where the server does not say how it keeps KV: coarser ones then."""
 
 
 def open_engine(settings: WorkerSettings) -> OpenedEngine:
-    """Wait for the server, and make an engine of it. Raises EngineError, ModelError."""
+    """Wait for the server, and open an engine on it. Raises EngineError, ModelError."""
     section = settings.worker
     api = APIS[section.engine](str(section.engine_url), section.engine_key, section.engine_model)
     facts = asyncio.run(_facts(api))
@@ -80,7 +80,7 @@ def _sizes(facts: Facts) -> tuple[str, int, int]:
 
 
 def _with_room(facts: Facts, length: int, sequences: int) -> Facts:
-    """Where the server does not say how many tokens it holds, as many as its sequences can come to."""
+    """If the server does not report its KV blocks, assume as many as its sequences can use."""
     if facts.blocks:
         return facts
     block_size = max(facts.block_size, -(-length // MOST_BLOCKS_EACH))
@@ -88,7 +88,7 @@ def _with_room(facts: Facts, length: int, sequences: int) -> Facts:
 
 
 async def _facts(api: Api) -> Facts:
-    """What the server says, as soon as it does."""
+    """Return the server's facts once it replies. Raises EngineError after START_S."""
     end_s, is_told = asyncio.get_running_loop().time() + START_S, False
     try:
         while True:
@@ -106,7 +106,7 @@ async def _facts(api: Api) -> Facts:
 
 
 def _card(card: ModelCard, facts: Facts, kind: EngineKind) -> ModelCard:
-    """The card of the model's files, as this server computes it: workers of servers that are alike share one."""
+    """Return the card for this server's version of the model; workers of equal servers share one."""
     length = min(card.context_length, facts.context_length or card.context_length)
     form = "with grammars" if facts.takes_grammars else "without grammars"
     served = f"{facts.root or facts.model} {facts.adapter} {length}"
@@ -125,7 +125,7 @@ def _card(card: ModelCard, facts: Facts, kind: EngineKind) -> ModelCard:
 
 
 def _drawn(card: ModelCard, facts: Facts, kind: EngineKind) -> dict[str, int | float]:
-    """How the model's authors draw, as far as the server can."""
+    """Return the sampling parameters from the model's files that the server supports."""
     drawn = {name: value for name, value in card.usual_draw.items() if name not in facts.lacks}
     if kind == "sglang" and drawn.get("repetition_penalty", 1.0) > SGLANG_MOST_PENALTY:
         log.warning("repetition_penalty of generation_config.json is left out: SGLang takes none above 2")

@@ -1,13 +1,13 @@
-"""Any server with OpenAI's `/v1/completions`: llama.cpp's, Text Generation Inference, Ollama, a cloud's.
+"""Any server with OpenAI's `/v1/completions`: llama.cpp, Text Generation Inference, Ollama, a cloud service.
 
-What it can is tried by a request for one token, when it is opened and whenever it comes back:
+Its abilities are probed with requests for one token, when it is opened and whenever it comes back:
 
-    prompts     token ids where it takes them and counts them right, else text
-    tokens      by `token_ids` in its chunks, with vLLM's `return_token_ids`; else its text is read as tokens here
-    sampling    what OpenAI defines; beyond that what the products that name themselves in `/v1/models` take
+    prompts     token ids if it takes them and counts them correctly, else text
+    tokens      `token_ids` in its chunks, with vLLM's `return_token_ids`; else its text is tokenised here
+    sampling    OpenAI's parameters, and those of the products that identify themselves in `/v1/models`
 
-Of llama.cpp's (2026-10) the ids that come with `logprobs` are not used, nor its own path's `tokens`: of a character
-that is more than one token they name the last alone.
+Two sources of ids in llama.cpp (2026-10) are not used: the ids in `logprobs`, and `tokens` of its own endpoint. For a
+character of several tokens they contain only the last one.
 """
 
 import logging
@@ -28,11 +28,11 @@ from fairlane.worker.remote.retokenise import Retokeniser
 log = logging.getLogger(__name__)
 
 GENERATE = "/v1/completions"
+# Tokens per block; servers do not report their KV layout.
 BLOCK = 16
-"""Tokens: servers do not say how they keep KV."""
 _CHANGED = "engine_url: the server is not what it was when this worker began: start the worker again"
+# Token ids that every vocabulary has.
 _TRIAL_IDS = (40, 41, 42)
-"""Tokens that every vocabulary has."""
 _TRIAL_TEXT = "Hello"
 
 
@@ -53,8 +53,6 @@ class _Models(msgspec.Struct):
 
 
 class _Props(msgspec.Struct):
-    """llama.cpp's own."""
-
     total_slots: int | None = None
     model_path: str | None = None
 
@@ -63,8 +61,7 @@ class OpenAiApi:
     """One model of a server."""
 
     def __init__(self, url: str, key: str | None, model: str | None = None, card: ModelCard | None = None) -> None:
-        """`model`: the name that the server has for it; None: its first. `card`: of what is asked for, known once the
-        facts are."""
+        """`model` is its name at the server; None for the server's first. `card` is known once the facts are."""
         self._url, self._key, self._model = url, key, model
         self._http = Http(url, key, "OpenAI-compatible server")
         self._ways: Ways | None = None
@@ -94,7 +91,7 @@ class OpenAiApi:
         return other
 
     async def is_up(self) -> bool:
-        """Whoever starts it again may start something else."""
+        """Raise EngineError if the server was restarted with other abilities."""
         try:
             _, ways = await self._learn()
         except Away:
@@ -104,7 +101,7 @@ class OpenAiApi:
         return True
 
     async def generate(self, ask: Ask) -> AsyncGenerator[Piece, None]:
-        """Closing the stream is all that ends a request there."""
+        """Closing the stream is the only way to end a request there."""
         ways = self._ways
         if ways is None:
             _, ways = await self._learn()
@@ -130,7 +127,7 @@ class OpenAiApi:
                 yield Piece(token_ids, logprobs, counted, chunk.cached_tokens, end is not None)
 
     async def _run_by_text(self, ask: Ask, ways: Ways) -> AsyncGenerator[Piece, None]:
-        """A text may come to fewer tokens than the server has drawn for it: then it is asked to go on."""
+        """If a text has fewer tokens than the server has drawn, request more."""
         if self._retokeniser is None:
             raise Refused("the engine says no tokens, and the model's tokenizer is not known")
         so_far, first = [*ask.token_ids], len(ask.token_ids)
@@ -149,7 +146,7 @@ class OpenAiApi:
             if end is None:
                 raise Lied("the stream does not say why it ended")
             if end != "length":
-                # the token that ended it was not told: any that ends this choice does
+                # The server does not report which stop token ended the choice: any of them will do.
                 yield Piece(ask.sampling.stop_token_ids[:1], has_ended=True)
                 return
             if len(so_far) == began:
@@ -166,7 +163,7 @@ class OpenAiApi:
                 yield read(line)
 
     async def _learn(self) -> tuple[_Model, Ways]:
-        """Raises Away, EngineError."""
+        """Query the models and probe the server. Raises Away, EngineError."""
         models = {one.id: one for one in (await self._http.get("/v1/models", _Models)).data}
         if not models:
             raise EngineError("engine_url: the server names no model")
@@ -176,7 +173,7 @@ class OpenAiApi:
         return served, await self._try(served)
 
     async def _try(self, served: _Model) -> Ways:
-        """Ask for one token, from the most that a server may take to the least. Raises Away, EngineError."""
+        """Request one token, with the most capable form first. Raises Away, EngineError."""
         reason = ""
         for prompt in (_TRIAL_IDS, _TRIAL_TEXT):
             for asks_ids in (True, False):
@@ -193,7 +190,7 @@ class OpenAiApi:
         raise EngineError(f"engine_url: no OpenAI-compatible server of completions: {reason or 'nothing fits'}")
 
     async def _seen(self, body: Mapping[str, Any]) -> "_Seen":
-        """Raises Refused, Away; EngineError where what comes is no such stream."""
+        """Send a probe. Raises Refused, Away, or EngineError if the reply is no such stream."""
         says_ids, prompt_tokens = False, None
         try:
             async with aclosing(self._http.events(GENERATE, body)) as lines:

@@ -1,4 +1,4 @@
-"""OpenAI's `/v1/completions` as its servers speak it. vLLM and llama.cpp take fields of their own."""
+"""The protocol of OpenAI's `/v1/completions`, with the additional fields of vLLM and llama.cpp."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -10,19 +10,19 @@ from fairlane.worker.remote.api import Ask, Away, Lied, Refused
 from fairlane.worker.remote.http import REFUSED
 
 LEAST_TOP_P = 1e-6
+# llama.cpp's seeds have 32 bits, of which the highest value means random.
 _SEEDS = 2**31
-"""llama.cpp's have 32 bits, of which the highest value draws one."""
 _OPENAI = frozenset({"presence_penalty", "frequency_penalty", "logit_bias"})
 _LLAMA = _OPENAI | {"top_k", "min_p", "repetition_penalty", "ignore_eos"}
+# Request fields that not every server takes.
 ALL = _LLAMA | {"min_tokens", "stop_token_ids", "logprobs", "cache_salt"}
-"""Fields of a request that not every server takes."""
+# Owners of a model, as reported by `/v1/models`.
 VLLM, LLAMA = "vllm", "llamacpp"
-"""Who owns a model, as `/v1/models` says."""
 _TAKES: Mapping[str, frozenset[str]] = {VLLM: ALL, LLAMA: _LLAMA}
+# Fields that require a server which reports token ids.
 _NEED_IDS = frozenset({"min_tokens", "stop_token_ids", "logprobs"})
-"""Fields that mean nothing where the server's tokens are not known."""
+# vLLM's prefix of an id in place of a token's text.
 _ID = "token_id:"
-"""What vLLM writes before an id where a token's text would stand."""
 
 
 class _LogProbs(msgspec.Struct):
@@ -31,7 +31,7 @@ class _LogProbs(msgspec.Struct):
 
 
 class Choice(msgspec.Struct):
-    """What came since the last chunk."""
+    """The content since the previous chunk."""
 
     text: str = ""
     token_ids: list[int] | None = None
@@ -44,7 +44,7 @@ class _PromptDetails(msgspec.Struct):
 
 
 class Usage(msgspec.Struct):
-    """Tokens so far."""
+    """The token counts so far."""
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
@@ -52,7 +52,7 @@ class Usage(msgspec.Struct):
 
     @property
     def cached_tokens(self) -> int:
-        """Of the prompt, what its prefix cache had."""
+        """Return the number of prompt tokens found in the prefix cache."""
         details = self.prompt_tokens_details
         return (details.cached_tokens if details is not None else None) or 0
 
@@ -70,7 +70,6 @@ class Chunk(msgspec.Struct):
 
     @property
     def cached_tokens(self) -> int:
-        """Of the prompt, what its prefix cache had."""
         return self.usage.cached_tokens if self.usage is not None else 0
 
 
@@ -78,32 +77,32 @@ _chunk = msgspec.json.Decoder(Chunk)
 
 
 class Ways(NamedTuple):
-    """How a server is asked, and what comes back."""
+    """The form of a server's requests and replies."""
 
     model: str
     owner: str
+    # As prompts.
     takes_ids: bool
-    """As prompts."""
     says_ids: bool
+    # The server's token count of the probe's text; None if it was probed with ids.
     trial_tokens: int | None
-    """Of the text that it was tried with, as it counts them; None: it was not tried with a text."""
 
     @property
     def takes(self) -> frozenset[str]:
-        """Fields of a request beyond those that all servers take."""
+        """Return the optional request fields that the server takes."""
         known = _TAKES.get(self.owner, _OPENAI)
         return known | {"stop_token_ids"} if self.says_ids else known - _NEED_IDS
 
 
 def trial(model: str, prompt: str | Sequence[int], *, asks_ids: bool) -> dict[str, Any]:
-    """For one token."""
+    """Return the body of a probe for one token."""
     body: dict[str, Any] = {"model": model, "prompt": prompt, "max_tokens": 1, "temperature": 0, "stream": True}
     body["stream_options"] = {"include_usage": True}
     return body | {"return_token_ids": True} if asks_ids else body
 
 
 def body_of(ways: Ways, prompt: str | Sequence[int], ask: Ask) -> dict[str, Any]:
-    """What the server takes, and no more: some refuse fields that they do not know."""
+    """Return a body of only the fields that the server takes, since some refuse unknown ones."""
     sampling = ask.sampling
     body: dict[str, Any] = {
         "model": ways.model,
@@ -131,7 +130,7 @@ def body_of(ways: Ways, prompt: str | Sequence[int], ask: Ask) -> dict[str, Any]
 
 
 def _for_llama(sampling: Sampling) -> dict[str, Any]:
-    """All of them: its defaults are others."""
+    """Set every field, because llama.cpp's defaults differ."""
     return {
         "top_k": max(sampling.top_k, 0),
         "min_p": sampling.min_p,
@@ -155,7 +154,7 @@ def _for_vllm(sampling: Sampling, cache_salt: str) -> dict[str, Any]:
 
 
 def read(data: bytes) -> Chunk:
-    """Raises Lied, Refused, Away."""
+    """Decode a chunk. Raises Lied, Refused, Away."""
     try:
         chunk = _chunk.decode(data)
     except msgspec.MsgspecError:
@@ -171,7 +170,7 @@ def read(data: bytes) -> Chunk:
 
 
 def logprobs_of(choice: Choice, most: int) -> list[PositionLogprobs]:
-    """vLLM's, which names tokens by their ids where it is asked to; of a position, as many as were asked for."""
+    """Parse vLLM's log-probabilities, which name tokens by id on request; at most `most` per position."""
     try:
         found = msgspec.convert(choice.logprobs or {}, _LogProbs)
         found_top = found.top_logprobs or [None] * len(found.token_logprobs)

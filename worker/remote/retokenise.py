@@ -1,8 +1,7 @@
-"""The text of a server that says no token ids, as tokens of the model's own tokenizer; and prompts as text for one that
-takes none.
+"""Tokenises the text of a server that reports no token ids, and converts prompts to text for one that takes no ids.
 
-What is charged and resumed from are these tokens. They spell the text that came; the server may have drawn others that
-spell the same, and one that spells nothing is not seen.
+These tokens are the ones charged and resumed from. They spell the received text; the server may have drawn others with
+the same spelling, and a token without text is lost.
 """
 
 from collections.abc import Sequence
@@ -12,9 +11,8 @@ from tokenizers import Tokenizer
 from fairlane.scheduler.protocol.messages import ModelCard
 from fairlane.worker.remote.api import Refused
 
+# Context tokens used to check that a tokenisation spells a piece of text: some tokenizers prepend a space to a text.
 _CONTEXT = 8
-"""Tokens before a piece of text by which it is seen whether its own spell it: some tokenizers begin a text with a space
-of their own."""
 _ANCHOR = "\n"
 
 
@@ -28,20 +26,20 @@ class Retokeniser:
         self._control = {token_id for token_id, token in added.items() if token.special}
 
     def encode(self, text: str) -> list[int]:
-        """Without the marks that a model may want around a text."""
+        """Encode without the special tokens that a model may add around a text."""
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Control tokens by their names."""
+        """Decode; control tokens appear by name."""
         text: str = self._tokenizer.decode([*token_ids], skip_special_tokens=False)
         return text
 
     def prompt(self, token_ids: Sequence[int], *, server_adds_mark: bool) -> str:
-        """What reads as these tokens. `server_adds_mark`: the one that begins a text is put there by the server.
+        """Return the text of these tokens. `server_adds_mark` says whether the server adds the beginning-of-text token.
 
-        Raises Refused where the text would be read as other control tokens: a name of one in what a user wrote is text,
-        and cannot be told from the token by a server that takes text alone.
+        Raises Refused if the text would be read with other control tokens. If a user's text contains the name of one, a
+        server that takes only text cannot distinguish it from the token.
         """
         ids = [*token_ids]
         if server_adds_mark and ids[:1] == [self._bos]:
@@ -52,7 +50,7 @@ class Retokeniser:
         return text
 
     def tokens(self, before: Sequence[int], text: str) -> list[int]:
-        """Of a piece of text that goes on from these tokens."""
+        """Return the tokens of a piece of text that follows `before`."""
         if not text:
             return []
         context = [*before[-_CONTEXT:]]

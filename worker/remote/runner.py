@@ -1,9 +1,10 @@
-"""A step's tokens out of a server's streams: what the planner gives a row has a stream there, and nothing else has.
+"""The runner of an external engine: a sequence that the planner gives a row has a stream at the server, and no other
+does.
 
-A row that computes a part of a prompt and yields no token is done at once: the server computes prompts whole, and gets
-one when the planner has room for its last part. So lower lanes' prompts reach it at the pace that the planner allows
-them. A row whose token has not arrived is pending, and planned again. The server's own steps are not seen; what they
-take is learnt from when tokens arrive, where that says it.
+A row that computes part of a prompt without a token is complete at once. The server computes whole prompts, and gets
+one when the planner has room for its last part, so that lower lanes' prompts reach it at the planner's pace. A row
+whose token has not arrived is pending, and planned again. The server's own steps are not visible; their duration is
+derived from the tokens' arrival times where possible.
 """
 
 import hashlib
@@ -29,14 +30,14 @@ from fairlane.worker.remote.streams import StreamEnd, Streams, Token
 
 log = logging.getLogger(__name__)
 
+# Time that a step waits for a token before jobs are examined again, since deadlines pass meanwhile.
 PATIENCE_S = 0.1
-"""How long a step waits for a token before jobs are looked at again: deadlines pass meanwhile."""
+# Number of a choice's streams in a row that may break before it fails.
 MOST_TRIES = 4
-"""Streams of one choice that break off one after another before it fails."""
+# Delay before the second try; it doubles with each further one.
 RETRY_S = 0.25
-"""Before the second try; each further one twice as long."""
+# Number of steps without a row after which a stream is ended, to free its place.
 UNPLANNED = 64
-"""Steps without a row, after which a stream is ended: others have its place."""
 FAILED = "the engine could not compute this request"
 _SEED_BITS = 63
 
@@ -47,27 +48,27 @@ class _Choice:
 
     job: Job
     number: int
+    # Deadline of its first token, in Unix milliseconds.
     due_ms: float
-    """When its first token is due, Unix milliseconds."""
     output: list[int]
     salt: str
+    # Streams opened so far.
     runs: int = 0
-    """Streams opened so far."""
+    # Streams that broke since the last token.
     broken: int = 0
-    """Of these, those that broke off since its last token."""
+    # The run that produced the first token; 0 if that was at another worker.
     first_run: int = 0
-    """The one of its first token; 0 where that was another worker's."""
+    # Number of prompt tokens in the server's prefix cache.
     cached: int = 0
-    """Tokens of its prompt that the server's cache had."""
     not_before_s: float = 0.0
     unplanned: int = 0
 
 
 class _Since(NamedTuple):
-    """From when on the server computes what it is planned to, and nothing else."""
+    """The time from which the server computes exactly what is planned."""
 
+    # Arrival of the last step's tokens, or the time of the request for the prompts.
     at_s: float
-    """When the last step's tokens came, or its prompts were asked for."""
     prompts: frozenset[SeqId] = frozenset()
 
 
@@ -81,7 +82,7 @@ class _Found:
 
 
 class RemoteRunner:
-    """The runner of an engine whose computing is done by a server."""
+    """The `StepRunner` of an external engine."""
 
     def __init__(
         self,
@@ -94,8 +95,8 @@ class RemoteRunner:
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """`name`: of this worker's process, in the ids of requests. `max_sequences`: streams at the server at once.
-        `resumes_grammars`: as the server's `Facts`."""
+        """`name` identifies this worker's process in request ids. `max_sequences` bounds the open streams.
+        `resumes_grammars` is as in the server's `Facts`."""
         self._streams = streams
         self._lanes = lanes
         self._name = name
@@ -103,14 +104,14 @@ class RemoteRunner:
         self._resumes_grammars = resumes_grammars
         self._clock = clock
         self._wall_clock = wall_clock
+        # Key of the cache salts, so that no one else can guess one and probe a tenant's cached KV.
         self._secret = secrets.token_bytes(32)
-        """Of the salts: nobody else can tell one, and so ask for a tenant's cached KV."""
         self._choices: dict[SeqId, _Choice] = {}
+        # None if the server has started something else since.
         self._since: _Since | None = None
-        """None where the server has begun something in between."""
 
     def prepare(self, job: Job) -> None:
-        """Nothing: the server does."""
+        """Do nothing: the server prepares grammars itself."""
 
     def register(self, lease: Lease) -> None:
         job = lease.job
@@ -127,7 +128,7 @@ class RemoteRunner:
             number += 1
 
     def forget_tenant(self, tenant: str) -> None:
-        """Do nothing: the server has its caches itself."""
+        """Do nothing: the server manages its own caches."""
 
     def wake(self) -> None:
         self._streams.wake()
@@ -157,13 +158,13 @@ class RemoteRunner:
         )
 
     def _stop_preempted(self, plan: StepPlan) -> None:
-        """What yields blocks, or its place; a pause too."""
+        """End the streams of sequences that yield blocks or their place, or are paused."""
         self._streams.stop(one.seq for one in plan.yields)
         self._streams.stop(SeqId(event.job_id, event.choice) for event in plan.events if _stops(event))
 
     def _stop_unplanned(self, rows: Sequence[Row], sampling: Sequence[Row]) -> None:
-        """A stream without a row has a place that others could use: it is ended once it had none for long, and at once
-        where what has a row would find no place, those first that have waited longest."""
+        """End streams that had no row for UNPLANNED steps, and earlier those in the way of a row, the longest idle
+        first."""
         planned, idle = {row.seq for row in rows}, []
         for seq, choice in self._choices.items():
             choice.unplanned = 0 if seq in planned else choice.unplanned + 1
@@ -174,7 +175,7 @@ class RemoteRunner:
         self._streams.stop([seq for place, (steps, seq) in enumerate(idle) if place < excess or steps >= UNPLANNED])
 
     def _ensure_open(self, row: Row) -> bool:
-        """Whether its stream was opened now."""
+        """Open the row's stream if it has none and the server is up; return whether it was opened."""
         choice = self._choices[row.seq]
         if self._streams.opened_s(row.seq) is not None:
             return False
@@ -185,7 +186,8 @@ class RemoteRunner:
         return True
 
     def _ask(self, choice: _Choice) -> Ask:
-        """For what the choice still lacks. A server that begins its grammar anew is to say again what was said."""
+        """Return the request for the rest of the choice. A server that restarts the grammar must repeat the output
+        first."""
         job, output = choice.job, choice.output
         repeats = output if job.grammar and not self._resumes_grammars else []
         known = [] if repeats else output
@@ -239,8 +241,11 @@ class RemoteRunner:
             found.cached[seq] = choice.cached = cached
 
     def _step_ms(self, rows: Sequence[Row], opened: Sequence[SeqId], found: _Found) -> float | None:
-        """What a step with these rows takes at the server, where their tokens say it: they have come all together,
-        after those of the last such step, or of prompts that were asked for at once while nothing else ran."""
+        """Return a step's duration at the server, if the arrival times show it.
+
+        They do if all its tokens arrived after those of the last such step, or after prompts that were requested
+        together while nothing else ran.
+        """
         since, self._since = self._since, None
         if not rows:
             return None
@@ -262,7 +267,7 @@ class RemoteRunner:
         return (last_s - since.at_s) * 1e3 if is_alike else None
 
     def _asked_at_once(self, rows: Sequence[Row], opened: Sequence[SeqId]) -> "_Since | None":
-        """Whole prompts, and nothing beside them."""
+        """Return the start of the prompts if only whole prompts were requested."""
         if len(opened) < len(rows) or any(row.first_position for row in rows):
             return None
         at_s = [self._streams.opened_s(seq) or 0.0 for seq in opened]
@@ -278,7 +283,7 @@ def _stops(event: Preempted | Resumed | Paused) -> bool:
 
 
 def _seed(seed: int, choice: int, so_far: int) -> int:
-    """Of one run: a server draws from the beginning again, and would draw alike for every choice."""
+    """Return the seed of one run: a server starts its generator anew, and would draw the same for every choice."""
     if not (choice or so_far):
         return seed
     words = hashlib.sha256(f"{seed} {choice} {so_far}".encode()).digest()

@@ -1,11 +1,11 @@
 """SGLang's server, by its own `/generate`: token ids in and out.
 
 Shapes: sglang/srt (0.5: `managers/io_struct.py`, `managers/tokenizer_manager.py`, `api/v1`). Each `data:` line of a
-stream is one JSON object; its `output_ids`, and the log-probabilities in its `meta_info`, are all of the request so
-far, or with `--incremental-streaming-output` those since the last one. `completion_tokens` counts all in both. The last
-line is `[DONE]`.
+stream is one JSON object. Its `output_ids`, and the log-probabilities in its `meta_info`, cover the request so far, or
+with `--incremental-streaming-output` the time since the previous line. `completion_tokens` counts all in both cases.
+The last line is `[DONE]`.
 
-`ignore_eos` is told always, which lets SGLang pass over `stop_token_ids` too: who reads the stream ends it there.
+`ignore_eos` is always set, which makes SGLang ignore `stop_token_ids` too: the reader of the stream ends it there.
 """
 
 import asyncio
@@ -24,17 +24,17 @@ from fairlane.worker.remote.http import REFUSED, Answer, Http
 log = logging.getLogger(__name__)
 
 GENERATE, ABORT = "/generate", "/abort_request"
+# Supported versions.
 KNOWN = ("0.5",)
-"""Versions whose interface this is."""
+# Minimum block size in tokens. SGLang's pages may hold one token; the planner counts larger ones.
 LEAST_BLOCK = 16
-"""Tokens. SGLang's pages may be of one token: the planner counts coarser ones."""
 LEAST_TOP_P = 1e-6
 
 _Logprob = tuple[float, int, str | None]
 
 
 class _ServerInfo(msgspec.Struct):
-    """`/server_info`: its arguments as resolved, and what its scheduler came to."""
+    """`/server_info`: its resolved arguments, and the scheduler's results."""
 
     version: str
     max_total_num_tokens: int
@@ -86,19 +86,19 @@ _chunk = msgspec.json.Decoder(_Chunk)
 
 
 class _Ways(NamedTuple):
-    """How this server goes about it, by its arguments."""
+    """The server's behaviour, according to its arguments."""
 
     model: str
     is_incremental: bool
+    # Factor from our priorities (lower first) to the server's; 0 if it orders by none, and gets none.
     priority_sign: int
-    """Of our priorities, lower first, for its own; 0: it orders by none, and is told none."""
 
 
 class SglangApi:
-    """One server."""
+    """One SGLang server."""
 
     def __init__(self, url: str, key: str | None, model: str | None = None) -> None:
-        """`model`: the name that it has to serve its model by; None: any."""
+        """`model` is the name that the server must serve its model by; None for any."""
         self._url, self._key, self._model = url, key, model
         self._http = Http(url, key, "SGLang")
         self._ways: _Ways | None = None
@@ -123,7 +123,7 @@ class SglangApi:
         return SglangApi(self._url, self._key, card.model)
 
     async def is_up(self) -> bool:
-        """Whoever starts it again may do so with other arguments."""
+        """Return whether it is healthy, and read its arguments again, which may change with a restart."""
         self._ways = None
         try:
             return await self._http.is_healthy("/health") and bool(await self._learn())
@@ -132,7 +132,7 @@ class SglangApi:
 
     async def generate(self, ask: Ask) -> AsyncGenerator[Piece, None]:
         ways = self._ways or await self._know()
-        # SGLang aborts all whose ids begin alike: one must not be the beginning of another
+        # SGLang aborts all requests whose ids share a prefix: no id may be a prefix of another.
         rid, is_over, reader = f"{ask.request_id}.", False, _Reader(ask, is_incremental=ways.is_incremental)
         try:
             async with aclosing(self._http.events(GENERATE, _body(ask, rid, ways.priority_sign))) as lines:
@@ -154,7 +154,7 @@ class SglangApi:
         return self._ways
 
     async def _learn(self) -> tuple[_ServerInfo, _Model]:
-        """What it says of itself; how it goes about it is known from then on. Raises Away, EngineError."""
+        """Query the server, and store its behaviour in `_ways`. Raises Away, EngineError."""
         info = await self._first("/server_info", "/get_server_info", _ServerInfo)
         if not info.version.startswith(tuple(f"{known}." for known in KNOWN)):
             raise EngineError(f"engine_url: SGLang {info.version} is not known here, but {' and '.join(KNOWN)}")
@@ -168,20 +168,18 @@ class SglangApi:
         return info, served
 
     async def _first(self, path: str, older: str, kind: type[Answer]) -> Answer:
-        """By the path's newer name, else by its older one."""
+        """Get the newer path, else the older one."""
         return await self._http.find(path, kind) or await self._http.get(older, kind)
 
 
 class _Reader:
-    """One stream, chunk by chunk."""
-
     def __init__(self, ask: Ask, *, is_incremental: bool) -> None:
         self._is_incremental = is_incremental
         self._most = ask.sampling.logprobs
         self._so_far: list[int] = []
 
     def read(self, data: bytes) -> Piece:
-        """Raises Lied, Refused, Away."""
+        """Read one chunk. Raises Lied, Refused, Away."""
         try:
             chunk = _chunk.decode(data)
         except msgspec.MsgspecError:
@@ -201,7 +199,7 @@ class _Reader:
 
 
 def _failure(status: int | None) -> Exception:
-    """A stream has the status 200 already when SGLang refuses its request."""
+    """Return the error of a stream: its HTTP status was 200 before SGLang refused the request."""
     if status in REFUSED:
         return Refused(f"the engine refused it with status {status}")
     return Away("the engine ended the stream")

@@ -1,11 +1,11 @@
-"""The requests that are open at a server: each a task on the event loop of a thread of their own, its tokens kept until
-the engine's thread takes them.
+"""The open requests at a server, each a task on the event loop of a separate thread, which buffers its tokens until the
+engine's thread takes them.
 
-Whether it is what it was when its card was made is looked at while nothing comes of it, and before it is asked again
-after anything went wrong: a server that was started again may serve something else.
+The server's facts are checked while it is quiet, and before it is used again after an error: after a restart it may
+serve something else.
 
-What a server says is not believed: ids beyond the vocabulary, more tokens than were asked for, a count that is not
-ours, or silence for too long end the stream as broken, and the tokens before that stand.
+Replies are not trusted: ids outside the vocabulary, more tokens than requested, a wrong count, or a long silence end
+the stream as broken. The tokens before that remain valid.
 """
 
 import asyncio
@@ -26,34 +26,34 @@ from fairlane.worker.remote.api import Api, Ask, Away, Facts, Lied, Piece, Refus
 
 log = logging.getLogger(__name__)
 
+# Maximum time for one token; bounded by the lease.
 STALL_S = 30.0
-"""How long a token may take, at most; no longer than a lease."""
+# Tokens per second: the limit of a first token grows by the waiting prompts' tokens at this rate.
 SLOWEST_PREFILL = 50
-"""Tokens per second: so much longer may a first token take as the prompts that wait for theirs are long."""
+# Maximum extension of that limit.
 LONGEST_PREFILL_S = 90.0
-"""But no longer than this beyond the stall."""
+# The tokens of one server step arrive one after another: how long to wait for the late ones.
 TOGETHER_S = 0.004
-"""The tokens of one step of the server arrive one after another: how long those that come late are waited for."""
+# Time limit for what follows the last tokens.
 REST_S = 1.0
-"""How long what follows the last tokens may take."""
+# Interval of checks whether the server is up, while it is not.
 LOOK_S = 0.5
-"""Between two looks whether the server is up, while it is not."""
+# Interval of checks of the server's facts, while it is quiet.
 WATCH_S = 1.0
-"""Between two looks at what it is, while nothing comes of it."""
+# Absence after which its jobs are handed to others.
 GONE_S = 2.0
-"""How long it may be away before its jobs are given to others."""
 CLOSE_S = 5.0
 
 
 class StreamEnd(Enum):
-    """How a stream ended."""
+    """The outcome of a stream."""
 
+    # Complete, or ended by a stop token.
     SERVED = auto()
-    """It has what was asked for, or a stop token."""
+    # A retry may continue from here.
     BROKEN = auto()
-    """Another try may go on from here."""
+    # A retry would be refused too.
     REFUSED = auto()
-    """Another try would be refused too."""
 
 
 class Token(NamedTuple):
@@ -62,8 +62,8 @@ class Token(NamedTuple):
     token_id: int
     logprob: PositionLogprobs | None
     arrived_s: float
+    # Set with the token that reported it: the number of request tokens found in a cache.
     cached_tokens: int
-    """With the token by which the server has told it: of what was asked with, what a cache had."""
 
     def __repr__(self) -> str:
         return f"Token(at {self.arrived_s:.3f} s)"
@@ -73,18 +73,18 @@ class Token(NamedTuple):
 class _Stream:
     ask: Ask
     opened_s: float
+    # Arrival of its last tokens, or the opening time.
     heard_s: float
-    """When its last tokens came; before the first, when it was opened."""
     tokens: deque[Token] = field(default_factory=deque)
+    # Number of tokens, including repeated ones.
     came: int = 0
-    """Tokens, with those that it repeats."""
     end: StreamEnd | None = None
     reason: str = ""
     task: "asyncio.Task[None] | None" = None
 
 
 class Streams:
-    """All of one server. `open`, `stop`, `wait`, `take` and `end_of` are for the engine's thread."""
+    """All streams of one server. The engine's thread calls `open`, `stop`, `wait`, `take` and `end_of`."""
 
     def __init__(
         self,
@@ -95,7 +95,8 @@ class Streams:
         lease_s: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`facts`: what the server must go on to be; None: nobody looks. `lease_s`: longest silence in mid-stream."""
+        """`facts` are those that the server must keep; None disables the check. `lease_s` bounds a silence within a
+        stream."""
         self._api = api
         self._facts = facts
         self._stall_s = STALL_S if lease_s is None else min(lease_s, STALL_S)
@@ -108,8 +109,8 @@ class Streams:
         self._is_closed = False
         self._on_presence: Callable[[bool], None] = lambda _: None
         self._on_change: Callable[[str], None] = lambda _: None
+        # The last logged reason why the server has changed.
         self._strangeness = ""
-        """Why it is not the server that it was, as was logged."""
         self._last_piece_s = 0.0
         self._looking: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -118,14 +119,14 @@ class Streams:
         self._thread.start()
 
     def watch(self, on_presence: Callable[[bool], None], on_change: Callable[[str], None] = lambda _: None) -> None:
-        """Have these called, by the streams' thread: when the server has gone, and when it is back; when it is another
-        now, with what is. Such a one is asked nothing more."""
+        """Set callbacks for the streams' thread: `on_presence` when the server goes away or returns, `on_change` if it
+        was replaced, with the difference. A replaced server receives no further requests."""
         self._on_presence, self._on_change = on_presence, on_change
         if self._facts is not None:
             self._loop.call_soon_threadsafe(self._begin_watching)
 
     def close(self) -> None:
-        """End every stream, there too."""
+        """End every stream, also at the server."""
         with suppress(TimeoutError):
             asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(CLOSE_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -134,7 +135,7 @@ class Streams:
             self._loop.close()
 
     def open(self, seq: SeqId, ask: Ask) -> None:
-        """Ask for a choice's further tokens; the stream before it is over."""
+        """Request a choice's next tokens; its previous stream must have ended."""
         now_s = self._clock()
         stream = _Stream(ask, opened_s=now_s, heard_s=now_s)
         with self._arrived:
@@ -142,7 +143,7 @@ class Streams:
         self._loop.call_soon_threadsafe(self._begin, stream)
 
     def stop(self, seqs: Iterable[SeqId]) -> None:
-        """End these streams, there too; what has not been taken is forgotten."""
+        """End these streams, also at the server, and discard their tokens."""
         with self._arrived:
             stopped = [self._streams.pop(seq) for seq in seqs if seq in self._streams]
         for stream in stopped:
@@ -150,39 +151,38 @@ class Streams:
 
     @property
     def is_up(self) -> bool:
-        """Nothing says that the server has gone."""
         return self._is_up
 
     def opened_s(self, seq: SeqId) -> float | None:
-        """When its stream was opened; None where it has none."""
+        """Return the opening time of a choice's stream, or None."""
         stream = self._streams.get(seq)
         return None if stream is None else stream.opened_s
 
     def is_running(self, seq: SeqId) -> bool:
-        """It has a stream that has not ended: a place at the server."""
+        """Return whether the choice has a running stream, and thus a place at the server."""
         stream = self._streams.get(seq)
         return stream is not None and stream.end is None
 
     def wake(self) -> None:
-        """Have `wait` come back."""
+        """Make `wait` return."""
         with self._arrived:
             self._woken = True
             self._arrived.notify()
 
     def wait(self, seqs: Collection[SeqId], timeout_s: float) -> None:
-        """Return once all of these have something to take or an end; a moment after the first has; when woken."""
+        """Wait until all of these have a token or an end, shortly after the first has, or until woken."""
         with self._arrived:
             if self._arrived.wait_for(lambda: self._woken or self._ready(seqs), timeout_s) and not self._woken:
                 self._arrived.wait_for(lambda: self._woken or self._ready(seqs) == len(seqs), TOGETHER_S)
             self._woken = False
 
     def take(self, seq: SeqId) -> Token | None:
-        """Its next token, if that has arrived."""
+        """Return the next token, if one has arrived."""
         stream = self._streams.get(seq)
         return stream.tokens.popleft() if stream is not None and stream.tokens else None
 
     def end_of(self, seq: SeqId) -> tuple[StreamEnd, str] | None:
-        """How its stream ended, and why, once every token of it was taken; it is forgotten with that."""
+        """Return the outcome and its reason, once all tokens were taken, and forget the stream."""
         stream = self._streams.get(seq)
         if stream is None or stream.end is None or stream.tokens:
             return None
@@ -194,7 +194,7 @@ class Streams:
         streams = [self._streams.get(seq) for seq in seqs]
         return sum([one is not None and (bool(one.tokens) or one.end is not None) for one in streams])
 
-    # On the streams' own thread.
+    # The following methods run on the streams' thread.
 
     def _begin(self, stream: _Stream) -> None:
         if not self._is_closed:
@@ -248,7 +248,7 @@ class Streams:
                     return
 
     def _patience_s(self, stream: _Stream) -> float:
-        """How long its next tokens may take. The server computes prompts whole, one after the other."""
+        """Return the time limit for the next tokens. The server computes whole prompts, one after another."""
         if stream.came:
             return self._stall_s
         with self._arrived:
@@ -256,8 +256,7 @@ class Streams:
         return self._stall_s + min(prompts / SLOWEST_PREFILL, LONGEST_PREFILL_S)
 
     async def _with_the_rest(self, last: Piece, pieces: AsyncGenerator[Piece, None]) -> Piece:
-        """The last tokens with what the server says after them, at once: its usage. So its stream is read to its very
-        end, and the connection serves again."""
+        """Return the last tokens with the usage after them. Reading the stream to its end frees the connection."""
         cached = last.cached_tokens
         with suppress(TimeoutError, Away, Lied):  # the tokens are there
             async with asyncio.timeout(REST_S):
@@ -277,7 +276,7 @@ class Streams:
             raise Lied("log-probabilities are missing")
 
     def _keep(self, stream: _Stream, piece: Piece) -> bool:
-        """Whether what was asked for is there, or a stop token."""
+        """Buffer the tokens; return whether the request is complete or a stop token came."""
         now_s, sampling, is_complete = self._clock(), stream.ask.sampling, False
         self._last_piece_s = stream.heard_s = now_s
         with self._arrived:
@@ -299,7 +298,7 @@ class Streams:
             self._arrived.notify()
 
     def _look(self, *, is_stalled: bool = False) -> None:
-        """Something went wrong: is the server there?"""
+        """Check the server after an error."""
         self._is_up = False
         if self._looking is None or self._looking.done():
             self._looking = self._spawn(self._look_until_up(is_stalled=is_stalled))
@@ -322,7 +321,7 @@ class Streams:
             self._on_presence(True)
 
     async def _keep_watch(self) -> None:
-        """One that was started again while nothing was asked of it broke no stream."""
+        """Check a quiet server: a restart while no request was open breaks no stream."""
         while True:
             await asyncio.sleep(WATCH_S)
             is_quiet = self._clock() - self._last_piece_s >= WATCH_S
@@ -330,7 +329,7 @@ class Streams:
                 self._look()
 
     async def _is_as_it_was(self) -> bool:
-        """It would take requests, and is the server that its card speaks of. Does not return where it is another."""
+        """Return whether it accepts requests and matches its card. Never returns if it was replaced."""
         try:
             if not await self._api.is_up():
                 return False

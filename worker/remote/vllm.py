@@ -1,8 +1,8 @@
 """vLLM's server, by its token-in-token-out interface: `--enable-scale-out` with `--scheduling-policy priority`.
 
 Shapes: vllm/entrypoints/scale_out/token_in_token_out (0.32). Each `data:` line of a stream is one JSON object with
-`choices[0].token_ids`, the tokens since the last one, and the running usage; the last is `[DONE]`. A stop token is
-among the tokens that it returns.
+`choices[0].token_ids`, the tokens since the previous line, and the running usage; the last line is `[DONE]`. A stop
+token is included in the tokens.
 """
 
 import asyncio
@@ -24,13 +24,13 @@ from fairlane.worker.remote.openai_wire import Usage
 from fairlane.worker.vllm.lane_policy import BEGUN, PACED
 
 GENERATE, ABORT = "/inference/v1/generate", "/inference/v1/abort_requests"
+# Supported versions.
 KNOWN = ("0.32",)
-"""Versions whose interface this is."""
 _CLOSED = frozenset({403, 404})
+# Token ids that every vocabulary has, for the grammar probe.
 _TRIAL = (40, 41, 42)
-"""Tokens that every vocabulary has, by which it is tried what becomes of a grammar."""
+# Time limit of the probe: the server's first grammar takes seconds.
 _TRIAL_S = 60.0
-"""How long the server may take for that: its first grammar takes seconds."""
 _CACHE_CONFIG = re.compile(rb"^vllm:cache_config_info\{(?P<labels>[^}]*)\}", re.MULTILINE)
 _STARTED = re.compile(rb"^process_start_time_seconds (\S+)", re.MULTILINE)
 _LABEL = re.compile(rb'(\w+)="([^"]*)"')
@@ -65,7 +65,7 @@ _chunk = msgspec.json.Decoder(_Chunk)
 
 
 class _Tried(NamedTuple):
-    """What became of grammars, in the life of one process."""
+    """The result of the grammar probe, valid for one server process."""
 
     started: bytes
     takes_grammars: bool
@@ -73,10 +73,10 @@ class _Tried(NamedTuple):
 
 
 class VllmApi:
-    """One model of a server: that of its weights, or an adapter over them."""
+    """One model of a server: its base model, or an adapter."""
 
     def __init__(self, url: str, key: str | None, model: str | None = None) -> None:
-        """`model`: the name that the server has for it; None: its first."""
+        """`model` is the name at the server; None for its first."""
         self._url, self._key, self._model = url, key, model
         self._http = Http(url, key, "vLLM")
         self._tried: _Tried | None = None
@@ -106,7 +106,7 @@ class VllmApi:
         return other
 
     async def _try(self, metrics: bytes) -> _Tried:
-        """Once for each time that the server was started: a trial takes a slot there."""
+        """Probe grammars once per start of the server, because a probe occupies a slot."""
         started = _started(metrics)
         if self._tried is None or self._tried.started != started:
             await self._check_interface()
@@ -115,8 +115,10 @@ class VllmApi:
         return self._tried
 
     async def _completes(self, started: bytes, begun: int) -> bool:
-        """It completes a grammar of which so many tokens are there. Raises Away where it does not answer, or was
-        `started` again meanwhile."""
+        """Return whether the server completes a grammar of which `begun` tokens are in the prompt.
+
+        Raises Away if it does not reply, or was restarted since `started`.
+        """
         first, *rest = _TRIAL
         ask = Ask(
             request_id=f"trial-{begun}-{time.time_ns()}",
@@ -142,7 +144,7 @@ class VllmApi:
         return came == rest[begun:]
 
     async def is_up(self) -> bool:
-        """What it serves is in its facts, which are looked at with this."""
+        """Return whether it is healthy. Its facts, which are checked with this, say what it serves."""
         return await self._http.is_healthy("/health")
 
     async def generate(self, ask: Ask) -> AsyncGenerator[Piece, None]:
@@ -162,7 +164,7 @@ class VllmApi:
         await self._http.close()
 
     async def _check_interface(self) -> None:
-        """Without it every request would be refused. Raises EngineError, Away."""
+        """Check that the token interface is enabled. Raises EngineError, Away."""
         status = await self._http.tell(ABORT, {"request_ids": []})
         if status is None:
             raise Away("it does not answer")
@@ -170,18 +172,18 @@ class VllmApi:
             raise EngineError("engine_url: vLLM keeps its token interface closed: start it with --enable-scale-out")
 
     async def _abort(self, request_id: str) -> None:
-        """Beside closing the stream, which a proxy between us may not pass on at once."""
+        """Abort explicitly, since a proxy may not forward the closing of the stream at once."""
         await self._http.tell(ABORT, {"request_ids": [request_id, f"generate-tokens-{request_id}"]})
 
 
 def _started(metrics: bytes) -> bytes:
-    """When the server's process began, as it says it; empty where it does not."""
+    """Return the start time of the server's process, or an empty string if not reported."""
     found = _STARTED.search(metrics)
     return found[1] if found else b""
 
 
 def _cache_config(metrics: bytes) -> dict[str, str]:
-    """The labels of vLLM's metric of that name."""
+    """Return the labels of vLLM's metric `cache_config_info`. Raises EngineError if it is incomplete."""
     found = _CACHE_CONFIG.search(metrics)
     labels = {name.decode(): value.decode() for name, value in _LABEL.findall(found["labels"] if found else b"")}
     if not (labels.get("block_size", "").isdigit() and labels.get("num_gpu_blocks", "").isdigit()):
@@ -196,8 +198,8 @@ class _Version(msgspec.Struct):
 class _Model(msgspec.Struct):
     id: str
     root: str | None = None
+    # An adapter's base model.
     parent: str | None = None
-    """Of an adapter: the model whose weights it goes over."""
     max_model_len: int | None = None
 
 
@@ -206,8 +208,7 @@ class _Models(msgspec.Struct):
 
 
 def _chosen(models: Sequence[_Model], name: str | None) -> tuple[_Model, _Model]:
-    """The model of that name, the first without one; and the model whose weights it has, of an adapter its parent.
-    Raises EngineError where the server has no such."""
+    """Return the named model, or the first, and its base model. Raises EngineError if the server does not have it."""
     if not models:
         raise EngineError("engine_url: the server names no model")
     by_name = {one.id: one for one in models}
@@ -250,7 +251,7 @@ def _body(ask: Ask, model: str | None) -> dict[str, Any]:
 
 
 def _piece(data: bytes, most: int) -> Piece:
-    """What one chunk says. `most`: log-probabilities asked for at each position."""
+    """Decode one chunk. `most` is the number of log-probabilities requested per position."""
     try:
         chunk = _chunk.decode(data)
     except msgspec.MsgspecError:
@@ -270,7 +271,7 @@ def _piece(data: bytes, most: int) -> Piece:
 
 
 def _logprobs(content: Sequence[_TokenLogProbs] | None, most: int) -> list[PositionLogprobs]:
-    """vLLM puts the drawn token first, whether it is among the likeliest or not."""
+    """Convert log-probabilities. vLLM puts the drawn token first, whether it is among the likeliest or not."""
     found = []
     for one in content or ():
         ranked = sorted({(other.token_id, other.logprob) for other in one.top_logprobs}, key=lambda pair: -pair[1])

@@ -1,8 +1,8 @@
-"""What a request claims of an engine, and the one order of its waiting and of its running requests.
+"""A request's claim on the engine, and the order of waiting and of running requests.
 
-The rules are the planner's: lane, fairness window of the tenant, promise, and what can still be in time before what
-cannot (`prospects`); work that has begun before work that has not. What differs is what an engine's request carries:
-its `priority`, and two extra arguments.
+The rules are the planner's: lane, the tenant's fairness window, guarantee, deadlines that can still be met before those
+that cannot (`prospects`), and started work before new work. A vLLM request carries less information: its `priority`,
+and the extra arguments below.
 """
 
 import math
@@ -14,74 +14,73 @@ from fairlane.scheduler.planner.ordering import DECODE_WEIGHT, PREFILL_WEIGHT, S
 from fairlane.scheduler.protocol.engine_priority import decode
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
 
+# Extra arguments of a request (`vllm_xargs`): the tenant to charge, and its weight, 1 by default.
 TENANT, WEIGHT = "fairlane_tenant", "fairlane_weight"
-"""Extra arguments of a request (`vllm_xargs`): whom its service counts for, and what that one's share is, 1 by
-default."""
+# Extra argument of a request with a grammar: the number of its prompt's last tokens that the grammar starts with.
 BEGUN = "fairlane_begun"
-"""Extra argument of a request with a grammar: how many of its prompt's last tokens that has to begin with."""
+# Extra argument of a request whose sender already paces the prompts of lower lanes. Cutting them again would apply the
+# first lane's pace twice, and a slot that waits for the rest of its prompt yields nothing.
 PACED = "fairlane_paced"
-"""Extra argument of a request whose sender meters the prompts of lower lanes itself: to cut them again would keep the
-first lane's pace twice, and a slot that waits for the rest of its prompt yields nothing."""
 LONGEST_TENANT = 256
 WEIGHTS = (1e-3, 1e6)
 
 
 class Claim(NamedTuple):
-    """What a request claims; it never changes."""
+    """A request's claim on the engine. Immutable."""
 
     lane: Lane
+    # Its `priority` if that is a plain number, else 0; lower is first within its lane.
     plain: int
-    """Its `priority` where that is a plain number, 0 else: the lower goes first in its lane."""
     guaranteed: bool
+    # Deadline of its first token.
     due_ms: float
-    """When its first token is due."""
     arrived_ms: float
     tenant: str
     weight: float
+    # Its prompt must not be cut.
     is_paced: bool
-    """Its prompt is not cut."""
 
 
 def service(claim: Claim, prefilled: int, produced: int) -> float:
-    """What so many tokens of its prompt and of its output count for."""
+    """Return the service of this many prompt and output tokens."""
     return (PREFILL_WEIGHT * prefilled + DECODE_WEIGHT * produced) / claim.weight
 
 
 class Progress(NamedTuple):
-    """How far a request is."""
+    """A request's progress."""
 
+    # Number of known tokens, in the prompt and the output.
     tokens: int
-    """Known: of its prompt and of its output."""
+    # Number of tokens with KV.
     computed: int
-    """Of those, the ones whose KV is there."""
     has_output: bool
 
 
 class Rank(NamedTuple):
-    """A place in the order, lower is more urgent. Waiting and running work are never compared by it but in the lane."""
+    """A place in the order, lower is more urgent. Ranks of waiting and of running work are comparable only by lane."""
 
+    # 0 if its lane lacks slots of its share floor, so that it goes first; else 1.
     keeps_floor: int
-    """0: it goes first, for its lane lacks a slot of its share floor; 1 else."""
     lane: int
     plain: int
     outside_window: bool
+    # 0 guaranteed, 1 best effort, 2 deadline already missed.
     service_class: int
-    """0 guaranteed, 1 best effort, 2 too late anyway."""
+    # 0 with output, 1 without.
     phase: int
-    """0: it has output; 1: it has none yet."""
     urgency: float
+    # Waiting work: its tenant's counter. Running work: the negated number of tokens lost by yielding, so that the
+    # cheapest goes last.
     cost: float
-    """Of waiting work its tenant's counter. Of running work the tokens that it would lose by yielding, negated: the
-    least goes last."""
     due_ms: float
     arrived_ms: float
 
 
 def claim_of(priority: int, extra: Mapping[str, object] | None, arrived_ms: float, lanes: Iterable[Lane]) -> Claim:
-    """Read a claim. Extra arguments that make no sense are left out: a client's mistake disturbs nobody.
+    """Read a request's claim. Invalid extra arguments are ignored, so that a client's mistake affects no other.
 
-    A rank beyond the last lane's is the last lane's. A plain priority of 0 or less, vLLM's default, is of the first
-    lane, and one above 0 of the last.
+    A rank above the last lane's means the last lane. A plain priority of 0 or less, vLLM's default, means the first
+    lane, and one above 0 the last.
     """
     ranked = sorted(lanes, key=lambda one: one.rank)
     told, given = decode(priority), extra or {}
@@ -101,30 +100,30 @@ def claim_of(priority: int, extra: Mapping[str, object] | None, arrived_ms: floa
 
 
 def begun_of(extra: Mapping[str, object] | None) -> int:
-    """How many of a prompt's last tokens its grammar has to begin with; 0 where that is not said."""
+    """Return the number of the prompt's last tokens that its grammar starts with; 0 by default."""
     begun = (extra or {}).get(BEGUN)
     return max(0, begun) if isinstance(begun, int) and not isinstance(begun, bool) else 0
 
 
 class LanePolicy:
-    """The order at a moment, and the tenants' counters behind it. `costs` learns elsewhere."""
+    """The current order, and the tenants' counters that it depends on. `costs` is trained elsewhere."""
 
     def __init__(self, lanes: Mapping[LaneName, Lane], costs: CostModel, window: float = STEP_WINDOW) -> None:
         self.lanes = lanes
         self._costs = costs
         self._window = window
         self.counters = {name: Counters(window) for name in lanes}
+        # Tenants with waiting or running requests, at the last `begin`.
         self._here: dict[LaneName, set[str]] = {name: set() for name in lanes}
-        """Tenants whose requests wait or run, as of late."""
+        # The smallest counter among waiting tenants; infinity without any.
         self._least = dict.fromkeys(lanes, math.inf)
-        """The smallest counter of those that wait; infinity where nobody does."""
+        # Counters up to which a tenant is inside the window.
         self._ends = dict.fromkeys(lanes, math.inf)
-        """Counters up to which a tenant is inside the window."""
         self._now_ms = 0.0
         self._base_ms = self._token_ms = self._pair_ms = 0.0
 
     def begin(self, now_ms: float, waiting: Iterable[Claim], running: Iterable[Claim]) -> None:
-        """Look at the time, at who is here, and at what steps cost. To be called before ranks are asked for anew."""
+        """Update time, tenants and step costs. Call it before computing new ranks."""
         self._now_ms = now_ms
         if self._costs.knows_steps:
             self._base_ms = self._costs.step_weights()[0]
@@ -143,32 +142,31 @@ class LanePolicy:
             self._ends[name] = self._least[name] + self.lanes[name].window(self._window, self._token_ms)
 
     def arrive(self, claim: Claim) -> None:
-        """A request came. A tenant of which nothing is here starts from the least served of those that are."""
+        """Record an arrival. A new tenant starts at the counter of the least served tenant present."""
         here, counters = self._here[claim.lane.name], self.counters[claim.lane.name]
         if claim.tenant not in here:
             counters.lift(claim.tenant, here)
             here.add(claim.tenant)
 
     def charge(self, lane: LaneName, tenant: str, service: float) -> None:
-        """Count a step's service (`service`), each token by its request's weight."""
+        """Add a step's service to the tenant's counter; `service` has already divided it by the weight."""
         self.counters[lane].charge(tenant, service, 1.0)
 
     def lane_rank(self, claim: Claim) -> int:
-        """Its lane's rank, one higher once it has waited long."""
+        """Return the lane's rank, promoted by one after a long wait."""
         is_promoted = self._now_ms - claim.arrived_ms >= claim.lane.long_wait_ms
         return max(0, claim.lane.rank - is_promoted)
 
     def waiting_rank(self, claim: Claim, progress: Progress, *, keeps_floor: bool = False) -> Rank:
-        """The place of a request that waits, for the first time or again."""
+        """Return the rank of a waiting request, whether new or preempted."""
         counter = self._counter(claim)
         return self._rank(claim, progress, counter, 0 if keeps_floor else 1, counter)
 
     def running_rank(self, claim: Claim, progress: Progress) -> Rank:
-        """The place of a request that runs: the last yields first, and is the last to get a step's tokens."""
+        """Return the rank of a running request: the last one yields first, and gets a step's tokens last."""
         return self._rank(claim, progress, self._counter(claim), 1, -progress.computed)
 
     def _rank(self, claim: Claim, progress: Progress, counter: float, floor: int, cost: float) -> Rank:
-        """`floor`, `cost`: as `Rank` has them."""
         service_class, urgency = self._prospects(claim, progress, counter)
         return Rank(
             floor,
@@ -187,11 +185,11 @@ class LanePolicy:
         return self.counters[claim.lane.name].value(claim.tenant)
 
     def _is_outside(self, claim: Claim, counter: float) -> bool:
-        """Its tenant had more than Θ above the least served that waits. A promise holds whatever its tenant has had."""
+        """Return whether its tenant is above the fairness window. Guaranteed requests are never outside."""
         return not claim.guaranteed and counter > self._ends[claim.lane.name]
 
     def _prospects(self, claim: Claim, progress: Progress, counter: float) -> tuple[int, float]:
-        """Class and urgency. With its first token out nothing is due any more that an engine was told of."""
+        """Return class and urgency. After the first token, the engine knows of no further deadline."""
         if progress.has_output:
             return (0 if claim.guaranteed else 1), math.inf
         tokens = progress.tokens

@@ -1,15 +1,15 @@
 """`LaneScheduler`: vLLM's scheduler with our lanes, loaded by `--scheduler-cls`.
 
-vLLM goes on doing what it does: slots, KV blocks, prefix cache, chunks, speculation, connectors. Before each of its
-steps, requests of lower lanes yield what waiting ones of upper lanes lack; the lists that vLLM walks are in our order,
-running and waiting; and while it walks, lower lanes' prompts are cut to what the first lane's pace leaves.
+vLLM keeps managing slots, KV blocks, prefix cache, chunks, speculation and connectors. Before each of its steps,
+requests of lower lanes yield what waiting ones of upper lanes lack. The lists that vLLM walks, running and waiting, are
+in our order. While it walks them, lower lanes' prompts are cut to what the first lane's pace leaves.
 
-What of vLLM is overridden: `schedule`, `update_from_output`, `add_request`, `_reserve_prefill_lookahead` (vLLM asks it
-for the length of each chunk), `_handle_blocked_waiting_request` (is a grammar compiled?); `waiting` is replaced, and
-`policy` set so that a request that must yield amid a step is the last that runs. What is called is its own
-`_preempt_request`, so that whoever yields comes back with all its tokens.
+Overridden: `schedule`, `update_from_output`, `add_request`, `_reserve_prefill_lookahead` (called for the length of each
+chunk), `_handle_blocked_waiting_request` (checks whether a grammar is compiled). `waiting` is replaced, and `policy` is
+set so that a request that must yield during a step is the last running one. Preemption uses vLLM's `_preempt_request`,
+so a preempted request comes back with all its tokens.
 
-No fault of ours takes the engine down: after the first one vLLM's own order rules, until it is started again.
+Our faults never end the engine: after the first one, vLLM's own order applies until a restart.
 """
 
 import itertools
@@ -43,15 +43,15 @@ from fairlane.worker.vllm.yielding import Holder, Room, Wish, choose_yielding, s
 
 log = logging.getLogger("vllm.fairlane")  # vLLM gives handlers to its own loggers alone
 
+# Interval at which changes of urgency, counters and promotions reorder requests, and the maximum share of time for it.
+# New requests are ordered at once.
 RERANK_MS, RERANK_PART = 50.0, 0.01
-"""So often urgency, counters and promotions move what waits and runs, and for at most so much of the time; what comes
-takes its place at once."""
+# Maximum number of steps without yielding after it helped no request.
 LONGEST_PAUSE = 64
-"""Steps for which nobody is asked to yield after yielding helped nobody."""
 
 
 class _Step(NamedTuple):
-    """A step that runs."""
+    """A running step."""
 
     output: SchedulerOutput
     features: StepFeatures
@@ -59,9 +59,9 @@ class _Step(NamedTuple):
 
 
 class LaneScheduler(Scheduler):  # type: ignore[misc] # vllm is not installed where types are checked
-    """What `--scheduler-cls` names: an `AsyncLaneScheduler` where vLLM schedules asynchronously.
+    """The target of `--scheduler-cls`: an `AsyncLaneScheduler` if vLLM schedules asynchronously.
 
-    Raises UnsupportedVllm for a vLLM that was not read, SettingsError for a setting that is unknown or out of range.
+    Raises UnsupportedVllm for an unsupported vLLM, SettingsError for a setting that is unknown or out of range.
     """
 
     def __new__(cls, vllm_config: VllmConfig, *args: object, **kwargs: object) -> Self:
@@ -81,12 +81,12 @@ class LaneScheduler(Scheduler):  # type: ignore[misc] # vllm is not installed wh
         self._floors = slot_floors(lanes.values(), self.max_num_active_reqs)
         self._cuts_prompts = self.scheduler_config.enable_chunked_prefill and not self.need_mamba_block_aligned_split
         self._claims: dict[str, Claim] = {}
+        # Waiting requests that go first because their lanes lack slots of their floors.
         self._first_of_floors: set[str] = set()
-        """Waiting requests whose lanes lack slots of their floors: they go first."""
+        # The running requests when they were last ordered.
         self._in_order: list[Request] = []
-        """What ran when it was last put into order."""
+        # Time of the next complete ranking.
         self._rank_ms = 0.0
-        """When all is ranked anew."""
         self._running_ranks: dict[str, Rank] = {}
         self._lacking: dict[int, int] = {}
         self._allowance: Allowance | None = None
@@ -132,8 +132,11 @@ class LaneScheduler(Scheduler):  # type: ignore[misc] # vllm is not installed wh
         return self._begins(request) if is_ready and awaits_grammar else is_ready
 
     def _begins(self, request: Request) -> bool:
-        """Have a grammar read what of it an earlier run has said, which is the prompt's end now: vLLM would begin it
-        anew. One that it does not begin with ends the request, as one does that cannot be compiled."""
+        """Feed a grammar the output of an earlier run, which is now the end of the prompt; vLLM would restart the
+        grammar.
+
+        A mismatch ends the request, as a grammar does that cannot be compiled.
+        """
         begun = begun_of(request.sampling_params.extra_args)
         if begun and not self.structured_output_manager.accept_tokens(request, request.prompt_token_ids[-begun:]):
             request.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
@@ -142,7 +145,7 @@ class LaneScheduler(Scheduler):  # type: ignore[misc] # vllm is not installed wh
         return True
 
     def _guard(self, act: Callable[..., None], *given: object) -> None:
-        """Call it, unless a call has failed before; vLLM's own order rules from then on."""
+        """Call `act`, unless an earlier call has failed; vLLM's own order applies from then on."""
         if self._lanes is None:
             return
         if not self._is_broken:
@@ -158,7 +161,7 @@ class LaneScheduler(Scheduler):  # type: ignore[misc] # vllm is not installed wh
         log.exception("fault in %s: vLLM's own order rules until it is started again", where)
 
     def _retire(self) -> None:
-        """Never amid a step of vLLM's, which walks the queue that is replaced."""
+        """Restore vLLM's queue. Never call it during vLLM's step, which walks the queue that this replaces."""
         waiting = create_request_queue(self._own_policy)
         for request in sorted(self.waiting.unordered(), key=lambda one: one.arrival_time):
             waiting.add_request(request)
@@ -178,7 +181,7 @@ class LaneScheduler(Scheduler):  # type: ignore[misc] # vllm is not installed wh
         return claim
 
     def _waiting_rank(self, request: Request) -> Rank:
-        """Called amid vLLM's steps also."""
+        """Rank a waiting request; also called during vLLM's steps."""
         try:
             keeps_floor = request.request_id in self._first_of_floors
             return self._policy.waiting_rank(self._claim(request), _progress(request), keeps_floor=keeps_floor)
@@ -192,7 +195,7 @@ class LaneScheduler(Scheduler):  # type: ignore[misc] # vllm is not installed wh
             self._policy.arrive(self._claim(request))
 
     def _arrange(self) -> None:
-        """Put all in order, and let lower lanes yield."""
+        """Order the requests, and let lower lanes yield."""
         self._allowance = None
         if self._pause_state != PauseState.UNPAUSED:
             return
@@ -231,7 +234,7 @@ class LaneScheduler(Scheduler):  # type: ignore[misc] # vllm is not installed wh
         self._lacking = lacking
 
     def _lack(self) -> dict[int, int]:
-        """Slots of their floors that lanes with waiting work lack, by rank."""
+        """Return the slots missing from the floors of lanes with waiting work, by rank."""
         running = Counter([self._claim(one).lane.rank for one in self.running])
         lacking = {rank: floor - running[rank] for rank, floor in self._floors.items() if running[rank] < floor}
         if lacking:
@@ -240,7 +243,7 @@ class LaneScheduler(Scheduler):  # type: ignore[misc] # vllm is not installed wh
         return lacking
 
     def _let_yield(self) -> None:
-        """Preempt what runs in lower lanes for what waits in upper ones."""
+        """Preempt running requests of lower lanes for waiting ones of upper lanes."""
         policy = self._policy
         if not (self.running and (self.waiting or self.kv_holding_waiting)):
             return
@@ -264,11 +267,11 @@ class LaneScheduler(Scheduler):  # type: ignore[misc] # vllm is not installed wh
             self._beneficiaries = above[:met] if yielding else []
 
     def _next(self) -> list[Request]:
-        """What vLLM would admit next, in its order."""
+        """Return the requests that vLLM would admit next, in its order."""
         return [*self.kv_holding_waiting, *self.waiting.first(self.max_num_active_reqs + len(self._first_of_floors))]
 
     def _is_ready(self, request: Request) -> bool:
-        """vLLM would admit it if there were room."""
+        """Return whether vLLM would admit the request if there were room."""
         if not self._handle_blocked_waiting_request(request):
             return False
         if request.num_stale_output_tokens and not request.drop_stale_output:
@@ -279,14 +282,14 @@ class LaneScheduler(Scheduler):  # type: ignore[misc] # vllm is not installed wh
         return request.lora_request.lora_int_id in loaded or len(loaded) < self.lora_config.max_loras
 
     def _room(self) -> Room:
-        """What is free, less what goes to lanes that lack their floors."""
+        """Return the free room, without what is reserved for lanes below their floors."""
         slots = self.max_num_active_reqs - len(self.running) - self.num_waiting_for_streaming_input
         free = self.kv_cache_manager.block_pool.get_num_free_blocks() - self.kv_cache_manager.watermark_blocks
         tokens = self.max_num_scheduled_tokens - len(self.running)
         return Room(slots - len(self._first_of_floors), free, tokens)
 
     def _holders(self, above: int) -> list[Holder]:
-        """What runs in lanes below that rank, in running order."""
+        """Return the running requests of lanes below that rank, in running order."""
         holders = []
         for index, request in enumerate(self.running):
             claim = self._claim(request)
@@ -300,7 +303,7 @@ class LaneScheduler(Scheduler):  # type: ignore[misc] # vllm is not installed wh
         return sum([1 for blocks in groups for block in blocks if block.ref_cnt == 1 and not block.is_null])
 
     def _needs(self, request: Request) -> int:
-        """KV blocks to admit it: for its prompt and output so far, less what others hold of it in the prefix cache."""
+        """Return the KV blocks needed to admit it, for prompt and output, without those shared in the prefix cache."""
         blocks: int = self._request_remaining_blocks(request)
         manager = self.kv_cache_manager
         if blocks and not request.num_computed_tokens and blocks > manager.block_pool.get_num_free_blocks():
@@ -316,7 +319,7 @@ class LaneScheduler(Scheduler):  # type: ignore[misc] # vllm is not installed wh
             self._preempt_request(request, now_s, drop_stale_output=self.requires_kv_delivery)
 
     def _cut(self, request: Request, computed: int, tokens: int) -> int:
-        """How many of these tokens a step may compute of a request."""
+        """Return how many of these tokens a step may compute of a request."""
         is_decode = tokens <= 1 + self.num_spec_tokens
         if is_decode or not self._cuts_prompts or request.has_encoder_inputs:
             return tokens
@@ -328,11 +331,12 @@ class LaneScheduler(Scheduler):  # type: ignore[misc] # vllm is not installed wh
         granted = self._allowance.take(tokens, computed)
         if granted or request.status == RequestStatus.RUNNING:
             return granted
-        # vLLM admits nothing past a waiting request without tokens: upper lanes' would wait behind these.
+        # vLLM admits nothing past a waiting request without tokens, so upper lanes' requests would wait behind this
+        # one.
         return int(request.request_id in self._first_of_floors or self._holds_kv_blocks(request))
 
     def _load(self) -> Load:
-        """What this step holds beside lower lanes' prompts."""
+        """Return the step's load without the lower lanes' prompts."""
         decodes = context = first_decodes = first_tokens = 0
         for request in self.running:
             tokens, is_first = _to_compute(request), self._policy.lane_rank(self._claim(request)) == 0
@@ -348,7 +352,7 @@ class LaneScheduler(Scheduler):  # type: ignore[misc] # vllm is not installed wh
         return Load(decodes, context, first_decodes, min(first_tokens, self.max_num_scheduled_tokens))
 
     def _note(self, output: SchedulerOutput) -> None:
-        """Count a step's service, and whether it helped that somebody yielded."""
+        """Charge a step's service, and record whether yielding helped."""
         rows = prefilled = context = attention = 0
         served: defaultdict[tuple[LaneName, str], float] = defaultdict(float)
         for name, tokens in output.num_scheduled_tokens.items():
@@ -375,7 +379,7 @@ class LaneScheduler(Scheduler):  # type: ignore[misc] # vllm is not installed wh
             self._beneficiaries = []
 
     def _learn(self, output: SchedulerOutput) -> None:
-        """Learn what a step took: from its plan, or from the end of the one before where that came later."""
+        """Learn a step's duration, from its plan, or from the end of the previous one if that was later."""
         ended_ms = _now_ms()
         while self._steps and output.total_num_scheduled_tokens:
             step = self._steps.popleft()
@@ -387,7 +391,8 @@ class LaneScheduler(Scheduler):  # type: ignore[misc] # vllm is not installed wh
 
 
 class AsyncLaneScheduler(LaneScheduler, AsyncScheduler):  # type: ignore[misc]
-    """With async scheduling, which plans a step while the one before runs: vLLM's default on most platforms."""
+    """A `LaneScheduler` with async scheduling, which plans a step during the previous one; the default on most
+    platforms."""
 
 
 def _now_ms() -> float:
@@ -399,7 +404,7 @@ def _progress(request: Request) -> Progress:
 
 
 def _to_compute(request: Request) -> int:
-    """Tokens that a step could compute of it."""
+    """Return the number of tokens that a step could compute of it."""
     tokens: int = request.num_tokens_with_spec + request.num_output_placeholders - request.num_computed_tokens
     return tokens
 

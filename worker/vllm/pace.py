@@ -1,8 +1,8 @@
-"""How much of lower lanes' prompts one step may compute, so that the first lane keeps its pace.
+"""The number of lower lanes' prompt tokens in one step, so that the first lane keeps its pace.
 
-What a step takes is learnt from every step that runs. While the first lane decodes or waits for a first token, a step
-is to take no longer than that lane's target between tokens; while lower lanes run alone, `HOLD` times that, for whoever
-comes finds a step running. Some tokens are computed in any case: lower lanes go on.
+Step durations are learned from every step. While the first lane decodes or waits for a first token, a step may take
+that lane's target time between tokens. While only lower lanes run, it may take `HOLD` times that, because a new request
+of the first lane finds a step running. A minimum number of tokens is always computed, so that lower lanes progress.
 """
 
 from typing import NamedTuple
@@ -21,20 +21,20 @@ from fairlane.scheduler.protocol.lanes import Lane
 
 
 class Load(NamedTuple):
-    """What a step holds beside the prompts of lower lanes."""
+    """A step's content without the prompts of lower lanes."""
 
+    # Rows of one token, of all lanes.
     decodes: int
-    """Rows of one token, of all lanes."""
+    # KV tokens that they read.
     context: int
-    """KV tokens that they read."""
+    # The rows among them of the first lane.
     first_decodes: int
-    """Those of the first lane."""
+    # Prompt tokens of the first lane that are running or could be admitted.
     first_tokens: int
-    """Tokens of the first lane's prompts that run or could be admitted."""
 
 
 class Allowance:
-    """The rest of one step for lower lanes' prompts. Taken from, prompt after prompt."""
+    """The remainder of one step for lower lanes' prompts, consumed prompt by prompt."""
 
     def __init__(self, time_ms: float, tokens: int, least: int, price: Price) -> None:
         self._time_ms = time_ms
@@ -43,7 +43,7 @@ class Allowance:
         self._price = price
 
     def take(self, tokens: int, context: int) -> int:
-        """How many of so many tokens, behind so much context, the next prompt may have computed; 0: none."""
+        """Return how many of `tokens`, after `context`, the next prompt may compute; possibly 0."""
         if tokens <= 0:
             return 0
         each_ms = self._price.token + self._price.pair * (context + tokens)
@@ -58,7 +58,7 @@ class Allowance:
 
 
 def allowance(load: Load, first: Lane, costs: CostModel, max_tokens: int) -> Allowance:
-    """What a step of at most `max_tokens` leaves to lower lanes' prompts beside this load. `first`: the first lane."""
+    """Return what a step of at most `max_tokens` leaves to lower lanes' prompts. `first` is the first lane."""
     price = Price(*costs.step_weights()[1:])
     least = max(1, max_tokens // TRICKLE_PART)
     is_first_here = load.first_decodes > 0 or load.first_tokens > 0
@@ -69,7 +69,7 @@ def allowance(load: Load, first: Lane, costs: CostModel, max_tokens: int) -> All
     pace_ms, base_ms = first.tpot_on(costs.single_stream_ms), costs.step_weights()[0]
     decodes_ms = load.decodes * price.row + load.context * price.context
     if is_first_here:
-        # A prompt's tokens read each other: on average half of them.
+        # A prompt's tokens attend to each other: on average to half of them.
         first_ms = load.first_tokens * (price.token + price.pair * load.first_tokens / 2.0)
         time_ms = pace_time_ms(pace_ms, pace_ms, base_ms, costs) - decodes_ms - first_ms
     else:

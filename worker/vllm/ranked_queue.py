@@ -1,4 +1,4 @@
-"""vLLM's queue of waiting requests, in an order that is given from outside and moves with time."""
+"""vLLM's queue of waiting requests, in an external order that changes over time."""
 
 import heapq
 import itertools
@@ -9,10 +9,10 @@ R = TypeVar("R")
 
 
 class RankedQueue(Generic[R]):
-    """The methods of `vllm.v1.core.sched.request_queue.RequestQueue`, over a heap of ranks.
+    """Implements `vllm.v1.core.sched.request_queue.RequestQueue` with a heap of ranks.
 
-    `rank` gives a request's place, the lowest first, as a tuple that compares with every other; equals stay in order of
-    arrival here. A request keeps the rank that it came with until `rerank`.
+    `rank` returns a request's rank, lowest first, as a tuple comparable with every other. Equal ranks keep their order
+    of arrival. A request keeps its initial rank until `rerank`.
     """
 
     def __init__(self, rank: Callable[[R], tuple[Any, ...]]) -> None:
@@ -21,23 +21,22 @@ class RankedQueue(Generic[R]):
         self._heap: list[tuple[tuple[Any, ...], int, R]] = []
 
     def rerank(self) -> None:
-        """Rank everything anew."""
         self._heap = [(self._rank(request), ticket, request) for _, ticket, request in self._heap]
         heapq.heapify(self._heap)
 
     def unordered(self) -> list[R]:
-        """What waits, in no order, and for less than sorting it."""
+        """Return the waiting requests unordered, which is cheaper than sorting."""
         return [request for _, _, request in self._heap]
 
     def first(self, count: int) -> list[R]:
-        """The most urgent ones, in order."""
+        """Return the most urgent requests, in order."""
         return [request for _, _, request in heapq.nsmallest(count, self._heap, key=lambda entry: entry[:2])]
 
     def add_request(self, request: R) -> None:
         heapq.heappush(self._heap, (self._rank(request), next(self._ticket), request))
 
     def prepend_request(self, request: R) -> None:
-        """Add it: there is no front beside the order."""
+        """Add the request by its rank: the queue has no other front."""
         self.add_request(request)
 
     def prepend_requests(self, requests: Iterable[R]) -> None:
@@ -45,15 +44,14 @@ class RankedQueue(Generic[R]):
             self.add_request(request)
 
     def pop_request(self) -> R:
-        """Raises IndexError where nothing waits."""
+        """Remove and return the first request. Raises IndexError if empty."""
         return heapq.heappop(self._heap)[2]
 
     def peek_request(self) -> R:
-        """Raises IndexError where nothing waits."""
         return self._heap[0][2]
 
     def remove_request(self, request: R) -> None:
-        """Raises ValueError where it does not wait here."""
+        """Remove a request. Raises ValueError if it is not in the queue."""
         left = [entry for entry in self._heap if entry[2] is not request]
         if len(left) == len(self._heap):
             raise ValueError("the request does not wait here")
@@ -61,7 +59,7 @@ class RankedQueue(Generic[R]):
         heapq.heapify(self._heap)
 
     def remove_requests(self, requests: Iterable[R]) -> None:
-        """Remove those of them that wait here."""
+        """Remove the requests that are in the queue; ignore others."""
         gone = {id(request) for request in requests}
         self._heap = [entry for entry in self._heap if id(entry[2]) not in gone]
         heapq.heapify(self._heap)

@@ -1,5 +1,5 @@
-"""Settings of the lanes inside vLLM: those of Fairlane's other processes, from the environment and from vLLM's own
-`--additional-config '{"fairlane": {"lanes": {"throughput": {"share_floor": 0.1}}}}'`. The environment wins."""
+"""Settings of the lanes inside vLLM: the shared settings, from the environment and from vLLM's own `--additional-config
+'{"fairlane": {"lanes": {"throughput": {"share_floor": 0.1}}}}'`. The environment wins."""
 
 import os
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from fairlane.scheduler.protocol.settings import SharedSettings, load
 
 
 def read_settings(additional_config: object, environ: Mapping[str, str] | None = None) -> SharedSettings:
-    """The settings as merged. `additional_config`: vLLM's; `environ`: the process's own by default.
+    """Return the merged settings. `additional_config` is vLLM's; `environ` defaults to the process's.
 
     Raises SettingsError naming the first setting that is unknown or out of range.
     """

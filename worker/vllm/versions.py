@@ -1,18 +1,18 @@
-"""The versions of vLLM whose scheduler was read. Its interface is not public: each minor version is checked anew."""
+"""The supported versions of vLLM. The scheduler's interface is not public, so each minor version is reviewed."""
 
 import re
 
+# Minor versions. To add one, review the parts of its `vllm/v1/core/sched/scheduler.py` that `lane_scheduler.py`
+# overrides and calls, and run `FAIRLANE_TEST_VLLM=PYTHON pytest tests/worker/vllm`.
 SUPPORTED = ("0.32",)
-"""Minor versions. To add one: read its `vllm/v1/core/sched/scheduler.py` for what `lane_scheduler.py` overrides and
-calls, and run `FAIRLANE_TEST_VLLM=PYTHON pytest tests/worker/vllm`."""
 
 
 class UnsupportedVllm(RuntimeError):
-    """This vLLM's scheduler was never read."""
+    """This version of vLLM is not supported."""
 
 
 def require_supported(version: str) -> None:
-    """Raises UnsupportedVllm for a version that is not of a supported minor version."""
+    """Raise UnsupportedVllm unless the version belongs to a supported minor version."""
     found = re.match(r"v?(\d+\.\d+)(?![\d])", version)
     if found is None or found[1] not in SUPPORTED:
         raise UnsupportedVllm(

@@ -1,13 +1,13 @@
-"""Which running requests of lower lanes yield their slots and KV blocks to which waiting ones.
+"""Selects the running requests of lower lanes that yield their slots and KV blocks to waiting ones.
 
-vLLM takes all of a request's blocks and forgets what it computed, but for what its prefix cache still holds; so a
-victim is taken whole, and as few as suffice.
+vLLM frees all of a request's blocks, and forgets what it computed except for its prefix cache. A victim is therefore
+preempted completely, and as few as possible are.
 
-1. Only a request of a strictly lower lane yields: equals never take from each other, so nothing goes in circles.
-2. The last of the running order yields first: the lowest lane, the latest due, the least computed.
-3. A lane keeps the slots of its share floor (`slot_floors`).
-4. Whoever waits is served in order. Where all that may yield would not suffice for one, nobody yields to it, nor to
-   those behind it, which vLLM would not admit before it.
+1. Only requests of a strictly lower lane yield, so no two requests preempt each other in turn. 2. The last in running
+   order yields first: the lowest lane, the latest deadline, the least computed. 3. A lane keeps the slots of its share
+   floor (`slot_floors`). 4. Waiting requests are served in order. If all possible victims would not suffice for one,
+   none yields to it or to
+   those behind it, which vLLM would not admit earlier.
 """
 
 from collections import Counter
@@ -20,29 +20,29 @@ from fairlane.scheduler.protocol.lanes import Lane
 class Wish(NamedTuple):
     """A waiting request of an upper lane."""
 
+    # Its lane's rank; lower is more urgent.
     rank: int
-    """Of its lane, lower is more urgent."""
+    # KV blocks needed to admit it.
     blocks: int
-    """KV blocks that it needs to be admitted."""
+    # Tokens that a step would compute of it.
     tokens: int
-    """That it would have a step compute."""
 
 
 class Holder(NamedTuple):
     """A running request."""
 
+    # Index in the running order.
     place: int
-    """In the running order."""
+    # Its lane's rank, promoted by one after a long wait.
     rank: int
-    """Of its lane, one higher once it has waited long."""
+    # Its lane's rank.
     lane_rank: int
-    """Of its lane."""
+    # KV blocks that its preemption would free.
     blocks: int
-    """KV blocks that would be free once it had yielded."""
 
 
 class Room(NamedTuple):
-    """What is free, and what the next step holds."""
+    """The free slots and blocks, and the next step's token budget."""
 
     slots: int
     blocks: int
@@ -50,8 +50,10 @@ class Room(NamedTuple):
 
 
 def slot_floors(lanes: Iterable[Lane], slots: int) -> dict[int, int]:
-    """Slots that each lane below the first keeps while it has work, by rank: its share floor in whole slots, at least
-    one where it has any, and together never all of them."""
+    """Return the slots that each lower lane keeps while it has work, by rank.
+
+    A floor is the lane's share in whole slots, at least one; together the floors never take all slots.
+    """
     left, floors = slots - 1, {}
     for lane in sorted(lanes, key=lambda one: one.rank):
         if lane.rank and lane.share_floor > 0.0:
@@ -63,9 +65,9 @@ def slot_floors(lanes: Iterable[Lane], slots: int) -> dict[int, int]:
 def choose_yielding(
     wishes: Sequence[Wish], holders: Sequence[Holder], room: Room, floors: Mapping[int, int]
 ) -> tuple[list[int], int]:
-    """The places of those that yield, and how many of the wishes, from the first, are met then.
+    """Return the indexes of the victims, and the number of wishes, from the first, that they satisfy.
 
-    `holders`: those that could yield, in running order. A floor is counted over them alone.
+    `holders` are the possible victims in running order. Floors are counted over them alone.
     """
     slots, blocks, tokens = room
     running = Counter(holder.lane_rank for holder in holders)
@@ -97,7 +99,7 @@ def _for_one(
     slots: int,
     blocks: int,
 ) -> list[Holder] | None:
-    """Who yields to one; None where that would not suffice."""
+    """Return the victims for one wish; None if they would not suffice."""
     short_slots, short_blocks = 1 - slots, wish.blocks - blocks
     may_go = {rank: count - floors.get(rank, 0) for rank, count in running.items()}
     taken: list[Holder] = []
