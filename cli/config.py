@@ -10,6 +10,7 @@ import msgspec
 import typer
 
 from fairlane.cli.printer import Document, Output, OutputForm, Shows, show_list
+from fairlane.common.settings_error import SettingsError
 from fairlane.gateway import config as gateway_config
 from fairlane.gateway.config import GatewaySettings
 from fairlane.scheduler.protocol.settings import (
@@ -19,7 +20,6 @@ from fairlane.scheduler.protocol.settings import (
     PREFIX,
     TEST_PREFIX,
     Networks,
-    SettingsError,
     SharedSettings,
     load,
     read_document,

@@ -15,7 +15,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from fairlane.gateway.processes import die_with_parent
+from fairlane.common.child_processes import die_with_parent
 from fairlane.store.urls import embedded_socket
 
 START_TIMEOUT_S = 30.0

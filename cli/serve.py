@@ -17,12 +17,13 @@ import httpx
 import redis.asyncio
 
 from fairlane.cli.embedded_store import UMASK, EmbeddedStore, NotPrivate, StoreError, make_private, write_private
+from fairlane.common.settings_error import SettingsError
+from fairlane.gateway.control.operators.admin_key import AdminKeys
 from fairlane.gateway.http.ports import PortRefused, check_ports
-from fairlane.gateway.operators.admin_key import AdminKeys
 from fairlane.gateway.processes import Child, ChildRefused, check_config, children_environ, supervise
 from fairlane.quotas.api_keys import KeyStore
 from fairlane.quotas.tenants import TenantExists, TenantStore
-from fairlane.scheduler.protocol.settings import SettingsError, SharedSettings, load, read_document
+from fairlane.scheduler.protocol.settings import SharedSettings, load, read_document
 from fairlane.store import cluster
 from fairlane.store.errors import StoreUnavailable
 from fairlane.worker.model.files import is_embedder, served_name

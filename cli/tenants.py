@@ -27,10 +27,10 @@ from fairlane.cli.client import (
     segment,
 )
 from fairlane.cli.printer import Document, Output, OutputForm, Shows, show_document, show_list, show_table
-from fairlane.gateway.admin.inputs import TenantBody
-from fairlane.gateway.admin.views import TENANT_FIELDS, TenantView, tenant_view
+from fairlane.gateway.control.admin.inputs import TenantBody
+from fairlane.gateway.control.admin.views import TENANT_FIELDS, TenantView, tenant_view
+from fairlane.gateway.dialects.openai.wire import checked_fields
 from fairlane.gateway.errors import ApiError
-from fairlane.gateway.openai.wire import checked_fields
 from fairlane.quotas.field_checks import FieldError
 from fairlane.quotas.tenants import DEEPEST, Tenant
 

@@ -1,23 +1,23 @@
-"""The HTTP gateway: authenticates and admits requests, reserves their budget, enqueues jobs and streams the output.
+"""The HTTP gateway: authenticates, reserves, admits, queues and streams back.
 
-    http/            connections, their limits, request bodies, responses, SSE
-    identity/        callers identified by a token, or acting for a tenant
-    middleware/      authentication, request ids, idempotency keys
-    api/             the tenants' endpoints
-    openai/          OpenAI's request and response formats
-    anthropic/       Anthropic's request and response formats
-    text/            tokenizers, and chat templates in a sandbox
-    tools/           tool calls: formats, parsers, grammars
-    requests/        the life of a request: prepare, admit, submit, stream, settle
-    records/         the outcome of each request and the reason for it
-    ledger/          retention and export of the ledger
-    traces/          recorded request traces, and simulations that replay them
-    admin/ console/  the operators' API and web console
-    operators/       authentication and roles of operators
-    erasure/         erasure of a deleted tenant's data
-    figures/         statistics of all gateways, live and over a month
-    openapi/ observability/
+Layers, highest first; each imports only those below it:
 
-Open `app.py` first: every route on one screen; then `api/generate.py`, which serves generation requests, and
-`runtime.py`, which builds all parts of one process. `python -m fairlane.gateway` runs it. Never imports torch or the
-worker."""
+    __main__, server, app, runtime/   compose the process
+    control/       what operators call and see: admin API, console, OpenAPI, upkeep
+    api/           the tenants' endpoints
+    batches/       files of requests, run line by line
+    middleware/    tenant, request id, idempotency
+    pipeline/      one request: prepare, admit, submit, stream, settle, recover
+    answers/       responses, streamed or whole, in each dialect
+    insight/       request records, fleet metrics, request traces, telemetry
+    request/       one request's state
+    fleet.py       the models and workers there are
+    model_text/    text to tokens and back, chat templates in a sandbox
+    dialects/      OpenAI's and Anthropic's formats, tool calls, grammars
+    identity/      API keys, tokens of identity providers
+    http/          connections, limits, bodies, SSE
+    errors.py      every error that a client can see
+
+Open `app.py` first: every route on one screen. Then `api/generate.py`, which serves tokens, and `runtime/resources.py`.
+`python -m fairlane.gateway` runs it. Never imports torch, nor the worker.
+"""

@@ -9,13 +9,13 @@ import sys
 
 import msgspec
 
+from fairlane.common.gc_tuning import OF_A_GATEWAY, collect_seldom
+from fairlane.common.otlp import check_exports, span_exporter
+from fairlane.common.settings_error import SettingsError
 from fairlane.gateway import config
 from fairlane.gateway.http.body_budget import keep_little
-from fairlane.gateway.http.ports import PortRefused, Sockets, listen
-from fairlane.gateway.observability.logging import start_logging
-from fairlane.scheduler.protocol.gc_tuning import OF_A_GATEWAY, collect_seldom
-from fairlane.scheduler.protocol.otlp import check_exports, span_exporter
-from fairlane.scheduler.protocol.settings import SettingsError
+from fairlane.gateway.http.ports import Member, PortRefused, Sockets, listen
+from fairlane.gateway.insight.telemetry.logging import start_logging
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ def main() -> int:
             name: [socket.socket(fileno=each) for each in found] for name, found in line.member.sockets.items()
         }
         return _serve(settings, inherited, line.member)
-    from fairlane.gateway.store_checks import check_start
+    from fairlane.gateway.api.store_checks import check_start
 
     try:
         check_start(settings.stores)
@@ -61,7 +61,7 @@ def main() -> int:
 def _serve(
     settings: config.GatewaySettings,
     sockets: Sockets,
-    member: config.Member | None = None,
+    member: Member | None = None,
 ) -> int:
     # Imports here, so that `--check-config` does not load the whole gateway.
     keep_little()
@@ -69,9 +69,9 @@ def _serve(
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # one text at a time needs no pool of threads
     import uvloop
 
-    from fairlane.gateway.http import server
-    from fairlane.gateway.observability import metrics
-    from fairlane.gateway.runtime import Resources
+    from fairlane.gateway import server
+    from fairlane.gateway.insight.telemetry import metrics
+    from fairlane.gateway.runtime.resources import Resources
 
     processor = metrics.span_processor(span_exporter(os.environ))
     settings = _within_open_files(settings)

@@ -18,26 +18,27 @@ from starlette.routing import BaseRoute, Match, Mount, Route
 from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
 
 from fairlane.gateway import errors
-from fairlane.gateway.admin import routes as admin
-from fairlane.gateway.admin.router import AdminParts, mount, operators_only
 from fairlane.gateway.answers.chunks import Rhythm
 from fairlane.gateway.api import batches, completions, embeddings, files, messages, requests, responses, tokenize
 from fairlane.gateway.api.files import FileParts
-from fairlane.gateway.api.generate import Bounds, Generate, Parts
+from fairlane.gateway.api.generate import Generate, Parts
 from fairlane.gateway.api.health import Health
 from fairlane.gateway.api.models import ListModels, ShowLimits, ShowModel
 from fairlane.gateway.api.responses import Compact, ForgetResponse, ListInputItems, Respond, ShowResponse
 from fairlane.gateway.api.tokenize import AnswerText, TextAnswers
-from fairlane.gateway.console import routes as console_routes
-from fairlane.gateway.console import sign_in
+from fairlane.gateway.control.admin import routes as admin
+from fairlane.gateway.control.admin.router import AdminParts, mount, operators_only
+from fairlane.gateway.control.console import routes as console_routes
+from fairlane.gateway.control.console import sign_in
+from fairlane.gateway.control.openapi import document as openapi
+from fairlane.gateway.control.openapi import page as openapi_page
+from fairlane.gateway.control.openapi import schemas as openapi_schemas
 from fairlane.gateway.middleware.idempotency import Idempotent
 from fairlane.gateway.middleware.request_id import FaultMiddleware, RequestIdMiddleware
 from fairlane.gateway.middleware.tenant import DegradedMiddleware, TenantMiddleware
-from fairlane.gateway.openapi import document as openapi
-from fairlane.gateway.openapi import page as openapi_page
-from fairlane.gateway.openapi import schemas as openapi_schemas
-from fairlane.gateway.requests.prepare import Kind
-from fairlane.gateway.runtime import Resources
+from fairlane.gateway.pipeline.bounds import Bounds
+from fairlane.gateway.pipeline.prepare import Kind
+from fairlane.gateway.runtime.resources import Resources
 
 PREFLIGHT_S = 600
 

@@ -9,12 +9,13 @@ from typing import Annotated
 
 import msgspec
 
+from fairlane.common.settings_error import SettingsError
 from fairlane.gateway.batches.storage import storage
+from fairlane.gateway.control.operators.settings import SignInSection, check_sign_in
 from fairlane.gateway.http.limits import HttpLimits
-from fairlane.gateway.http.ports import PortName
+from fairlane.gateway.http.ports import Member
 from fairlane.gateway.identity.settings import IssuerSection, check_header, check_issuers
-from fairlane.gateway.operators.settings import SignInSection, check_sign_in
-from fairlane.gateway.requests.guarded_quotas import Mode
+from fairlane.gateway.pipeline.guarded_quotas import Mode
 from fairlane.quotas.limits import LIMIT_NAMES
 from fairlane.quotas.redis_store import LEDGER_BYTES
 from fairlane.scheduler.protocol.settings import (
@@ -23,7 +24,6 @@ from fairlane.scheduler.protocol.settings import (
     Networks,
     Origins,
     Seconds,
-    SettingsError,
     Share,
     SharedSettings,
     load,
@@ -229,25 +229,6 @@ class GatewaySettings(SharedSettings, frozen=True, kw_only=True, forbid_unknown_
             header_timeout_s=self.gateway.header_timeout_s,
             write_timeout_s=self.gateway.write_timeout_s,
         )
-
-
-class Member(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One of the processes behind a port, as passed to it with `--member`."""
-
-    index: int
-    count: int
-    # Listening file descriptors of each port, the same for all processes.
-    sockets: dict[PortName, tuple[int, ...]]
-    # The folder of the processes' Unix sockets.
-    fleet_cache: str
-
-    @property
-    def name(self) -> str:
-        return f"gateway-{self.index}"
-
-    def path(self, index: int) -> Path:
-        """Return the Unix socket on which a process serves its metrics to the others."""
-        return Path(self.fleet_cache) / f"{index}.sock"
 
 
 @dataclass(frozen=True, slots=True)

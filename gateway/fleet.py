@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Protocol, TypeVar
 
 from fairlane.gateway.errors import fleet_unknown, not_found
-from fairlane.gateway.text.tokenizer import TextModel
+from fairlane.gateway.model_text.tokenizer import TextModel
 from fairlane.scheduler.planner.costs import slowest_ms
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import ModelCard, WorkerStatus

@@ -15,7 +15,6 @@ The cost: a new connection wakes every idle process, and all but one find it gon
 
 import asyncio
 import contextlib
-import ctypes
 import itertools
 import logging
 import os
@@ -23,13 +22,14 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
-from fairlane.gateway.config import MEMBER_FLAG, GatewaySettings, Member
-from fairlane.gateway.http.ports import Sockets, close
+from fairlane.common.child_processes import die_with_parent
+from fairlane.gateway.config import MEMBER_FLAG, GatewaySettings
+from fairlane.gateway.http.ports import Member, Sockets, close
 
 log = logging.getLogger(__name__)
 
@@ -38,22 +38,6 @@ LONGEST_BACKOFF_S = 30.0
 HEALTHY_AFTER_S = 60.0
 # Exit status of a child that rejects its settings; its last line gives the reason.
 BAD_SETTINGS = 2
-
-_PR_SET_PDEATHSIG = 1
-
-
-def die_with_parent(signal_number: int = signal.SIGTERM) -> Callable[[], None]:
-    """Return a `preexec_fn` that ends the child when the thread that spawned it ends, even by SIGKILL."""
-    parent = os.getpid()
-    prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
-
-    def arm() -> None:
-        if prctl is not None:
-            prctl(_PR_SET_PDEATHSIG, signal_number)
-        if os.getppid() != parent:  # it died before the call above
-            os.kill(os.getpid(), signal_number)
-
-    return arm
 
 
 class ChildRefused(RuntimeError):

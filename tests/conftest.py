@@ -18,7 +18,7 @@ import redis.asyncio
 from xdist.scheduler import LoadFileScheduling
 
 from fairlane.cli.embedded_store import EmbeddedStore, valkey_binary
-from fairlane.scheduler.protocol.gc_tuning import OF_A_GATEWAY, collect_seldom
+from fairlane.common.gc_tuning import OF_A_GATEWAY, collect_seldom
 
 HERE = Path(__file__).parent
 

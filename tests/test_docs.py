@@ -16,8 +16,8 @@ import typer.main
 
 from fairlane.cli import main as cli
 from fairlane.gateway.config import GatewaySettings
-from fairlane.gateway.observability.metrics import Telemetry
-from fairlane.gateway.openapi import document as openapi
+from fairlane.gateway.control.openapi import document as openapi
+from fairlane.gateway.insight.telemetry.metrics import Telemetry
 from fairlane.scheduler.planner.steps import WaitReason
 from fairlane.scheduler.protocol.settings import NOT_SETTINGS, TEST_PREFIX
 from fairlane.worker.config import WorkerSettings

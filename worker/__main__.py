@@ -7,9 +7,9 @@ import signal
 import sys
 from collections.abc import Callable, MutableMapping, Sequence
 
-from fairlane.scheduler.protocol.gc_tuning import no_collection
-from fairlane.scheduler.protocol.otlp import check_exports
-from fairlane.scheduler.protocol.settings import SettingsError
+from fairlane.common.gc_tuning import no_collection
+from fairlane.common.otlp import check_exports
+from fairlane.common.settings_error import SettingsError
 from fairlane.worker.config import WorkerSettings, parse, read, start_logging
 from fairlane.worker.engine.engine import EngineError, OpenedEngine
 from fairlane.worker.model.files import ModelError, check_installed, check_name

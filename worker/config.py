@@ -11,12 +11,12 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from fairlane.common.log_lines import JsonLines, LogFormat, TextLines, quiet_libraries
+from fairlane.common.settings_error import SettingsError
 from fairlane.scheduler.protocol.grammar_limits import KEPT_BYTES, KEPT_TENANT_BYTES, MOST_COMPILED_BYTES
-from fairlane.scheduler.protocol.log_lines import JsonLines, LogFormat, TextLines, quiet_libraries
 from fairlane.scheduler.protocol.settings import (
     ByteSize,
     Port,
-    SettingsError,
     SharedSettings,
     load,
     read_document,

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterable, Mapping
 
-from fairlane.scheduler.protocol.log_lines import Facts, about
+from fairlane.common.log_lines import Facts, about
 from fairlane.scheduler.protocol.messages import Finished, Job, Lease, Outcome
 from fairlane.worker.reports import EngineObserver, Report
 

@@ -15,10 +15,10 @@ import redis.asyncio
 import uvloop
 from prometheus_client import make_wsgi_app, start_http_server
 
-from fairlane.scheduler.protocol.gc_tuning import OF_A_WORKER, collect_seldom
+from fairlane.common.gc_tuning import OF_A_WORKER, collect_seldom
+from fairlane.common.otlp import sends_metrics
+from fairlane.common.settings_error import SettingsError
 from fairlane.scheduler.protocol.messages import WorkerStatus
-from fairlane.scheduler.protocol.otlp import sends_metrics
-from fairlane.scheduler.protocol.settings import SettingsError
 from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.registry import RedisRegistry, card_sha256, queue_name
 from fairlane.store import checks, cluster

@@ -25,6 +25,7 @@ from prometheus_client import (
     disable_created_metrics,
 )
 
+from fairlane.common.otlp_metrics import sent
 from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.steps import Row, SeqId, StepFeatures, StepPlan, WaitReason, Yield, features
 from fairlane.scheduler.protocol.lanes import LaneName
@@ -39,7 +40,6 @@ from fairlane.scheduler.protocol.messages import (
     WorkerStatus,
     YieldMode,
 )
-from fairlane.scheduler.protocol.otlp_metrics import sent
 from fairlane.worker.engine.engine import StepReport
 from fairlane.worker.reports import EngineObserver, LaneTokens, Report
 

@@ -19,6 +19,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.trace import SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from fairlane.common.otlp import span_exporter
 from fairlane.scheduler.protocol.messages import (
     Finished,
     Lease,
@@ -28,7 +29,6 @@ from fairlane.scheduler.protocol.messages import (
     Resumed,
     TokenDelta,
 )
-from fairlane.scheduler.protocol.otlp import span_exporter
 from fairlane.scheduler.queue.types import Publication
 from fairlane.worker.reports import EngineObserver, Report
 from fairlane.worker.telemetry import SERVICE, VERSION

@@ -23,8 +23,8 @@ from benchmarks.costs.counting import CallCounter, CommandCounter
 from benchmarks.gateway.instant import LEASE_MS, MODEL, SEQUENCES, WORDS, WORKER_ID, Row, card, room, worker_status
 from benchmarks.gateway.stand import TENANT, tenant_key
 from fairlane.gateway.config import GatewaySection, GatewaySettings
-from fairlane.gateway.http.server import Server, configure
-from fairlane.gateway.runtime import Resources
+from fairlane.gateway.runtime.resources import Resources
+from fairlane.gateway.server import Server, configure
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
 from fairlane.scheduler.protocol.messages import Lease
 from fairlane.scheduler.queue.redis_queue import RedisQueue

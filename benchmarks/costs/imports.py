@@ -6,7 +6,7 @@ import sys
 COUNTED = """
 import sys
 before = len(sys.modules)
-import fairlane.gateway.__main__, fairlane.gateway.http.server, fairlane.gateway.runtime
+import fairlane.gateway.__main__, fairlane.gateway.server, fairlane.gateway.runtime.resources
 print(len(sys.modules) - before)
 """
 

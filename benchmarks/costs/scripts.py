@@ -14,8 +14,8 @@ from benchmarks.gateway.stand import LIMITS
 from fairlane.gateway.batches.batch import Batch
 from fairlane.gateway.batches.batch_records import BatchRecords, TakenBatch
 from fairlane.gateway.batches.files import FileLimits, FileRecords, StoredFile
-from fairlane.gateway.records.record import RequestRecord
-from fairlane.gateway.records.storage import EndedRecord, RecordStore, packed_names
+from fairlane.gateway.insight.request_records.record import RequestRecord
+from fairlane.gateway.insight.request_records.storage import EndedRecord, RecordStore, packed_names
 from fairlane.quotas.api_keys import KeyStore
 from fairlane.quotas.idempotency import EndedRun, IdempotencyRecords, Name, Seal
 from fairlane.quotas.ledger import Ledger

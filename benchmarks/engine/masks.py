@@ -19,7 +19,7 @@ from rich.console import Console
 
 from benchmarks.common.leases import greedy_lease
 from benchmarks.common.machine import describe
-from fairlane.gateway.grammar.check_process import Check, CheckRequest
+from fairlane.gateway.dialects.grammar.check_process import Check, CheckRequest
 from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.protocol.messages import Lease, ModelCard
 from fairlane.scheduler.protocol.settings import DEFAULT_MODEL

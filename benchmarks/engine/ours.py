@@ -21,9 +21,9 @@ from benchmarks.engine.overhead import TimedModel, overhead
 from benchmarks.engine.preempting import preempt
 from benchmarks.engine.programme import STEP_TOKENS
 from benchmarks.engine.work import demand_tokens
+from fairlane.common.gc_tuning import OF_A_WORKER, collect_seldom
 from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.steps import StepFeatures
-from fairlane.scheduler.protocol.gc_tuning import OF_A_WORKER, collect_seldom
 from fairlane.scheduler.protocol.messages import Preempted
 from fairlane.worker.engine.build import calibrate, planner_for
 from fairlane.worker.engine.engine import Engine

@@ -27,8 +27,8 @@ from tokenizers import Tokenizer
 
 from benchmarks.common.machine import describe
 from benchmarks.common.report import open_console
-from fairlane.gateway.grammar.check_process import Check, CheckRequest
-from fairlane.gateway.openai.structures import JsonSchema
+from fairlane.gateway.dialects.grammar.check_process import Check, CheckRequest
+from fairlane.gateway.dialects.openai.structures import JsonSchema
 from fairlane.scheduler.protocol.messages import ModelCard
 from fairlane.scheduler.protocol.settings import DEFAULT_MODEL
 from fairlane.worker.engine.grammar import Constraint, Grammars

@@ -22,7 +22,7 @@ from benchmarks.common.served import free_port
 from benchmarks.gateway.instant import MODEL, card
 from benchmarks.gateway.load import LoadKind, Order, Seen
 from fairlane.cli.embedded_store import EmbeddedStore
-from fairlane.gateway.processes import die_with_parent
+from fairlane.common.child_processes import die_with_parent
 from fairlane.quotas.api_keys import KeyStore
 from fairlane.quotas.tenants import TenantStore
 from fairlane.scheduler.queue.registry import RedisRegistry, queue_name

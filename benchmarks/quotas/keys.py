@@ -14,7 +14,7 @@ from benchmarks.common.line import Line, at_most
 from benchmarks.gateway.stand import StandError
 from benchmarks.quotas.stand import ADMIN_KEY, Gateways, gateways
 from fairlane.cli.embedded_store import EmbeddedStore
-from fairlane.gateway.auth import Authenticator, check
+from fairlane.gateway.identity.auth import Authenticator, check
 from fairlane.quotas.api_keys import KeyStore
 from fairlane.quotas.tenants import TenantStore
 from fairlane.store.connections import connections

@@ -8,10 +8,9 @@ import sys
 
 import uvloop
 
-from fairlane.gateway import config
-from fairlane.gateway.http import server
+from fairlane.gateway import config, server
 from fairlane.gateway.http.ports import listen
-from fairlane.gateway.runtime import Resources
+from fairlane.gateway.runtime.resources import Resources
 from fairlane.quotas.windows import Slicing
 
 

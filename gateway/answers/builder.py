@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 
 from fairlane.gateway.answers.chunks import AnswerChunk, Notice, TextChunk
+from fairlane.gateway.dialects.openai.requests import GenerationRequest
+from fairlane.gateway.dialects.tools.deltas import OutputReader
 from fairlane.gateway.fleet import ServedModel
 from fairlane.gateway.http import sse
 from fairlane.gateway.http.sse import EventStream
-from fairlane.gateway.openai.requests import GenerationRequest
-from fairlane.gateway.requests.request import LiveJob
-from fairlane.gateway.tools.deltas import OutputReader
+from fairlane.gateway.request.live_request import LiveJob
 from fairlane.scheduler.protocol.messages import FinishReason, PositionLogprobs
 
 LARGE_PARTS = 4_000

@@ -10,10 +10,10 @@ import msgspec
 from fairlane.gateway.answers.builder import AnswerBuilder, AnswerChoice, Json
 from fairlane.gateway.answers.chunks import TextChunk
 from fairlane.gateway.answers.message import SpokenCall, read_chunk, read_whole
+from fairlane.gateway.dialects.openai.requests import CompletionRequest
+from fairlane.gateway.dialects.tools.deltas import OutputDelta, ToolCallDelta
 from fairlane.gateway.http import sse
-from fairlane.gateway.openai.requests import CompletionRequest
-from fairlane.gateway.text.tokenizer import TextModel
-from fairlane.gateway.tools.deltas import OutputDelta, ToolCallDelta
+from fairlane.gateway.model_text.tokenizer import TextModel
 from fairlane.scheduler.protocol.messages import FinishReason, PositionLogprobs
 
 LOGPROB_MIN = -9999.0

@@ -9,7 +9,7 @@ import msgspec
 
 from fairlane.gateway.answers.builder import AnswerBuilder, AnswerChoice, Json
 from fairlane.gateway.answers.chunks import AnswerChunk, TextChunk
-from fairlane.gateway.openai.embeddings import EmbeddingRequest
+from fairlane.gateway.dialects.openai.embeddings import EmbeddingRequest
 
 FLOAT_BYTES = 4
 _encode = msgspec.json.Encoder().encode

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fairlane.gateway.answers.chunks import TextChunk
+from fairlane.gateway.dialects.tools.deltas import OutputDelta, OutputReader
 from fairlane.gateway.http.json_reader import read_text
-from fairlane.gateway.tools.deltas import OutputDelta, OutputReader
 
 
 @dataclass(slots=True)

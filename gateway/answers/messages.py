@@ -10,13 +10,13 @@ import msgspec
 from fairlane.gateway.answers.builder import AnswerBuilder, AnswerChoice, Json
 from fairlane.gateway.answers.chunks import TextChunk
 from fairlane.gateway.answers.message import arguments_of, read_chunk, read_whole
-from fairlane.gateway.anthropic.requests import Display, MessagesRequest
+from fairlane.gateway.dialects.anthropic.requests import Display, MessagesRequest
+from fairlane.gateway.dialects.openai.requests import GenerationRequest
+from fairlane.gateway.dialects.tools.deltas import OutputDelta
 from fairlane.gateway.fleet import ServedModel
 from fairlane.gateway.http import sse
 from fairlane.gateway.http.sse import EventStream
-from fairlane.gateway.openai.requests import GenerationRequest
-from fairlane.gateway.requests.request import LiveJob
-from fairlane.gateway.tools.deltas import OutputDelta
+from fairlane.gateway.request.live_request import LiveJob
 from fairlane.scheduler.protocol.messages import FinishReason
 
 SIGNATURE = "unsigned"

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from fairlane.gateway.answers.builder import Json
+from fairlane.gateway.dialects.openai.response_items import INPUT, Status, new_id
+from fairlane.gateway.dialects.openai.response_tools import CalledAs
+from fairlane.gateway.dialects.tools.deltas import OutputDelta, ToolCallDelta
 from fairlane.gateway.http.json_reader import read_text
-from fairlane.gateway.openai.response_items import INPUT, Status, new_id
-from fairlane.gateway.openai.response_tools import CalledAs
-from fairlane.gateway.tools.deltas import OutputDelta, ToolCallDelta
 
 
 class OpenItem(ABC):

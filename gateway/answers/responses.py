@@ -8,15 +8,15 @@ from fairlane.gateway.answers.choices import chat_logprobs
 from fairlane.gateway.answers.chunks import AnswerChunk, TextChunk
 from fairlane.gateway.answers.message import read_chunk
 from fairlane.gateway.answers.response_output import OutputItems
+from fairlane.gateway.dialects.openai.compaction import CompactRequest
+from fairlane.gateway.dialects.openai.requests import GenerationRequest
+from fairlane.gateway.dialects.openai.response_body import ResponseRequest
+from fairlane.gateway.dialects.openai.response_items import MessageItem, new_id
+from fairlane.gateway.dialects.openai.sealed_summary import sealed
 from fairlane.gateway.fleet import ServedModel
 from fairlane.gateway.http import sse
 from fairlane.gateway.http.sse import EventStream
-from fairlane.gateway.openai.compaction import CompactRequest
-from fairlane.gateway.openai.requests import GenerationRequest
-from fairlane.gateway.openai.response_body import ResponseRequest
-from fairlane.gateway.openai.response_items import MessageItem, new_id
-from fairlane.gateway.openai.sealed_summary import sealed
-from fairlane.gateway.requests.request import LiveJob
+from fairlane.gateway.request.live_request import LiveJob
 from fairlane.scheduler.protocol.messages import FinishReason
 
 _OF_LIMITS = frozenset({"rate_limit_error", "insufficient_quota", "overloaded_error"})

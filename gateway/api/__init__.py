@@ -12,4 +12,4 @@
     health.py        /healthz, /readyz, /version, /metrics
 
 The application wraps each in the tenant middleware. They respond in OpenAI's format (`openai/`) or in Anthropic's
-(`anthropic/`), and leave every decision to `requests/`."""
+(`anthropic/`), and leave every decision to `pipeline/`."""

@@ -8,8 +8,6 @@ from typing import Any
 from starlette.types import Receive, Scope, Send
 
 from fairlane.gateway.api.files import own_file, page, translated
-from fairlane.gateway.api.generate import Bounds
-from fairlane.gateway.auth import Caller, may_ask
 from fairlane.gateway.batches import files
 from fairlane.gateway.batches.batch import OPEN, Batch, keyed_id, new_id
 from fairlane.gateway.batches.batch_records import BatchesFull, BatchRecords, KnownBatch
@@ -17,19 +15,21 @@ from fairlane.gateway.batches.files import FileRecords, StoredFile
 from fairlane.gateway.batches.lines import LineIndex
 from fairlane.gateway.batches.runner import BatchRunner
 from fairlane.gateway.batches.storage import NotStored, Storage, read_all
+from fairlane.gateway.dialects.openai.batches import LONGEST_WINDOW_H, BatchBody, BatchesQuery, read_query
+from fairlane.gateway.dialects.openai.wire import checked
 from fairlane.gateway.errors import ApiError, LimitBlock, invalid, limit_denied, not_found
 from fairlane.gateway.fleet import FleetCache
 from fairlane.gateway.http import body_budget, response
 from fairlane.gateway.http.body import read_body
 from fairlane.gateway.http.json_reader import LARGE_BODY_BYTES
 from fairlane.gateway.http.sse import send_json
+from fairlane.gateway.identity.auth import Caller, may_ask
+from fairlane.gateway.insight.telemetry.context import traceparent
+from fairlane.gateway.insight.telemetry.metrics import is_recording
 from fairlane.gateway.middleware.idempotency import REPLAYED, key_of
 from fairlane.gateway.middleware.idempotent_run import conflict
-from fairlane.gateway.observability.context import traceparent
-from fairlane.gateway.observability.metrics import is_recording
-from fairlane.gateway.openai.batches import LONGEST_WINDOW_H, BatchBody, BatchesQuery, read_query
-from fairlane.gateway.openai.wire import checked
-from fairlane.gateway.requests.service_level import may_use_lane
+from fairlane.gateway.pipeline.bounds import Bounds
+from fairlane.gateway.request.service_level import may_use_lane
 from fairlane.quotas.limits import BATCH_LIMIT
 from fairlane.scheduler.protocol.lanes import LaneName
 

@@ -3,10 +3,10 @@
 `POST /v1/completions`: prompts as they are, one job each; their choices follow one another in the response."""
 
 from fairlane.gateway.answers.choices import ChatAnswer, CompletionAnswer
-from fairlane.gateway.openai.requests import CompletionRequest, parse_chat, parse_completion
-from fairlane.gateway.openai.wire import MAX_SEQUENCES
-from fairlane.gateway.requests.prepare import Kind, Tokens, conversation
-from fairlane.gateway.text.tokenizer import TextModel
+from fairlane.gateway.dialects.openai.requests import CompletionRequest, parse_chat, parse_completion
+from fairlane.gateway.dialects.openai.wire import MAX_SEQUENCES
+from fairlane.gateway.model_text.tokenizer import TextModel
+from fairlane.gateway.pipeline.prepare import Kind, Tokens, conversation
 
 CHAT_PATH = "/v1/chat/completions"
 

@@ -1,10 +1,10 @@
 """`POST /v1/embeddings`: a vector for each input, from an embedding model."""
 
 from fairlane.gateway.answers.embeddings import EmbeddingAnswer
+from fairlane.gateway.dialects.openai.embeddings import MAX_INPUTS, EmbeddingRequest, parse_embeddings
 from fairlane.gateway.errors import invalid
-from fairlane.gateway.openai.embeddings import MAX_INPUTS, EmbeddingRequest, parse_embeddings
-from fairlane.gateway.requests.prepare import Kind, Tokens
-from fairlane.gateway.text.tokenizer import TextModel
+from fairlane.gateway.model_text.tokenizer import TextModel
+from fairlane.gateway.pipeline.prepare import Kind, Tokens
 
 PATH = "/v1/embeddings"
 

@@ -15,19 +15,19 @@ from typing import IO
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from fairlane.gateway.auth import Caller
 from fairlane.gateway.batches import files
 from fairlane.gateway.batches.batch_records import BatchRecords
 from fairlane.gateway.batches.files import FileRecords, StoredFile
 from fairlane.gateway.batches.lines import MAX_LINE_BYTES, LineIndex, LineScanner
 from fairlane.gateway.batches.storage import Drafts, NotStored, Storage
+from fairlane.gateway.dialects.openai.batches import LONGEST_EXPIRY_S, SHORTEST_EXPIRY_S, FilesQuery, read_query
 from fairlane.gateway.errors import ApiError, LimitBlock, invalid, not_found
 from fairlane.gateway.http import body_budget, response
 from fairlane.gateway.http.body_budget import BodyRoom
 from fairlane.gateway.http.disconnect import STATE
 from fairlane.gateway.http.multipart import FILE, Form, read_form
 from fairlane.gateway.http.sse import ClientConnection, send_json
-from fairlane.gateway.openai.batches import LONGEST_EXPIRY_S, SHORTEST_EXPIRY_S, FilesQuery, read_query
+from fairlane.gateway.identity.auth import Caller
 from fairlane.store.errors import STORE_ERRORS
 
 PATH = "/v1/files"

@@ -11,38 +11,28 @@ from starlette.types import Receive, Scope, Send
 from fairlane.gateway.answers.builder import AnswerBuilder, Usage
 from fairlane.gateway.answers.chunks import Rhythm
 from fairlane.gateway.api import recording
-from fairlane.gateway.auth import Caller
 from fairlane.gateway.errors import ApiError, error_body, internal_error
 from fairlane.gateway.http import body_budget, response
 from fairlane.gateway.http.body import read_body
-from fairlane.gateway.http.body_budget import BodyRoom
 from fairlane.gateway.http.disconnect import STATE, Disconnect
 from fairlane.gateway.http.response import Channel
 from fairlane.gateway.http.sse import ClientConnection, EventStream, Headers, Push, send_json
+from fairlane.gateway.identity.auth import Caller
+from fairlane.gateway.insight.request_records.recorder import RequestRecorder
+from fairlane.gateway.insight.request_traces.recorder import TraceRecorder
+from fairlane.gateway.insight.telemetry.metrics import PROVIDER, Telemetry, is_recording
+from fairlane.gateway.insight.telemetry.tracing import Span
 from fairlane.gateway.middleware.tenant import Journal, Notes
-from fairlane.gateway.observability.metrics import PROVIDER, Telemetry, is_recording
-from fairlane.gateway.observability.tracing import Span
-from fairlane.gateway.records.recorder import RequestRecorder
-from fairlane.gateway.requests.delivery import Dispatcher
-from fairlane.gateway.requests.prepare import Generation, Kind, Plan, Preparer
-from fairlane.gateway.requests.request import LiveRequest
-from fairlane.gateway.requests.settlement import Settlements
-from fairlane.gateway.requests.stream import TokenEvents
-from fairlane.gateway.requests.submit import Submitter
-from fairlane.gateway.traces.recorder import TraceRecorder
+from fairlane.gateway.pipeline.bounds import Bounds
+from fairlane.gateway.pipeline.delivery import Dispatcher
+from fairlane.gateway.pipeline.prepare import Generation, Kind, Plan, Preparer
+from fairlane.gateway.pipeline.settlement import Settlements
+from fairlane.gateway.pipeline.stream import TokenEvents
+from fairlane.gateway.pipeline.submit import Submitter
+from fairlane.gateway.request.live_request import LiveRequest
 
 # A whole response sends nothing before its end.
 _WHOLE = Rhythm()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
-    """Bounds of every generation request, and the rhythm of a waiting stream."""
-
-    room: BodyRoom
-    body_timeout_s: float
-    write_timeout_s: float
-    stream_rhythm: Rhythm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

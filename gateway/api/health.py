@@ -9,10 +9,10 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from fairlane.gateway import errors
+from fairlane.gateway.api.store_checks import StoreChecks
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.fleet import FleetCache
-from fairlane.gateway.observability.process_metrics import ProcessMetrics
-from fairlane.gateway.store_checks import StoreChecks
+from fairlane.gateway.insight.telemetry.process_metrics import ProcessMetrics
 from fairlane.store.circuit_breaker import Availability
 
 VERSION = metadata.version("fairlane")

@@ -7,16 +7,16 @@ from dataclasses import replace
 from starlette.types import Receive, Scope, Send
 
 from fairlane.gateway.answers.messages import MessagesAnswer, error_frame
-from fairlane.gateway.anthropic.requests import parse_count, parse_messages
-from fairlane.gateway.api.generate import Bounds
-from fairlane.gateway.auth import Caller
+from fairlane.gateway.dialects.anthropic.requests import parse_count, parse_messages
 from fairlane.gateway.errors import ANTHROPIC_PATH
 from fairlane.gateway.http import body_budget, response
 from fairlane.gateway.http.body import read_body
 from fairlane.gateway.http.sse import send_json
+from fairlane.gateway.identity.auth import Caller
 from fairlane.gateway.middleware.tenant import Journal
-from fairlane.gateway.requests.admission import too_long
-from fairlane.gateway.requests.prepare import Kind, Preparer, conversation
+from fairlane.gateway.pipeline.admission import too_long
+from fairlane.gateway.pipeline.bounds import Bounds
+from fairlane.gateway.pipeline.prepare import Kind, Preparer, conversation
 
 MESSAGES_PATH = ANTHROPIC_PATH
 COUNT_PATH = f"{MESSAGES_PATH}/count_tokens"

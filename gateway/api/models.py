@@ -1,21 +1,22 @@
 """`GET /v1/models`, `GET /v1/models/{id}` and `GET /v1/limits`: models and limits of the calling key."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
-from fairlane.gateway.anthropic import models as anthropic
-from fairlane.gateway.auth import Caller
 from fairlane.gateway.batches.batch_records import BatchRecords
+from fairlane.gateway.dialects.openai import rate_limits
+from fairlane.gateway.dialects.openai.rate_limits import Waiting
 from fairlane.gateway.fleet import FleetCache, ServedModel
 from fairlane.gateway.http.sse import send_json
-from fairlane.gateway.openai import rate_limits
-from fairlane.gateway.openai.rate_limits import Waiting
-from fairlane.gateway.requests.prepare import allowed_model
+from fairlane.gateway.identity.auth import Caller
+from fairlane.gateway.pipeline.prepare import allowed_model
 from fairlane.quotas.store import QuotaStore
 
 OWNER = "fairlane"
+ANTHROPIC_VERSION_HEADER = b"anthropic-version"
 
 
 class ListModels:
@@ -27,8 +28,8 @@ class ListModels:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         caller: Caller = scope["state"]["caller"]
         found = _usable(caller, self._fleet_cache.find())
-        if anthropic.is_asked(scope["headers"]):
-            document = anthropic.page(found)
+        if _speaks_anthropic(scope["headers"]):
+            document = _anthropic_page(found)
         else:
             document = {"object": "list", "data": [_shown(model) for model in found]}
         await send_json(send, document, [])
@@ -42,7 +43,7 @@ class ShowModel:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         model = allowed_model(self._fleet_cache, scope["path_params"]["model"], scope["state"]["caller"])
-        shown = anthropic.shown if anthropic.is_asked(scope["headers"]) else _shown
+        shown = _anthropic_model if _speaks_anthropic(scope["headers"]) else _shown
         await send_json(send, shown(model), [])
 
 
@@ -83,3 +84,25 @@ def _shown(model: ServedModel) -> dict[str, Any]:
         "exact": model.text.card.is_exact,
         **({"default_sampling": usual} if usual else {}),
     }
+
+
+def _speaks_anthropic(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    return any(name == ANTHROPIC_VERSION_HEADER for name, _ in headers)
+
+
+def _anthropic_model(model: ServedModel) -> dict[str, Any]:
+    return {
+        "id": model.name,
+        "type": "model",
+        "display_name": model.name,
+        "created_at": datetime.fromtimestamp(model.text.card.created_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "lifecycle": "active",
+        "max_input_tokens": model.context_length,
+        "max_tokens": model.context_length,
+    }
+
+
+def _anthropic_page(models: Sequence[ServedModel]) -> dict[str, Any]:
+    data = [_anthropic_model(model) for model in models]
+    first, last = (data[0]["id"], data[-1]["id"]) if data else (None, None)
+    return {"data": data, "has_more": False, "first_id": first, "last_id": last}

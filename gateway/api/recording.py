@@ -8,19 +8,19 @@ from typing import cast
 
 from starlette.requests import ClientDisconnect
 
-from fairlane.gateway.auth import Caller
 from fairlane.gateway.errors import ApiError
+from fairlane.gateway.identity.auth import Caller
+from fairlane.gateway.insight.request_records.live import LiveRecord
+from fairlane.gateway.insight.request_records.record import LONGEST_TEXT, RequestRecord
+from fairlane.gateway.insight.request_records.recorder import RefusedRequest, RequestRecorder
+from fairlane.gateway.insight.request_records.views import time_fields
+from fairlane.gateway.insight.telemetry.context import traceparent
+from fairlane.gateway.insight.telemetry.metrics import is_recording
+from fairlane.gateway.insight.telemetry.tracing import context_of
 from fairlane.gateway.middleware.tenant import CLIENT_CLOSED, Journal
-from fairlane.gateway.observability.context import traceparent
-from fairlane.gateway.observability.metrics import is_recording
-from fairlane.gateway.observability.tracing import context_of
-from fairlane.gateway.records.live import LiveRecord
-from fairlane.gateway.records.record import LONGEST_TEXT, RequestRecord
-from fairlane.gateway.records.recorder import RefusedRequest, RequestRecorder
-from fairlane.gateway.records.views import time_fields
-from fairlane.gateway.requests.prepare import Plan
-from fairlane.gateway.requests.request import LiveRequest
-from fairlane.gateway.requests.settlement import outcome_of
+from fairlane.gateway.pipeline.prepare import Plan
+from fairlane.gateway.pipeline.settlement import outcome_of
+from fairlane.gateway.request.live_request import LiveRequest
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import Outcome
 from fairlane.store.errors import STORE_ERRORS

@@ -4,11 +4,11 @@ import time
 
 from starlette.types import Receive, Scope, Send
 
-from fairlane.gateway.auth import Caller
 from fairlane.gateway.errors import not_found
 from fairlane.gateway.http.sse import send_json
-from fairlane.gateway.records.search import Records
-from fairlane.gateway.records.views import for_tenant, request_detail
+from fairlane.gateway.identity.auth import Caller
+from fairlane.gateway.insight.request_records.search import Records
+from fairlane.gateway.insight.request_records.views import for_tenant, request_detail
 
 ONE_PATH = "/v1/requests/{request:path}"
 

@@ -18,15 +18,15 @@ from starlette.types import Receive, Scope, Send
 from fairlane.gateway.answers.builder import AnswerBuilder, Json
 from fairlane.gateway.answers.responses import CompactionAnswer, ResponseAnswer
 from fairlane.gateway.api.generate import Generate, Parts
-from fairlane.gateway.auth import Caller
+from fairlane.gateway.dialects.openai.compaction import parse_compaction
+from fairlane.gateway.dialects.openai.response_body import KeptResponse, ResponseRequest, parse_response, read_kept
+from fairlane.gateway.dialects.openai.wire import checked_fields
 from fairlane.gateway.errors import ApiError, invalid, not_found
 from fairlane.gateway.http.json_reader import LARGE_BODY_BYTES, scalars
 from fairlane.gateway.http.sse import send_json
-from fairlane.gateway.openai.compaction import parse_compaction
-from fairlane.gateway.openai.response_body import KeptResponse, ResponseRequest, parse_response, read_kept
-from fairlane.gateway.openai.wire import checked_fields
-from fairlane.gateway.requests.prepare import Kind, Tokens, conversation
-from fairlane.gateway.text.tokenizer import TextModel
+from fairlane.gateway.identity.auth import Caller
+from fairlane.gateway.model_text.tokenizer import TextModel
+from fairlane.gateway.pipeline.prepare import Kind, Tokens, conversation
 from fairlane.quotas.responses import KeptResponses
 from fairlane.quotas.seals import TenantSeals
 from fairlane.store.errors import STORE_ERRORS

@@ -11,7 +11,10 @@ from pydantic_core import PydanticCustomError
 from starlette.types import Receive, Scope, Send
 
 from fairlane.gateway.api.completions import CHAT
-from fairlane.gateway.auth import Caller
+from fairlane.gateway.dialects.openai.fields import Hint, Off, On, Text
+from fairlane.gateway.dialects.openai.neutral import NEUTRAL_CHAT
+from fairlane.gateway.dialects.openai.requests import read_chat
+from fairlane.gateway.dialects.openai.wire import ChatBody, checked_fields
 from fairlane.gateway.errors import ApiError, context_length, invalid
 from fairlane.gateway.fleet import FleetCache, ServedModel
 from fairlane.gateway.http import body_budget, response
@@ -21,13 +24,10 @@ from fairlane.gateway.http.json_reader import LARGE_BODY_BYTES, read_object
 from fairlane.gateway.http.lifted import MAX_TOKEN_ID
 from fairlane.gateway.http.response import Channel
 from fairlane.gateway.http.sse import send_json
+from fairlane.gateway.identity.auth import Caller
 from fairlane.gateway.middleware.tenant import Journal
-from fairlane.gateway.openai.fields import Hint, Off, On, Text
-from fairlane.gateway.openai.neutral import NEUTRAL_CHAT
-from fairlane.gateway.openai.requests import read_chat
-from fairlane.gateway.openai.wire import ChatBody, checked_fields
-from fairlane.gateway.requests.prepare import allowed_model
-from fairlane.gateway.text.tokenizer import PromptTooLong
+from fairlane.gateway.model_text.tokenizer import PromptTooLong
+from fairlane.gateway.pipeline.prepare import allowed_model
 
 TOKENIZE_PATH, DETOKENIZE_PATH = "/tokenize", "/detokenize"
 

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 
 from starlette.types import ASGIApp, Message
 
-from fairlane.gateway.auth import Caller
 from fairlane.gateway.batches.lines import MAX_LINE_BYTES
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.http import body_budget, disconnect, response
 from fairlane.gateway.http.body_budget import BodyBudget, BodyHold
 from fairlane.gateway.http.disconnect import Disconnect
+from fairlane.gateway.identity.auth import Caller
+from fairlane.gateway.insight.telemetry.metrics import Telemetry
 from fairlane.gateway.middleware.idempotent_run import Recording, Spoken
 from fairlane.gateway.middleware.tenant import Journal, tell
-from fairlane.gateway.observability.metrics import Telemetry
-from fairlane.gateway.requests.service_level import LANE_HEADER
+from fairlane.gateway.request.service_level import LANE_HEADER
 from fairlane.scheduler.protocol.lanes import LaneName
 
 _HEADERS = [(b"content-type", b"application/json"), (LANE_HEADER.encode(), LaneName.THROUGHPUT.value.encode())]

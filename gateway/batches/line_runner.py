@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 
 from starlette.requests import ClientDisconnect
 
-from fairlane.gateway.auth import Caller
 from fairlane.gateway.batches import results
 from fairlane.gateway.batches.batch import Batch
 from fairlane.gateway.batches.batch_records import BatchRecords
@@ -23,6 +22,7 @@ from fairlane.gateway.batches.storage import Drafts, Storage
 from fairlane.gateway.errors import ApiError, internal_error, invalid_api_key
 from fairlane.gateway.http.body_budget import BodyRoom
 from fairlane.gateway.http.disconnect import Disconnect
+from fairlane.gateway.identity.auth import Caller
 from fairlane.gateway.middleware.request_id import log_fault
 from fairlane.quotas.api_keys import Identity
 from fairlane.quotas.store import Once

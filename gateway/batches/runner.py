@@ -26,7 +26,7 @@ from fairlane.gateway.batches.storage import Drafts, Storage
 from fairlane.gateway.errors import tenant_deleted
 from fairlane.gateway.fleet import FleetCache
 from fairlane.gateway.http.body_budget import BodyRoom
-from fairlane.gateway.observability.metrics import Telemetry
+from fairlane.gateway.insight.telemetry.metrics import Telemetry
 from fairlane.quotas.api_keys import Identity, KeyStore
 from fairlane.quotas.idempotency import IdempotencyRecords
 from fairlane.quotas.tenants import TenantStore

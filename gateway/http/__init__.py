@@ -1,7 +1,6 @@
 """HTTP: connections and their limits, request bodies, responses and SSE. uvicorn and httptools parse; the limits are
 ours.
 
-    server.py        uvicorn's configuration for this gateway, and the shutdown in steps
     ports.py         listening sockets, and how connections are accepted
     protocol.py      the life of a connection, drawn in its first lines: open it first
     limits.py patience.py   bounds on what a client sends, how slowly, and how long it may not read its response
@@ -16,5 +15,6 @@ ours.
     response.py sse.py   writes responses, whole and streamed
     static.py        files that browsers load
     refusals.py      requests rejected before they reach the application
+    request_id.py    the id of each request: the caller's, or a random one
 
 Independent of tenants, apart from a caller's name."""

@@ -11,7 +11,10 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Literal
+
+import msgspec
 
 from fairlane.scheduler.protocol.settings import SharedSettings
 
@@ -146,3 +149,24 @@ class Acceptor:
             await self._loop.connect_accepted_socket(self._protocol, connection)
         except OSError:  # its client has left already
             connection.close()
+
+
+class Member(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One of the processes behind a port, as `gateway.processes` tells it what it is."""
+
+    index: int
+    count: int
+    """How many there are, from index 0 on."""
+    sockets: dict[PortName, tuple[int, ...]]
+    """File descriptors that listen on each port, the same for all processes."""
+    fleet_cache: str
+    """Where they reach each other."""
+
+    @property
+    def name(self) -> str:
+        """In logs."""
+        return f"gateway-{self.index}"
+
+    def path(self, index: int) -> Path:
+        """Where one of them is asked for its metrics."""
+        return Path(self.fleet_cache) / f"{index}.sock"

@@ -9,7 +9,7 @@ import msgspec
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from fairlane.gateway.errors import ApiError, error_body, error_headers, headers_too_large, invalid
-from fairlane.gateway.middleware.request_id import request_id_of
+from fairlane.gateway.http.request_id import request_id_of
 
 log = logging.getLogger(__name__)
 

@@ -7,11 +7,11 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from fairlane.common.settings_error import SettingsError
 from fairlane.quotas.api_keys import Scopes
 from fairlane.quotas.field_checks import FieldError
 from fairlane.quotas.limits import Limits
 from fairlane.quotas.tenants import TENANT_ID
-from fairlane.scheduler.protocol.settings import SettingsError
 
 # Asymmetric algorithms only: with a symmetric one, anyone who can verify a token can also sign one.
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]

@@ -15,8 +15,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fairlane.gateway.answers.builder import Json
 from fairlane.gateway.answers.chunks import Rhythm
-from fairlane.gateway.api.generate import Bounds
-from fairlane.gateway.auth import Caller
 from fairlane.gateway.errors import ApiError, error_body, internal_error, invalid
 from fairlane.gateway.http import body_budget, response, sse
 from fairlane.gateway.http.body import read_body
@@ -24,10 +22,12 @@ from fairlane.gateway.http.body_budget import BodyHold
 from fairlane.gateway.http.disconnect import STATE, Disconnect
 from fairlane.gateway.http.json_reader import LARGE_BODY_BYTES, scalars
 from fairlane.gateway.http.sse import ClientConnection
+from fairlane.gateway.identity.auth import Caller
+from fairlane.gateway.insight.telemetry.metrics import Telemetry, request_span
 from fairlane.gateway.middleware.idempotent_run import HEADER, Lost, Recording, Run, Runs, Spoken, not_kept
 from fairlane.gateway.middleware.tenant import Journal
-from fairlane.gateway.observability.metrics import Telemetry, request_span
-from fairlane.gateway.requests.service_level import DEADLINE_HEADER, LANE_HEADER, TTFT_HEADERS, asks_progress
+from fairlane.gateway.pipeline.bounds import Bounds
+from fairlane.gateway.request.service_level import DEADLINE_HEADER, LANE_HEADER, TTFT_HEADERS, asks_progress
 from fairlane.quotas.idempotency import Mine, Name, Seal
 
 # Set on every response except that of the request that ran.

@@ -7,7 +7,7 @@
 A run without listeners continues for `grace_s`, since retries after a broken connection are what the key is for; then
 it ends like any request whose client has left. A response that has started counts as completed, even if an error ends
 it in the middle: its output was charged, so it is replayed instead of being charged twice. A run after a rejection, or
-after its gateway was lost, resumes from the output published before (`gateway/requests/resume.py`).
+after its gateway was lost, resumes from the output published before (`gateway/pipeline/resume.py`).
 
 A `Recording` holds the response so far, for any number of listeners, each from the beginning and at its own pace."""
 
@@ -23,9 +23,9 @@ from starlette.types import Message
 
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.http.disconnect import Disconnect
+from fairlane.gateway.insight.telemetry.context import traceparent
+from fairlane.gateway.insight.telemetry.metrics import is_recording
 from fairlane.gateway.middleware.request_id import log_fault
-from fairlane.gateway.observability.context import traceparent
-from fairlane.gateway.observability.metrics import is_recording
 from fairlane.quotas.idempotency import Begun, EndedRun, IdempotencyRecords, Mine, Name, Seal
 from fairlane.store.errors import STORE_ERRORS
 

@@ -3,27 +3,12 @@
 Unexpected exceptions are answered as internal errors and logged without their message."""
 
 import logging
-import re
 import traceback
-from collections.abc import Iterable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fairlane.gateway import errors
-from fairlane.gateway.requests.request import random_id
-
-HEADER = b"x-request-id"
-# The same header for Anthropic's clients.
-ANTHROPIC_HEADER = b"request-id"
-_WELL_FORMED = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
-
-
-def request_id_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """Return the caller's id if it sent exactly one, well-formed; else a new one."""
-    given = [value for name, value in headers if name == HEADER]
-    if len(given) == 1 and _WELL_FORMED.fullmatch(given[0]):
-        return given[0].decode("ascii")
-    return f"req_{random_id()}"
+from fairlane.gateway.http.request_id import HEADER, request_id_of
 
 
 class RequestIdMiddleware:

@@ -13,20 +13,21 @@ from dataclasses import dataclass, field
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from fairlane.common.log_lines import Facts
 from fairlane.gateway import errors
-from fairlane.gateway.anthropic import rate_limits as anthropic_limits
-from fairlane.gateway.auth import Authenticator, Caller, check
+from fairlane.gateway.dialects.anthropic import rate_limits as anthropic_limits
+from fairlane.gateway.dialects.openai import rate_limits
 from fairlane.gateway.errors import ApiError, LimitBlock, internal_error, limit_denied, store_unavailable
-from fairlane.gateway.figures.recorder import Ended
 from fairlane.gateway.http.connections import vouch
-from fairlane.gateway.middleware.request_id import ANTHROPIC_HEADER, HEADER, log_fault, request_id_of
-from fairlane.gateway.observability.metrics import Telemetry
-from fairlane.gateway.observability.tracing import Span, Value
-from fairlane.gateway.openai import rate_limits
-from fairlane.gateway.records.live import LiveRecord
+from fairlane.gateway.http.request_id import ANTHROPIC_HEADER, HEADER, request_id_of
+from fairlane.gateway.identity.auth import Authenticator, Caller, check
+from fairlane.gateway.insight.fleet_metrics.recorder import Ended
+from fairlane.gateway.insight.request_records.live import LiveRecord
+from fairlane.gateway.insight.telemetry.metrics import Telemetry
+from fairlane.gateway.insight.telemetry.tracing import Span, Value
+from fairlane.gateway.middleware.request_id import log_fault
 from fairlane.quotas.limits import LimitStatus
 from fairlane.quotas.store import QuotaStore
-from fairlane.scheduler.protocol.log_lines import Facts
 from fairlane.store.circuit_breaker import Availability
 from fairlane.store.errors import STORE_ERRORS
 

@@ -7,11 +7,7 @@ Fairlane.
     settings.py    settings shared by gateway and worker; how file, environment and flags are merged
     settings_help.py  command-line help generated from the settings classes
     grammar_limits.py  limits on the cost of a job's grammar
-    log_lines.py   the format of log lines
-    otlp.py        OpenTelemetry's environment variables for spans and metrics
-    otlp_metrics.py  export of a process's metrics registry over OTLP
     engine_priority.py  lane, guarantee and deadline as one integer, for external engines
-    gc_tuning.py   garbage collection thresholds
 
 Gateway, worker, queue, planner and simulator import it. Start with `messages.py`. A new field needs a default, so
 that two releases understand each other during a rolling update."""

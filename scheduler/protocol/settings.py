@@ -14,8 +14,9 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 import yaml
 
+from fairlane.common.log_lines import LogFormat
+from fairlane.common.settings_error import SettingsError
 from fairlane.scheduler.protocol.lanes import LATENCY, THROUGHPUT, Lane, LaneName
-from fairlane.scheduler.protocol.log_lines import LogFormat
 
 PREFIX = "FAIRLANE_"
 CONFIG_VARIABLE = "FAIRLANE_CONFIG"
@@ -38,10 +39,6 @@ _ADMIN_KEY_RULE = (
     f"setting admin_key: must be {ADMIN_KEY_CHARACTERS[0]} to {ADMIN_KEY_CHARACTERS[1]} printable ASCII characters "
     "without spaces; `openssl rand -hex 32` makes one"
 )
-
-
-class SettingsError(ValueError):
-    """An unknown or out-of-range setting; the message names it in one line."""
 
 
 _ORIGIN = re.compile(r"[*]|https?://[a-z0-9.-]+(:\d{1,5})?|https?://\[[0-9a-f:]+\](:\d{1,5})?")

@@ -11,7 +11,7 @@ from benchmarks.gateway.__main__ import ALONE, DIRECT, LOADS, PLAIN, STREAM, Tur
 from benchmarks.gateway.instant import card
 from benchmarks.gateway.load import Order, Seen, request_bytes, tokens_of
 from benchmarks.gateway.mock import answer
-from fairlane.gateway.text.tokenizer import TextModel
+from fairlane.gateway.model_text.tokenizer import TextModel
 
 OK = b"HTTP/1.1 200 OK\r\n\r\n"
 STREAMED = (

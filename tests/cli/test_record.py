@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fairlane.cli.simulation.record import Follower
-from fairlane.gateway.traces.files import TraceFolder
+from fairlane.gateway.insight.request_traces.files import TraceFolder
 from fairlane.scheduler.simulation.trace import load_trace, text_lines
 from tests.support.gateway.commands_bench import Command, gateway
 

@@ -9,8 +9,8 @@ import pytest
 from redis.asyncio import Redis
 
 from fairlane.cli.embedded_store import EmbeddedStore
-from fairlane.gateway.records.record import RecordedEvent, RecordedPreemption, RequestRecord
-from fairlane.gateway.records.storage import EndedRecord, RecordStore
+from fairlane.gateway.insight.request_records.record import RecordedEvent, RecordedPreemption, RequestRecord
+from fairlane.gateway.insight.request_records.storage import EndedRecord, RecordStore
 from tests.support.gateway.admin_app import HandFleet
 from tests.support.gateway.commands_bench import Command, gateway
 

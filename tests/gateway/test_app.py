@@ -14,7 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from fairlane.gateway.fleet import FleetCache
-from fairlane.gateway.http.server import Server
+from fairlane.gateway.server import Server
 from fairlane.store.errors import StoreUnavailable
 from tests.support.gateway.served import (
     ADMIN_KEY,
@@ -293,7 +293,7 @@ async def test_before_the_fleet_was_read_no_model_is_denied(
 
     with monkeypatch.context() as patched:
         patched.setattr(FleetCache, "refresh", unanswered)
-        patched.setattr("fairlane.gateway.runtime.FIRST_LOOK_S", 0.05)
+        patched.setattr("fairlane.gateway.runtime.resources.FIRST_LOOK_S", 0.05)
         async with gateway(settings(valkey_url)) as served:
             await served.tenant()
             for answer in (

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fairlane.gateway.auth import MEMORY_S, Authenticator, check
 from fairlane.gateway.errors import ApiError
+from fairlane.gateway.identity.auth import MEMORY_S, Authenticator, check
 from fairlane.gateway.identity.credentials import CredentialReader, bearer
 from fairlane.quotas.api_keys import ApiKey, Identity, Scopes
 from fairlane.quotas.tenants import Tenant

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from fairlane.common.settings_error import SettingsError
 from fairlane.gateway.config import CommandLine, parse, read
-from fairlane.scheduler.protocol.settings import SettingsError
 
 STORE = {"FAIRLANE_REDIS_URL": "redis://localhost:6379"}
 

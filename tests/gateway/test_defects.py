@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from fairlane.gateway import runtime as resources
-from fairlane.gateway.observability.metrics import Telemetry
+from fairlane.gateway.insight.telemetry.metrics import Telemetry
+from fairlane.gateway.runtime import resources
 from fairlane.quotas import keyspace
 from fairlane.quotas.store import Charge
 from fairlane.scheduler.protocol.messages import Finished, Outcome, TokenDelta

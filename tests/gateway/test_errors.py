@@ -9,8 +9,8 @@ from pydantic import TypeAdapter
 from starlette.exceptions import HTTPException
 
 from fairlane.gateway import errors
+from fairlane.gateway.control.openapi.anthropic import AnthropicError
 from fairlane.gateway.errors import TABLE, ApiError, Code, Denial, LimitBlock, Retry
-from fairlane.gateway.openapi.anthropic import AnthropicError
 
 CONTRACT: dict[int, set[Code]] = {
     400: {

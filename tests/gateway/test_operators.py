@@ -5,8 +5,7 @@ import asyncio
 import pytest
 import redis.asyncio
 
-from fairlane.gateway.errors import ApiError
-from fairlane.gateway.operators.admin_key import (
+from fairlane.gateway.control.operators.admin_key import (
     FREE_GUESSES,
     GUESS_EVERY_S,
     LONGEST_HOLD_S,
@@ -14,9 +13,10 @@ from fairlane.gateway.operators.admin_key import (
     AdminKeys,
     Guesses,
 )
-from fairlane.gateway.operators.admin_tokens import AdminTokens
-from fairlane.gateway.operators.operators import Operators
-from fairlane.gateway.operators.sessions import Sessions
+from fairlane.gateway.control.operators.admin_tokens import AdminTokens
+from fairlane.gateway.control.operators.operators import Operators
+from fairlane.gateway.control.operators.sessions import Sessions
+from fairlane.gateway.errors import ApiError
 
 pytestmark = pytest.mark.anyio
 

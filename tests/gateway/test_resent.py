@@ -16,17 +16,17 @@ from fairlane.gateway.batches.batch_records import BatchRecords, TakenBatch
 from fairlane.gateway.batches.erasure import BatchErasure
 from fairlane.gateway.batches.files import FileLimits, FileRecords, StoredFile, new_id
 from fairlane.gateway.batches.storage import FolderStorage
-from fairlane.gateway.figures import figure_store
-from fairlane.gateway.figures.figure_store import FigureStore, Told
-from fairlane.gateway.figures.sums import Sums
-from fairlane.gateway.operators.admin_key import AdminKeys
-from fairlane.gateway.operators.admin_tokens import AdminTokens
-from fairlane.gateway.operators.operator import Operator, Role
-from fairlane.gateway.operators.sessions import Sessions
-from fairlane.gateway.operators.single_sign_on import SingleSignOn
-from fairlane.gateway.records import storage as record_storage
-from fairlane.gateway.records.record import RequestRecord
-from fairlane.gateway.records.storage import EndedRecord, RecordStore
+from fairlane.gateway.control.operators.admin_key import AdminKeys
+from fairlane.gateway.control.operators.admin_tokens import AdminTokens
+from fairlane.gateway.control.operators.operator import Operator, Role
+from fairlane.gateway.control.operators.sessions import Sessions
+from fairlane.gateway.control.operators.single_sign_on import SingleSignOn
+from fairlane.gateway.insight.fleet_metrics import figure_store
+from fairlane.gateway.insight.fleet_metrics.figure_store import FigureStore, Told
+from fairlane.gateway.insight.fleet_metrics.sums import Sums
+from fairlane.gateway.insight.request_records import storage as record_storage
+from fairlane.gateway.insight.request_records.record import RequestRecord
+from fairlane.gateway.insight.request_records.storage import EndedRecord, RecordStore
 from fairlane.quotas import keyspace
 from fairlane.quotas.erasure.listed import GoneTenant
 from fairlane.quotas.ledger import RollUp

@@ -7,15 +7,15 @@ import msgspec
 import pytest
 import redis.asyncio
 
-from fairlane.gateway.elections import Elections
+from fairlane.gateway.control.elections import Elections
 from fairlane.gateway.fleet import FleetCache
-from fairlane.gateway.queue_watch import IDLE_PER_ROUND, QueueWatch
-from fairlane.gateway.requests import delivery
-from fairlane.gateway.requests.admission import AllOpenRequests
-from fairlane.gateway.requests.delivery import Dispatcher, Link
-from fairlane.gateway.requests.orphans import Orphans
-from fairlane.gateway.requests.recovery import Reaper
-from fairlane.gateway.text.tokenizer import TextModel
+from fairlane.gateway.model_text.tokenizer import TextModel
+from fairlane.gateway.pipeline import delivery
+from fairlane.gateway.pipeline.admission import AllOpenRequests
+from fairlane.gateway.pipeline.delivery import Dispatcher, Link
+from fairlane.gateway.pipeline.orphans import Orphans
+from fairlane.gateway.pipeline.queue_watch import IDLE_PER_ROUND, QueueWatch
+from fairlane.gateway.pipeline.recovery import Reaper
 from fairlane.quotas.redis_store import RedisQuotaStore
 from fairlane.quotas.scripts import Database
 from fairlane.quotas.tenants import TenantStore

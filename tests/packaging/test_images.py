@@ -18,7 +18,7 @@ MOST_GATEWAY_BYTES = 200 * 10**6
 IMAGES = {"gateway": "gateway/Dockerfile", "worker": "worker/Dockerfile", "lease-holder": "worker/remote/Dockerfile"}
 READ = """\
 import sys
-from fairlane.gateway.tools.template_reader import ResponseTemplate
+from fairlane.gateway.dialects.tools.template_reader import ResponseTemplate
 ResponseTemplate(sys.argv[1]).reader("", ())
 """
 TEMPLATE = json.dumps({"start_anchor": "<a>", "fields": {"content": {"close": "</a>"}}})

@@ -13,9 +13,9 @@ from fairlane.cli.embedded_store import valkey_binary
 from fairlane.gateway.batches.batch_records import BatchRecords
 from fairlane.gateway.batches.files import FileLimits, FileRecords
 from fairlane.gateway.batches.storage import FolderStorage
-from fairlane.gateway.erasure.build import build_erasure
-from fairlane.gateway.figures.figure_store import FigureStore
-from fairlane.gateway.records.storage import RecordStore
+from fairlane.gateway.control.erasure.build import build_erasure
+from fairlane.gateway.insight.fleet_metrics.figure_store import FigureStore
+from fairlane.gateway.insight.request_records.storage import RecordStore
 from fairlane.quotas import keyspace
 from fairlane.quotas.api_keys import KeyStore, public_id
 from fairlane.quotas.audit import Audit

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fairlane.gateway.control.openapi.document import document
 from fairlane.gateway.errors import TABLE, Retry
-from fairlane.gateway.openapi.document import document
 
 PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 Json = Mapping[str, Any]

@@ -70,7 +70,7 @@ class Findings:
         self._look_at("gateway", own)
         for child in own.children():
             with suppress(psutil.Error):
-                if "fairlane.gateway.grammar.check_process" in child.cmdline():
+                if "fairlane.gateway.dialects.grammar.check_process" in child.cmdline():
                     self._look_at("checker", child)
 
     def _look_at(self, who: str, process: psutil.Process) -> None:

@@ -23,7 +23,7 @@ from typing import Any
 
 from fairlane.cli.embedded_store import EmbeddedStore
 from fairlane.gateway.config import GatewaySettings
-from fairlane.gateway.openapi.document import document
+from fairlane.gateway.control.openapi.document import document
 from tests.support.gateway.batch_files import begun, folder_settings, lines
 from tests.support.gateway.served import ADMIN_KEY, Served, serving
 

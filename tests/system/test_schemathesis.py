@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlane.gateway.openapi.document import document
+from fairlane.gateway.control.openapi.document import document
 from tests.support.gateway.served import serving
 from tests.system.schemathesis import TOOL, WHO, furnish, narrowed, run, unrefused
 

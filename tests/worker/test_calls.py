@@ -6,8 +6,8 @@ from contextlib import AsyncExitStack
 import pytest
 import redis.asyncio
 
-from fairlane.gateway.requests.admission import AllOpenRequests
-from fairlane.gateway.requests.delivery import Dispatcher, Link
+from fairlane.gateway.pipeline.admission import AllOpenRequests
+from fairlane.gateway.pipeline.delivery import Dispatcher, Link
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
 from fairlane.scheduler.queue.redis_queue import RedisQueue
 from tests.support.gateway import one_job

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlane.scheduler.protocol.settings import SettingsError
+from fairlane.common.settings_error import SettingsError
 from fairlane.worker.config import WorkerSettings, parse, read
 
 STORE = {"FAIRLANE_REDIS_URL": "unix:///tmp/store.sock"}

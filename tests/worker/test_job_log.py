@@ -6,7 +6,7 @@ import logging
 import msgspec
 import pytest
 
-from fairlane.scheduler.protocol.log_lines import JsonLines
+from fairlane.common.log_lines import JsonLines
 from fairlane.scheduler.protocol.messages import Finished, Lease, Outcome
 from fairlane.scheduler.queue.types import Publication
 from fairlane.worker.job_log import JobLog

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlane.scheduler.protocol.settings import SettingsError
+from fairlane.common.settings_error import SettingsError
 from fairlane.worker.__main__ import prepare_threads
 from fairlane.worker.config import WorkerSettings
 from fairlane.worker.engine.engine import OpenedEngine

@@ -20,10 +20,10 @@ import redis.asyncio
 from benchmarks.common.line import Effort, Line, Table, at_most, unmeasured
 from benchmarks.common.store import own_store
 from benchmarks.scheduling.lines.world import BLOCK_SIZE, THETA
+from fairlane.common.gc_tuning import OF_A_WORKER, collect_seldom
 from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.planner import Planner
 from fairlane.scheduler.planner.steps import Capacity, StepResult
-from fairlane.scheduler.protocol.gc_tuning import OF_A_WORKER, collect_seldom
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
 from fairlane.scheduler.protocol.messages import Job, Lease, Outcome, Sampling
 from fairlane.scheduler.queue.redis_queue import RedisQueue

@@ -4,7 +4,7 @@ import httpx
 import pytest
 from redis.asyncio import Redis
 
-from fairlane.gateway.admin import routes as admin
+from fairlane.gateway.control.admin import routes as admin
 from fairlane.gateway.errors import TABLE
 from tests.support.gateway.admin_app import ADMIN_KEY, HEADERS, AdminBench, HandFleet, application
 

@@ -6,7 +6,7 @@ from typing import Any
 import anyio
 import pytest
 
-from fairlane.gateway.admin import routes as admin
+from fairlane.gateway.control.admin import routes as admin
 from tests.support.gateway.admin_app import HEADERS, AdminBench
 
 pytestmark = pytest.mark.anyio

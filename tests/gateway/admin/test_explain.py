@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fairlane.gateway.admin.explain import limit_refusal
+from fairlane.gateway.control.admin.explain import limit_refusal
 from fairlane.quotas.limits import RULES, Demand, LimitStatus
 from fairlane.quotas.store import Ask, Denied
 from fairlane.scheduler.admission.open_requests import Request

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from fairlane.gateway.figures.figure_store import RINGS, FigureStore, Told
-from fairlane.gateway.figures.sums import Sums, observe
+from fairlane.gateway.insight.fleet_metrics.figure_store import RINGS, FigureStore, Told
+from fairlane.gateway.insight.fleet_metrics.sums import Sums, observe
 from tests.support.gateway.admin_app import AdminBench
 
 pytestmark = pytest.mark.anyio

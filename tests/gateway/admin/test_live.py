@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import redis.exceptions
 
-from fairlane.gateway.admin.live import MOST_OF_AN_OPERATOR, MOST_WATCHERS, LiveHub
+from fairlane.gateway.control.admin.live import MOST_OF_AN_OPERATOR, MOST_WATCHERS, LiveHub
 from fairlane.gateway.errors import ApiError, invalid_api_key
 from fairlane.scheduler.protocol.block_map import STATES, BlockMap
 from fairlane.scheduler.queue.registry import RedisRegistry

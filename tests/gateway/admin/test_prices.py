@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fairlane.gateway.requests.prices import KnownPrices
+from fairlane.gateway.pipeline.prices import KnownPrices
 from fairlane.quotas.limits import FREE, Prices
 from fairlane.quotas.prices import LARGEST_PRICE, MOST_ROWS, PriceList, PriceStore
 from tests.support.gateway.admin_app import HEADERS, AdminBench

@@ -5,10 +5,10 @@ from typing import Any
 import httpx
 import pytest
 
-from fairlane.gateway.admin import routes as admin
-from fairlane.gateway.admin.router import Operation
-from fairlane.gateway.operators.admin_tokens import AdminTokens
-from fairlane.gateway.operators.operator import Role
+from fairlane.gateway.control.admin import routes as admin
+from fairlane.gateway.control.admin.router import Operation
+from fairlane.gateway.control.operators.admin_tokens import AdminTokens
+from fairlane.gateway.control.operators.operator import Role
 from fairlane.quotas.audit import Audit, Note
 from fairlane.store.errors import StoreUnavailable
 from tests.support.gateway.admin_app import AdminBench

@@ -6,8 +6,8 @@ from typing import Any
 import anyio
 import pytest
 
-from fairlane.gateway.admin import tenants as admin_tenants
-from fairlane.gateway.admin.inputs import TenantChange
+from fairlane.gateway.control.admin import tenants as admin_tenants
+from fairlane.gateway.control.admin.inputs import TenantChange
 from tests.support.gateway.admin_app import AdminBench
 
 pytestmark = pytest.mark.anyio

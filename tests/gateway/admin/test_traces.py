@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from fairlane.gateway.errors import ApiError
-from fairlane.gateway.traces.simulate_process import SimulationTask
-from fairlane.gateway.traces.simulator import Simulator
+from fairlane.gateway.insight.request_traces.simulate_process import SimulationTask
+from fairlane.gateway.insight.request_traces.simulator import Simulator
 from fairlane.scheduler.simulation.calibration import Calibration
 from tests.support.gateway.admin_app import AdminBench, worker
 

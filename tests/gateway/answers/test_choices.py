@@ -12,11 +12,11 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from fairlane.gateway.answers.builder import AnswerBuilder
 from fairlane.gateway.answers.choices import ChatAnswer, CompletionAnswer, chat_logprobs, completion_logprobs
 from fairlane.gateway.answers.chunks import TextChunk
+from fairlane.gateway.dialects.openai.requests import GenerationRequest
 from fairlane.gateway.fleet import ServedModel
 from fairlane.gateway.http.sse import EventStream
-from fairlane.gateway.openai.requests import GenerationRequest
-from fairlane.gateway.requests.request import LiveJob
-from fairlane.gateway.text.tokenizer import TextModel
+from fairlane.gateway.model_text.tokenizer import TextModel
+from fairlane.gateway.request.live_request import LiveJob
 from fairlane.scheduler.protocol.messages import FinishReason, PositionLogprobs
 from tests.support.gateway.cards import byte_level_card
 from tests.support.gateway.one_job import job

@@ -13,12 +13,12 @@ from pydantic import TypeAdapter
 
 from fairlane.gateway.answers.chunks import Pulse, TextChunk
 from fairlane.gateway.answers.messages import SIGNATURE, MessagesAnswer
-from fairlane.gateway.anthropic.requests import Display, MessagesRequest
+from fairlane.gateway.dialects.anthropic.requests import Display, MessagesRequest
+from fairlane.gateway.dialects.openai.tools import Tool
 from fairlane.gateway.fleet import ServedModel
 from fairlane.gateway.http.sse import EventStream
-from fairlane.gateway.openai.tools import Tool
-from fairlane.gateway.requests.request import LiveJob
-from fairlane.gateway.text.tokenizer import TextModel
+from fairlane.gateway.model_text.tokenizer import TextModel
+from fairlane.gateway.request.live_request import LiveJob
 from fairlane.scheduler.protocol.messages import FinishReason
 from tests.support.gateway.cards import byte_level_card
 from tests.support.gateway.one_job import job

@@ -10,9 +10,9 @@ from openai.types.responses import ResponseOutputItem, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from fairlane.gateway.answers.response_output import OutputItems
-from fairlane.gateway.openai.response_items import Status
-from fairlane.gateway.openai.response_tools import CalledAs
-from fairlane.gateway.tools.deltas import OutputDelta, ToolCallDelta
+from fairlane.gateway.dialects.openai.response_items import Status
+from fairlane.gateway.dialects.openai.response_tools import CalledAs
+from fairlane.gateway.dialects.tools.deltas import OutputDelta, ToolCallDelta
 
 EVENT: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
 ITEM: TypeAdapter[ResponseOutputItem] = TypeAdapter(ResponseOutputItem)

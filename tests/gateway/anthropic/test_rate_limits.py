@@ -1,7 +1,7 @@
 """Anthropic's headers on a caller's limits."""
 
-from fairlane.gateway.anthropic import rate_limits
-from fairlane.gateway.openai.rate_limits import headers as openai_headers
+from fairlane.gateway.dialects.anthropic import rate_limits
+from fairlane.gateway.dialects.openai.rate_limits import headers as openai_headers
 from tests.gateway.openai.test_rate_limits import status
 
 

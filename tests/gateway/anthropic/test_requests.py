@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from fairlane.gateway.anthropic.requests import MessagesRequest, parse_count, parse_messages
+from fairlane.gateway.dialects.anthropic.requests import MessagesRequest, parse_count, parse_messages
+from fairlane.gateway.dialects.openai.requests import Turn
+from fairlane.gateway.dialects.openai.tools import ToolCall, ToolChoice
 from fairlane.gateway.errors import ApiError
-from fairlane.gateway.openai.requests import Turn
-from fairlane.gateway.openai.tools import ToolCall, ToolChoice
-from fairlane.gateway.text.tokenizer import PromptTooLong, TextModel
+from fairlane.gateway.model_text.tokenizer import PromptTooLong, TextModel
 from tests.support.counted import calls_of
 from tests.support.gateway.tool_models import tool_card
 

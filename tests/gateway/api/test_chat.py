@@ -10,7 +10,7 @@ import pytest
 from fairlane.gateway.answers import builder
 from fairlane.gateway.answers.choices import ChatAnswer
 from fairlane.gateway.api.completions import CHAT as KIND
-from fairlane.gateway.text.tokenizer import TextModel
+from fairlane.gateway.model_text.tokenizer import TextModel
 from tests.support.gateway.served import ASKED, CHAT, SAID, Served, serving, settings
 from tests.support.gateway.tool_models import tool_card
 

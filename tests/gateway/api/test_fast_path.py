@@ -10,9 +10,9 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from fairlane.gateway.app import FastPath, create_app, with_fast_path
 from fairlane.gateway.config import GatewaySettings
-from fairlane.gateway.http.server import configure
-from fairlane.gateway.requests.request import LiveJob, LiveRequest
-from fairlane.gateway.runtime import Resources
+from fairlane.gateway.request.live_request import LiveJob, LiveRequest
+from fairlane.gateway.runtime.resources import Resources
+from fairlane.gateway.server import configure
 from tests.support.gateway.served import ASKED, CHAT, serving, settings
 
 pytestmark = pytest.mark.anyio

@@ -8,8 +8,8 @@ import openai
 import pytest
 from openai.types.responses import Response
 
-from fairlane.gateway.openai import response_items
-from fairlane.gateway.openai.response_items import new_id
+from fairlane.gateway.dialects.openai import response_items
+from fairlane.gateway.dialects.openai.response_items import new_id
 from tests.support.gateway.response_events import RESPONSES, events, prompt
 from tests.support.gateway.served import SAID, Served, error_of, serving, settings
 

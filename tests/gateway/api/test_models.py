@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from fairlane.gateway.api.models import ListModels
-from fairlane.gateway.auth import Caller
+from fairlane.gateway.identity.auth import Caller
 from fairlane.quotas.api_keys import ApiKey, Identity, Scopes
 from fairlane.quotas.tenants import Tenant
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fairlane.gateway.requests.request import LiveJob
+from fairlane.gateway.request.live_request import LiveJob
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.settings import LaneSettings, LanesSettings
 from tests.support.gateway.served import COMPLETIONS, Served, error_of, serving, settings, until

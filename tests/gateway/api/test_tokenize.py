@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlane.gateway.text.tokenizer import TextModel
+from fairlane.gateway.model_text.tokenizer import TextModel
 from tests.support.gateway.cards import byte_level_card
 from tests.support.gateway.served import ASKED, CHAT, COMPLETIONS, Served, error_of, serving, settings
 

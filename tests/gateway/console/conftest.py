@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from fairlane.gateway.console.routes import FILES, FOLDER
+from fairlane.gateway.control.console.routes import FILES, FOLDER
 from tests.support.system import browser
 
 ADDRESS = "http://console.test"

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
-from fairlane.gateway.console.routes import FILES, FOLDER, PAGE, routes
+from fairlane.gateway.control.console.routes import FILES, FOLDER, PAGE, routes
 from fairlane.gateway.http.static import POLICY
 
 pytestmark = pytest.mark.anyio

@@ -5,11 +5,11 @@ from typing import Any
 import httpx
 import pytest
 
+from fairlane.gateway.control.operators.admin_key import AdminKeys
+from fairlane.gateway.control.operators.admin_tokens import AdminTokens, operator_of
+from fairlane.gateway.control.operators.operator import OWNER, Role
+from fairlane.gateway.control.operators.sessions import LASTS_S, SESSIONS_OF_AN_OPERATOR, SIGN_INS_A_MINUTE, Sessions
 from fairlane.gateway.errors import ApiError
-from fairlane.gateway.operators.admin_key import AdminKeys
-from fairlane.gateway.operators.admin_tokens import AdminTokens, operator_of
-from fairlane.gateway.operators.operator import OWNER, Role
-from fairlane.gateway.operators.sessions import LASTS_S, SESSIONS_OF_AN_OPERATOR, SIGN_INS_A_MINUTE, Sessions
 from tests.support.gateway.admin_app import HEADERS, AdminBench, HandFleet, application
 
 pytestmark = pytest.mark.anyio

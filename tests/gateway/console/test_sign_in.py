@@ -8,9 +8,9 @@ import httpx
 import msgspec
 import pytest
 
+from fairlane.common.settings_error import SettingsError
 from fairlane.gateway.config import GatewaySection
-from fairlane.gateway.operators.settings import SignInSection, check_sign_in
-from fairlane.scheduler.protocol.settings import SettingsError
+from fairlane.gateway.control.operators.settings import SignInSection, check_sign_in
 from tests.support.gateway.provider import Provider, providing
 from tests.support.gateway.served import WAIT_S, Served, gateway, settings
 

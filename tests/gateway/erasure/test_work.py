@@ -12,10 +12,10 @@ from fairlane.cli.embedded_store import EmbeddedStore
 from fairlane.gateway.batches.batch_records import BatchRecords
 from fairlane.gateway.batches.files import FileLimits, FileRecords
 from fairlane.gateway.batches.storage import FolderStorage
-from fairlane.gateway.erasure.build import build_erasure
-from fairlane.gateway.figures.figure_store import FigureStore
-from fairlane.gateway.records.record import RequestRecord
-from fairlane.gateway.records.storage import EndedRecord, RecordStore
+from fairlane.gateway.control.erasure.build import build_erasure
+from fairlane.gateway.insight.fleet_metrics.figure_store import FigureStore
+from fairlane.gateway.insight.request_records.record import RequestRecord
+from fairlane.gateway.insight.request_records.storage import EndedRecord, RecordStore
 from fairlane.quotas.erasure.listed import GoneTenant
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
 from fairlane.scheduler.queue.redis_queue import RedisQueue

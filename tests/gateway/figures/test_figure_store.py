@@ -7,9 +7,17 @@ import msgspec
 import pytest
 from redis.asyncio import Redis
 
-from fairlane.gateway.figures import figure_store
-from fairlane.gateway.figures.figure_store import LATE_SLOTS, MERGER_MS, PREFIX, RINGS, FigureStore, Ring, Told
-from fairlane.gateway.figures.sums import MOST_TENANTS, Sums, observe
+from fairlane.gateway.insight.fleet_metrics import figure_store
+from fairlane.gateway.insight.fleet_metrics.figure_store import (
+    LATE_SLOTS,
+    MERGER_MS,
+    PREFIX,
+    RINGS,
+    FigureStore,
+    Ring,
+    Told,
+)
+from fairlane.gateway.insight.fleet_metrics.sums import MOST_TENANTS, Sums, observe
 
 pytestmark = pytest.mark.anyio
 SMALL = (Ring(10, 12), Ring(40, 6), Ring(80, 4))

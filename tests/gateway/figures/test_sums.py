@@ -7,7 +7,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlane.gateway.figures.sums import (
+from fairlane.gateway.insight.fleet_metrics.sums import (
     LAST_BUCKET,
     MOST_TENANTS,
     Sums,

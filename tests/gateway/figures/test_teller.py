@@ -6,10 +6,10 @@ import pytest
 import redis.exceptions
 from redis.asyncio import Redis
 
-from fairlane.gateway.figures.figure_store import FigureStore, Told
-from fairlane.gateway.figures.recorder import Ended, Recorder
-from fairlane.gateway.figures.sums import OTHERS
-from fairlane.gateway.figures.teller import Teller
+from fairlane.gateway.insight.fleet_metrics.figure_store import FigureStore, Told
+from fairlane.gateway.insight.fleet_metrics.recorder import Ended, Recorder
+from fairlane.gateway.insight.fleet_metrics.sums import OTHERS
+from fairlane.gateway.insight.fleet_metrics.teller import Teller
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
 from tests.support.gateway.admin_app import HandFleet, HandPicture
 

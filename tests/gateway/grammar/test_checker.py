@@ -10,11 +10,11 @@ import msgspec
 import psutil
 import pytest
 
+from fairlane.gateway.dialects.grammar import checker as grammar_checker
+from fairlane.gateway.dialects.grammar.check_process import CheckRequest, CheckResult
+from fairlane.gateway.dialects.grammar.checker import MOST_WAITING, SLOW_S, GrammarChecker
+from fairlane.gateway.dialects.grammar.structure import Structure, choice_structure, json_structure
 from fairlane.gateway.errors import ApiError
-from fairlane.gateway.grammar import checker as grammar_checker
-from fairlane.gateway.grammar.check_process import CheckRequest, CheckResult
-from fairlane.gateway.grammar.checker import MOST_WAITING, SLOW_S, GrammarChecker
-from fairlane.gateway.grammar.structure import Structure, choice_structure, json_structure
 from fairlane.scheduler.protocol.grammar_limits import MOST_COMPILED_BYTES
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
@@ -39,7 +39,8 @@ async def fault_of(checker: GrammarChecker, structure: Structure, tenant: str = 
 
 def children() -> list[psutil.Process]:
     """The processes that check grammars; other tests have some of their own."""
-    return [each for each in psutil.Process().children() if "fairlane.gateway.grammar.check_process" in each.cmdline()]
+    module = "fairlane.gateway.dialects.grammar.check_process"
+    return [each for each in psutil.Process().children() if module in each.cmdline()]
 
 
 def grammar(text: str) -> Structure:
@@ -277,7 +278,7 @@ async def test_checks_that_were_stopped_are_answered_by_the_children_that_replac
 def test_a_child_tells_the_processor_time_of_a_check() -> None:
     asked = [CheckRequest("json_schema", text) for text in ('{"type": "integer"}', "[")]
     lines = b"".join(msgspec.json.encode(each) + b"\n" for each in asked)
-    child = [sys.executable, "-m", "fairlane.gateway.grammar.check_process"]
+    child = [sys.executable, "-m", "fairlane.gateway.dialects.grammar.check_process"]
     told = subprocess.run(child, input=lines, capture_output=True, check=True).stdout
 
     results = [msgspec.json.decode(line, type=CheckResult) for line in told.splitlines()]

@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 from pydantic import BaseModel, Field
 from referencing.exceptions import Unresolvable
 
-from fairlane.gateway.grammar.one_of import with_any_of
+from fairlane.gateway.dialects.grammar.one_of import with_any_of
 from tests.support.counted import bytecodes, calls_of
 
 scalars = st.sampled_from([None, True, False, 0, 1, 1.0, 0.5, 2, "a", "b", ""])

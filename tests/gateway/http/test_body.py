@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairlane.gateway.dialects.openai.requests import parse_completion
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.http.json_reader import LARGE_BODY_BYTES, read_object
 from fairlane.gateway.http.lifted import MAX_TOKEN_ID, PIECE_BYTES, Lifted, NoTokenIds
-from fairlane.gateway.openai.requests import parse_completion
 
 PADDING = {"padding": "x" * LARGE_BODY_BYTES}
 MANY = 10_000_000

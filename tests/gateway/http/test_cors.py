@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 from starlette.types import Receive, Scope, Send
 
+from fairlane.common.settings_error import SettingsError
 from fairlane.gateway.app import with_cors
 from fairlane.gateway.config import GatewaySection, GatewaySettings
-from fairlane.scheduler.protocol.settings import Origins, SettingsError, load
+from fairlane.scheduler.protocol.settings import Origins, load
 from tests.support.gateway.served import ASKED, CHAT, SAID, Served, serving, settings
 
 pytestmark = pytest.mark.anyio

@@ -13,13 +13,13 @@ import pytest
 import fairlane.gateway
 from fairlane.gateway.api.responses import _previous_id
 from fairlane.gateway.batches.lines import LineEntry, LineScanner, read_line
+from fairlane.gateway.dialects.openai.requests import parse_completion
+from fairlane.gateway.dialects.openai.tools import ToolCall
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.http import json_reader, lifted
 from fairlane.gateway.http.json_reader import LARGE_BODY_BYTES, read_object, read_text, scalars
 from fairlane.gateway.http.lifted import PIECE_BYTES, Lifted
 from fairlane.gateway.middleware.idempotency import asks_for_stream
-from fairlane.gateway.openai.requests import parse_completion
-from fairlane.gateway.openai.tools import ToolCall
 
 GATEWAY = Path(next(iter(fairlane.gateway.__path__)))
 DECODERS = {"json.loads", "json.load", "json.JSONDecoder", "msgspec.json.decode", "msgspec.json.Decoder"}
@@ -29,20 +29,20 @@ ELSEWHERE = {
     "batches/files.py": "the gateway's own records in the store",
     "batches/results.py": "an answer that this gateway made",
     "config.py": "what the parent process hands on",
-    "grammar/check_process.py": "in a process of its own, with a limit on its time",
-    "grammar/checker.py": "what that process answers",
-    "grammar/one_of.py": "in the same process",
+    "dialects/grammar/check_process.py": "in a process of its own, with a limit on its time",
+    "dialects/grammar/checker.py": "what that process answers",
+    "dialects/grammar/one_of.py": "in the same process",
     "identity/signing_keys.py": "the identity provider's, which the settings name",
     "identity/tokens.py": "at most 32 KiB of a header",
-    "ledger/exporter.py": "the gateway's own records in the ledger's storage",
-    "openai/response_body.py": "a schema that was read, and a response that this gateway kept",
-    "operators/single_sign_on.py": "the identity provider's, which the settings name",
-    "requests/constraints.py": "a grammar that was compiled",
-    "text/vocabulary.py": "the model's own card",
-    "tools/syntax.py": "files of this package",
-    "tools/template_reader.py": "the model's own template",
-    "traces/simulate_process.py": "in a process of its own",
-    "traces/simulator.py": "what that process answers",
+    "control/ledger/exporter.py": "the gateway's own records in the ledger's storage",
+    "dialects/openai/response_body.py": "a schema that was read, and a response that this gateway kept",
+    "control/operators/single_sign_on.py": "the identity provider's, which the settings name",
+    "pipeline/constraints.py": "a grammar that was compiled",
+    "model_text/vocabulary.py": "the model's own card",
+    "dialects/tools/syntax.py": "files of this package",
+    "dialects/tools/template_reader.py": "the model's own template",
+    "insight/request_traces/simulate_process.py": "in a process of its own",
+    "insight/request_traces/simulator.py": "what that process answers",
 }
 """Files that decode what neither a caller nor a model wrote, or not in the gateway's own process."""
 READER = {"http/json_reader.py", "http/lifted.py"}

@@ -14,7 +14,7 @@ import redis.asyncio
 
 from fairlane.gateway.batches.storage import Drafts, FolderStorage
 from fairlane.gateway.config import LedgerSection
-from fairlane.gateway.ledger.exporter import LedgerExporter
+from fairlane.gateway.control.ledger.exporter import LedgerExporter
 from fairlane.quotas import keyspace
 from fairlane.quotas.ledger import Ledger, LedgerExports, RollUp
 from fairlane.quotas.limits import Limits
@@ -169,7 +169,7 @@ EXPORTING = """
 import asyncio, sys
 from pathlib import Path
 import redis.asyncio
-from fairlane.gateway.ledger import exporter
+from fairlane.gateway.control.ledger import exporter
 from tests.gateway.ledger.test_export import Export
 
 async def export(url, folder):

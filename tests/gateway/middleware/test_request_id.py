@@ -10,7 +10,8 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 from starlette.types import Message, Receive, Scope, Send
 
-from fairlane.gateway.middleware.request_id import RequestIdMiddleware, request_id_of
+from fairlane.gateway.http.request_id import request_id_of
+from fairlane.gateway.middleware.request_id import RequestIdMiddleware
 
 MINTED = re.compile(r"req_[0-9a-f]{24}")
 

@@ -10,8 +10,8 @@ import threading
 
 import pytest
 
-from fairlane.gateway.observability.logging import FORMAT, Lines, Stamped, facts
-from fairlane.scheduler.protocol.log_lines import JsonLines
+from fairlane.common.log_lines import JsonLines
+from fairlane.gateway.insight.telemetry.logging import FORMAT, Lines, Stamped, facts
 from tests.support.gateway.served import ASKED, CHAT, serving, settings
 
 pytestmark = pytest.mark.anyio
@@ -104,7 +104,7 @@ async def test_arguments_that_do_not_fit_are_no_fault_of_who_logs(capsys: pytest
 
 EVERY_LINE = """
 import asyncio, logging, warnings
-from fairlane.gateway.observability.logging import start_logging
+from fairlane.gateway.insight.telemetry.logging import start_logging
 start_logging("info", "gateway-1", "json")
 logging.getLogger("uvicorn.error").info("started")
 warnings.warn("old", DeprecationWarning, stacklevel=1)
@@ -151,7 +151,7 @@ async def test_the_line_of_a_request_has_its_figures_and_its_trace(valkey_url: s
 BROKEN_FORM = """
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.http.multipart import FormReader
-from fairlane.gateway.observability.logging import start_logging
+from fairlane.gateway.insight.telemetry.logging import start_logging
 start_logging("debug")
 try:
     FormReader(b"multipart/form-data; boundary=b", max_file_bytes=9).push(b"secret")

@@ -5,8 +5,8 @@ import re
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from fairlane.gateway.observability.collectors import Distribution, FastCounter
-from fairlane.gateway.observability.metrics import Telemetry
+from fairlane.gateway.insight.telemetry.collectors import Distribution, FastCounter
+from fairlane.gateway.insight.telemetry.metrics import Telemetry
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
 
 UNITS = {"_seconds": "second", "_ratio": "ratio", "_bytes": "bytes"}

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from fairlane.gateway.config import Member
-from fairlane.gateway.observability import process_metrics as processes
-from fairlane.gateway.observability.metrics import Telemetry
-from fairlane.gateway.observability.process_metrics import ProcessMetrics
+from fairlane.gateway.http.ports import Member
+from fairlane.gateway.insight.telemetry import process_metrics as processes
+from fairlane.gateway.insight.telemetry.metrics import Telemetry
+from fairlane.gateway.insight.telemetry.process_metrics import ProcessMetrics
 
 pytestmark = pytest.mark.anyio
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairlane.gateway.dialects.openai.requests import parse_chat, parse_completion
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.http.json_reader import LARGE_BODY_BYTES, MAX_DEPTH
 from fairlane.gateway.http.lifted import MAX_PARTS
-from fairlane.gateway.openai.requests import parse_chat, parse_completion
 from tests.support.gateway.bodies import MESSAGES, TOKEN_IDS, completion, param, refused
 
 BROKEN: dict[str, tuple[bytes, str | None]] = {

@@ -9,11 +9,11 @@ from typing import Any, get_args
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from fairlane.gateway.admin import routes as admin
-from fairlane.gateway.openai.response_body import ResponseBody
-from fairlane.gateway.openai.response_items import GivenItem
-from fairlane.gateway.openai.response_tools import AnyTool, ToolChoiceBody
-from fairlane.gateway.openapi.calls import TENANT_API
+from fairlane.gateway.control.admin import routes as admin
+from fairlane.gateway.control.openapi.calls import TENANT_API
+from fairlane.gateway.dialects.openai.response_body import ResponseBody
+from fairlane.gateway.dialects.openai.response_items import GivenItem
+from fairlane.gateway.dialects.openai.response_tools import AnyTool, ToolChoiceBody
 
 DECLARED = {"json_schema_input_schema", "serialization"}
 """Parts of a model's schema by which no input is checked."""

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from fairlane.gateway.openai.rate_limits import as_json, duration, headers
+from fairlane.gateway.dialects.openai.rate_limits import as_json, duration, headers
 from fairlane.quotas.limits import LimitStatus
 
 

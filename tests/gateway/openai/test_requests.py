@@ -9,15 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai.types.chat.completion_create_params import CompletionCreateParamsBase
 
-from fairlane.gateway.errors import ApiError
-from fairlane.gateway.openai.neutral import NEUTRAL_CHAT, NEUTRAL_COMPLETION
-from fairlane.gateway.openai.requests import ChatRequest, CompletionRequest, Turn
-from fairlane.gateway.openai.wire import (
+from fairlane.gateway.dialects.openai.neutral import NEUTRAL_CHAT, NEUTRAL_COMPLETION
+from fairlane.gateway.dialects.openai.requests import ChatRequest, CompletionRequest, Turn
+from fairlane.gateway.dialects.openai.wire import (
     MAX_CHOICES,
     MAX_SEQUENCES,
     ChatBody,
     CompletionBody,
 )
+from fairlane.gateway.errors import ApiError
 from tests.support.gateway.bodies import CHAT, COMPLETION, MESSAGES, SECRET, chat, completion, param, refused
 
 NOT_NUMBERS: list[Any] = ["1", True, [], {}, math.nan, math.inf, -math.inf]

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from fairlane.gateway.api.responses import RESPONSE
+from fairlane.gateway.dialects.openai.requests import Turn
+from fairlane.gateway.dialects.openai.response_body import KeptResponse, ResponseRequest, parse_response
+from fairlane.gateway.dialects.openai.response_items import CompactionItem, read_items, turns_of
+from fairlane.gateway.dialects.openai.response_tools import CalledAs
+from fairlane.gateway.dialects.openai.tools import MAX_TOOLS, ToolCall, ToolChoice
 from fairlane.gateway.errors import ApiError
-from fairlane.gateway.openai.requests import Turn
-from fairlane.gateway.openai.response_body import KeptResponse, ResponseRequest, parse_response
-from fairlane.gateway.openai.response_items import CompactionItem, read_items, turns_of
-from fairlane.gateway.openai.response_tools import CalledAs
-from fairlane.gateway.openai.tools import MAX_TOOLS, ToolCall, ToolChoice
-from fairlane.gateway.text.tokenizer import TextModel
+from fairlane.gateway.model_text.tokenizer import TextModel
 from tests.support.counted import calls_of
 from tests.support.gateway.tool_models import TOOL_MODELS, tool_card
 

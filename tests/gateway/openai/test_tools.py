@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from fairlane.gateway.errors import ApiError
-from fairlane.gateway.openai.requests import ChatRequest, Turn, parse_chat
-from fairlane.gateway.openai.tools import (
+from fairlane.gateway.dialects.openai.requests import ChatRequest, Turn, parse_chat
+from fairlane.gateway.dialects.openai.tools import (
     MAX_CALLS,
     MAX_TOOLS,
     MAX_TOOLS_CHARS,
@@ -16,6 +15,7 @@ from fairlane.gateway.openai.tools import (
     ToolCall,
     ToolChoice,
 )
+from fairlane.gateway.errors import ApiError
 
 SECRET = "what nobody may read"
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}

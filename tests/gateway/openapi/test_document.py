@@ -10,15 +10,15 @@ import pytest
 from jsonschema import Draft202012Validator
 from starlette.routing import BaseRoute, Mount, Route
 
-from fairlane.gateway.admin.inputs import LimitsBody
 from fairlane.gateway.app import create_app
 from fairlane.gateway.batches.batch_records import BatchRecords
 from fairlane.gateway.config import GatewaySettings
+from fairlane.gateway.control.admin.inputs import LimitsBody
+from fairlane.gateway.control.openapi import document as openapi
+from fairlane.gateway.control.openapi.examples import ANSWERS, BODIES
+from fairlane.gateway.dialects.openai.neutral import NEUTRAL_CHAT
 from fairlane.gateway.errors import TABLE
-from fairlane.gateway.openai.neutral import NEUTRAL_CHAT
-from fairlane.gateway.openapi import document as openapi
-from fairlane.gateway.openapi.examples import ANSWERS, BODIES
-from fairlane.gateway.runtime import Resources
+from fairlane.gateway.runtime.resources import Resources
 from fairlane.quotas.limits import LIMIT_NAMES
 from tests.support.gateway.admin_app import AdminBench
 from tests.support.gateway.batch_files import a_batch

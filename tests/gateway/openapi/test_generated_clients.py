@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from fairlane.gateway.openapi.document import document
+from fairlane.gateway.control.openapi.document import document
 from tests.support.gateway.served import ASKED, SAID, serving, settings
 
 pytestmark = [pytest.mark.anyio, pytest.mark.thorough]

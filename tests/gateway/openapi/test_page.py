@@ -8,7 +8,7 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
-from fairlane.gateway.openapi import page
+from fairlane.gateway.control.openapi import page
 
 pytestmark = pytest.mark.anyio
 

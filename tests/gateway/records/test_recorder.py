@@ -7,12 +7,12 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from fairlane.gateway.records import recorder as recorders
-from fairlane.gateway.records.live import LiveRecord
-from fairlane.gateway.records.record import RequestRecord
-from fairlane.gateway.records.recorder import RefusedRequest, RequestRecorder
-from fairlane.gateway.records.storage import EndedRecord, RecordStore
-from fairlane.gateway.requests.request import LiveJob
+from fairlane.gateway.insight.request_records import recorder as recorders
+from fairlane.gateway.insight.request_records.live import LiveRecord
+from fairlane.gateway.insight.request_records.record import RequestRecord
+from fairlane.gateway.insight.request_records.recorder import RefusedRequest, RequestRecorder
+from fairlane.gateway.insight.request_records.storage import EndedRecord, RecordStore
+from fairlane.gateway.request.live_request import LiveJob
 from fairlane.quotas.store import Charge
 from fairlane.scheduler.protocol.messages import Finished, JobSteps, Outcome, Preempted, Resumed, TokenDelta
 from fairlane.store.errors import StoreUnavailable

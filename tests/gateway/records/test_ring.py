@@ -5,8 +5,15 @@ from typing import Any
 import pytest
 import redis.asyncio
 
-from fairlane.gateway.records.record import MOST_BYTES, RecordedEvent, RecordedPreemption, RequestRecord, decode, encode
-from fairlane.gateway.records.storage import LOST_MS, EndedRecord, RecordStore
+from fairlane.gateway.insight.request_records.record import (
+    MOST_BYTES,
+    RecordedEvent,
+    RecordedPreemption,
+    RequestRecord,
+    decode,
+    encode,
+)
+from fairlane.gateway.insight.request_records.storage import LOST_MS, EndedRecord, RecordStore
 from fairlane.store.bounds import PER_CALL, chunks
 from tests.support.gateway.admin_app import AdminBench
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlane.gateway.records.time_account import Stall, Start, Timeline, TimeParts, account
+from fairlane.gateway.insight.request_records.time_account import Stall, Start, Timeline, TimeParts, account
 
 INSTANTS = st.floats(-1e4, 1e6, allow_nan=False)
 UNKNOWN = st.none() | INSTANTS

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from fairlane.gateway.records.record import RecordedEvent, RecordedPreemption, RequestRecord
-from fairlane.gateway.records.time_account import TimeParts
-from fairlane.gateway.records.why import waits_of, why
+from fairlane.gateway.insight.request_records.record import RecordedEvent, RecordedPreemption, RequestRecord
+from fairlane.gateway.insight.request_records.time_account import TimeParts
+from fairlane.gateway.insight.request_records.why import waits_of, why
 
 
 def record(**fields: Any) -> RequestRecord:

@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from fairlane.gateway.dialects.openai.requests import GenerationRequest
 from fairlane.gateway.errors import ApiError, LimitBlock
 from fairlane.gateway.fleet import ServedModel
-from fairlane.gateway.openai.requests import GenerationRequest
-from fairlane.gateway.requests.admission import admit, measure
-from fairlane.gateway.requests.service_level import ServiceLevel
-from fairlane.gateway.text.tokenizer import TextModel
+from fairlane.gateway.model_text.tokenizer import TextModel
+from fairlane.gateway.pipeline.admission import admit, measure
+from fairlane.gateway.request.service_level import ServiceLevel
 from fairlane.quotas.tenants import Tenant
 from fairlane.scheduler.admission.decide import Admitted
 from fairlane.scheduler.admission.demand import ServiceClass

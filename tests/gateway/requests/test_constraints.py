@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from fairlane.gateway.dialects.grammar.checker import GrammarChecker
+from fairlane.gateway.dialects.grammar.structure import CheckedGrammar, Structure
+from fairlane.gateway.dialects.openai.requests import ChatRequest, parse_chat
 from fairlane.gateway.errors import ApiError
-from fairlane.gateway.grammar.checker import GrammarChecker
-from fairlane.gateway.grammar.structure import CheckedGrammar, Structure
-from fairlane.gateway.openai.requests import ChatRequest, parse_chat
-from fairlane.gateway.requests import constraints
-from fairlane.gateway.text.tokenizer import TextModel
+from fairlane.gateway.model_text.tokenizer import TextModel
+from fairlane.gateway.pipeline import constraints
 from fairlane.scheduler.protocol.grammar_limits import MOST_COMPILED_BYTES
 from tests.support.gateway.tool_models import tool_card
 

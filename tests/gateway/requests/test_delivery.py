@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from fairlane.gateway import runtime as resources
-from fairlane.gateway.requests import delivery
-from fairlane.gateway.requests.admission import AllOpenRequests
-from fairlane.gateway.requests.delivery import Dispatcher, Link
+from fairlane.gateway.pipeline import delivery
+from fairlane.gateway.pipeline.admission import AllOpenRequests
+from fairlane.gateway.pipeline.delivery import Dispatcher, Link
+from fairlane.gateway.runtime import resources
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
 from fairlane.scheduler.protocol.messages import Event, Finished, Job, Outcome, TokenDelta
 from fairlane.scheduler.queue.redis_queue import RedisQueue

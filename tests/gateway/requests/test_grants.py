@@ -6,9 +6,9 @@ from typing import cast
 
 import pytest
 
-from fairlane.gateway.requests.delivery import Dispatcher
-from fairlane.gateway.requests.grants import OutputGrants
-from fairlane.gateway.requests.request import LiveJob, LiveRequest
+from fairlane.gateway.pipeline.delivery import Dispatcher
+from fairlane.gateway.pipeline.grants import OutputGrants
+from fairlane.gateway.request.live_request import LiveJob, LiveRequest
 from fairlane.quotas.store import Extension, Need, QuotaStore, Reservation
 from fairlane.store.errors import StoreUnavailable
 from tests.support.quotas.house import ask

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from fairlane.gateway.requests import guarded_quotas
-from fairlane.gateway.requests.guarded_quotas import LOOK_EVERY_S, TRUSTED_S, GuardedQuotas, Modes, RememberedKeys
+from fairlane.gateway.pipeline import guarded_quotas
+from fairlane.gateway.pipeline.guarded_quotas import LOOK_EVERY_S, TRUSTED_S, GuardedQuotas, Modes, RememberedKeys
 from fairlane.quotas.api_keys import KeyStore
 from fairlane.quotas.delegated_keys import DelegatedKeys, Delegation
 from fairlane.quotas.store import AlreadySettled, Charge, Denied, Need

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from fairlane.gateway.text.tokenizer import TextModel
+from fairlane.gateway.model_text.tokenizer import TextModel
 from fairlane.scheduler.protocol.messages import Outcome
 from fairlane.scheduler.queue.keys import prefix
 from fairlane.scheduler.queue.types import Publication

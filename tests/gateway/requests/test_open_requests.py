@@ -1,7 +1,7 @@
 """What a gateway keeps of its jobs for its next word on a deadline."""
 
-from fairlane.gateway.requests.admission import AllOpenRequests
-from fairlane.gateway.requests.request import LiveJob
+from fairlane.gateway.pipeline.admission import AllOpenRequests
+from fairlane.gateway.request.live_request import LiveJob
 from fairlane.scheduler.admission.open_requests import Request
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
 from fairlane.scheduler.protocol.messages import TokenDelta

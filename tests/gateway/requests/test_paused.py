@@ -9,10 +9,10 @@ import httpx
 import pytest
 import redis.asyncio
 
-from fairlane.gateway import runtime as resources
-from fairlane.gateway.requests import delivery as dispatch
-from fairlane.gateway.requests import grants as grants
-from fairlane.gateway.requests import recovery as reaper
+from fairlane.gateway.pipeline import delivery as dispatch
+from fairlane.gateway.pipeline import grants as grants
+from fairlane.gateway.pipeline import recovery as reaper
+from fairlane.gateway.runtime import resources
 from fairlane.quotas import keyspace
 from tests.support.gateway.served import COMPLETIONS, Served, error_of, serving, settings, until
 from tests.support.quotas.house import forget_minute

@@ -9,11 +9,11 @@ from typing import Any, cast
 import pytest
 
 from fairlane.gateway.api.completions import CHAT
+from fairlane.gateway.dialects.openai.requests import ChatRequest
 from fairlane.gateway.errors import ApiError, invalid
 from fairlane.gateway.http.body_budget import HUGE_BODY_BYTES, BodyRoom
 from fairlane.gateway.http.json_reader import LARGE_BODY_BYTES
-from fairlane.gateway.openai.requests import ChatRequest
-from fairlane.gateway.requests.prepare import Preparer, pack_inputs
+from fairlane.gateway.pipeline.prepare import Preparer, pack_inputs
 
 pytestmark = pytest.mark.anyio
 

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import redis
 
-from fairlane.gateway.requests import grants as grants
+from fairlane.gateway.pipeline import grants as grants
 from fairlane.quotas import keyspace
 from fairlane.quotas.redis_store import RedisQuotaStore
 from fairlane.quotas.store import Extension, Need

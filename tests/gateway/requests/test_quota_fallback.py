@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from fairlane.gateway.requests.guarded_quotas import LOOK_EVERY_S, GuardedQuotas, Modes
+from fairlane.gateway.pipeline.guarded_quotas import LOOK_EVERY_S, GuardedQuotas, Modes
 from fairlane.quotas.api_keys import KeyStore
 from fairlane.quotas.redis_store import RedisQuotaStore
 from fairlane.quotas.store import Charge, Denied

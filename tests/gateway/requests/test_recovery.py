@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
 import pytest
 
-from fairlane.gateway.records.record import RequestRecord
-from fairlane.gateway.records.storage import RecordStore
-from fairlane.gateway.requests.recovery import Reaper
-from fairlane.gateway.requests.request import job_ids
+from fairlane.gateway.insight.request_records.record import RequestRecord
+from fairlane.gateway.insight.request_records.storage import RecordStore
+from fairlane.gateway.pipeline.recovery import Reaper
+from fairlane.gateway.request.live_request import job_ids
 from fairlane.quotas import keyspace
 from fairlane.quotas.redis_store import RedisQuotaStore
 from fairlane.quotas.store import Charge

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from fairlane.gateway.errors import internal_error
-from fairlane.gateway.requests.request import MAX_NOTICES, Fault, LiveJob, job_ids, total
+from fairlane.gateway.request.live_request import MAX_NOTICES, Fault, LiveJob, job_ids, total
 from fairlane.quotas.store import Charge
 from fairlane.scheduler.protocol.messages import (
     Finished,

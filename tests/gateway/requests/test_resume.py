@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fairlane.gateway.requests.resume import Head, begin, resumption
+from fairlane.gateway.pipeline.resume import Head, begin, resumption
 from fairlane.quotas.store import Resumption
 from fairlane.scheduler.protocol.messages import Job, Sampling, TokenDelta
 from tests.support.gateway.one_job import job as live

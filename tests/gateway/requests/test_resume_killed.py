@@ -11,7 +11,7 @@ from unittest.mock import AsyncMock
 import httpx
 import pytest
 
-from fairlane.gateway.requests.recovery import Reaper
+from fairlane.gateway.pipeline.recovery import Reaper
 from tests.support.gateway.sent_twice import KEY, QUICK, STREAMED, begun_with, kept, post, used
 from tests.support.gateway.served import ASKED, CHAT, SAID, WAIT_S, Served, serving, settings, settled, until
 from tests.support.gateway.spawned import LEASE_S, process

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from fairlane.gateway.dialects.openai.requests import GenerationRequest
 from fairlane.gateway.errors import ApiError
-from fairlane.gateway.openai.requests import GenerationRequest
-from fairlane.gateway.requests.service_level import agree, asks_progress
+from fairlane.gateway.request.service_level import agree, asks_progress
 from fairlane.quotas.api_keys import ApiKey, Identity, Scopes
 from fairlane.quotas.tenants import Tenant
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LATENCY, THROUGHPUT

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from fairlane.gateway.requests.settlement import Inline
+from fairlane.gateway.pipeline.settlement import Inline
 
 pytestmark = pytest.mark.anyio
 LONG_S, SHORT_S = 60.0, 0.01

@@ -9,13 +9,13 @@ import pytest
 
 from fairlane.gateway.answers.chunks import AnswerChunk, Notice, Rhythm, TextChunk
 from fairlane.gateway.errors import ApiError
-from fairlane.gateway.observability.tracing import Span
-from fairlane.gateway.requests.delivery import JobQueue
-from fairlane.gateway.requests.request import LiveJob, LiveRequest
-from fairlane.gateway.requests.service_level import ServiceLevel
-from fairlane.gateway.requests.settlement import Settlements
-from fairlane.gateway.requests.stream import TokenEvents
-from fairlane.gateway.text.tokenizer import TextModel, TokenStream
+from fairlane.gateway.insight.telemetry.tracing import Span
+from fairlane.gateway.model_text.tokenizer import TextModel, TokenStream
+from fairlane.gateway.pipeline.delivery import JobQueue
+from fairlane.gateway.pipeline.settlement import Settlements
+from fairlane.gateway.pipeline.stream import TokenEvents
+from fairlane.gateway.request.live_request import LiveJob, LiveRequest
+from fairlane.gateway.request.service_level import ServiceLevel
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
 from fairlane.scheduler.protocol.messages import Outcome, TokenDelta
 from tests.support.gateway.cards import byte_level_card

@@ -5,8 +5,8 @@ from datetime import datetime
 import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from fairlane.gateway.text.chat_template import MAX_SOURCE_CHARS, ChatTemplate, TemplateRefusal
-from fairlane.gateway.text.template_sandbox import MAX_MADE
+from fairlane.gateway.model_text.chat_template import MAX_SOURCE_CHARS, ChatTemplate, TemplateRefusal
+from fairlane.gateway.model_text.template_sandbox import MAX_MADE
 from tests.support.gateway.cards import CHATML
 
 MESSAGES = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes?"}]

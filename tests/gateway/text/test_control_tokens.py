@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
-from fairlane.gateway.openai.requests import Turn
-from fairlane.gateway.text.tokenizer import TextModel
+from fairlane.gateway.dialects.openai.requests import Turn
+from fairlane.gateway.model_text.tokenizer import TextModel
 from fairlane.scheduler.protocol.messages import ModelCard
 from tests.support.gateway.families import FAMILIES, family_card
 from tests.support.gateway.served import CHAT, COMPLETIONS, Served, serving

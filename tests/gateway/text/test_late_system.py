@@ -4,9 +4,9 @@ import pytest
 from msgspec.structs import replace
 from tokenizers import Tokenizer
 
-from fairlane.gateway.openai.requests import Turn
-from fairlane.gateway.text.late_system import as_user, has_late_system
-from fairlane.gateway.text.tokenizer import TextModel
+from fairlane.gateway.dialects.openai.requests import Turn
+from fairlane.gateway.model_text.late_system import as_user, has_late_system
+from fairlane.gateway.model_text.tokenizer import TextModel
 from tests.support.counted import calls_of
 from tests.support.gateway.cards import CHATML, byte_level_card
 

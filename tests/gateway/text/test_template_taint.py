@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlane.gateway.text.chat_template import ChatTemplate
-from fairlane.gateway.text.template_taint import runs
+from fairlane.gateway.model_text.chat_template import ChatTemplate
+from fairlane.gateway.model_text.template_taint import runs
 
 CONTENT = "äöü àéî"
 EXACT = {

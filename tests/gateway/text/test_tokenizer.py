@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tokenizers import Tokenizer
 
+from fairlane.gateway.dialects.openai.requests import Turn
 from fairlane.gateway.errors import ApiError
-from fairlane.gateway.openai.requests import Turn
-from fairlane.gateway.text.tokenizer import PromptTooLong, TextModel, TokenStream
+from fairlane.gateway.model_text.tokenizer import PromptTooLong, TextModel, TokenStream
 from fairlane.scheduler.protocol.messages import ModelCard
 from tests.support.counted import bytecodes
 from tests.support.gateway.cards import CHATML, byte_level_card, metaspace_card

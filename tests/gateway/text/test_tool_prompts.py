@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tokenizers import Tokenizer
 
+from fairlane.gateway.dialects.openai.requests import Effort, Turn
+from fairlane.gateway.dialects.openai.tools import Tool, ToolCall
 from fairlane.gateway.errors import ApiError
-from fairlane.gateway.openai.requests import Effort, Turn
-from fairlane.gateway.openai.tools import Tool, ToolCall
-from fairlane.gateway.text.tokenizer import TextModel
+from fairlane.gateway.model_text.tokenizer import TextModel
 from tests.support.gateway.cards import CHATML
 from tests.support.gateway.tool_models import TOOL_MODELS, tool_card
 

@@ -11,8 +11,8 @@ from llguidance import LLMatcher, LLTokenizer
 from msgspec.structs import replace
 from tokenizers import Tokenizer
 
-from fairlane.gateway.openai.tools import MAX_CALLS, Tool
-from fairlane.gateway.text.tokenizer import TextModel, TokenStream
+from fairlane.gateway.dialects.openai.tools import MAX_CALLS, Tool
+from fairlane.gateway.model_text.tokenizer import TextModel, TokenStream
 from tests.support.gateway.read_outputs import TIME, TOOLS, WEATHER, Read, read
 from tests.support.gateway.tool_models import TOOL_MODELS, tool_card
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairlane.gateway.dialects.openai.tools import Tool
+from fairlane.gateway.dialects.tools.deltas import OutputReader
+from fairlane.gateway.dialects.tools.output_format import OutputFormat
+from fairlane.gateway.dialects.tools.syntax import NAME, CallSyntax, syntaxes
 from fairlane.gateway.http.json_reader import read_text
-from fairlane.gateway.openai.tools import Tool
-from fairlane.gateway.tools.deltas import OutputReader
-from fairlane.gateway.tools.output_format import OutputFormat
-from fairlane.gateway.tools.syntax import NAME, CallSyntax, syntaxes
 from tests.support.counted import calls_of
 from tests.support.gateway.read_outputs import TOOLS, Read, read
 from tests.support.gateway.tool_models import TOOL_MODELS

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from transformers.utils.chat_parsing import parse_response
 
+from fairlane.gateway.dialects.grammar.checker import GrammarChecker
+from fairlane.gateway.dialects.openai.requests import Turn, parse_chat
+from fairlane.gateway.dialects.openai.tools import Tool
+from fairlane.gateway.dialects.tools.output_format import OutputFormat
+from fairlane.gateway.dialects.tools.template_reader import MAX_REGION_CHARS, ResponseTemplate
 from fairlane.gateway.errors import ApiError
-from fairlane.gateway.grammar.checker import GrammarChecker
-from fairlane.gateway.openai.requests import Turn, parse_chat
-from fairlane.gateway.openai.tools import Tool
-from fairlane.gateway.requests.constraints import grammar_of
-from fairlane.gateway.text.tokenizer import TextModel, TokenStream
-from fairlane.gateway.tools.output_format import OutputFormat
-from fairlane.gateway.tools.template_reader import MAX_REGION_CHARS, ResponseTemplate
+from fairlane.gateway.model_text.tokenizer import TextModel, TokenStream
+from fairlane.gateway.pipeline.constraints import grammar_of
 from tests.support.gateway.read_outputs import TOOLS, Read, read
 from tests.support.gateway.tool_models import TOOL_MODELS, tool_card
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from fairlane.gateway.config import RecordSection
-from fairlane.gateway.traces.files import TraceFolder
-from fairlane.gateway.traces.pseudonyms import BLOCK_TOKENS, Pseudonyms
-from fairlane.gateway.traces.recorder import MOST_WAITING_TOKENS, TraceRecorder
+from fairlane.gateway.insight.request_traces.files import TraceFolder
+from fairlane.gateway.insight.request_traces.pseudonyms import BLOCK_TOKENS, Pseudonyms
+from fairlane.gateway.insight.request_traces.recorder import MOST_WAITING_TOKENS, TraceRecorder
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.simulation.calibration import Calibration
 from fairlane.scheduler.simulation.scenario import Scenario
@@ -211,8 +211,8 @@ async def test_what_waits_to_be_written_is_bounded(tmp_path: Path, caplog: pytes
 KILLED = """
 import asyncio, os, signal, sys
 from pathlib import Path
-from fairlane.gateway.traces.files import TraceFolder
-from fairlane.gateway.traces.recorder import TraceRecorder
+from fairlane.gateway.insight.request_traces.files import TraceFolder
+from fairlane.gateway.insight.request_traces.recorder import TraceRecorder
 from tests.support.gateway.recordings import asked
 
 async def key():

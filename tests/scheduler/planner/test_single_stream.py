@@ -2,12 +2,13 @@
 
 import pytest
 
+from fairlane.common.settings_error import SettingsError
 from fairlane.scheduler.admission.open_requests import OpenRequests
 from fairlane.scheduler.planner.costs import TYPICAL_CONTEXT, CostModel, Measurement, slowest_ms
 from fairlane.scheduler.planner.steps import NO_WORK, StepFeatures
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LATENCY, THROUGHPUT, LaneName
 from fairlane.scheduler.protocol.messages import WorkerStatus
-from fairlane.scheduler.protocol.settings import SettingsError, SharedSettings, load
+from fairlane.scheduler.protocol.settings import SharedSettings, load
 
 ALONE = StepFeatures(1, 0, TYPICAL_CONTEXT, 0)
 FULL = StepFeatures(64, 256, 40_000, 65_536)

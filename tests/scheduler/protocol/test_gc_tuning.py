@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from fairlane.scheduler.protocol.gc_tuning import OF_A_WORKER, collect_seldom, no_collection
+from fairlane.common.gc_tuning import OF_A_WORKER, collect_seldom, no_collection
 from fairlane.scheduler.protocol.lanes import LaneName
 from tests.support.scheduler.planner_world import World, job
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from fairlane.scheduler.protocol.log_lines import JsonLines, TextLines, printable
+from fairlane.common.log_lines import JsonLines, TextLines, printable
 
 HOSTILE = "acme\n2026-01-01 00:00:00,000 INFO gateway[1] all is well\r\x1b[2J\u202egnp.exe\x00"
 

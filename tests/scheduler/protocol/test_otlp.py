@@ -7,8 +7,8 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
-from fairlane.scheduler.protocol.otlp import check_exports, span_exporter
-from fairlane.scheduler.protocol.settings import SettingsError
+from fairlane.common.otlp import check_exports, span_exporter
+from fairlane.common.settings_error import SettingsError
 
 THERE = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4317"}
 
@@ -42,7 +42,7 @@ def test_a_protocol_that_is_none_of_ours_stops_the_start(name: str) -> None:
 
 
 def test_grpc_without_its_package_says_which_extra_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fairlane.scheduler.protocol.otlp.find_spec", lambda _: None)
+    monkeypatch.setattr("fairlane.common.otlp.find_spec", lambda _: None)
 
     with pytest.raises(SettingsError, match=r"grpc needs fairlane\[otlp-grpc\]"):
         check_exports(THERE | {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"})

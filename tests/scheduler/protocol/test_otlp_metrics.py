@@ -5,9 +5,9 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, M
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.registry import Collector as PrometheusCollector
 
-from fairlane.scheduler.protocol.otlp import metric_exporter
-from fairlane.scheduler.protocol.otlp_metrics import sent
-from fairlane.scheduler.protocol.settings import SettingsError
+from fairlane.common.otlp import metric_exporter
+from fairlane.common.otlp_metrics import sent
+from fairlane.common.settings_error import SettingsError
 from tests.support.system.otlp import Collector, receiving
 
 ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318"}

@@ -5,8 +5,9 @@ from typing import Annotated
 import msgspec
 import pytest
 
+from fairlane.common.settings_error import SettingsError
 from fairlane.scheduler.protocol.lanes import LATENCY, THROUGHPUT, LaneName
-from fairlane.scheduler.protocol.settings import ByteSize, LanesSettings, SettingsError, SharedSettings, load
+from fairlane.scheduler.protocol.settings import ByteSize, LanesSettings, SharedSettings, load
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

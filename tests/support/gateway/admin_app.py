@@ -16,32 +16,32 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from fairlane.gateway import errors
-from fairlane.gateway.admin import routes as admin
-from fairlane.gateway.admin.blocks import Blocks
-from fairlane.gateway.admin.history import History
-from fairlane.gateway.admin.live import LiveHub
-from fairlane.gateway.admin.overview import Overview
-from fairlane.gateway.admin.router import AdminParts, mount
 from fairlane.gateway.batches.batch_records import BatchRecords
 from fairlane.gateway.batches.files import FileLimits, FileRecords
 from fairlane.gateway.batches.storage import FolderStorage
-from fairlane.gateway.console import routes as console_routes
-from fairlane.gateway.erasure.build import build_erasure
-from fairlane.gateway.figures.figure_store import FigureStore
+from fairlane.gateway.control.admin import routes as admin
+from fairlane.gateway.control.admin.blocks import Blocks
+from fairlane.gateway.control.admin.history import History
+from fairlane.gateway.control.admin.live import LiveHub
+from fairlane.gateway.control.admin.overview import Overview
+from fairlane.gateway.control.admin.router import AdminParts, mount
+from fairlane.gateway.control.console import routes as console_routes
+from fairlane.gateway.control.erasure.build import build_erasure
+from fairlane.gateway.control.openapi import document as openapi
+from fairlane.gateway.control.operators.admin_key import AdminKeys, Guesses
+from fairlane.gateway.control.operators.admin_tokens import AdminTokens
+from fairlane.gateway.control.operators.operators import Operators
+from fairlane.gateway.control.operators.sessions import Sessions
 from fairlane.gateway.fleet import Door, ServedModel
-from fairlane.gateway.openapi import document as openapi
-from fairlane.gateway.operators.admin_key import AdminKeys, Guesses
-from fairlane.gateway.operators.admin_tokens import AdminTokens
-from fairlane.gateway.operators.operators import Operators
-from fairlane.gateway.operators.sessions import Sessions
-from fairlane.gateway.records.recorder import RequestRecorder
-from fairlane.gateway.records.search import Records
-from fairlane.gateway.records.storage import RecordStore
-from fairlane.gateway.requests.admission import AllOpenRequests
-from fairlane.gateway.requests.prices import KnownPrices
-from fairlane.gateway.requests.request import LiveJob
-from fairlane.gateway.traces.files import TraceFolder
-from fairlane.gateway.traces.simulator import Simulator
+from fairlane.gateway.insight.fleet_metrics.figure_store import FigureStore
+from fairlane.gateway.insight.request_records.recorder import RequestRecorder
+from fairlane.gateway.insight.request_records.search import Records
+from fairlane.gateway.insight.request_records.storage import RecordStore
+from fairlane.gateway.insight.request_traces.files import TraceFolder
+from fairlane.gateway.insight.request_traces.simulator import Simulator
+from fairlane.gateway.pipeline.admission import AllOpenRequests
+from fairlane.gateway.pipeline.prices import KnownPrices
+from fairlane.gateway.request.live_request import LiveJob
 from fairlane.quotas.api_keys import KeyStore
 from fairlane.quotas.audit import Audit
 from fairlane.quotas.ledger import Ledger

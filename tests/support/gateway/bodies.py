@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from fairlane.gateway.dialects.openai.requests import ChatRequest, CompletionRequest, parse_chat, parse_completion
 from fairlane.gateway.errors import ApiError
-from fairlane.gateway.openai.requests import ChatRequest, CompletionRequest, parse_chat, parse_completion
 
 SECRET = "the prompt that nobody may read"
 MESSAGES = [{"role": "user", "content": SECRET}]

@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 from typer.testing import CliRunner, Result
 
 from fairlane.cli import main as cli
-from fairlane.gateway.traces.files import TraceFolder
+from fairlane.gateway.insight.request_traces.files import TraceFolder
 from tests.support.gateway.admin_app import ADMIN_KEY, HandFleet, application
 from tests.support.quick_stop import QuickStop
 

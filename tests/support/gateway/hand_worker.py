@@ -9,7 +9,7 @@ from typing import TypeVar
 import msgspec
 import redis.asyncio
 
-from fairlane.gateway.text.tokenizer import TextModel
+from fairlane.gateway.model_text.tokenizer import TextModel
 from fairlane.scheduler.planner.steps import Capacity
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, Lane, LaneName
 from fairlane.scheduler.protocol.messages import (

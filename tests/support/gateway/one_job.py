@@ -1,6 +1,6 @@
 """One job as a gateway books it, for what needs nothing else of a gateway."""
 
-from fairlane.gateway.requests.request import LiveJob, LiveRequest
+from fairlane.gateway.request.live_request import LiveJob, LiveRequest
 from tests.support.quotas.house import ask
 
 QUEUE = "tiny@0"

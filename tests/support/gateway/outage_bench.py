@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from fairlane.gateway.requests.guarded_quotas import GuardedQuotas, Modes
+from fairlane.gateway.pipeline.guarded_quotas import GuardedQuotas, Modes
 from fairlane.quotas.api_keys import KeyStore
 from fairlane.quotas.ledger import Ledger
 from fairlane.quotas.redis_store import RedisQuotaStore

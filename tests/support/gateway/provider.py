@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
-from fairlane.gateway.operators.settings import SignInSection
+from fairlane.gateway.control.operators.settings import SignInSection
 from tests.support.gateway.issuer import RSA_KEY, jwk, token
 
 CLIENT, SECRET = "the-console", "a-client-secret"

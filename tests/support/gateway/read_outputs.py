@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from fairlane.gateway.openai.tools import Tool
-from fairlane.gateway.tools.deltas import OutputDelta, OutputReader
+from fairlane.gateway.dialects.openai.tools import Tool
+from fairlane.gateway.dialects.tools.deltas import OutputDelta, OutputReader
 
 WEATHER = Tool(
     name="weather",

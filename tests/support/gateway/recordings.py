@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from fairlane.gateway.requests.service_level import ServiceLevel
-from fairlane.gateway.traces.recorder import Asked
+from fairlane.gateway.insight.request_traces.recorder import Asked
+from fairlane.gateway.request.service_level import ServiceLevel
 from fairlane.quotas.tenants import Tenant
 from fairlane.scheduler.admission.open_requests import Request
 from fairlane.scheduler.protocol.lanes import LATENCY

@@ -12,8 +12,8 @@ import redis.asyncio
 from opentelemetry.sdk.trace import SpanProcessor
 
 from fairlane.gateway.config import GatewaySection, GatewaySettings
-from fairlane.gateway.http.server import Server, configure
-from fairlane.gateway.runtime import Resources
+from fairlane.gateway.runtime.resources import Resources
+from fairlane.gateway.server import Server, configure
 from fairlane.quotas import keyspace
 from fairlane.quotas.ledger import Ledger, LedgerEntry
 from fairlane.quotas.limits import LimitStatus

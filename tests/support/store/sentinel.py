@@ -10,7 +10,7 @@ from typing import Any
 
 import redis.asyncio
 
-from fairlane.gateway.processes import die_with_parent
+from fairlane.common.child_processes import die_with_parent
 from tests.support.ports import free_port
 
 SERVICE = "fairlane"

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 
 from fairlane.cli.embedded_store import EmbeddedStore
-from fairlane.gateway.processes import die_with_parent
+from fairlane.common.child_processes import die_with_parent
 from tests.support.ports import free_port
 from tests.support.system.harness import ADMIN_KEY
 

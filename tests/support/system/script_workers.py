@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fairlane.gateway.processes import die_with_parent
+from fairlane.common.child_processes import die_with_parent
 
 LEASE_S = 1.0
 

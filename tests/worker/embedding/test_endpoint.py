@@ -13,7 +13,7 @@ import openai
 import pytest
 from tokenizers import Tokenizer
 
-from fairlane.gateway.processes import die_with_parent
+from fairlane.common.child_processes import die_with_parent
 from tests.support.gateway.served import CHAT, COMPLETIONS, WAIT_S, Served, error_of, gateway, settings, until
 from tests.support.worker.tiny_embedder import LONGEST, WIDTH, reference, write_tiny_embedder
 

@@ -4,8 +4,8 @@ import llguidance
 import msgspec
 import pytest
 
-from fairlane.gateway.grammar.check_process import Check, CheckRequest
-from fairlane.gateway.grammar.structure import StructureKind
+from fairlane.gateway.dialects.grammar.check_process import Check, CheckRequest
+from fairlane.gateway.dialects.grammar.structure import StructureKind
 from fairlane.scheduler.planner.steps import SeqId
 from fairlane.scheduler.protocol.messages import Lease, Outcome, Paused, Sampling
 from fairlane.worker.remote import runner as remote_runner

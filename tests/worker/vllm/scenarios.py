@@ -25,8 +25,8 @@ from vllm.v1.core.kv_cache_utils import init_none_hash
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.request import RequestStatus
 
+from fairlane.common.settings_error import SettingsError
 from fairlane.scheduler.planner.costs import CostModel
-from fairlane.scheduler.protocol.settings import SettingsError
 from fairlane.worker.vllm import lane_scheduler
 from fairlane.worker.vllm.lane_policy import LanePolicy
 from fairlane.worker.vllm.lane_scheduler import LaneScheduler

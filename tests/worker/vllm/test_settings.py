@@ -1,7 +1,7 @@
 import pytest
 
+from fairlane.common.settings_error import SettingsError
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
-from fairlane.scheduler.protocol.settings import SettingsError
 from fairlane.worker.vllm.settings import read_settings
 
 

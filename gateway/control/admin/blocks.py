@@ -1,0 +1,86 @@
+"""KV block maps for the console: the owner of each block of each worker, while somebody watches."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from typing_extensions import TypedDict
+
+from fairlane.gateway.insight.fleet_metrics.teller import FleetPicture
+from fairlane.scheduler.protocol.block_map import BlockMap, Run
+
+ASK_EVERY_S = 10.0
+# A worker publishes its block map for this long after a request; 1.5 times the refresh interval, so watching never has
+# gaps.
+ASK_FOR_S = 15.0
+
+
+class BlockMapView(TypedDict):
+    """One worker's blocks, in order; a run is [count, tenant, lane, state], the last three as indexes into the lists,
+    -1: none.
+    """
+
+    worker: str
+    at: float
+    blocks: int
+    block_size: int
+    host_blocks: int
+    tenants: Sequence[str]
+    lanes: Sequence[str]
+    states: Sequence[str]
+    runs: Sequence[Run]
+    host_runs: Sequence[Run]
+
+
+class BlocksView(TypedDict):
+    """The block maps of all workers that have published one."""
+
+    workers: list[BlockMapView]
+
+
+class BlockRegistry(Protocol):
+    """The store side of block maps; `scheduler.queue.registry.RedisRegistry` implements it."""
+
+    async def watch_blocks(self, queue: str, worker_id: str, for_ms: int) -> None:
+        """Ask a worker to publish its block map about once a second for `for_ms`."""
+
+    async def blocks(self, worker_ids: Sequence[str]) -> list[BlockMap]: ...
+
+
+class Blocks:
+    """Block maps of all workers. `view` may raise redis.RedisError."""
+
+    def __init__(
+        self, registry: BlockRegistry, fleet: FleetPicture, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._registry = registry
+        self._fleet = fleet
+        self._clock = clock
+        self._asked_s: dict[str, float] = {}
+
+    async def view(self) -> BlocksView:
+        """Return the latest maps, and renew the request to workers whose request is about to expire."""
+        workers, now_s = self._fleet.workers, self._clock()
+        alive = {worker.worker_id: worker.queue for worker in workers}
+        self._asked_s = {name: asked_s for name, asked_s in self._asked_s.items() if name in alive}
+        due = [name for name in alive if now_s - self._asked_s.get(name, -ASK_EVERY_S) >= ASK_EVERY_S]
+        await asyncio.gather(*(self._registry.watch_blocks(alive[name], name, int(ASK_FOR_S * 1e3)) for name in due))
+        self._asked_s.update(dict.fromkeys(due, now_s))
+        return {"workers": [block_map_view(one) for one in await self._registry.blocks(sorted(alive))]}
+
+
+def block_map_view(blocks: BlockMap) -> BlockMapView:
+    """Return a worker's map in the API's shape."""
+    return {
+        "worker": blocks.worker,
+        "at": blocks.at_ms / 1e3,
+        "blocks": blocks.blocks,
+        "block_size": blocks.block_size,
+        "host_blocks": blocks.host_blocks,
+        "tenants": blocks.tenants,
+        "lanes": blocks.lanes,
+        "states": blocks.states,
+        "runs": blocks.runs,
+        "host_runs": blocks.host_runs,
+    }

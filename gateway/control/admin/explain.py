@@ -1,0 +1,144 @@
+"""A dry run: would a request of these sizes be admitted now, which limit binds, how long would it wait?
+
+It reads the current state and reserves nothing, so the answer holds for this moment only. The checks run in the order
+of a real request: access, admission, the limits of every level, the queue. If the tenant may use several models, one
+that would serve the request is enough. A tenant that reserves progressively is admitted with its prompt and one token.
+For a refilling limit the reported time is when it is full again. A real refusal computes the exact moment, and
+may also wait behind requests that a full minute has paused."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from fairlane.gateway.control.admin.inputs import ExplainBody
+from fairlane.gateway.control.admin.router import Call
+from fairlane.gateway.control.admin.tenants import the_tenant
+from fairlane.gateway.control.admin.views import ExplainView
+from fairlane.gateway.errors import ApiError, LimitBlock, context_length, limit_denied, model_not_found
+from fairlane.gateway.fleet import Door
+from fairlane.gateway.pipeline.admission import AllOpenRequests, queue_refused, queued_limit, refused
+from fairlane.quotas.limits import FREE, RULES, Demand, LimitStatus, Prices
+from fairlane.quotas.sizing import LimitRefusal, heaviest
+from fairlane.quotas.store import LARGEST_ASK
+from fairlane.quotas.tenants import Tenant
+from fairlane.scheduler.admission.decide import Admitted, assess
+from fairlane.scheduler.admission.open_requests import Request
+from fairlane.scheduler.protocol.lanes import Lane, LaneName
+from fairlane.scheduler.queue.types import LaneDepth, LaneFull, TenantQueueFull, drain_ms
+
+_RULES = {rule.name: rule for rule in RULES}
+# A stand-in when the tenant may use none of the announced models: admission and queue never refuse it.
+NOWHERE = Door(model="", queue="", context_length=2 * LARGEST_ASK, workers=(), depths={}, waiting=0)
+
+
+async def explain(call: Call, body: ExplainBody) -> ExplainView:
+    """Explain whether a request would be admitted. Raise TenantNotFound, or ApiError if the models are not known."""
+    tenant = await the_tenant(call)
+    asked = Request(
+        lane=LaneName(body.lane),
+        tenant=tenant.id,
+        prompt_tokens=body.prompt_tokens,
+        max_tokens=body.max_output_tokens,
+        deadline_ms=body.deadline_ms,
+        exact=tenant.is_exact,
+    )
+    open_requests = await call.parts.fleet.open_requests(
+        tenant.id, tenant.models if body.model is None else [body.model]
+    )
+    above = [await call.parts.tenants.get(parent) for parent in tenant.above]
+    access = access_refusal(tenant, above, body) if open_requests or body.model is None else model_not_found()
+    found = []
+    for door in open_requests or [NOWHERE]:
+        at_door, wait_ms = door_verdict(door, asked, call.parts.open_requests)
+        statuses = await call.parts.budgets.statuses(tenant.root, tenant.account, model=door.model, lane=body.lane)
+        prices = await call.parts.known_prices.of(door.model, body.lane)
+        demand = first_demand(tenant, body, prices)
+        limited = limit_refusal(statuses, demand, in_part=demand.choice < demand.ceiling)
+        queue = queue_refusal(door, call.parts.lanes[asked.lane], statuses)
+        found.append((access or at_door or limited or queue, wait_ms))
+    return _view(*min(found, key=lambda each: each[0] is not None))  # one model that would serve it is enough
+
+
+def access_refusal(tenant: Tenant, above: Iterable[Tenant | None], body: ExplainBody) -> ApiError | None:
+    """Return the refusal of a tenant that may not make the request at all. `above`: its ancestors, None for a deleted
+    one."""
+    if tenant.state == "suspended":
+        return ApiError("This tenant is suspended.", "tenant_suspended")
+    if any(parent is None or parent.state == "suspended" for parent in above):
+        return ApiError("A parent of this tenant is suspended.", "tenant_suspended")
+    if not (body.model is None or tenant.models is None or body.model in tenant.models):
+        return ApiError("This tenant may not use the model.", "model_not_allowed", "model")
+    if body.lane not in tenant.lanes:
+        return ApiError(f"This tenant may not use the lane {body.lane}.", "lane_not_allowed", "lane")
+    return None
+
+
+def first_demand(tenant: Tenant, body: ExplainBody, prices: Prices = FREE) -> Demand:
+    """Return the demand of the request: the minimum needed for admission, and the most that it may use."""
+    most = body.max_output_tokens
+    first = 1 if tenant.reserve == "progressive" else most
+    return Demand(input=body.prompt_tokens, ceiling=most, choice=first, choices=1, prices=prices)
+
+
+def door_verdict(door: Door, asked: Request, open_requests: AllOpenRequests) -> tuple[ApiError | None, float | None]:
+    """Return one model's refusal at admission, or else the expected wait for the first token."""
+    if asked.prompt_tokens + asked.max_tokens > door.context_length:
+        return context_length(door.context_length, asked.prompt_tokens, asked.max_tokens), None
+    let_in = open_requests.at(door.queue)
+    verdict = assess(asked, workers=door.workers, open_requests=let_in, now_ms=open_requests.now_ms)
+    if not isinstance(verdict, Admitted):
+        return refused(verdict, asked), None
+    still_ms = let_in.still_waits_ms(asked.lane, asked.tenant, door.waiting + 1) if door.waiting else None
+    return None, verdict.expected_ttft_ms if still_ms is None else still_ms
+
+
+def queue_refusal(door: Door, lane: Lane, statuses: Iterable[LimitStatus]) -> ApiError | None:
+    """Return the refusal of the queue behind admission: the tenant's own limit first, then the lane's cap."""
+    limit, depth = queued_limit(statuses), door.depths.get(lane.name, LaneDepth(0, 0))
+    if limit is not None and door.waiting >= limit.limit:
+        full = TenantQueueFull(limit.limit, door.waiting, drain_ms(door.waiting, depth.oldest_wait_ms))
+        return queue_refused(full, limit.scope)
+    if depth.queued >= lane.max_queued:
+        return queue_refused(LaneFull(lane.name, depth.queued, drain_ms(depth.queued, depth.oldest_wait_ms)))
+    return None
+
+
+def limit_refusal(statuses: Iterable[LimitStatus], demand: Demand, *, in_part: bool) -> ApiError | None:
+    """Return the refusal of the limit that binds, if any: limits that can never fit come first, then the longest wait.
+
+    `in_part`: see `limit_denied`."""
+    refusal = heaviest([found for status in statuses if (found := _refused(status, demand)) is not None])
+    if refusal is None:
+        return None
+    block = LimitBlock.of(refusal.status, refusal.requested)
+    return limit_denied(refusal.kind, block, refusal.retry_after_s, in_part=in_part)
+
+
+def _refused(status: LimitStatus, demand: Demand) -> LimitRefusal | None:
+    rule = _RULES[status.name]
+    amount, most = demand.amount(rule), demand.most(rule)
+    if most > status.limit:
+        return LimitRefusal(status, most, None, "exceeds")
+    if amount <= status.remaining:
+        return None
+    return LimitRefusal(status, amount, None if rule.kind == "concurrency" else status.reset_after_s, rule.kind)
+
+
+def _view(refusal: ApiError | None, wait_ms: float | None) -> ExplainView:
+    if refusal is None:
+        return {
+            "admitted": True,
+            "code": None,
+            "message": None,
+            "limit": None,
+            "retry_after_s": None,
+            "expected_wait_ms": wait_ms,
+        }
+    return {
+        "admitted": False,
+        "code": refusal.code,
+        "message": refusal.message,
+        "limit": None if refusal.limit is None else msgspec.to_builtins(refusal.limit),
+        "retry_after_s": refusal.retry_after_s,
+        "expected_wait_ms": wait_ms,
+    }

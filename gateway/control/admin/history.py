@@ -1,0 +1,129 @@
+"""The fleet's figures over 15 minutes, a day or a month, from the rings in the store."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from typing_extensions import TypedDict
+
+from fairlane.gateway.control.admin.overview import LaneResults, goodput, lane_figures
+from fairlane.gateway.insight.fleet_metrics.figure_store import LATE_SLOTS, RINGS, SLOT_S, FigureStore, Ring, Step
+from fairlane.gateway.insight.fleet_metrics.sums import LaneSums, Sums, TenantSums, merged
+
+Span = Literal["15m", "day", "month"]
+# The ring to read, and the number of its steps; no response has more points.
+SPANS: dict[Span, tuple[Ring, int]] = {"15m": (RINGS[0], 90), "day": (RINGS[1], 288), "month": (RINGS[2], 360)}
+
+
+class LaneHistoryView(LaneResults):
+    """One lane over a step: levels are means, `oldest_wait_ms` is the maximum."""
+
+    queued: float
+    oldest_wait_ms: float
+    running: float
+    preempted: float
+    tokens_per_s: float
+
+
+class TenantHistoryView(TypedDict):
+    """One tenant over a step."""
+
+    requests: int
+    refused: int
+    tokens_per_s: float
+    running: float
+    queued: float
+
+
+class HistoryPoint(TypedDict):
+    """One step of the history."""
+
+    at: float
+    lanes: dict[str, LaneHistoryView]
+    refusals: dict[str, int]
+    kv_used: float
+    tenant: TenantHistoryView | None
+
+
+class HistoryView(TypedDict):
+    """Steps in order; steps in which no gateway ran are absent."""
+
+    step_s: int
+    points: list[HistoryPoint]
+
+
+class History:
+    """The history of the whole fleet. `view` may raise redis.RedisError."""
+
+    def __init__(self, figures: FigureStore, *, clock: Callable[[], float]) -> None:
+        """`clock` returns Unix seconds by the store's clock."""
+        self._figures = figures
+        self._clock = clock
+
+    async def view(
+        self, span: Span, *, lane: str | None = None, tenant: str | None = None, until_s: float | None = None
+    ) -> HistoryView:
+        """Return the span that ends at `until_s` or now, of one lane or all, with one tenant's figures if it is named.
+        Return the span that ends at `until_s` or now, of one lane or all, with one tenant's figures if it is named."""
+        ring, count = SPANS[span]
+        now_s = self._clock()
+        last = int(min(now_s, now_s if until_s is None else until_s) // ring.step_s) - 1
+        steps = await self._figures.read(ring, last - count + 1, last)
+        if ring.step_s == SLOT_S:
+            steps = [*steps, *await self._unmerged(steps, last, now_s)]
+        return await asyncio.to_thread(_view, ring.step_s, steps, lane, tenant)  # a month takes some ten milliseconds
+
+    async def _unmerged(self, steps: Sequence[Step], last: int, now_s: float) -> list[Step]:
+        """Return the last slots, which have not been merged into the ring yet."""
+        newest = int(now_s // SLOT_S) - 1
+        known = {step.number for step in steps}
+        missing = [number for number in range(newest - LATE_SLOTS, last + 1) if number not in known]
+        if not missing:
+            return []
+        parts: dict[int, list[Sums]] = {}
+        for told in await self._figures.recent(missing):
+            parts.setdefault(told.slot, []).append(told.told.sums)
+        return [Step(number, merged(found)) for number, found in sorted(parts.items())]
+
+
+def _view(step_s: int, steps: Sequence[Step], lane: str | None, tenant: str | None) -> HistoryView:
+    return {"step_s": step_s, "points": [_point(step, step_s, lane, tenant) for step in steps]}
+
+
+def _point(step: Step, step_s: int, lane: str | None, tenant: str | None) -> HistoryPoint:
+    sums, samples = step.sums, max(1, step.sums.samples)
+    lanes = {name: _lane(found, samples) for name, found in sorted(sums.lanes.items()) if lane in (None, name)}
+    return {
+        "at": float(step.number * step_s),
+        "lanes": lanes,
+        "refusals": dict(sorted(sums.refusals.items())),
+        "kv_used": sums.kv_used / samples,
+        "tenant": None if tenant is None else _tenant(sums.tenants.get(tenant, TenantSums()), step_s),
+    }
+
+
+def _lane(sums: LaneSums, samples: int) -> LaneHistoryView:
+    ttft, tpot, queue_wait = lane_figures(sums)
+    return {
+        "queued": sums.queued / samples,
+        "oldest_wait_ms": sums.oldest_wait_ms,
+        "running": sums.running / samples,
+        "preempted": sums.preempted / samples,
+        "tokens_per_s": sums.tokens_per_s / samples,
+        "ttft_ms": ttft,
+        "tpot_ms": tpot,
+        "queue_wait_ms": queue_wait,
+        "goodput": goodput(sums),
+        "requests": sums.requests,
+        "refused": sums.refused,
+    }
+
+
+def _tenant(sums: TenantSums, step_s: int) -> TenantHistoryView:
+    return {
+        "requests": sums.requests,
+        "refused": sums.refused,
+        "tokens_per_s": sums.output_tokens / step_s,
+        "running": sums.running_s / step_s,
+        "queued": sums.queued_s / step_s,
+    }

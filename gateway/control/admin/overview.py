@@ -1,0 +1,265 @@
+"""The console's first page: lanes, refusals, tenants, workers and models, over all gateways.
+
+Levels are at most half a second old (the fleet cache). Distributions and counts cover about the last minute, as all
+gateways reported them to the store, so that any gateway can answer for the fleet."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+from typing_extensions import TypedDict
+
+from fairlane.gateway.control.admin.views import LaneView, WorkerState, worker_state
+from fairlane.gateway.errors import fleet_unknown
+from fairlane.gateway.fleet import ServedModel, together
+from fairlane.gateway.insight.fleet_metrics.figure_store import SLOT_S, FigureStore, GatewayFigures
+from fairlane.gateway.insight.fleet_metrics.sums import OTHERS, Buckets, LaneSums, Sums, merged, percentiles_ms
+from fairlane.gateway.insight.fleet_metrics.teller import FleetPicture
+from fairlane.scheduler.planner.costs import slowest_ms
+from fairlane.scheduler.protocol.lanes import Lane, LaneName
+from fairlane.scheduler.protocol.messages import WorkerStatus
+from fairlane.scheduler.queue.types import LaneDepth
+
+# Closed slots in the window, in addition to the current one.
+WINDOW_SLOTS = 6
+# Seconds between two reads of the store; gateways report every five seconds.
+HEARD_FOR_S = 4.0
+# A gateway that has reported nothing for this long is taken as gone, with its requests.
+SILENT_AFTER_MS = 15_000
+MOST_TENANTS_SHOWN = 64
+
+
+class PercentilesView(TypedDict):
+    """A distribution over the window, in milliseconds. The error of each percentile is at most 10%."""
+
+    p50: float
+    p95: float
+    p99: float
+
+
+class LaneResults(TypedDict):
+    """Results of a lane's requests over a span of time."""
+
+    ttft_ms: PercentilesView | None
+    tpot_ms: PercentilesView | None
+    queue_wait_ms: PercentilesView | None
+    goodput: float | None
+    requests: int
+    refused: int
+
+
+class LaneFiguresView(LaneView, LaneResults):
+    """One lane: its current levels, and the results of the window."""
+
+
+class TenantFiguresView(TypedDict):
+    """One tenant's current work; its rate is over the window."""
+
+    tenant: str
+    running: int
+    queued: int
+    tokens_per_s: float
+    kv_blocks: int
+
+
+class KvPoolView(TypedDict):
+    """A worker's KV pool, in blocks."""
+
+    blocks: int
+    free: int
+    host_blocks: int
+    host_free: int
+
+
+class OverviewWorker(WorkerState):
+    """One worker, and its KV pool."""
+
+    kv: KvPoolView
+
+
+class OverviewModel(TypedDict):
+    """One model, and the workers that serve it."""
+
+    model: str
+    workers: int
+    queued: int
+    running: int
+    context_length: int
+    single_stream_ms: float
+
+
+class OverviewView(TypedDict):
+    """The fleet at a glance."""
+
+    at: float
+    window_s: float
+    lanes: list[LaneFiguresView]
+    refusals: dict[str, int]
+    tenants: list[TenantFiguresView]
+    workers: list[OverviewWorker]
+    models: list[OverviewModel]
+
+
+class Overview:
+    """The overview of the fleet; it reads the store at most once per HEARD_FOR_S for all callers together."""
+
+    def __init__(
+        self,
+        fleet: FleetPicture,
+        figures: FigureStore,
+        lanes: Mapping[LaneName, Lane],
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`clock` returns Unix seconds by the store's clock."""
+        self._fleet = fleet
+        self._figures = figures
+        self._lanes = lanes
+        self._clock = clock
+        self._heard: list[GatewayFigures] = []
+        self._sums = Sums()
+        self._asked_s = -HEARD_FOR_S
+        self._asking = asyncio.Lock()
+
+    async def view(self) -> OverviewView:
+        """Return the current overview. Raise redis.RedisError, or ApiError `quota_store_unavailable` if the fleet was
+        not read
+        recently."""
+        if not self._fleet.is_fresh:
+            raise fleet_unknown()
+        heard = await self._recent()
+        now_s = self._clock()
+        since_s = (int(now_s // SLOT_S) - WINDOW_SLOTS) * SLOT_S
+        sums, window_s = self._sums, now_s - since_s
+        workers, models = self._fleet.workers, list(self._fleet.models.values())
+        return {
+            "at": now_s,
+            "window_s": window_s,
+            "lanes": _lanes(self._lanes, sums, workers, together([model.depths for model in models])),
+            "refusals": dict(sorted(sums.refusals.items())),
+            "tenants": _tenants(sums, in_hand_now(heard, now_s * 1e3), workers, window_s),
+            "workers": [_worker(status) for status in sorted(workers, key=lambda status: status.worker_id)],
+            "models": [_model(model) for model in models],
+        }
+
+    async def _recent(self) -> list[GatewayFigures]:
+        async with self._asking:
+            now_s = self._clock()
+            if not 0.0 <= now_s - self._asked_s < HEARD_FOR_S:
+                slot = int(now_s // SLOT_S)
+                self._heard = await self._figures.recent(range(slot - WINDOW_SLOTS, slot + 1))
+                self._sums, self._asked_s = merged(one.told.sums for one in self._heard), now_s
+            return self._heard
+
+
+def lane_figures(lane: LaneSums) -> tuple[PercentilesView | None, PercentilesView | None, PercentilesView | None]:
+    """Return TTFT, TPOT and queue wait of a lane."""
+    return percentiles(lane.ttft), percentiles(lane.tpot), percentiles(lane.queue_wait)
+
+
+def percentiles(buckets: Buckets) -> PercentilesView | None:
+    """Return the percentiles of a distribution, or None if it is empty."""
+    if not buckets:
+        return None
+    p50, p95, p99 = percentiles_ms(buckets, (0.5, 0.95, 0.99))
+    return {"p50": p50, "p95": p95, "p99": p99}
+
+
+def goodput(lane: LaneSums) -> float | None:
+    """Return the share of a lane's requests that met its targets, or None without requests."""
+    return lane.met / lane.judged if lane.judged else None
+
+
+def in_hand_now(heard: Sequence[GatewayFigures], now_ms: float) -> dict[str, tuple[int, int]]:
+    """Return the running and waiting requests of each tenant: the sum of each gateway's latest report."""
+    latest = {one.gateway: one.told for one in sorted(heard, key=lambda one: one.told.at_ms)}
+    running, queued = Counter[str](), Counter[str]()
+    for told in latest.values():
+        if now_ms - told.at_ms < SILENT_AFTER_MS:
+            for tenant, (runs, waits) in told.now.items():
+                running[tenant] += runs
+                queued[tenant] += waits
+    return {tenant: (running[tenant], queued[tenant]) for tenant in running}
+
+
+def _lanes(
+    lanes: Mapping[LaneName, Lane], sums: Sums, workers: Sequence[WorkerStatus], waiting: Mapping[LaneName, LaneDepth]
+) -> list[LaneFiguresView]:
+    return [
+        _lane(lanes[name], sums.lanes.get(name.value, LaneSums()), workers, waiting.get(name, LaneDepth(0, 0)))
+        for name in LaneName
+    ]
+
+
+def lane_view(lane: Lane, depth: LaneDepth, workers: Sequence[WorkerStatus]) -> LaneView:
+    """Return a lane's current levels."""
+    return {
+        "lane": lane.name.value,
+        "queued": depth.queued,
+        "queued_tokens": depth.queued_tokens,
+        "oldest_wait_ms": depth.oldest_wait_ms,
+        "running": sum(status.running.get(lane.name, 0) for status in workers),
+        "preempted": sum(status.preempted.get(lane.name, 0) for status in workers),
+        "tokens_per_s": sum(status.tokens_per_s.get(lane.name, 0.0) for status in workers),
+        "ttft_target_ms": lane.ttft_ms,
+        "tpot_target_ms": lane.tpot_on(slowest_ms(workers)),
+    }
+
+
+def _lane(lane: Lane, sums: LaneSums, workers: Sequence[WorkerStatus], depth: LaneDepth) -> LaneFiguresView:
+    ttft, tpot, queue_wait = lane_figures(sums)
+    return {
+        **lane_view(lane, depth, workers),
+        "ttft_ms": ttft,
+        "tpot_ms": tpot,
+        "queue_wait_ms": queue_wait,
+        "goodput": goodput(sums),
+        "requests": sums.requests,
+        "refused": sums.refused,
+    }
+
+
+def _tenants(
+    sums: Sums, now: Mapping[str, tuple[int, int]], workers: Sequence[WorkerStatus], window_s: float
+) -> list[TenantFiguresView]:
+    blocks = Counter[str]()
+    for worker in workers:
+        blocks.update(worker.kv_blocks)
+    names = {*sums.tenants, *now, *blocks} - {OTHERS}
+    shown: list[TenantFiguresView] = []
+    for name in names:
+        running, queued = now.get(name, (0, 0))
+        tokens = sums.tenants[name].output_tokens if name in sums.tenants else 0
+        shown.append(
+            {
+                "tenant": name,
+                "running": running,
+                "queued": queued,
+                "tokens_per_s": tokens / window_s,
+                "kv_blocks": blocks[name],
+            }
+        )
+    shown.sort(key=lambda one: (-one["running"] - one["queued"], -one["tokens_per_s"], one["tenant"]))
+    return shown[:MOST_TENANTS_SHOWN]
+
+
+def _worker(status: WorkerStatus) -> OverviewWorker:
+    kv: KvPoolView = {
+        "blocks": status.blocks_total,
+        "free": status.blocks_free,
+        "host_blocks": status.host_slots_total,
+        "host_free": status.host_slots_free,
+    }
+    return {**worker_state(status), "kv": kv}
+
+
+def _model(model: ServedModel) -> OverviewModel:
+    return {
+        "model": model.name,
+        "workers": sum(not worker.draining for worker in model.workers),
+        "queued": sum(depth.queued for depth in model.depths.values()),
+        "running": sum(sum(worker.running.values()) for worker in model.workers),
+        "context_length": model.context_length,
+        "single_stream_ms": model.single_stream_ms,
+    }

@@ -1,0 +1,135 @@
+"""Admin calls on prices: the price list, and a month's cost of each tenant."""
+
+import asyncio
+import csv
+import io
+from calendar import monthrange
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from datetime import UTC, date, datetime, timedelta
+from typing import cast
+
+from starlette.responses import Response
+
+from fairlane.gateway.control.admin import router
+from fairlane.gateway.control.admin.inputs import ChargebackQuery, Nothing, PricesBody
+from fairlane.gateway.control.admin.router import HEADERS, Call
+from fairlane.gateway.control.admin.usage import CSV
+from fairlane.gateway.control.admin.views import ChargebackLine, ChargebackView, PricesView, prices_view, usage_line
+from fairlane.quotas import keyspace
+from fairlane.quotas.field_checks import FieldError
+from fairlane.quotas.ledger import UsageReport, UsageSums
+from fairlane.quotas.prices import PriceList
+from fairlane.quotas.tenants import VersionConflict
+from fairlane.store.errors import StoreUnavailable
+
+TRIES = 10
+# Ledgers that are read concurrently.
+TENANTS_AT_ONCE = 32
+_FIGURES = (
+    "requests",
+    "prompt_tokens",
+    "cached_tokens",
+    "output_tokens",
+    "cost",
+    "gpu_seconds",
+    "kv_block_seconds",
+)
+
+
+async def get_prices(call: Call, _: Nothing) -> PricesView:
+    """Return the price list."""
+    return _shown(call, await call.parts.prices.get())
+
+
+async def put_prices(call: Call, body: PricesBody) -> PricesView:
+    """Replace the price list. Raise FieldError, ApiError `precondition_failed` or VersionConflict."""
+    wanted = PriceList.parse([row.model_dump() for row in body.prices])
+    for _ in range(TRIES):
+        before = await call.parts.prices.get()
+        call.expected.check(router.of_version(before.version))
+        if before.rows == wanted.rows:
+            return _shown(call, before)
+        note = call.note("prices.replace", "prices", {"prices": before.as_rows()}, {"prices": wanted.as_rows()})
+        try:
+            stored = await call.parts.prices.put(wanted, version=before.version, note=note)
+        except VersionConflict:
+            continue
+        with suppress(StoreUnavailable):  # the list is stored; every gateway refreshes its copy soon
+            await call.parts.known_prices.look()
+        return _shown(call, stored)
+    raise VersionConflict("prices")
+
+
+def _shown(call: Call, prices: PriceList) -> PricesView:
+    call.tag(router.of_version(prices.version))
+    return prices_view(prices, call.parts.currency)
+
+
+async def chargeback(call: Call, query: ChargebackQuery) -> ChargebackView | Response:
+    """Return a month of every tenant with usage, and of their organisations. Raise FieldError."""
+    groups = [name.strip() for name in query.group_by.split(",")] if query.group_by else []
+    if len(set(groups)) != len(groups) or not set(groups) <= {"lane", "model", "key"}:
+        raise FieldError("group_by", "must name lane, model and key, each once")
+    first = _month(query.month)
+    last = first.replace(day=monthrange(first.year, first.month)[1])
+    view = await _view(call, first, last, groups)
+    if query.format == "json":
+        return view
+    name = f'attachment; filename="chargeback-{view["month"]}.csv"'
+    return Response(_csv(view, groups), headers={**HEADERS, "content-disposition": name}, media_type=CSV)
+
+
+def _month(text: str | None) -> date:
+    """Return the first day of the month; default: the last whole month."""
+    if text is not None:
+        return date.fromisoformat(f"{text}-01")
+    return (datetime.now(UTC).date().replace(day=1) - timedelta(days=1)).replace(day=1)
+
+
+async def _view(call: Call, first: date, last: date, groups: Sequence[str]) -> ChargebackView:
+    ledger, month = call.parts.ledger, first.isoformat()[:7]
+    tenants: list[ChargebackLine] = []
+    organisations: dict[tuple[str, ...], UsageSums] = defaultdict(UsageSums)
+    total = UsageSums()
+
+    async def read(root: str, account: str) -> tuple[str, str, UsageReport]:
+        return root, keyspace.tenant_of(account), await ledger.usage(root, account, first, last, groups)
+
+    known = [(root, account) async for account, root in ledger.accounts()]
+    for start in range(0, len(known), TENANTS_AT_ONCE):
+        some = known[start : start + TENANTS_AT_ONCE]
+        for root, tenant, report in await asyncio.gather(*(read(*each) for each in some)):
+            for row in report.rows:
+                line = {"month": month, "organisation": root, "tenant": tenant, **row.group}
+                tenants.append(cast(ChargebackLine, usage_line(row.usage, line)))
+                organisations[root, *row.group.values()].merge(row.usage)
+            total.merge(report.total)
+    return {
+        "month": month,
+        "currency": call.parts.currency,
+        "tenants": tenants,
+        "organisations": [
+            cast(ChargebackLine, usage_line(sums, dict(zip(("organisation", *groups), group, strict=True))))
+            for group, sums in sorted(organisations.items())
+        ],
+        "total": usage_line(total, {}),
+    }
+
+
+def _csv(view: ChargebackView, groups: Sequence[str]) -> bytes:
+    """Return a row for each tenant, then one for each organisation, then one for the total."""
+    text = io.StringIO(newline="")
+    fields = ("kind", "month", "organisation", "tenant", *groups, *_FIGURES, "currency")
+    writer = csv.DictWriter(text, fields, restval="", extrasaction="ignore")
+    writer.writeheader()
+    own = {"month": view["month"], "currency": view["currency"]}
+    kinds: tuple[tuple[str, Iterable[object]], ...] = (
+        ("tenant", view["tenants"]),
+        ("organisation", view["organisations"]),
+        ("total", [view["total"]]),
+    )
+    for kind, lines in kinds:
+        writer.writerows({**cast(dict[str, object], line), **own, "kind": kind} for line in lines)
+    return text.getvalue().encode()

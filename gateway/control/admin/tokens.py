@@ -1,0 +1,97 @@
+"""Admin calls on operator tokens, and on the calling operator."""
+
+import logging
+from typing import Literal
+
+from typing_extensions import TypedDict
+
+from fairlane.gateway.control.admin.inputs import Nothing, PageQuery, TokenBody
+from fairlane.gateway.control.admin.router import Call
+from fairlane.gateway.control.admin.views import Deleted, Page, page
+from fairlane.gateway.control.operators.admin_tokens import AdminToken
+from fairlane.gateway.control.operators.operator import Role
+from fairlane.gateway.errors import not_found
+from fairlane.quotas.field_checks import moment
+from fairlane.store.errors import STORE_ERRORS
+
+log = logging.getLogger(__name__)
+
+
+class MeView(TypedDict):
+    """The calling operator."""
+
+    name: str
+    role: Literal["viewer", "operator", "owner"]
+    kind: Literal["key", "token", "user"]
+
+
+class TokenView(TypedDict):
+    """An operator token, without its secret."""
+
+    id: str
+    name: str
+    role: Literal["viewer", "operator", "owner"]
+    created_at: float
+    created_by: str
+    expires_at: float | None
+
+
+class NewTokenView(TokenView):
+    """A new operator token, with its secret, which is shown only once."""
+
+    token: str
+
+
+async def get_me(call: Call, _: Nothing) -> MeView:
+    """Return the calling operator and its role."""
+    return {"name": call.operator.name, "role": call.operator.role.value, "kind": call.operator.kind}
+
+
+async def create_token(call: Call, body: TokenBody) -> NewTokenView:
+    """Create a token; only this response contains its secret."""
+    expires_at = None if body.expires_at is None else moment(body.expires_at, "expires_at")
+    tokens = call.parts.operators.tokens
+    token, secret = await tokens.create(body.name, Role(body.role), call.operator, expires_at)
+    view = token_view(token)
+    try:
+        await call.parts.audit.append(call.note("token.create", token.id, None, dict(view)))
+    except STORE_ERRORS:
+        log.error("audit entry not written, revoking the new token: token=%s address=%s", token.id, call.address)
+        await tokens.end(token.id)
+        await tokens.forget(token.id)
+        raise
+    return {**view, "token": secret}
+
+
+async def list_tokens(call: Call, query: PageQuery) -> Page[TokenView]:
+    """List every token by id, expired ones included."""
+    tokens = await call.parts.operators.tokens.list()
+    following = [token for token in tokens if token.id > (query.after or "")]
+    return page(following, query.limit, token_view, lambda token: token.id)
+
+
+async def revoke_token(call: Call, _: Nothing) -> Deleted:
+    """Revoke a token and its sessions; the next call on any gateway is refused."""
+    tokens = call.parts.operators.tokens
+    token = await tokens.end(call.path["token"])
+    if token is None:
+        raise not_found("token")
+    try:
+        await call.parts.audit.append(call.note("token.revoke", token.id, dict(token_view(token)), None))
+    except STORE_ERRORS:
+        log.error("audit entry not written: action=token.revoke token=%s address=%s", token.id, call.address)
+        raise
+    await tokens.forget(token.id)
+    return {"id": token.id, "deleted": True}
+
+
+def token_view(token: AdminToken) -> TokenView:
+    """Return a token in the API's shape."""
+    return {
+        "id": token.id,
+        "name": token.name,
+        "role": token.role.value,
+        "created_at": token.created_at,
+        "created_by": token.created_by,
+        "expires_at": token.expires_at,
+    }

@@ -1,0 +1,193 @@
+"""Admin calls on usage and the audit log.
+
+The ledger's export is streamed: a few hundred entries are in memory at a time."""
+
+import csv
+import io
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, date, datetime, time, timedelta
+from zoneinfo import ZoneInfo
+
+import msgspec
+from starlette.responses import Response, StreamingResponse
+
+from fairlane.gateway.control.admin.inputs import AuditQuery, LedgerQuery, OfIncarnation, UsageQuery
+from fairlane.gateway.control.admin.router import HEADERS, Call
+from fairlane.gateway.control.admin.views import AuditView, Page, UsageView, audit_view, page, usage_view
+from fairlane.quotas import field_checks, keyspace
+from fairlane.quotas.field_checks import FieldError
+from fairlane.quotas.ledger import LedgerEntry
+from fairlane.quotas.tenants import TenantNotFound
+
+# The default span of a report without a start.
+DAYS = timedelta(days=30)
+
+
+async def get_usage(call: Call, query: UsageQuery) -> UsageView:
+    """Return a tenant's usage, also of a deleted tenant. Raise TenantNotFound or FieldError."""
+    root, zone, accounts = await the_ledger(call)
+    account = _chosen(call, query, accounts)
+    last = datetime.now(zone).date() if query.last is None else _day(query.last, "to", zone)
+    first = max(last, date.min + DAYS) - DAYS if query.first is None else _day(query.first, "from", zone)
+    groups = [name.strip() for name in query.group_by.split(",")] if query.group_by else []
+    if len(set(groups)) != len(groups):
+        raise FieldError("group_by", "names a group twice")
+    report = await call.parts.ledger.usage(root, account, first, last, groups)
+    reaches_back = await call.parts.ledger.reaches_back(root, account)
+    return usage_view(report, call.parts.currency, reaches_back, account, accounts)
+
+
+async def the_ledger(call: Call) -> tuple[str, ZoneInfo, Sequence[str]]:
+    """Return root, time zone (UTC for a deleted tenant) and all accounts of the tenant's id, newest first.
+
+    Raise TenantNotFound."""
+    tenant_id = call.path["tenant"]
+    root, tenant = await call.parts.tenants.root(tenant_id), await call.parts.tenants.get(tenant_id)
+    accounts = [] if root is None else await call.parts.tenants.accounts(tenant_id, root)
+    if root is None or not accounts:
+        raise TenantNotFound(tenant_id)
+    return root, ZoneInfo(tenant.timezone if tenant is not None else "UTC"), accounts
+
+
+def _chosen(call: Call, query: OfIncarnation, accounts: Sequence[str]) -> str:
+    """Return the account to read: the newest, unless the query names another. Raise TenantNotFound."""
+    if query.incarnation is None:
+        return accounts[0]
+    account = keyspace.account(call.path["tenant"], query.incarnation)
+    if account not in accounts:
+        raise TenantNotFound(account)
+    return account
+
+
+async def list_audit(call: Call, query: AuditQuery) -> Page[AuditView]:
+    """List the audit log, newest first."""
+    found = await call.parts.audit.list(query.limit + 1, query.after)
+    return page(found, query.limit, audit_view, lambda entry: entry.id)
+
+
+def moment_or_day(text: str, name: str) -> float | date:
+    """Parse a date, or a moment as Unix seconds. Raise FieldError."""
+    with suppress(ValueError):
+        return date.fromisoformat(text)
+    try:
+        return field_checks.moment(float(text) if text.replace(".", "", 1).isdecimal() else text, name)
+    except (FieldError, ValueError, OverflowError):
+        raise FieldError(name, "must be a date, seconds since 1970, or a time with its zone") from None
+
+
+def _day(text: str, name: str, zone: ZoneInfo) -> date:
+    """Parse a date, or return the day of a moment in the tenant's zone. Raise FieldError."""
+    stated = moment_or_day(text, name)
+    if isinstance(stated, date):
+        return stated
+    try:
+        return datetime.fromtimestamp(stated, UTC).astimezone(zone).date()
+    except (ValueError, OverflowError):
+        raise FieldError(name, "must be a date, seconds since 1970, or a time with its zone") from None
+
+
+FIELDS = (
+    "id",
+    "at",
+    "tenant",
+    "key",
+    "model",
+    "lane",
+    "prompt_tokens",
+    "cached_tokens",
+    "output_tokens",
+    "preemptions",
+    "outcome",
+    "flight_id",
+    "cost",
+    "input_price",
+    "cached_input_price",
+    "output_price",
+    "currency",
+    "gpu_seconds",
+    "kv_block_seconds",
+)
+CSV, JSON_LINES = "text/csv", "application/jsonl"
+
+
+async def export_ledger(call: Call, query: LedgerQuery) -> Response:
+    """Export the entries from `from` to `to`, oldest first. Raise TenantNotFound or FieldError."""
+    ledger, tenant = call.parts.ledger, call.path["tenant"]
+    root, zone, accounts = await the_ledger(call)
+    first_ms, last_ms = 0, await ledger.now_ms()  # entries settled from now on are left out
+    if query.first is not None:
+        first_ms = _edge_ms(query.first, "from", zone)
+    if query.last is not None:
+        last_ms = min(last_ms, _edge_ms(query.last, "to", zone, is_end=True))
+    if first_ms > last_ms:
+        raise FieldError("to", "must not be before `from`, nor `from` in the future")
+    pages = ledger.pages(root, _chosen(call, query, accounts), first_ms, last_ms)
+    first_page: list[LedgerEntry] = await anext(
+        pages, []
+    )  # read before the response starts: an unavailable store is a 503, not half a file
+    write, kind = (_csv, CSV) if query.format == "csv" else (_json_lines, JSON_LINES)
+    name = f'attachment; filename="ledger-{tenant}.{query.format}"'
+    own = {"tenant": tenant, "currency": call.parts.currency}
+    chunks = _chunks(write, own, first_page, pages, header=query.format == "csv")
+    return StreamingResponse(chunks, headers={**HEADERS, "content-disposition": name}, media_type=kind)
+
+
+async def _chunks(
+    write: Callable[[Iterable[Iterable[object]]], bytes],
+    own: Mapping[str, str],
+    page: list[LedgerEntry],
+    following: AsyncIterator[list[LedgerEntry]],
+    *,
+    header: bool,
+) -> AsyncIterator[bytes]:
+    if header:
+        yield write([FIELDS])
+    while page:
+        yield write(_row(own, entry) for entry in page)
+        page = await anext(following, [])
+
+
+def ledger_lines(account: str, currency: str, entries: Iterable[LedgerEntry]) -> list[bytes]:
+    """Return ledger entries as JSON lines, each with the incarnation of the account's tenant."""
+    own = {"tenant": keyspace.tenant_of(account), "currency": currency}
+    incarnation = {"incarnation": keyspace.incarnation_of(account)}
+    rows = (dict(zip(FIELDS, _row(own, entry), strict=True)) for entry in entries)
+    return [msgspec.json.encode(row | incarnation) + b"\n" for row in rows]
+
+
+def _row(own: Mapping[str, str], entry: LedgerEntry) -> list[object]:
+    shown: dict[str, object] = {
+        **own,
+        "flight_id": entry.reservation_id,
+        "cost": entry.spend,
+        "input_price": entry.prices.input,
+        "cached_input_price": entry.prices.cached,
+        "output_price": entry.prices.output,
+        "gpu_seconds": entry.gpu_us / 1e6,
+        "kv_block_seconds": entry.kv_block_ms / 1e3,
+    }
+    return [shown[name] if name in shown else getattr(entry, name) for name in FIELDS]
+
+
+def _csv(rows: Iterable[Iterable[object]]) -> bytes:
+    text = io.StringIO(newline="")
+    csv.writer(text).writerows(rows)
+    return text.getvalue().encode()
+
+
+def _json_lines(rows: Iterable[Iterable[object]]) -> bytes:
+    return b"".join(msgspec.json.encode(dict(zip(FIELDS, row, strict=True))) + b"\n" for row in rows)
+
+
+def _edge_ms(text: str, name: str, zone: ZoneInfo, *, is_end: bool = False) -> int:
+    """Return the first or, with `is_end`, the last millisecond of a span; a date covers its whole day. Raise
+    FieldError."""
+    stated = moment_or_day(text, name)
+    if not isinstance(stated, date):
+        return int(stated * 1e3)
+    try:
+        midnight = datetime.combine(stated + timedelta(days=1 if is_end else 0), time(), zone).astimezone(UTC)
+    except OverflowError:
+        raise FieldError(name, "is out of range") from None
+    return max(0, int(midnight.timestamp() * 1e3) - int(is_end))

@@ -1,0 +1,85 @@
+"""Sign-in with an identity provider: the redirect to it, and its callback."""
+
+from html import escape
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from fairlane.gateway.control.admin.router import AdminParts, address_of, refusal_of
+from fairlane.gateway.control.operators.operator import Operator
+from fairlane.gateway.control.operators.sessions import cookie, cookie_of, session_of, sign_in_cookie
+from fairlane.gateway.control.operators.settings import CALLBACK
+from fairlane.gateway.errors import ApiError, not_found
+from fairlane.gateway.http.static import HEADERS, policy_text
+from fairlane.quotas.audit import Note
+from fairlane.store.errors import STORE_ERRORS
+
+PATH = "/console/sign-in"
+_UNKEPT = {"cache-control": "no-store"}
+
+
+def routes(parts: AdminParts) -> list[Route]:
+    """Return the routes of the redirect and the callback."""
+    provider, sessions = parts.single_sign_on, parts.operators.sessions
+
+    async def begin(request: Request) -> Response:
+        try:
+            if provider is None:
+                raise not_found()
+            url, kept = await provider.begin()
+        except (ApiError, *STORE_ERRORS) as error:
+            return _page(refusal_of(error))
+        answer = RedirectResponse(url, 303, _UNKEPT)
+        answer.headers.append("set-cookie", sign_in_cookie(request.scope, kept))
+        return answer
+
+    async def complete(request: Request) -> Response:
+        scope, earlier = request.scope, session_of(request.scope)
+        try:
+            if provider is None:
+                raise not_found()
+            operator = await provider.complete(cookie_of(scope) or "", dict(request.query_params))
+            begun = await begin_session(parts, operator, address_of(request))
+            if earlier is not None:
+                await sessions.end(earlier)
+        except (ApiError, *STORE_ERRORS) as error:
+            answer = _page(refusal_of(error))
+        else:
+            answer = RedirectResponse("/", 303, _UNKEPT)
+            answer.headers.append("set-cookie", cookie(scope, begun))
+        answer.headers.append("set-cookie", sign_in_cookie(scope, None))
+        return answer
+
+    return [
+        Route(PATH, begin, methods=["GET"]),
+        Route(CALLBACK, complete, methods=["GET"]),
+    ]
+
+
+async def begin_session(parts: AdminParts, operator: Operator, address: str) -> str:
+    """Start an operator's session and record it in the audit log. Return the session's id.
+
+    Raises ApiError, redis.RedisError, StoreUnavailable."""
+    begun = await parts.operators.sessions.begin(operator)
+    changes = {"before": None, "after": {"role": operator.role.value, "kind": operator.kind}}
+    note = Note(actor=operator.actor, address=address, action="session.create", target=operator.actor, changes=changes)
+    await parts.audit.append(note)
+    return begun
+
+
+def provider_of(parts: AdminParts) -> dict[str, str] | None:
+    """Return the provider's title and sign-in URL, if one is configured."""
+    provider = parts.single_sign_on
+    return None if provider is None else {"name": provider.section.title, "url": PATH}
+
+
+def _page(error: ApiError) -> Response:
+    """Return an error page. It contains nothing of the request."""
+    text = (
+        '<!doctype html><html lang="en"><meta charset="utf-8"><title>Fairlane</title>'
+        f"<h1>Signing in failed</h1><p>{escape(error.message)} (<code>{escape(error.code)}</code>)</p>"
+        '<p><a href="/">Back to the console</a></p></html>'
+    )
+    headers = {**HEADERS, **_UNKEPT, "content-security-policy": policy_text()}
+    return Response(text, error.status, headers, "text/html")

@@ -1,0 +1,126 @@
+"""Which deleted tenants are due for erasure: a round looks at all of them, on whichever gateway has the lease."""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from fairlane.gateway.control.erasure.steps import ErasureSteps, PassResult
+from fairlane.quotas.erasure.listed import SETTLED_S, ErasureList, GoneTenant
+from fairlane.store.errors import STORE_ERRORS
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 30.0
+AGAIN_S = 30.0
+"""When a pass that was not whole is repeated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Erased:
+    """What a pass over some tenants came to."""
+
+    counts: Counter[str]
+    """How many of each kind of thing were erased."""
+    is_complete: bool
+    """Nothing is left of any of them; else later passes follow by themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Passed:
+    """What one pass over one tenant came to."""
+
+    gone: GoneTenant
+    result: PassResult
+    began_ms: int
+    """By the store's clock."""
+
+
+class Erasure:
+    """The rounds of one gateway. `run` makes them; `wake` makes the next one begin now."""
+
+    def __init__(
+        self,
+        listed: ErasureList,
+        steps: ErasureSteps,
+        gateway_id: str,
+        *,
+        rewrite: Callable[[], Awaitable[bool]],
+    ) -> None:
+        """`rewrite`: has what was erased leave the store's files too; False where that has to be tried again."""
+        self._listed = listed
+        self._steps = steps
+        self._gateway_id = gateway_id
+        self._rewrite = rewrite
+        self._woken = asyncio.Event()
+
+    def wake(self) -> None:
+        """A tenant was deleted."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            try:
+                await self.round()
+            except STORE_ERRORS as error:
+                log.debug("erasing deleted tenants waits for the store (%s)", type(error).__name__)
+            except Exception:  # a defect in one round must not end all of them
+                log.exception("erasing deleted tenants failed")
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_EVERY_S):
+                    await self._woken.wait()
+            self._woken.clear()
+
+    async def round(self) -> None:
+        """Make a pass over every tenant that is due. Raises STORE_ERRORS."""
+        roots, passed = await self._listed.roots(), list[_Passed]()
+        for root in roots:
+            if not await self._listed.is_led_by(self._gateway_id):
+                break
+            passed += await self._pass_over(await self._listed.due(root, await self._listed.now_ms()))
+        if passed:
+            await self._list_next(passed)
+        for root in roots:
+            await self._listed.unlist_if_empty(root)
+
+    async def erase_ledgers(self, root: str, accounts: Sequence[str]) -> Erased:
+        """Erase what is left of deleted tenants, their ledgers too. Raises STORE_ERRORS."""
+        now_ms = await self._listed.now_ms()
+        for account in accounts:
+            await self._listed.add(root, account, now_ms)
+        return await self.erase([await self._listed.get(root, account) for account in accounts])
+
+    async def erase(self, due: Sequence[GoneTenant]) -> Erased:
+        """Make a pass over these tenants, and list their next ones. Raises STORE_ERRORS."""
+        return await self._list_next(await self._pass_over(due))
+
+    async def _pass_over(self, due: Sequence[GoneTenant]) -> list[_Passed]:
+        now_ms = await self._listed.now_ms()
+        return [_Passed(gone, await self._steps.run(gone, now_ms), now_ms) for gone in due]
+
+    async def _list_next(self, passed: Sequence[_Passed]) -> Erased:
+        """List the next passes, after one rewrite for all: a store makes one at a time, and a tenant whose rewrite
+        could not begin is passed over again."""
+        counts, is_complete, is_rewritten = Counter[str](), True, await self._rewrite()
+        for each in passed:
+            gone, result = each.gone, each.result
+            counts.update(result.erased)
+            _log(gone, result)
+            is_last = result.is_whole and is_rewritten and gone.is_settled(each.began_ms)
+            is_complete = is_complete and is_last
+            if not (result.is_whole and is_rewritten):
+                await self._listed.postpone(gone, each.began_ms + round(AGAIN_S * 1e3))
+            elif is_last:
+                await self._listed.remove(gone)
+            else:
+                await self._listed.postpone(gone, gone.deleted_ms + round(SETTLED_S * 1e3))
+        return Erased(counts, is_complete)
+
+
+def _log(gone: GoneTenant, result: PassResult) -> None:
+    told = " ".join(f"{name}={count}" for name, count in result.erased.items() if count)
+    counts = result.open_batches, result.failures, told or "nothing"
+    log.info("erased tenant=%s open_batches=%d failures=%d %s", gone.id, *counts)

@@ -1,0 +1,126 @@
+"""One pass over one deleted tenant: what is erased, and in which order."""
+
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from fairlane.gateway.batches.erasure import BatchErasure
+from fairlane.gateway.insight.request_records.storage import RecordStore
+from fairlane.quotas.erasure.budgets import BudgetErasure
+from fairlane.quotas.erasure.ledger import LedgerErasure
+from fairlane.quotas.erasure.listed import GoneTenant
+from fairlane.store.errors import STORE_ERRORS
+
+log = logging.getLogger(__name__)
+
+EVENTS_KEPT_MS = 300_000
+"""Events of queues that are younger are left: a gateway has read all older ones, or is gone."""
+
+
+class ErasableQueue(Protocol):
+    """The queue of one model; `scheduler.queue.redis_queue.RedisQueue` is one."""
+
+    async def erase(self, tenant: str, deleted_ms: int, *, events_until_ms: int = 0) -> int:
+        """Drop what is left of a deleted tenant's jobs; how many records."""
+
+
+class CachedPrompts(Protocol):
+    """The prefix caches of the workers; `scheduler.queue.registry.RedisRegistry` is one."""
+
+    async def forget_prompts(self, tenant: str, tenant_since: float, share_group: str) -> int:
+        """Have every worker evict what it has cached of a tenant; how many workers were told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassResult:
+    """What one pass came to."""
+
+    erased: Counter[str]
+    """How many of each kind of thing."""
+    open_batches: int = 0
+    """That are being cancelled: another pass erases them."""
+    failures: int = 0
+    """Steps that the store or the storage failed: another pass repeats them."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Nothing is left of what this pass was to erase."""
+        return not (self.open_batches or self.failures)
+
+
+class ErasureSteps:
+    """Erases one tenant's data. What the store or the storage fails is counted, and does not keep the next step from
+    being made."""
+
+    def __init__(
+        self,
+        *,
+        budgets: BudgetErasure,
+        ledger: LedgerErasure,
+        batches: BatchErasure,
+        records: RecordStore,
+        queues: Callable[[], Iterable[ErasableQueue]],
+        cached_prompts: CachedPrompts,
+        figures: Callable[[GoneTenant], Awaitable[int]],
+    ) -> None:
+        """`figures`: erases a tenant's name from the history of figures."""
+        self._budgets = budgets
+        self._ledger = ledger
+        self._batches = batches
+        self._records = records
+        self._queues = queues
+        self._cached_prompts = cached_prompts
+        self._figures = figures
+
+    async def run(self, gone: GoneTenant, now_ms: int) -> PassResult:
+        """Make one pass."""
+        is_settled, done = gone.is_settled(now_ms), _Pass()
+        open_batches = await done.make("batches", self._batches.batches(gone, is_settled=is_settled))
+        if open_batches == 0:  # open ones read and write files to their end
+            await done.make("files", self._batches.files(gone))
+        await done.make("keys", self._budgets.keys(gone))
+        await done.make("responses", self._budgets.responses(gone))
+        await done.make("workers_told", self._forget_prompts(gone))
+        await done.make("jobs", self._jobs(gone, now_ms if is_settled else 0))
+        await done.make("request_records", self._records.erase(gone.account))
+        await done.make("figures", self._figures(gone))
+        if gone.with_ledger:
+            await done.make("ledger_entries", self._ledger.entries(gone))
+            await done.make("audit_entries", self._ledger.audit(gone))
+            if is_settled and not (open_batches or done.failures):
+                await done.make("limits", self._ledger.figures(gone))
+                await done.make("ids", self._ledger.forget(gone))
+        return PassResult(erased=done.erased, open_batches=open_batches or 0, failures=done.failures)
+
+    async def _forget_prompts(self, gone: GoneTenant) -> int:
+        return await self._cached_prompts.forget_prompts(gone.id, gone.created_s, gone.share_group)
+
+    async def _jobs(self, gone: GoneTenant, settled_ms: int) -> int:
+        events_until_ms = settled_ms and settled_ms - EVENTS_KEPT_MS
+        queues = list(self._queues())
+        return sum([await queue.erase(gone.id, gone.deleted_ms, events_until_ms=events_until_ms) for queue in queues])
+
+
+class _Pass:
+    """The steps of one pass as they are made."""
+
+    def __init__(self) -> None:
+        self.erased = Counter[str]()
+        self.failures = 0
+
+    async def make(self, name: str, step: Awaitable[int | tuple[int, int]]) -> int | None:
+        """Make a step, and count what it erased; what it says of what is left, 0 if nothing; None: it failed."""
+        try:
+            erased = await step
+        except (*STORE_ERRORS, OSError) as error:
+            log.info("erasing %s has to wait (%s)", name, type(error).__name__)
+        except Exception:  # a defect in one step must not keep the others, or other tenants, from being erased
+            log.exception("erasing %s failed", name)
+        else:
+            count, left = erased if isinstance(erased, tuple) else (erased, 0)
+            self.erased[name] += count
+            return left
+        self.failures += 1
+        return None

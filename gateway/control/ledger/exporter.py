@@ -1,0 +1,189 @@
+"""Stores the ledger's entries in segments; the package's page says how."""
+
+import asyncio
+import logging
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from fairlane.gateway.batches.storage import Drafts, NotStored, Storage, read_all
+from fairlane.gateway.control.admin.usage import ledger_lines
+from fairlane.quotas.ledger import LedgerEntry, LedgerExports
+from fairlane.store.election import Election
+from fairlane.store.errors import STORE_ERRORS
+from fairlane.store.retry import every
+
+log = logging.getLogger(__name__)
+
+MOST_ENTRIES = 10_000
+"""Of a segment: some megabytes."""
+
+
+class Span(msgspec.Struct, frozen=True, array_like=True):
+    """An account's entries in a segment."""
+
+    root: str
+    account: str
+    after: str
+    """Id of the entry before them."""
+    last: str
+    """Id of the last of them."""
+    number: int
+    """Of the last: how many entries the ledger had up to it."""
+    entries: int
+    lost: int
+    """Entries that were trimmed before them."""
+
+
+class Segment(msgspec.Struct, frozen=True):
+    """One object of the export. Without spans it is finished."""
+
+    number: int = 0
+    day: str = ""
+    spans: tuple[Span, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Where it is stored."""
+        return f"{self.day}/{self.number:010}.jsonl"
+
+
+class LedgerExporter:
+    """One gateway's; of all gateways one exports at a time."""
+
+    def __init__(
+        self,
+        exports: LedgerExports,
+        election: Election,
+        storage: Storage,
+        drafts: Drafts,
+        *,
+        every_s: float,
+        currency: str,
+    ) -> None:
+        """`every_s`: seconds between two rounds."""
+        self._exports = exports
+        self._election = election
+        self._storage = storage
+        self._drafts = drafts
+        self._every_s = every_s
+        self._currency = currency
+        self._has_seen_all = False
+        """Only tenants with requests of late can have unexported entries."""
+        self.exported = 0
+        """Entries that this process stored."""
+        self.lost = 0
+        """Entries that were trimmed before they were exported."""
+
+    async def run(self) -> None:
+        """Export until cancelled."""
+        try:
+            await every(self._every_s, "exporting the ledger", self._round)
+        finally:
+            with suppress(*STORE_ERRORS):
+                await self._election.leave()
+
+    async def _is_elected(self) -> bool:
+        await self._election.stand()
+        return self._election.is_elected
+
+    async def _round(self) -> None:
+        try:
+            await self.export()
+        except STORE_ERRORS as error:
+            self._has_seen_all = False
+            log.warning("the ledger is not exported: it is tried again in %.0f s (%s)", self._every_s, error)
+
+    async def export(self) -> None:
+        """Store all that is not exported, if this gateway is the one to do so. Raises STORE_ERRORS."""
+        while await self._is_elected():
+            known = await self._exports.known()
+            segment = msgspec.json.decode(known, type=Segment) if known else Segment()
+            if segment.spans:  # of an exporter that was interrupted
+                await self._finish(segment, await self._lines(segment))
+                continue
+            following, lines = await self._collected(segment.number + 1)
+            if not following.spans:
+                self._has_seen_all = True
+                return
+            following = await self._under_free_name(following)
+            if await self._exports.write(known, _encoded(following)):
+                await self._finish(following, lines)
+        self._has_seen_all = False
+
+    async def _collected(self, number: int) -> tuple[Segment, list[bytes]]:
+        """The next segment, and its lines: entries of the first day that is found."""
+        day, spans, lines = "", [], list[bytes]()
+        async for account, root in self._exports.accounts(lately=self._has_seen_all):
+            found = await self._exports.unexported(root, account, MOST_ENTRIES - len(lines))
+            day = day or (_day(found.entries[0]) if found.entries else "")
+            entries = [entry for entry in found.entries if _day(entry) == day]
+            if entries:
+                last, count = entries[-1].id, len(entries)
+                spans.append(Span(root, account, found.after, last, found.number + count, count, found.lost))
+                lines += self._written(account, entries)
+            if len(lines) >= MOST_ENTRIES:
+                break
+        return Segment(number, day, tuple(spans)), lines
+
+    async def _lines(self, segment: Segment) -> list[bytes]:
+        """A planned segment's lines, of what is still there."""
+        lines = list[bytes]()
+        for span in segment.spans:
+            entries = await self._exports.between(span.root, span.account, span.after, span.last)
+            lines += self._written(span.account, entries)
+        return lines
+
+    def _written(self, account: str, entries: Sequence[LedgerEntry]) -> list[bytes]:
+        return ledger_lines(account, self._currency, entries)
+
+    async def _finish(self, segment: Segment, lines: list[bytes]) -> None:
+        """Store a segment that is planned, unless that was done, and move the tenants' marks."""
+        lost = sum([span.lost for span in segment.spans])
+        if not await self._is_stored(segment.name):
+            if lines:
+                draft = await asyncio.to_thread(_drafted, self._drafts, lines)
+                await self._storage.put(segment.name, draft)
+            lost += sum([span.entries for span in segment.spans]) - len(lines)
+            self.exported += len(lines)
+        for span in segment.spans:
+            await self._exports.exported(span.root, span.account, span.after, span.last, span.number)
+        if await self._exports.write(_encoded(segment), _encoded(Segment(segment.number))) and lost:
+            self.lost += lost
+            log.error("%d entries of the ledger were dropped before they were exported: raise its bytes", lost)
+
+    async def _under_free_name(self, segment: Segment) -> Segment:
+        """A new segment with the next number that no object has: a store that lost its last plan gives that number
+        again, to other entries."""
+        while await self._is_stored(segment.name):
+            segment = msgspec.structs.replace(segment, number=segment.number + 1)
+        return segment
+
+    async def _is_stored(self, name: str) -> bool:
+        try:
+            return bool(await read_all(self._storage, name, 0, 1))
+        except NotStored:
+            return False
+
+
+def _day(entry: LedgerEntry) -> str:
+    """The UTC day on which an entry was written."""
+    return datetime.fromtimestamp(int(entry.id.partition("-")[0]) / 1e3, UTC).date().isoformat()
+
+
+def _encoded(segment: Segment) -> str:
+    return msgspec.json.encode(segment).decode()
+
+
+def _drafted(drafts: Drafts, lines: Sequence[bytes]) -> Path:
+    """A draft of these lines, on the disk."""
+    draft = drafts.new()
+    with draft.open("wb") as file:
+        file.writelines(lines)
+        file.flush()
+        os.fsync(file.fileno())
+    return draft

@@ -1,0 +1,259 @@
+"""`GET /openapi.json`: the whole HTTP surface as one OpenAPI 3.1 document, made from the models that check requests,
+the shapes that answers have, and two tables of operations: the admin API's own, and the one below.
+"""
+
+import functools
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from importlib import metadata
+from types import UnionType
+from typing import Any, Literal, get_args
+
+import msgspec
+from pydantic import BaseModel, TypeAdapter
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from fairlane.gateway.control.admin import routes as admin
+from fairlane.gateway.control.admin.inputs import Nothing
+from fairlane.gateway.control.admin.router import Operation
+from fairlane.gateway.control.openapi import anthropic as anthropic_schemas
+from fairlane.gateway.control.openapi import schemas as openapi_schemas
+from fairlane.gateway.control.openapi.calls import (
+    ANY_ADMIN,
+    ANY_BODY,
+    ANY_REQUEST,
+    BATCH_API,
+    BY_SESSION,
+    FORM,
+    JSON,
+    METRICS,
+    OPEN_CALLS,
+    OPENAPI,
+    REF,
+    STREAM,
+    TENANT_API,
+    VERSION,
+    Documented,
+    Who,
+)
+from fairlane.gateway.control.openapi.examples import ANSWERS, BODIES, ERROR
+from fairlane.gateway.control.openapi.refine import query_schema, refined, with_neutral_fields
+from fairlane.gateway.dialects.openai.wire import GenerationBody
+from fairlane.gateway.errors import TABLE, Code, is_anthropic
+from fairlane.quotas.tenants import TENANT_ID
+
+Json = dict[str, Any]
+_PATH_FIELD = re.compile(r"{(\w+)}")
+_PATH_SCHEMAS: dict[str, Json] = {"tenant": {"pattern": TENANT_ID.pattern, "maxLength": 63}}
+
+
+def parameters(path: str, query: type[BaseModel] | None) -> list[Json]:
+    """What stands in the path and behind the question mark."""
+    found: list[Json] = [
+        {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "schema": {"type": "string", "minLength": 1, **_PATH_SCHEMAS.get(name, {})},
+            "description": f"Id of the {name.replace('_', ' ')}",
+        }
+        for name in _PATH_FIELD.findall(path)
+    ]
+    if query is not None:
+        schema = query.model_json_schema()
+        required = schema.get("required", [])
+        found += [
+            _query_parameter(name, query_schema(told), required=name in required)
+            for name, told in schema.get("properties", {}).items()
+        ]
+    return found
+
+
+def _query_parameter(name: str, schema: Json, *, required: bool) -> Json:
+    described = {"description": schema.pop("description")} if "description" in schema else {}
+    return {"name": name, "in": "query", "required": required, "schema": schema, **described}
+
+
+_ERRORS = openapi_schemas.Error, anthropic_schemas.AnthropicError
+"""Ours, and Anthropic's."""
+_TAGS: Mapping[Who, str] = {
+    "tenant": "What applications call, each with a key of its tenant",
+    "admin": "What operators call, with the admin key or a token",
+    "anyone": "What anyone may ask",
+}
+_SECURITY: Json = {
+    "tenant": {"type": "http", "scheme": "bearer", "description": "An API key: fl-<public id>-<secret>"},
+    "tenant_key": {
+        "type": "apiKey",
+        "in": "header",
+        "name": "x-api-key",
+        "description": "The same, as Anthropic has it",
+    },
+    "admin": {"type": "http", "scheme": "bearer", "description": "The admin key, or an operators' token"},
+}
+_NEEDS: dict[Who, list[Json]] = {
+    "tenant": [{"tenant": []}, {"tenant_key": []}],
+    "admin": [{"admin": []}],
+    "anyone": [],
+}
+
+
+def operations() -> list[Documented]:
+    """Every operation, the admin API's among them."""
+    documented = [_documented(admin.PREFIX, operation) for operation in admin.OPERATIONS]
+    return [*TENANT_API, *BATCH_API, *documented, METRICS, OPENAPI, VERSION, *OPEN_CALLS]
+
+
+def route() -> Route:
+    """`GET /openapi.json`."""
+    return Route("/openapi.json", _serve, methods=["GET"])
+
+
+async def _serve(_: Request) -> Response:
+    return Response(_encoded(), media_type=JSON)
+
+
+@functools.cache
+def _encoded() -> bytes:
+    return msgspec.json.encode(document())
+
+
+def document() -> Json:
+    """The document, made afresh."""
+    rows = operations()
+    schemas, named = _schemas(rows)
+    paths: dict[str, Json] = defaultdict(dict)
+    for row in rows:
+        paths[row.path][row.method.lower()] = _operation(row, named)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Fairlane",
+            "version": metadata.version("fairlane"),
+            "summary": "Multi-tenant LLM serving on two lanes, with exact budgets",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "/"}],
+        "tags": [{"name": name, "description": said} for name, said in _TAGS.items()],
+        "paths": dict(paths),
+        "components": {
+            "schemas": schemas,
+            "headers": openapi_schemas.components(),
+            "securitySchemes": _SECURITY,
+        },
+    }
+
+
+def _documented(prefix: str, operation: Operation[Any]) -> Documented:
+    """A row of an admin API's table."""
+    asked = operation.form or (None if operation.input is Nothing else operation.input)
+    has_body = operation.method != "GET"
+    by_path: tuple[Code, ...] = ("not_found",) if "{" in operation.path else ()
+    by_tag: tuple[Code, ...] = ("precondition_failed",) if operation.honours_tags else ()
+    return Documented(
+        method=operation.method,
+        path=prefix + operation.path,
+        name=operation.name,
+        summary=operation.summary,
+        who="admin",
+        query=None if has_body else asked,
+        body=asked if has_body else None,
+        status=operation.status,
+        answers=dict.fromkeys(operation.media, operation.answer),
+        codes=(*ANY_ADMIN, *by_path, *by_tag, *operation.codes, *((*ANY_BODY, *BY_SESSION) if has_body else ())),
+        tagged=operation.tagged and operation.method != "DELETE",
+        if_match=operation.honours_tags,
+        role=operation.needs.value,
+    )
+
+
+def _schemas(rows: Iterable[Documented]) -> tuple[Json, dict[Any, Json]]:
+    """All components, and where each type stands among them."""
+    shapes = [shape for row in rows for shape in row.answers.values() if shape is not str]
+    bodies: list[Any] = [row.body for row in rows if row.body is not None]
+    wanted: list[tuple[Any, Literal["validation", "serialization"], TypeAdapter[Any]]] = [
+        *((shape, "serialization", TypeAdapter(shape)) for shape in dict.fromkeys([*shapes, *_ERRORS])),
+        *((body, "validation", TypeAdapter(body)) for body in dict.fromkeys(bodies)),
+    ]
+    places, defined = TypeAdapter.json_schemas(wanted, ref_template=REF)
+    named = {shape: schema for (shape, _), schema in places.items()}
+    neutral = {body: row.neutral for row in rows for body in get_args(row.body) or (row.body,) if _generates(body)}
+    schemas = refined(with_neutral_fields(defined["$defs"], neutral))
+    schemas[openapi_schemas.Error.__name__]["examples"] = [ERROR]
+    return schemas, named
+
+
+def _generates(body: object) -> bool:
+    """Whether a body has fields for what is not served yet."""
+    return isinstance(body, type) and issubclass(body, GenerationBody)
+
+
+def _operation(row: Documented, named: Mapping[Any, Json]) -> Json:
+    shown: Json = {"operationId": row.name, "summary": row.summary, "tags": [row.who]}
+    if row.role:
+        shown["description"] = f"For operators with the role `{row.role}` or a higher one."
+    of_a_model = STREAM in row.answers and row.who == "tenant"
+    is_once = "idempotency_conflict" in row.codes
+    asked = openapi_schemas.asked(of_a_model=of_a_model, is_once=is_once, if_match=row.if_match)
+    shown["parameters"] = [*parameters(row.path, row.query), *asked]
+    if row.body is not None:
+        shown["requestBody"] = {
+            "required": _must_be_sent(row.body),
+            "content": {JSON if _is_checked(row.body) else FORM: {"schema": named[row.body], **_example(BODIES, row)}},
+        }
+    content = {kind: {"schema": _answer_schema(kind, shape, named)} for kind, shape in row.answers.items()}
+    if JSON in content:
+        content[JSON] |= _example(ANSWERS, row)
+    told = openapi_schemas.told(row.who, row.path, of_a_model=of_a_model, is_once=is_once, tagged=row.tagged)
+    done = {"description": "Done", "headers": told, "content": content}
+    shown["responses"] = {**({str(row.status): done} if row.answers else {}), **_refusals(row, named)}
+    shown["security"] = _NEEDS[row.who]
+    return shown
+
+
+def _is_checked(body: object) -> bool:
+    """Whether a body is JSON: all others are forms."""
+    return any(isinstance(kind, type) and issubclass(kind, BaseModel) for kind in get_args(body) or (body,))
+
+
+def _must_be_sent(body: type[BaseModel] | UnionType) -> bool:
+    """Whether a call without a body is refused: an empty object is what it stands for."""
+    kinds = get_args(body) or (body,)
+    models = [kind for kind in kinds if issubclass(kind, BaseModel)]  # the others are forms
+    return all(any(field.is_required() for field in kind.model_fields.values()) for kind in models)
+
+
+def _example(known: Mapping[str, Mapping[str, Any]], row: Documented) -> Json:
+    return {"example": known[row.name]} if row.name in known else {}
+
+
+def _answer_schema(kind: str, shape: Any, named: Mapping[Any, Json]) -> Json:  # noqa: ANN401 - any type
+    """What a body holds; of a stream: each of its events, as those who read OpenAPI 3.1 take it."""
+    schema = named.get(shape, {"type": "string"})
+    if kind != STREAM:
+        return schema
+    inside = (
+        {} if shape is str else {"contentMediaType": JSON, "contentSchema": {"anyOf": [schema, {"const": "[DONE]"}]}}
+    )
+    data = {"type": "string", "description": "The event as JSON; `[DONE]` ends a whole stream", **inside}
+    name = {"type": "string", "description": "The event's name, where it has one"}
+    return {"type": "object", "properties": {"data": data, "event": name}}
+
+
+def _refusals(row: Documented, named: Mapping[Any, Json]) -> Json:
+    """One answer per status, which says its codes."""
+    by_status: dict[int, list[Code]] = defaultdict(list)
+    for code in dict.fromkeys((*ANY_REQUEST, *row.codes)):
+        by_status[TABLE[code].status].append(code)
+    content = {JSON: {"schema": named[_ERRORS[is_anthropic(row.path)]]}}
+    return {
+        str(status): {
+            "description": " | ".join(sorted(said)),
+            "headers": {**openapi_schemas.told(row.who, row.path), **openapi_schemas.of_refusals(said)},
+            "content": content,
+        }
+        for status, said in sorted(by_status.items())
+    }

@@ -1,0 +1,108 @@
+"""What is done to pydantic's schemas before the document shows them: so that generators of clients understand them.
+
+An enumeration without a type is nothing to a generator; a property with a default is required to TypeScript's.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+from fairlane.gateway.control.openapi.descriptions import PROPERTIES
+from fairlane.gateway.control.openapi.figure_descriptions import FIGURES
+from fairlane.gateway.control.openapi.simulation_descriptions import SIMULATIONS
+from fairlane.gateway.dialects.openai.neutral import Neutral
+
+Json = dict[str, Any]
+_WORDS = {**PROPERTIES, **FIGURES, **SIMULATIONS}
+
+
+def refined(schemas: Mapping[str, Json]) -> Json:
+    """Every component: each property with a type and a description, none with a default."""
+    return {name: _with_described(name, _without_noise(schema)) for name, schema in schemas.items()}
+
+
+def with_neutral_fields(schemas: Json, neutral: Mapping[type[BaseModel], Neutral]) -> Json:
+    """The schemas with those fields that a body may name, as long as they ask for nothing."""
+    extended = dict(schemas)
+    for body, known in neutral.items():
+        schema = extended[body.__name__]
+        fields = {name: _only(values) for name, values in sorted(known.items())}
+        extended[body.__name__] = {**schema, "properties": {**schema["properties"], **fields}}
+    return extended
+
+
+def query_schema(schema: Json) -> Json:
+    """A parameter's: absent is what null is in a body."""
+    kept: Json = _without_titles(schema)
+    choices = [choice for choice in kept.pop("anyOf", ()) if choice != {"type": "null"}]
+    if len(choices) > 1:
+        kept["anyOf"] = choices
+    elif choices:
+        kept = {**choices[0], **kept}
+    if kept.get("default") is None:
+        kept.pop("default", None)
+    return kept
+
+
+def _only(values: tuple[object, ...]) -> Json:
+    """Null and these values, each by a schema of its own type."""
+    texts = [value for value in values if isinstance(value, str)]
+    others = [value for value in values if not isinstance(value, str)]
+    choices = [_constant(value) for value in others if not (value is True and False in others)]
+    if {True, False} <= {value for value in others if isinstance(value, bool)}:
+        choices = [{"type": "boolean"}]
+    if texts:
+        choices.append({"type": "string", "enum": texts})
+    choices.append({"type": "null"})
+    return {"anyOf": choices, "description": "Not supported yet: accepted at these values only."}
+
+
+def _constant(value: object) -> Json:
+    """The schema of one value."""
+    match value:
+        case bool():
+            return {"type": "boolean", "const": value}
+        case int():
+            return {"type": "integer", "const": value}
+        case float():
+            return {"type": "number", "const": value}
+        case str():
+            return {"type": "string", "const": value}
+        case []:
+            return {"type": "array", "items": {}, "maxItems": 0}
+        case [only]:
+            return {"type": "array", "items": _constant(only), "minItems": 1, "maxItems": 1}
+        case dict():
+            fields = {name: _constant(inner) for name, inner in value.items()}
+            return {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
+        case _:
+            raise TypeError(f"no schema for a neutral value of the type {type(value).__name__}")
+
+
+def _without_noise(schema: Json) -> Json:
+    """Without pydantic's titles, which repeat names, and without defaults: what is absent its description says."""
+    bare: Json = _without_titles(schema)
+    for told in bare.get("properties", {}).values():
+        told.pop("default", None)
+    return bare
+
+
+def _without_titles(value: Any) -> Any:  # noqa: ANN401 - any JSON
+    if isinstance(value, dict):
+        return {
+            name: {inner: _without_titles(told) for inner, told in each.items()}
+            if name == "properties"
+            else _without_titles(each)
+            for name, each in value.items()
+            if name != "title"
+        }
+    return [_without_titles(each) for each in value] if isinstance(value, list) else value
+
+
+def _with_described(name: str, schema: Json) -> Json:
+    for field, told in schema.get("properties", {}).items():
+        words = _WORDS.get(f"{name}.{field}") or _WORDS.get(field)
+        if "description" not in told and words is not None:
+            told["description"] = words
+    return schema

@@ -1,0 +1,208 @@
+"""Console sessions: a cookie holds the session's id; the store holds a digest of the id and the operator.
+
+A session is valid as long as what the operator signed in with: the admin key, the token, or the settings that admit
+users of an identity provider. The newest few sessions of an operator are kept, and sign-ins per minute are bounded."""
+
+import hashlib
+import hmac
+import secrets
+import time
+from typing import Any
+
+import msgspec
+from redis.asyncio import Redis
+from starlette.types import Scope
+
+from fairlane.gateway.control.operators.admin_key import AdminKeys
+from fairlane.gateway.control.operators.admin_tokens import AdminTokens, operator_of
+from fairlane.gateway.control.operators.operator import Kind, Operator, Role
+from fairlane.gateway.errors import ApiError, invalid_api_key
+
+LASTS_S = 8 * 3_600
+# Sessions of one operator; above it the oldest ends.
+SESSIONS_OF_AN_OPERATOR = 32
+# Of one operator, on all gateways: 429 `rate_limit_exceeded` above it.
+SIGN_INS_A_MINUTE = 30
+# A header that a form of another site cannot send.
+CSRF_HEADER = b"x-fairlane-csrf"
+_STORED_AT = "fl:session:"
+_KEPT_AT = "fl:sessions:"
+_COUNTED_AT = "fl:sign-ins:"
+_COUNTED_FOR_S = 60
+_SAFE = ("GET", "HEAD")
+_SIGN_IN = "-sign-in"
+SIGN_IN_S = 600
+
+
+class Session(msgspec.Struct, frozen=True, kw_only=True):
+    """A session as it is stored."""
+
+    name: str
+    role: Role
+    kind: Kind
+    token: str
+    # A digest, keyed by the session's id, of the operator and of what the session rests on.
+    bound: bytes
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode: msgspec.msgpack.Decoder[Session] = msgspec.msgpack.Decoder(Session)
+
+
+class Sessions:
+    """All console sessions. Every call may raise redis.RedisError."""
+
+    def __init__(self, client: Redis, admin_keys: AdminKeys, tokens: AdminTokens, *, users: bytes = b"") -> None:
+        """`users` is a digest of the settings that admit users; their sessions end when it changes."""
+        self._client = client
+        self._admin_keys = admin_keys
+        self._tokens = tokens
+        self._users = users
+
+    async def begin(self, operator: Operator) -> str:
+        """Start a session of an operator who has just authenticated. Return its id, which is not stored.
+
+        Above the limit, the operator's oldest session ends. Raises ApiError `rate_limit_exceeded`."""
+        await self._count_sign_in(operator)
+        session = secrets.token_urlsafe(32)
+        stored = Session(
+            name=operator.name,
+            role=operator.role,
+            kind=operator.kind,
+            token=operator.token,
+            bound=await self._bound(session, operator),
+        )
+        await self._client.set(_place(session), _encode(stored), ex=LASTS_S)
+        await self._keep_newest(operator, _place(session))
+        return session
+
+    async def operator(self, session: str) -> Operator:
+        """Return the operator of a session. Raises ApiError `invalid_api_key`."""
+        stored = await self._stored(session)
+        if stored is None:
+            raise invalid_api_key()
+        operator = _operator_of(stored)
+        if not hmac.compare_digest(stored.bound, await self._bound(session, operator)):
+            raise invalid_api_key()
+        if operator.kind != "token":
+            return operator
+        token = await self._tokens.get(operator.token)
+        if token is None:
+            raise invalid_api_key()
+        return operator_of(token)
+
+    async def end(self, session: str) -> None:
+        stored = await self._stored(session)
+        await self._client.unlink(_place(session))
+        if stored is not None:
+            await self._call("ZREM", _KEPT_AT + _digest(_operator_of(stored).actor), _place(session))
+            await self._tokens.ended()
+
+    async def _stored(self, session: str) -> Session | None:
+        blob = await self._client.get(_place(session))
+        if blob is None:
+            return None
+        try:
+            return _decode.decode(blob.encode() if isinstance(blob, str) else blob)
+        except msgspec.DecodeError:  # of an earlier release
+            return None
+
+    async def _count_sign_in(self, operator: Operator) -> None:
+        """Raise ApiError if this operator has signed in too often within a minute."""
+        counter = _COUNTED_AT + _digest(operator.actor)
+        count = await self._call("INCR", counter)
+        await self._call("EXPIRE", counter, _COUNTED_FOR_S, "NX")
+        if count > SIGN_INS_A_MINUTE:
+            left_s = max(1, await self._call("TTL", counter))
+            message = f"{operator.actor} has signed in {SIGN_INS_A_MINUTE} times within a minute."
+            raise ApiError(message, "rate_limit_exceeded", retry_after_s=left_s)
+
+    async def _keep_newest(self, operator: Operator, place: str) -> None:
+        """Record an operator's new session, and end those above the limit. Safe to repeat."""
+        kept = _KEPT_AT + _digest(operator.actor)
+        await self._call("ZADD", kept, time.time(), place)
+        await self._call("EXPIRE", kept, LASTS_S)
+        for oldest in await self._call("ZRANGE", kept, 0, -1 - SESSIONS_OF_AN_OPERATOR):
+            await self._call("UNLINK", oldest)
+            await self._call("ZREM", kept, oldest)
+            await self._tokens.ended()
+
+    async def _call(self, *command: str | bytes | float) -> Any:  # noqa: ANN401 - what a command returns
+        return await self._client.execute_command(*command)  # type: ignore[no-untyped-call]
+
+    async def _bound(self, session: str, operator: Operator) -> bytes:
+        rests_on = {"key": await self._admin_keys.fingerprint(), "token": b"", "user": self._users}[operator.kind]
+        said = _encode((operator.name, operator.role, operator.kind, operator.token, rests_on))
+        return hmac.digest(session.encode(), said, "sha256")
+
+
+def _operator_of(stored: Session) -> Operator:
+    return Operator(name=stored.name, role=stored.role, kind=stored.kind, token=stored.token)
+
+
+def _place(session: str) -> str:
+    return _STORED_AT + _digest(session)
+
+
+def _digest(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()
+
+
+def session_of(scope: Scope) -> str | None:
+    """Return the session id in a request's cookie, if any."""
+    return _cookie(scope, _cookie_name(scope))
+
+
+def cookie_of(scope: Scope) -> str | None:
+    """Return the cookie of a sign-in in progress at an identity provider, if any."""
+    return _cookie(scope, _cookie_name(scope) + _SIGN_IN)
+
+
+def sign_in_cookie(scope: Scope, kept: str | None) -> str:
+    """Return the `set-cookie` value of a sign-in in progress; None deletes the cookie.
+
+    It is `SameSite=Lax`, because the browser returns from another site."""
+    lasts_s = 0 if kept is None else SIGN_IN_S
+    name, secure = _cookie_name(scope) + _SIGN_IN, "; Secure" if _is_secure(scope) else ""
+    return f"{name}={kept or ''}; Path=/; Max-Age={lasts_s}; HttpOnly; SameSite=Lax{secure}"
+
+
+def _cookie(scope: Scope, wanted_name: str) -> str | None:
+    wanted = f"{wanted_name}="
+    for name, value in scope["headers"]:
+        if name == b"cookie":
+            for pair in value.decode("latin-1").split(";"):
+                if pair.strip().startswith(wanted):
+                    return str(pair.strip().removeprefix(wanted)) or None
+    return None
+
+
+def cookie(scope: Scope, session: str | None) -> str:
+    """Return the `set-cookie` value of a session; None deletes the cookie."""
+    lasts_s = 0 if session is None else LASTS_S
+    secure = "; Secure" if _is_secure(scope) else ""
+    return f"{_cookie_name(scope)}={session or ''}; Path=/; Max-Age={lasts_s}; HttpOnly; SameSite=Strict{secure}"
+
+
+def check_origin(scope: Scope) -> None:
+    """Reject a change that was not sent by the console's own page: browsers send cookies with any site's requests.
+
+    Raises ApiError `origin_not_allowed`."""
+    if scope["method"] in _SAFE:
+        return
+    given: dict[bytes, list[bytes]] = {}
+    for name, value in scope["headers"]:
+        given.setdefault(name, []).append(value)
+    host = given.get(b"host", [b""])[0]
+    schemes = (b"https",) if _is_secure(scope) else (b"http", b"https")  # a proxy that is not trusted may end TLS
+    is_own = given.get(b"origin") in [[scheme + b"://" + host] for scheme in schemes]
+    if not (host and is_own and any(given.get(CSRF_HEADER, ()))):
+        raise ApiError("Only the console's own page may do that with a session.", "origin_not_allowed")
+
+
+def _cookie_name(scope: Scope) -> str:
+    return "__Host-fairlane" if _is_secure(scope) else "fairlane"
+
+
+def _is_secure(scope: Scope) -> bool:
+    return bool(scope.get("scheme") == "https")

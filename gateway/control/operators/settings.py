@@ -1,0 +1,73 @@
+"""Settings of the identity provider for the console's sign-in, and their check at the start."""
+
+from typing import Annotated
+from urllib.parse import urlsplit
+
+import msgspec
+
+from fairlane.common.settings_error import SettingsError
+from fairlane.gateway.control.operators.operator import Role
+from fairlane.gateway.identity.settings import Algorithm, ClaimPath, is_safe
+
+CALLBACK = "/console/callback"
+Short = Annotated[str, msgspec.Meta(max_length=500)]
+
+
+class SignInSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`gateway.sign_in`: OpenID Connect with an authorization code and PKCE."""
+
+    # Its name on the sign-in page.
+    title: Annotated[str, msgspec.Meta(min_length=1, max_length=60)] = "your identity provider"
+    # Exact value of `iss`. Empty: no sign-in with an identity provider.
+    issuer: Short = ""
+    client_id: Short = ""
+    # Empty for a public client, which uses PKCE alone.
+    client_secret: Short = ""
+    # The provider's endpoints; https, or http on this machine.
+    authorize_url: Short = ""
+    token_url: Short = ""
+    jwks_url: Short = ""
+    # The console's callback as browsers see it; its path is `/console/callback`.
+    redirect_url: Short = ""
+    scopes: Annotated[tuple[Short, ...], msgspec.Meta(max_length=32)] = ("openid", "profile", "email")
+    algorithms: Annotated[tuple[Algorithm, ...], msgspec.Meta(min_length=1, max_length=10)] = ("RS256",)
+    # Name of the user in the audit log. `sub` is used if it is missing, or an email that is not verified.
+    name_claim: ClaimPath = "email"
+    roles_claim: ClaimPath = "groups"
+    # Maps values of the claim to roles; the highest counts. A user without any of them is rejected.
+    roles: Annotated[dict[str, Role], msgspec.Meta(max_length=1_000)] = {}
+    # Accepted clock difference.
+    leeway_s: Annotated[float, msgspec.Meta(ge=0, le=300)] = 30.0
+    # Interval between two reads of the provider's keys.
+    refresh_s: Annotated[float, msgspec.Meta(ge=60, le=86_400)] = 300.0
+    # How long keys are accepted that could not be read again.
+    stale_s: Annotated[float, msgspec.Meta(ge=60, le=30 * 86_400)] = 86_400.0
+
+    @property
+    def name(self) -> str:
+        return "of the console's sign-in"
+
+    @property
+    def audience(self) -> tuple[str, ...]:
+        return (self.client_id,)
+
+
+def check_sign_in(section: SignInSection) -> None:
+    """Check what the types do not. Raises SettingsError."""
+    if not section.issuer:
+        return
+    for field in ("authorize_url", "token_url", "jwks_url", "redirect_url"):
+        if not is_safe(getattr(section, field)):
+            raise SettingsError(
+                f"setting gateway.sign_in.{field}: must begin with https://, or be http:// on this machine"
+            )
+    if urlsplit(section.redirect_url).path != CALLBACK:
+        raise SettingsError(f"setting gateway.sign_in.redirect_url: must end with {CALLBACK}")
+    if not section.client_id:
+        raise SettingsError("setting gateway.sign_in.client_id: must name this client of the identity provider")
+    if "openid" not in section.scopes:
+        raise SettingsError("setting gateway.sign_in.scopes: must have openid among them")
+    if not section.roles:
+        raise SettingsError("setting gateway.sign_in.roles: must give a role to one group at least")
+    if not (section.name_claim and section.roles_claim):
+        raise SettingsError("setting gateway.sign_in: name_claim and roles_claim cannot be empty")

@@ -1,0 +1,126 @@
+"""Blocks of content on the wire: text, thinking, calls of tools and their results.
+
+Other blocks (images, documents, what Anthropic's own tools leave) are refused by their place.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Discriminator, Field, PlainValidator, Tag
+from pydantic_core import PydanticCustomError
+
+from fairlane.gateway.dialects.openai.fields import Fields, Hint, Text, as_unicode
+from fairlane.gateway.dialects.openai.wire import Unsupported
+
+MAX_INPUT_CHARS = 1024 * 1024
+"""Of one call's input, as JSON."""
+
+
+class CacheControl(Fields):
+    """Where a prompt may be cut for caching: all of it is cached here, so this changes nothing."""
+
+    type: Literal["ephemeral"]
+    ttl: Literal["5m", "1h"] | None = None
+    scope: Hint | None = None
+
+
+class DirectCaller(Fields):
+    """The model itself called a tool."""
+
+    type: Literal["direct"]
+
+
+class TextBlock(Fields):
+    """Text."""
+
+    type: Literal["text"]
+    text: Text
+    cache_control: CacheControl | None = None
+    citations: Unsupported = None
+
+
+class ThinkingBlock(Fields):
+    """What the model thought before it answered. The signature is not looked at."""
+
+    type: Literal["thinking"]
+    thinking: Text
+    signature: Text = ""
+    cache_control: CacheControl | None = None
+
+
+class RedactedThinkingBlock(Fields):
+    """Thinking that cannot be read: it is left out."""
+
+    type: Literal["redacted_thinking"]
+    data: Text
+
+
+def _as_json(given: object) -> str:
+    """A call's input as JSON."""
+    if not isinstance(given, dict):
+        raise PydanticCustomError("input", "must be an object")
+    try:
+        text = json.dumps(given, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):  # a large body's long lists of numbers are no lists here
+        raise PydanticCustomError("input", "holds a number out of range, or a long list of numbers") from None
+    if len(text) > MAX_INPUT_CHARS:
+        raise PydanticCustomError("input", f"must have at most {MAX_INPUT_CHARS} characters as JSON")
+    return as_unicode(text)
+
+
+class ToolUseBlock(Fields):
+    """A call that the model made."""
+
+    type: Literal["tool_use"]
+    id: Annotated[Hint, Field(min_length=1)]
+    name: Annotated[Hint, Field(min_length=1)]
+    input: Annotated[str, PlainValidator(_as_json, json_schema_input_type=dict[str, Any])]
+    caller: DirectCaller | None = None
+    toolset_name: Unsupported = None
+    cache_control: CacheControl | None = None
+
+
+def _blocks(content: object) -> object:
+    """Text as the one block that it is."""
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+TextBlocks = Annotated[
+    list[TextBlock], Field(fail_fast=True), BeforeValidator(_blocks, json_schema_input_type=str | list[TextBlock])
+]
+
+
+class ToolResultBlock(Fields):
+    """What a call came to."""
+
+    type: Literal["tool_result"]
+    tool_use_id: Annotated[Hint, Field(min_length=1)]
+    content: TextBlocks | None = None
+    is_error: bool | None = None
+    toolset_name: Unsupported = None
+    cache_control: CacheControl | None = None
+
+
+def _tag(block: object) -> str | None:
+    """The member of the union below that a block is checked as."""
+    kind = block.get("type") if isinstance(block, Mapping) else getattr(block, "type", None)
+    return f"<{kind}>" if isinstance(kind, str) else None
+
+
+_KNOWN = "'text', 'thinking', 'redacted_thinking', 'tool_use' or 'tool_result'"
+Block = Annotated[
+    Annotated[TextBlock, Tag("<text>")]
+    | Annotated[ThinkingBlock, Tag("<thinking>")]
+    | Annotated[RedactedThinkingBlock, Tag("<redacted_thinking>")]
+    | Annotated[ToolUseBlock, Tag("<tool_use>")]
+    | Annotated[ToolResultBlock, Tag("<tool_result>")],
+    Discriminator(
+        _tag,
+        custom_error_type="block",
+        custom_error_message=f"must be a block of the type {_KNOWN}; images, documents and others are not supported",
+    ),
+]
+Blocks = Annotated[
+    list[Block], Field(fail_fast=True), BeforeValidator(_blocks, json_schema_input_type=str | list[Block])
+]

@@ -1,0 +1,24 @@
+"""What an answer says of the caller's limits, in Anthropic's headers."""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+
+from fairlane.gateway.dialects.openai.rate_limits import DIMENSIONS, tightest
+from fairlane.quotas.limits import LimitStatus
+
+_PREFIXES = tuple(b"anthropic-ratelimit-" + dimension for dimension in DIMENSIONS)
+
+
+def headers(statuses: Sequence[LimitStatus], *, clock: Callable[[], float] = time.time) -> list[tuple[bytes, bytes]]:
+    """`anthropic-ratelimit-{requests,tokens}-{limit,remaining,reset}` of the bucket with the least remaining, per
+    dimension; reset is when it will be full, by the clock."""
+    told: list[tuple[bytes, bytes]] = []
+    for prefix, found in zip(_PREFIXES, tightest(statuses), strict=True):
+        if found is not None:
+            full = datetime.fromtimestamp(math.ceil(clock() + max(found.reset_after_s, 0.0)), UTC)
+            told.append((prefix + b"-limit", b"%d" % found.limit))
+            told.append((prefix + b"-remaining", b"%d" % found.remaining))
+            told.append((prefix + b"-reset", full.strftime("%Y-%m-%dT%H:%M:%SZ").encode()))
+    return told

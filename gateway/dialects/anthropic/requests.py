@@ -1,0 +1,203 @@
+"""What a checked body becomes: a chat, as every other endpoint of generation has it.
+
+Anthropic's blocks become turns: a result of a call is a turn of its own, adjacent turns of one role are one, since many
+chat templates want roles to alternate.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+from msgspec.structs import replace
+
+from fairlane.gateway.dialects.anthropic.blocks import (
+    Block,
+    RedactedThinkingBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from fairlane.gateway.dialects.anthropic.wire import (
+    NEUTRAL_MESSAGES,
+    NEUTRAL_PROMPT,
+    ClearThinking,
+    KeptTurns,
+    MessageBody,
+    MessagesBody,
+    PromptBody,
+    ThinkingBody,
+    ToolChoiceBody,
+)
+from fairlane.gateway.dialects.grammar.structure import Structure
+from fairlane.gateway.dialects.openai.requests import ChatRequest, Effort, Turn, draw_of
+from fairlane.gateway.dialects.openai.tools import Mode, Tool, ToolCall, ToolChoice, checked_choice
+from fairlane.gateway.dialects.openai.wire import checked
+from fairlane.gateway.errors import invalid
+
+Display = Literal["hidden", "omitted", "shown"]
+_HOLDS: dict[str, tuple[type, ...]] = {
+    "user": (TextBlock, ToolResultBlock),
+    "assistant": (TextBlock, ThinkingBlock, RedactedThinkingBlock, ToolUseBlock),
+    "system": (TextBlock,),
+}
+"""The blocks that a message may hold, by its role."""
+_MODES: dict[str, Mode] = {"auto": "auto", "any": "required", "tool": "required", "none": "none"}
+_TIERS = {"standard_only": "default"}
+_ATTRIBUTION = "x-anthropic-billing-header:"
+"""Claude Code begins its system prompt with a block that says what it is billed to. It differs with every request, and
+nothing behind what differs is found in a prefix cache: it is left out."""
+
+
+class MessagesRequest(ChatRequest, frozen=True, kw_only=True):
+    """A valid `POST /v1/messages`."""
+
+    thinking: Display = "hidden"
+    """What the answer tells of the model's thinking: nothing, an empty block for it, or all."""
+
+
+def parse_messages(body: bytes, token_ids: int = 0) -> MessagesRequest:
+    """The request that a body holds. `token_ids`: how many there may be in it, though no field of it takes any.
+    Raises ApiError naming the field at fault."""
+    asked = checked(MessagesBody, NEUTRAL_MESSAGES, body, token_ids=token_ids)
+    if asked.messages[-1].role == "assistant":
+        raise invalid("messages", "The last of `messages` is the assistant's: going on with it is not supported.")
+    tier = asked.service_tier
+    return MessagesRequest(
+        max_tokens=asked.max_tokens,
+        stop=tuple(asked.stop_sequences or ()),
+        stream=bool(asked.stream),
+        draw=draw_of(asked),
+        service_tier=None if tier is None else _TIERS.get(tier, tier),
+        deadline_ms=asked.deadline_ms,
+        **_prompt(asked),
+    )
+
+
+def parse_count(body: bytes, token_ids: int = 0) -> MessagesRequest:
+    """The same of a body whose prompt is only to be counted."""
+    return MessagesRequest(**_prompt(checked(PromptBody, NEUTRAL_PROMPT, body, token_ids=token_ids)))
+
+
+def _prompt(body: PromptBody) -> dict[str, Any]:
+    tools = tuple(
+        Tool(name=tool.name, description=tool.description or "", parameters=tool.input_schema, strict=bool(tool.strict))
+        for tool in body.tools or ()
+    )
+    choice = checked_choice(tools, _choice(body.tool_choice), "name")
+    system = "\n".join(block.text for block in body.system or () if not block.text.startswith(_ATTRIBUTION))
+    turns = [Turn(role="system", content=system)] if system else []
+    for index, message in enumerate(body.messages):
+        turns += _turns(message, index)
+    for edit in (body.context_management and body.context_management.edits) or ():
+        turns = _cleared(turns, edit)
+    return {
+        "model": body.model,
+        "messages": tuple(_merged(turns)),
+        "tools": tools,
+        "tool_choice": choice,
+        "parallel_tool_calls": not (body.tool_choice and body.tool_choice.disable_parallel_tool_use),
+        "effort": Effort(config.effort, None) if (config := body.output_config) and config.effort else None,
+        "structure": _structure(body),
+        "thinking": _display(body.thinking),
+        "parameters_param": "tools.[{index}].input_schema",
+    }
+
+
+def _choice(asked: ToolChoiceBody | None) -> ToolChoice:
+    if asked is None:
+        return ToolChoice()
+    if (asked.name is not None) != (asked.type == "tool"):
+        raise invalid("tool_choice.name", "`name` belongs to the type 'tool', and to no other.")
+    return ToolChoice(_MODES[asked.type], None if asked.name is None else (asked.name,))
+
+
+def _structure(body: PromptBody) -> Structure | None:
+    config = body.output_config
+    if config is not None and config.format is not None:
+        if body.output_format is not None:
+            raise invalid("output_format", "`output_format` and `output_config.format` are both given.")
+        return Structure("json_schema", config.format.schema_, "output_config.format.schema")
+    if body.output_format is not None:
+        return Structure("json_schema", body.output_format.schema_, "output_format.schema")
+    return None
+
+
+def _display(thinking: ThinkingBody | None) -> Display:
+    if thinking is None or thinking.type == "disabled":
+        return "hidden"
+    return "omitted" if thinking.display == "omitted" else "shown"
+
+
+def _turns(message: MessageBody, index: int) -> Iterator[Turn]:
+    """One message: the results that it holds are turns of their own."""
+    for place, block in enumerate(message.content):
+        if not isinstance(block, _HOLDS[message.role]):
+            param = f"messages.[{index}].content.[{place}]"
+            raise invalid(param, f"A message of the role '{message.role}' cannot hold a block of this type.")
+    if message.role == "assistant":
+        yield _said(message.content)
+        return
+    texts: list[str] = []
+    has_results = False
+    for block in message.content:
+        if isinstance(block, TextBlock):
+            texts.append(block.text)
+        elif isinstance(block, ToolResultBlock):
+            if texts:
+                yield Turn(role="user", content="\n".join(texts))
+            texts, has_results = [], True
+            yield _result(block)
+    if texts or not has_results:
+        yield Turn(role=message.role, content="\n".join(texts))
+
+
+def _said(blocks: Sequence[Block]) -> Turn:
+    """What the assistant said, thought and called."""
+    texts = [block.text for block in blocks if isinstance(block, TextBlock)]
+    thoughts = [block.thinking for block in blocks if isinstance(block, ThinkingBlock) and block.thinking]
+    calls = tuple(
+        ToolCall(name=block.name, arguments=block.input, id=block.id)
+        for block in blocks
+        if isinstance(block, ToolUseBlock)
+    )
+    content = "\n".join(texts)
+    return Turn(
+        role="assistant",
+        content=(content or None) if calls else content,
+        tool_calls=calls,
+        reasoning="\n".join(thoughts) or None,
+    )
+
+
+def _result(block: ToolResultBlock) -> Turn:
+    text = "\n".join(part.text for part in block.content or ())
+    return Turn(role="tool", content=f"Error: {text}" if block.is_error else text, tool_call_id=block.tool_use_id)
+
+
+def _cleared(turns: Sequence[Turn], edit: ClearThinking) -> list[Turn]:
+    """The turns without the thinking of all but the last ones; of all but the last one where nothing is said."""
+    thought = [index for index, turn in enumerate(turns) if turn.reasoning is not None]
+    kept = 1 if edit.keep is None else edit.keep.value if isinstance(edit.keep, KeptTurns) else len(thought)
+    cleared = list(turns)
+    for index in thought[: max(0, len(thought) - kept)]:
+        cleared[index] = replace(cleared[index], reasoning=None)
+    return cleared
+
+
+def _merged(turns: Sequence[Turn]) -> list[Turn]:
+    """Return the turns with adjacent ones of one role as one; results, and what follows a call, stay as they are."""
+    groups: list[list[Turn]] = []
+    for turn in turns:
+        before = groups[-1][-1] if groups else None
+        if before is None or before.role != turn.role or turn.role == "tool" or before.tool_calls:
+            groups.append([turn])
+        else:
+            groups[-1].append(turn)
+    return [group[0] if len(group) == 1 else _as_one(group) for group in groups]
+
+
+def _as_one(group: Sequence[Turn]) -> Turn:
+    last = group[-1]
+    content = "\n".join([turn.content for turn in group if turn.content])
+    reasoning = "\n".join([turn.reasoning for turn in group if turn.reasoning])
+    return replace(last, content=(content or None) if last.tool_calls else content, reasoning=reasoning or None)

@@ -1,0 +1,183 @@
+"""The child that checks grammars: one request a line on standard input, one answer a line on standard output.
+
+It compiles a grammar as a worker would, and walks some tokens of a sample vocabulary into it: what goes wrong there
+would go wrong in a worker, and a grammar whose masks would take longer than a worker allows is refused.
+"""
+
+import ctypes
+import json
+import random
+import resource
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import msgspec
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper, grammar_from
+
+from fairlane.gateway.dialects.grammar.one_of import with_any_of
+from fairlane.gateway.dialects.grammar.sample_vocabulary import MASK_SCALE, SampleVocabulary
+from fairlane.gateway.dialects.grammar.structure import StructureKind
+from fairlane.scheduler.protocol.grammar_limits import (
+    BUDGET_PER_TOKEN_S,
+    MOST_COMPILED_BYTES,
+    MOST_GRAMMAR_CHARS,
+    PARSER_LIMITS,
+    MaskBudget,
+)
+
+MOST_MEMORY_BYTES = 1 << 30
+"""Address space, of which the libraries take a good part."""
+STACK_BYTES = 4 << 20
+"""Half of a worker's: what recurses too deeply here never gets there."""
+WALKS, WALK_TOKENS = 4, 64
+TOO_SLOW = (
+    f"it takes more than {BUDGET_PER_TOKEN_S * 1e3:g} ms to find what may follow a token; try fewer ways to read it"
+)
+WHITESPACE = r"[ \t]?|\r?\n[ \t]{0,64}"
+"""Between the parts of JSON: a model that only indents would never end. Answers may be laid out, which people read;
+arguments of calls (`JSON_OPTIONS` in `gateway/dialects/tools/grammar.py`) are written as the model has read them."""
+
+
+class CheckRequest(msgspec.Struct, frozen=True):
+    """What to check."""
+
+    kind: StructureKind
+    text: str
+
+
+class CheckResult(msgspec.Struct, frozen=True):
+    """What was found: the grammar for a worker, or what is wrong with it."""
+
+    grammar: str = ""
+    fault: str = ""
+    compiled_bytes: int = 0
+    """Memory that the compiled grammar takes."""
+    spent_s: float = 0.0
+    """Processor time of the check."""
+
+
+class _Heap(ctypes.Structure):
+    """The C library's `struct mallinfo2`."""
+
+    _fields_ = (
+        *((name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks")),
+        ("hblkhd", ctypes.c_size_t),
+        *((name, ctypes.c_size_t) for name in ("usmblks", "fsmblks")),
+        ("uordblks", ctypes.c_size_t),
+        *((name, ctypes.c_size_t) for name in ("fordblks", "keepcost")),
+    )
+
+
+def _heap_reader() -> Callable[[], int]:
+    """Return a function that reads how many bytes this process has allocated. It always reads 0 where the C library
+    cannot say so."""
+    read = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if read is None:
+        return lambda: 0
+    read.restype = _Heap
+
+    def allocated() -> int:
+        heap = read()
+        return int(heap.uordblks + heap.hblkhd)
+
+    return allocated
+
+
+class Check:
+    """Checks one grammar after another."""
+
+    def __init__(self) -> None:
+        self._tokenizer = LLTokenizer(TokenizerWrapper(SampleVocabulary()))
+        self._limits = LLParserLimits(**PARSER_LIMITS)
+        self._allocated = _heap_reader()
+
+    def run(self, request: CheckRequest) -> CheckResult:
+        """What there is to say of this one."""
+        try:
+            grammar = _grammar(request)
+        except ValueError as error:
+            return CheckResult(fault=str(error))
+        if len(grammar) > MOST_GRAMMAR_CHARS:
+            return CheckResult(fault=f"it is longer than {MOST_GRAMMAR_CHARS} characters")
+        is_wrong, words = LLMatcher.validate_grammar_with_warnings(grammar, self._tokenizer, limits=self._limits)
+        if is_wrong:
+            return CheckResult(fault=words[0] if words else "it cannot be compiled")
+        before = self._allocated()
+        start = LLMatcher(self._tokenizer, grammar, log_level=0, limits=self._limits)
+        fault = self._walk(start)
+        compiled_bytes = max(0, self._allocated() - before)
+        if not fault and compiled_bytes > MOST_COMPILED_BYTES:
+            fault = (
+                f"compiled it takes {compiled_bytes >> 20} MiB of memory, and {MOST_COMPILED_BYTES >> 20} MiB at most"
+            )
+        return CheckResult(fault=fault) if fault else CheckResult(grammar=grammar, compiled_bytes=compiled_bytes)
+
+    def _walk(self, start: LLMatcher) -> str:
+        """What goes wrong some tokens into a grammar, on a few ways."""
+        for way in range(WALKS):
+            matcher, chooser, budget = start.deep_copy(), random.Random(way), MaskBudget()
+            for _ in range(WALK_TOKENS):
+                began_s = time.thread_time()
+                bits = int.from_bytes(matcher.compute_bitmask(), "little")
+                budget.charge(MASK_SCALE * (time.thread_time() - began_s))
+                if matcher.is_error():
+                    return matcher.get_error()
+                if budget.is_spent:
+                    return TOO_SLOW
+                if not bits:
+                    return "nothing can begin like this"
+                token = _pick(bits, chooser)
+                if token == SampleVocabulary.eos_token_id or not matcher.consume_token(token):
+                    break
+                budget.tokens += 1
+        return start.get_error() if start.is_error() else ""
+
+
+def _pick(bits: int, chooser: random.Random) -> int:
+    """Return the first allowed token from a random place on."""
+    place = chooser.randrange(len(SampleVocabulary.tokens))
+    later = bits >> place
+    return place + _lowest(later) if later else _lowest(bits)
+
+
+def _lowest(bits: int) -> int:
+    return (bits & -bits).bit_length() - 1
+
+
+def _grammar(request: CheckRequest) -> str:
+    if request.kind != "json_schema":
+        return grammar_from(request.kind, request.text)
+    schema = json.loads(request.text)
+    if schema is True:
+        schema = {}
+    if schema is False:
+        raise ValueError("nothing keeps to the schema `false`")
+    schema.pop("x-guidance", None)  # llguidance's own options: how lenient it is, is not for a schema to say
+    return LLMatcher.grammar_from_json_schema(
+        with_any_of(schema), overrides={"whitespace_pattern": WHITESPACE, "whitespace_flexible": True, "lenient": False}
+    )
+
+
+def serve() -> None:
+    """Answer until standard input ends."""
+    check, decode = Check(), msgspec.json.Decoder(CheckRequest).decode
+    for line in sys.stdin.buffer:
+        began_s = time.thread_time()
+        try:
+            result = check.run(decode(line))
+        except Exception as error:  # noqa: BLE001 - whatever a grammar breaks, the next one is checked
+            result = CheckResult(fault=f"it cannot be compiled ({type(error).__name__})")
+        result = msgspec.structs.replace(result, spent_s=time.thread_time() - began_s)
+        sys.stdout.buffer.write(msgspec.json.encode(result) + b"\n")
+        sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY_BYTES, MOST_MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    threading.stack_size(STACK_BYTES)
+    thread = threading.Thread(target=serve)
+    thread.start()
+    thread.join()

@@ -1,0 +1,313 @@
+"""Child processes that check what answers shall look like: in bounded time and memory, one request of a tenant's each.
+
+A child that takes too long or dies is replaced, and what it was asked for is refused. Results are kept by the digest of
+what was checked, so that a schema that comes again costs nothing. A result contains the grammar, so it is dropped
+KEPT_S after its last use: nothing of a deleted tenant's schemas is left then.
+
+Long checks never hold all children while others wait. A tenant whose last check was long waits for those whose were
+short or are not known, and leaves them a child. A check that turns out to be long where all other children have long
+ones already is stopped for them, and starts again in the turn of long ones.
+"""
+
+import asyncio
+import hashlib
+import logging
+import sys
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import msgspec
+
+from fairlane.gateway.dialects.grammar.check_process import CheckRequest, CheckResult
+from fairlane.gateway.dialects.grammar.structure import CheckedGrammar, Structure
+from fairlane.gateway.errors import ApiError, invalid
+
+CHILDREN = 2
+SLOW_S = 0.25
+"""A check that takes longer is long: as it runs by the clock, once it has ended by its processor time."""
+MOST_SLOW_TENANTS = 1_000
+"""Remembered, the latest ones."""
+MOST_WAITING = 32
+"""Checks of one tenant at a time."""
+TIMEOUT_S = 2.0
+MOST_KEPT_BYTES = 16 * 2**20
+"""Of grammars and faults."""
+KEPT_S = 1_800.0
+"""How long a result is kept after its last use. A deleted tenant's data is gone within the hour."""
+MOST_FAULT_CHARS = 200
+_MOST_LINE_BYTES = 2**20
+
+log = logging.getLogger(__name__)
+
+
+class GrammarChecker:
+    """Checks structures. Use `aclose` at the end."""
+
+    def __init__(self, *, kept_s: float = KEPT_S) -> None:
+        self._kept = _KeptResults(kept_s)
+        self._children = [_Child() for _ in range(CHILDREN)]
+        self._lending = _Lending(self._children)
+        self._slow_tenants: OrderedDict[str, None] = OrderedDict()
+        self._waiting: Counter[str] = Counter()
+        self._turns: dict[str, asyncio.Lock] = {}
+
+    async def check(self, structure: Structure, tenant_id: str) -> CheckedGrammar:
+        """The grammar that workers compile. Raises ApiError naming the field that asked for it, or `overloaded`."""
+        found = self._kept.find(structure)
+        if found is None:
+            found = await self._found(structure, tenant_id)
+        if found.fault:
+            raise invalid(structure.param, f"`{structure.param}` cannot be served: {_told(found.fault)}.")
+        return CheckedGrammar(found.grammar, found.compiled_bytes)
+
+    async def aclose(self) -> None:
+        """End the children."""
+        self._kept.clear()
+        for child in self._children:
+            await child.kill()
+
+    async def _found(self, structure: Structure, tenant_id: str) -> CheckResult:
+        if self._waiting[tenant_id] >= MOST_WAITING:
+            message = "Too many schemas and grammars of this tenant wait to be checked."
+            raise ApiError(message, "overloaded", structure.param, retry_after_s=1.0)
+        self._waiting[tenant_id] += 1
+        request, found = CheckRequest(structure.kind, structure.text), None
+        try:
+            async with self._turns.setdefault(tenant_id, asyncio.Lock()):
+                while found is None:
+                    found = await self._ask(request, is_slow=tenant_id in self._slow_tenants)
+                    self._note(tenant_id, TIMEOUT_S if found is None else found.spent_s)
+        finally:
+            self._waiting[tenant_id] -= 1
+            if not self._waiting[tenant_id]:
+                del self._waiting[tenant_id]
+                self._turns.pop(tenant_id, None)
+        self._kept.keep(structure, found)
+        return found
+
+    async def _ask(self, request: CheckRequest, *, is_slow: bool) -> CheckResult | None:
+        """What a child finds; None: it was stopped for others that wait."""
+        loan = await self._lending.borrow(is_slow=is_slow)
+        try:
+            async with asyncio.timeout(None) as stop:
+                return await loan.child.ask(request, lambda: self._lending.begin(loan, stop))
+        except TimeoutError:
+            return None
+        finally:
+            self._lending.give_back(loan)
+
+    def _note(self, tenant_id: str, spent_s: float) -> None:
+        """Remember whether the last check of a tenant was slow."""
+        self._slow_tenants.pop(tenant_id, None)
+        if spent_s > SLOW_S:
+            self._slow_tenants[tenant_id] = None
+            if len(self._slow_tenants) > MOST_SLOW_TENANTS:
+                self._slow_tenants.popitem(last=False)
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of the results that are kept."""
+        return self._kept.bytes
+
+
+class _KeptResults:
+    """Results by digest, bounded in bytes and in time; the least recently used go first."""
+
+    def __init__(self, kept_s: float) -> None:
+        self._kept_s = kept_s
+        self._results: OrderedDict[tuple[str, bytes], tuple[CheckResult, float]] = OrderedDict()
+        """With the event loop's time of the last use."""
+        self._expiry: asyncio.TimerHandle | None = None
+        self.bytes = 0
+
+    def find(self, structure: Structure) -> CheckResult | None:
+        """Return a result that is kept, which is used now."""
+        name = _digest(structure)
+        if name not in self._results:
+            return None
+        result, _ = self._results.pop(name)
+        self._results[name] = result, asyncio.get_running_loop().time()
+        return result
+
+    def keep(self, structure: Structure, result: CheckResult) -> None:
+        """Keep a result."""
+        loop, name = asyncio.get_running_loop(), _digest(structure)
+        if name in self._results:  # found twice at the same time
+            self._drop(name)
+        self._results[name] = result, loop.time()
+        self.bytes += _size(result)
+        while self.bytes > MOST_KEPT_BYTES:
+            self._drop(next(iter(self._results)))
+        if self._expiry is None:
+            self._expiry = loop.call_later(self._kept_s, self._expire)
+
+    def clear(self) -> None:
+        """Drop everything."""
+        self._results.clear()
+        self.bytes = 0
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+
+    def _drop(self, name: tuple[str, bytes]) -> None:
+        result, _ = self._results.pop(name)
+        self.bytes -= _size(result)
+
+    def _expire(self) -> None:
+        loop, self._expiry = asyncio.get_running_loop(), None
+        for name, (_, used_s) in list(self._results.items()):
+            if used_s + self._kept_s > loop.time():
+                self._expiry = loop.call_at(used_s + self._kept_s, self._expire)
+                return
+            self._drop(name)
+
+
+def _digest(structure: Structure) -> tuple[str, bytes]:
+    return structure.kind, hashlib.sha256(structure.text.encode("utf-8", "surrogatepass")).digest()
+
+
+def _told(fault: str) -> str:
+    """The line that says what is wrong: others quote the grammar."""
+    lines = [line.strip() for line in fault.splitlines()]
+    said = next((line for line in lines if line.startswith("error: ")), lines[0])
+    return said.removeprefix("error: ")[:MOST_FAULT_CHARS].rstrip(".:")
+
+
+def _size(found: CheckResult) -> int:
+    return 4 * (len(found.grammar) + len(found.fault)) + 300
+
+
+class _Loan:
+    """One child, lent to one check."""
+
+    def __init__(self, child: "_Child") -> None:
+        self.child = child
+        self.stop: asyncio.Timeout | None = None
+        """Stops the check; None: it has not begun."""
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class _Lending:
+    """Lends each child to one check at a time, in the order in which checks ask. Those of slow tenants wait for the
+    others, and begin only while another child has no long check."""
+
+    def __init__(self, children: Sequence["_Child"]) -> None:
+        self._idle = [*children]
+        self._count = len(children)
+        self._quick: deque[asyncio.Future[_Loan]] = deque()
+        self._slow: deque[asyncio.Future[_Loan]] = deque()
+        self._long: list[_Loan] = []
+        """Loans to slow tenants and those of long checks, in the order in which they became so."""
+
+    async def borrow(self, *, is_slow: bool) -> _Loan:
+        """Wait for a child, to be given back."""
+        turn: asyncio.Future[_Loan] = asyncio.get_running_loop().create_future()
+        (self._slow if is_slow else self._quick).append(turn)
+        self._lend()
+        try:
+            return await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.give_back(turn.result())
+            raise
+
+    def begin(self, loan: _Loan, stop: asyncio.Timeout) -> None:
+        """Let a loan's check begin: from now on its time counts, and `stop` may end it."""
+        loan.stop = stop
+        if loan.timer is None and loan not in self._long:
+            loan.timer = asyncio.get_running_loop().call_later(SLOW_S, self._note_long, loan)
+
+    def give_back(self, loan: _Loan) -> None:
+        """End a loan."""
+        if loan.timer is not None:
+            loan.timer.cancel()
+        if loan in self._long:
+            self._long.remove(loan)
+        self._idle.append(loan.child)
+        self._lend()
+
+    def _note_long(self, loan: _Loan) -> None:
+        self._long.append(loan)
+        self._make_way()
+
+    def _lend(self) -> None:
+        while self._idle and (self._quick or (self._slow and len(self._long) < self._count - 1)):
+            is_slow = not self._quick
+            turn = (self._slow if is_slow else self._quick).popleft()
+            if turn.done():
+                continue
+            loan = _Loan(self._idle.pop())
+            if is_slow:
+                self._long.append(loan)
+            turn.set_result(loan)
+        self._make_way()
+
+    def _make_way(self) -> None:
+        """Stop the check that became long last, where all children have long ones and a quick tenant waits."""
+        if len(self._long) == self._count and not all(turn.done() for turn in self._quick):
+            stop = self._long[-1].stop
+            if stop is not None and not stop.expired():
+                stop.reschedule(asyncio.get_running_loop().time())
+
+
+class _Child:
+    """One process, started when it is first needed."""
+
+    def __init__(self) -> None:
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def ask(self, request: CheckRequest, begun: Callable[[], None]) -> CheckResult:
+        """Its answer, or that there is none. `begun` is called once the process is there to be asked."""
+        for _ in range(2):  # a child that somebody else killed says nothing of the grammar
+            try:
+                process = await self._running()
+                begun()
+                async with asyncio.timeout(TIMEOUT_S):
+                    return await self._exchange(process, request)
+            except TimeoutError:
+                fault = f"it takes more than {TIMEOUT_S:g} s to compile"
+                break
+            except (OSError, msgspec.DecodeError, ValueError):  # it died, or ran out of memory
+                fault = "compiling it takes more memory than it may"
+                await self.kill()
+            except BaseException:
+                await self.kill()
+                raise
+        log.warning("a grammar was refused, and the process that checked it ended")
+        await self.kill()
+        return CheckResult(fault=fault, spent_s=TIMEOUT_S)
+
+    async def _running(self) -> asyncio.subprocess.Process:
+        if self._process is None or self._process.returncode is not None:
+            self._process = await self._start()
+        return self._process
+
+    async def kill(self) -> None:
+        """End it."""
+        process, self._process = self._process, None
+        if process is not None and process.returncode is None:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "fairlane.gateway.dialects.grammar.check_process",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            limit=_MOST_LINE_BYTES,
+            start_new_session=True,  # a signal to the gateway's group is the gateway's to obey
+        )
+        await self._exchange(process, CheckRequest("choice", '["ready"]'))
+        return process
+
+    async def _exchange(self, process: asyncio.subprocess.Process, request: CheckRequest) -> CheckResult:
+        if process.stdin is None or process.stdout is None:
+            raise OSError("the process has no pipes")
+        process.stdin.write(msgspec.json.encode(request) + b"\n")
+        await process.stdin.drain()
+        return msgspec.json.decode(await process.stdout.readline(), type=CheckResult)

@@ -1,0 +1,225 @@
+"""Files and batches on the wire: bodies and queries field by field, as they are checked and as OpenAPI shows them."""
+
+from typing import Annotated, Literal, NotRequired, TypeVar
+from urllib.parse import parse_qsl
+
+from pydantic import BaseModel, ConfigDict, Field
+from typing_extensions import TypedDict  # pydantic reads its own kind only, before Python 3.12
+
+from fairlane.gateway.dialects.openai.wire import checked_fields
+from fairlane.gateway.errors import invalid
+from fairlane.gateway.http.json_reader import shown_name
+
+SHORTEST_EXPIRY_S, LONGEST_EXPIRY_S = 3_600, 30 * 86_400
+LONGEST_WINDOW_H = 7 * 24
+MAX_METADATA = 16
+MAX_METADATA_KEY, MAX_METADATA_VALUE = 64, 512
+LinesEndpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/messages", "/v1/responses"]
+MOST_PARAMETERS = 64
+MOST_FILES_LISTED, MOST_BATCHES_LISTED = 10_000, 100
+
+
+class _BatchInput(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+class ExpiresAfter(_BatchInput):
+    """When a file is forgotten."""
+
+    anchor: Annotated[Literal["created_at"], Field(description="From when on the seconds count")]
+    seconds: Annotated[int, Field(ge=SHORTEST_EXPIRY_S, le=LONGEST_EXPIRY_S, description="From an hour to thirty days")]
+
+
+class BatchBody(_BatchInput):
+    """The body of `POST /v1/batches`."""
+
+    input_file_id: Annotated[str, Field(max_length=64, description="A file of purpose `batch`")]
+    endpoint: Annotated[LinesEndpoint, Field(description="The path that every line of the file asks")]
+    completion_window: Annotated[
+        str,
+        Field(
+            pattern=r"^[1-9][0-9]{0,2}h$",
+            description=f"Whole hours, such as 24h; {LONGEST_WINDOW_H}h at most. What has not run by then expires",
+        ),
+    ]
+    metadata: Annotated[
+        dict[Annotated[str, Field(max_length=MAX_METADATA_KEY)], Annotated[str, Field(max_length=MAX_METADATA_VALUE)]]
+        | None,
+        Field(max_length=MAX_METADATA, description="The caller's own words, told back and never read"),
+    ] = None
+    output_expires_after: Annotated[
+        ExpiresAfter | None, Field(description="When output and error file are forgotten; null: after thirty days")
+    ] = None
+
+
+class _ListQuery(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+class FilesQuery(_ListQuery):
+    """Which files to list."""
+
+    after: Annotated[str, Field(max_length=64, description="The last id of the page before")] = ""
+    limit: Annotated[int, Field(ge=1, le=MOST_FILES_LISTED, description="Items of a page at most")] = MOST_FILES_LISTED
+    order: Annotated[Literal["asc", "desc"], Field(description="By creation; `desc`: the newest first")] = "desc"
+    purpose: Annotated[Literal["batch", "batch_output"] | None, Field(description="Absent: any")] = None
+
+
+class BatchesQuery(_ListQuery):
+    """Which batches to list, the newest first."""
+
+    after: Annotated[str, Field(max_length=64, description="The last id of the page before")] = ""
+    limit: Annotated[int, Field(ge=1, le=MOST_BATCHES_LISTED, description="Items of a page at most")] = 20
+
+
+Q = TypeVar("Q", bound=_ListQuery)
+
+
+def read_query(kind: type[Q], query: bytes) -> Q:
+    """What stands behind a path's question mark. Raises ApiError naming the field at fault."""
+    try:
+        given = parse_qsl(query.decode("latin-1"), keep_blank_values=True, max_num_fields=MOST_PARAMETERS)
+    except ValueError:
+        raise invalid(None, f"The query has more than {MOST_PARAMETERS} parameters.") from None
+    fields = dict(given)
+    if len(fields) != len(given):
+        doubled = next(name for name, _ in given if sum(name == other for other, _ in given) > 1)
+        raise invalid(shown_name(doubled), "The parameter is given twice.")
+    return checked_fields(kind, {}, fields)
+
+
+UploadForm = TypedDict(
+    "UploadForm",
+    {
+        "file": Annotated[
+            str,
+            Field(
+                description="JSON lines, each `{custom_id, method, url, body}`",
+                json_schema_extra={"format": "binary", "contentMediaType": "application/octet-stream"},
+            ),
+        ],
+        "purpose": Literal["batch"],
+        "expires_after[anchor]": NotRequired[Literal["created_at"]],
+        "expires_after[seconds]": NotRequired[
+            Annotated[int, Field(ge=SHORTEST_EXPIRY_S, le=LONGEST_EXPIRY_S, description="Absent: thirty days")]
+        ],
+    },
+)
+UploadForm.__doc__ = "The body of `POST /v1/files`, as multipart/form-data."
+
+
+class FileObject(TypedDict):
+    """A file that is kept."""
+
+    id: str
+    object: Literal["file"]
+    bytes: int
+    created_at: int
+    expires_at: int
+    filename: str
+    purpose: Literal["batch", "batch_output"]
+    status: Literal["processed"]
+    status_details: None
+
+
+class FileList(TypedDict):
+    """Files of the tenant, a page of them."""
+
+    object: Literal["list"]
+    data: list[FileObject]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class FileDeleted(TypedDict):
+    """A file that is no more."""
+
+    id: str
+    object: Literal["file"]
+    deleted: bool
+
+
+class BatchErrorObject(TypedDict):
+    """Why a file could not be read at all."""
+
+    code: str
+    line: int | None
+    message: str
+    param: str | None
+
+
+class BatchErrors(TypedDict):
+    """The first of them."""
+
+    object: Literal["list"]
+    data: list[BatchErrorObject]
+
+
+class RequestCounts(TypedDict):
+    """Lines of a batch."""
+
+    total: int
+    completed: int
+    failed: int
+
+
+class InputTokensDetails(TypedDict):
+    """What a cache held of the prompts."""
+
+    cached_tokens: int
+
+
+class OutputTokensDetails(TypedDict):
+    """What was thought and not said."""
+
+    reasoning_tokens: int
+
+
+class BatchUsage(TypedDict):
+    """Tokens of all lines that were answered, as they are charged."""
+
+    input_tokens: int
+    input_tokens_details: InputTokensDetails
+    output_tokens: int
+    output_tokens_details: OutputTokensDetails
+    total_tokens: int
+
+
+Status = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
+
+
+class BatchObject(TypedDict):
+    """A batch, and how far it is."""
+
+    id: str
+    object: Literal["batch"]
+    endpoint: str
+    errors: BatchErrors | None
+    input_file_id: str
+    completion_window: str
+    status: Status
+    output_file_id: str | None
+    error_file_id: str | None
+    created_at: int
+    in_progress_at: int | None
+    expires_at: int
+    finalizing_at: int | None
+    completed_at: int | None
+    failed_at: int | None
+    expired_at: int | None
+    cancelling_at: int | None
+    cancelled_at: int | None
+    request_counts: RequestCounts
+    usage: BatchUsage
+    metadata: dict[str, str] | None
+
+
+class BatchList(TypedDict):
+    """Batches of the tenant, a page of them."""
+
+    object: Literal["list"]
+    data: list[BatchObject]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool

@@ -1,0 +1,75 @@
+"""`POST /v1/responses/compact`: a conversation becomes its user's messages and a summary, which the model writes.
+
+The summary is sealed for its tenant: a client sends it back as it is, in the place of all that it stands for.
+"""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from fairlane.gateway.dialects.openai.fields import Fields, Hint, Text
+from fairlane.gateway.dialects.openai.neutral import Neutral
+from fairlane.gateway.dialects.openai.requests import Turn
+from fairlane.gateway.dialects.openai.response_body import ResponseRequest, conversation
+from fairlane.gateway.dialects.openai.response_items import Items, turns_of
+from fairlane.gateway.dialects.openai.sealed_summary import Close, Open
+from fairlane.gateway.dialects.openai.tools import ToolChoice
+from fairlane.gateway.dialects.openai.wire import MAX_DEADLINE_MS, Real, Tier, checked
+from fairlane.gateway.errors import invalid
+
+NEUTRAL_COMPACTION: Neutral = {
+    "image": (),
+    "prompt_cache_options": (),
+    "prompt_cache_retention": ("in_memory", "in-memory", "24h"),
+}
+MOST_SUMMARY_TOKENS = 4_096
+_ASKED = (
+    "Summarize the conversation so far for an assistant that will go on with it and can see nothing else of it. Keep "
+    "what the user wants, decisions and their reasons, facts, names, numbers, paths and code that matter, what the "
+    "tools found, what was done and what is left to do. Write the summary alone."
+)
+
+
+class CompactBody(Fields):
+    """The body of `POST /v1/responses/compact`."""
+
+    model: Annotated[Hint, Field(min_length=1)]
+    input: Items | None = None
+    previous_response_id: Annotated[Hint, Field(min_length=1)] | None = None
+    instructions: Text | None = None
+    prompt_cache_key: Hint | None = None
+    service_tier: Tier | None = None
+    deadline_ms: Annotated[Real, Field(gt=0, le=MAX_DEADLINE_MS)] | None = None
+
+
+class CompactRequest(ResponseRequest, frozen=True, kw_only=True):
+    """A valid `POST /v1/responses/compact`."""
+
+    close: Close
+
+
+def parse_compaction(
+    body: bytes, token_ids: int = 0, *, close: Close, opens: Open, previous: bytes | None = None
+) -> CompactRequest:
+    """The request that a body holds. `token_ids`: how many there may be in it, though no field of it takes any;
+    `close`, `opens`: the tenant's seal; `previous`: what is kept of the response that it names. Raises ApiError naming
+    the field at fault."""
+    asked = checked(CompactBody, NEUTRAL_COMPACTION, body, token_ids=token_ids)
+    if asked.input is None and asked.previous_response_id is None:
+        raise invalid("input", "`input` or `previous_response_id` is required.")
+    items = conversation(asked.input or [], asked.previous_response_id, previous, opens)
+    turns = turns_of(items, asked.instructions)
+    if not turns:
+        raise invalid("input", "`input` holds nothing that could be summarized.")
+    return CompactRequest(
+        model=asked.model,
+        messages=(*turns, Turn(role="user", content=_ASKED)),
+        items=tuple(items),
+        tool_choice=ToolChoice("none"),
+        longest_summary=MOST_SUMMARY_TOKENS,
+        service_tier=asked.service_tier,
+        deadline_ms=asked.deadline_ms,
+        store=False,
+        echo={},
+        close=close,
+    )

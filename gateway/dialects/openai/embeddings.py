@@ -1,0 +1,62 @@
+"""The body of `POST /v1/embeddings`, parsed once into a value that can only be valid."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from fairlane.gateway.dialects.openai.fields import Hint
+from fairlane.gateway.dialects.openai.neutral import Neutral
+from fairlane.gateway.dialects.openai.requests import GenerationRequest, Prompt
+from fairlane.gateway.dialects.openai.wire import MAX_DEADLINE_MS, Count, Prompts, Real, Tier, checked
+from fairlane.gateway.errors import invalid
+
+MAX_INPUTS = 2_048
+"""Of one request, as OpenAI has it."""
+Encoding = Literal["float", "base64"]
+NEUTRAL_EMBEDDINGS: Neutral = {
+    "add_special_tokens": (True,),
+    "input_type": (),
+    "priority": (0,),
+    "truncate_prompt_tokens": (),
+}
+
+
+class EmbeddingsBody(BaseModel):
+    """The body of `POST /v1/embeddings`: one input or several, as text or as token ids."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    model: Annotated[Hint, Field(min_length=1)]
+    input: Prompts
+    encoding_format: Encoding | None = None
+    dimensions: Count | None = None
+    user: Hint | None = None
+    service_tier: Tier | None = None
+    deadline_ms: Annotated[Real, Field(gt=0, le=MAX_DEADLINE_MS)] | None = None
+
+
+class EmbeddingRequest(GenerationRequest, frozen=True, kw_only=True):
+    """A valid `POST /v1/embeddings`: jobs of one or more inputs each, which come to an end with their prefill."""
+
+    inputs: tuple[Prompt, ...]
+    encoding: Encoding = "float"
+    dimensions: int | None = None
+    """Of each vector; None: as many as the model makes."""
+
+
+def parse_embeddings(body: bytes, token_ids: int) -> EmbeddingRequest:
+    """The request that a body holds. `token_ids`: how many there may be in it. Raises ApiError naming the field at
+    fault."""
+    asked = checked(EmbeddingsBody, NEUTRAL_EMBEDDINGS, body, token_ids=token_ids)
+    if len(asked.input) > MAX_INPUTS:
+        raise invalid("input", f"`input` must have at most {MAX_INPUTS} items.")
+    stated: dict[str, Any] = {"deadline_ms": asked.deadline_ms, "service_tier": asked.service_tier}
+    return EmbeddingRequest(
+        model=asked.model,
+        inputs=asked.input,
+        encoding=asked.encoding_format or "float",
+        dimensions=asked.dimensions,
+        max_tokens=1,
+        max_tokens_param="input",
+        **stated,
+    )

@@ -1,0 +1,274 @@
+"""Bodies of requests, parsed once into values that can only be valid: no inner code checks a caller's input again."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from pydantic import BaseModel
+
+from fairlane.gateway.dialects.grammar.structure import Structure
+from fairlane.gateway.dialects.openai.neutral import NEUTRAL_CHAT, NEUTRAL_COMPLETION
+from fairlane.gateway.dialects.openai.structures import read_structure
+from fairlane.gateway.dialects.openai.tools import Tool, ToolCall, ToolChoice, read_tools
+from fairlane.gateway.dialects.openai.wire import (
+    MAX_SEQUENCES,
+    ChatBody,
+    CompletionBody,
+    EffortWord,
+    GenerationBody,
+    Message,
+    checked,
+)
+from fairlane.gateway.errors import invalid
+from fairlane.scheduler.protocol.messages import Sampling
+
+_SEED_MASK = 2**63 - 1
+Prompt = str | tuple[int, ...]
+"""Text to tokenise, or token ids as they are."""
+
+
+_AS_USUAL = Sampling()
+_DRAW_FIELDS = frozenset(
+    (
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "repetition_penalty",
+        "presence_penalty",
+        "frequency_penalty",
+        "logit_bias",
+    )
+)
+
+
+class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What chat and plain completions share."""
+
+    model: str
+    n: int = 1
+    max_tokens: int | None = None
+    """Output tokens per choice; None: what context and limits leave."""
+    max_tokens_param: str = "max_tokens"
+    """The field that stated it."""
+    longest_summary: int | None = None
+    """It asks for a summary of its prompt: of at most so many tokens, and hardly more than half of the prompt's."""
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    stop: tuple[str, ...] = ()
+    stream: bool = False
+    include_usage: bool = False
+    continuous_usage: bool = False
+    """Each chunk of a stream says what was used so far."""
+    service_tier: str | None = None
+    deadline_ms: float | None = None
+    """From arrival to the last token."""
+    seed: int | None = None
+    logprobs: int | None = None
+    """None: no log-probabilities; k: the chosen token's and those of the k likeliest."""
+    draw: Mapping[str, Any] = {}
+    """Fields of `Sampling` as the caller stated them; once the model is known, also as its authors did."""
+    stop_token_ids: tuple[int, ...] = ()
+    """Tokens beside the model's own that end a choice."""
+    structure: Structure | None = None
+    """What form each choice shall have; None: any."""
+    cache_salt: str = ""
+    """Cached prompts are found by requests with the same one alone."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.model}, n={self.n}, max_tokens={self.max_tokens})"
+
+    @property
+    def is_conversation(self) -> bool:
+        """The model answers as an assistant: with reasoning and calls, if it has any."""
+        return False
+
+    @property
+    def offered_tools(self) -> tuple[Tool, ...]:
+        """The tools that the model may call."""
+        return ()
+
+    def asks_for(self, field: str) -> bool:
+        """It says something else than usual there. `field`: one of those by which tokens are drawn, begun or ended."""
+        said, usual = getattr(self, field, None), getattr(_AS_USUAL, field, None)
+        return self.draw.get(field, usual) != usual or bool(said) or (field == "logprobs" and said is not None)
+
+    def sampling(self, seed: int, eos: tuple[int, ...]) -> Sampling:
+        """What the worker is told. `seed`: the caller's, or the one that the gateway drew; `eos`: the model's."""
+        return Sampling(
+            **self.draw,
+            seed=seed & _SEED_MASK,
+            min_tokens=self.min_tokens,
+            stop_token_ids=self.stop_token_ids if self.ignore_eos else (*eos, *self.stop_token_ids),
+            logprobs=self.logprobs,
+        )
+
+
+class Turn(msgspec.Struct, frozen=True, kw_only=True):
+    """One message of a conversation, as a chat template reads it."""
+
+    role: str
+    content: str | None
+    """None: the model made calls and said nothing."""
+    name: str | None = None
+    tool_call_id: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    reasoning: str | None = None
+    """What the model thought before it answered."""
+
+    def __repr__(self) -> str:
+        return f"Turn({self.role}, {len(self.content or '')} characters, {len(self.tool_calls)} calls)"
+
+
+class Effort(msgspec.Struct, frozen=True):
+    """How much the model shall think, as its chat template may read it."""
+
+    word: EffortWord
+    param: str | None = "reasoning_effort"
+    """Where it was said; None: a hint, left out where the template does not read it."""
+
+
+class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
+    """A valid `POST /v1/chat/completions`."""
+
+    messages: tuple[Turn, ...]
+    tools: tuple[Tool, ...] = ()
+    """All that the request names; `offered_tools` are those that the model is told of."""
+    tool_choice: ToolChoice = ToolChoice()
+    parallel_tool_calls: bool = True
+    effort: Effort | None = None
+    parameters_param: str = "tools.[{index}].function.parameters"
+    """Where a tool has its schema."""
+
+    @property
+    def is_conversation(self) -> bool:
+        """It does."""
+        return True
+
+    @property
+    def offered_tools(self) -> tuple[Tool, ...]:
+        """The tools that the model may call."""
+        return self.tool_choice.offered(self.tools)
+
+
+class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
+    """A valid `POST /v1/completions`; the choices of prompt i have the indices i·n to i·n + n - 1."""
+
+    prompts: tuple[Prompt, ...]
+    echo: bool = False
+    """Each choice begins with its prompt."""
+
+
+def parse_chat(body: bytes, token_ids: int = 0) -> ChatRequest:
+    """The chat request that a body holds. `token_ids`: how many there may be in it, though no field of it takes any.
+    Raises ApiError naming the field at fault."""
+    return read_chat(checked(ChatBody, NEUTRAL_CHAT, body, token_ids=token_ids))
+
+
+def read_chat(chat: ChatBody) -> ChatRequest:
+    """The chat request of a body whose fields are each valid. Raises ApiError naming the field at fault."""
+    if chat.top_logprobs is not None and not chat.logprobs:
+        raise invalid("top_logprobs", "`top_logprobs` needs `logprobs: true`.")
+    tools, choice = read_tools(chat.tools, chat.tool_choice)
+    return ChatRequest(
+        messages=tuple([_turn(message, index) for index, message in enumerate(chat.messages)]),
+        tools=tools,
+        tool_choice=choice,
+        parallel_tool_calls=chat.parallel_tool_calls is not False,
+        effort=None if chat.reasoning_effort is None else Effort(chat.reasoning_effort),
+        logprobs=(chat.top_logprobs or 0) if chat.logprobs else None,
+        **_common(chat),
+    )
+
+
+def _turn(message: Message, index: int) -> Turn:
+    calls = tuple(
+        ToolCall(name=call.function.name, arguments=call.function.arguments, id=call.id)
+        for call in message.tool_calls or ()
+    )
+    if message.function_call is not None:  # the older form of a single call
+        calls += (ToolCall(name=message.function_call.name, arguments=message.function_call.arguments),)
+    if calls and message.role != "assistant":
+        field = "tool_calls" if message.tool_calls else "function_call"
+        raise invalid(f"messages.[{index}].{field}", "Only a message of the role 'assistant' holds calls.")
+    content = message.refusal if message.content is None else message.content
+    if content is None and not calls:
+        raise invalid(f"messages.[{index}].content", "`content` is required in a message without calls.")
+    return Turn(
+        role=message.role,
+        content=(content or None) if calls else content,
+        name=message.name,
+        tool_call_id=message.tool_call_id,
+        tool_calls=calls,
+        reasoning=message.reasoning_content or message.reasoning,
+    )
+
+
+def parse_completion(body: bytes, token_ids: int) -> CompletionRequest:
+    """The completion request that a body holds. `token_ids`: how many there may be in it. Raises ApiError naming the
+    field at fault."""
+    completion = checked(CompletionBody, NEUTRAL_COMPLETION, body, token_ids=token_ids)
+    n = completion.n or 1
+    if len(completion.prompt) * n > MAX_SEQUENCES:
+        raise invalid("prompt", f"Prompts times `n` must be at most {MAX_SEQUENCES}.")
+    if completion.best_of not in (None, n):
+        raise invalid("best_of", "`best_of` other than `n` is not supported yet.")
+    if completion.echo and completion.logprobs is not None:
+        raise invalid("echo", "`echo` with `logprobs` is not supported yet.")
+    return CompletionRequest(
+        prompts=completion.prompt,
+        logprobs=completion.logprobs,
+        echo=bool(completion.echo),
+        **_common(completion),
+    )
+
+
+def _common(body: GenerationBody) -> dict[str, Any]:
+    """The shared part of a request, from a body whose fields are each valid, checked against each other."""
+    max_tokens = _max_tokens(body)
+    min_tokens = body.min_tokens or 0
+    if max_tokens is not None and min_tokens > max_tokens:
+        raise invalid("min_tokens", "`min_tokens` must be at most `max_tokens`.")
+    if body.stream_options is not None and not body.stream:
+        raise invalid("stream_options", "`stream_options` needs `stream: true`.")
+    structure = read_structure(body)
+    if structure is not None and body.ignore_eos:
+        raise invalid("ignore_eos", f"`ignore_eos` contradicts `{structure.param}`, which says where an answer ends.")
+    options = body.stream_options
+    return {
+        "model": body.model,
+        "n": body.n or 1,
+        "max_tokens": max_tokens,
+        "max_tokens_param": "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens",
+        "min_tokens": min_tokens,
+        "ignore_eos": bool(body.ignore_eos),
+        "stop": tuple(body.stop or ()),
+        "stream": bool(body.stream),
+        "include_usage": bool(options and (options.include_usage or options.continuous_usage_stats)),
+        "continuous_usage": bool(options and options.continuous_usage_stats),
+        "service_tier": body.service_tier,
+        "deadline_ms": body.deadline_ms,
+        "seed": body.seed,
+        "draw": draw_of(body),
+        "stop_token_ids": tuple(body.stop_token_ids or ()),
+        "structure": structure,
+        "cache_salt": body.cache_salt or "",
+    }
+
+
+def _max_tokens(body: GenerationBody) -> int | None:
+    if body.max_completion_tokens is None or body.max_tokens is None:
+        return body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    if body.max_tokens != body.max_completion_tokens:
+        raise invalid("max_tokens", "`max_tokens` and `max_completion_tokens` are both given and differ.")
+    return body.max_tokens
+
+
+def draw_of(body: BaseModel) -> dict[str, Any]:
+    """What a body says of how tokens are drawn; also where that is as usual, which it may not be for the model."""
+    stated = {name: getattr(body, name) for name in _DRAW_FIELDS & body.model_fields_set}
+    if stated.get("top_p") == 0.0:  # the smallest set of tokens with any mass is the likeliest one
+        stated |= {"top_p": 1.0, "top_k": 1}
+    elif stated.get("top_k") == -1:  # vLLM's, which keeps all
+        stated["top_k"] = 0
+    return {name: value for name, value in stated.items() if value is not None}

@@ -1,0 +1,316 @@
+"""The body of `POST /v1/responses`: what stands on the wire, and the chat request that it comes to."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+from pydantic import Field, ValidationError
+
+from fairlane.gateway.dialects.grammar.structure import ANY_OBJECT, Structure
+from fairlane.gateway.dialects.openai.fields import Fields, Hint, Off, Text
+from fairlane.gateway.dialects.openai.neutral import Neutral
+from fairlane.gateway.dialects.openai.requests import ChatRequest, Effort, draw_of
+from fairlane.gateway.dialects.openai.response_items import (
+    CallItem,
+    CompactionItem,
+    CustomCallItem,
+    GivenItem,
+    Item,
+    Items,
+    Json,
+    OutputItem,
+    Summary,
+    read_items,
+    turns_of,
+)
+from fairlane.gateway.dialects.openai.response_tools import (
+    CalledAs,
+    ChosenTool,
+    ResponseAllowedTools,
+    ResponseToolChoice,
+    ResponseTools,
+    ToolNamespace,
+    told_tools,
+)
+from fairlane.gateway.dialects.openai.sealed_summary import Open, unsealed
+from fairlane.gateway.dialects.openai.structures import JsonSchema
+from fairlane.gateway.dialects.openai.tools import Tool, ToolChoice, checked_choice
+from fairlane.gateway.dialects.openai.wire import MAX_DEADLINE_MS, Count, EffortWord, Penalty, Real, Tier, checked
+from fairlane.gateway.errors import invalid
+
+_INT64 = 2**63
+NEUTRAL_RESPONSE: Neutral = {
+    "access_programs": (),
+    "background": (False,),
+    "context_management": ([],),
+    "conversation": (),
+    "image": (),
+    "moderation": (),
+    "prompt": (),
+    "prompt_cache_options": (),
+    "prompt_cache_retention": ("in_memory", "in-memory", "24h"),
+    "truncation": ("disabled",),
+}
+
+
+class TextFormat(Fields):
+    """Any text, any JSON object, or JSON that keeps to a schema."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")] | None = None
+    description: Text | None = None
+    schema_: Annotated[JsonSchema | None, Field(alias="schema")] = None
+    strict: bool | None = None
+
+
+class TextBody(Fields):
+    """What the answer's text shall be like."""
+
+    format: TextFormat | None = None
+    verbosity: Literal["medium"] | None = None
+
+
+class ReasoningBody(Fields):
+    """How the model shall think: but for the effort, as it does by itself."""
+
+    effort: EffortWord | None = None
+    summary: Literal["auto"] | None = None
+    generate_summary: Literal["auto"] | None = None
+    context: Literal["auto"] | None = None
+    mode: Literal["standard"] | None = None
+
+
+class ResponseStreamOptions(Fields):
+    """How a stream is told."""
+
+    include_obfuscation: Off | None = None
+
+
+class ResponseBody(Fields):
+    """The body of `POST /v1/responses`."""
+
+    model: Annotated[Hint, Field(min_length=1)]
+    input: Items
+    instructions: Text | None = None
+    previous_response_id: Annotated[Hint, Field(min_length=1)] | None = None
+    store: bool | None = None
+    max_output_tokens: Count | None = None
+    max_tool_calls: Annotated[Count, Field(description="Of built-in tools, of which there are none")] | None = None
+    temperature: Annotated[Real, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[Real, Field(ge=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
+    min_p: Annotated[Real, Field(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[Real, Field(ge=0.01, le=10)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    seed: Annotated[int, Field(ge=-_INT64, lt=_INT64)] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    include: (
+        Annotated[list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]], Field(fail_fast=True)]
+        | None
+    ) = None
+    tools: ResponseTools | None = None
+    tool_choice: ResponseToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    text: TextBody | None = None
+    reasoning: ReasoningBody | None = None
+    stream: bool | None = None
+    stream_options: ResponseStreamOptions | None = None
+    service_tier: Tier | None = None
+    deadline_ms: Annotated[Real, Field(gt=0, le=MAX_DEADLINE_MS)] | None = None
+    metadata: Annotated[dict[Annotated[Hint, Field(max_length=64)], Hint], Field(max_length=16)] | None = None
+    client_metadata: Annotated[dict[Annotated[Hint, Field(max_length=64)], Text], Field(max_length=64)] | None = None
+    user: Hint | None = None
+    safety_identifier: Hint | None = None
+    prompt_cache_key: Hint | None = None
+
+
+class ResponseRequest(ChatRequest, frozen=True, kw_only=True):
+    """A valid `POST /v1/responses`."""
+
+    items: tuple[Item, ...]
+    """The whole conversation, with what was kept of it."""
+    called_as: Mapping[str, CalledAs] = {}
+    """By the model's name for it, how calls of a tool are told that is no plain function."""
+    echo: Mapping[str, Any]
+    """What an answer repeats of its request."""
+    store: bool = True
+    """Its answer shall be kept for a while."""
+
+
+class KeptResponse(msgspec.Struct, frozen=True):
+    """What is kept of a response: enough to show it, and to go on from it."""
+
+    response: Json
+    items: list[Json]
+    """What it answers."""
+
+    def __repr__(self) -> str:
+        return f"KeptResponse({len(self.items)} items)"
+
+
+_read_kept = msgspec.json.Decoder(KeptResponse).decode
+
+
+def read_kept(kept: bytes) -> KeptResponse:
+    """From how it is kept."""
+    return _read_kept(kept)
+
+
+def parse_response(
+    body: bytes,
+    token_ids: int = 0,
+    *,
+    previous: bytes | None = None,
+    may_store: bool = True,
+    opens: Open | None = None,
+) -> ResponseRequest:
+    """The request that a body holds. `token_ids`: how many there may be in it, though no field of it takes any;
+    `previous`: what is kept of the response that it names; `may_store`: its answer may be kept; `opens`: the
+    tenant's seal, where there is something to open. Raises ApiError naming the field at fault."""
+    asked = checked(ResponseBody, NEUTRAL_RESPONSE, body, token_ids=token_ids)
+    if asked.store and not may_store:
+        raise invalid("store", "`store` must be false: a batch's answers stand in its output file, and nowhere else.")
+    store = may_store and asked.store is not False
+    if asked.stream_options is not None and not asked.stream:
+        raise invalid("stream_options", "`stream_options` needs `stream: true`.")
+    items = conversation(asked.input, asked.previous_response_id, previous, opens)
+    turns = turns_of(items, asked.instructions)
+    if not turns:
+        raise invalid("input", "`input` holds nothing that the model could answer.")
+    told = list(told_tools(asked.tools or []))
+    tools = tuple(tool for tool, _ in told)
+    has_namespaces = any(isinstance(tool, ToolNamespace) for tool in asked.tools or ())
+    has_logprobs = bool(asked.top_logprobs) or "message.output_text.logprobs" in (asked.include or ())
+    return ResponseRequest(
+        model=asked.model,
+        messages=turns,
+        items=tuple(items),
+        tools=tools,
+        tool_choice=_choice(asked, tools),
+        parallel_tool_calls=asked.parallel_tool_calls is not False,
+        effort=_effort(asked.reasoning),
+        parameters_param="tools" if has_namespaces else "tools.[{index}].parameters",
+        called_as={tool.name: called_as for tool, called_as in told if called_as is not None},
+        max_tokens=asked.max_output_tokens,
+        max_tokens_param="max_output_tokens",
+        stream=bool(asked.stream),
+        service_tier=asked.service_tier,
+        deadline_ms=asked.deadline_ms,
+        seed=asked.seed,
+        logprobs=(asked.top_logprobs or 0) if has_logprobs else None,
+        draw=draw_of(asked),
+        structure=_structure(asked.text),
+        store=store,
+        echo=_echo(asked, store=store),
+    )
+
+
+def _effort(asked: ReasoningBody | None) -> Effort | None:
+    return None if asked is None or asked.effort is None else Effort(asked.effort, "reasoning.effort")
+
+
+def conversation(
+    given: Sequence[GivenItem], previous_id: str | None, previous: bytes | None, opens: Open | None
+) -> list[Item]:
+    """All items of a conversation. `previous_id`, `previous`: the response that it goes on from, and what is kept of
+    it; `opens`: a summary that the tenant was given. Raises ApiError."""
+    if (previous_id is None) != (previous is None):
+        raise invalid("previous_response_id", "`previous_response_id` must be spelled plainly.")
+    items = [_opened(item, opens) for item in (*_earlier(previous), *given)]
+    _check_outputs(items)
+    return items
+
+
+def _opened(item: GivenItem, opens: Open | None) -> Item:
+    if not isinstance(item, CompactionItem):
+        return item
+    text = None if opens is None else unsealed(item.encrypted_content, opens)
+    if text is None:
+        raise invalid("input", "`input` holds a compaction that was not made for this tenant, or was changed.")
+    return Summary(item, text)
+
+
+def _earlier(previous: bytes | None) -> list[GivenItem]:
+    if previous is None:
+        return []
+    kept = read_kept(previous)
+    try:
+        return read_items([*kept.items, *kept.response["output"]])
+    except ValidationError:  # as a call without a name, where nothing but the model decided on it
+        refused = invalid("previous_response_id", "The kept response holds what cannot be sent to a model again.")
+    raise refused
+
+
+def _check_outputs(items: Sequence[Item]) -> None:
+    """Raise ApiError for what a call came to where there is no such call before it."""
+    called: set[str] = set()
+    for item in items:
+        if isinstance(item, Summary):
+            return  # the call may be in it
+        if isinstance(item, CallItem | CustomCallItem):
+            called.add(item.call_id)
+        elif isinstance(item, OutputItem) and item.call_id not in called:
+            raise invalid("input", "`input` holds the output of a call that is not in the conversation before it.")
+
+
+def _choice(asked: ResponseBody, tools: Sequence[Tool]) -> ToolChoice:
+    match asked.tool_choice:
+        case ChosenTool(name=name):
+            choice = ToolChoice("required", (name,))
+        case ResponseAllowedTools(mode=mode, tools=allowed):
+            choice = ToolChoice(mode, tuple(tool.name for tool in allowed))
+        case mode:
+            choice = ToolChoice(mode or "auto")
+    return checked_choice(tools, choice, "name")
+
+
+def _structure(text: TextBody | None) -> Structure | None:
+    asked = None if text is None else text.format
+    if asked is None:
+        return None
+    if asked.type == "json_schema":
+        for field, value in (("name", asked.name), ("schema", asked.schema_)):
+            if value is None:
+                raise invalid(f"text.format.{field}", f"`text.format.{field}` is required.")
+        return Structure("json_schema", asked.schema_ or ANY_OBJECT, "text.format.schema")
+    if asked.schema_ is not None:
+        raise invalid("text.format.schema", "`schema` belongs to the type 'json_schema', and to no other.")
+    return Structure("json_schema", ANY_OBJECT, "text.format") if asked.type == "json_object" else None
+
+
+def _echo(asked: ResponseBody, *, store: bool) -> Json:
+    """What an answer repeats, with the usual values of what was not stated; but for two that a model has its own of."""
+    choice, reasoning = asked.tool_choice, asked.reasoning or ReasoningBody()
+    return {
+        "background": False,
+        "frequency_penalty": asked.frequency_penalty or 0.0,
+        "instructions": asked.instructions,
+        "max_output_tokens": asked.max_output_tokens,
+        "max_tool_calls": asked.max_tool_calls,
+        "metadata": asked.metadata or {},
+        "parallel_tool_calls": asked.parallel_tool_calls is not False,
+        "presence_penalty": asked.presence_penalty or 0.0,
+        "previous_response_id": asked.previous_response_id,
+        "prompt_cache_key": asked.prompt_cache_key,
+        "reasoning": {"effort": reasoning.effort, "summary": reasoning.summary},
+        "safety_identifier": asked.safety_identifier,
+        "store": store,
+        "text": {"format": _echoed_format(asked.text), "verbosity": "medium"},
+        "tool_choice": choice.model_dump() if isinstance(choice, Fields) else choice or "auto",
+        "tools": [tool.as_json() for tool in asked.tools or ()],
+        "top_logprobs": asked.top_logprobs or 0,
+        "truncation": "disabled",
+        "user": asked.user,
+        **asked.model_dump(include={"temperature", "top_p"}, exclude_none=True),
+    }
+
+
+def _echoed_format(text: TextBody | None) -> Json:
+    asked = None if text is None else text.format
+    if asked is None or asked.type != "json_schema":
+        return {"type": "text" if asked is None else asked.type}
+    schema = json.loads(asked.schema_ or ANY_OBJECT)
+    told = {"type": asked.type, "name": asked.name, "description": asked.description}
+    return {**told, "schema": schema, "strict": bool(asked.strict)}

@@ -1,0 +1,204 @@
+"""Tools in the Responses API: functions, tools that take a text, and namespaces of both.
+
+To the model all of them are functions: a tool that takes a text has one argument, one of a namespace has that before
+its name.
+"""
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+import msgspec
+from pydantic import BeforeValidator, Field, PlainValidator
+from pydantic_core import PydanticCustomError
+
+from fairlane.gateway.dialects.openai.fields import Fields, Off, Text
+from fairlane.gateway.dialects.openai.response_items import INPUT, Json, full_name
+from fairlane.gateway.dialects.openai.tools import (
+    MAX_TOOLS,
+    NO_PARAMETERS,
+    DirectCallers,
+    FunctionName,
+    Mode,
+    Parameters,
+    Tool,
+)
+
+_ONE_TEXT: Json = {
+    "type": "object",
+    "properties": {INPUT: {"type": "string"}},
+    "required": [INPUT],
+    "additionalProperties": False,
+}
+"""The parameters of a tool that takes a text, as the model is told of it."""
+
+
+class CalledAs(msgspec.Struct, frozen=True):
+    """How an answer tells a call of a tool that is no plain function."""
+
+    name: str
+    namespace: str | None = None
+    takes_text: bool = False
+
+
+class ResponseFunction(Fields):
+    """A function that the model may call."""
+
+    type: Literal["function"]
+    name: FunctionName
+    description: Text | None = None
+    parameters: Parameters | None = None
+    strict: bool | None = None
+    defer_loading: Off | None = None
+    allowed_callers: DirectCallers | None = None
+    output_schema: None = None
+    is_async: Annotated[Off | None, Field(alias="async")] = None
+
+    def tool(self) -> Tool:
+        """As the model is told of it."""
+        return Tool(
+            name=self.name,
+            description=self.description or "",
+            parameters=self.parameters or NO_PARAMETERS,
+            strict=bool(self.strict),
+        )
+
+    def as_json(self) -> Json:
+        """As an answer repeats it."""
+        told = {"type": self.type, "name": self.name, "description": self.description}
+        return {**told, "parameters": self.parameters, "strict": bool(self.strict)}
+
+
+class TextInput(Fields):
+    """The input may be any text."""
+
+    type: Literal["text"]
+
+
+class GrammarInput(Fields):
+    """The input shall keep to a grammar: the model is told so, and nothing else keeps it."""
+
+    type: Literal["grammar"]
+    syntax: Literal["lark", "regex"]
+    definition: Text
+
+
+class ResponseCustomTool(Fields):
+    """A tool that takes a text."""
+
+    type: Literal["custom"]
+    name: FunctionName
+    description: Text | None = None
+    format: Annotated[TextInput | GrammarInput, Field(discriminator="type")] | None = None
+    defer_loading: Off | None = None
+    allowed_callers: DirectCallers | None = None
+    is_async: Annotated[Off | None, Field(alias="async")] = None
+
+    def tool(self) -> Tool:
+        """As the model is told of it."""
+        told = [self.description] if self.description else []
+        if isinstance(self.format, GrammarInput):
+            told.append(f"`{INPUT}` keeps to this grammar ({self.format.syntax}):\n{self.format.definition}")
+        return Tool(name=self.name, description="\n\n".join(told), parameters=_ONE_TEXT, strict=True)
+
+    def as_json(self) -> Json:
+        """As an answer repeats it."""
+        told = {"type": self.type, "name": self.name, "description": self.description or ""}
+        return {**told, "format": {"type": "text"} if self.format is None else self.format.model_dump()}
+
+
+CalledTool = ResponseFunction | ResponseCustomTool
+
+
+def _called_tool(tool: object) -> CalledTool:
+    kinds: dict[object, type[CalledTool]] = {"function": ResponseFunction, "custom": ResponseCustomTool}
+    kind = tool.get("type") if isinstance(tool, dict) else None
+    if not isinstance(kind, str) or kind not in kinds:
+        raise PydanticCustomError("tool", "is of a type that is not supported: 'function' and 'custom' are")
+    return kinds[kind].model_validate(tool)
+
+
+ListedTool = Annotated[CalledTool, PlainValidator(_called_tool, json_schema_input_type=CalledTool)]
+
+
+class ToolNamespace(Fields):
+    """Tools that belong together."""
+
+    type: Literal["namespace"]
+    name: FunctionName
+    description: Text | None = None
+    tools: Annotated[list[ListedTool], Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)]
+
+    def as_json(self) -> Json:
+        """As an answer repeats it."""
+        told = {"type": self.type, "name": self.name, "description": self.description or ""}
+        return {**told, "tools": [tool.as_json() for tool in self.tools]}
+
+
+AnyTool = CalledTool | ToolNamespace
+
+
+def _tool(tool: object) -> AnyTool:
+    is_namespace = isinstance(tool, dict) and tool.get("type") == "namespace"
+    return ToolNamespace.model_validate(tool) if is_namespace else _called_tool(tool)
+
+
+def _check_count(tools: object) -> object:
+    """Refuse too many tools, including those inside namespaces, before any of them is validated."""
+    inner = [tool.get("tools") if isinstance(tool, dict) else None for tool in tools] if isinstance(tools, list) else []
+    if sum(len(found) if isinstance(found, list) else 1 for found in inner) > MAX_TOOLS:
+        raise PydanticCustomError("tools", f"must have at most {MAX_TOOLS} items, including those inside namespaces")
+    return tools
+
+
+ResponseTools = Annotated[
+    list[Annotated[AnyTool, PlainValidator(_tool, json_schema_input_type=AnyTool)]],
+    Field(max_length=MAX_TOOLS, fail_fast=True),
+    BeforeValidator(_check_count),
+]
+
+
+def told_tools(tools: list[AnyTool]) -> Iterator[tuple[Tool, CalledAs | None]]:
+    """Each tool as the model is told of it, and how its calls are told to the client; None: as they are."""
+    for tool in tools:
+        if isinstance(tool, ToolNamespace):
+            for inner in tool.tools:
+                name = full_name(tool.name, inner.name)
+                called_as = CalledAs(inner.name, tool.name, isinstance(inner, ResponseCustomTool))
+                yield msgspec.structs.replace(inner.tool(), name=name), called_as
+        else:
+            yield tool.tool(), CalledAs(tool.name, None, takes_text=True) if tool.type == "custom" else None
+
+
+class ChosenTool(Fields):
+    """One tool of the request."""
+
+    type: Literal["function", "custom"]
+    name: FunctionName
+
+
+class ResponseAllowedTools(Fields):
+    """The tools that the model may choose from."""
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[ChosenTool], Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)]
+
+
+ToolChoiceBody = Mode | ChosenTool | ResponseAllowedTools
+
+
+def _read_choice(choice: object) -> ToolChoiceBody:
+    match choice:
+        case "none" | "auto" | "required":
+            return choice
+        case {"type": "function" | "custom"}:
+            return ChosenTool.model_validate(choice)
+        case {"type": "allowed_tools"}:
+            return ResponseAllowedTools.model_validate(choice)
+        case _:
+            raise PydanticCustomError(
+                "tool_choice", "must be 'none', 'auto', 'required', or name one tool or the allowed tools"
+            )
+
+
+ResponseToolChoice = Annotated[ToolChoiceBody, PlainValidator(_read_choice, json_schema_input_type=ToolChoiceBody)]

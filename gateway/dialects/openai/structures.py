@@ -1,0 +1,136 @@
+"""What form an answer shall have, as OpenAI's and vLLM's fields say it, brought to one `Structure`.
+
+`response_format` is OpenAI's; `structured_outputs` and the older `guided_*` are vLLM's.
+"""
+
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, PlainValidator
+from pydantic_core import PydanticCustomError
+
+from fairlane.gateway.dialects.grammar.structure import ANY_OBJECT, Structure, choice_structure
+from fairlane.gateway.dialects.openai.fields import Fields, Off, Text, as_unicode
+from fairlane.gateway.errors import invalid
+from fairlane.gateway.http.json_reader import read_text
+
+MAX_STRUCTURE_CHARS = 64 * 1024
+"""Of a schema as JSON, a regular expression or a grammar."""
+MAX_STRUCTURE_CHOICES = 1_000
+
+
+def _schema_text(schema: object) -> str:
+    """A schema, given as JSON or as text that holds it, as JSON."""
+    if isinstance(schema, str):
+        try:
+            schema = read_text(schema)
+        except ValueError:
+            raise PydanticCustomError("schema", "must be a JSON schema, or text that holds one") from None
+    if not isinstance(schema, dict | bool):
+        raise PydanticCustomError("schema", "must be a JSON schema: an object")
+    try:
+        text = json.dumps(schema, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):  # a large body's long lists of numbers are no lists here
+        raise PydanticCustomError("schema", "holds a number out of range, or a long list of numbers") from None
+    return _short(as_unicode(text))
+
+
+def _short(text: str) -> str:
+    if len(text) > MAX_STRUCTURE_CHARS:
+        raise PydanticCustomError("structure", f"must have at most {MAX_STRUCTURE_CHARS} characters")
+    return text
+
+
+JsonSchema = Annotated[str, PlainValidator(_schema_text, json_schema_input_type=dict[str, Any] | str | bool)]
+Pattern = Annotated[Text, Field(min_length=1), AfterValidator(_short)]
+Choices = Annotated[
+    list[Annotated[Text, Field(min_length=1)]], Field(min_length=1, max_length=MAX_STRUCTURE_CHOICES, fail_fast=True)
+]
+
+
+class NamedSchema(Fields):
+    """A JSON schema; whether `strict` or not, the answer keeps to it."""
+
+    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    description: Text | None = None
+    schema_: Annotated[JsonSchema | None, Field(alias="schema")] = None
+    strict: bool | None = None
+
+
+class ResponseFormat(Fields):
+    """Any text, any JSON object, or JSON that keeps to a schema."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: NamedSchema | None = None
+
+
+class StructuredOutputs(Fields):
+    """vLLM's: exactly one of these."""
+
+    json_: Annotated[JsonSchema | None, Field(alias="json")] = None
+    regex: Pattern | None = None
+    choice: Choices | None = None
+    grammar: Pattern | None = None
+    json_object: bool | None = None
+    disable_fallback: bool | None = None
+    disable_any_whitespace: Off | None = None
+    disable_additional_properties: Off | None = None
+    whitespace_pattern: None = None
+    structural_tag: None = None
+
+
+class StructureFields(Fields):
+    """The fields of a body that say what form its answer shall have."""
+
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: JsonSchema | None = None
+    guided_regex: Pattern | None = None
+    guided_choice: Choices | None = None
+    guided_grammar: Pattern | None = None
+
+
+def read_structure(body: StructureFields) -> Structure | None:
+    """The form that an answer shall have; None: any. Raises ApiError where two are asked for."""
+    guided = _of("guided_", body.guided_json, body.guided_regex, body.guided_choice, body.guided_grammar)
+    found = [*_of_format(body.response_format), *_of_structured(body.structured_outputs), *guided]
+    if len(found) > 1:
+        raise invalid(found[1].param, f"`{found[0].param}` and `{found[1].param}` are both given.")
+    return found[0] if found else None
+
+
+def _of_format(asked: ResponseFormat | None) -> list[Structure]:
+    if asked is None:
+        return []
+    if (asked.json_schema is not None) != (asked.type == "json_schema"):
+        raise invalid(
+            "response_format.json_schema", "`json_schema` belongs to the type 'json_schema', and to no other."
+        )
+    if asked.json_schema is not None:
+        schema = asked.json_schema.schema_ or ANY_OBJECT
+        return [Structure("json_schema", schema, "response_format.json_schema.schema")]
+    return [Structure("json_schema", ANY_OBJECT, "response_format")] if asked.type == "json_object" else []
+
+
+def _of_structured(asked: StructuredOutputs | None) -> list[Structure]:
+    if asked is None:
+        return []
+    found = _of("structured_outputs.", asked.json_, asked.regex, asked.choice, asked.grammar)
+    if asked.json_object:
+        found.append(Structure("json_schema", ANY_OBJECT, "structured_outputs.json_object"))
+    return found
+
+
+def _of(
+    prefix: str, schema: str | None, regex: str | None, choice: list[str] | None, grammar: str | None
+) -> list[Structure]:
+    found = []
+    if schema is not None:
+        found.append(Structure("json_schema", schema, f"{prefix}json"))
+    if regex is not None:
+        found.append(Structure("regex", regex, f"{prefix}regex"))
+    if choice is not None:
+        found.append(choice_structure(choice, f"{prefix}choice"))
+    if grammar is not None:
+        found.append(Structure("grammar", grammar, f"{prefix}grammar"))
+    return found

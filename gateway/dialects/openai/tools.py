@@ -1,0 +1,235 @@
+"""Tools in a chat request: which functions the model may call, whether it must, and the calls that it made before.
+
+The pydantic classes are what stands on the wire; `Tool`, `ToolChoice` and `ToolCall` are what a checked body becomes.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+from pydantic import AfterValidator, Field, PlainValidator
+from pydantic_core import PydanticCustomError
+
+from fairlane.gateway.dialects.openai.fields import Fields, Hint, Text, as_unicode
+from fairlane.gateway.errors import invalid
+from fairlane.gateway.http.json_reader import read_text
+
+MAX_TOOLS = 128
+MAX_TOOLS_CHARS = 512 * 1024
+"""Names, descriptions and schemas of one request's tools together, as JSON."""
+MAX_CALLS = 128
+"""Of one message."""
+NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+"""Of a function that names none: it is called with none."""
+
+FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+Mode = Literal["none", "auto", "required"]
+DirectCallers = Annotated[list[Literal["direct"]], Field(fail_fast=True)]
+"""Who may call a tool: the model itself."""
+
+
+class Tool(msgspec.Struct, frozen=True, kw_only=True):
+    """A function that the model may call."""
+
+    name: str
+    description: str = ""
+    parameters: dict[str, Any]
+    """A JSON schema of an object."""
+    strict: bool = False
+    """Its arguments have to keep to the schema."""
+
+    def as_json(self) -> dict[str, Any]:
+        """OpenAI's form, which chat templates read."""
+        function = {"name": self.name, "description": self.description, "parameters": self.parameters}
+        return {"type": "function", "function": function}
+
+    def __repr__(self) -> str:
+        return "Tool(…)"
+
+
+class ToolChoice(msgspec.Struct, frozen=True):
+    """Whether the model has to call tools, and which of them it may."""
+
+    mode: Mode = "auto"
+    names: tuple[str, ...] | None = None
+    """None: all that the request names."""
+
+    def __repr__(self) -> str:
+        return f"ToolChoice({self.mode})"
+
+    def offered(self, tools: Sequence[Tool]) -> tuple[Tool, ...]:
+        """The tools that the model is told of, and may call."""
+        if self.mode == "none":
+            return ()
+        return tuple(tool for tool in tools if self.names is None or tool.name in self.names)
+
+
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call in an earlier turn of the model's."""
+
+    name: str
+    arguments: str
+    """JSON, if the model wrote such."""
+    id: str | None = None
+
+    def parsed_arguments(self) -> dict[str, Any] | str:
+        """The arguments as the object that they spell, or as they are where they spell none."""
+        if not self.arguments.strip():
+            return {}
+        try:
+            found = read_text(self.arguments)
+        except ValueError:
+            return self.arguments
+        return found if isinstance(found, dict) else self.arguments
+
+    def __repr__(self) -> str:
+        return "ToolCall(…)"
+
+
+def _schema(parameters: dict[str, Any]) -> dict[str, Any]:
+    if parameters.get("type", "object") != "object":
+        raise PydanticCustomError("schema", "must be the JSON schema of an object")
+    try:
+        text = json.dumps(parameters, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError):  # the reader of large bodies keeps token ids alone of their long lists
+        raise PydanticCustomError("schema", "holds a number out of range, or a long list of numbers") from None
+    as_unicode(text)
+    return {name: _with_lists(value) for name, value in parameters.items()}
+
+
+def _with_lists(value: object) -> object:
+    """Return the same value with lists for tuples of token ids."""
+    if isinstance(value, dict):
+        return {name: _with_lists(inner) for name, inner in value.items()}
+    return [_with_lists(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+Parameters = Annotated[dict[str, Any], AfterValidator(_schema)]
+
+
+class FunctionBody(Fields):
+    """A function that the model may call."""
+
+    name: FunctionName
+    description: Text | None = None
+    parameters: Parameters | None = None
+    strict: bool | None = None
+
+
+class ToolBody(Fields):
+    """A tool; functions are the only kind."""
+
+    type: Literal["function"]
+    function: FunctionBody
+
+
+class CalledBody(Fields):
+    """What was called, with which arguments."""
+
+    name: Annotated[Hint, Field(min_length=1)]
+    arguments: Text
+
+
+class CallBody(Fields):
+    """A call that the model made."""
+
+    id: Hint | None = None
+    type: Literal["function"] = "function"
+    function: CalledBody
+    index: int | None = None
+
+
+class NamedBody(Fields):
+    """The name of a function."""
+
+    name: FunctionName
+
+
+class NamedTool(Fields):
+    """The one tool that the model has to call."""
+
+    type: Literal["function"]
+    function: NamedBody
+
+
+class AllowedBody(Fields):
+    """Some of the request's tools."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedTool], Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)]
+
+
+class AllowedTools(Fields):
+    """The tools that the model may choose from."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedBody
+
+
+_MODES: dict[str, ToolChoice] = {mode: ToolChoice(mode) for mode in ("none", "auto", "required")}
+
+
+def _choice(choice: object) -> ToolChoice:
+    """All forms of `tool_choice`, brought to one."""
+    match choice:
+        case str() if choice in _MODES:
+            return _MODES[choice]
+        case {"type": "function"}:
+            return ToolChoice("required", (_chosen(choice),))
+        case {"type": "allowed_tools", "allowed_tools": {"tools": [*tools]}} if len(tools) > MAX_TOOLS:
+            raise PydanticCustomError("tool_choice", f"must name at most {MAX_TOOLS} tools")
+        case {
+            "type": "allowed_tools",
+            "allowed_tools": {"mode": "auto" | "required" as mode, "tools": [_, *_] as tools},
+        }:
+            return ToolChoice(mode, tuple(map(_chosen, tools)))
+        case _:
+            raise PydanticCustomError(
+                "tool_choice", "must be 'none', 'auto', 'required', or name one function or the allowed tools"
+            )
+
+
+def _chosen(tool: object) -> str:
+    match tool:
+        case {"type": "function", "function": {"name": str() as name}}:
+            return name
+        case _:
+            raise PydanticCustomError(
+                "tool_choice", 'must name a tool as {"type": "function", "function": {"name": …}}'
+            )
+
+
+Choice = Annotated[ToolChoice, PlainValidator(_choice, json_schema_input_type=Mode | NamedTool | AllowedTools)]
+
+
+def read_tools(bodies: Sequence[ToolBody] | None, choice: ToolChoice | None) -> tuple[tuple[Tool, ...], ToolChoice]:
+    """The tools of a request, and the choice of them. Raises ApiError naming the field at fault."""
+    tools = tuple(
+        Tool(
+            name=body.function.name,
+            description=body.function.description or "",
+            parameters=body.function.parameters or NO_PARAMETERS,
+            strict=bool(body.function.strict),
+        )
+        for body in bodies or ()
+    )
+    return tools, checked_choice(tools, choice, "function.name")
+
+
+def checked_choice(tools: Sequence[Tool], choice: ToolChoice | None, name_field: str) -> ToolChoice:
+    """The choice of tools that go together. `name_field`: where each has its name. Raises ApiError naming the field at
+    fault."""
+    names = {tool.name for tool in tools}
+    if len(names) < len(tools):
+        first = {tool.name: index for index, tool in reversed(list(enumerate(tools)))}
+        doubled = next(index for index, tool in enumerate(tools) if first[tool.name] < index)
+        raise invalid(f"tools.[{doubled}].{name_field}", "Two of `tools` have the same name.")
+    if sum(len(json.dumps(tool.as_json(), ensure_ascii=False)) for tool in tools) > MAX_TOOLS_CHARS:
+        raise invalid("tools", f"`tools` must have at most {MAX_TOOLS_CHARS} characters in all.")
+    choice = choice or ToolChoice()
+    if choice.mode == "required" and not tools:
+        raise invalid("tool_choice", "`tool_choice` needs `tools`.")
+    if not names.issuperset(choice.names or ()):
+        raise invalid("tool_choice", "`tool_choice` names a function that is not among `tools`.")
+    return choice

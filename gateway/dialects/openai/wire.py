@@ -1,0 +1,264 @@
+"""The request bodies on the wire, field by field: what a body is checked against and OpenAPI shows.
+
+Field names and ranges are OpenAI's; `top_k`, `min_p`, `repetition_penalty`, `min_tokens`, `ignore_eos` are as vLLM
+has them, `deadline_ms` is ours.
+
+Checking a JSON body against a pydantic model: any fault is a 400 that names the field, in our words.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeGuard, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, Field, PlainValidator, ValidationError
+from pydantic_core import PydanticCustomError
+
+from fairlane.gateway.dialects.openai.fields import Fields, Hint, Off, Text, as_unicode
+from fairlane.gateway.dialects.openai.neutral import Neutral, refuse_unless_neutral
+from fairlane.gateway.dialects.openai.structures import StructureFields
+from fairlane.gateway.dialects.openai.tools import MAX_CALLS, MAX_TOOLS, CallBody, CalledBody, Choice, ToolBody
+from fairlane.gateway.errors import ApiError, invalid
+from fairlane.gateway.http.json_reader import read_object, shown_name
+from fairlane.gateway.http.lifted import MAX_TOKEN_ID
+
+MAX_CHOICES = 16
+"""Choices that one prompt may ask for."""
+MAX_SEQUENCES = 128
+"""Prompts times choices of one request."""
+MAX_STOPS = 4
+MAX_STOP_CHARS = 1024
+MAX_BIASES = 300
+"""Tokens whose scores one request moves."""
+MOST_BIAS = 100.0
+MAX_STOP_TOKENS = 128
+MAX_DEADLINE_MS = 30 * 86_400_000.0
+"""In a body or a header: thirty days."""
+_INT64 = 2**63
+_MOST_DIGITS = 9
+
+
+def _stops(stop: object) -> tuple[str, ...]:
+    """One stop string or several, brought to one form."""
+    listed = [stop] if isinstance(stop, str) else stop
+    if not isinstance(listed, list) or not all(isinstance(text, str) for text in listed):
+        raise PydanticCustomError("stop", "must be text or a list of texts")
+    if len(listed) > MAX_STOPS or not all(0 < len(text) <= MAX_STOP_CHARS for text in listed):
+        raise PydanticCustomError("stop", f"must be at most {MAX_STOPS} texts of 1 to {MAX_STOP_CHARS} characters")
+    return tuple(as_unicode(text) for text in listed)
+
+
+def _joined(content: object) -> object:
+    """A message's text, given whole or in text parts."""
+    if not isinstance(content, list):
+        return content
+    if not content:
+        raise PydanticCustomError("parts", "must be text or a non-empty list of text parts")
+    return "\n".join(_part(part) for part in content)
+
+
+def _part(part: object) -> str:
+    if isinstance(part, dict) and part.keys() == {"type", "refusal"} and isinstance(part["refusal"], str):
+        return part["refusal"]  # as an answer's content may hold it
+    if not isinstance(part, dict) or part.get("type") != "text":
+        raise PydanticCustomError("parts", "holds a part that is not text; only text is supported")
+    if part.keys() != {"type", "text"} or not isinstance(part["text"], str):
+        raise PydanticCustomError("parts", "holds a text part with fields other than type and text")
+    return part["text"]
+
+
+def _nothing(value: object) -> None:
+    if value is not None and value != []:
+        raise PydanticCustomError("unsupported", "is not supported yet")
+
+
+def _prompts(prompt: object) -> tuple[str | tuple[int, ...], ...]:
+    """One prompt or several, as text or as token ids, brought to one form."""
+    if isinstance(prompt, str | tuple) or _is_token_ids(prompt):
+        prompt = [prompt]
+    if not isinstance(prompt, list) or not prompt:
+        raise PydanticCustomError("prompt", "must be text, token ids, or a non-empty list of either")
+    return tuple(_prompt(item) for item in prompt)
+
+
+def _prompt(item: object) -> str | tuple[int, ...]:
+    if isinstance(item, str) and item:
+        return as_unicode(item)
+    if isinstance(item, tuple) and item:  # a long list of a large body, checked when it was read
+        return item
+    if _is_token_ids(item):
+        return tuple(item)
+    raise PydanticCustomError("prompt", "holds a prompt that is empty, or neither text nor token ids")
+
+
+def _biases(biases: object) -> tuple[tuple[int, float], ...]:
+    """Token ids, which JSON has as text, and what is added to their scores."""
+    if not isinstance(biases, dict) or len(biases) > MAX_BIASES:
+        raise PydanticCustomError("biases", f"must be an object of at most {MAX_BIASES} token ids")
+    return tuple(_bias(token_id, bias) for token_id, bias in biases.items())
+
+
+def _bias(token_id: str, bias: object) -> tuple[int, float]:
+    if not (token_id.isascii() and token_id.isdecimal() and len(token_id) <= _MOST_DIGITS):
+        raise PydanticCustomError("biases", "holds a name that is not a token id")
+    if isinstance(bias, bool) or not isinstance(bias, int | float) or not -MOST_BIAS <= bias <= MOST_BIAS:
+        raise PydanticCustomError("biases", f"holds a value that is not a number of -{MOST_BIAS:g} to {MOST_BIAS:g}")
+    return int(token_id), float(bias)
+
+
+def _is_token_ids(item: object) -> TypeGuard[list[int]]:
+    if not isinstance(item, list) or set(map(type, item)) != {int}:
+        return False
+    return bool(min(item) >= 0 and max(item) < MAX_TOKEN_ID)
+
+
+Real = Annotated[float, Field(allow_inf_nan=False)]
+Penalty = Annotated[Real, Field(ge=-2, le=2)]
+Count = Annotated[int, Field(ge=1, lt=_INT64)]
+_Item = TypeVar("_Item")
+_Several = Annotated[list[_Item], Field(min_length=1, fail_fast=True)]
+_Filled = Annotated[str, Field(min_length=1)]
+_TokenIds = _Several[Annotated[int, Field(ge=0, lt=MAX_TOKEN_ID)]]
+Prompts = Annotated[
+    tuple[str | tuple[int, ...], ...],
+    PlainValidator(_prompts, json_schema_input_type=_Filled | _Several[_Filled] | _TokenIds | _Several[_TokenIds]),
+]
+Stops = Annotated[tuple[str, ...], PlainValidator(_stops, json_schema_input_type=str | list[str])]
+Biases = Annotated[tuple[tuple[int, float], ...], PlainValidator(_biases, json_schema_input_type=dict[str, float])]
+TokenId = Annotated[int, Field(ge=0, lt=MAX_TOKEN_ID)]
+Unsupported = Annotated[None, BeforeValidator(_nothing)]
+Content = Annotated[Text, BeforeValidator(_joined, json_schema_input_type=str | list[dict[str, str]])]
+Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
+EffortWord = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+Tier = Literal["auto", "default", "flex", "scale", "priority", "fast"]
+
+
+class StreamOptions(Fields):
+    """How a stream is told."""
+
+    include_usage: bool | None = None
+    include_obfuscation: Off | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class Message(Fields):
+    """One turn of a conversation."""
+
+    role: Role
+    content: Content | None = None
+    name: Hint | None = None
+    tool_call_id: Hint | None = None
+    tool_calls: Annotated[list[CallBody], Field(max_length=MAX_CALLS, fail_fast=True)] | None = None
+    function_call: CalledBody | None = None
+    refusal: Text | None = None
+    reasoning_content: Text | None = None
+    reasoning: Text | None = None
+    audio: Unsupported = None
+    annotations: Unsupported = None
+    provider_specific_fields: dict[str, Any] | None = None  # LiteLLM's messages have it, and are sent back as they are
+
+
+class GenerationBody(StructureFields):
+    """What chat and plain completions share."""
+
+    model: Annotated[Hint, Field(min_length=1)]
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    max_tokens: Count | None = None
+    max_completion_tokens: Count | None = None
+    min_tokens: Annotated[int, Field(ge=0, lt=_INT64)] | None = None
+    ignore_eos: bool | None = None
+    temperature: Annotated[Real, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[Real, Field(ge=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
+    min_p: Annotated[Real, Field(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[Real, Field(ge=0.01, le=10)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    seed: Annotated[int, Field(ge=-_INT64, lt=_INT64)] | None = None
+    logit_bias: Biases | None = None
+    stop: Stops | None = None
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=MAX_STOP_TOKENS, fail_fast=True)] | None = None
+    cache_salt: Annotated[Hint, Field(min_length=1)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    service_tier: Tier | None = None
+    deadline_ms: Annotated[Real, Field(gt=0, le=MAX_DEADLINE_MS)] | None = None
+    metadata: Annotated[dict[Annotated[Hint, Field(max_length=64)], Hint], Field(max_length=16)] | None = None
+    user: Hint | None = None
+    safety_identifier: Hint | None = None
+    prompt_cache_key: Hint | None = None
+
+
+class ChatBody(GenerationBody):
+    """The body of `POST /v1/chat/completions`."""
+
+    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    tools: Annotated[list[ToolBody], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
+    tool_choice: Choice | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: EffortWord | None = None
+
+
+class CompletionBody(GenerationBody):
+    """The body of `POST /v1/completions`: one prompt or several, as text or as token ids."""
+
+    prompt: Prompts
+    logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
+    echo: bool | None = None
+    best_of: Count | None = None
+
+
+_RULES = {
+    "dict_type": "must be an object",
+    "extra_forbidden": "is not a field that this API knows",
+    "list_type": "must be a list",
+    "missing": "is required",
+    "none_required": "is not supported yet",
+    "model_type": "must be an object",
+    "string_pattern_mismatch": "must match {pattern}",
+    "string_too_long": "must have at most {max_length} characters",
+    "string_too_short": "must not be empty",
+    "too_long": "must have at most {max_length} items",
+    "too_short": "must not be empty",
+}
+"""Pydantic's words for a broken rule, where ours are plainer."""
+
+Body = TypeVar("Body", bound=BaseModel)
+
+
+def checked(kind: type[Body], neutral: Neutral, body: bytes, *, token_ids: int = 0) -> Body:
+    """The model that a body holds. `neutral`: fields that are not served yet, with the values that ask for nothing;
+    `token_ids`: how many it may hold.
+
+    Raises ApiError naming the field at fault.
+    """
+    return checked_fields(kind, neutral, read_object(body, token_ids=token_ids))
+
+
+def checked_fields(kind: type[Body], neutral: Neutral, fields: Mapping[str, object]) -> Body:
+    """The model that parsed fields hold: as `checked`."""
+    given = dict(fields)
+    for name in sorted(neutral.keys() & given.keys()):
+        refuse_unless_neutral(name, given.pop(name), neutral[name])
+    try:
+        return kind.model_validate(given)
+    except ValidationError as error:
+        refused = _first(error)  # raised below, so that no traceback chains to what quotes the body
+    try:
+        raise refused
+    finally:
+        del refused  # it has this frame in its traceback, and with it the fields, until the next collection otherwise
+
+
+def _first(error: ValidationError) -> ApiError:
+    """The first of a body's errors, in our words; a field that is wrong goes before one that is missing."""
+    first = min(error.errors(include_url=False, include_input=False), key=lambda found: found["type"] == "missing")
+    param = ".".join(f"[{step}]" if isinstance(step, int) else shown_name(step) for step in _steps(first["loc"]))
+    known = _RULES.get(first["type"])
+    rule = first["msg"].replace("Input should", "must", 1) if known is None else known.format(**first.get("ctx", {}))
+    return invalid(param or None, f"`{param}` {rule}.")
+
+
+def _steps(loc: tuple[int | str, ...]) -> list[int | str]:
+    """The way to a field, less the names that unions give their members: those begin with `<`."""
+    return [step for place, step in enumerate(loc) if isinstance(step, int) or step[:1] != "<" or place == len(loc) - 1]

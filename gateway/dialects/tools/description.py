@@ -1,0 +1,43 @@
+"""Tools in a system turn, for a model whose chat template tells of none: in the way that Hermes models are trained."""
+
+import json
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from fairlane.gateway.dialects.openai.requests import Turn
+from fairlane.gateway.dialects.openai.tools import Tool, ToolCall
+from fairlane.gateway.dialects.tools.syntax import CallSyntax
+
+_TEXT = """\
+You may call one or more functions to help with the user's request.
+
+These are the functions, each with the JSON schema of its parameters:
+<tools>
+{tools}
+</tools>
+
+To call a function, answer with its name and its arguments in this form, and nothing else:
+{call}
+Its result will be given to you in the next turn."""
+
+
+def with_tools(
+    turns: Sequence[Turn], tools: Sequence[Tool], syntax: CallSyntax, *, takes_system: bool = True
+) -> list[Turn]:
+    """The conversation, with the tools told of at the end of its system turn, or (not `takes_system`) at the beginning
+    of what the user says."""
+    told = "\n".join(json.dumps(tool.as_json(), ensure_ascii=False) for tool in tools)
+    call = syntax.before + syntax.spell("<function-name>", "<arguments-as-JSON>") + syntax.after
+    text = _TEXT.format(tools=told, call=call)
+    first = turns[0] if turns else None
+    if first is not None and first.role in ("system", "developer"):
+        return [replace(first, content=f"{first.content or ''}\n\n{text}"), *turns[1:]]
+    if first is not None and first.role == "user" and not takes_system:
+        return [replace(first, content=f"{text}\n\n{first.content or ''}"), *turns[1:]]
+    return [Turn(role="system", content=text), *turns]
+
+
+def spelled(call: ToolCall, syntax: CallSyntax) -> str:
+    """A call of an earlier turn, as the model was taught to write it."""
+    return syntax.spell(call.name, call.arguments or "{}")

@@ -1,0 +1,241 @@
+"""The grammar of a model's calls, in llguidance's dialect of Lark, for the worker to keep to.
+
+    forced    start: reasoning? calls
+    lenient   start: reasoning? (text calls)* text
+    answering start: reasoning? (@answer | calls), where another grammar says what an answer is
+
+Each function is an alternative: its name as it is spelled, then arguments by its own schema, whose references so stay
+within it. A mark that is a special token is named by its id, since text never comes to one (llguidance's
+docs/syntax.md). To llguidance every added token is special whose name stands in angle brackets, whatever it is to the
+tokenizer.
+"""
+
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from fairlane.gateway.dialects.grammar.one_of import with_any_of
+from fairlane.gateway.dialects.openai.tools import MAX_CALLS, Tool
+from fairlane.gateway.dialects.tools import tagged
+from fairlane.gateway.dialects.tools.syntax import ARGUMENTS, NAME, CallSyntax
+
+JSON_OPTIONS = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+"""How llguidance writes arguments: as Python does, and so most of what models have read of calls. An answer in JSON may
+be laid out instead (`WHITESPACE` in `gateway/dialects/grammar/check_process.py`)."""
+_ANY_OBJECT: dict[str, Any] = {"type": "object"}
+_ANYTHING = r"/(?s:.*)/"
+_NO_BRACE = r"/\s*([^\s{](?s:.*))?/"
+"""A text that is not a call which no mark begins."""
+_TAG_NAME = re.compile(r"[^<>\s]{1,64}")
+_REFERENCE = re.compile(r'"\$ref": "([^"]*)')
+"""In a schema as JSON; also where a text holds one."""
+_NOTES = frozenset({"type", "enum", "description", "title", "default", "examples"})
+"""Keywords of a text's schema that tags can keep to."""
+_OF_AN_OBJECT = frozenset(
+    {
+        "type",
+        "properties",
+        "required",
+        "additionalProperties",
+        "$schema",
+        "$defs",
+        "definitions",
+        "description",
+        "title",
+    }
+)
+_LISTING = _OF_AN_OBJECT - {"additionalProperties"}
+_BY_JSON = frozenset({"integer", "number", "boolean", "array", "object", "null"})
+
+
+class CallGrammar:
+    """Writes grammars of one model's calls."""
+
+    def __init__(
+        self,
+        syntax: CallSyntax,
+        added: Mapping[str, int],
+        special: Collection[str],
+        reasoning: tuple[str, str] | None,
+    ) -> None:
+        """`added`: ids of the tokenizer's added tokens, by name; `special`: names of those that it marks as special.
+        `reasoning`: what encloses the model's, if it reasons."""
+        self._syntax = syntax
+        is_special = {mark: mark in special or (mark[0], mark[-1]) == ("<", ">") for mark in syntax.markers}
+        self._special = {mark: added[mark] for mark in syntax.markers if mark in added and is_special[mark]}
+        self._reasoning = reasoning
+
+    def forced(self, tools: Sequence[Tool], *, parallel: bool, is_reasoning: bool) -> str:
+        """Calls of these tools, one or (`parallel`) up to MAX_CALLS, each with arguments by its schema."""
+        rules = [f"start: {self._reasons(is_reasoning)} calls", *self._calls(tools, parallel=parallel, all_strict=True)]
+        return "\n".join([*rules, *self._reasoning_rules()])
+
+    def lenient(self, tools: Sequence[Tool], *, parallel: bool, is_reasoning: bool) -> str:
+        """Any text, or calls as in `forced`, of which those of strict tools keep to the schema. Where they are not
+        `parallel`, one call ends the answer."""
+        start = f"start: {self._reasons(is_reasoning)}"
+        opening = self._opening
+        text = _NO_BRACE if self._syntax.bare else _ANYTHING
+        begun = False
+        if self._syntax.said is not None:
+            answer, before, after = map(self._literal, self._syntax.said)
+            rules = [f"{start} ({answer} text | ({before} text {after})? calls)", f"text: {text}"]
+        elif opening is None:  # the calls are the whole answer
+            tag = self._syntax.open[0]
+            tagged_calls = f" | {self._literal(tag)} calls" if tag in self._special else ""
+            rules = [f"{start} (text | calls{tagged_calls})", f"text: {text}"]
+        elif opening in self._special:
+            rules = [f"{start} text {'(calls text)*' if parallel else 'calls?'}", f"text: {text}"]
+        else:
+            begun = True
+            rules = [f"{start} {'(begun calls)* text' if parallel else '(text | begun calls)'}"]
+            rules += [f"begun[lazy]: TEXT {_text(opening)}", "text: TEXT", f"TEXT: {text}"]
+        calls = self._calls(tools, parallel=parallel, all_strict=False, begun=opening if begun else None)
+        return "\n".join([*rules, *calls, *self._reasoning_rules()])
+
+    def answering(self, tools: Sequence[Tool], *, parallel: bool, is_reasoning: bool) -> str:
+        """The grammar `@answer`, or calls as in `forced`."""
+        start = f"start: {self._reasons(is_reasoning)}"
+        answer = "@answer" if self._syntax.said is None else f"{self._literal(self._syntax.said[0])} @answer"
+        calls = [*self._calls(tools, parallel=parallel, all_strict=True)] if tools else []
+        rules = [f"{start} ({answer} | calls)" if tools else f"{start} {answer}", *calls]
+        return "\n".join([*rules, *self._reasoning_rules()])
+
+    @property
+    def _opening(self) -> str | None:
+        """The mark that begins calls, if one does."""
+        spelled = self._syntax.before or self._syntax.call
+        marks = (*self._syntax.open, *self._syntax.silent)
+        return next((mark for mark in marks if spelled.startswith(mark)), None)
+
+    def _calls(
+        self, tools: Sequence[Tool], *, parallel: bool, all_strict: bool, begun: str | None = None
+    ) -> Iterator[str]:
+        """The rules of `calls`. `begun`: the mark that has begun them already."""
+        before = self._syntax.before
+        cut = begun or ""
+        first = "first" if begun is not None and not before else "call"
+        more = f"({self._literal(self._syntax.between)} call){{0,{MAX_CALLS - 1}}}"
+        several = more if parallel and not self._syntax.is_only else ""
+        yield f"calls: {self._literal(before.removeprefix(cut))} {first} {several} {self._literal(self._syntax.after)}"
+        for kind in dict.fromkeys((first, "call")):
+            yield f"{kind}: " + " | ".join(f"{kind}{number}" for number in range(len(tools)))
+        for number, tool in enumerate(tools):
+            is_strict = all_strict or tool.strict
+            for kind in dict.fromkeys((first, "call")):
+                spelled = self._spelled(tool, is_strict=is_strict).removeprefix(cut if kind == "first" else "")
+                yield f"{kind}{number}: " + f" arguments{number} ".join(map(self._literal, spelled.split(ARGUMENTS)))
+            yield from self._arguments(f"arguments{number}", tool, is_strict=is_strict)
+
+    def _spelled(self, tool: Tool, *, is_strict: bool) -> str:
+        """A call of a tool, but for its arguments."""
+        syntax = self._syntax
+        if syntax.body == "xml" and is_strict and not _fits_tags(tool.parameters):
+            call = f'{syntax.open[0]}\n{{"name": "{NAME}", "arguments": {ARGUMENTS}}}\n{syntax.close[0]}'
+            return call.replace(NAME, tool.name)
+        return syntax.call.replace(NAME, tool.name)
+
+    def _arguments(self, rule: str, tool: Tool, *, is_strict: bool) -> Iterator[str]:
+        if self._syntax.body == "xml" and not is_strict:
+            yield f"{rule}: {rule}_tag*"
+            yield f'{rule}_tag: {_text(tagged.OPEN)} /[^<>\\s]{{1,64}}/ ">" {rule}_text "\\n"'
+            yield f"{rule}_text[lazy]: {_ANYTHING} {_text(tagged.CLOSE)}"
+        elif self._syntax.body == "xml" and _fits_tags(tool.parameters):
+            properties, required = tool.parameters.get("properties", {}), set(tool.parameters.get("required", ()))
+            parts = [f"{rule}_{index}" + ("" if key in required else "?") for index, key in enumerate(properties)]
+            yield f"{rule}: {' '.join(parts) or _text('')}"
+            for index, (key, value) in enumerate(properties.items()):
+                yield from self._tag(f"{rule}_{index}", key, value, tool.parameters)
+        else:
+            yield f"{rule}: {_json(_closed(tool.parameters) if is_strict else _ANY_OBJECT)}"
+
+    def _tag(self, rule: str, key: str, schema: Mapping[str, Any], within: Mapping[str, Any]) -> Iterator[str]:
+        """One argument as a tag. `within`: the schema of all arguments."""
+        begin, end = _text(f"{tagged.OPEN}{key}>\n"), _text(f"\n{tagged.CLOSE}\n")
+        if schema["type"] != "string":
+            yield f"{rule}: {begin} {_json({**_definitions(within), **schema})} {end}"
+        elif "enum" in schema:
+            yield f"{rule}: {begin} ({' | '.join(map(_text, schema['enum']))}) {end}"
+        else:
+            yield f'{rule}: {begin} {rule}_text "\\n"'
+            yield f"{rule}_text[lazy]: {_ANYTHING} {_text(tagged.CLOSE)}"
+
+    def _literal(self, text: str) -> str:
+        """Text of the model's own, in which special tokens are named by id."""
+        pattern = "|".join(map(re.escape, self._special)) or r"(?!)"
+        parts = filter(None, re.split(f"({pattern})", text))
+        return " ".join([f"<[{self._special[part]}]>" if part in self._special else _text(part) for part in parts])
+
+    # Reasoning.
+
+    def _reasons(self, is_reasoning: bool) -> str:
+        if self._reasoning is None:
+            return ""
+        return "reasoned" if is_reasoning else "reasoning?"
+
+    def _reasoning_rules(self) -> list[str]:
+        if self._reasoning is None:
+            return []
+        begin, end = self._reasoning
+        rules = [f"reasoning: {self._literal(begin)} reasoned"]
+        if any(end.startswith(mark) for mark in self._special):
+            return [
+                *rules,
+                f"reasoned: thought {self._literal(end)} BLANKS",
+                f"thought: {_ANYTHING}",
+                r"BLANKS: /[ \n]{0,4}/",
+            ]
+        return [*rules, "reasoned: thought BLANKS", f"thought[lazy]: {_ANYTHING} {_text(end)}", r"BLANKS: /[ \n]{0,4}/"]
+
+
+def _text(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _json(schema: Mapping[str, Any]) -> str:
+    return "%json " + json.dumps({**with_any_of({**schema}), "x-guidance": JSON_OPTIONS}, ensure_ascii=False)
+
+
+def _closed(schema: dict[str, Any]) -> dict[str, Any]:
+    """Arguments by a schema that lists them: a model writes no others, unless it says that there may be some."""
+    lists_all = "properties" in schema and schema.keys() <= _LISTING and _lists_required(schema)
+    return {**schema, "additionalProperties": False} if lists_all else schema
+
+
+def _lists_required(schema: Mapping[str, Any]) -> bool:
+    """Whether what is required is among the properties."""
+    properties, required = schema.get("properties", {}), schema.get("required", [])
+    if not isinstance(properties, dict) or not isinstance(required, list):
+        return False
+    return all(isinstance(name, str) and name in properties for name in required)
+
+
+def _definitions(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """What references may point to."""
+    return {name: schema[name] for name in ("$defs", "definitions") if name in schema}
+
+
+def _fits_tags(schema: Mapping[str, Any]) -> bool:
+    """Whether tags can say all that this schema of arguments asks for; otherwise a call is written as JSON, which
+    models that write tags are read in too."""
+    if not schema.keys() <= _OF_AN_OBJECT or not _lists_required(schema) or _refers_beyond_definitions(schema):
+        return False
+    properties = schema.get("properties", {})
+    return all(_TAG_NAME.fullmatch(name) is not None and _fits_tag(value) for name, value in properties.items())
+
+
+def _refers_beyond_definitions(schema: Mapping[str, Any]) -> bool:
+    """Whether a reference may lead to what a tag's own schema does not have: the whole one, or another argument."""
+    references = _REFERENCE.findall(json.dumps(schema))
+    return not all(each.startswith(("#/$defs/", "#/definitions/")) for each in references)
+
+
+def _fits_tag(schema: object) -> bool:
+    if not isinstance(schema, dict) or not isinstance(schema.get("type"), str):
+        return False
+    if schema["type"] != "string":
+        return schema["type"] in _BY_JSON
+    texts = schema.get("enum", [""])
+    is_plain = isinstance(texts, list) and all(isinstance(text, str) and tagged.CLOSE not in text for text in texts)
+    return is_plain and bool(texts) and schema.keys() <= _NOTES

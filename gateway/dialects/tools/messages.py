@@ -1,0 +1,155 @@
+"""Reads a choice's text as it comes where all of it is messages with headers, as gpt-oss writes them (OpenAI's Harmony
+format):
+
+    <|channel|>analysis<|message|>…<|end|><|start|>assistant<|channel|>final<|message|>…<|return|>
+    <|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{…}<|call|>
+
+A message to somebody is a call, whichever side of the channel names them; one without is reasoning in the channel
+`analysis`, and content in any other. What stands outside messages is content. A header that no message follows is left
+out, but for one that is too long to be one.
+"""
+
+import re
+from collections.abc import Sequence
+from enum import Enum
+
+from fairlane.gateway.dialects.openai.tools import Tool
+from fairlane.gateway.dialects.tools.deltas import DeltaBuilder, OutputDelta
+from fairlane.gateway.dialects.tools.marks import Marks
+
+START, CHANNEL, MESSAGE, CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
+_ENDS = ("<|end|>", "<|call|>", "<|return|>")
+_ALL = (START, CHANNEL, MESSAGE, CONSTRAIN, *_ENDS)
+_MARKS, _ANY_MARK = Marks(_ALL), re.compile("|".join(map(re.escape, _ALL)))
+MAX_HEADER_CHARS = 512
+_TO = re.compile(r"(?:^|[\s>])to=(?:functions\.)?([\w.-]{1,64})(?=[\s<]|$)", re.ASCII)
+_BEGINS_TO = re.compile(r"\s{0,8}(?:t|to|to=[^\s<]{0,80}\s{0,8})?")
+"""What an answer may begin with that goes on in its prompt's `<|start|>assistant`."""
+_ANALYSIS = re.compile(r"<\|channel\|>\s*analysis\b")
+_PEOPLE = frozenset({"assistant", "user", "all"})
+"""To whom a message is no call."""
+
+
+class _Place(Enum):
+    OUTSIDE = "between messages"
+    HEADER = "in a header"
+    REASONING = "in a message of reasoning"
+    CONTENT = "in one of content"
+    CALL = "in a call's arguments"
+
+
+class MessageReader:
+    """An `OutputReader` of messages."""
+
+    def __init__(self, prompt_tail: str, tools: Sequence[Tool]) -> None:
+        """`prompt_tail`: the end of the prompt, in which a message may be begun. `tools`: those that may be called;
+        without any, a call is content."""
+        self.calls = 0
+        self._reads_calls = bool(tools)
+        self._delta = DeltaBuilder()
+        self._held = ""
+        """What could become a mark."""
+        self._header = ""
+        self._has_said = self._has_arguments = False
+        self._place = _Place.OUTSIDE
+        self._begin_as(prompt_tail.rpartition(START)[2])
+
+    def push(self, text: str) -> OutputDelta:
+        """What the next text brings."""
+        self._read(text, ended=False)
+        return self._delta.take()
+
+    def end(self) -> OutputDelta:
+        """What was held back."""
+        self._read("", ended=True)
+        self._leave()
+        self._delta.end()
+        return self._delta.take()
+
+    def _begin_as(self, begun: str) -> None:
+        """Where the prompt leaves off, by what follows its last START."""
+        header, is_message, _ = begun.partition(MESSAGE)
+        if CHANNEL in header:
+            self._header, self._place = header, _Place.HEADER
+            if is_message:
+                self._begin_message()
+
+    def _read(self, text: str, *, ended: bool) -> None:
+        text, at = self._held + text, 0
+        while True:
+            start, at_next, mark = _MARKS.find(text, at, ended=ended)
+            self._take(text[at:start])
+            at = at_next
+            if mark is None:
+                break
+            self._pass(mark)
+        self._held = text[at:]
+
+    def _take(self, text: str) -> None:
+        """Text between marks."""
+        match self._place:
+            case _Place.REASONING:
+                self._delta.reason(text)
+            case _Place.CALL:
+                text = text if self._has_arguments else text.lstrip()
+                self._has_arguments = self._has_arguments or bool(text)
+                self._delta.arguments(self.calls - 1, text)
+            case _Place.CONTENT:
+                self._has_said = self._has_said or bool(text)
+                self._delta.say(text)
+            case _Place.HEADER:
+                self._header += text
+                if len(self._header) > MAX_HEADER_CHARS:
+                    self._give_up_header()
+            case _Place.OUTSIDE:
+                self._header += text
+                if not _BEGINS_TO.fullmatch(self._header):
+                    self._give_up_header()
+
+    def _pass(self, mark: str) -> None:
+        """A mark."""
+        is_in_header = self._place in (_Place.HEADER, _Place.OUTSIDE)
+        if mark == MESSAGE and is_in_header:
+            self._begin_message()
+        elif mark in (CHANNEL, CONSTRAIN) and is_in_header:
+            self._place = _Place.HEADER
+            self._take(mark)
+        elif mark in (START, CHANNEL):
+            self._leave()
+            self._place, self._header = _Place.HEADER, mark if mark == CHANNEL else ""
+        elif mark in _ENDS:
+            self._leave()
+
+    def _begin_message(self) -> None:
+        header, self._header = self._header, ""
+        to = _TO.search(header)
+        if to is not None and self._reads_calls and to[1] not in _PEOPLE:
+            self._place, self._has_arguments = _Place.CALL, False
+            self._delta.begin(self.calls, to[1])
+            self.calls += 1
+        elif to is None and _ANALYSIS.search(header):
+            self._place = _Place.REASONING
+        else:
+            self._place = _Place.CONTENT
+            if self._has_said:  # another message is another paragraph
+                self._delta.end_call()
+                self._delta.say("\n\n")
+
+    def _leave(self) -> None:
+        """What was begun ends here."""
+        if self._place is _Place.HEADER:
+            self._header = ""
+        elif self._place is _Place.CALL:
+            if not self._has_arguments:
+                self._delta.arguments(self.calls - 1, "{}")
+            self._delta.end_call()
+        elif self._place is _Place.OUTSIDE and self._header:
+            self._give_up_header()
+        self._place = _Place.OUTSIDE
+
+    def _give_up_header(self) -> None:
+        """It is none: text without marks, and what follows it too."""
+        said, self._header = _ANY_MARK.sub("", self._header), ""
+        self._has_said = self._has_said or bool(said)
+        self._place = _Place.CONTENT
+        self._delta.say(said)

@@ -1,0 +1,382 @@
+"""Reads a choice's text as it comes, by the syntax in which its model writes calls.
+
+It is written as one generator that waits wherever it needs to see more, so that each character is looked at once, and
+in the same state however the text was split. What is kept of a text is bounded: the beginning of a call until its name
+is known (MAX_HEAD_CHARS), and the body of one that is written as tags (MAX_BODY_CHARS).
+
+    blanks ─ reasoning? ─ content ─ mark ─ call ─ marks that close it ─ content ─ …
+
+What breaks before a call has a name is content, its mark too. What breaks after it ends the call, and what follows is
+content. Blanks beside calls and reasoning are dropped.
+"""
+
+import re
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
+
+from fairlane.gateway.dialects.openai.tools import NO_PARAMETERS, Tool
+from fairlane.gateway.dialects.tools import tagged
+from fairlane.gateway.dialects.tools.deltas import DeltaBuilder, OutputDelta
+from fairlane.gateway.dialects.tools.json_text import Found, JsonScanner
+from fairlane.gateway.dialects.tools.marks import Marks
+from fairlane.gateway.dialects.tools.syntax import CallSyntax
+from fairlane.gateway.http.json_reader import read_text
+
+MAX_HEAD_CHARS = 8 * 1024
+MAX_BODY_CHARS = 2**20
+_MAX_NAMED_HEAD_CHARS = 512
+_MAX_BLANKS = 1024
+"""That are kept to see what follows them."""
+_NAME = re.compile(r"[\w.-]{1,64}", re.ASCII)
+_ARGUMENTS = ("arguments", "parameters")
+_FIRST_KEYS = frozenset({"name", "id", "type", *_ARGUMENTS})
+_BLANKS = re.compile(r"\s*")
+_TO_ANOTHER = re.compile(r"\s*[;,]?\s*")
+_FUNCTION, _FUNCTION_END = "<function=", "</function>"
+
+Waiting = Generator[None, None, None]
+"""Goes on with each push."""
+Asking = Generator[None, None, bool]
+
+
+class SyntaxReader:
+    """An `OutputReader` by a `CallSyntax`."""
+
+    def __init__(
+        self, syntax: CallSyntax, tools: Sequence[Tool], *, reasoning: tuple[str, str] | None, is_reasoning: bool
+    ) -> None:
+        """`tools`: those that may be called; without any, no call is looked for. `reasoning`: what encloses the
+        model's, if it reasons. `is_reasoning`: the prompt has opened it."""
+        self.calls = 0
+        self._syntax = syntax
+        self._tools = {tool.name: tool for tool in tools}
+        self._reasoning = reasoning
+        self._head = re.compile(syntax.head, re.ASCII)
+        stray = [mark for mark in syntax.close if mark.startswith("<")]
+        opens = [*syntax.open, *syntax.silent] if tools else []
+        self._marks = Marks(opens)
+        self._later_marks = Marks([*opens, *stray] if tools else [])
+        """Once there was a call, a mark that closes one is never content."""
+        self._text, self._at = "", 0
+        self._kept_from: int | None = None
+        """Where the call began of which the name is not known yet."""
+        self._ended = False
+        self._delta = DeltaBuilder()
+        self._reading = self._read(is_reasoning=is_reasoning)
+        next(self._reading)
+
+    def push(self, text: str) -> OutputDelta:
+        """What the next text brings."""
+        keep_from = self._at if self._kept_from is None else self._kept_from
+        self._text = self._text[keep_from:] + text
+        self._at -= keep_from
+        if self._kept_from is not None:
+            self._kept_from = 0
+        return self._go_on()
+
+    def end(self) -> OutputDelta:
+        """What was held back."""
+        self._ended = True
+        return self._go_on()
+
+    def _go_on(self) -> OutputDelta:
+        next(self._reading, None)
+        return self._delta.take()
+
+    def _read(self, *, is_reasoning: bool) -> Waiting:
+        if self._reasoning is not None:
+            yield from self._read_reasoning(self._reasoning, is_open=is_reasoning)
+        if self._tools and self._syntax.bare:
+            yield from self._read_bare_calls(_BLANKS)
+        while (mark := (yield from self._say_until_mark())) is not None:
+            if mark in self._syntax.open:
+                self._kept_from = self._at - len(mark)
+                if (yield from self._read_call(self._body)) and self._syntax.bare:
+                    yield from self._read_bare_calls(_TO_ANOTHER)
+        self._delta.end()
+
+    # Reasoning and content.
+
+    def _read_reasoning(self, marks: tuple[str, str], *, is_open: bool) -> Waiting:
+        if not is_open and not (yield from self._next_mark(marks[:1])):
+            return
+        close = Marks(marks[1:])
+        while True:
+            start, end, mark = close.find(self._text, self._at, ended=self._ended)
+            self._delta.reason(self._text[self._at : start])
+            self._at = end
+            if mark is not None or self._ended:
+                return
+            yield
+
+    def _say_until_mark(self) -> Generator[None, None, str | None]:
+        """Tell content up to the next mark, and take that; None at the end.
+
+        Once there was a call, the beginning of a mark that ends a text is where that was cut, and no content.
+        """
+        while True:
+            marks = self._later_marks if self.calls else self._marks
+            start, end, mark = marks.find(self._text, self._at, ended=self._ended and not self.calls)
+            self._delta.say(self._text[self._at : start])
+            self._at = end
+            if mark is not None:
+                return mark
+            if self._ended:
+                return None
+            yield
+
+    # What comes next.
+
+    def _next(self) -> Generator[None, None, str]:
+        """The next character, not taken; nothing at the end."""
+        while self._at >= len(self._text):
+            if self._ended:
+                return ""
+            yield
+        return self._text[self._at]
+
+    def _next_mark(self, marks: Sequence[str]) -> Asking:
+        """Whether one of these marks comes next, blanks aside; then it is taken."""
+        while True:
+            at = _after_blanks(self._text, self._at, self._at + _MAX_BLANKS)
+            for mark in marks:
+                if self._text.startswith(mark, at):
+                    self._at = at + len(mark)
+                    return True
+            if at >= self._at + _MAX_BLANKS:
+                return False
+            rest = self._text[at : at + max(map(len, marks), default=0)]
+            if self._ended or not any(mark.startswith(rest) for mark in marks):
+                return False
+            yield
+
+    def _next_brace(self, before: re.Pattern[str]) -> Asking:
+        """Whether an object comes next, after these blanks; then they are taken. It may become a call."""
+        while True:
+            skipped = before.match(self._text, self._at, self._at + _MAX_BLANKS)
+            at = self._at if skipped is None else skipped.end()
+            if at < len(self._text):
+                if self._text[at] != "{":
+                    return False
+                self._kept_from, self._at = self._at, at
+                return True
+            if self._ended:
+                return False
+            yield
+
+    def _skip_blanks(self) -> Generator[None, None, str]:
+        """The next character that is no blank, not taken; nothing at the end, and where a head is too long."""
+        while True:
+            most = len(self._text) if self._kept_from is None else self._kept_from + MAX_HEAD_CHARS
+            self._at = max(self._at, _after_blanks(self._text, self._at, most))
+            if self._at >= most and self._kept_from is not None:
+                return ""
+            if self._at < len(self._text) or self._ended:
+                return self._text[self._at : self._at + 1]
+            yield
+
+    # Calls.
+
+    def _read_bare_calls(self, before: re.Pattern[str]) -> Waiting:
+        """Calls that no mark begins. `before`: what may stand before the first."""
+        while (yield from self._next_brace(before)):
+            if not (yield from self._read_call(partial(self._object, needs_tool=True))):
+                return
+            before = _TO_ANOTHER
+
+    def _read_call(self, body: Callable[[], Asking]) -> Asking:
+        """One call, or a list of them, from after its mark; what is none becomes content."""
+        is_call = yield from body()
+        if self._kept_from is not None:
+            self._delta.say(self._text[self._kept_from : self._at])
+            self._kept_from = None
+        if is_call:
+            while (yield from self._next_mark(self._syntax.close)):
+                pass
+            self._delta.end_call()
+        return is_call
+
+    def _body(self) -> Asking:
+        """Whether a call has begun."""
+        first = yield from self._skip_blanks()
+        if first == "{":
+            return (yield from self._object())
+        if first == "[":
+            return (yield from self._list())
+        if self._syntax.body == "named":
+            return (yield from self._named())
+        if self._syntax.body == "xml":
+            return (yield from self._tagged())
+        return False
+
+    def _list(self) -> Asking:
+        has_begun = False
+        self._at += 1
+        while True:
+            match (yield from self._skip_blanks()):
+                case "{":
+                    self._kept_from = self._at if self._kept_from is None else self._kept_from
+                    if not (yield from self._object()):
+                        return has_begun
+                    has_begun = True
+                case ",":
+                    self._at += 1
+                case "]":
+                    self._at += 1
+                    return has_begun
+                case _:
+                    return has_begun
+
+    def _named(self) -> Asking:
+        begin = self._at - (self._kept_from or 0)
+        while (character := (yield from self._next())) and character != "{":
+            self._at += 1
+            if self._at - (self._kept_from or 0) - begin > _MAX_NAMED_HEAD_CHARS:
+                return False
+        head = self._head.fullmatch(self._text, (self._kept_from or 0) + begin, self._at)
+        if not character or head is None:
+            return False
+        self._begin(head["name"])
+        yield from self._tell_arguments()
+        return True
+
+    def _object(self, *, needs_tool: bool = False) -> Asking:
+        """`{"name": …, "arguments": {…}}`, in either order, further keys left out; whether it has a name.
+
+        `needs_tool`: an object that names no tool that was offered is no call.
+        """
+        self._at += 1
+        name, early, has_arguments, is_first = "", "", False, True
+        while (character := (yield from self._skip_blanks())) and character in '",':
+            if character == ",":
+                self._at += 1
+                continue
+            key = yield from self._key()
+            if key is None or (needs_tool and is_first and key not in _FIRST_KEYS):
+                return bool(name)
+            is_first = False
+            if key == "name" and not name:
+                found = yield from self._string()
+                if found is None or not _NAME.fullmatch(found) or (needs_tool and found not in self._tools):
+                    return False
+                name = found
+                self._begin(name)
+                self._delta.arguments(self.calls - 1, _as_arguments(early))
+            elif key in _ARGUMENTS and name and not has_arguments:
+                has_arguments = True
+                if not (yield from self._tell_arguments()):
+                    return True
+            else:
+                value, is_whole = yield from self._value()
+                if key in _ARGUMENTS and not has_arguments:
+                    has_arguments, early = True, value
+                if not is_whole:
+                    return bool(name)
+        if character == "}":
+            self._at += 1
+            if name and not has_arguments:
+                self._delta.arguments(self.calls - 1, "{}")
+        return bool(name)
+
+    def _key(self) -> Generator[None, None, str | None]:
+        """A key, and where its value begins; None where there is none."""
+        key = yield from self._string()
+        if key is None or (yield from self._skip_blanks()) != ":":
+            return None
+        self._at += 1
+        yield from self._skip_blanks()
+        return key
+
+    def _tagged(self) -> Asking:
+        if not (yield from self._next_mark((_FUNCTION,))):
+            return False
+        begin = self._at - (self._kept_from or 0)
+        while (character := (yield from self._next())) and character != ">":
+            self._at += 1
+            if self._at - (self._kept_from or 0) > MAX_HEAD_CHARS:
+                return False
+        name = self._text[(self._kept_from or 0) + begin : self._at].strip()
+        if not character or not _NAME.fullmatch(name):
+            return False
+        self._at += 1
+        head, self._kept_from = self._text[self._kept_from : self._at], None
+        parts, size, end_mark = [], 0, Marks((_FUNCTION_END,))
+        while size <= MAX_BODY_CHARS:
+            start, end, mark = end_mark.find(self._text, self._at, ended=self._ended)
+            parts.append(self._text[self._at : start])
+            size += start - self._at
+            self._at = end
+            if mark is not None:
+                tool = self._tools.get(name)
+                self._begin(name)
+                written = tagged.arguments("".join(parts), NO_PARAMETERS if tool is None else tool.parameters)
+                self._delta.arguments(self.calls - 1, written)
+                return True
+            if self._ended:
+                break
+            yield
+        self._delta.say("".join([head, *parts]))
+        return False
+
+    def _begin(self, name: str) -> None:
+        self._kept_from = None
+        self._delta.begin(self.calls, name)
+        self.calls += 1
+
+    # JSON values.
+
+    def _tell_arguments(self) -> Asking:
+        """Tell a call's arguments as they come; whether they are whole."""
+        index, scanner = self.calls - 1, JsonScanner()
+        if (yield from self._next()) != "{":
+            value, is_whole = yield from self._value()
+            self._delta.arguments(index, _as_arguments(value) if is_whole else value)
+            return is_whole
+        while True:
+            end, found = scanner.scan(self._text, self._at, len(self._text))
+            self._delta.arguments(index, self._text[self._at : end])
+            self._at = end
+            if found is not Found.MORE or self._ended:
+                return found is Found.DONE
+            yield
+
+    def _value(self) -> Generator[None, None, tuple[str, bool]]:
+        """The text of the next value, and whether it is whole: not broken, cut off or too long."""
+        parts, size, scanner = [], 0, JsonScanner()
+        limit = MAX_BODY_CHARS if self._kept_from is None else MAX_HEAD_CHARS
+        while True:
+            end, found = scanner.scan(self._text, self._at, self._at + limit - size)
+            parts.append(self._text[self._at : end])
+            size += end - self._at
+            self._at = end
+            if found is not Found.MORE or self._ended or size >= limit:
+                return "".join(parts), found is Found.DONE or (self._ended and scanner.may_end)
+            yield
+
+    def _string(self) -> Generator[None, None, str | None]:
+        if (yield from self._next()) != '"':
+            return None
+        text, is_whole = yield from self._value()
+        value = _decoded(text) if is_whole else None
+        return value if isinstance(value, str) else None
+
+
+def _after_blanks(text: str, at: int, most: int) -> int:
+    """Where blanks end that begin here, looked at up to `most`."""
+    found = _BLANKS.match(text, at, most)
+    return at if found is None else found.end()
+
+
+def _decoded(text: str) -> object:
+    try:
+        return read_text(text, strict=False)
+    except ValueError:
+        return None
+
+
+def _as_arguments(value: str) -> str:
+    """The JSON text of arguments that may be written as text themselves, or be left out."""
+    if value == "null":
+        return "{}"
+    inner = _decoded(value) if value.startswith('"') else None
+    return inner if isinstance(inner, str) and isinstance(_decoded(inner), dict) else value

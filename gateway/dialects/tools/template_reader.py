@@ -1,0 +1,171 @@
+"""Reads a choice's text by the `response_template` that came with its model: by transformers' own parser.
+
+A template divides the text into regions by patterns of its author's. Content and reasoning come as they are written; a
+call comes whole, when its region closes. transformers is imported with the first such model: it takes a second, and
+about 45 MB.
+
+The parser raises for a region that it cannot read, with the text in the message, and it keeps all that it has read.
+Here such a region is content, and what was told is let go of, so that a text without end takes linear time (how it is
+split matters only where a pattern wants more than MAX_HELD_CHARS). Both need
+the parser's own state, whose names `tests/gateway/tools/test_template_reader.py` pins.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fairlane.gateway.dialects.openai.tools import Tool
+from fairlane.gateway.dialects.tools.deltas import DeltaBuilder, OutputDelta
+
+if TYPE_CHECKING:
+    from transformers.utils.chat_parsing import ResponseParser
+
+MAX_REGION_CHARS = 256 * 1024
+"""Of a call; a longer one is content."""
+MAX_HELD_CHARS = 4 * 1024
+"""Of what could become a mark; where a pattern wants more, all that follows is content."""
+_REASONING = ("reasoning_content", "reasoning", "thinking")
+
+
+class ResponseTemplate:
+    """A compiled template. Immutable, and safe to use from several threads."""
+
+    def __init__(self, source: str) -> None:
+        """`source`: the template as JSON. Raises ValueError where it is none that transformers reads."""
+        from transformers.utils.chat_parsing.response_templates import load_response_template
+
+        self._spec = load_response_template(json.loads(source))
+        self._parser = _parser_class()
+        self._source = source
+
+    def names(self, token: str) -> bool:
+        """Whether a pattern holds the name of this token."""
+        spelled = (token, re.escape(token), token.replace("|", r"\|"))
+        return any(json.dumps(name, ensure_ascii=False)[1:-1] in self._source for name in spelled)
+
+    def reader(self, prompt_tail: str, tools: Sequence[Tool]) -> "TemplateReader":
+        """What reads one choice."""
+        has_anchor = self._spec.start_anchor_re.search(prompt_tail) is not None
+        told = [tool.as_json() for tool in tools]
+        return TemplateReader(self._parser(self._spec, prompt_tail if has_anchor else "", tools=told), tools)
+
+
+def _parser_class() -> type["ResponseParser"]:
+    from transformers.utils.chat_parsing import ResponseParser
+
+    class Parser(ResponseParser):  # type: ignore[misc, unused-ignore] # transformers ships no types
+        """transformers' own, but that a region which cannot be read is an event, and what was told is let go of."""
+
+        _buffer: str
+        _pos: int
+        _body: str
+
+        def feed(self, text: str) -> list[dict[str, Any]]:
+            """The events that a text brings."""
+            events: list[dict[str, Any]] = super().feed(text)
+            self._buffer, self._pos = self._buffer[self._pos :], 0
+            if self._current is not None and self._current != "tool_calls":
+                self._body = ""
+            return events
+
+        @property
+        def held(self) -> str:
+            """What is not told yet."""
+            return str(self._buffer)
+
+        def _close_current(self, events: list[dict[str, Any]]) -> None:
+            try:
+                super()._close_current(events)
+            except Exception:  # noqa: BLE001 - parsers and transforms of the template's author, which may fail in any way
+                events.append({"type": "region_broken", "field": self._current})
+                self._reset_to_implicit()
+
+    return Parser
+
+
+class TemplateReader:
+    """An `OutputReader` by a `ResponseTemplate`."""
+
+    def __init__(self, parser: "ResponseParser", tools: Sequence[Tool]) -> None:
+        """`tools`: those that may be called; without any, a call is content."""
+        self.calls = 0
+        self._parser = parser
+        self._reads_calls = bool(tools)
+        self._delta = DeltaBuilder()
+        self._region: list[str] = []
+        """Of the call that is open, as it was written."""
+        self._region_chars = 0
+        self._is_plain = False
+        """The parser was given up: all that follows is content."""
+        self._take(parser.initial_events, is_told=False)
+
+    def push(self, text: str) -> OutputDelta:
+        """What the next text brings."""
+        if self._is_plain:
+            self._delta.say(text)
+            return self._delta.take()
+        self._take(self._parser.feed(text))
+        if self._region_chars > MAX_REGION_CHARS or len(self._parser.held) > MAX_HELD_CHARS:
+            self._is_plain = True
+            self._give_up_region()
+            self._delta.say(self._parser.held)
+        return self._delta.take()
+
+    def end(self) -> OutputDelta:
+        """What was held back."""
+        if not self._is_plain:
+            try:
+                _, events = self._parser.finalize()
+            except ValueError:  # a field that the template requires is missing: the events were told before
+                events = []
+            self._take(events)
+            self._give_up_region()
+        self._delta.end()
+        return self._delta.take()
+
+    def _take(self, events: Sequence[Mapping[str, Any]], *, is_told: bool = True) -> None:
+        """`is_told`: they are of the answer; else of what the prompt has written of it."""
+        for event in events:
+            field, text = event["field"], event.get("text", "")
+            if field == "tool_calls":
+                self._call(event)
+            elif is_told and event["type"] == "region_chunk" and field == "content":
+                self._delta.say(text)
+            elif is_told and event["type"] == "region_chunk" and field in _REASONING:
+                self._delta.reason(text)
+
+    def _call(self, event: Mapping[str, Any]) -> None:
+        match event["type"]:
+            case "region_chunk":
+                self._region.append(event["text"])
+                self._region_chars += len(event["text"])
+            case "region_close":
+                calls = event["value"] if isinstance(event["value"], list) else [event["value"]]
+                named = [_named(call) for call in calls]
+                if self._reads_calls and all(named):
+                    self._region = []
+                    for name, arguments in filter(None, named):
+                        self._delta.begin(self.calls, name)
+                        self._delta.arguments(self.calls, arguments)
+                        self._delta.end_call()
+                        self.calls += 1
+                self._give_up_region()
+            case "region_broken":
+                self._give_up_region()
+
+    def _give_up_region(self) -> None:
+        self._delta.say("".join(self._region))
+        self._region, self._region_chars = [], 0
+
+
+def _named(call: object) -> tuple[str, str] | None:
+    """A call's name and the JSON text of its arguments; None where it is no call."""
+    function = call.get("function", call) if isinstance(call, dict) else None
+    name = function.get("name") if isinstance(function, dict) else None
+    if not isinstance(function, dict) or not isinstance(name, str) or not name:
+        return None
+    arguments = function.get("arguments", function.get("parameters"))
+    if isinstance(arguments, str):
+        return name, arguments
+    return name, json.dumps({} if arguments is None else arguments, ensure_ascii=False)

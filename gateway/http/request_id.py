@@ -1,0 +1,33 @@
+"""Request ids: the caller's `x-request-id` where it is well-formed, a random one otherwise."""
+
+import os
+import re
+from collections.abc import Iterable
+
+HEADER = b"x-request-id"
+# The same id in responses that Anthropic's clients read.
+ANTHROPIC_HEADER = b"request-id"
+_WELL_FORMED = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
+_ID_BYTES = 12
+# Ids are drawn in batches: each draw is a system call.
+_DRAWN_AT_ONCE = 128
+_drawn: list[str] = []
+
+
+def random_id() -> str:
+    """24 hexadecimal digits from the system's randomness, nothing of the caller's: names a reservation and its jobs."""
+    try:
+        return _drawn.pop()
+    except IndexError:
+        digits = os.urandom(_ID_BYTES * _DRAWN_AT_ONCE).hex()
+        ids = [digits[start : start + 2 * _ID_BYTES] for start in range(0, len(digits), 2 * _ID_BYTES)]
+        _drawn.extend(ids[1:])
+        return ids[0]
+
+
+def request_id_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    """The caller's id if it sent exactly one, well-formed; else a fresh one."""
+    given = [value for name, value in headers if name == HEADER]
+    if len(given) == 1 and _WELL_FORMED.fullmatch(given[0]):
+        return given[0].decode("ascii")
+    return f"req_{random_id()}"

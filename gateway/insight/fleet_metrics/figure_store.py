@@ -1,0 +1,175 @@
+"""The figures of all gateways in the store: what each told lately, and the rings of history."""
+
+import asyncio
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+from redis.asyncio import Redis
+
+from fairlane.gateway.insight.fleet_metrics.sums import OTHERS, Sums, merged
+from fairlane.store.scripts import Script, read_scripts
+
+PREFIX = "fl:{figures}:"
+SLOT_S = 10
+"""The stretch of time that gateways count in."""
+SLOTS_KEPT = 60
+"""What was told this many slots ago is merged, or lost."""
+MERGER_MS = 15_000
+"""A gateway that merges and is killed is replaced after that."""
+ERASED_AT_ONCE = 64
+"""Steps that an erasure reads at a time."""
+LATE_SLOTS = 2
+"""A slot is merged when this many have begun after it: by then every gateway has told what it counted."""
+
+_SCRIPTS = {name: Script(source) for name, source in read_scripts(Path(__file__).parent / "lua").items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """One resolution of the history: so many steps, of so many seconds each."""
+
+    step_s: int
+    steps: int
+
+    @property
+    def key(self) -> str:
+        return f"{PREFIX}ring:{self.step_s}"
+
+
+RINGS = (Ring(SLOT_S, 8_640), Ring(300, 8_640), Ring(7_200, 372))
+"""A day, a month, and the month again in few points; each made of the one before."""
+
+
+class Told(msgspec.Struct, array_like=True):
+    """What a gateway has to say of a slot so far."""
+
+    at_ms: int
+    """By the store's clock, as well as the gateway knows it."""
+    sums: Sums
+    now: dict[str, tuple[int, int]] = {}
+    """Requests that run and wait at that moment, by tenant."""
+
+
+class GatewayFigures(NamedTuple):
+    """What one gateway told of one slot."""
+
+    slot: int
+    gateway: str
+    told: Told
+
+
+class Step(NamedTuple):
+    """One step of a ring."""
+
+    number: int
+    sums: Sums
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_told: msgspec.msgpack.Decoder[Told] = msgspec.msgpack.Decoder(Told)
+_step: msgspec.msgpack.Decoder[tuple[int, Sums]] = msgspec.msgpack.Decoder(tuple[int, Sums])
+
+
+class FigureStore:
+    """Every call may raise redis.RedisError."""
+
+    def __init__(self, client: Redis) -> None:
+        self._client = client
+
+    async def tell(self, slot: int, gateway: str, told: Told) -> tuple[int, bool]:
+        """Replace what this gateway said of a slot; the store's clock in ms, and whether this gateway is to merge."""
+        kept_ms = SLOTS_KEPT * SLOT_S * 1_000
+        reply = await _SCRIPTS["figures_tell"].run(
+            self._client, PREFIX, slot, gateway, _encode(told), kept_ms, MERGER_MS
+        )
+        return int(reply[0]), bool(reply[1])
+
+    async def recent(self, slots: Iterable[int]) -> list[GatewayFigures]:
+        """What all gateways told of these slots."""
+        reply = await _SCRIPTS["figures_recent"].run(self._client, PREFIX, *slots)
+        parts = zip(reply[::3], reply[1::3], reply[2::3], strict=True)
+        return [GatewayFigures(int(slot), gateway.decode(), _told.decode(blob)) for slot, gateway, blob in parts]
+
+    async def read(self, ring: Ring, first: int, last: int) -> list[Step]:
+        """The steps of a ring from the first to the last that are there, in order; not more than the ring holds."""
+        wanted = range(max(first, last - ring.steps + 1), last + 1)
+        if not wanted:
+            return []
+        command = ("HMGET", ring.key, *(number % ring.steps for number in wanted))
+        blobs = await self._client.execute_command(*command)  # type: ignore[no-untyped-call]
+        found = [_decoded(blob) for blob in blobs if blob is not None]
+        return [step for step in found if step.number in wanted]
+
+    async def merge(self, slot: int) -> None:
+        """Bring the rings up to date while `slot` is the current one. Whoever does it again writes the same."""
+        marks = {int(step_s): int(mark) for step_s, mark in (await self._hash(f"{PREFIX}merged")).items()}
+        last = slot - LATE_SLOTS
+        first = max(marks.get(SLOT_S, last - 1) + 1, last - SLOTS_KEPT + LATE_SLOTS)
+        told: dict[int, list[Sums]] = {number: [] for number in range(first, last + 1)}
+        for figures in await self.recent(told):
+            told[figures.slot].append(figures.told.sums)
+        await self._write(RINGS[0], [(number, parts) for number, parts in told.items() if parts], last)
+        for finer, ring in pairwise(RINGS):
+            last = await self._coarsen(finer, ring, last, marks.get(ring.step_s))
+
+    async def erase(self, tenant: str, first_s: float, last_s: float) -> int:
+        """Count a deleted tenant among the others, in all steps from one time to another; in how many it was named.
+
+        The sums stay. A tenant that has the id since keeps its name in the steps after that.
+        """
+        erased = 0
+        for ring in RINGS:
+            last = int(last_s // ring.step_s)
+            first = max(int(first_s // ring.step_s), last - ring.steps + 1)
+            for start in range(first, last + 1, ERASED_AT_ONCE):
+                wanted = range(start, min(start + ERASED_AT_ONCE, last + 1))
+                command = ("HMGET", ring.key, *(number % ring.steps for number in wanted))
+                blobs = await self._client.execute_command(*command)  # type: ignore[no-untyped-call]
+                fields = await asyncio.to_thread(_renamed, blobs, tenant, ring, wanted)
+                if fields:
+                    await self._client.execute_command("HSET", ring.key, *fields)  # type: ignore[no-untyped-call]
+                erased += len(fields) // 2
+        return erased
+
+    async def _coarsen(self, finer: Ring, ring: Ring, finer_last: int, mark: int | None) -> int:
+        """Merge the steps of a finer ring that are whole in this one; the last of them."""
+        ratio = ring.step_s // finer.step_s
+        last = (finer_last + 1) // ratio - 1
+        first = max(last if mark is None else mark + 1, last - finer.steps // ratio + 2)
+        for number in range(first, last + 1):
+            parts = await self.read(finer, number * ratio, (number + 1) * ratio - 1)
+            await self._write(ring, [(number, [step.sums for step in parts])] if parts else [], number)
+        return last
+
+    async def _write(self, ring: Ring, steps: Sequence[tuple[int, Sequence[Sums]]], mark: int) -> None:
+        fields: list[bytes | int] = []
+        for number, parts in steps:
+            fields += [number % ring.steps, zlib.compress(_encode((number, merged(parts))), 1)]
+        if fields:
+            await self._client.execute_command("HSET", ring.key, *fields)  # type: ignore[no-untyped-call]
+        await self._client.execute_command("HSET", f"{PREFIX}merged", ring.step_s, mark)  # type: ignore[no-untyped-call]
+
+    async def _hash(self, key: str) -> dict[bytes, bytes]:
+        found = await self._client.execute_command("HGETALL", key)  # type: ignore[no-untyped-call]
+        return dict(found)
+
+
+def _renamed(blobs: Sequence[bytes | None], tenant: str, ring: Ring, wanted: range) -> list[bytes | int]:
+    """Places and contents of the steps that name a tenant, without its name."""
+    fields: list[bytes | int] = []
+    for blob in blobs:
+        step = None if blob is None else _decoded(blob)
+        if step is None or step.number not in wanted or tenant not in step.sums.tenants:
+            continue
+        others = Sums(tenants={OTHERS: step.sums.tenants.pop(tenant)})
+        fields += [step.number % ring.steps, zlib.compress(_encode((step.number, merged([step.sums, others]))), 1)]
+    return fields
+
+
+def _decoded(blob: bytes) -> Step:
+    return Step(*_step.decode(zlib.decompress(blob)))

@@ -1,0 +1,156 @@
+"""Tells the store what this gateway counted, twice in each slot, and merges history where that is this gateway's turn.
+
+A gateway that is killed loses what it counted since it told last: five seconds.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+import msgspec
+
+from fairlane.gateway.fleet import ServedModel, together
+from fairlane.gateway.insight.fleet_metrics.figure_store import SLOT_S, SLOTS_KEPT, FigureStore, Told
+from fairlane.gateway.insight.fleet_metrics.recorder import InHand, Recorder, in_hand, targets
+from fairlane.gateway.insight.fleet_metrics.sums import Sums, bounded
+from fairlane.scheduler.planner.costs import slowest_ms
+from fairlane.scheduler.protocol.lanes import Lane, LaneName
+from fairlane.scheduler.protocol.messages import WorkerStatus
+from fairlane.store.errors import STORE_ERRORS
+
+log = logging.getLogger(__name__)
+
+TELL_EVERY_S = 5.0
+MOST_TOLD = 64
+"""Tenants whose requests in hand are told by name."""
+
+
+class FleetPicture(Protocol):
+    """The fleet as it was read last; `gateway.fleet.FleetCache` is one."""
+
+    @property
+    def is_fresh(self) -> bool:
+        """It was read lately."""
+
+    @property
+    def workers(self) -> list[WorkerStatus]:
+        """Every worker that is alive."""
+
+    @property
+    def models(self) -> Mapping[str, ServedModel]:
+        """Every model, by name."""
+
+
+class Teller:
+    """One gateway's. `tell` may raise redis.RedisError; what it could not say then, it says later."""
+
+    def __init__(
+        self,
+        figures: FigureStore,
+        recorder: Recorder,
+        fleet: FleetPicture,
+        lanes: Mapping[LaneName, Lane],
+        gateway_id: str,
+        jobs: Callable[[], Iterable[tuple[str, bool, int]]],
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`jobs`: tenant of each job in hand, whether it has begun, and its tokens that have arrived. `clock`: Unix
+        seconds; how far it is from the store's is learnt."""
+        self._figures = figures
+        self._recorder = recorder
+        self._fleet = fleet
+        self._lanes = lanes
+        self._gateway_id = gateway_id
+        self._jobs = jobs
+        self._clock = clock
+        self._ahead_s = 0.0
+        """How far the store's clock is ahead."""
+        self._looked_s = clock()
+        self._closed: deque[tuple[int, Told]] = deque(maxlen=SLOTS_KEPT)
+        """Slots that are over and that the store has not confirmed."""
+        self._slot = int(self.now_s // SLOT_S)
+
+    @property
+    def now_s(self) -> float:
+        """Unix seconds by the store's clock."""
+        return self._clock() + self._ahead_s
+
+    async def run(self) -> None:
+        """Tell until cancelled."""
+        while True:
+            await asyncio.sleep(TELL_EVERY_S - self.now_s % TELL_EVERY_S)
+            try:
+                await self.tell()
+            except STORE_ERRORS as error:
+                log.debug("telling the figures waits for the store (%s)", type(error).__name__)
+            except Exception:  # a defect here must not end what history relies on
+                log.exception("telling the figures failed")
+
+    async def tell(self) -> None:
+        """Say what was counted in the slot; where that is over, begin the next."""
+        now_s, slot = self.now_s, self._slot
+        had = in_hand(self._jobs())
+        self._look(had)
+        sums = self._recorder.sums
+        bounded_sums = msgspec.structs.replace(sums, tenants=bounded(sums.tenants))
+        told = Told(round(now_s * 1e3), bounded_sums, _levels(had))
+        is_over = int(now_s // SLOT_S) != slot
+        if is_over:
+            self._recorder.begin()  # before the store is waited for: what ends meanwhile belongs to the next
+            self._slot = int(now_s // SLOT_S)
+            self._closed.append((slot, told))
+        merges = False
+        while self._closed:
+            merges = await self._say(*self._closed[0])
+            self._closed.popleft()
+        if not is_over:
+            await self._say(slot, told)
+        elif merges:
+            await self._figures.merge(self._slot)
+
+    async def _say(self, slot: int, told: Told) -> bool:
+        """Whether this gateway is to merge. Saying it twice changes nothing."""
+        store_ms, merges = await self._figures.tell(slot, self._gateway_id, told)
+        self._ahead_s = store_ms / 1e3 - self._clock()
+        return merges
+
+    def _look(self, had: Mapping[str, InHand]) -> None:
+        """Count the levels of this moment."""
+        at_s = self._clock()
+        self._recorder.look(had, max(0.0, at_s - self._looked_s))
+        self._looked_s = at_s
+        workers = self._fleet.workers
+        self._recorder.targets_ms = targets(self._lanes, slowest_ms(workers))
+        if self._fleet.is_fresh:
+            sample(self._recorder.sums, workers, self._fleet.models.values())
+
+
+def kv_used(workers: Iterable[WorkerStatus]) -> float:
+    """Share of all KV blocks that hold something in use; 0 where there are none."""
+    pools = [(worker.blocks_total, worker.blocks_free) for worker in workers]
+    total = sum(blocks for blocks, _ in pools)
+    return 1.0 - sum(free for _, free in pools) / total if total else 0.0
+
+
+def sample(sums: Sums, workers: Iterable[WorkerStatus], models: Iterable[ServedModel]) -> None:
+    """Count the fleet as it is now."""
+    alive, waiting = list(workers), together([model.depths for model in models])
+    sums.samples += 1
+    sums.kv_used += kv_used(alive)
+    for name in LaneName:
+        lane, depth = sums.lane(name.value), waiting[name]
+        lane.queued += depth.queued
+        lane.oldest_wait_ms = max(lane.oldest_wait_ms, depth.oldest_wait_ms)
+        lane.running += sum(worker.running.get(name, 0) for worker in alive)
+        lane.preempted += sum(worker.preempted.get(name, 0) for worker in alive)
+        lane.tokens_per_s += sum(worker.tokens_per_s.get(name, 0.0) for worker in alive)
+
+
+def _levels(had: Mapping[str, InHand]) -> dict[str, tuple[int, int]]:
+    """What runs and waits, of the tenants with most of it."""
+    busiest = sorted(had.items(), key=lambda one: -(one[1].running + one[1].queued))[:MOST_TOLD]
+    return {tenant: (had.running, had.queued) for tenant, had in busiest}

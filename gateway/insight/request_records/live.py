@@ -1,0 +1,423 @@
+"""The record of a request that runs, built from what gateway and workers report of it.
+
+Its methods are called on the event loop, on a request's path, so they only keep what they are given. The record
+itself is made when it is read or written; most requests of a busy gateway end before that. No method is called for each
+token.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from fairlane.gateway.insight.request_records.record import RecordedPreemption, RequestRecord, State
+from fairlane.gateway.insight.request_records.time_account import Stall, StallKind, Start, Timeline, TimeParts, account
+from fairlane.gateway.request.live_request import LiveJob, LiveRequest, request_of
+from fairlane.quotas.store import Charge
+from fairlane.scheduler.protocol.messages import (
+    Cause,
+    Event,
+    Finished,
+    JobSteps,
+    Outcome,
+    Paused,
+    Preempted,
+    Resumed,
+    TokenDelta,
+)
+
+
+class TokenTimes(Protocol):
+    """When tokens arrived, on the event loop's clock; `requests.stream.TokenEvents` implements it."""
+
+    @property
+    def first_token_s(self) -> float | None:
+        """None before the first token."""
+
+    @property
+    def last_token_s(self) -> float | None:
+        """None before the first token."""
+
+
+class Answered:
+    """How and when an answer ended, on the event loop's clock. `code`: the error's; None without an error."""
+
+    __slots__ = ("at_s", "code", "limit", "message", "outcome")
+
+    def __init__(self, at_s: float, code: str | None, outcome: Outcome, message: str, limit: str) -> None:
+        self.at_s = at_s
+        self.code = code
+        self.outcome = outcome
+        self.message = message
+        self.limit = limit
+
+
+class LiveRecord:
+    """One admitted request. It is over once its answer has ended and it is settled, or left to a reaper."""
+
+    __slots__ = (
+        "_answered",
+        "_arrived_s",
+        "_away",
+        "_begun_after_ms",
+        "_charge",
+        "_clock",
+        "_finished",
+        "_is_settled",
+        "_jobs",
+        "_make",
+        "_on_over",
+        "_pauses",
+        "_progress",
+        "_record",
+        "_stalls",
+        "_starts",
+        "_workers",
+        "account",
+        "due_ms",
+        "has_news",
+        "id",
+        "moved",
+        "names",
+        "paused",
+        "preempted",
+        "taken",
+        "time",
+        "written_s",
+    )
+
+    def __init__(
+        self,
+        make: Callable[["LiveRecord"], RequestRecord],
+        request: LiveRequest,
+        names: tuple[str, str],
+        arrived_s: float,
+        due_ms: float,
+        clock: Callable[[], float],
+        on_over: Callable[["LiveRecord"], None],
+    ) -> None:
+        """`make` begins the record with who asked for what. `names`: `x-request-id`, and the answer's id, which is
+        empty where it contains the request's. `due_ms`: when the first token is due. `arrived_s`, `clock`: of the event
+        loop. `on_over` is called once, when the request is over."""
+        self.id = request.id
+        self.account = request.ask.account
+        self.names = names
+        self.due_ms = due_ms
+        self.preempted = self.paused = self.moved = 0
+        """How often each happened."""
+        self.has_news = True
+        """Something has happened since it was last written."""
+        self.written_s = 0.0
+        """When it was last written; 0.0: never."""
+        self.taken = False
+        self._make: Callable[[LiveRecord], RequestRecord] | None = make
+        self._jobs = request.jobs
+        self._arrived_s = arrived_s
+        self._clock = clock
+        self._on_over = on_over
+        self._record: RequestRecord | None = None
+        self._progress: TokenTimes | None = None
+        self._finished: list[Finished] | None = None
+        """Ends of its jobs that are not in the record yet."""
+        self._charge: Charge | None = None
+        self._answered: Answered | None = None
+        self._away: dict[tuple[str, int], RecordedPreemption] | None = None
+        """Choices that are preempted now."""
+        self._pauses: dict[tuple[str, int], float] | None = None
+        """Choices that are paused now, and since when (ms after arrival)."""
+        self._begun_after_ms: float | None = None
+        """How long it was in the queue until its prompt was begun, as the end of a job without tokens says."""
+        self._starts: list[Start] = []
+        self._stalls: list[Stall] | None = None
+        self.time: TimeParts | None = None
+        """The account of its time; set at the answer's end where `answered` was asked for it."""
+        self._is_settled = False
+        self._workers: list[str] = []
+        """Workers whose tokens arrived, in order."""
+
+    @property
+    def record(self) -> RequestRecord:
+        """The record with everything known so far."""
+        record = self._record
+        if record is None:
+            assert self._make is not None  # noqa: S101 - `let_go` is called after the last read
+            record = self._record = self._make(self)
+            if self.job.place:
+                record.add((self.job.queued_s - self._arrived_s) * 1e3, "queued", self.job.place)
+        if self._make is not None:
+            self._update(record)
+        return record
+
+    @property
+    def job(self) -> LiveJob:
+        """The job whose place in the queue is shown."""
+        return self._jobs[0]
+
+    @property
+    def jobs(self) -> list[LiveJob]:
+        """All of its jobs, including those that have ended."""
+        return self._jobs
+
+    @property
+    def age_ms(self) -> float:
+        """Milliseconds since the request arrived."""
+        return (self._clock() - self._arrived_s) * 1e3
+
+    @property
+    def waits(self) -> bool:
+        """Whether no worker is known to have taken it."""
+        return not (self.taken or any(job.begun for job in self._jobs))
+
+    @property
+    def answer(self) -> Answered | None:
+        """How its answer ended; None before that."""
+        return self._answered
+
+    @property
+    def charge(self) -> Charge | None:
+        """The charge that it was settled with; None before that, or where a reaper settles it."""
+        return self._charge
+
+    @property
+    def is_late(self) -> bool:
+        """Whether its first token arrived after it was due."""
+        first_s = None if self._progress is None else self._progress.first_token_s
+        return first_s is not None and (first_s - self._arrived_s) * 1e3 > self.due_ms
+
+    def follow(self, progress: TokenTimes) -> None:
+        """Read the times of its tokens from `progress`."""
+        self._progress = progress
+
+    def place(self, position: int | None) -> None:
+        """Note its place in the queue. None: a worker has taken it at some time since the last look; the worker reports
+        when that was with the job's end."""
+        if position is None:
+            self.has_news = self.has_news or self.waits
+            self.taken = True
+            return
+        record = self.record
+        if not (record.events and record.events[-1].figure == position):
+            self.has_news = True
+            record.add(self.age_ms, "position", position)
+
+    def heard(self, job: LiveJob, event: Event) -> None:
+        """Note a worker's event. Of tokens only the first under each lease is reported, before it is counted."""
+        self.has_news = True
+        if isinstance(event, Finished):
+            if event.steps is not None and event.steps.queued_ms is not None:
+                self._begun_after_ms = event.steps.queued_ms
+            if self._finished is None:
+                self._finished = [event]
+            else:
+                self._finished.append(event)
+            if self._away or self._pauses:
+                self._forget(job)
+        elif isinstance(event, Preempted):
+            self._preempted(job, event)
+        elif isinstance(event, Resumed):
+            self._resumed(job, event)
+        elif isinstance(event, Paused):
+            self._paused(job, event)
+        elif isinstance(event, TokenDelta):
+            self._taken_up(job, event)
+
+    def charged(self, charge: Charge) -> None:
+        """Note that it was settled with this charge."""
+        self._charge = charge
+        self.settled()
+
+    def settled(self) -> None:
+        """Note that its charge is final for this gateway: booked, or left to a reaper."""
+        self._is_settled = True
+        if self._answered is not None:
+            self._on_over(self)
+
+    def answered(self, code: str | None, outcome: Outcome, message: str, limit: str, *, is_timed: bool = False) -> None:
+        """Note that its answer has ended, with an error if `code` names one. `is_timed`: also set `time`."""
+        if self._answered is None:
+            self._answered = Answered(self._clock(), code, outcome, message, limit)
+            if is_timed:
+                self.time = self._account()
+            if self._is_settled:
+                self._on_over(self)
+
+    def let_go(self) -> None:
+        """Drop the references to the request, which refers to this. Call it once the record will not be read again."""
+        self._make, self._progress, self._jobs = None, None, []
+
+    def refresh(self) -> None:
+        """Set `has_news` if tokens arrived since it was last written."""
+        if self._record is None or self._published() > self._record.output_tokens:
+            self.has_news = True
+
+    def _published(self) -> int:
+        return sum([choice.published for job in self._jobs for choice in job.choices])
+
+    def _update(self, record: RequestRecord) -> None:
+        """Add to the record what was reported since the last update."""
+        record.workers += [one for one in self._workers if one not in record.workers]
+        record.output_tokens = self._published()
+        self._add_times(record)
+        for event in self._finished or ():
+            _add_end(record, event, self._queued_ms)
+        self._finished = None
+        if self._charge is not None:
+            charge = self._charge
+            record.outcome, record.output_tokens = charge.outcome, max(record.output_tokens, charge.output_tokens)
+            record.charges = tokens = charge.prompt_tokens, charge.cached_tokens, charge.output_tokens
+            record.spend = self.job.request.ask.prices.spend(*tokens)
+            record.gpu_us, record.kv_block_ms = charge.gpu_us, charge.kv_block_ms
+        record.state = self._state()
+        if self._answered is not None and record.total_ms is None:
+            answered = self._answered
+            record.total_ms = self._at_ms(answered.at_s)
+            record.code, record.message, record.limit = answered.code, answered.message, answered.limit
+            record.outcome = record.outcome or answered.outcome.value
+            record.add(record.total_ms, "ended")
+        record.time = self.time or self._account()
+        if self._starts or self._answered is not None:
+            record.queue_ms = record.time.queue
+
+    def _add_times(self, record: RequestRecord) -> None:
+        progress = self._progress
+        if progress is None or progress.first_token_s is None:
+            return
+        if record.ttft_ms is None:
+            record.ttft_ms = self._at_ms(progress.first_token_s)
+            record.add(record.ttft_ms, "first_token")
+        if progress.last_token_s is not None:
+            record.last_token_ms = self._at_ms(progress.last_token_s)
+
+    def _account(self) -> TimeParts:
+        """The account of its time until its answer ended, or until now."""
+        answered, progress = self._answered, self._progress
+        last_s = None if progress is None else progress.last_token_s
+        until_ms = self.age_ms if answered is None else (answered.at_s - self._arrived_s) * 1e3
+        return account(
+            Timeline(
+                total_ms=until_ms,
+                has_ended=answered is not None,
+                queued_ms=self._queued_ms,
+                starts=self._starts,
+                stalls=[*(self._stalls or ()), *self._open_stalls(until_ms)],
+                last_token_ms=None if last_s is None else (last_s - self._arrived_s) * 1e3,
+                begun_after_ms=self._begun_after_ms,
+            )
+        )
+
+    def _open_stalls(self, until_ms: float) -> list[Stall]:
+        away = [Stall("preempted", one.at_ms, until_ms) for one in (self._away or {}).values()]
+        return away + [Stall("paused", since_ms, until_ms) for since_ms in (self._pauses or {}).values()]
+
+    @property
+    def _queued_ms(self) -> float:
+        """When the first of its jobs was put into the queue."""
+        put_s = min([job.queued_s for job in self._jobs if job.queued_s], default=self._arrived_s)
+        return (put_s - self._arrived_s) * 1e3
+
+    def _state(self) -> State:
+        if self._answered is not None and self._is_settled:
+            return "ended"
+        if self._away:
+            return "preempted"
+        if self._pauses:
+            return "paused"
+        return "queued" if self.waits else "running"
+
+    def _at_ms(self, at_s: float) -> float:
+        return round((at_s - self._arrived_s) * 1e3, 1)
+
+    def _forget(self, job: LiveJob) -> None:
+        """End the stalls of a job that has ended."""
+        away, pauses = self._away or {}, self._pauses or {}
+        for place in [place for place in away if place[0] == job.id]:
+            self._stalled("preempted", away.pop(place).at_ms)
+        for place in [place for place in pauses if place[0] == job.id]:
+            self._stalled("paused", pauses.pop(place))
+
+    def _stalled(self, kind: StallKind, since_ms: float) -> None:
+        """Note a stall that ends now."""
+        self._stalls = self._stalls or []
+        self._stalls.append(Stall(kind, since_ms, self.age_ms))
+
+    def _preempted(self, job: LiveJob, event: Preempted) -> None:
+        self.preempted += 1
+        preemption = RecordedPreemption(
+            at_ms=round(self.age_ms, 1),
+            choice=job.first_choice + event.choice,
+            mode=event.mode,
+            blocks=event.blocks,
+            bytes=event.bytes,
+            predicted_ms=round(event.predicted_ms, 3),
+        )
+        _blame(preemption, event.cause)
+        self._away = self._away or {}
+        self._away[job.id, event.choice] = preemption
+        record = self.record
+        record.add(preemption.at_ms, "preempted")
+        record.add_preemption(preemption)
+
+    def _paused(self, job: LiveJob, event: Paused) -> None:
+        self.paused += 1
+        self._pauses = self._pauses or {}
+        self._pauses[job.id, event.choice] = at_ms = self.age_ms
+        record = self.record
+        record.paused += 1
+        record.add(at_ms, "paused")
+
+    def _taken_up(self, job: LiveJob, event: TokenDelta) -> None:
+        """Note a worker's first token of a job. If another worker sent tokens of it before, the job moved."""
+        if event.worker_id and event.worker_id not in self._workers:
+            self._workers.append(event.worker_id)
+        last_s = None if self._progress is None else self._progress.last_token_s
+        since_ms = (last_s - self._arrived_s) * 1e3 if job.begun and last_s is not None else None
+        now_ms = self.age_ms
+        if since_ms is not None or not self._starts:
+            self._starts.append(Start(now_ms, event.queued_ms, event.prefill_ms, since_ms))
+        if since_ms is not None:
+            self.moved += 1
+            self.record.add(now_ms, "moved", round(now_ms - since_ms, 1))
+
+    def _resumed(self, job: LiveJob, event: Resumed) -> None:
+        record, place, stall_ms = self.record, (job.id, event.choice), round(event.stalled_ms, 1)
+        preemption = self._away.pop(place, None) if self._away else None
+        was_paused = self._pauses is not None and self._pauses.pop(place, None) is not None
+        kind: StallKind = "paused" if was_paused and preemption is None else "preempted"
+        self._stalled(kind, self.age_ms - event.stalled_ms)
+        if preemption is not None:
+            preemption.stall_ms = stall_ms
+            record.stalled_ms += stall_ms
+            if event.blocks:  # it may have given up (more) blocks after it was set aside
+                preemption.mode, preemption.blocks, preemption.bytes = event.mode, event.blocks, event.bytes
+                preemption.predicted_ms = round(event.predicted_ms, 3)
+                if preemption.resource is None:  # the cause is whoever displaced it first
+                    _blame(preemption, event.cause)
+        elif was_paused:
+            record.paused_ms += stall_ms
+        record.add(self.age_ms, "resumed", stall_ms)
+
+
+def _blame(preemption: RecordedPreemption, cause: Cause | None) -> None:
+    if cause is not None:
+        preemption.resource, preemption.lane = cause.resource, cause.lane
+        preemption.tenant, preemption.request = cause.tenant, request_of(cause.job_id)
+
+
+def _add_end(record: RequestRecord, event: Finished, queued_ms: float) -> None:
+    """Add what a worker reports at the end of a job. `queued_ms`: when the request was put into the queue."""
+    record.takings = max(record.takings, event.epoch)
+    if event.worker_id and event.worker_id not in record.workers:
+        record.workers.append(event.worker_id)
+    if event.steps is not None:
+        _add_steps(record, event.steps, queued_ms)
+
+
+def _add_steps(record: RequestRecord, steps: JobSteps, queued_ms: float) -> None:
+    waits = record.waits_ms
+    record.prefill_steps += steps.prefill_steps
+    record.prefill_tokens += steps.prefill_tokens
+    record.decode_steps += steps.decode_steps
+    if steps.taken_ms is not None:
+        if record.taken_ms is None:
+            record.add(queued_ms + steps.taken_ms, "taken")
+        record.taken_ms = round(max(record.taken_ms or 0.0, queued_ms + steps.taken_ms), 1)
+    for reason, waited_ms in steps.waits_ms.items():
+        waits[reason] = round(max(waits.get(reason, 0.0), waited_ms), 1)

@@ -1,0 +1,157 @@
+"""Records in Redis, where any gateway finds those of all: what ended in a bounded ring, what runs by its gateway."""
+
+from collections.abc import Awaitable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import redis.exceptions
+from redis.asyncio import Redis
+
+from fairlane.gateway.insight.request_records import keys
+from fairlane.gateway.insight.request_records.record import RequestRecord, decode, encode
+from fairlane.store.bounds import PER_CALL, chunks
+from fairlane.store.errors import StoreUnavailable
+from fairlane.store.scripts import Script, read_scripts
+
+LIVE_MS = 900_000
+"""How long the records of a silent gateway's requests are kept: longer than any reservation's lease."""
+LOST_MS = 15_000
+"""A gateway that was silent for so long is gone, as far as its records go."""
+PLAIN_SHARE = 0.25
+"""Of the ring: while records without anything special hold more, they make room first; else the oldest of all does."""
+PAGE = PER_CALL
+"""Records of ended requests that are read at once."""
+
+_SCRIPTS = {name: Script(source) for name, source in read_scripts(Path(__file__).parent / "lua").items()}
+
+
+@dataclass(frozen=True, slots=True)
+class EndedRecord:
+    """A record that goes into the ring; `is_special`: others make room before it does."""
+
+    record: RequestRecord
+    is_special: bool
+
+
+class RecordStore:
+    """Every call may raise StoreUnavailable, and may be repeated."""
+
+    def __init__(self, client: Redis, gateway_id: str, *, most: int) -> None:
+        """`most`: records of ended requests."""
+        self._client = client
+        self._gateway_id = gateway_id
+        self._most = most
+
+    async def write(
+        self, ended: Sequence[EndedRecord], running: Sequence[RequestRecord], gone: Iterable[tuple[str, str]] = ()
+    ) -> None:
+        """Note what has ended, how far it is what runs, and what runs no more: the last by id and packed names."""
+        parts = list(zip_longest(chunks(ended), chunks(running), chunks(gone), fillvalue=())) or [((), (), ())]
+        for part in parts:
+            await self._write(self._gateway_id, LIVE_MS, *part)
+
+    async def settle_lost(self, gateway_id: str, record: RequestRecord) -> None:
+        """A request of another gateway, which is gone, has ended: it was settled in its place."""
+        ended = [EndedRecord(record, is_special=True)]
+        await self._write(gateway_id, 0, ended, (), [(record.id, packed_names(record))])
+
+    async def find(self, name: str) -> RequestRecord | None:
+        """A record by its id or another of its names."""
+        found = await self._run("records_find", name)
+        if not found:
+            return None
+        return _as_told(found[0], int(found[1]), found[2].decode())
+
+    async def ended(self, latest_ms: float, passed_over: int, most: int = PAGE) -> tuple[list[RequestRecord], bool]:
+        """A part of the ring, the newest first, and whether there may be more: `most` further. `passed_over`: of those
+        that ended by then, so many are known."""
+        latest = "+inf" if latest_ms == float("inf") else str(round(latest_ms))
+        found = await self._run("records_ended", latest, passed_over, most)
+        return [record for doc in found if doc and (record := _read(doc))], len(found) == most
+
+    async def running(self) -> list[RequestRecord]:
+        """Of all gateways, in no order."""
+        gateways = await self._call("ZRANGE", f"{keys.PREFIX}gateways", 0, -1)
+        return [record for gateway in gateways for record in await self._running_in(gateway.decode())]
+
+    async def _running_in(self, gateway_id: str) -> Collection[RequestRecord]:
+        found: dict[str, RequestRecord] = {}
+        cursor = b"0"
+        while told := await self._run("records_running", gateway_id, cursor, PER_CALL):
+            records = [_as_told(doc, int(told[0]), gateway_id) for doc in told[2:]]
+            found |= {record.id: record for record in records if record}
+            cursor = told[1]
+            if cursor == b"0":
+                break
+        return found.values()
+
+    async def erase(self, account: str) -> int:
+        """Forget the ended requests of a deleted tenant; how many. What still runs is forgotten by its gateway."""
+        erased = 0
+        while ids := await self._call("ZRANGE", keys.listed_of(account), 0, PER_CALL - 1):
+            await self._run("records_erase", account, *ids)
+            erased += len(ids)
+        return erased
+
+    async def leave(self) -> None:
+        """This gateway has ended, and all its requests with it."""
+        await self._run("records_left", self._gateway_id)
+
+    async def _write(
+        self,
+        gateway_id: str,
+        live_ms: int,
+        ended: Sequence[EndedRecord],
+        running: Sequence[RequestRecord],
+        gone: Iterable[tuple[str, str]],
+    ) -> None:
+        args: list[bytes | str | float] = [gateway_id, self._most, int(self._most * PLAIN_SHARE), live_ms, len(ended)]
+        for each in ended:
+            record = each.record
+            names = f"{keys.owner_of(record.account)}\0{packed_names(record)}"
+            args += (record.id, record.ended_ms, int(each.is_special), names, encode(record))
+        args.append(len(running))
+        for record in running:
+            args += (record.id, packed_names(record), encode(record))
+        for id_and_names in gone:
+            args += id_and_names
+        await self._run("records_write", *args)
+
+    def _run(self, script: str, *args: bytes | str | float) -> Awaitable[Any]:
+        return _told(_SCRIPTS[script].run(self._client, keys.PREFIX, *args))
+
+    def _call(self, *command: str | float) -> Awaitable[Any]:
+        return _told(self._client.execute_command(*command))  # type: ignore[no-untyped-call]
+
+
+def packed_names(record: RequestRecord) -> str:
+    """A record's other names, with a NUL behind each."""
+    return "".join(f"{name}\0" for name in keys.names_of(record.account, record.request_id, record.answer_id))
+
+
+def _as_told(doc: bytes, silent_ms: int, gateway_id: str) -> RequestRecord | None:
+    """A record; one that runs at a gateway which was silent too long is lost. `silent_ms`: -1: it has ended."""
+    record = _read(doc)
+    if record is not None and silent_ms >= 0:
+        record.gateway = gateway_id
+        if silent_ms > LOST_MS:
+            record.state = "lost"
+    return record
+
+
+def _read(doc: bytes) -> RequestRecord | None:
+    """None where a gateway of another release wrote what cannot be read here."""
+    try:
+        return decode(doc)
+    except msgspec.DecodeError:
+        return None
+
+
+async def _told(asked: Awaitable[Any]) -> Any:  # noqa: ANN401 - what a script or command returns
+    try:
+        return await asked
+    except (redis.exceptions.RedisError, OSError) as error:
+        raise StoreUnavailable(f"request records: {type(error).__name__}") from error

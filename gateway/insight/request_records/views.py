@@ -1,0 +1,296 @@
+"""The JSON shapes of requests' records, as OpenAPI shows them, and how they are made. Times are Unix seconds."""
+
+from typing import Literal
+
+import msgspec
+from typing_extensions import TypedDict  # pydantic reads its own kind only, before Python 3.12
+
+from fairlane.gateway.insight.request_records.record import RecordedPreemption, RequestRecord, State
+from fairlane.gateway.insight.request_records.time_account import TimeParts
+from fairlane.gateway.insight.request_records.why import waits_of, why, words_of
+
+ClassName = Literal["guaranteed", "best-effort"]
+
+
+class RequestFields(TypedDict):
+    """What both lists and single records show of a request."""
+
+    id: str
+    request_id: str
+    tenant: str
+    key: str
+    model: str
+    lane: str
+    state: State
+    outcome: str | None
+    code: str | None
+    arrived_at: float
+    queue_ms: float | None
+    ttft_ms: float | None
+    total_ms: float | None
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    worker: str | None
+    trace_id: str | None
+
+
+OfClass = TypedDict("OfClass", {"class": ClassName | None})
+"""A field whose name no class can have."""
+
+
+class RequestView(RequestFields, OfClass):
+    """One request in a list."""
+
+    preemptions: int
+
+
+class RequestEvent(TypedDict):
+    """Something that happened to a request."""
+
+    at_ms: float
+    kind: str
+    position: int | None
+    stall_ms: float | None
+
+
+class RequestWait(TypedDict):
+    """What a request waited for."""
+
+    reason: str
+    words: str
+    ms: float
+
+
+class RequestTime(TypedDict):
+    """Where a request's time went: the parts add up to the total."""
+
+    total_ms: float
+    queue_ms: float
+    prefill_ms: float
+    decode_ms: float
+    preempted_ms: float
+    paused_ms: float
+    network_ms: float
+
+
+class PreemptionCause(TypedDict):
+    """To whom a request yielded, and what that one needed."""
+
+    resource: str
+    lane: str
+    tenant: str | None
+    request: str | None
+
+
+class RequestPreemption(TypedDict):
+    """One choice of a request that had to yield."""
+
+    at_ms: float
+    choice: int
+    cause: PreemptionCause | None
+    mode: str
+    blocks: int
+    bytes: int
+    predicted_ms: float
+    stall_ms: float | None
+
+
+class RequestSteps(TypedDict):
+    """A request's steps at its worker, by role."""
+
+    prefill_steps: int
+    prefill_tokens: int
+    decode_steps: int
+
+
+class RequestCharges(TypedDict):
+    """What a request was charged, and what it took of the machine."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    cost: int | None
+    gpu_seconds: float
+    kv_block_seconds: float
+
+
+class RequestDetail(RequestFields, OfClass):
+    """One request, and all that is known of it."""
+
+    endpoint: str
+    message: str | None
+    limit: str | None
+    deadline_ms: float | None
+    ttft_deadline_ms: float | None
+    ttft_target_ms: float | None
+    expected_ttft_ms: float | None
+    tokens_per_s: float | None
+    choices: int
+    time: RequestTime | None
+    workers: list[str]
+    takings: int
+    stalled_ms: float
+    paused_ms: float
+    waits: list[RequestWait]
+    events: list[RequestEvent]
+    preemptions: list[RequestPreemption]
+    preempted: int
+    left_out: int
+    steps: RequestSteps | None
+    charges: RequestCharges | None
+    gateway: str
+    why: str
+
+
+def request_view(record: RequestRecord) -> RequestView:
+    """A record in a list."""
+    return {**_fields(record), "class": _class_name(record), "preemptions": record.preempted}
+
+
+def request_detail(record: RequestRecord, now_s: float) -> RequestDetail:
+    """A record, whole. `now_s`: Unix seconds, for what runs."""
+    return {
+        **_fields(record),
+        "class": _class_name(record),
+        "endpoint": record.endpoint,
+        "message": record.message or None,
+        "limit": record.limit or None,
+        "deadline_ms": record.deadline_ms,
+        "ttft_deadline_ms": record.ttft_deadline_ms,
+        "ttft_target_ms": record.ttft_target_ms,
+        "expected_ttft_ms": record.expected_ttft_ms,
+        "tokens_per_s": _tokens_per_s(record),
+        "choices": record.choices,
+        "time": None if record.time is None else time_fields(record.time),
+        "workers": record.workers,
+        "takings": record.takings,
+        "stalled_ms": round(record.stalled_ms, 1),
+        "paused_ms": round(record.paused_ms, 1),
+        "waits": [{"reason": reason, "words": words_of(reason), "ms": ms} for reason, ms in waits_of(record)],
+        "events": _events(record),
+        "preemptions": [_preemption(each) for each in record.preemptions],
+        "preempted": record.preempted,
+        "left_out": record.left_out,
+        "steps": _steps(record),
+        "charges": _charges(record),
+        "gateway": record.gateway,
+        "why": why(record, (now_s - record.arrived_s) * 1e3),
+    }
+
+
+def time_fields(parts: TimeParts) -> RequestTime:
+    """The account of a request's time, as API, console, command line and trace show it."""
+    return {
+        "total_ms": parts.total,
+        "queue_ms": parts.queue,
+        "prefill_ms": parts.prefill,
+        "decode_ms": parts.decode,
+        "preempted_ms": parts.preempted,
+        "paused_ms": parts.paused,
+        "network_ms": parts.network,
+    }
+
+
+def for_tenant(record: RequestRecord) -> RequestRecord:
+    """The same without what it says of other tenants: of who displaced it the lane alone."""
+    told = [
+        one if one.tenant == record.tenant else msgspec.structs.replace(one, tenant="", request="")
+        for one in record.preemptions
+    ]
+    return msgspec.structs.replace(record, preemptions=told)
+
+
+def _fields(record: RequestRecord) -> RequestFields:
+    cached = record.charges[1] if record.charges is not None else 0
+    return {
+        "id": record.id,
+        "request_id": record.request_id,
+        "tenant": record.tenant,
+        "key": record.key,
+        "model": record.model,
+        "lane": record.lane,
+        "state": record.state,
+        "outcome": record.outcome,
+        "code": record.code,
+        "arrived_at": round(record.arrived_s, 3),
+        "queue_ms": record.queue_ms,
+        "ttft_ms": record.ttft_ms,
+        "total_ms": record.total_ms,
+        "prompt_tokens": record.prompt_tokens,
+        "cached_tokens": cached,
+        "output_tokens": record.output_tokens,
+        "worker": record.workers[-1] if record.workers else None,
+        "trace_id": record.trace_id or None,
+    }
+
+
+def _class_name(record: RequestRecord) -> ClassName | None:
+    if record.guaranteed is None:
+        return None
+    return "guaranteed" if record.guaranteed else "best-effort"
+
+
+def _tokens_per_s(record: RequestRecord) -> float | None:
+    """From its first token to its last."""
+    if record.ttft_ms is None or record.last_token_ms is None or record.last_token_ms <= record.ttft_ms:
+        return None
+    later = record.output_tokens - record.choices
+    return round(later / (record.last_token_ms - record.ttft_ms) * 1e3, 2) if later > 0 else None
+
+
+def _events(record: RequestRecord) -> list[RequestEvent]:
+    return [
+        {
+            "at_ms": event.at_ms,
+            "kind": event.kind,
+            "position": int(event.figure) if event.figure and event.kind in ("queued", "position") else None,
+            "stall_ms": event.figure if event.kind in ("resumed", "moved") else None,
+        }
+        for event in sorted(record.events, key=lambda one: one.at_ms)
+    ]
+
+
+def _preemption(preemption: RecordedPreemption) -> RequestPreemption:
+    cause: PreemptionCause | None = None
+    if preemption.resource is not None:
+        cause = {
+            "resource": preemption.resource,
+            "lane": preemption.lane,
+            "tenant": preemption.tenant or None,
+            "request": preemption.request or None,
+        }
+    return {
+        "at_ms": preemption.at_ms,
+        "choice": preemption.choice,
+        "cause": cause,
+        "mode": preemption.mode,
+        "blocks": preemption.blocks,
+        "bytes": preemption.bytes,
+        "predicted_ms": preemption.predicted_ms,
+        "stall_ms": preemption.stall_ms,
+    }
+
+
+def _steps(record: RequestRecord) -> RequestSteps | None:
+    if not (record.prefill_steps or record.decode_steps):
+        return None
+    return {
+        "prefill_steps": record.prefill_steps,
+        "prefill_tokens": record.prefill_tokens,
+        "decode_steps": record.decode_steps,
+    }
+
+
+def _charges(record: RequestRecord) -> RequestCharges | None:
+    if record.charges is None:
+        return None
+    prompt, cached, output = record.charges
+    return {
+        "prompt_tokens": prompt,
+        "cached_tokens": cached,
+        "output_tokens": output,
+        "cost": record.spend,
+        "gpu_seconds": record.gpu_us / 1e6,
+        "kv_block_seconds": record.kv_block_ms / 1e3,
+    }

@@ -1,0 +1,230 @@
+"""What requests asked for, recorded as they end: when they came, how large they were, whose they were by a pseudonym.
+
+A request costs one note on the event loop. Each second a thread makes lines of all notes and writes them, so a gateway
+that is killed loses a second, and leaves a file that can be read. No content is written: prompts are named by keyed
+hashes, block by block.
+"""
+
+import asyncio
+import logging
+import os
+import threading
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+import msgspec
+from starlette.requests import ClientDisconnect
+
+from fairlane.gateway.errors import ApiError
+from fairlane.gateway.insight.request_traces.files import TraceFolder
+from fairlane.gateway.insight.request_traces.pseudonyms import BLOCK_TOKENS, Pseudonyms
+from fairlane.gateway.request.service_level import ServiceLevel
+from fairlane.quotas.tenants import Tenant
+from fairlane.scheduler.admission.open_requests import Request
+from fairlane.scheduler.simulation.trace import SERVED, VERSION, RecordedHead, RecordedRequest, RecordedTenant
+from fairlane.store.errors import STORE_ERRORS
+from fairlane.store.retry import every
+
+FLUSH_S = 1.0
+MOST_WAITING, MOST_WAITING_TOKENS = 20_000, 2_000_000
+"""Requests that have ended and are not written yet, and tokens of their prompts; more are not recorded."""
+CLIENT_CLOSED = "client_closed"
+
+log = logging.getLogger(__name__)
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What a request asked for, once that is known."""
+
+    arrived_s: float
+    """On the event loop's clock."""
+    tenant: Tenant
+    model: str
+    level: ServiceLevel
+    prompts: Sequence[Sequence[int]]
+    requests: Sequence[Request]
+    """What admission was asked for each prompt."""
+    salt: str
+    """What the caller keeps its cached prompts apart by."""
+
+
+class _Note(msgspec.Struct, frozen=True):
+    asked: Asked
+    at_ms: float
+    outputs: Sequence[int]
+    outcome: str
+
+
+class TraceRecorder:
+    """Writes to one file after another. Without a folder it records nothing."""
+
+    def __init__(
+        self, folder: TraceFolder | None, key: Callable[[], Awaitable[bytes]], *, most_bytes: int = 64 * 2**20
+    ) -> None:
+        """`key`: of the pseudonyms. `most_bytes`: of one file."""
+        self._folder = folder
+        self._key = key
+        self._most_bytes = most_bytes
+        self._waiting: list[_Note] = []
+        self._waiting_tokens = 0
+        self._left_out = 0
+        self._is_failing = False
+        """The last lines could not be written."""
+        self._lines: TraceLines | None = None
+        self._file: IO[bytes] | None = None
+        self._written = 0
+        self._writing = threading.Lock()
+        """At its end the last round's thread may not be done."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether requests are recorded."""
+        return self._folder is not None
+
+    def ended(self, asked: Asked, outputs: Sequence[int], error: BaseException | None) -> None:
+        """A request is over. `outputs`: tokens of each prompt's choices together, where any came; `error`: what ended
+        it."""
+        if self._folder is None:
+            return
+        tokens = sum(map(len, asked.prompts))
+        if len(self._waiting) >= MOST_WAITING or self._waiting_tokens + tokens > MOST_WAITING_TOKENS:
+            self._left_out += 1
+            return
+        self._waiting_tokens += tokens
+        at_ms = (time.time() - asyncio.get_running_loop().time() + asked.arrived_s) * 1e3
+        self._waiting.append(_Note(asked, at_ms, outputs, _outcome(error)))
+
+    async def run(self) -> None:
+        """Write until cancelled, and then what is left."""
+        try:
+            await every(FLUSH_S, "recording requests", self.flush)
+        finally:
+            with suppress(*STORE_ERRORS):
+                await self.flush()
+            self.close()
+
+    def close(self) -> None:
+        """Write what is left."""
+        if self._lines is not None:
+            self._write(self._take(), self._lines)
+        self._give_up()
+
+    async def flush(self) -> None:
+        """Write what has ended so far. Raises StoreUnavailable before the key is known."""
+        if not self._waiting or self._folder is None:
+            return
+        if self._lines is None:
+            self._lines = TraceLines(Pseudonyms(await self._key()))
+        await asyncio.to_thread(self._write, self._take(), self._lines)
+
+    def _take(self) -> list[_Note]:
+        taken, self._waiting, self._waiting_tokens = self._waiting, [], 0
+        if self._left_out:
+            log.warning("%d requests were not recorded: more ended than can be written", self._left_out)
+            self._left_out = 0
+        return taken
+
+    def _write(self, notes: Sequence[_Note], lines: "TraceLines") -> None:
+        with self._writing:
+            try:
+                for note in notes:
+                    file = self._opened(lines)
+                    made = lines.of(note)
+                    file.write(made)
+                    self._written += len(made)
+                if self._file is not None:
+                    self._file.flush()
+                self._is_failing = False
+            except OSError as error:
+                if not self._is_failing:
+                    log.warning("requests are not recorded: %s", error.strerror or type(error).__name__)
+                self._is_failing = True
+                self._give_up()
+
+    def _give_up(self) -> None:
+        """Leave a file that cannot be written to as it is: the next lines begin another."""
+        if self._file is not None:
+            with suppress(OSError):
+                self._file.close()
+            self._file = None
+
+    def _opened(self, lines: "TraceLines") -> IO[bytes]:
+        """The file that has room."""
+        assert self._folder is not None  # noqa: S101 - nothing is noted without one
+        if self._file is not None and self._written >= self._most_bytes:
+            self._file.close()
+            self._file = None
+        if self._file is None:
+            self._file, self._written = _created(self._folder.new("recorded")), 0
+            self._written += self._file.write(lines.head())
+            self._folder.sweep("recorded")
+        return self._file
+
+
+class TraceLines:
+    """The lines of one file."""
+
+    def __init__(self, pseudonyms: Pseudonyms) -> None:
+        self._pseudonyms = pseudonyms
+        self._encode = msgspec.json.Encoder().encode
+        self._told: dict[str, int] = {}
+        """Versions of the tenants that this file has told of."""
+
+    def head(self) -> bytes:
+        """The first line of a file, which knows no tenant yet."""
+        self._told = {}
+        head = RecordedHead(fairlane_trace=VERSION, started_at=round(time.time(), 3), block_tokens=BLOCK_TOKENS)
+        return self._encode(head) + b"\n"
+
+    def of(self, note: _Note) -> bytes:
+        """A line for each prompt of a request, after one for its tenant where that is new."""
+        asked, tenant = note.asked, note.asked.tenant
+        name = self._pseudonyms.tenant(tenant.id, tenant.created_at)
+        lines = [self._line(note, name, number) for number in range(len(asked.prompts))]
+        if self._told.get(name) != tenant.version:
+            self._told[name] = tenant.version
+            told = RecordedTenant(tenant=name, weight=tenant.weight, limits=tenant.limits.as_dict())
+            lines.insert(0, self._encode(told))
+        return b"\n".join(lines) + b"\n"
+
+    def _line(self, note: _Note, tenant: str, number: int) -> bytes:
+        asked, level = note.asked, note.asked.level
+        request, prompt = asked.requests[number], asked.prompts[number]
+        scope = asked.tenant.share_group or tenant
+        return self._encode(
+            RecordedRequest(
+                at_ms=round(note.at_ms, 1),
+                tenant=tenant,
+                lane=level.lane.name,
+                prompt_tokens=len(prompt),
+                output_tokens=note.outputs[number] if note.outputs else 0,
+                max_tokens=request.max_tokens if request.max_tokens_stated else None,
+                n=request.choices,
+                model=asked.model,
+                ttft_ms=level.hard_ttft_ms,
+                deadline_ms=level.deadline_ms,
+                outcome=note.outcome,
+                prefix=self._pseudonyms.blocks(f"{scope} {asked.salt}", prompt),
+            )
+        )
+
+
+def _created(path: Path) -> IO[bytes]:
+    """A new file that only this user may read."""
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode=0o600), "wb")
+
+
+def _outcome(error: BaseException | None) -> str:
+    """As metrics name it."""
+    match error:
+        case None:
+            return SERVED
+        case ApiError():
+            return error.code
+        case ClientDisconnect() | asyncio.CancelledError():
+            return CLIENT_CLOSED
+        case _:
+            return "internal_error"

@@ -1,0 +1,74 @@
+"""Simulations for operators: one at a time on this gateway, each in a child whose time and memory are bounded."""
+
+import asyncio
+import logging
+import sys
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from fairlane.common.child_processes import die_with_parent
+from fairlane.gateway.errors import ApiError, invalid
+from fairlane.gateway.insight.request_traces.simulate_process import MOST_CPU_S, SimulationTask
+
+WALL_S = 240.0
+RETRY_S = 10.0
+"""After which a simulation that waits for another may be tried again."""
+
+log = logging.getLogger(__name__)
+
+
+class Simulator:
+    """Runs one task at a time."""
+
+    def __init__(self, *, wall_s: float = WALL_S) -> None:
+        """`wall_s`: of one simulation, whatever else runs on the machine."""
+        self._wall_s = wall_s
+        self._is_busy = False
+
+    async def run(self, task: SimulationTask) -> dict[str, Any]:
+        """What `simulate_process` answers. Raises ApiError: `overloaded` while another runs, `invalid_request_error`
+        for a trace that cannot be used, `request_exceeds_limit` for one that takes too long."""
+        if self._is_busy:
+            raise ApiError("Another simulation runs on this gateway.", "overloaded", retry_after_s=RETRY_S)
+        self._is_busy = True
+        try:
+            answer = await self._answer(msgspec.json.encode(task))
+        finally:
+            self._is_busy = False
+        if "fault" in answer:
+            raise invalid("trace", f"The trace cannot be simulated: {answer['fault']}.")
+        return answer
+
+    async def _answer(self, task: bytes) -> dict[str, Any]:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "fairlane.gateway.insight.request_traces.simulate_process",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            start_new_session=True,  # a signal to the gateway's group is the gateway's to obey
+            preexec_fn=die_with_parent(),
+        )
+        try:
+            async with asyncio.timeout(self._wall_s):
+                said, _ = await process.communicate(task)
+        except TimeoutError:
+            raise _too_much() from None
+        finally:
+            if process.returncode is None:
+                with suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
+        if process.returncode or not said:
+            log.warning("a simulation ended with status %s", process.returncode)
+            raise _too_much()
+        answer: dict[str, Any] = msgspec.json.decode(said)
+        return answer
+
+
+def _too_much() -> ApiError:
+    message = f"The simulation takes more than {MOST_CPU_S} s of a processor, or more memory than it may: take a part."
+    return ApiError(message, "request_exceeds_limit", "trace")

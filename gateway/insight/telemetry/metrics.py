@@ -1,0 +1,355 @@
+"""All measurements of a gateway: every metric and span name is defined here, and every label has a closed set of
+values.
+
+Spans and labels carry ids, counts and fixed words, but no prompt, completion or key. See `collectors.py` for the cost
+per request."""
+
+import platform
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
+from importlib import metadata
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.sdk.trace import SpanProcessor
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.trace import SpanContext
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from prometheus_client import CollectorRegistry, Gauge, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+from fairlane.common.otlp_metrics import sent
+from fairlane.gateway.insight.fleet_metrics.recorder import Recorder
+from fairlane.gateway.insight.telemetry.collectors import Distribution, FastCounter, Labels, Series, Total
+from fairlane.gateway.insight.telemetry.context import CARRIED
+from fairlane.gateway.insight.telemetry.fleet_gauges import FleetGauges
+from fairlane.gateway.insight.telemetry.tracing import NO_SPAN, Kept, Span, Spans, span_id
+from fairlane.quotas.store import Charge
+
+SERVICE = "fairlane-gateway"
+PROVIDER = "fairlane"
+
+_PREFIX = "fairlane_gateway_"
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
+_TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.5, 1.0, 2.5)
+_OTHER = "other"
+# Tenant label of requests without a valid key.
+_NOBODY = "none"
+VERSION = metadata.version("fairlane")
+_propagator = TraceContextTextMapPropagator()
+# In bytes. The library would log a warning for each longer one.
+_LONGEST_TRACEPARENT = 512
+# The span of this task's request.
+_current: ContextVar[Span] = ContextVar("request_span", default=NO_SPAN)
+
+
+def span_processor(exporter: SpanExporter | None) -> SpanProcessor | None:
+    """Return the processor that sends spans to the exporter, if there is one. The caller shuts it down."""
+    return None if exporter is None else BatchSpanProcessor(exporter)
+
+
+class Telemetry:
+    """The metrics, in a registry of their own, and the tracer."""
+
+    def __init__(self, processor: SpanProcessor | None = None, *, sample: float = 1.0, max_tenants: int = 0) -> None:
+        """`processor` receives ended spans; None disables tracing. `sample` is the share of requests without a caller's
+        trace
+        that are traced. `max_tenants` bounds the tenants with a label of their own; 0 drops the label."""
+        self._spans = None if processor is None else Spans(SERVICE, processor)
+        self._sample = sample
+        self._max_tenants = max_tenants
+        self._tenants: set[str] = set()
+        # Statistics of the whole fleet, for the console.
+        self.figures = Recorder()
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self.fleet = FleetGauges(self.registry)
+        by_tenant = ("tenant",) if max_tenants else ()
+        self._requests(by_tenant)
+        self._latencies(by_tenant)
+        self._state()
+        self._batches()
+
+    def _requests(self, by_tenant: Labels) -> None:
+        self.requests = self._counter(
+            "requests",
+            "Requests by how they ended, as a number; `code` is `ok`, or the error's.",
+            "endpoint",
+            "lane",
+            "code",
+        )
+        self.refusals = self._counter(
+            "refusals", "Requests that were refused or ended by an error, as a number.", *by_tenant, "code"
+        )
+        self.replays = self._counter(
+            "replays",
+            "Answers of an earlier request that were told to one with the same idempotency key, as a number.",
+            "endpoint",
+        )
+        self.shadow_refusals = self._counter(
+            "shadow_refusals",
+            "Requests let in that a limit in shadow would have refused, as a number.",
+            *by_tenant,
+            "limit",
+        )
+        self.jobs = self._counter(
+            "flights", "Jobs by how they ended, as a number; what was refused is none.", "lane", "outcome"
+        )
+        self.tokens = self._counter(
+            "tokens",
+            "Tokens charged, as a number; tenants beyond the first few count as `other`.",
+            *by_tenant,
+            "lane",
+            "kind",
+        )
+        self.preemptions = self._counter("preemptions", "Preemptions that jobs went through, as a number.", "lane")
+        self.in_flight = FastCounter(
+            GaugeMetricFamily,
+            f"{_PREFIX}in_flight",
+            "Requests that are admitted and have not ended, as a number.",
+            ("lane",),
+            self.registry,
+        )
+
+    def _latencies(self, by_tenant: Labels) -> None:
+        labels = ("lane", "model", *by_tenant)
+        self.time_to_first_token = self._histogram(
+            "time_to_first_token_seconds", "Time from a request's arrival to its first token, in seconds.", labels
+        )
+        self.queue_wait = self._histogram(
+            "queue_wait_seconds",
+            "Time from a job's place in the queue to the step that begins its prefill, in seconds.",
+            labels,
+        )
+        self.time_per_output_token = self._histogram(
+            "time_per_output_token_seconds",
+            "Mean time of a request from one of its tokens to the next, in seconds.",
+            labels,
+            _TOKEN_SECONDS,
+        )
+        self.inter_token_gap = self._histogram(
+            "inter_token_gap_seconds",
+            "Time from one arrival of tokens of a request to the next, in seconds; stalls are in its tail.",
+            labels,
+            _TOKEN_SECONDS,
+        )
+        self.duration = self._histogram(
+            "request_duration_seconds",
+            "Time from arrival to the end of the answer, in seconds; what was refused is not in it.",
+            labels,
+        )
+
+    def _state(self) -> None:
+        self.store_up = self._level("store_up", "1 while the store answers, else 0.")
+        self.quota_store_up = self._level("quota_store_up", "1 while the store of budgets answers, else 0.")
+        self.store_fault = self._gauge(
+            "store_fault", "1 while the last check of the stores found a fault of this kind, else 0.", "fault"
+        )
+        self.store_openings = self._total("store_openings", "Times that a store was found to be away, as a number.")
+        self.connections = self._level("connections", "Open connections of the tenants' port, as a number.")
+        self.most_connections = self._level(
+            "max_connections", "Connections of the tenants' port that are accepted at most, as a number."
+        )
+        self.connections_cut = self._total(
+            "connections_cut", "Connections without a key that were closed for others, as a number."
+        )
+        self.malformed = self._total(
+            "malformed_requests", "Requests that are no HTTP, or beyond its bounds, as a number."
+        )
+        self.unreported = self._level(
+            "unreported", "Requests admitted without the store and not charged there yet, as a number."
+        )
+        self.settlements_in_hand = self._level(
+            "settlements_in_hand", "Settlements that wait for a worker or the store, as a number."
+        )
+        self.reaped = self._total("reaped", "Lapsed reservations of dead gateways that were settled here, as a number.")
+        self.records_dropped = self._total(
+            "request_records_dropped", "Requests that ended without a record of their own, as a number."
+        )
+        self.ledger_exported = self._total("ledger_exported", "Entries of the ledger exported here, as a number.")
+        self.ledger_lost = self._total(
+            "ledger_lost", "Entries of the ledger that were dropped before they were exported, as a number."
+        )
+        self.wasted_tokens = self._total(
+            "wasted_tokens", "Tokens published here that nobody is charged for, as a number."
+        )
+        build = self._gauge(
+            "build_info", "1, with the version of Fairlane and of Python as labels.", "version", "python"
+        )
+        build.labels(VERSION, platform.python_version()).set(1)
+
+    def _batches(self) -> None:
+        self.batches_open = self._level("batches_open", "Batches that this gateway runs, as a number.")
+        self.batches = self._counter(
+            "batches",
+            "Batches that ended here by status, as a number: completed, failed, expired or cancelled.",
+            "status",
+        )
+        self.batch_lines = self._counter(
+            "batch_lines",
+            "Lines of batches by how they ended, as a number: completed, failed or expired.",
+            "outcome",
+        )
+
+    def _whose(self, tenant: str) -> Labels:
+        """Return the tenant label: by name for the first few tenants, `other` for the rest; empty without the label."""
+        if not self._max_tenants:
+            return ()
+        if not tenant:
+            return (_NOBODY,)
+        if tenant not in self._tenants and len(self._tenants) < self._max_tenants:
+            self._tenants.add(tenant)
+        return (tenant if tenant in self._tenants else _OTHER,)
+
+    def ended(
+        self,
+        *,
+        endpoint: str,
+        lane: str,
+        model: str,
+        tenant: str,
+        code: str,
+        is_refusal: bool,
+        took_s: float,
+        first_token_s: float | None,
+    ) -> None:
+        """Count a finished request. `first_token_s` is counted from its arrival.
+
+        Latencies include only requests with a response, whole or in part."""
+        self.requests.add(endpoint, lane, code)
+        whose = self._whose(tenant)
+        if is_refusal:
+            self.refusals.add(*whose, code)
+        if first_token_s is not None:
+            self.time_to_first_token.series(lane, model, *whose).observe(first_token_s)
+        if first_token_s is not None or not is_refusal:
+            self.duration.series(lane, model, *whose).observe(took_s)
+
+    def gaps(self, lane: str, model: str, tenant: str) -> Series:
+        """Return the histogram for the gaps between a stream's tokens."""
+        return self.inter_token_gap.series(lane, model, *self._whose(tenant))
+
+    def generated(self, lane: str, model: str, tenant: str, *, queued_s: float | None, pace_s: float | None) -> None:
+        """Count a finished generation: time until its prefill, and mean time per token. None if unknown."""
+        whose = self._whose(tenant)
+        if queued_s is not None:
+            self.queue_wait.series(lane, model, *whose).observe(queued_s)
+        if pace_s is not None:
+            self.time_per_output_token.series(lane, model, *whose).observe(pace_s)
+
+    def refused_line(self, tenant: str, code: str) -> None:
+        """Count a batch line that was rejected or failed. It may be retried."""
+        self.refusals.add(*self._whose(tenant), code)
+
+    def charged(self, tenant: str, lane: str, charge: Charge) -> None:
+        whose = self._whose(tenant)
+        self.tokens.add(*whose, lane, "prompt", by=charge.prompt_tokens)
+        self.tokens.add(*whose, lane, "output", by=charge.output_tokens)
+        self.jobs.add(lane, charge.outcome)
+        self.figures.charged(tenant, charge.output_tokens)
+        self.preemptions.add(lane, by=charge.preemptions)
+
+    def shadowed(self, tenant: str, limits: Iterable[str]) -> None:
+        """Count a request that these shadow limits would have rejected."""
+        for limit in set(limits):
+            self.shadow_refusals.add(*self._whose(tenant), limit)
+
+    def _counter(self, name: str, documentation: str, *labels: str) -> FastCounter:
+        return FastCounter(CounterMetricFamily, f"{_PREFIX}{name}", documentation, labels, self.registry)
+
+    def _total(self, name: str, documentation: str) -> Total:
+        return Total(f"{_PREFIX}{name}", documentation, self.registry)
+
+    def _gauge(self, name: str, documentation: str, *labels: str) -> Gauge:
+        return Gauge(f"{_PREFIX}{name}", documentation, labels, registry=self.registry)
+
+    def _level(self, name: str, documentation: str) -> Gauge:
+        return Gauge(f"{_PREFIX}{name}", documentation, registry=self.registry)
+
+    def _histogram(
+        self, name: str, documentation: str, labels: Labels, bounds: tuple[float, ...] = _SECONDS
+    ) -> Distribution:
+        return Distribution(f"{_PREFIX}{name}", documentation, labels, bounds, self.registry)
+
+    def exposition(self) -> bytes:
+        """Return the metrics in Prometheus' text format. Slow with many tenants: call it in a thread."""
+        return generate_latest(self.registry)
+
+    def told_over_otlp(self, environ: Mapping[str, str], *, instance: str) -> AbstractContextManager[None]:
+        """Send the metrics over OTLP from a thread until the block ends, if the environment configures it."""
+        return sent(self.registry, environ, service=SERVICE, version=VERSION, instance=instance)
+
+    def request_span(
+        self, name: str, headers: Sequence[tuple[bytes, bytes]], request_id: str, link: str = ""
+    ) -> "_Request":
+        """Return the context of a request's root span, in the caller's trace if it sent one. `link` is a related
+        traceparent.
+
+        Requests that are not sampled cost hardly anything: sampling is decided before a span is made."""
+        caller = _callers_trace(headers)
+        if self._spans is None:
+            return _Request(NO_SPAN, "" if caller is None else _traceparent(caller.trace_id, caller), request_id)
+        if caller is None and random.random() >= self._sample:
+            return _Request(NO_SPAN, _traceparent(random.getrandbits(128) or 1), request_id)
+        if caller is not None and not caller.trace_flags.sampled:
+            return _Request(NO_SPAN, _traceparent(caller.trace_id), request_id)
+        span = self._spans.root(name, caller)
+        span.link(link)
+        return _Request(span, span.traceparent, request_id)
+
+    def span(self, name: str) -> Span:
+        """Start a span for a stage of this task's request. It does not become the parent of spans started within it."""
+        request = _current.get()
+        return request.child(name) if isinstance(request, Kept) and not request.has_ended else NO_SPAN
+
+
+class _Request:
+    """A context that makes a request's span current, with the `traceparent` for workers."""
+
+    __slots__ = ("_carried", "_span", "_tokens")
+
+    def __init__(self, span: Span, traceparent: str, request_id: str) -> None:
+        self._span = span
+        self._carried = traceparent, request_id
+
+    def __enter__(self) -> Span:
+        self._tokens = _current.set(self._span), CARRIED.set(self._carried)
+        return self._span
+
+    def __exit__(self, *error: object) -> None:
+        current, carried = self._tokens
+        _current.reset(current)
+        CARRIED.reset(carried)
+        self._span.end()
+
+
+def is_recording() -> bool:
+    """Return whether spans of this task's request are recorded, so that attributes are worth computing."""
+    return _current.get().is_recording
+
+
+def request_span() -> Span:
+    """Return the root span of this task's request."""
+    return _current.get()
+
+
+def _traceparent(trace_id: int, caller: SpanContext | None = None) -> str:
+    """Return a `traceparent` (W3C Trace Context, version 00) without a span of ours: the caller's own, or one that is
+    not
+    sampled."""
+    parent, flags = (span_id(), 0) if caller is None else (caller.span_id, caller.trace_flags)
+    return f"00-{trace_id:032x}-{parent:016x}-{flags:02x}"
+
+
+def _callers_trace(headers: Sequence[tuple[bytes, bytes]]) -> SpanContext | None:
+    """Return the span that the caller sent, if it is well-formed.
+
+    `tracestate` is not read: nothing needs it, and the library would quote a malformed one in the log."""
+    given = [value for name, value in headers if name == b"traceparent"]
+    if not given or len(given[-1]) > _LONGEST_TRACEPARENT:
+        return None
+    carrier = {"traceparent": given[-1].decode("latin-1")}
+    context = trace.get_current_span(_propagator.extract(carrier, Context())).get_span_context()
+    return context if context.is_valid else None

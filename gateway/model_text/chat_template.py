@@ -1,0 +1,98 @@
+"""A model's chat template: from a conversation to the text that the model reads, as transformers renders it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from jinja2 import meta, nodes
+
+from fairlane.gateway.model_text.template_sandbox import TemplateSandbox
+from fairlane.gateway.model_text.template_taint import Value, given
+
+MAX_SOURCE_CHARS = 128 * 1024
+_MAX_FORMAT_CHARS = 64
+
+
+class TemplateRefusal(Exception):
+    """A template that cannot be used, or messages that it does not take. `reason` holds no content of messages."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class _Raised(Exception):
+    """What a template raises itself, by `raise_exception`."""
+
+
+def _raise_exception(message: object) -> None:
+    raise _Raised(message if isinstance(message, str) else "")
+
+
+class ChatTemplate:
+    """One compiled template. Immutable, and safe to render from several threads."""
+
+    def __init__(
+        self,
+        source: str,
+        *,
+        bos_token: str = "",
+        eos_token: str = "",
+        now: Callable[[], datetime] = datetime.now,
+    ) -> None:
+        """Raises TemplateRefusal where the source is too long or cannot be compiled."""
+        if len(source) > MAX_SOURCE_CHARS:
+            raise TemplateRefusal(f"the chat template is longer than {MAX_SOURCE_CHARS} characters")
+        self._fixed = {"bos_token": bos_token, "eos_token": eos_token, "documents": None}
+        functions: dict[str, Callable[..., Value]] = {
+            "raise_exception": _raise_exception,
+            "strftime_now": lambda form: now().strftime(form[:_MAX_FORMAT_CHARS]),
+        }
+        environment = TemplateSandbox(functions)
+        try:
+            parsed = environment.parse(source)
+            self._literals = _literals(parsed)
+            read = meta.find_undeclared_variables(parsed)
+            self.reads_tools = "tools" in read
+            """Whether it tells the model of tools."""
+            self.reads_effort = "reasoning_effort" in read
+            """Whether it tells the model how much to think."""
+            self._template = environment.from_string(source)
+            self._template.globals = dict(self._template.globals)  # jinja2's own is a chain, slow to copy each time
+        except Exception as error:  # noqa: BLE001 - the template is foreign code: compiling it can fail in any way
+            raise TemplateRefusal(f"the chat template cannot be compiled ({type(error).__name__})") from None
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        effort: str | None = None,
+    ) -> str:
+        """The conversation up to where the model's answer begins, tainted where it is the caller's.
+
+        All of a message is, but for its role: a word that the API knows, as the effort is; and all of the tools. Raises
+        TemplateRefusal.
+        """
+        try:
+            turns = [
+                {key: value if key == "role" else given(value) for key, value in turn.items()} for turn in messages
+            ]
+            offered = None if tools is None else given(list(tools))
+            more = self._fixed if effort is None else {**self._fixed, "reasoning_effort": effort}
+            return self._template.render(messages=turns, tools=offered, add_generation_prompt=True, **more)
+        except _Raised as raised:
+            reason = self._told(str(raised))
+        except Exception:  # noqa: BLE001 - the template is foreign code: it can fail in any way, with content in the message
+            reason = "The model's chat template does not take these messages."
+        raise TemplateRefusal(reason)
+
+    def _told(self, message: str) -> str:
+        """A template's own words only where they stand in its source: others may quote the messages."""
+        if message in self._literals:
+            return f"The model's chat template refuses the messages: {message[:200]}"
+        return "The model's chat template refuses these messages."
+
+
+def _literals(parsed: nodes.Template) -> frozenset[str]:
+    constants = parsed.find_all(nodes.Const)
+    return frozenset(constant.value for constant in constants if isinstance(constant.value, str))

@@ -1,0 +1,104 @@
+"""Tokenising text of two origins: control tokens are found in the template's own characters, never in the caller's.
+
+A tokenizer finds its added tokens by their names, whoever wrote them. So here each control token has another name, a
+random one that no caller can guess; the names in the template's own text are replaced by those before all of it is
+tokenised at once. Everything else of the tokenizer is as it was: where no caller's text holds a control token's name,
+the tokens are those of the model's own tokenizer, merges across the edges between the two origins included.
+"""
+
+import re
+import secrets
+from collections.abc import Iterable
+from functools import lru_cache
+from itertools import chain
+
+from tokenizers import AddedToken, Tokenizer
+
+from fairlane.gateway.model_text.template_taint import runs
+
+_BRACKETED = re.compile(r"[<\[{].+[>\]}]", re.DOTALL)
+_REMEMBERED_RUNS = 1024
+_FORGED = -1
+"""Instead of a control token that the model itself spells out of plain text: Unigram vocabularies can."""
+
+
+class ControlTokens:
+    """One model's control tokens, and its tokenizer with their names hidden. Safe to use from several threads."""
+
+    def __init__(self, tokenizer: Tokenizer, template: str, spelled: Iterable[int] = ()) -> None:
+        """`template`: the source of the chat template. `spelled`: tokens that plain text may come to, though they are
+        marked as special: the one for what is unknown, single bytes.
+
+        The model, by far the largest part, is shared with `tokenizer`.
+        """
+        added = tokenizer.get_added_tokens_decoder()
+        self.ids = frozenset(token for token, entry in added.items() if _is_control(entry, template))
+        """Special tokens, and those markup tokens that the template writes, as `<tool_call>`."""
+        names = {token: _alias() if token in self.ids else entry.content for token, entry in added.items()}
+        self._hidden, size = _without_added_tokens(tokenizer)
+        self._hidden.add_tokens([_named(entry, names[token]) for token, entry in added.items()])
+        self._real = list(range(size + len(added)))
+        """The model's id for each of the hidden tokenizer's."""
+        for token in self.ids.difference(spelled):
+            if token < size:
+                self._real[token] = _FORGED
+        for token, name in names.items():
+            alias = self._hidden.token_to_id(name)
+            if alias is not None:
+                self._real[alias] = token
+        aliases = {added[token].content: names[token] for token in self.ids}
+        longest_first = sorted(aliases, key=len, reverse=True)
+        pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+        self._aliased = lru_cache(_REMEMBERED_RUNS)(lambda own: pattern.sub(lambda found: aliases[found[0]], own))
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Token ids of a text; what of it is tainted comes to no control token."""
+        text = "".join([run if is_given else self._aliased(run) for run, is_given in runs(text)])
+        # The library's plain `encode` would keep all other threads waiting, the event loop's among them.
+        [encoding] = self._hidden.encode_batch_fast([text], add_special_tokens=False)
+        found = encoding.ids
+        ids = tuple(map(self._real.__getitem__, found))
+        return self._unforged(found, ids) if _FORGED in ids else ids
+
+    def _unforged(self, found: list[int], ids: tuple[int, ...]) -> tuple[int, ...]:
+        """The ids with each forged control token spelled out, letter by letter."""
+        spelled = [self._letters(token) if real == _FORGED else (real,) for token, real in zip(found, ids, strict=True)]
+        return tuple(chain.from_iterable(spelled))
+
+    def _letters(self, token: int) -> list[int]:
+        name = self._hidden.id_to_token(token) or ""
+        letters = self._hidden.encode_batch_fast(list(name), add_special_tokens=False)
+        ids = [self._real[letter] for encoding in letters for letter in encoding.ids]
+        return [real for real in ids if real != _FORGED]
+
+
+def _without_added_tokens(tokenizer: Tokenizer) -> tuple[Tokenizer, int]:
+    """A tokenizer with the same model, and the id that the next token to be added gets: above all of the model's."""
+    bare = Tokenizer(tokenizer.model)
+    bare.normalizer = tokenizer.normalizer
+    bare.pre_tokenizer = tokenizer.pre_tokenizer
+    known = bare.get_vocab_size()
+    size = 1 + max(bare.get_vocab().values(), default=-1)
+    bare.add_tokens([_alias() for _ in range(size - known)])  # new ids begin at the count of tokens, gaps or not
+    return bare, size
+
+
+def _alias() -> str:
+    return f"<{secrets.token_hex(8)}>"
+
+
+def _is_control(token: AddedToken, template: str) -> bool:
+    if token.special:
+        return True
+    return _BRACKETED.fullmatch(token.content) is not None and token.content in template
+
+
+def _named(token: AddedToken, name: str) -> AddedToken:
+    return AddedToken(
+        name,
+        single_word=token.single_word,
+        lstrip=token.lstrip,
+        rstrip=token.rstrip,
+        normalized=token.normalized,
+        special=token.special,
+    )

@@ -1,0 +1,248 @@
+"""Admission: does a request fit the model, the KV pool and its deadline? Over what workers last reported, no I/O.
+
+What the queue behind it refuses is put into words here too.
+
+`AllOpenRequests`: what this gateway has let into each queue and not yet seen end, which its next word on a deadline
+rests upon.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from fairlane.gateway.dialects.openai.rate_limits import queued_limits
+from fairlane.gateway.dialects.openai.requests import GenerationRequest
+from fairlane.gateway.errors import ApiError, LimitBlock, context_length
+from fairlane.gateway.fleet import ServedModel
+from fairlane.gateway.request.live_request import LiveJob
+from fairlane.gateway.request.service_level import ServiceLevel
+from fairlane.quotas.limits import LimitStatus, Scope
+from fairlane.quotas.tenants import Tenant
+from fairlane.scheduler.admission.decide import Admitted, Refusal, assess
+from fairlane.scheduler.admission.open_requests import OpenRequests, Request
+from fairlane.scheduler.protocol.lanes import Lane, LaneName
+from fairlane.scheduler.queue.types import LaneFull, TenantQueueFull, Unattainable
+
+LEAST_SUMMARY_TOKENS = 64
+"""Of a short prompt's summary."""
+
+
+def class_name(*, guaranteed: bool) -> str:
+    """As the answer's `x-fairlane-class` has it."""
+    return "guaranteed" if guaranteed else "best-effort"
+
+
+def too_long(
+    prompt_tokens: int | str, request: GenerationRequest, model: ServedModel, *, prompt_param: str
+) -> ApiError:
+    """Prompt and output together do not fit the model's context. `prompt_tokens`: how many, or what is known of it."""
+    param = prompt_param if request.max_tokens is None else request.max_tokens_param
+    max_tokens = None if model.text.card.is_embedder else request.max_tokens
+    return context_length(model.context_length, prompt_tokens, max_tokens, param)
+
+
+def measure(
+    prompt_tokens: int,
+    request: GenerationRequest,
+    model: ServedModel,
+    service_level: ServiceLevel,
+    tenant: Tenant,
+    prompt_param: str,
+    elapsed_ms: float,
+) -> Request:
+    """What one prompt asks of the workers: as much output as is stated, else what context and KV pool leave.
+
+    `elapsed_ms`: since the request arrived, gone from its dues. Raises ApiError `context_length_exceeded`.
+    """
+    max_tokens = request.max_tokens
+    output_tokens = 0 if model.text.card.is_embedder else max_tokens or 1
+    if prompt_tokens + output_tokens > model.context_length:
+        raise too_long(prompt_tokens, request, model, prompt_param=prompt_param)
+    deadline_ms, ttft_ms = service_level.deadline_ms, service_level.hard_ttft_ms
+    return Request(
+        lane=service_level.lane.name,
+        tenant=tenant.id,
+        prompt_tokens=prompt_tokens,
+        max_tokens=_unstated(prompt_tokens, request, model) if max_tokens is None else max_tokens,
+        max_tokens_stated=max_tokens is not None,
+        choices=request.n,
+        deadline_ms=None if deadline_ms is None else deadline_ms - elapsed_ms,
+        ttft_ms=None if ttft_ms is None else ttft_ms - elapsed_ms,
+        exact=tenant.is_exact,
+    )
+
+
+def _unstated(prompt_tokens: int, request: GenerationRequest, model: ServedModel) -> int:
+    """Output tokens of a request that states none."""
+    left = max(1, model.longest - prompt_tokens)
+    if request.longest_summary is None:
+        return left
+    return min(left, request.longest_summary, max(LEAST_SUMMARY_TOKENS, prompt_tokens // 2))
+
+
+def admit(
+    job_ids: Sequence[str], asked: Sequence[Request], model: ServedModel, open_requests: OpenRequests, *, now_ms: float
+) -> list[Admitted]:
+    """Let the jobs of one request in, each behind those before it: admission's word on each.
+
+    From here on they are among the open requests, by their ids: the next request finds them there, however long
+    they take to the queue. Who does not put them withdraws them.
+
+    `now_ms`: on admission's clock. Raises ApiError at the first refusal (`no_worker`, `request_exceeds_limit`,
+    `deadline_unattainable`); then none is in.
+    """
+    for each in asked:
+        _check_width(each, model)
+    if any(ms is not None and ms <= 0 for each in asked for ms in (each.deadline_ms, each.ttft_ms)):
+        raise ApiError("The deadline passed before the request was read.", "deadline_unattainable")
+    answers: list[Admitted] = []
+    for job_id, request in zip(job_ids, asked, strict=True):
+        answer = assess(request, workers=model.workers, open_requests=open_requests, now_ms=now_ms)
+        if isinstance(answer, Refusal):
+            for entered in job_ids[: len(answers)]:
+                open_requests.withdraw(entered, now_ms)
+            if answer.code == "deadline_unattainable" and answer.retry_after_ms is not None:
+                open_requests.turned_away(request, now_ms)
+            raise refused(answer, request)
+        open_requests.enter(job_id, request, guaranteed=answer.guaranteed, now_ms=now_ms, load=answer.load)
+        answers.append(answer)
+    return answers
+
+
+def _check_width(asked: Request, model: ServedModel) -> None:
+    """All choices of a job start together: in one worker's batch, each with room for a token."""
+    n, widest, pool = asked.choices, model.widest, model.pool
+    if widest is None or pool is None:
+        return
+    if n > widest:
+        message = f"`n` is {n}; the largest worker runs {widest} choices at once."
+        raise _exceeds(message, "n", "max_sequences", widest, n)
+    if asked.prompt_tokens < pool < asked.prompt_tokens + n:
+        message = f"{n} choices need more tokens of KV cache; the pool of the largest worker holds {pool} tokens."
+        raise _exceeds(message, "n", "kv_pool", pool, asked.prompt_tokens + n)
+
+
+def _exceeds(message: str, param: str | None, name: str, limit: int, requested: int) -> ApiError:
+    """More than any worker could ever hold."""
+    block = LimitBlock(name, "worker", limit, 0, 0, requested, None)
+    return ApiError(message, "request_exceeds_limit", param, block)
+
+
+def refused(refusal: Refusal, asked: Request) -> ApiError:
+    """What admission refuses, in the words of the API."""
+    retry_after_s = None if refusal.retry_after_ms is None else refusal.retry_after_ms / 1e3
+    match refusal.code:
+        case "no_worker":
+            return ApiError("No worker serves this model now.", "no_worker", retry_after_s=retry_after_s)
+        case "exceeds_kv":
+            pool = f"the KV pool of the largest worker holds {refusal.limit} tokens"
+            message = f"The request needs {asked.kv_tokens} tokens of KV cache; {pool}."
+            param = "max_tokens" if asked.max_tokens_stated else None
+            return _exceeds(message, param, "kv_pool", refusal.limit, asked.kv_tokens)
+        case "deadline_unattainable":
+            message = f"The deadline cannot be met: the request would take {refusal.limit} ms."
+            return ApiError(message, "deadline_unattainable", retry_after_s=retry_after_s)
+
+
+def queued_limit(statuses: Iterable[LimitStatus]) -> LimitStatus | None:
+    """What bounds the requests that the tenant has in the queue: its own limit, or the key's where that is tighter.
+
+    The queue counts a tenant's requests, whichever key they came with: a key's limit refuses its own while so many of
+    the whole tenant's wait.
+    """
+    found = [status for status in queued_limits(statuses) if not status.shadow]
+    return min(found, key=lambda status: status.limit, default=None)
+
+
+def queue_refused(full: LaneFull | TenantQueueFull | Unattainable, scope: Scope = "tenant") -> ApiError:
+    """What the queue refuses, in the words of the API. `scope`: whose limit it was, tenant's or key's."""
+    if isinstance(full, LaneFull):
+        message = f"The lane {full.lane} is full: {full.depth} requests wait."
+        return ApiError(message, "overloaded", retry_after_s=full.retry_after_ms / 1e3)
+    if isinstance(full, Unattainable):
+        message = "The deadline cannot be met: the time was promised to others."
+        return ApiError(message, "deadline_unattainable", retry_after_s=full.late_ms / 1e3)
+    block = LimitBlock("queued_requests", scope, full.limit, full.depth, 0, 1, None)
+    message = f"The limit queued_requests of this {scope} refuses the request: {full.depth} of the tenant's wait."
+    return ApiError(message, "queue_full", limit=block, retry_after_s=full.retry_after_ms / 1e3)
+
+
+class AllOpenRequests:
+    """One for each queue; told of every job as it is let in, put, gains tokens, and is over."""
+
+    def __init__(self, lanes: Mapping[LaneName, Lane], *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._lanes = lanes
+        self._clock = clock
+        self._open_requests: dict[str, OpenRequests] = {}
+        self._held: set[str] = set()
+        """Jobs on their way to the queue."""
+        self._flying: set[str] = set()
+        """Those that were put, and are not over."""
+        self.idle = asyncio.Event()
+        """Nothing that was let in is on its way or in the air."""
+        self.idle.set()
+
+    @property
+    def now_ms(self) -> float:
+        """The time on the clock of all of them."""
+        return self._clock() * 1e3
+
+    def at(self, queue: str) -> OpenRequests:
+        """What was let into a queue."""
+        found = self._open_requests.get(queue)
+        if found is None:
+            found = self._open_requests[queue] = OpenRequests(self._lanes)
+        return found
+
+    def hold(self, job_ids: Sequence[str]) -> None:
+        """These jobs may be let in, and are on their way from now on, until they are put or let go."""
+        self._held.update(job_ids)
+        self.idle.clear()
+
+    def let_go(self, queue: str, job_ids: Iterable[str]) -> None:
+        """Withdraw those of these jobs that were never put."""
+        for job_id in self._held.intersection(job_ids):
+            self._held.discard(job_id)
+            self.at(queue).withdraw(job_id, self.now_ms)
+        self._rest()
+
+    def entered(self, job: LiveJob) -> None:
+        """Its job is about to be put: from now on it stays until it has `left`."""
+        self._held.discard(job.id)
+        self._flying.add(job.id)
+        self.idle.clear()
+
+    def demoted(self, job: LiveJob) -> None:
+        """It was put as best effort after all."""
+        self.at(job.queue).demote(job.id, self.now_ms)
+
+    def placed(self, job: LiveJob, place: int) -> None:
+        """Its job waits as the `place`-th of its tenant's in its lane, by the queue's word."""
+        self.at(job.queue).placed(job.id, place, self.now_ms)
+
+    def still_waits_ms(self, job: LiveJob, place: int) -> float | None:
+        """The same, and how long it still waits, by how fast places moved of late; None where that is not known."""
+        self.placed(job, place)
+        ask = job.request.ask
+        return self.at(job.queue).still_waits_ms(LaneName(ask.lane), ask.tenant, place)
+
+    def heard(self, job: LiveJob, *, ends: bool = False) -> None:
+        """It has more tokens; `ends`: a choice has its last."""
+        choices = job.choices
+        published = choices[0].published if len(choices) == 1 else sum(choice.published for choice in choices)
+        are_last = ends and len(choices) == 1
+        own = self._open_requests[job.queue]  # it is among them
+        own.produced(job.id, published // len(choices), self._clock() * 1e3, are_last=are_last)
+
+    def left(self, job: LiveJob) -> None:
+        """It is over, if it ever was put."""
+        if job.message is None:
+            self.at(job.queue).withdraw(job.id, self.now_ms)
+        else:
+            self.at(job.queue).leave(job.id, finished=job.told)
+        self._flying.discard(job.id)
+        self._rest()
+
+    def _rest(self) -> None:
+        if not (self._held or self._flying):
+            self.idle.set()

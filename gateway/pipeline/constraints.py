@@ -1,0 +1,100 @@
+"""What each choice has to be: a request's form and tools, checked, as one grammar for the worker."""
+
+import asyncio
+from collections.abc import Sequence
+
+import msgspec
+
+from fairlane.gateway.dialects.grammar.checker import GrammarChecker
+from fairlane.gateway.dialects.grammar.structure import CheckedGrammar, json_structure
+from fairlane.gateway.dialects.openai.requests import ChatRequest, GenerationRequest
+from fairlane.gateway.dialects.openai.tools import Tool
+from fairlane.gateway.errors import ApiError, invalid
+from fairlane.gateway.model_text.tokenizer import TextModel
+from fairlane.scheduler.protocol.grammar_limits import FRAME_BYTES_PER_CHAR, MOST_COMPILED_BYTES, MOST_GRAMMAR_CHARS
+
+MOST_CHECKING_S = 6.0
+"""How long the tools of one request may be checked."""
+
+
+async def grammar_of(
+    request: GenerationRequest, text: TextModel, prompt: Sequence[int], checker: GrammarChecker, tenant_id: str
+) -> CheckedGrammar:
+    """The grammar of every choice; without text: anything may be said. `prompt`: what the answer goes on from.
+
+    A model that reasons may do so before. Raises ApiError naming the field that cannot be served.
+    """
+    if not text.card.takes_grammars:
+        _refuse_forms(request)
+        return CheckedGrammar()
+    form = request.structure
+    answer = CheckedGrammar() if form is None else await checker.check(form, tenant_id)
+    if not isinstance(request, ChatRequest):
+        return answer
+    grammar = await _with_tools(request, answer, text, text.tail(prompt), checker, tenant_id)
+    if len(grammar.text) > MOST_GRAMMAR_CHARS:
+        raise invalid("tools", f"`tools` and the form of the answer come to more than {MOST_GRAMMAR_CHARS} characters.")
+    return grammar
+
+
+def _refuse_forms(request: GenerationRequest) -> None:
+    """Of a model whose answers cannot be kept to one."""
+    said = "answers of this model cannot be kept to a form."
+    if request.structure is not None:
+        raise invalid(request.structure.param, f"`{request.structure.param}` cannot be served: {said}")
+    if isinstance(request, ChatRequest) and request.tool_choice.mode == "required":
+        raise invalid("tool_choice", f"`tool_choice` cannot be served: {said}")
+    strict = next((tool for tool in request.offered_tools if tool.strict), None)
+    if strict is not None:
+        raise invalid("tools", f"`strict` cannot be served: {said}")
+
+
+async def _with_tools(
+    request: ChatRequest, answer: CheckedGrammar, text: TextModel, tail: str, checker: GrammarChecker, tenant_id: str
+) -> CheckedGrammar:
+    tools, model = request.offered_tools, text.output_format
+    if tools and request.tool_choice.mode == "required":
+        if not model.can_force:
+            raise invalid("tool_choice", "This model cannot be made to call: how it writes calls is not known.")
+        held = await _check(request, tools, 0, checker, tenant_id)
+        parallel = request.parallel_tool_calls and len(tools) > 1
+        return _framed(model.forced(tools, parallel=parallel, prompt_tail=tail), held)
+    checked = tools if answer.text else [tool for tool in tools if tool.strict]
+    held = await _check(request, checked, answer.compiled_bytes, checker, tenant_id)
+    if answer.text:
+        frame = model.answering(tools, parallel=request.parallel_tool_calls, prompt_tail=tail)
+        return answer if frame is None else _framed(_joined(frame, answer.text), held)
+    return _framed(model.lenient(tools, parallel=request.parallel_tool_calls, prompt_tail=tail) or "", held)
+
+
+def _framed(grammar: str, held_bytes: int) -> CheckedGrammar:
+    """A grammar of parts that were measured, within a frame that was not."""
+    return CheckedGrammar(grammar, held_bytes + FRAME_BYTES_PER_CHAR * len(grammar))
+
+
+async def _check(
+    request: ChatRequest, tools: Sequence[Tool], held_bytes: int, checker: GrammarChecker, tenant_id: str
+) -> int:
+    """Return the memory that the tools' schemas take compiled, with what is held already. Raises ApiError."""
+    clock = asyncio.get_running_loop().time
+    end_s = clock() + MOST_CHECKING_S
+    for tool in tools:
+        param = request.parameters_param.format(index=request.tools.index(tool))
+        if clock() > end_s:  # others wait for the same few processes; what was checked is kept for the next try
+            message = f"Checking `{param}` and what stands before it takes more than {MOST_CHECKING_S:g} s."
+            raise ApiError(message, "overloaded", param, retry_after_s=1.0)
+        held_bytes += (await checker.check(json_structure(tool.parameters, param), tenant_id)).compiled_bytes
+        if held_bytes > MOST_COMPILED_BYTES:
+            most = f"{MOST_COMPILED_BYTES >> 20} MiB of memory"
+            raise invalid(
+                param, f"`{param}` cannot be served: compiled with what stands before it, it takes over {most}."
+            )
+    return held_bytes
+
+
+def _joined(frame: str, answer: str) -> str:
+    """A grammar in Lark that names another one `@answer`, with that one."""
+    named = {"lark_grammar": answer}
+    if answer.startswith("{"):  # the others begin with a rule
+        named = msgspec.json.decode(answer)["grammars"][0]
+    return msgspec.json.encode({"grammars": [{"lark_grammar": frame}, {**named, "name": "answer"}]}).decode()

@@ -1,0 +1,368 @@
+"""News from the queues to the jobs of this gateway, and this gateway's signs of life to the queues.
+
+One line per queue: a task that reads this gateway's delta stream there on a connection of its own, and a task that
+each second says that the gateway lives, takes jobs back from dead workers, and forgets what is settled. No policy.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import takewhile
+from typing import Any, Protocol
+
+from fairlane.gateway.errors import internal_error
+from fairlane.gateway.pipeline.admission import AllOpenRequests
+from fairlane.gateway.request.live_request import LiveJob, LiveRequest
+from fairlane.scheduler.protocol.messages import Event, Finished, Job, TokenDelta
+from fairlane.scheduler.queue.rooms import CALL_PATIENCE_MS
+from fairlane.scheduler.queue.types import JobRecord, JobState, Published, Put
+from fairlane.store.bounds import PER_CALL, chunks
+from fairlane.store.connections import BLOCK_S
+from fairlane.store.errors import STORE_ERRORS
+from fairlane.store.retry import every
+
+log = logging.getLogger(__name__)
+
+TEND_EVERY_S = 1.0
+RETRY_AFTER_S = 0.1
+MAX_STRAYS = 10_000
+MANY_JOBS = 8
+GATHER_S = 0.001
+"""With so many under way, news may wait so long for more: what comes together is read and written at once."""
+
+
+class JobQueue(Protocol):
+    """What a gateway does with a queue; `scheduler.queue.redis_queue.RedisQueue` is one. Any call may raise
+    STORE_ERRORS.
+    """
+
+    async def put(
+        self,
+        message: Job,
+        *,
+        tenant_limit: int | None = None,
+        waited_ms: int = 0,
+        prefixes: bytes = b"",
+        generated: Sequence[Sequence[int]] = (),
+    ) -> Put:
+        """Add a job, that may have waited elsewhere, or have tokens from an earlier run; its place among its tenant's,
+        and whether it is promised. `prefixes`: as `scheduler.queue.homes.prefix_keys` gives them. Raises LaneFull,
+        TenantQueueFull, Unattainable."""
+
+    async def grant(self, job_id: str, granted_until: int) -> bool:
+        """Let each of its choices come to so many output tokens."""
+
+    async def cancel(self, job_id: str) -> JobRecord | None:
+        """End a queued job, flag a leased one; the record as it is then."""
+
+    async def record(self, job_id: str) -> JobRecord | None:
+        """What is known of a job."""
+
+    async def position(self, job_id: str) -> int | None:
+        """Place in the queue; None once taken."""
+
+    async def published(self, job_id: str) -> Published | None:
+        """What there is to go on from of a job."""
+
+    async def amend(self, job_id: str, epoch: int, generated: Sequence[Sequence[int]]) -> bool:
+        """See LaneQueue."""
+
+    async def forget(self, job_ids: Iterable[str]) -> None:
+        """Drop the records of ended jobs."""
+
+    async def keep(self, until_ms: Mapping[str, int]) -> None:
+        """Keep the records of ended jobs until then, epoch ms by the store's clock."""
+
+    async def reclaim(self) -> int:
+        """Take jobs back from dead workers."""
+
+    async def rouse(self) -> int:
+        """Wake all workers where one that was called has not come; milliseconds until the next call is late, or 0."""
+
+    async def gateway_alive(self, gateway_id: str) -> None:
+        """This gateway's heartbeat."""
+
+    async def read_events(self, gateway_id: str, last_id: str, block_ms: int) -> tuple[str, list[Event]]:
+        """The gateway's delta stream after `last_id`; waits up to `block_ms` for more."""
+
+
+@dataclass(slots=True)
+class Link:
+    """Both ways to one queue: for calls, and for the one task that blocks in `read_events`."""
+
+    calls: JobQueue
+    reader: JobQueue
+    close: Callable[[], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class _Line:
+    name: str
+    link: Link
+    tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    ended: dict[str, float] = field(default_factory=dict)
+    """Settled and ended, and since when on the event loop's clock, the oldest first: records to be let go."""
+    strays: dict[str, None] = field(default_factory=dict)
+    """Jobs that send tokens to nobody, to be cancelled: those that were tried last at the end."""
+    called: list[str] = field(default_factory=list)
+    """Ids of jobs that one worker was called for, and that may wait for it still."""
+    rousing: asyncio.Task[None] | None = None
+    """Asks the store whether called workers came; runs while calls may be unanswered."""
+
+    def note_end(self, job_id: str) -> None:
+        """Its record is not needed much longer."""
+        self.ended[job_id] = asyncio.get_running_loop().time()
+
+
+class Dispatcher:
+    """The jobs of this gateway by id, and the lines that feed them. Use it as a context: it ends its tasks."""
+
+    def __init__(
+        self,
+        gateway_id: str,
+        open_link: Callable[[str], Link],
+        open_requests: AllOpenRequests,
+        *,
+        kept_s: float,
+        is_elected: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`kept_s`: how long a job's record outlives its settlement. A store that crashes may take back what it has
+        answered last, a settlement too: whoever then finds the reservation lapsed charges what the record says.
+        `is_elected`: whether this gateway reclaims jobs for all."""
+        self._is_elected = is_elected
+        self.gateway_id = gateway_id
+        self._kept_s = kept_s
+        self._open_link = open_link
+        self._open_requests = open_requests
+        self._jobs: dict[str, LiveJob] = {}
+        self._wanted: dict[str, int] = {}
+        """Jobs whose request was not answered and may be sent again, and until when, epoch ms by the store's clock:
+        it goes on from their records."""
+        self._left: set[str] = set()
+        """Jobs that were left to a reaper before their jobs ended: it needs their records."""
+        self._lines: dict[str, _Line] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._amending: set[asyncio.Task[None]] = set()
+        """Those that repeat a call until the store answers."""
+        self.wasted_tokens = 0
+        """Published and charged to nobody: beyond a stop string, of a refused request, of a settled job."""
+
+    @property
+    def jobs(self) -> Mapping[str, LiveJob]:
+        """All that are in the air, those that are being settled too."""
+        return self._jobs
+
+    def queue(self, name: str) -> JobQueue:
+        """The queue of that name; its line is opened where there is none."""
+        line = self._lines.get(name)
+        if line is None:
+            line = self._lines[name] = _Line(name, self._open_link(name))
+            loop = asyncio.get_running_loop()
+            tending = every(TEND_EVERY_S, "tending a queue", partial(self.tend, name))
+            line.tasks = [loop.create_task(self._read(line)), loop.create_task(tending)]
+        return line.link.calls
+
+    def keep_lines(self, names: set[str]) -> None:
+        """Open lines to these queues, and close those to others that no job needs."""
+        for name in names:
+            self.queue(name)
+        needed = names | {job.queue for job in self._jobs.values()}
+        for name in self._lines.keys() - needed:
+            self._start(self._close(self._lines.pop(name)))
+
+    def register(self, job: LiveJob) -> None:
+        """Deliver its events from now on; before its job is put."""
+        self.queue(job.queue)
+        self._jobs[job.id] = job
+        self._open_requests.entered(job)
+
+    def placed(self, job: LiveJob, place: int) -> None:
+        """Its job is in the queue, behind so many less one of its tenant's."""
+        self._open_requests.placed(job, place)
+
+    def called(self, job: LiveJob) -> None:
+        """One worker was called for its job. If that does not come soon, every worker is woken."""
+        line = self._lines.get(job.queue)
+        if line is None:
+            return
+        line.called.append(job.id)
+        if line.rousing is None or line.rousing.done():
+            line.rousing = asyncio.get_running_loop().create_task(self._rouse(line))
+
+    def still_waits_ms(self, job: LiveJob, place: int) -> float | None:
+        """How long a job that is there now still waits; None where that is not known."""
+        return self._open_requests.still_waits_ms(job, place)
+
+    async def position(self, job: LiveJob) -> int | None:
+        """Its job's place among its tenant's, from 1; None once a worker has it. Raises STORE_ERRORS."""
+        return await self.queue(job.queue).position(job.id)
+
+    def move(self, job: LiveJob, queue: str) -> None:
+        """Its job is about to be put into another queue: what is still said of it where it was is not heard."""
+        self.queue(queue)
+        job.queue, job.diverged = queue, -1
+
+    def demote(self, job: LiveJob) -> None:
+        """The queue did not promise what this gateway would have: other doors had."""
+        self._open_requests.demoted(job)
+
+    def release(self, job: LiveJob) -> None:
+        """It is settled. Its record goes soon if the job has ended, else once the worker says so; that of a request
+        with an idempotency key that was not answered stays as long as the key's own."""
+        self._drop(job)
+        once, told = job.request.ask.once, [each.told for each in job.request.jobs]
+        if once is not None and job.message is not None and not all(told):
+            self._wanted[job.id] = once.until_ms
+        if job.finished is not None or job.over:
+            self.forget(job.queue, job.id)
+
+    def abandon(self, job: LiveJob) -> None:
+        """It is left to a reaper: its reservation is no longer renewed, its record stays."""
+        self._drop(job)
+        if job.finished is None:
+            self._left.add(job.id)
+
+    def forget(self, queue: str, job_id: str, *, until_ms: int = 0) -> None:
+        """A job that ended and is settled, whoever's it was. `until_ms`: until when its tokens may be wanted."""
+        if until_ms:
+            self._wanted[job_id] = until_ms
+        if queue in self._lines:
+            self._lines[queue].note_end(job_id)
+
+    async def aclose(self) -> None:
+        """End all tasks and connections."""
+        for name in list(self._lines):
+            await self._close(self._lines.pop(name))
+        for task in self._amending:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _amend(self, job: LiveJob) -> None:
+        """Have a job go on from the tokens that its client has, since its record in the queue has others.
+
+        A store that failed over may have lost the last tokens; an engine that draws anew then brings different ones.
+        """
+        log.warning("job %s: tokens under epoch %d differ from those already sent; resuming", job.id, job.diverged)
+        while job.id in self._jobs and job.finished is None:
+            sent = [choice.token_ids for choice in job.choices]
+            try:
+                if not await self.queue(job.queue).amend(job.id, job.diverged, sent):
+                    job.fail(internal_error())
+                return
+            except STORE_ERRORS:
+                await asyncio.sleep(RETRY_AFTER_S)
+
+    def _drop(self, job: LiveJob) -> None:
+        self._jobs.pop(job.id, None)
+        self._open_requests.left(job)
+
+    async def _close(self, line: _Line) -> None:
+        tasks = [*line.tasks, *([line.rousing] if line.rousing else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await line.link.close()
+
+    async def _read(self, line: _Line) -> None:
+        """Reads on from the last entry it saw, whatever happened to the store in between."""
+        last_id = "0-0"
+
+        async def read() -> None:
+            nonlocal last_id
+            while True:
+                last_id, events = await line.link.reader.read_events(self.gateway_id, last_id, int(BLOCK_S * 1e3))
+                self._deliver(line, events)
+                if len(self._jobs) >= MANY_JOBS:
+                    await asyncio.sleep(GATHER_S)
+
+        await every(RETRY_AFTER_S, "reading events", read)
+
+    def _deliver(self, line: _Line, events: Iterable[Event]) -> None:
+        """What came together is heard together: a token and the end that followed it, or all tokens that are late."""
+        told: dict[LiveRequest, None] = {}
+        for event in events:
+            job = self._jobs.get(event.job_id)
+            if job is None or job.queue != line.name:
+                self._note_stray(line, event)
+                continue
+            diverged = job.diverged
+            job.accept(event)
+            if job.diverged != diverged:
+                amending = self._start(self._amend(job))
+                self._amending.add(amending)
+                amending.add_done_callback(self._amending.discard)
+            told[job.request] = None
+            if isinstance(event, TokenDelta):
+                self._open_requests.heard(job, ends=event.finish_reason is not None)
+        for request in told:
+            request.ring()
+
+    def _note_stray(self, line: _Line, event: Event) -> None:
+        """News of a job that is no longer in the air, or never was."""
+        if isinstance(event, Finished):
+            line.strays.pop(event.job_id, None)
+            if event.job_id in self._left:
+                self._left.discard(event.job_id)
+            else:
+                line.note_end(event.job_id)
+        elif isinstance(event, TokenDelta):
+            self.wasted_tokens += len(event.token_ids)
+            if len(line.strays) < MAX_STRAYS:
+                line.strays.setdefault(event.job_id)
+
+    def _is_at(self, job_id: str, line: _Line) -> bool:
+        job = self._jobs.get(job_id)
+        return job is not None and job.queue == line.name
+
+    def _may_wait(self, job_id: str) -> bool:
+        job = self._jobs.get(job_id)
+        return job is not None and not (job.begun or job.finished or job.over)
+
+    async def _rouse(self, line: _Line) -> None:
+        """Ask the store whether called workers came, about once a CALL_PATIENCE_MS and only while a job has no token.
+        Where the store is away, `reclaim` does the same once it is back."""
+        left_ms = CALL_PATIENCE_MS
+        with suppress(*STORE_ERRORS):
+            while left_ms:
+                await asyncio.sleep(left_ms / 1e3)
+                line.called = [job_id for job_id in line.called if self._may_wait(job_id)]
+                asked = len(line.called)
+                left_ms = await line.link.calls.rouse() if asked else 0
+                if not left_ms:
+                    del line.called[:asked]
+                    left_ms = CALL_PATIENCE_MS if line.called else 0
+
+    async def tend(self, name: str) -> None:
+        """One round of upkeep for a queue that has a line. Raises STORE_ERRORS."""
+        line = self._lines[name]
+        queue = line.link.calls
+        if any(job.queue == line.name for job in self._jobs.values()):  # `put` holds for several rounds, too
+            await line.link.reader.gateway_alive(self.gateway_id)  # which knows how far it has read
+        if self._is_elected():
+            await queue.reclaim()
+        strays = [job_id for job_id in line.strays if not self._is_at(job_id, line)]
+        for job_id in strays[:PER_CALL]:  # the heartbeat waits for each of these calls
+            record = await queue.cancel(job_id)
+            line.strays.pop(job_id, None)
+            if record is not None and record.state is not JobState.ENDED:
+                line.strays[job_id] = None
+        until_s = asyncio.get_running_loop().time() - self._kept_s
+        ended = [job_id for job_id, _ in takewhile(lambda one: one[1] <= until_s, line.ended.items())]
+        for chunk in chunks(ended):
+            wanted = {job_id: self._wanted[job_id] for job_id in chunk if job_id in self._wanted}
+            if wanted:
+                await queue.keep(wanted)
+            if len(wanted) < len(chunk):
+                await queue.forget([job_id for job_id in chunk if job_id not in wanted])
+            for job_id in chunk:  # what the store has taken is not sent again, should it fail at the next
+                line.ended.pop(job_id, None)
+                self._wanted.pop(job_id, None)

@@ -1,0 +1,90 @@
+"""Depths of the queues and reports of open requests, shared at a cost that does not grow as gateways times models.
+
+The elected gateway reads every queue's depths and publishes them in one place, where the others read them together.
+Each gateway reports the requests it has open in a queue once a round while there is something to report. It also reads
+the reports of IDLE_PER_ROUND other queues, in turn. So the first request to a queue that was idle here may see sums
+that are up to (idle queues / IDLE_PER_ROUND) rounds old, for one round."""
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Protocol
+
+from fairlane.gateway.pipeline.admission import AllOpenRequests
+from fairlane.scheduler.admission.open_requests import decode_reports, encode_report
+from fairlane.scheduler.protocol.lanes import LaneName
+from fairlane.scheduler.queue.registry import AllDepths
+from fairlane.scheduler.queue.types import LaneDepth, ReportExchange
+
+IDLE_PER_ROUND = 4
+
+
+class Queue(Protocol):
+    """One model's queue, as `scheduler.queue.redis_queue.RedisQueue` implements it."""
+
+    async def depths(self) -> Mapping[LaneName, LaneDepth]: ...
+
+    async def exchange_reports(
+        self, gateway_id: str, said: bytes, refused_us: Mapping[LaneName, int]
+    ) -> ReportExchange:
+        """Publish this gateway's open requests and return the latest reports of the others."""
+
+
+class DepthsBoard(Protocol):
+    """Publishes depths of all queues, as `scheduler.queue.registry.RedisRegistry` does."""
+
+    async def depths(self) -> AllDepths:
+        """Return the published depths; empty if they are too old."""
+
+    async def show_depths(self, depths: AllDepths) -> None: ...
+
+
+class QueueWatch:
+    """One gateway's view of all queues. Every call may raise store errors."""
+
+    def __init__(
+        self,
+        gateway_id: str,
+        queue: Callable[[str], Queue],
+        board: DepthsBoard,
+        open_requests: AllOpenRequests,
+        *,
+        is_elected: Callable[[], bool],
+    ) -> None:
+        self._gateway_id = gateway_id
+        self._queue = queue
+        self._board = board
+        self._open_requests = open_requests
+        self._is_elected = is_elected
+        # Queues in which the others have a report of this gateway.
+        self._reported: set[str] = set()
+        self._next = 0
+
+    async def look(self, names: Collection[str]) -> AllDepths:
+        """Run one round over these queues: read their depths and exchange reports with the other gateways."""
+        is_elected = self._is_elected()
+        shown = {} if is_elected else await self._board.depths()
+        found = {name: shown[name] if name in shown else await self._queue(name).depths() for name in names}
+        if is_elected:
+            await self._board.show_depths(found)
+        for name in self._due(sorted(names)):
+            await self._exchange(name)
+        return found
+
+    def _due(self, names: list[str]) -> list[str]:
+        """Return the queues whose reports are exchanged in this round."""
+        now_ms = self._open_requests.now_ms
+        busy = [name for name in names if name in self._reported or self._open_requests.at(name).has_news(now_ms)]
+        idle = [name for name in names if name not in busy]
+        turn = [idle[(self._next + step) % len(idle)] for step in range(min(IDLE_PER_ROUND, len(idle)))]
+        self._next += IDLE_PER_ROUND
+        return busy + turn
+
+    async def _exchange(self, name: str) -> None:
+        door, now_ms = self._open_requests.at(name), self._open_requests.now_ms
+        has_news = door.has_news(now_ms)
+        said = encode_report(door.report(now_ms)) if has_news else b""
+        heard = await self._queue(name).exchange_reports(self._gateway_id, said, door.refused_us())
+        door.hear(decode_reports(heard.reports), heard.asked, now_ms)
+        if has_news:
+            self._reported.add(name)
+        else:
+            self._reported.discard(name)

@@ -1,0 +1,251 @@
+"""Keeps what this gateway reserved, and settles what no gateway keeps any more.
+
+A reservation is a lease. `renew` extends those of our jobs in batches; `reap` finds the lapsed ones of anyone, ends
+their jobs and charges what the job's record says was published. `watch` ends the jobs of suspended tenants.
+
+Looks for jobs that nobody runs any more: a store that failed over or was damaged may have lost a job, or the
+news of its end, and a client would wait for either until its deadline.
+
+A job of which nothing was heard for a round has its record looked up; if there is none, or it says that the job has
+ended, news has one more round to come.
+"""
+
+import asyncio
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Protocol
+
+from fairlane.gateway.errors import ApiError, tenant_deleted
+from fairlane.gateway.fleet import FleetCache
+from fairlane.gateway.pipeline.delivery import Dispatcher
+from fairlane.gateway.pipeline.settlement import recorded
+from fairlane.gateway.request.live_request import LiveJob, LiveRequest, job_ids, total
+from fairlane.quotas.store import TOMBSTONE_MS, Charge, Lapsed, QuotaStore
+from fairlane.quotas.tenants import Tenant
+from fairlane.scheduler.queue.types import JobState
+from fairlane.store.errors import STORE_ERRORS, StoreFailures
+from fairlane.store.retry import every
+
+log = logging.getLogger(__name__)
+
+REAP_EVERY_S = 1.0
+WATCH_EVERY_S = 1.0
+RENEWALS_PER_LEASE = 3
+REAPS_PER_LEASE = 4
+"""At least: nobody is reported as lapsed where nobody looked for half a lease."""
+REAP_BATCH = 500
+RENEW_BATCH = 500
+
+
+class Tenants(Protocol):
+    """Where tenants are looked up; `quotas.tenants.TenantStore` is one."""
+
+    async def get(self, tenant_id: str) -> Tenant | None:
+        """The tenant, or None where it was deleted."""
+
+
+async def _unheard(lapsed: Lapsed, charge: Charge) -> None:
+    """Nobody wants to know."""
+
+
+class Reaper:
+    """Three loops over the store. Nothing here is on a request's way."""
+
+    def __init__(
+        self,
+        quotas: QuotaStore,
+        tenants: Tenants,
+        dispatcher: Dispatcher,
+        fleet_cache: FleetCache,
+        *,
+        lease_s: float,
+        on_reaped: Callable[[Lapsed, Charge], Awaitable[None]] = _unheard,
+        is_elected: Callable[[], bool] = lambda: True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`lease_s`: of a reservation. `on_reaped`: called with what was settled; it may raise STORE_ERRORS, and is not
+        called again. `is_elected`: whether this gateway reaps for all that share the store."""
+        self._is_elected = is_elected
+        self._on_reaped = on_reaped
+        self._quotas = quotas
+        self._tenants = tenants
+        self._dispatcher = dispatcher
+        self._fleet_cache = fleet_cache
+        self._lease_s = lease_s
+        self._clock = clock
+        self._renewed_s = clock()
+        self.reaped = 0
+        """Lapsed reservations settled here."""
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for period_s, what, work in (
+                (self._lease_s / RENEWALS_PER_LEASE, "renewing reservations", self.renew),
+                (min(REAP_EVERY_S, self._lease_s / REAPS_PER_LEASE), "reaping reservations", self.reap),
+                (WATCH_EVERY_S, "watching tenants", self.watch),
+            ):
+                tasks.create_task(every(period_s, what, work))
+
+    async def renew(self) -> None:
+        """Extend the leases of all our requests. One that a store has forgotten, as when it failed over, is noted anew;
+        one that was settled by others was taken from us, and ends."""
+        requests = {job.request.id: job.request for job in self._dispatcher.jobs.values()}
+        failures, lost, began_s = StoreFailures(), set[str](), self._clock()
+        for root, ids in _by_root(requests.values()).items():
+            for start in range(0, len(ids), RENEW_BATCH):
+                with failures:
+                    lost |= await self._quotas.renew(root, ids[start : start + RENEW_BATCH])
+        for booking_id in lost:
+            with failures:
+                await self._reassert(requests[booking_id])
+        failures.raise_last()
+        self._renewed_s = began_s
+
+    async def _reassert(self, request: LiveRequest) -> None:
+        """What others settled is marked for a while: after a longer silence of ours it may be unmarked again. One that
+        was settled here while the store was asked is no longer ours to note."""
+        if not request.jobs:
+            return
+        is_marked = self._clock() - self._renewed_s < TOMBSTONE_MS / 2e3
+        if is_marked and await self._quotas.book(request.ask):
+            log.warning("the store had forgotten job %s, which goes on", request.id)
+            return
+        for job in request.jobs:
+            if not job.settled:
+                job.fail(ApiError("The request's reservation was lost.", "quota_store_unavailable"))
+
+    async def reap(self) -> None:
+        """Settle what has lapsed. What a worker still holds is cancelled first and settled on a later round."""
+        if not (self._is_elected() and self._fleet_cache.is_fresh):
+            return  # a job in a queue that is not known yet would pass for one that never was
+        failures = StoreFailures()
+        for lapsed in await self._quotas.expired(REAP_BATCH):
+            if lapsed.reservation_id not in self._dispatcher.jobs:
+                with failures:
+                    await self._reap_one(lapsed)
+        failures.raise_last()
+
+    async def watch(self) -> None:
+        """End the jobs of tenants that were suspended or deleted, or are below one that was."""
+        jobs, failures = list(self._dispatcher.jobs.values()), StoreFailures()
+        known = await self._look_up({job.request.ask.tenant for job in jobs}, failures)
+        above = {name for tenant in known.values() if tenant is not None for name in tenant.above}
+        known |= await self._look_up(above - known.keys(), failures)
+        for job in jobs:
+            if job.request.ask.tenant not in known:
+                continue
+            tenant = known[job.request.ask.tenant]
+            parents = tenant.above if tenant else ()
+            error = _refusal(job.request, tenant, [known[name] for name in parents if name in known])
+            if error is not None and not job.settled:
+                job.fail(error)
+        failures.raise_last()
+
+    async def _look_up(self, names: Iterable[str], failures: StoreFailures) -> dict[str, Tenant | None]:
+        """Tenants by name, but for those that nobody can say anything of now."""
+        found = {}
+        for name in names:
+            with failures:
+                found[name] = await self._tenants.get(name)
+        return found
+
+    async def _reap_one(self, lapsed: Lapsed) -> None:
+        found = []
+        for job_id in job_ids(lapsed.reservation_id, lapsed.prompts):
+            for name in sorted(self._fleet_cache.queues_of(lapsed.model)):
+                record = await self._dispatcher.queue(name).cancel(job_id)
+                if record is not None:  # otherwise its gateway died before the job was put
+                    found.append((name, job_id, record))
+        if any(record.state is not JobState.ENDED for _, _, record in found):
+            return
+        await self._settle(lapsed, total(recorded(record) for _, _, record in found))
+        for name, job_id, _ in found:
+            self._dispatcher.forget(name, job_id, until_ms=lapsed.once_until_ms)
+
+    async def _settle(self, lapsed: Lapsed, charge: Charge) -> None:
+        if (await self._quotas.settle(lapsed.root, lapsed.reservation_id, charge)).first:
+            self.reaped += 1
+            log.info(
+                "settled the lapsed reservation %s of %s: %s, %d output tokens",
+                lapsed.reservation_id,
+                lapsed.tenant,
+                charge.outcome,
+                charge.output_tokens,
+            )
+            with suppress(*STORE_ERRORS):
+                await self._on_reaped(lapsed, charge)
+
+
+def _by_root(requests: Iterable[LiveRequest]) -> dict[str, list[str]]:
+    """Ids of requests by the root of their budgets."""
+    grouped: dict[str, list[str]] = defaultdict(list)
+    for request in requests:
+        grouped[request.ask.root].append(request.id)
+    return grouped
+
+
+def _refusal(request: LiveRequest, tenant: Tenant | None, above: Iterable[Tenant | None]) -> ApiError | None:
+    """Why a running request ends, if so. `tenant`: who has its tenant's id now; `above`: the line of its parents."""
+    if tenant is None or tenant.created_at != request.tenant_since:
+        return tenant_deleted()
+    if tenant.state != "active":
+        return ApiError("This tenant is suspended.", "tenant_suspended")
+    if any(parent is None or parent.state != "active" for parent in above):
+        return ApiError("A parent of this tenant is suspended.", "tenant_suspended")
+    return None
+
+
+LOOK_EVERY_S = 5.0
+MOST_LOOKS = 100
+"""A round: however many requests wait, the store is hardly asked."""
+
+
+class LostJobs:
+    """One loop over the jobs of a gateway. Nothing here is on a request's way."""
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
+        self._heard: Mapping[str, int] = {}
+        """How much had been heard of each job in the last round."""
+        self._due: list[str] = []
+        """Quiet jobs that are still to be looked up."""
+        self._missed: set[str] = set()
+        """Jobs whose jobs were not found, or had ended, in the last round."""
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        await every(LOOK_EVERY_S, "looking for lost jobs", self.look)
+
+    async def look(self) -> None:
+        """One round. Raises STORE_ERRORS."""
+        jobs = self._dispatcher.jobs
+        heard = {job.id: _heard(job) for job in jobs.values() if _waits(job)}
+        quiet = {name for name, count in heard.items() if self._heard.get(name) == count}
+        self._heard = heard
+        for name in self._missed & quiet:
+            log.error("job %s is lost", name)
+            jobs[name].fail(ApiError("The request's job was lost.", "internal_error"))
+        self._missed = set()
+        self._due = [name for name in self._due if name in quiet] or sorted(quiet)
+        now, self._due = self._due[:MOST_LOOKS], self._due[MOST_LOOKS:]
+        for name in now:
+            job = jobs.get(name)
+            if job is not None and await self._is_gone(job):
+                self._missed.add(name)
+
+    async def _is_gone(self, job: LiveJob) -> bool:
+        record = await self._dispatcher.queue(job.queue).record(job.id)
+        return record is None or record.state is JobState.ENDED
+
+
+def _waits(job: LiveJob) -> bool:
+    """Its job may be in the queue, and its end has not come."""
+    return job.message is not None and job.finished is None and not job.settled
+
+
+def _heard(job: LiveJob) -> int:
+    return job.preemptions + sum(choice.published for choice in job.choices)

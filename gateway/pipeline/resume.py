@@ -1,0 +1,178 @@
+"""What earlier runs of a request with an idempotency key have left: published tokens, from which its next run goes on.
+
+A run that was not answered, since it ended 5xx or its gateway died, has published tokens, and is charged for them.
+Before the next one holds anything, the earlier is brought to its end as a reaper would: its jobs are cancelled, its
+reservation is settled with what their records say. Then the choices of the next begin with those tokens, and with the
+same seed come to what they would have come to undisturbed:
+
+    no record in the model's queue      other weights serve the model now, or the store lost it: the run begins anew
+    another prompt                      the chat template has the date in it: anew
+    a job that does not end in time     its worker is out of touch: anew
+    log-probabilities were asked for    records do not have them: anew
+
+What begins anew is charged only beyond what earlier runs were (`quotas/lua/lib/writes.lua`).
+"""
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from fairlane.gateway.model_text.tokenizer import TokenStream
+from fairlane.gateway.pipeline.delivery import Dispatcher, JobQueue
+from fairlane.gateway.pipeline.settlement import recorded
+from fairlane.gateway.request.live_request import LiveJob, job_ids, total
+from fairlane.quotas.store import Once, QuotaStore, Resumption
+from fairlane.scheduler.planner.sequence import finish_reason
+from fairlane.scheduler.protocol.messages import Finished, FinishReason, Job, Outcome, TokenDelta
+from fairlane.scheduler.queue.types import JobRecord, JobState, Published
+
+log = logging.getLogger(__name__)
+
+ASK_AGAIN_S = 0.02
+"""Whether a job that was cancelled has ended: its worker says so within a step."""
+
+
+class Head(msgspec.Struct, frozen=True):
+    """What one choice begins with."""
+
+    token_ids: tuple[int, ...]
+    counted: int
+    """Tokens that are charged: all, or those up to and with the one that completed a stop string."""
+    stopped: bool
+    """A stop string was completed."""
+
+    def end(self, message: Job) -> FinishReason | None:
+        """Why it is over; None where it goes on."""
+        return "stop" if self.stopped else finish_reason(message, list(self.token_ids))
+
+    def __repr__(self) -> str:
+        return f"Head({len(self.token_ids)} tokens, counted={self.counted})"
+
+
+Heads = tuple[Head, ...]
+"""Of one job's choices; empty: they begin with nothing."""
+_NOTHING = Head((), 0, stopped=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """One job that may go on from an earlier one."""
+
+    message: Job
+    queue: str
+    reader: Callable[[], TokenStream]
+    """Reads a choice from its first token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """Finds the heads of requests, and ends the runs that made them."""
+
+    quotas: QuotaStore
+    dispatcher: Dispatcher
+    patience_s: float
+    """How long jobs that were cancelled may take to end."""
+
+    async def heads(self, root: str, once: Once, runs: Sequence[str], wanted: Sequence[Wanted]) -> list[Heads]:
+        """Of each job, what its choices begin with, from the one of these runs that came furthest; empty: the request
+        begins anew. Raises STORE_ERRORS."""
+        if any(each.message.sampling.logprobs is not None for each in wanted):
+            return []
+        until_s = asyncio.get_running_loop().time() + min([self.patience_s, *(_due_s(each.message) for each in wanted)])
+        found = [await self._heads_of(root, once, run, wanted, until_s) for run in runs]
+        furthest = max(found, key=_published, default=[])
+        if not _published(furthest):
+            log.info("job %s, sent again, begins anew", wanted[0].message.job_id)
+            return []
+        log.info("job %s, sent again, goes on from %d tokens", wanted[0].message.job_id, _published(furthest))
+        return furthest
+
+    async def _heads_of(self, root: str, once: Once, run: str, wanted: Sequence[Wanted], until_s: float) -> list[Heads]:
+        ids = job_ids(run, len(wanted))
+        queues = [self.dispatcher.queue(each.queue) for each in wanted]
+        records = [await _ended(queue, job_id, until_s) for queue, job_id in zip(queues, ids, strict=True)]
+        known = [record for record in records if record is not None]
+        if not known or any(record.state is not JobState.ENDED for record in known):
+            return []
+        heads, charges = [], []
+        for each, queue, job_id, record in zip(wanted, queues, ids, records, strict=True):
+            own = _read(each, await queue.published(job_id) if record is not None else None)
+            heads.append(own)
+            if record is not None:
+                counted = tuple([head.counted for head in own])
+                charges.append(recorded(replace(record, generated=counted) if own else record))
+                self.dispatcher.forget(each.queue, job_id, until_ms=once.until_ms)
+        if len(known) == len(ids):  # else a reaper looks for the others in other queues too
+            await self.quotas.settle(root, run, total(charges))
+        return heads
+
+
+def resumption(jobs: Iterable[tuple[Job, Heads]]) -> Resumption:
+    """What a request goes on from, in figures."""
+    going, ended = list[int](), list[int]()
+    for message, heads in jobs:
+        for head in heads or (_NOTHING,) * message.n:
+            (going if head.end(message) is None else ended).append(head.counted)
+    published = sum(going) + sum(ended)
+    return Resumption(published=published, ended=sum(ended), going=len(going), longest=max(going, default=0))
+
+
+def begin(job: LiveJob, message: Job, heads: Heads) -> bool:
+    """Tell the job what its choices begin with, as if it had just come; whether all of them are over with that."""
+    ends = [head.end(message) for head in heads]
+    for choice, (head, end) in enumerate(zip(heads, ends, strict=True)):
+        if head.token_ids:
+            told = None if head.stopped else end  # whoever reads the text finds the stop string
+            job.accept(
+                TokenDelta(
+                    job_id=job.id,
+                    epoch=0,
+                    choice=choice,
+                    first_index=0,
+                    token_ids=head.token_ids,
+                    finish_reason=told,
+                )
+            )
+    is_over = bool(ends) and None not in ends
+    if is_over:
+        job.accept(Finished(job_id=job.id, epoch=0, outcome=Outcome.FINISHED))
+    return is_over
+
+
+async def _ended(queue: JobQueue, job_id: str, until_s: float) -> JobRecord | None:
+    """Cancels a job; its record once it has ended, or as it is then on the event loop's clock."""
+    loop, record = asyncio.get_running_loop(), await queue.cancel(job_id)
+    while record is not None and record.state is not JobState.ENDED and loop.time() < until_s:
+        await asyncio.sleep(ASK_AGAIN_S)
+        record = await queue.record(job_id)
+    return record
+
+
+def _read(wanted: Wanted, published: Published | None) -> Heads:
+    """Of each choice; of a job that is not known, or had another prompt, none."""
+    message = wanted.message
+    if published is None or published.prompt_print != message.prompt_print or len(published.token_ids) != message.n:
+        return ()
+    return tuple(_head(wanted, token_ids) for token_ids in published.token_ids)
+
+
+def _head(wanted: Wanted, token_ids: tuple[int, ...]) -> Head:
+    reader = wanted.reader()
+    piece = reader.push(token_ids)
+    if not piece.stopped and finish_reason(wanted.message, list(token_ids)) is not None:
+        piece = reader.flush()
+    return Head(token_ids, piece.counted, piece.stopped)
+
+
+def _due_s(message: Job) -> float:
+    """When its caller has no use for it any more."""
+    stated = [ms for ms in (message.deadline_ms, message.hard_ttft_ms) if ms is not None]
+    return min(stated, default=math.inf) / 1e3
+
+
+def _published(heads: Sequence[Heads]) -> int:
+    return sum(len(head.token_ids) for own in heads for head in own)

@@ -1,0 +1,296 @@
+"""The end of every job, and exactly one settlement of their request, whatever becomes of client, worker or store.
+
+No cancelled request takes its settlement along: what it cannot wait for goes on in a task of its own. While the store
+is away they wait for it; what this process leaves undone at its end is found by a reaper when its lease has run out.
+
+Waits that are all bounded alike and hardly ever end so: one timer for all of them, where `asyncio.timeout` takes one
+for each, and half a dozen calls.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from fairlane.gateway.errors import ApiError, internal_error
+from fairlane.gateway.insight.telemetry.metrics import Telemetry
+from fairlane.gateway.insight.telemetry.tracing import Value
+from fairlane.gateway.pipeline.delivery import Dispatcher
+from fairlane.gateway.request.live_request import LiveJob, LiveRequest, owed, total
+from fairlane.quotas.store import Charge, QuotaStore, Resumption, Settled
+from fairlane.scheduler.protocol.messages import Outcome
+from fairlane.scheduler.queue.types import JobRecord, JobState
+from fairlane.store.errors import STORE_ERRORS
+
+T = TypeVar("T")
+
+
+class Inline:
+    """Lets tasks wait for something at most `limit_s` each."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._waiting: dict[asyncio.Task[object], float] = {}
+        """Until when, on the loop's clock; the oldest first."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def wait(self, work: Awaitable[T]) -> T:
+        """Await it. Raises TimeoutError where that takes too long; then the work is cancelled."""
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - a coroutine always runs in a task
+        cancelled_before, loop = task.cancelling(), task.get_loop()
+        self._waiting[task] = ends_s = loop.time() + self._limit_s
+        if self._timer is None:
+            self._timer = loop.call_at(ends_s, self._look)
+        try:
+            return await work
+        except asyncio.CancelledError:
+            is_late = task not in self._waiting
+            if is_late and task.uncancel() <= cancelled_before:
+                raise TimeoutError from None
+            raise
+        finally:
+            self._waiting.pop(task, None)
+
+    def _look(self) -> None:
+        """Cancel what is late, and look again when the next may be."""
+        self._timer = None
+        for task, ends_s in list(self._waiting.items()):
+            loop = task.get_loop()
+            if ends_s > loop.time():
+                self._timer = loop.call_at(ends_s, self._look)
+                return
+            del self._waiting[task]
+            task.cancel()
+
+
+log = logging.getLogger(__name__)
+
+_OUTCOMES = {
+    "deadline_exceeded": Outcome.EXPIRED,
+    "internal_error": Outcome.FAILED,
+    "invalid_request_error": Outcome.FAILED,
+    "unavailable": Outcome.UNAVAILABLE,
+}
+INLINE_S = 0.5
+"""How long an answer waits for its settlement, so that who reads it and then asks for the quota finds it booked."""
+FIRST_DELAY_S, LONGEST_DELAY_S = 0.05, 2.0
+
+
+class Settlements:
+    """Ends jobs, and settles a request with the last of its own. Later calls for an ended job do nothing."""
+
+    def __init__(
+        self,
+        quotas: QuotaStore,
+        dispatcher: Dispatcher,
+        telemetry: Telemetry,
+        *,
+        confirm_s: float,
+    ) -> None:
+        """`confirm_s`: how long a holder has to confirm a cancellation before the job's record decides."""
+        self._quotas = quotas
+        self._dispatcher = dispatcher
+        self._telemetry = telemetry
+        self._confirm_s = confirm_s
+        self._inline = Inline(INLINE_S)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def in_hand(self) -> int:
+        """Settlements that have not come through yet."""
+        return len(self._tasks)
+
+    async def settle(self, job: LiveJob, outcome: Outcome) -> None:
+        """A job that ended by itself: charge what was counted. Waits for the store at most INLINE_S.
+
+        Whoever waits asks the store itself, which takes no task; where the answer does not come, a task asks again.
+        """
+        if job.settled:
+            return
+        if job.finished is None:  # all was told before the worker was done: a stop string
+            self._spawn(self._cancel(job))
+        job.settled = True
+        request, began_s = job.request, asyncio.get_running_loop().time()
+        try:
+            request.charges.append(job.charge(outcome))
+            if not request.landed:
+                return
+            with self._telemetry.span("settle") as span:
+                if span.is_recording:
+                    span.tell(_told(total(request.charges)))
+                settled = await self._inline.wait(self._ask(request))
+        except (TimeoutError, asyncio.CancelledError) as error:
+            self._spawn(self._finish(request))
+            if isinstance(error, asyncio.CancelledError):
+                raise
+        except STORE_ERRORS:
+            left_s = INLINE_S - (asyncio.get_running_loop().time() - began_s)
+            await _wait([self._spawn(self._finish(request))], left_s)
+        except Exception:
+            self._leave(request)
+            log.exception("a settlement failed; a reaper will do it")
+        else:
+            self._conclude(request, settled)
+
+    async def end(self, request: LiveRequest, outcome: Outcome) -> None:
+        """What is open of a request has to end: cancel it, charge what was published. Waits for it at most INLINE_S."""
+        await _wait(self._begin_all(request, outcome))
+
+    def hand_over(self, request: LiveRequest, outcome: Outcome) -> None:
+        """As `end`, and nobody waits for it."""
+        self._begin_all(request, outcome)
+
+    async def aclose(self, timeout_s: float) -> None:
+        """Let what is in hand come through for so long; the rest is left to a reaper."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=timeout_s)
+        if self._tasks:
+            log.warning("%d settlements are left to a reaper", len(self._tasks))
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _begin_all(self, request: LiveRequest, outcome: Outcome) -> list[asyncio.Task[None]]:
+        left = [job for job in request.jobs if not job.settled]
+        for job in left:
+            job.settled = True
+        return [self._spawn(self._carry_out(job, outcome)) for job in left]
+
+    async def _carry_out(self, job: LiveJob, outcome: Outcome) -> None:
+        request = job.request
+        try:
+            with self._telemetry.span("settle") as span:
+                request.charges.append(await self._learn(job, outcome))
+                if span.is_recording:
+                    span.tell(_told(request.charges[-1]))
+                if request.landed:
+                    await self._close(request)
+        except BaseException:
+            self._leave(request)
+            raise
+
+    async def _finish(self, request: LiveRequest) -> None:
+        """Settle a request that has landed, however long the store takes."""
+        try:
+            await self._close(request)
+        except BaseException:
+            self._leave(request)
+            raise
+
+    async def _close(self, request: LiveRequest) -> None:
+        self._conclude(request, await self._persist(lambda: self._ask(request)))
+
+    def _ask(self, request: LiveRequest) -> Awaitable[Settled]:
+        return self._quotas.settle(request.ask.root, request.id, total(request.charges))
+
+    def _conclude(self, request: LiveRequest, settled: Settled) -> None:
+        """The store has booked it."""
+        ask, charge = request.ask, total(request.charges)
+        request.statuses = settled.statuses
+        request.settled = True
+        self._dispatcher.wasted_tokens += max(0, request.published - charge.output_tokens)
+        if request.record is not None:
+            request.record.charged(charge)
+        for job in request.jobs:
+            self._dispatcher.release(job)
+        request.jobs = []  # which hold it: else all of them would stay until the next collection
+        if not charge.is_refund:
+            self._telemetry.charged(ask.tenant, ask.lane, _fresh(charge, ask.resumption))
+
+    def _leave(self, request: LiveRequest) -> None:
+        """To a reaper, who settles it whole: what still runs of it ends here."""
+        if request.record is not None:
+            request.record.settled()
+        for job in request.jobs:
+            self._dispatcher.abandon(job)
+            if not job.settled:
+                job.fail(internal_error())
+
+    async def _learn(self, job: LiveJob, outcome: Outcome) -> Charge:
+        """Cancel the job and find out what it came to."""
+        if job.message is None:
+            return Charge.refund()
+        if job.finished is None:
+            queue = self._dispatcher.queue(job.queue)
+            record = await self._persist(lambda: queue.cancel(job.id))
+            if record is None and not job.begun:
+                return Charge.refund()  # it never got into the queue
+            if record is not None and record.state is not JobState.ENDED:
+                await self._confirmed(job)
+                record = await self._persist(lambda: queue.record(job.id))
+            job.over = record is not None and record.state is JobState.ENDED
+            recorded = record.generated if record is not None else ()
+            taken = record is None or record.epoch > 0
+            return job.charge(outcome, recorded=recorded, taken=taken)
+        ended_well = job.finished.outcome is Outcome.FINISHED and outcome is not Outcome.REJECTED
+        return job.charge(Outcome.FINISHED if ended_well else outcome, taken=job.finished.epoch > 0)
+
+    async def _confirmed(self, job: LiveJob) -> None:
+        try:
+            async with asyncio.timeout(self._confirm_s):
+                await job.end()
+        except TimeoutError:
+            log.warning("no worker confirmed the cancellation of job %s; its record decides", job.id)
+
+    async def _cancel(self, job: LiveJob) -> None:
+        queue = self._dispatcher.queue(job.queue)
+        await self._persist(lambda: queue.cancel(job.id))
+
+    async def _persist(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Repeat an idempotent call until the store answers."""
+        delay_s = FIRST_DELAY_S
+        while True:
+            try:
+                return await call()
+            except STORE_ERRORS:
+                await asyncio.sleep(delay_s)
+                delay_s = min(2 * delay_s, LONGEST_DELAY_S)
+
+    def _spawn(self, work: Awaitable[None]) -> asyncio.Task[None]:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("a settlement failed; a reaper will do it", exc_info=task.exception())
+
+
+def recorded(record: JobRecord) -> Charge:
+    """What a job that has ended comes to by its record alone, which knows neither cached tokens nor preemptions."""
+    outcome = record.outcome or Outcome.CANCELLED
+    return owed(outcome, record.prompt_tokens, sum(record.generated), taken=record.epoch > 0)
+
+
+def _fresh(charge: Charge, resumption: Resumption | None) -> Charge:
+    """What a run came to beyond what it went on from."""
+    if resumption is None:
+        return charge
+    output = max(0, charge.output_tokens - resumption.published)
+    return msgspec.structs.replace(charge, prompt_tokens=0, cached_tokens=0, output_tokens=output)
+
+
+def outcome_of(error: Exception) -> Outcome:
+    """How a job that was in the queue ends by the error that ended it."""
+    return _OUTCOMES.get(error.code, Outcome.CANCELLED) if isinstance(error, ApiError) else Outcome.CANCELLED
+
+
+def _told(charge: Charge) -> dict[str, Value | None]:
+    """What a trace keeps of a settlement."""
+    return {
+        "fairlane.outcome": charge.outcome,
+        "fairlane.prompt_tokens": charge.prompt_tokens,
+        "fairlane.cached_tokens": charge.cached_tokens,
+        "fairlane.output_tokens": charge.output_tokens,
+        "fairlane.preemptions": charge.preemptions,
+    }
+
+
+async def _wait(tasks: Sequence[asyncio.Task[None]], timeout_s: float = INLINE_S) -> None:
+    if tasks:
+        await asyncio.wait(tasks, timeout=max(0.0, timeout_s))

@@ -1,0 +1,322 @@
+"""What one request brings forth: news of its jobs in, pieces for its answer out. Streams and plain answers alike.
+
+News is heard and told in the turn of the loop in which it comes, without waking the request's task: a stream has news
+for each token, and waking a task costs as much as telling it. The task does what has to be waited for.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from fairlane.gateway.answers.chunks import AnswerChunk, Listener, Notice, Pulse, Rhythm, TextChunk
+from fairlane.gateway.errors import ApiError, internal_error, invalid, unavailable
+from fairlane.gateway.insight.telemetry.tracing import Span
+from fairlane.gateway.model_text.tokenizer import TokenStream
+from fairlane.gateway.pipeline.delivery import JobQueue
+from fairlane.gateway.pipeline.settlement import Settlements, outcome_of
+from fairlane.gateway.request.live_request import Choice, Fault, LiveJob, LiveRequest, News
+from fairlane.gateway.request.service_level import ServiceLevel
+from fairlane.scheduler.protocol.grammar_limits import BROKEN_GRAMMAR
+from fairlane.scheduler.protocol.messages import Finished, Outcome, Paused, Preempted, Resumed, TokenDelta
+from fairlane.scheduler.queue.types import JobState
+from fairlane.store.errors import STORE_ERRORS
+
+
+@dataclass(slots=True)
+class TokenEvents:
+    """One request, whose jobs are all put. `run` once; whoever submitted it ends what `run` leaves open."""
+
+    request: LiveRequest
+    queue: Callable[[str], JobQueue]
+    """A queue by its name: a job may change it before its first token."""
+    settlements: Settlements
+    reader: Callable[[], TokenStream]
+    """Makes what reads a choice from its first token."""
+    service_level: ServiceLevel
+    arrived_s: float
+    """On the event loop's clock."""
+    queue_span: Span
+    """Ends where the prefill of the first token began, as its worker says, and else with that token."""
+    still_waits_ms: Callable[[LiveJob, int], float | None] = lambda _job, _place: None
+    """How long a job at a place of its tenant's queue waits from now; None where that is not known."""
+    eta_ms: float = 0.0
+    """What admission expects the request to wait for its first token, from its arrival."""
+    gap: Callable[[float], None] = lambda _seconds: None
+    """Told the time from each arrival of tokens to the next."""
+    grammar_param: str | None = None
+    """The field that asked for the grammar of its choices; None: they have none."""
+    queued_s: float | None = None
+    """From its place in the queue to the step that began the prefill of its first token; None: not told."""
+    jobs: Sequence[LiveJob] = field(init=False)
+    """The request's own: it lets go of them when it is settled."""
+    first_token_s: float | None = None
+    last_token_s: float | None = None
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    _max_wait_over: bool = False
+    _begun: bool = False
+    _spoke_s: float = 0.0
+    """When the listener was last told something."""
+    _answers: bool = False
+    """The listener has been told that the answer begins."""
+    _is_behind: bool = False
+    """What the listener was told last, it has not passed on."""
+    _unsaid: list[AnswerChunk] = field(default_factory=list)
+    """What it is to be told then, before it hears of a fault."""
+    _fault: Exception | None = None
+    """Why it cannot go on."""
+    _resting: asyncio.Future[None] | None = None
+    """What the request's task waits for."""
+    _state: str = "generating"
+    _told: list[LiveJob] = field(default_factory=list)
+    """Jobs of which the client has heard all, and that are not settled."""
+
+    def __post_init__(self) -> None:
+        self.jobs = self.request.jobs
+        for job in self.jobs:
+            for choice in job.choices:
+                choice.reader = self.reader()
+
+    @property
+    def seconds_per_token(self) -> float:
+        """Mean time from one token of a choice to the next; NaN before the second, and after an earlier run."""
+        if self.request.ask.resumption is not None:
+            return math.nan
+        steps = max([choice.published for job in self.jobs for choice in job.choices], default=0) - 1
+        if steps < 1 or self.first_token_s is None or self.last_token_s is None:
+            return math.nan
+        return (self.last_token_s - self.first_token_s) / steps
+
+    async def run(self, listener: Listener, rhythm: Rhythm) -> None:
+        """Tell the listener all that comes, until every job is settled.
+
+        Raises ApiError where a job cannot be brought to its end: deadline, a worker's failure, a fault of ours.
+        """
+        notice_at, every_s = self.arrived_s + rhythm.first_s, self._every_s(rhythm)
+        self.request.read_by(partial(self._listen, listener))
+        try:
+            self._listen(listener)
+            while True:
+                while self._is_behind:
+                    await listener.catch_up()
+                    self._is_behind = False
+                    self._listen(listener)
+                if self._fault is not None:
+                    raise self._fault
+                while self._told:
+                    await self.settlements.settle(self._told.pop(), Outcome.FINISHED)
+                if not [job for job in self.jobs if not job.settled]:
+                    return
+                await self._rest(min(notice_at, self._deadline()))
+                if self._needs_care:
+                    continue
+                now_s, notice_at = self._loop.time(), max(notice_at, self._spoke_s + every_s)
+                await self._check_deadlines(now_s)
+                if now_s >= notice_at:
+                    notice_at = now_s + every_s
+                    pieces = await self._while_silent()
+                    if self._spoke_s < now_s:
+                        self._answers = True
+                        self._is_behind = not listener.hear(pieces)
+        finally:
+            self.request.read_by(None)
+            self._count_unheard()
+
+    async def _rest(self, until_s: float) -> None:
+        """Until the task has something to do, or it is so late on the loop's clock."""
+        if self._needs_care:
+            return
+        self._resting = self._loop.create_future()
+        alarm = self._loop.call_at(until_s, self._rouse) if until_s < math.inf else None
+        try:
+            await self._resting
+        finally:
+            self._resting = None
+            if alarm is not None:
+                alarm.cancel()
+
+    def _rouse(self) -> None:
+        if self._resting is not None and not self._resting.done():
+            self._resting.set_result(None)
+
+    @property
+    def _needs_care(self) -> bool:
+        """There is something that has to be waited for."""
+        return self._is_behind or bool(self._told) or self._fault is not None
+
+    def _listen(self, listener: Listener) -> None:
+        """Tell what has come; what then has to be waited for is left to the task, and so is what cannot be told. What
+        comes while the listener is behind waits at the request, which knows what to drop, as long as all goes well."""
+        if self._fault is not None and not self._unsaid:
+            return
+        unsaid, now_s = self._unsaid, self._loop.time()
+        try:
+            try:
+                if self._fault is None and (not self._is_behind or self.request.is_faulty):
+                    for job, item in self.request.take_news():
+                        piece = self._hear(job, item, now_s)
+                        if piece is not None:
+                            unsaid.append(piece)
+            finally:  # tokens before a fault are said
+                if unsaid and not self._is_behind:
+                    self._unsaid, self._spoke_s = [], now_s
+                    self._is_behind = not listener.hear(unsaid)
+        except Exception as fault:  # noqa: BLE001 - the request's own: whoever rings must not suffer from it
+            self._fault = fault
+            if self._is_behind:  # the client may not hear of it for long, and nothing waits for that
+                self.settlements.hand_over(self.request, outcome_of(fault))
+        if self._needs_care:
+            self._rouse()
+
+    def _count_unheard(self) -> None:
+        """A client that leaves before it has heard all pays no more than up to a stop string that had come."""
+        for job, news in self.request.take_news():
+            if isinstance(news, TokenDelta):
+                self._read_tokens(job, job.choices[news.choice], news)
+
+    def _hear(self, job: LiveJob, news: News, now_s: float) -> AnswerChunk | None:
+        if isinstance(news, TokenDelta):
+            if self.last_token_s is None:
+                self._began(news, now_s)
+            elif now_s > self.last_token_s:  # else it is of the same arrival
+                self.gap(now_s - self.last_token_s)
+            self.last_token_s = now_s
+            return self._read_tokens(job, job.choices[news.choice], news)
+        match news:
+            case Fault():
+                raise news.error
+            case Finished():
+                self._check_end(job, news)
+            case Preempted() | Resumed() | Paused():
+                grants = self.request.grants
+                if isinstance(news, Paused) and grants is not None:
+                    grants.paused(job, job.choices[news.choice])
+                self._state = type(news).__name__.lower()
+                return Notice(self._state) if self.service_level.tells_progress else None
+        return None
+
+    def _began(self, delta: TokenDelta, now_s: float) -> None:
+        self.first_token_s = now_s
+        if delta.queued_ms is None:
+            self.queue_span.end()
+            return
+        self.queued_s = delta.queued_ms / 1e3
+        self.queue_span.tell({"fairlane.queued_ms": delta.queued_ms})
+        self.queue_span.end_after(self.queued_s)
+
+    def _read_tokens(self, job: LiveJob, choice: Choice, delta: TokenDelta) -> TextChunk | None:
+        reader = choice.reader
+        if reader is None or choice.finish_reason is not None:  # beyond its stop string, or told twice
+            return None
+        piece = reader.push(delta.token_ids)
+        text, finish = piece.text, delta.finish_reason
+        if finish is not None and not piece.stopped:
+            piece = reader.flush()
+            text += piece.text
+        token_ids, logprobs = delta.token_ids, delta.logprobs
+        if piece.stopped:
+            finish, choice.stopped_at = "stop", piece.counted
+            counted = max(0, piece.counted - delta.first_index)
+            token_ids, logprobs = token_ids[:counted], logprobs[:counted]
+        choice.spoken = choice.counted if piece.stopped else delta.first_index + len(token_ids)
+        if finish is not None:
+            choice.finish_reason = finish
+            if job.told and not job.settled:
+                self._told.append(job)
+        grants = self.request.grants
+        if grants is not None:
+            grants.spoken(choice)
+        if text or finish is not None or delta.token_ids:
+            stopped_by = reader.stopped_by if piece.stopped else None
+            return TextChunk(choice.index, text, token_ids, logprobs, finish, stopped_by, delta.embedding)
+        return None
+
+    def _check_end(self, job: LiveJob, finished: Finished) -> None:
+        """Whether the end that the queue tells is the one that the tokens told."""
+        if job.told:
+            return
+        match finished.outcome:
+            case Outcome.EXPIRED:
+                raise _deadline_exceeded("its deadline, or its lane's longest wait, has passed")
+            case Outcome.UNAVAILABLE:
+                raise unavailable()
+            case Outcome.FAILED if finished.error == BROKEN_GRAMMAR:
+                param = self.grammar_param
+                raise invalid(param, f"`{param}` cannot be served: {BROKEN_GRAMMAR}.")
+            case Outcome.FAILED:
+                raise ApiError(f"The model failed at this request: {finished.error or 'no reason'}.", "internal_error")
+            case Outcome.CANCELLED:
+                raise ApiError("The request was cancelled: its gateway was out of touch.", "quota_store_unavailable")
+            case _:
+                raise internal_error()
+
+    def _deadline(self) -> float:
+        """When the next of the deadlines that still matter passes."""
+        service_level = self.service_level
+        due_ms = math.inf if service_level.deadline_ms is None else service_level.deadline_ms
+        if not self._all_begun():
+            first_ms = math.inf if service_level.hard_ttft_ms is None else service_level.hard_ttft_ms
+            due_ms = min(due_ms, first_ms, math.inf if self._max_wait_over else service_level.max_wait_ms)
+        return self.arrived_s + due_ms / 1e3
+
+    def _all_begun(self) -> bool:
+        """Asked before each token: what has begun once is not looked at again."""
+        self._begun = self._begun or not [job for job in self.jobs if not job.begun]
+        return self._begun
+
+    async def _check_deadlines(self, now_s: float) -> None:
+        waited_ms = (now_s - self.arrived_s) * 1e3
+        if self.service_level.deadline_ms is not None and waited_ms >= self.service_level.deadline_ms:
+            raise _deadline_exceeded(f"it was not done within {self.service_level.deadline_ms:g} ms")
+        if self._all_begun():
+            return
+        if self.service_level.hard_ttft_ms is not None and waited_ms >= self.service_level.hard_ttft_ms:
+            raise _deadline_exceeded(f"there was no token within {self.service_level.hard_ttft_ms:g} ms")
+        if waited_ms >= self.service_level.max_wait_ms and not self._max_wait_over:
+            if await self._still_queued():
+                raise _deadline_exceeded(f"it waited in the queue for {self.service_level.max_wait_ms:g} ms")
+            self._max_wait_over = True
+
+    async def _still_queued(self) -> bool:
+        """Whether any job waits for a worker. Where the store does not say, it does not."""
+        try:
+            records = [await self.queue(job.queue).record(job.id) for job in self.jobs if not job.begun]
+        except STORE_ERRORS:
+            return False
+        return any(record is not None and record.state is JobState.QUEUED for record in records)
+
+    def _every_s(self, rhythm: Rhythm) -> float:
+        """How long the client is left in silence."""
+        return rhythm.every_s if self.service_level.tells_progress else rhythm.pulse_s
+
+    async def _while_silent(self) -> Sequence[AnswerChunk]:
+        """What the client hears while no token comes; nothing, where its answer only begins."""
+        if self.service_level.tells_progress:
+            return (await self._waiting(),)
+        return (Pulse(),) if self._answers or self._spoke_s else ()
+
+    async def _waiting(self) -> Notice:
+        """What there is to tell of a wait."""
+        waiting = min((job for job in self.jobs if not job.told), key=lambda f: f.begun, default=None)
+        if waiting is None:
+            return Notice(self._state)
+        try:
+            position = await self.queue(waiting.queue).position(waiting.id)
+        except STORE_ERRORS:
+            position = None
+        if position is None:
+            return Notice(self._state if waiting.begun else "prefilling")
+        eta_ms = self.still_waits_ms(waiting, position)
+        if eta_ms is None:
+            eta_ms = _still_to_wait_ms(self.eta_ms, (self._loop.time() - self.arrived_s) * 1e3)
+        return Notice(f"queued position={position} eta_ms={math.ceil(eta_ms)}")
+
+
+def _still_to_wait_ms(expected_ms: float, waited_ms: float) -> float:
+    """What is left of an expected wait. One that has outrun it, or that nobody could expect, may take as long again."""
+    return expected_ms - waited_ms if waited_ms < expected_ms else waited_ms
+
+
+def _deadline_exceeded(why: str) -> ApiError:
+    return ApiError(f"The request has ended: {why}.", "deadline_exceeded")

@@ -1,0 +1,356 @@
+"""From an admitted request to jobs in the queue: reserve the tokens of all, then put each, all or nothing.
+
+The reservation's lease covers the gap between the two. Whatever ends a submission half-way, all of it is given back as
+if it had never been: nothing charged, nothing counted.
+"""
+
+import asyncio
+import hashlib
+import math
+import secrets
+from array import array
+from collections.abc import Sequence
+
+import msgspec
+
+from fairlane.gateway import errors
+from fairlane.gateway.errors import ApiError, LimitBlock, store_unavailable
+from fairlane.gateway.identity.auth import Caller
+from fairlane.gateway.insight.telemetry.context import request_id, traceparent
+from fairlane.gateway.insight.telemetry.metrics import Telemetry
+from fairlane.gateway.insight.telemetry.tracing import Value
+from fairlane.gateway.pipeline.admission import queue_refused, queued_limit
+from fairlane.gateway.pipeline.delivery import Dispatcher
+from fairlane.gateway.pipeline.grants import OutputGrants
+from fairlane.gateway.pipeline.prepare import Plan, Tokens
+from fairlane.gateway.pipeline.prices import KnownPrices
+from fairlane.gateway.pipeline.resume import Earlier, Heads, Wanted, begin, resumption
+from fairlane.gateway.pipeline.settlement import Settlements, outcome_of
+from fairlane.gateway.request.live_request import LiveJob, LiveRequest
+from fairlane.quotas.limits import OUTPUT_LIMITS, RULES, LimitStatus, Prices
+from fairlane.quotas.store import AccessDenied, Ask, Denied, Once, QuotaStore, Reservation
+from fairlane.quotas.tenants import Tenant
+from fairlane.scheduler.planner.kv.prefix_reuse import salted_group
+from fairlane.scheduler.protocol.messages import Job, Outcome
+from fairlane.scheduler.queue.homes import prefix_keys
+from fairlane.scheduler.queue.types import LaneFull, TenantQueueFull, Unattainable
+from fairlane.store.circuit_breaker import StoreAway
+from fairlane.store.errors import STORE_ERRORS
+
+_SEED_BITS = 63
+_PRINT = 16
+"""Characters of a prompt's fingerprint."""
+_RULES = {rule.name: rule for rule in RULES}
+_PROMPT_LIMITS = frozenset(rule.name for rule in RULES if {"input", "prompt", "spend"} & set(rule.counts))
+
+
+class Submitter:
+    """From a plan to a request whose jobs are in the queue, and to its end."""
+
+    def __init__(
+        self,
+        quotas: QuotaStore,
+        dispatcher: Dispatcher,
+        settlements: Settlements,
+        telemetry: Telemetry,
+        prices: KnownPrices,
+        *,
+        quantum: int,
+        earlier: Earlier,
+    ) -> None:
+        """`quantum`: output tokens per choice that a progressive request holds at a time."""
+        self._earlier = earlier
+        self._quantum = quantum
+        self._quotas = quotas
+        self._dispatcher = dispatcher
+        self._settlements = settlements
+        self._telemetry = telemetry
+        self._prices = prices
+
+    async def submit(self, caller: Caller, plan: Plan, arrived_s: float) -> LiveRequest:
+        """The request with all its jobs reserved and in the queue; whoever has it ends it with `end`, whatever comes.
+
+        `arrived_s`: on the event loop's clock. Raises ApiError where one is refused; then all of it has ended.
+        """
+        try:
+            prices = await self._prices.of(plan.model.name, plan.asked[0].lane)
+        except STORE_ERRORS as error:
+            raise store_unavailable() from error
+        request = self._open(caller, plan, prices)
+        try:
+            await self._start(caller, request, plan, arrived_s)
+        except BaseException as error:
+            if isinstance(error, ApiError):
+                error.asked = request.ask.model, request.ask.prompt_tokens
+            await self._end(caller, request, error, submitted=False)
+            raise
+        return request
+
+    async def end(self, caller: Caller, request: LiveRequest, error: BaseException | None = None) -> None:
+        """What is still open of a request ends, by the error that ended it; settled first where that can be told."""
+        await self._end(caller, request, error, submitted=True)
+
+    def _open(self, caller: Caller, plan: Plan, prices: Prices) -> LiveRequest:
+        """The request, with nothing held for it yet."""
+        asked = plan.asked
+        ask = Ask(
+            reservation_id=plan.ids[0],
+            root=caller.root,
+            tenant=caller.tenant_id,
+            incarnation=caller.identity.tenant.incarnation,
+            key_id=caller.key_id,
+            model=plan.model.name,
+            lane=asked[0].lane,
+            prompts=tuple([each.prompt_tokens for each in asked]),
+            max_output_tokens=max([each.max_tokens for each in asked]),
+            n=asked[0].choices,
+            explicit_max=asked[0].max_tokens_stated,
+            once=caller.once,
+            is_batch=caller.batch_due_ms is not None,
+            quantum=self._quantum if caller.identity.tenant.reserve == "progressive" else None,
+            prices=prices,
+        )
+        request = LiveRequest(ask, caller.identity.tenant.created_at)
+        request.jobs = [
+            LiveJob(job_id, request, each.prompt_tokens, plan.model.queue, first_choice=number * ask.n)
+            for number, (job_id, each) in enumerate(zip(plan.ids, asked, strict=True))
+        ]
+        return request
+
+    async def _end(self, caller: Caller, request: LiveRequest, error: BaseException | None, *, submitted: bool) -> None:
+        if request.grants is not None:
+            request.grants.close()
+        try:
+            if isinstance(error, ApiError):
+                await self._refuse(caller, request, error, submitted=submitted)
+        finally:  # for a submission or a client that was cancelled: nobody waits for this
+            self._settlements.hand_over(request, Outcome.CANCELLED if submitted else Outcome.REJECTED)
+        if error is None and request.settled:
+            caller.statuses = request.statuses  # what was reserved and not used is free again
+
+    async def _refuse(self, caller: Caller, request: LiveRequest, error: ApiError, *, submitted: bool) -> None:
+        outcome = outcome_of(error) if submitted else Outcome.REJECTED
+        if error.code == "quota_store_unavailable":
+            self._settlements.hand_over(request, outcome)
+        else:
+            await self._settlements.end(request, outcome)
+        caller.statuses = request.statuses  # where the store has not said, whoever wants to tell them asks
+
+    async def _start(self, caller: Caller, request: LiveRequest, plan: Plan, arrived_s: float) -> None:
+        """Reserve the tokens of all jobs, then put each. Raises ApiError."""
+        heads = await self._heads(caller, request, plan)
+        with self._telemetry.span("reserve") as span:
+            try:
+                request.reservation = reservation = await self._reserve(request, plan)
+            except ApiError as refused:
+                span.tell({"fairlane.limit": None if refused.limit is None else refused.limit.name})
+                raise
+            caller.statuses = reservation.statuses
+            if span.is_recording:
+                span.tell(_told(reservation))
+        if reservation.shadowed:
+            self._telemetry.shadowed(caller.tenant_id, reservation.shadowed)
+        if reservation.granted_tokens < reservation.most_tokens and request.ask.start.going:
+            request.grants = OutputGrants(self._quotas, self._dispatcher, request, self._quantum)
+        for number, job in enumerate(request.jobs):
+            job.limited_by = _limited_by(plan.asked[number].max_tokens, plan, reservation, request.ask.prices)
+            job.granted = reservation.granted_tokens
+            elapsed_ms = (asyncio.get_running_loop().time() - arrived_s) * 1e3
+            message, own = self._message(caller, plan, number, reservation, elapsed_ms), heads[number] if heads else ()
+            if not begin(job, message, own):
+                await self._put(job, message, reservation, own)
+
+    async def _heads(self, caller: Caller, request: LiveRequest, plan: Plan) -> Sequence[Heads]:
+        """What the choices of each job begin with, as the budget is then asked; empty: with nothing."""
+        if caller.once is None or not caller.runs:
+            return ()
+        messages = [self._message(caller, plan, number) for number in range(len(plan.ids))]
+        wanted = [Wanted(message=each, queue=plan.model.queue, reader=plan.reader) for each in messages]
+        try:
+            heads = await self._earlier.heads(caller.root, caller.once, caller.runs, wanted)
+        except STORE_ERRORS as error:
+            raise store_unavailable() from error
+        if heads:
+            start = resumption(zip(messages, heads, strict=True))
+            request.ask = msgspec.structs.replace(request.ask, resumption=start)
+        return heads
+
+    def _message(
+        self,
+        caller: Caller,
+        plan: Plan,
+        number: int,
+        reservation: Reservation | None = None,
+        elapsed_ms: float = 0.0,
+    ) -> Job:
+        """The job of the plan's prompt of this number, with the output that the reservation holds, where there is one.
+
+        `elapsed_ms`: since the request arrived; from then on a job's durations count.
+        """
+        request, model, tenant, level = plan.request, plan.model, caller.identity.tenant, plan.service_level
+        prompt, answer = plan.prompts[number], plan.answers[number]
+        most = granted = plan.asked[number].max_tokens
+        if reservation is not None:
+            most = min(most, reservation.most_tokens)
+            granted = min(most, reservation.granted_tokens)
+        seed = _drawn_seed(caller.once, number) if request.seed is None else request.seed
+        return Job(
+            job_id=plan.ids[number],
+            gateway_id=self._dispatcher.gateway_id,
+            tenant=tenant.id,
+            tenant_since=tenant.created_at,
+            weight=tenant.weight,
+            share_group=_share_group(tenant, request.cache_salt),
+            lane=level.lane.name,
+            prompt=prompt,
+            inputs=tuple(plan.inputs[number]) if plan.inputs else (),
+            n=request.n,
+            max_tokens=most,
+            granted_until=granted,
+            sampling=request.sampling(seed, model.text.card.eos_token_ids),
+            grammar=plan.grammar.text,
+            grammar_bytes=plan.grammar.compiled_bytes,
+            ttft_ms=_left(level.ttft_ms, elapsed_ms),
+            tpot_ms=level.lane.tpot_on(model.single_stream_ms),
+            deadline_ms=None if level.deadline_ms is None else _left(level.deadline_ms, elapsed_ms),
+            hard_ttft_ms=None if level.hard_ttft_ms is None else _left(level.hard_ttft_ms, elapsed_ms),
+            guaranteed=plan.guaranteed,
+            pace_ms=answer.pace_ms,
+            claim_ms=answer.claim_ms,
+            work_ms=answer.work_ms,
+            token_ms=answer.token_ms,
+            exact=tenant.is_exact,
+            follows=number > 0 or caller.batch_due_ms is not None,
+            prompt_print="" if caller.once is None else _print_of(prompt),
+            traceparent=traceparent(),
+            request_id=request_id(),
+        )
+
+    async def _reserve(self, request: LiveRequest, plan: Plan) -> Reservation:
+        ask = request.ask
+        try:
+            return await self._quotas.reserve(ask)
+        except (Denied, AccessDenied) as denied:
+            if not denied.may_be_stored:
+                request.jobs = []  # nothing was written, so nothing has to be given back
+            if isinstance(denied, AccessDenied):
+                raise _access_denied(denied) from denied
+            raise _limit_denied(denied, _exceeded_param(denied.status, ask, plan), ask) from denied
+        except StoreAway as error:
+            request.jobs = []  # as above: nothing was asked
+            raise store_unavailable() from error
+        except STORE_ERRORS as error:
+            raise store_unavailable() from error
+
+    async def _put(self, job: LiveJob, message: Job, reservation: Reservation, heads: Heads) -> None:
+        job.message, job.queued_s = message, asyncio.get_running_loop().time()
+        self._dispatcher.register(job)
+        limit = None if message.follows else queued_limit(reservation.statuses)
+        try:
+            queue = self._dispatcher.queue(job.queue)
+            generated = [head.token_ids for head in heads]
+            most = None if limit is None else limit.limit
+            prefixes = prefix_keys(message)
+            put = await queue.put(message, tenant_limit=most, prefixes=prefixes, generated=generated)
+        except (LaneFull, TenantQueueFull, Unattainable) as full:
+            job.message = None  # nothing was written
+            raise queue_refused(full, "tenant" if limit is None else limit.scope) from full
+        except StoreAway as error:
+            job.message = None  # as above
+            raise store_unavailable() from error
+        except STORE_ERRORS as error:
+            raise store_unavailable() from error
+        if message.guaranteed and not put.guaranteed:
+            job.message = msgspec.structs.replace(message, guaranteed=False)
+            self._dispatcher.demote(job)
+        job.place = put.position
+        self._dispatcher.placed(job, put.position)
+        if put.called:
+            self._dispatcher.called(job)
+
+
+def _told(reservation: Reservation) -> dict[str, Value | None]:
+    """What a trace keeps of it: what is held, and which limit has the least left."""
+    limits = [status for status in reservation.statuses if not status.shadow and status.limit]
+    told: dict[str, Value | None] = {
+        "fairlane.granted_tokens": reservation.granted_tokens,
+        "fairlane.most_tokens": reservation.most_tokens,
+    }
+    if limits:
+        tightest = min(limits, key=lambda status: status.remaining / status.limit)
+        told |= {
+            "fairlane.limit": tightest.name,
+            "fairlane.limit.scope": tightest.scope,
+            "fairlane.limit.remaining": tightest.remaining,
+        }
+    return told
+
+
+def _left(ms: float, elapsed_ms: float) -> float:
+    """Of a duration that counts from the request's arrival."""
+    return max(1.0, ms - elapsed_ms)
+
+
+def _drawn_seed(once: Once | None, number: int) -> int:
+    """For the prompt of this number; the same in every run of what an idempotency key stands for."""
+    if once is None:
+        return secrets.randbits(_SEED_BITS)
+    digest = hashlib.sha256(f"{once.name}:{number}".encode()).digest()
+    return int.from_bytes(digest) & ((1 << _SEED_BITS) - 1)
+
+
+def _share_group(tenant: Tenant, salt: str) -> str:
+    """Among whom cached prompts are shared: the tenant's group, or those in it that know the salt."""
+    if not salt:
+        return tenant.share_group
+    return salted_group(tenant.id, tenant.created_at, tenant.share_group, salt)
+
+
+def _print_of(prompt: Tokens) -> str:
+    """Tells a prompt from others: the same request's may differ, where its template has the date in it."""
+    return hashlib.sha256(array("I", prompt).tobytes()).hexdigest()[:_PRINT]
+
+
+def _limited_by(max_tokens: int, plan: Plan, reservation: Reservation, prices: Prices) -> str | None:
+    """The name of what cut the output below what the context would leave, where `max_tokens` was not stated.
+
+    `max_tokens`: what was asked for.
+    """
+    if plan.request.max_tokens is not None:
+        return None
+    if reservation.most_tokens >= max_tokens:
+        return "kv_pool" if plan.model.longest < plan.model.context_length else None
+    limits = [status for status in reservation.statuses if not status.shadow and status.name in OUTPUT_LIMITS]
+    per_choice = [s.name for s in limits if s.name == "max_output_tokens" and s.limit == reservation.most_tokens]
+    spent = sorted(
+        (status for status in limits if status.name != "max_output_tokens"), key=lambda s: _tokens_left(s, prices)
+    )
+    return next(iter([*per_choice, *(status.name for status in spent)]), None)
+
+
+def _tokens_left(status: LimitStatus, prices: Prices) -> float:
+    """Output tokens that a limit has room for."""
+    weight = _RULES[status.name].output_weight(prices)
+    return status.remaining / weight if weight else math.inf
+
+
+def _exceeded_param(status: LimitStatus, ask: Ask, plan: Plan) -> str | None:
+    """What to shorten where the limit can never be kept; None where the request as such is too much."""
+    is_of_prompt = status.name in _PROMPT_LIMITS
+    of_prompt = ask.prompt_tokens * (_RULES[status.name].input_weight(ask.prices) or 1)
+    if status.name in OUTPUT_LIMITS and not (is_of_prompt and of_prompt >= status.limit):
+        return plan.output_param
+    return plan.prompt_param if is_of_prompt else None
+
+
+def _limit_denied(denied: Denied, exceeded_param: str | None, ask: Ask) -> ApiError:
+    block = LimitBlock.of(denied.status, denied.requested)
+    param = exceeded_param if denied.kind == "exceeds" else None
+    in_part = ask.quantum is not None and ask.max_output_tokens > 1
+    return errors.limit_denied(denied.kind, block, denied.retry_after_s, param, in_part=in_part)
+
+
+def _access_denied(denied: AccessDenied) -> ApiError:
+    if denied.reason == "suspended":
+        return ApiError("This tenant is suspended.", "tenant_suspended")
+    return errors.tenant_deleted() if denied.reason == "deleted" else errors.invalid_api_key()

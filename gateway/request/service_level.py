@@ -1,0 +1,158 @@
+"""On which terms a request is served: its lane, its tier, and what it may wait. Pure."""
+
+import math
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+
+import msgspec
+
+from fairlane.gateway.dialects.openai.requests import GenerationRequest
+from fairlane.gateway.dialects.openai.wire import MAX_DEADLINE_MS
+from fairlane.gateway.errors import ApiError, invalid
+from fairlane.quotas.api_keys import Identity
+from fairlane.scheduler.protocol.lanes import Lane, LaneName
+
+LANE_HEADER = "x-fairlane-lane"
+DEADLINE_HEADER = "x-fairlane-deadline-ms"
+TTFT_HEADERS = ("x-fairlane-ttft-ms", "x-llm-d-slo-ttft-ms")
+"""Our own name wins over llm-d's."""
+READ_TIMEOUT_HEADER = "x-stainless-read-timeout"
+PROGRESS_HEADER = "x-fairlane-progress"
+CLASS_HEADER = "x-fairlane-class"
+
+_HEARD = {
+    name.encode(): name for name in (LANE_HEADER, DEADLINE_HEADER, *TTFT_HEADERS, READ_TIMEOUT_HEADER, PROGRESS_HEADER)
+}
+_TIERS: Mapping[str, LaneName] = {
+    "priority": LaneName.LATENCY,
+    "fast": LaneName.LATENCY,
+    "flex": LaneName.THROUGHPUT,
+}
+"""Tiers that ask for a lane; every other one asks for the tenant's default lane."""
+_GRANTED: Mapping[LaneName, str] = {LaneName.LATENCY: "priority", LaneName.THROUGHPUT: "flex"}
+
+
+class ServiceLevel(msgspec.Struct, frozen=True, kw_only=True):
+    """What one request was promised. Durations count from its arrival."""
+
+    lane: Lane
+    service_tier: str
+    """What the answer says: `priority` or `flex` if asked and granted, else `default`."""
+    deadline_ms: float | None
+    """To the last token; stated and hard."""
+    hard_ttft_ms: float | None
+    """To the first token; stated and hard."""
+    max_wait_ms: float
+    """In the queue: the lane's, unless a deadline is stated; or the caller's own patience."""
+    batch_due_ms: float | None = None
+    """Where it is a line of a batch: what is left of that batch's window. It orders, and never refuses."""
+    tells_progress: bool = False
+    """A stream says in comments what it waits for. Not every client skips a comment, so only where it was asked for."""
+
+    @property
+    def ttft_ms(self) -> float:
+        """When the first token is due: as stated, else the lane's target, or a batch's."""
+        stated = [ms for ms in (self.hard_ttft_ms, self.deadline_ms) if ms is not None]
+        return min(stated, default=self.lane.ttft_ms if self.batch_due_ms is None else self.batch_due_ms)
+
+    def due_in(self, batch_due_ms: float) -> "ServiceLevel":
+        """The same for a line of a batch whose window ends then: so long it may wait, too."""
+        return msgspec.structs.replace(self, batch_due_ms=batch_due_ms, max_wait_ms=batch_due_ms)
+
+
+def agree(
+    request: GenerationRequest,
+    headers: Iterable[tuple[bytes, bytes]],
+    identity: Identity,
+    lanes: Mapping[LaneName, Lane],
+) -> ServiceLevel:
+    """The terms of one request. `headers`: the ASGI scope's. Raises ApiError for a lane or figure that cannot be."""
+    given = _given(headers)
+    name = _lane(request, given.get(LANE_HEADER), identity)
+    lane = lanes[name]
+    asked = _TIERS.get(request.service_tier or "")
+    tier = _GRANTED[name] if asked == name else "default"
+    if not given and request.deadline_ms is None:
+        return ServiceLevel(
+            lane=lane, service_tier=tier, deadline_ms=None, hard_ttft_ms=None, max_wait_ms=lane.max_wait_ms
+        )
+    stated = [ms for ms in (request.deadline_ms, _milliseconds(given, DEADLINE_HEADER)) if ms is not None]
+    ttft = [ms for ms in (_milliseconds(given, header) for header in TTFT_HEADERS) if ms is not None]
+    return ServiceLevel(
+        lane=lane,
+        service_tier=tier,
+        deadline_ms=min(stated, default=None),
+        hard_ttft_ms=ttft[0] if ttft else None,
+        max_wait_ms=min(
+            math.inf if stated or ttft else lane.max_wait_ms, math.inf if request.stream else _patience_ms(given)
+        ),
+        tells_progress=_asks_progress(given),
+    )
+
+
+def asks_progress(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Whether a stream shall say in comments what it waits for. Raises ApiError for a value that says nothing."""
+    return _asks_progress(_given(headers))
+
+
+def _given(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """What headers say of the terms; where one is sent twice, its last."""
+    return {_HEARD[name]: value.decode("latin-1").strip() for name, value in headers if name in _HEARD}
+
+
+def _asks_progress(given: Mapping[str, str]) -> bool:
+    value = given.get(PROGRESS_HEADER, "0")
+    if value not in ("0", "1"):
+        raise invalid(PROGRESS_HEADER, f"`{PROGRESS_HEADER}` must be 1 or 0.")
+    return value == "1"
+
+
+def may_use_lane(identity: Identity, lane: LaneName) -> bool:
+    """Both tenant and key must allow it."""
+    return lane in _allowed(identity.tenant.lanes, identity.key.scopes.lanes)
+
+
+def _lane(request: GenerationRequest, header: str | None, identity: Identity) -> LaneName:
+    allowed = _allowed(identity.tenant.lanes, identity.key.scopes.lanes)
+    if header is not None:
+        if header not in set(LaneName):
+            raise invalid(LANE_HEADER, f"`{LANE_HEADER}` must be one of {', '.join(LaneName)}.")
+        if header not in allowed:
+            raise ApiError(f"This key may not use the lane {header}.", "lane_not_allowed", LANE_HEADER)
+        return LaneName(header)
+    asked = _TIERS.get(request.service_tier or "")
+    if asked in allowed:
+        return asked
+    if not allowed:
+        raise ApiError("This key may not use any of its tenant's lanes.", "lane_not_allowed")
+    default = LaneName(identity.tenant.default_lane)
+    return default if default in allowed else allowed[0]
+
+
+@lru_cache(maxsize=64)  # of few kinds of keys, and asked for by each request
+def _allowed(tenants: tuple[str, ...], keys: tuple[str, ...] | None) -> tuple[LaneName, ...]:
+    """Lanes that both tenant and key allow."""
+    return tuple(name for name in LaneName if name in tenants and (keys is None or name in keys))
+
+
+def _milliseconds(given: Mapping[str, str], header: str) -> float | None:
+    if header not in given:
+        return None
+    value = _number(given[header])
+    if value is None or not 0 < value <= MAX_DEADLINE_MS:
+        raise invalid(header, f"`{header}` must be a number of milliseconds over 0 and at most {MAX_DEADLINE_MS:.0f}.")
+    return value
+
+
+def _patience_ms(given: Mapping[str, str]) -> float:
+    """How long the official SDK waits for a plain answer; it says so itself, so what it says wrong is not refused."""
+    value = _number(given.get(READ_TIMEOUT_HEADER, ""))
+    return value * 1e3 if value is not None and value > 0 else math.inf
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = math.nan if "_" in text else float(text)  # 1_000 is a number only to Python
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None

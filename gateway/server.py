@@ -1,0 +1,141 @@
+"""uvicorn's configuration for this gateway: uvloop and httptools, limits on every connection, a shutdown in steps.
+
+1  SIGTERM: `/readyz` returns 503 and new requests get 503 `shutting_down`; the ports stay open to say so
+2  running streams and responses finish, for at most `grace_s`
+3  the rest end with an error and are settled
+4  uvicorn closes connections and ports; the lifespan closes the store's connections
+
+One event loop serves up to three ports: the tenants' is uvicorn's own, those of metrics and operators are additional.
+"""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import Iterator
+from functools import partial
+from typing import Literal
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from fairlane.gateway.app import admin_app, create_app, metrics_app, with_cors, with_fast_path
+from fairlane.gateway.config import GatewaySettings
+from fairlane.gateway.http.connections import Crowd
+from fairlane.gateway.http.ports import BACKLOG, Acceptor, PortName, Sockets
+from fairlane.gateway.http.protocol import limited_protocol
+from fairlane.gateway.runtime.resources import Resources
+
+log = logging.getLogger(__name__)
+
+# For open connections after every request has ended.
+CLOSE_TIMEOUT_S = 3
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server, which drains the gateway before it closes anything."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        resources: Resources,
+        *,
+        shares: bool = False,
+        beside: Sockets | None = None,
+    ) -> None:
+        """`shares`: other processes listen on the same sockets. `beside`: sockets of the additional ports."""
+        super().__init__(config)
+        self._resources = resources
+        self._shares = shares
+        self._beside = beside or {}
+        self._acceptors: list[Acceptor] = []
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Open the acceptors. uvicorn gets no sockets to listen on, because it would accept without our limits."""
+        await super().startup(None if sockets is None else [])
+        if not self.started:
+            return
+        for found in sockets or ():
+            self._open(found, self.config, "tenants", self._resources.crowd)
+        for name, others in self._beside.items():
+            crowd = self._resources.new_crowd()
+            config = beside(self._resources, name, crowd)
+            config.load()
+            for found in others:
+                self._open(found, config, name, crowd)
+
+    def _open(self, found: socket.socket, config: uvicorn.Config, name: PortName, crowd: Crowd) -> None:
+        proxies = self._resources.settings.trusted_proxies
+
+        def admits(address: str) -> bool:
+            return address in proxies or crowd.admits(address)
+
+        protocol = partial(self._protocol, config)
+        self._acceptors.append(Acceptor(found, protocol, shares=self._shares, admits=admits))
+        log.info("listening on %s, port %d, for %s", *found.getsockname()[:2], name)
+
+    def _protocol(self, config: uvicorn.Config) -> asyncio.Protocol:
+        made: asyncio.Protocol = config.http_protocol_class(  # type: ignore[call-arg] # as uvicorn calls it
+            config=config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return made
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Run steps 1 to 4."""
+        grace_s = self._resources.settings.gateway.grace_s
+        log.info("shutting down: %d jobs running", len(self._resources.dispatcher.jobs))
+        await self._resources.drain(grace_s)
+        for acceptor in self._acceptors:
+            acceptor.close()
+        await super().shutdown([*(sockets or ()), *(found for each in self._beside.values() for found in each)])
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Handle signals without raising them again at the end, as uvicorn does: the process should exit cleanly."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+
+
+def configure(settings: GatewaySettings, resources: Resources) -> uvicorn.Config:
+    """Return uvicorn's configuration for the tenants' port."""
+    app = with_cors(with_fast_path(create_app(resources)), settings.gateway.cors_origins)
+    return _config(app, settings, resources, "on", resources.crowd)
+
+
+def beside(resources: Resources, name: PortName, crowd: Crowd) -> uvicorn.Config:
+    """Return uvicorn's configuration for an additional port. The lifespan belongs to the tenants' application."""
+    app = metrics_app(resources) if name == "metrics" else admin_app(resources)
+    return _config(app, resources.settings, resources, "off", crowd)
+
+
+def _config(
+    app: ASGIApp, settings: GatewaySettings, resources: Resources, lifespan: Literal["on", "off"], crowd: Crowd
+) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        interface="asgi3",
+        loop="uvloop",
+        http=limited_protocol(
+            settings.http_limits, resources.bodies, crowd, settings.trusted_proxies, resources.malformed
+        ),
+        ws="none",
+        lifespan=lifespan,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        reset_contextvars=True,  # a pipelined request begins amid the one before it, and is to know nothing of that
+        limit_concurrency=settings.gateway.max_connections,
+        backlog=BACKLOG,
+        timeout_keep_alive=round(settings.gateway.keep_alive_s),
+        timeout_graceful_shutdown=CLOSE_TIMEOUT_S,
+    )
