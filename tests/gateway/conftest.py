@@ -11,11 +11,11 @@ ROUNDS = (
     "batches.runner.LOOK_EVERY_S",
     "fleet.REFRESH_EVERY_S",
     "middleware.idempotent_run._LONGEST_PAUSE_S",
-    "requests.delivery.TEND_EVERY_S",
-    "requests.orphans.TEND_EVERY_S",
-    "requests.prices.LOOK_EVERY_S",
-    "requests.recovery.REAP_EVERY_S",
-    "requests.recovery.WATCH_EVERY_S",
+    "pipeline.delivery.TEND_EVERY_S",
+    "pipeline.orphans.TEND_EVERY_S",
+    "pipeline.prices.LOOK_EVERY_S",
+    "pipeline.recovery.REAP_EVERY_S",
+    "pipeline.recovery.WATCH_EVERY_S",
 )
 """Periods of a gateway's loops in the background, 0.5 s or 1 s in production."""
 ROUND_S = 0.1

@@ -11,5 +11,5 @@
     grammar.py        the grammar of calls, for the worker
     description.py    tools in a system turn, for models whose template tells of none
 
-Called by `model_text/` (what the model reads) and by the endpoints (what it answered). Knows no tenant, queue or tokenizer.
+Called by `model_text/` (what the model reads) and by the endpoints (what it answered). Knows no tenant or queue.
 """
