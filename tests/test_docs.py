@@ -34,7 +34,7 @@ DOCUMENTS = (
     *DOCS.glob("runbooks/*.md"),
     *DOCS.glob("internals/*.md"),
 )
-ROOMS = ("cli", "gateway", "quotas", "scheduler", "store", "worker")
+ROOMS = ("cli", "common", "gateway", "quotas", "scheduler", "store", "worker")
 MOST_FILES = 22
 MOST_WORDS_OF_THE_API = 11_500
 

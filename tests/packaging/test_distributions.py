@@ -11,7 +11,7 @@ import pytest
 from tests.support.distributions import build, clone, unpack
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ("cli", "gateway", "quotas", "scheduler", "store", "worker")
+ROOMS = ("cli", "common", "gateway", "quotas", "scheduler", "store", "worker")
 NO_PART = {"Dockerfile", ".gitignore"}
 """Of a room's files, what no process reads."""
 
