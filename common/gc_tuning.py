@@ -24,8 +24,7 @@ def no_collection() -> Iterator[None]:
     """Disable collection during imports, then freeze the imported objects.
 
     Importing torch and transformers creates hundreds of thousands of long-lived objects. Fruitless collections take a
-    fifth
-    of that time, and each later one would scan these objects for 0.25 s."""
+    fifth of that time, and each later one would scan these objects for 0.25 s."""
     gc.disable()
     try:
         yield

@@ -205,10 +205,8 @@ def lateness_ms(
     `taken` returns the fraction of the free time that the lanes above a rank keep using.
 
     At most 0 if all guarantees are kept. Work that is already late counts as demand but is not tested. Work of a lower
-    lane
-    that would be late without this load, after a flood above it, is not tested either: refusing the load would not
-    help,
-    since the flood's best-effort work would take the time."""
+    lane that would be late without this load, after a flood above it, is not tested either: refusing the load would not
+    help, since the flood's best-effort work would take the time."""
     worst_ms, nothing = -math.inf, _nothing(load.level)
     for level in ledger.promised(load.level):
         before, left, is_lower = ledger.up_to(level), 1.0 - taken(level.rank), level > load.level

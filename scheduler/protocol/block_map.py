@@ -7,8 +7,7 @@ from typing import Literal, get_args
 import msgspec
 
 # Device blocks: free; held by a running or a stopped (waiting) sequence; clean: held, with a copy in host memory, so
-# that
-# evicting it is free; cached: idle, with a reusable prefix. Host slots: free; swapped out; copy of a device block.
+# that evicting it is free; cached: idle, with a reusable prefix. Host slots: free; swapped out; copy of a device block.
 BlockState = Literal["free", "running", "waiting", "clean", "cached", "swapped", "copy"]
 STATES: tuple[BlockState, ...] = get_args(BlockState)
 NOBODY = -1

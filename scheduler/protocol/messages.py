@@ -86,8 +86,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     # Output tokens per choice.
     max_tokens: int
     # Output tokens per choice that the budget allows so far; a `Grant` raises it. Equals `max_tokens` if the whole
-    # request
-    # was reserved.
+    # request was reserved.
     granted_until: int
     sampling: Sampling = Sampling()
     # Grammar of each choice, in llguidance's form; empty: none.
@@ -113,8 +112,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     # Never recompute while the worker lives: swap, or leave it running.
     exact: bool = False
     # Not counted against `queued_requests`: a further job of a request that is counted once, or a line of a batch,
-    # which
-    # has its own limits.
+    # which has its own limits.
     follows: bool = False
     # Fingerprint of the prompt: a later run of the request may continue from this job's tokens only if it matches.
     prompt_print: str = ""

@@ -16,8 +16,7 @@ from fairlane.scheduler.planner.kv.prefix_reuse import scope_of
 from fairlane.scheduler.protocol.messages import Job
 
 # Other workers wait this long before they ask for a job with a preferred worker. If a job has already waited longer in
-# a
-# lane, workers are short of room, and no preferred worker is named there.
+# a lane, workers are short of room, and no preferred worker is named there.
 HOME_MS = 5
 # Length of a generation. An entry is remembered for one to two of them.
 HOMES_MS = 300_000

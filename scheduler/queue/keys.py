@@ -1,8 +1,7 @@
 """All Redis keys of the global queue, and the assembly of its scripts.
 
 All keys of one queue share the hash tag `{queue}`. Scores and times are milliseconds of the server's clock, counters
-are
-weighted tokens. Under `fl:{queue}:`
+are weighted tokens. Under `fl:{queue}:`
 
 | key | type | holds |
 | --- | --- | --- |

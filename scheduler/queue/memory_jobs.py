@@ -109,8 +109,7 @@ class JobBook:
         nothing.
 
         A publication can have a gap if a crash of the store lost the end of the record. The job is then lost to its
-        worker,
-        and the next holder continues from the record."""
+        worker, and the next holder continues from the record."""
         entry = self.entries.get(item.job_id)
         if entry is None or entry.state is not JobState.LEASED or entry.epoch != item.epoch:
             return False

@@ -3,8 +3,7 @@
 Pure: `now_ms` is the first argument of every method that depends on time. `events` (by gateway) and `controls` (by
 worker) replace the streams. The Redis queue answers every call like this one; tests send both the same calls.
 Invariants: a job is queued, leased to one worker, or ended; an end is final and reported to its gateway exactly once;
-an
-epoch is never reused; tokens are recorded in order, without gaps or repeats."""
+an epoch is never reused; tokens are recorded in order, without gaps or repeats."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
@@ -76,10 +75,8 @@ class LaneQueue:
         """Queue a job, and book its guarantee.
 
         `waited_ms`: time in another queue from which it was withdrawn, so that it arrived earlier. `generated`: tokens
-        of each
-        choice from an earlier run of the same request, from which it continues. `prefixes`: the result of
-        `prefix_keys`.
-        Raises TenantQueueFull, LaneFull and Unattainable without changing anything."""
+        of each choice from an earlier run of the same request, from which it continues. `prefixes`: the result of
+        `prefix_keys`. Raises TenantQueueFull, LaneFull and Unattainable without changing anything."""
         known = self._book.entries.get(job.job_id)
         if known is not None:
             return Put(self.position(job.job_id) or 0, known.job.guaranteed, known.home, known.called)
@@ -149,8 +146,7 @@ class LaneQueue:
         """Replace a job's recorded tokens by those of its client, and queue it again to continue from them.
 
         `epoch` published tokens that differ from the client's; nothing changes if the job has a later one. Return False
-        if
-        the job is unknown or has ended."""
+        if the job is unknown or has ended."""
         entry = self._book.entries.get(job_id)
         if entry is None or entry.state is JobState.ENDED:
             return False
@@ -248,8 +244,7 @@ class LaneQueue:
         """Record a worker's heartbeat. Return False, once, if its lease had expired and its jobs were taken away.
 
         `holding` names the jobs that the worker knows, including those of publications not yet answered. A job leased
-        for
-        longer than one lease and not among them was in a `take` whose answer was lost; it is given back."""
+        for longer than one lease and not among them was in a `take` whose answer was lost; it is given back."""
         self._is_quiet(now_ms)
         self._workers[worker_id] = now_ms + self._lease_ms
         self._served_ms = now_ms
@@ -266,10 +261,8 @@ class LaneQueue:
         """Record what a step produced for one gateway's jobs. Return the jobs that were refused.
 
         Refused: unknown, ended, not this worker's or this gateway's, a stale epoch, a gap in the tokens; the last one
-        returns
-        to the queue. A call with the same non-empty `serial` as the worker's last to this gateway is a repeat: it
-        changes
-        nothing and returns the same."""
+        returns to the queue. A call with the same non-empty `serial` as the worker's last to this gateway is a repeat:
+        it changes nothing and returns the same."""
         last_serial, last_refused = self._last_publish.get((gateway_id, worker_id), ("", set()))
         if serial and last_serial == serial:
             return last_refused
@@ -294,8 +287,7 @@ class LaneQueue:
         """Clear up after dead processes and expired jobs. Return how many jobs were taken from dead workers.
 
         Must be called more often than every half lease. After a longer time without any `renew` or `reclaim`, because
-        the
-        store was unavailable, it does nothing for one full lease, so that holders can renew first."""
+        the store was unavailable, it does nothing for one full lease, so that holders can renew first."""
         is_quiet = self._is_quiet(now_ms)
         self._served_ms = now_ms if self._served_ms is None else self._served_ms
         lost, is_more = 0, not is_quiet

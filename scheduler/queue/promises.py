@@ -23,8 +23,7 @@ MOST_TAKEN = 0.95
 # Requested work counts for this long, with linearly decreasing weight.
 RECENT_MS = 4_000
 # Shorter window, used if it gives a higher value: a flood is detected within a quarter of a second. Guarantees that
-# lower
-# lanes get before that would not be kept.
+# lower lanes get before that would not be kept.
 SURGE_MS = 1_000
 # The whole time, in millionths.
 WHOLE = 1_000_000

@@ -71,8 +71,8 @@ class RedisQueue:
     """One model's queue, for gateways and workers; the contract is that of `LaneQueue`. `redis` must return bytes.
 
     Calls that the store cannot recognise as repeats by their content carry a serial. A client that resends a call
-    resends
-    its serial; a caller that repeats a call after an error passes the serial of its first attempt (`new_serial`).
+    resends its serial; a caller that repeats a call after an error passes the serial of its first attempt
+    (`new_serial`).
 
     `clock` (milliseconds) replaces the server's clock in tests; all that share a queue must agree on it."""
 
@@ -151,8 +151,7 @@ class RedisQueue:
         """Drop the records of a deleted tenant's ended jobs, and all events up to a time, which gateways have read.
 
         `events_until_ms` 0 drops no events. Return the number of records. The work grows only with this tenant's
-        records and
-        the number of gateways."""
+        records and the number of gateways."""
         listed, kept, dropped = f"{self._prefix}ended:{tenant}", 0, 0
         while job_ids := await self._page(listed, kept):
             staying = int(await self._call("erase", tenant, deleted_ms, *job_ids))
@@ -216,8 +215,8 @@ class RedisQueue:
         """Return the events after `last_id` and the id to continue from, once there are some or `block_ms` have passed.
 
         `last_id` is the id that the last call returned, and confirms that all entries up to it were processed. `0-0`
-        starts
-        with all that is kept, `$` with new entries. `block_ms` 0 does not wait; waits are limited to MAX_BLOCK_MS."""
+        starts with all that is kept, `$` with new entries. `block_ms` 0 does not wait; waits are limited to
+        MAX_BLOCK_MS."""
         stream = f"{self._prefix}events:{gateway_id}"
         last_id = await self._resolve(stream, last_id)
         await self._trim(stream, last_id)
@@ -250,9 +249,8 @@ class RedisQueue:
         """Record what a step produced for one gateway's jobs. Return the jobs that were refused.
 
         Refused: unknown, ended, not this worker's or this gateway's, a stale epoch, a gap in the tokens; the last one
-        returns
-        to the queue. A caller that repeats a call after a lost answer passes the same `serial`, and it is recorded
-        once."""
+        returns to the queue. A caller that repeats a call after a lost answer passes the same `serial`, and it is
+        recorded once."""
         own = self.new_serial() if serial is None else f"{self._nonce}:{serial}"
         refused = set[str]()
         for part, chunk in enumerate(chunks(items)):
@@ -272,8 +270,7 @@ class RedisQueue:
         """Return this worker's controls after `last_id`, the id to continue from, and whether to ask for jobs.
 
         `last_id` is the id that the last call returned; `0-0` (woken at once if anything was ever queued) or `$` to
-        start.
-        `block_ms` 0 does not wait; waits are limited to MAX_BLOCK_MS."""
+        start. `block_ms` 0 does not wait; waits are limited to MAX_BLOCK_MS."""
         control, wake = control_stream(self.name, worker_id), f"{self._prefix}wake"
         control_id, _, wake_id = last_id.partition("/")
         control_id = await self._resolve(control, control_id)

@@ -89,8 +89,7 @@ class RedisRegistry:
         """Store a card for seven more days and return its SHA-256.
 
         The first announcement of a process makes the card its model's newest. Later ones only refresh it, so that old
-        workers
-        do not take the name back during a rolling update."""
+        workers do not take the name back during a rolling update."""
         sha256 = card_sha256(card)
         await self._redis.execute_command("SET", f"{_PREFIX}card:{sha256}", encode(card), "PX", CARD_TTL_MS)
         await self._since(sha256)

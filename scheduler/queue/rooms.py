@@ -126,8 +126,7 @@ class WorkerCalls:
         """Close calls that were not answered in time, at most PER_CALL of them.
 
         Calls with a future time, after the clock was set back, are closed too. Return milliseconds until the next call
-        is
-        late, or 0 if none is open."""
+        is late, or 0 if none is open."""
         by_time = sorted((called_ms, name) for name, called_ms in self._called.items())
         late = [name for called_ms, name in by_time if called_ms <= now_ms - CALL_PATIENCE_MS]
         early = [name for called_ms, name in by_time if called_ms > now_ms]

@@ -9,9 +9,8 @@
 | `lent` | charged for the lane's own leased jobs, and not yet computed |
 
 A job is charged in advance when it is taken. Computed tokens move from `due` and `lent` to `owed`, which leaves the
-debt
-unchanged; tokens that are never computed just leave `due` and `lent`. The debt thus counts each token once, whichever
-lanes had waiting jobs when the job was taken and when it ended.
+debt unchanged; tokens that are never computed just leave `due` and `lent`. The debt thus counts each token once,
+whichever lanes had waiting jobs when the job was taken and when it ended.
 
 A waiting period of a lane starts when a job is queued and none waits there. A lane that is ahead of its floor at that
 moment starts with zero debt: its jobs must not pay for tokens that the lane got while no lane competed for them. Jobs

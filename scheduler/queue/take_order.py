@@ -1,19 +1,16 @@
-"""The order in which one `take` hands out jobs:
-(below the share floor, lane, returned, outside Θ, class, urgency, counter, due, job_id).
+"""The order in which one `take` hands out jobs: (below the share floor, lane, returned, outside Θ, class, urgency,
+counter, due, job_id).
 
 Class and urgency are those of `scheduler.planner.ordering`, as far as the queue can tell: it knows prompts, and from
-the
-worker the time per prompt token. A guaranteed job is never outside Θ: its guarantee holds whatever its tenant has used
-since.
+the worker the time per prompt token. A guaranteed job is never outside Θ: its guarantee holds whatever its tenant has
+used since.
 
 For each job taken, these are compared per lane: the first jobs of the TENANTS_PER_TAKE tenants with the lowest
-counters,
-the ELDERS_PER_TAKE guaranteed jobs that are due first, and the ELDERS_PER_TAKE oldest jobs that have waited long. The
-cost of a take is thus independent of the number of waiting jobs. The least served tenant is always compared, and
-tenants
-outside its window come after it, so the bound of `scheduler.planner.ordering` holds for any such limit. With more
-backlogged tenants than the limit, the more served ones wait however urgent their work is, and room that fits none of
-the compared jobs stays free.
+counters, the ELDERS_PER_TAKE guaranteed jobs that are due first, and the ELDERS_PER_TAKE oldest jobs that have waited
+long. The cost of a take is thus independent of the number of waiting jobs. The least served tenant is always compared,
+and tenants outside its window come after it, so the bound of `scheduler.planner.ordering` holds for any such limit.
+With more backlogged tenants than the limit, the more served ones wait however urgent their work is, and room that fits
+none of the compared jobs stays free.
 
 Workers may be unequal: a job that could never finish in the asking worker is skipped, and the next of the same list
 replaces it, so that no worker idles next to work that it could run. LOOKS_PER_TAKE bounds how many are examined."""
@@ -277,8 +274,7 @@ class WorkerRoom:
         """Return whether the job could run here after enough other work has ended.
 
         All its choices must fit one step, and each alone at its longest. A job that may have killed workers is refused
-        while
-        another one is here, so that a poisoned one fails alone."""
+        while another one is here, so that a poisoned one fails alone."""
         fits = entry.job.n <= self._most_sequences and entry.job.max_total_tokens <= self._most_tokens
         return fits and not (self._suspect and entry.losses >= SUSPECT_LOSSES)
 
@@ -315,8 +311,7 @@ class Owed:
     3. jobs of a running tenant that is behind another one by more than Θ, if no other such tenant already waits there.
 
     A tenant that holds all of a worker thus cannot block others, not even with waiting jobs of its own, and a tenant
-    that
-    is behind gets jobs wherever it could catch up."""
+    that is behind gets jobs wherever it could catch up."""
 
     def __init__(self, places: Places, yielding: Yielding, window: float) -> None:
         self._places, self._window = places, window
@@ -392,12 +387,10 @@ class Order:
         """Return the first candidate that fits, or the first that other work yields to; None if there is none.
 
         A job that does not fit is skipped until it is due. From then on no job behind it is taken from its lane, so
-        that room
-        gathers for it and small jobs do not starve it. A job owed to its lane's share floor also blocks the lanes
-        above, if it
-        needs at most that share and lacks only KV. A worker offers each lane at least the rows of its share floor: a
-        lane
-        without a free row already holds them, and blocking the lanes above would not help it."""
+        that room gathers for it and small jobs do not starve it. A job owed to its lane's share floor also blocks the
+        lanes above, if it needs at most that share and lacks only KV. A worker offers each lane at least the rows of
+        its share floor: a lane without a free row already holds them, and blocking the lanes above would not help
+        it."""
         self._least = [places.least_counter() for places in self._lanes]
         for rank, candidates in self._tiers():
             for entry in sorted(candidates, key=self._key):
@@ -430,8 +423,7 @@ class Order:
         """Yield candidates with the rank of a lane, returned jobs first.
 
         First come the jobs owed to each share floor; those within that share rank above all lanes. Then come each
-        lane's own
-        jobs and those promoted to it."""
+        lane's own jobs and those promoted to it."""
         for level, places in enumerate(self._lanes):
             if places.floor.debt > 0.0:
                 for entries in (self._returned(level), self._heads(level)):

@@ -19,8 +19,7 @@ TENANTS_PER_TAKE = 32
 # Also compared, per lane: this many returned jobs, the earliest due guaranteed jobs, and the oldest promoted jobs.
 ELDERS_PER_TAKE = 8
 # Jobs of a list that are examined for some that can run in the asking worker, after the first ones could not. Tenants
-# of
-# a lane whose first jobs cannot run share this number.
+# of a lane whose first jobs cannot run share this number.
 LOOKS_PER_TAKE = 64
 # A job whose workers died this often ends as failed.
 MAX_LOSSES = 5
