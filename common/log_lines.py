@@ -68,7 +68,7 @@ class JsonLines(logging.Formatter):
         told |= {name: value for name, value in self._facts(record).items() if value is not None}
         if record.exc_info:
             told["exception"] = self.formatException(record.exc_info)
-        return json.dumps(told)  # in ASCII alone
+        return json.dumps(told)  # ASCII only
 
 
 def quiet_libraries() -> None:

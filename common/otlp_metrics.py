@@ -73,7 +73,7 @@ class _Sender(threading.Thread):
             scope = otel.ScopeMetrics(InstrumentationScope("fairlane"), metrics, schema_url="")
             resource = otel.ResourceMetrics(self._resource, [scope], schema_url="")
             self._exporter.export(otel.MetricsData([resource]))
-        except Exception:  # the next may find it well, and the thread must live till then
+        except Exception:  # the thread must survive for the next export
             log.exception("metrics were not sent")
 
 

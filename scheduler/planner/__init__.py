@@ -1,20 +1,19 @@
-"""What one worker runs in each step: `planner.py` first, with `plan(now)`, `apply(result)` and what comes between them.
+"""What one worker runs in each step. Start with `planner.py`: `plan(now)`, `apply(result)` and the calls between them.
 
-    sequence.py, sequence_group.py   one choice's states and moves; a job with its choices and deadlines
-    sequence_index.py, lane_index.py every sequence, filed by what it could do next; one lane's tenants and waiting work
-    ordering.py                      fairness between tenants, urgency, and when a first token is due
-    priority.py                      the one order of all that could run
+    sequence.py, sequence_group.py   states and transitions of one choice; a job with its choices and deadlines
+    sequence_index.py, lane_index.py every sequence, filed by what it can do next; one lane's tenants and waiting work
+    ordering.py                      fairness between tenants, urgency, and due times of first tokens
+    priority.py                      the total order of everything that could run
     step_budget.py                   rows, tokens and time that a step may hold
     placement.py, step_builder.py    the walk down that order, and the plan that it fills
-    preemption.py                    who yields blocks to whom
-    waits.py                         why sequences had no part in a step, and how long
-    forecast.py                      how long outputs become, and whether the pools will hold them
-    costs.py, fading.py              what steps and copies take, learnt from every step
-    capacity.py                      what a worker could start next: what it asks the queue for
+    preemption.py                    which sequences yield blocks to which
+    waits.py                         why, and for how long, sequences had no part in a step
+    forecast.py                      expected output lengths, and whether the pools will hold them
+    costs.py, fading.py              cost of steps and copies, learnt from every step
+    capacity.py                      what a worker could start next, which it asks the queue for
     coast.py                         steps that need no plan, for the simulator
     steps.py                         a plan and its result as plain values
-    kv/                              which KV blocks are whose
+    kv/                              ownership of KV blocks
 
-The worker's engine thread and the simulator call in; the queue shares `ordering.py`, admission `costs.py`. Imports
-`protocol` alone: no store, no clock, no tensor.
-"""
+The worker's engine thread and the simulator call the planner; the queue uses `ordering.py`, admission uses `costs.py`.
+The package imports only `protocol`: no store, no clock, no tensors."""

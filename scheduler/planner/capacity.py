@@ -1,4 +1,4 @@
-"""How full a worker is: what it could start next, by lane, and how many of its sequences are in which state."""
+"""Load of a worker: what it could start next, by lane, and how many of its sequences are in which state."""
 
 import math
 from collections import Counter
@@ -15,9 +15,9 @@ from fairlane.scheduler.planner.sequence_index import SequenceIndex
 from fairlane.scheduler.planner.steps import Capacity, Yielding
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
 
+# Maximum number of newcomers that wait in a worker for others to yield. While a prompt in progress keeps these waiting,
+# it may hold as many more whose prompts are shorter than the rest of that one.
 MOST_NEWCOMERS = 8
-"""Newcomers that may wait in a worker until others yield to them: it asks for no more. While a prompt in progress keeps
-these waiting, it may hold as many more whose prompts are shorter than what is left of that one."""
 PREEMPTED = frozenset({State.SWAPPED, State.DROPPED})
 
 
@@ -26,13 +26,13 @@ class Counts:
     """Sequences by lane, as `WorkerStatus` reports them."""
 
     running: dict[str, int] = field(default_factory=dict)
+    # Taken but not running: waiting, preempted or paused.
     waiting: dict[str, int] = field(default_factory=dict)
-    """Taken but not running: waiting, preempted or paused sequences."""
     preempted: dict[str, int] = field(default_factory=dict)
 
 
 def count(sequences: Iterable[Sequence], lanes: Iterable[LaneName]) -> Counts:
-    """Count sequences by state, with a figure for every lane."""
+    """Count sequences by state, with an entry for every lane."""
     counts = Counts(*({lane.value: 0 for lane in lanes} for _ in range(3)))
     places = Counter([(seq.job.lane, seq.state, seq.stalled_since_ms is None) for seq in sequences])
     for (lane, state, undisturbed), number in places.items():

@@ -1,12 +1,12 @@
-"""Steps that `plan` need not decide: a batch that only decodes and goes on as it is, one token further in each row.
+"""Coasting: steps that need no plan, because a batch only decodes and continues unchanged, one token further in each
+row.
 
-Most steps of a simulation are such. Where nothing on a worker waits, and rows, tokens, time and free blocks suffice for
-one more token of each sequence, every plan gives each its row, in an order that does not change. So a step comes down
-to a few sums for the whole batch; the sequences hear of their tokens when the batch lands. Each condition is tested
-before each step, by what may change in it, and never as met where it might not be: what does not coast is planned.
+Most steps of a simulation are like this. If nothing waits on a worker, and rows, tokens, time and free blocks suffice
+for one more token of each sequence, every plan would give each its row in the same order. A step is then a few sums for
+the whole batch, and the sequences are updated when coasting ends. Each condition is checked before each step, and only
+conservatively: a step that might not satisfy it is planned.
 
-A token that comes of such a step is taken to repeat the sequence's last one, as those of simulated outputs do.
-"""
+Each token of such a step repeats the sequence's last one, as those of simulated outputs do."""
 
 import math
 from collections import defaultdict
@@ -23,12 +23,12 @@ from fairlane.scheduler.planner.step_budget import Price, pace_time_ms, pressure
 from fairlane.scheduler.planner.step_builder import decode_rows
 from fairlane.scheduler.planner.steps import StepFeatures, StepPlan
 
+# Tolerance when comparing sums made in a different order.
 ROUNDING = 1.0 - 1e-9
-"""Of the time that there is, what sums made in another order may be compared with."""
 
 
 class Coast:
-    """A batch that only decodes. `begin` and `end` take turns, until it lands."""
+    """A batch that only decodes. `begin` and `end` alternate until `land`."""
 
     def __init__(
         self,
@@ -40,36 +40,36 @@ class Coast:
         expiries: Expiries,
         pauses: Pauses,
     ) -> None:
+        # In row order.
         self.sequences = sequences
-        """In the order of their rows."""
+        # Completed steps.
         self.steps = 0
-        """Done."""
+        # A step has begun and not ended.
         self.under_way = False
-        """A step has begun and not ended."""
         self._index, self._pool, self._prefixes = index, pool, prefixes
         self._costs, self._expiries, self._pauses = costs, expiries, pauses
+        # Steps until a sequence may end.
         self._most = min([seq.granted_until - len(seq.output) for seq in sequences]) - 1
-        """So many steps until one of them may be over."""
         self._context = sum([seq.num_computed + 1 for seq in sequences])
+        # Steps already applied to each sequence.
         self._heard = dict.fromkeys(sequences, 0)
-        """Steps that a sequence has heard of."""
         ranks = {name: one.lane.rank for name, one in index.lanes.items()}
+        # Decodes of the first lane, if lower lanes may have to wait for them.
         self._pressing = [seq for seq in sequences if ranks[seq.job.lane] == 0]
-        """Decodes of the first lane, if lower lanes may have to wait for them."""
         if len(self._pressing) == len(sequences):
             self._pressing = []
         self._pace_ms = min([seq.job.tpot_ms for seq in self._pressing], default=math.inf)
+        # Sequences that need another block, by the step before which.
         self._full: defaultdict[int, list[Sequence]] = defaultdict(list)
-        """Who needs another block, by the step before which."""
+        # Sequences that fill a block, by the number of steps after which.
         self._turned: defaultdict[int, list[Sequence]] = defaultdict(list)
-        """Who has filled a block, by the number of steps after which."""
         for seq in sequences:
             self._full[len(seq.table) * pool.block_size - seq.num_computed].append(seq)
             self._turned[pool.block_size - seq.num_computed % pool.block_size].append(seq)
 
     def begin(self, now_ms: float) -> StepFeatures | None:
-        """Go on with one more step, with the blocks that it needs; what its rows compute. None, and nothing is done,
-        where the next step has to be planned."""
+        """Start one more step, allocate its blocks and return its features. Return None, unchanged, if it has to be
+        planned."""
         full = self._full.get(self.steps, ())
         if self.steps >= self._most or self._expiries.any_by(now_ms) or self._index.decodes.promotes(now_ms):
             return None
@@ -95,18 +95,18 @@ class Coast:
         self._pauses.end(run_ms)
 
     def tell(self) -> None:
-        """Let all sequences hear of what they have gained."""
+        """Apply the completed steps to all sequences."""
         for seq in self.sequences:
             self._tell(seq)
 
     def land(self) -> None:
-        """The same, and charge their tenants. To be called once."""
+        """Apply the completed steps and charge their tenants. Must be called once."""
         self.tell()
         for seq in self.sequences if self.steps else ():
             self._index.charge(seq.job, self.steps * DECODE_WEIGHT)
 
     def as_plan(self, number: int) -> StepPlan:
-        """The step that is under way, once it has landed, as the plan of this number; an empty one where none is."""
+        """Return the running step as the plan with this number, after landing; an empty plan if none is running."""
         if not self.under_way:
             return StepPlan(number=number)
         rows = tuple(decode_rows(self.sequences))
@@ -119,7 +119,7 @@ class Coast:
         return StepFeatures(len(self.sequences), 0, self._context, 0)
 
     def _in_time(self, now_ms: float) -> bool:
-        """Decodes of lower lanes hold up none of the first."""
+        """Return whether decodes of lower lanes delay none of the first lane."""
         if not self._pressing or not self._costs.knows_steps:
             return True
         base_ms, *each = self._costs.step_weights()
@@ -147,8 +147,9 @@ class Coast:
 
 
 def batch(decodes: dict[Kind, tuple[Sequence, ...]], index: SequenceIndex) -> list[Sequence] | None:
-    """All that decodes, in the order in which a plan gives rows to each where nothing else is there; None where that
-    is not plain: some were stopped, are choices of several, or stand with those of another lane."""
+    """Return all decodes in the order of a plan's rows, or None if that is not certain.
+
+    It is not if some were stopped, belong to jobs with several choices, or share a group with those of another lane."""
     lanes = {kind[0] for kind in decodes}
     kinds = sorted(decodes, key=lambda kind: _group(kind, index)) if len(lanes) > 1 else [*decodes]
     places = {(_group(kind, index), kind[0]) for kind in kinds}
@@ -161,6 +162,6 @@ def batch(decodes: dict[Kind, tuple[Sequence, ...]], index: SequenceIndex) -> li
 
 
 def _group(kind: Kind, index: SequenceIndex) -> tuple[int, bool]:
-    """Lane rank and class, as the order has them where nobody waits: then all are inside the window."""
+    """Return lane rank and class of the order, for a lane where no tenant waits and so all are inside the window."""
     name, _, promised, promoted = kind
     return max(0, index.lanes[name].lane.rank - promoted), not promised

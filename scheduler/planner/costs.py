@@ -1,14 +1,13 @@
-"""What a step, a swap and a recompute cost in milliseconds, learnt from every step that runs.
+"""Cost model of steps, swaps and recomputation in milliseconds, learnt from every step.
 
-A step's time is linear in five features of its rows, a copy's in two. Both are fitted by least squares with weights
-that are never negative, so that no prediction falls when work is added. Sums of old observations fade by a factor with
-each new one; the prior does not, and rules where nothing was seen. The weights follow by coordinate descent from where
-they stood: a few sweeps over a 5 x 5 system, microseconds. A worker measures its priors at start.
+A step's time is linear in five features of its rows, a copy's in two. Both are fitted by least squares with
+non-negative weights, so that a prediction never falls when work is added. Old observations decay; the prior does not,
+and determines the weights that were never observed. The weights are updated by coordinate descent from their last
+values: a few sweeps over a 5 x 5 system take microseconds. A worker measures its priors at startup.
 
-A single stream's step is measured, not fitted: a model that was learnt under load says little of a step with one row.
-It starts from the measurement at start; each step in use that holds one decode and nothing else moves it a little. It
-is the unit of a lane's automatic TPOT target.
-"""
+The step time of a single stream is measured, not fitted: a model learnt under load predicts a step with one row badly.
+It starts with the measurement at startup, and each step with one decode and nothing else adjusts it slightly. It is the
+unit of a lane's automatic TPOT target."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -20,32 +19,32 @@ from fairlane.scheduler.planner.fading import faded
 from fairlane.scheduler.planner.steps import StepFeatures
 from fairlane.scheduler.protocol.messages import WorkerStatus
 
+# Assumed KV tokens of the single stream.
 TYPICAL_CONTEXT = 512
-"""KV tokens that the stream is taken to have."""
+# A step counts for at most this multiple of the known value.
 SINGLE_STREAM_OUTLIER = 2.0
-"""A step counts for at most this many times what was known."""
 
 
 def is_single_decode(plan: StepFeatures) -> bool:
-    """One sequence gained one token, and nothing else ran."""
+    """Return whether one sequence gained one token and nothing else ran."""
     return plan.rows == 1 and plan.prefill_tokens == 0 and plan.context > 0
 
 
 class SingleStream:
-    """One worker's figure. Steps are brought to the typical context by what a KV token adds, `context_ms`."""
+    """One worker's single-stream step time, normalised to the typical context by `context_ms` per KV token."""
 
     def __init__(self) -> None:
+        # Without the time between steps; 0.0 before the first observation.
         self.step_ms = 0.0
-        """Of the step alone; 0.0 before any was seen."""
 
     def start_from(self, steps: Iterable[tuple[StepFeatures, float]], context_ms: float) -> None:
-        """Take the median of the single-decode steps that were measured at start."""
+        """Take the median of the single-decode steps measured at startup."""
         found = [_typical(plan, run_ms, context_ms) for plan, run_ms in steps if is_single_decode(plan)]
         if found:
             self.step_ms = median(found)
 
     def observe(self, plan: StepFeatures, run_ms: float, context_ms: float) -> None:
-        """Learn from a step in use; any other than of a single decode says nothing."""
+        """Learn from a step; only single-decode steps count."""
         if is_single_decode(plan):
             typical_ms = _typical(plan, run_ms, context_ms)
             known_ms = self.step_ms or typical_ms
@@ -53,7 +52,7 @@ class SingleStream:
 
 
 def slowest_ms(workers: Iterable[WorkerStatus]) -> float:
-    """The single stream's time that all of these workers that take jobs can keep; 0.0 where none has told."""
+    """Return the single-stream time that all of these workers that take jobs can keep; 0.0 if none reports one."""
     return max((one.single_stream_ms for one in workers if not one.draining), default=0.0)
 
 
@@ -63,26 +62,26 @@ def _typical(plan: StepFeatures, run_ms: float, context_ms: float) -> float:
 
 FORGETTING = 0.995
 SWEEPS = 4
+# Observations after which the model is used to size steps.
 LEARNT_AFTER = 32
-"""Observations before the model is trusted to size steps."""
+# Once the model has learnt or was measured, an observation counts for at most this multiple of its prediction (for
+# example a page fault or a compilation).
 OUTLIER = 4.0
-"""Once it has learnt, or was measured at start, an observation counts for at most this many times its prediction (a
-page fault, a compile)."""
+# Relative error below which a measured model does not learn: the observation comes from a simulation with these costs.
 SAME = 1e-9
-"""What was foreseen as closely by what was measured teaches nothing: it comes of a simulation of those very costs."""
+# The same for copies. On a CPU one copy in ten takes two or three times as long, and the usual time is wanted, not the
+# mean. If all copies become twice as slow, the model needs about a hundred observations.
 COPY_OUTLIER, COPY_FORGETTING = 1.5, 0.98
-"""The same of copies: on a CPU one in ten takes twice or thrice as long as usual, and the usual is wanted, not the
-mean. Where all take twice as long from now on, about a hundred tell."""
+# Prior of the copy rate: 2 GB/s, a busy machine's memcpy in small blocks.
 COPY_BYTES_PER_MS = 2e6
-"""Prior of the copy rate: 2 GB/s, a busy machine's memcpy in small blocks."""
+# Weight of an assumption relative to one measurement at startup.
 LITTLE = 0.02
-"""What an assumption counts for beside one measurement made at start."""
+# Sweeps until the weights of a handful of measurements converge.
 SETTLING = 200
-"""Sweeps until the weights of a handful of measurements stand still."""
 
 
 class Measurement(NamedTuple):
-    """What a step took: its rows and, apart, its copies."""
+    """The measured time of a step: its rows and, separately, its copies."""
 
     plan: StepFeatures
     run_ms: float
@@ -91,12 +90,11 @@ class Measurement(NamedTuple):
 
 
 class NonNegativeFit:
-    """y = w · x with w >= 0, from a stream of observations.
+    """Fit of y = w · x with w >= 0 to a stream of observations.
 
-    `typical` holds a usual magnitude of each feature, `prior` how much of y each gives at that magnitude, and `trust`
-    how many observations the prior is worth. Each observation counts for `forgetting` of the next (0 to 1), and once
-    it has learnt, or was measured, for at most `outlier` times its prediction.
-    """
+    `typical` is a usual magnitude of each feature, `prior` its contribution to y at that magnitude, and `trust` the
+    number of observations that the prior is worth. Each observation counts for `forgetting` of the next (0 to 1) and,
+    once the fit has learnt or was measured, for at most `outlier` times its prediction."""
 
     def __init__(
         self,
@@ -117,8 +115,8 @@ class NonNegativeFit:
         self._products = [[0.0] * size for _ in range(size)]
         self._targets = [0.0] * size
         self.observations = 0
+        # The prior was measured, not assumed.
         self.was_measured = False
-        """The prior is no assumption."""
 
     @property
     def weights(self) -> tuple[float, ...]:
@@ -133,7 +131,7 @@ class NonNegativeFit:
         return float(sum(map(mul, map(mul, self._weights, self._scale), x)))
 
     def observe(self, x: Sequence[float], y: float) -> None:
-        """Learn from one observation. What is no finite, non-negative number is ignored."""
+        """Learn from one observation. Values that are not finite and non-negative are ignored."""
         if not (math.isfinite(y) and y >= 0.0):
             return
         if self.has_learnt or self.was_measured:
@@ -152,13 +150,15 @@ class NonNegativeFit:
             self._sweep()
 
     def know(self, weights: Sequence[float]) -> None:
-        """Let these be the prior: costs per unit of each feature, as measured elsewhere."""
+        """Use costs per unit of each feature, measured elsewhere, as the prior."""
         self._weights = [weight / scale for weight, scale in zip(weights, self._scale, strict=True)]
         self._prior, self.was_measured = tuple(self._weights), True
 
     def start_from(self, seen: Sequence[tuple[Sequence[float], float]]) -> None:
-        """Let a few measurements, each with a y above 0, make the prior. The old one, to the scale of what was
-        measured, remains for what they do not tell apart. Errors count as shares of y: the small ones matter too."""
+        """Fit the prior to a few measurements with y > 0.
+
+        The old prior, scaled to the measurements, fills in what they do not determine. Errors are relative to y, so
+        that small values count too."""
         factor = median(y / self.predict(x) for x, y in seen)
         typical = [1.0 / scale for scale in self._scale]
         trust = LITTLE / median(y for _, y in seen) ** 2
@@ -183,13 +183,13 @@ def _copy_fit(block_ms: float) -> NonNegativeFit:
 
 
 class Pauses:
-    """Lets a cost model learn from the time between steps, where work goes on."""
+    """Measures the time between consecutive steps for a cost model."""
 
     def __init__(self, costs: "CostModel") -> None:
         self._costs = costs
         self._began_ms = 0.0
+        # Duration of the last step; None if no work was left after it.
         self._took_ms: float | None = None
-        """What the last step took; None where nothing was left to do after it."""
 
     def begin(self, now_ms: float) -> None:
         if self._took_ms is not None:
@@ -197,21 +197,20 @@ class Pauses:
         self._began_ms, self._took_ms = now_ms, None
 
     def end(self, took_ms: float | None) -> None:
-        """It has run; None where nothing is left to do."""
+        """Record the duration of a step; None if no work is left."""
         self._took_ms = took_ms
 
 
 def step_ms_by(weights: Sequence[float], plan: StepFeatures) -> float:
-    """Expected time of a step's rows by weights that a worker told, those of `CostModel.step_weights`."""
+    """Return the expected time of a step's rows by reported weights, those of `CostModel.step_weights`."""
     return float(sum(map(mul, weights, (1.0, *plan))))
 
 
 class CostModel:
-    """Step time, copy time, and what follows from them for victims and step sizes. All in milliseconds.
+    """Times of steps and copies, and what follows for victims and step sizes, in milliseconds.
 
-    The priors are those of a small model on a few CPU cores; a few dozen steps replace them. `forgetting` is that of
-    step times: 1 where all that was observed shall count alike.
-    """
+    The priors are those of a small model on a few CPU cores; a few dozen steps replace them. `forgetting` applies to
+    step times; 1 weighs all observations equally."""
 
     def __init__(self, *, forgetting: float = FORGETTING) -> None:
         self._step = NonNegativeFit(
@@ -220,16 +219,16 @@ class CostModel:
         self._copy = _copy_fit(0.2)
         self._single = SingleStream()
         self._error = 0.0
+        # From a step's end to the next one's start while work continues: planning, sampling, publishing.
         self.between_ms = 0.0
-        """From a step's end to the next one's start, where work goes on: planning, sampling, publishing."""
 
     def expect_blocks_of(self, size_bytes: int) -> None:
-        """Base the prior of copies on the size of a block; 0 leaves it, and so does what was observed or measured."""
+        """Set the prior of copies from the size of a block, unless it is 0 or copies were observed or measured."""
         if size_bytes > 0 and self._copy.observations == 0 and not self._copy.was_measured:
             self._copy = _copy_fit(size_bytes / COPY_BYTES_PER_MS)
 
     def start_from(self, measurements: Iterable[Measurement]) -> None:
-        """Let what was measured at start make the priors. Observations weigh against them as against any prior."""
+        """Fit the priors to measurements at startup."""
         seen = [*measurements]
         steps = [((1.0, *one.plan), one.run_ms) for one in seen if one.plan.rows and one.run_ms > 0.0]
         copies = [((1.0, one.copied_blocks), one.copy_ms) for one in seen if one.copied_blocks and one.copy_ms > 0.0]
@@ -239,28 +238,28 @@ class CostModel:
         self._single.start_from([(one.plan, one.run_ms) for one in seen if one.run_ms > 0.0], self._context_ms)
 
     def know(self, step: Sequence[float], copy: Sequence[float], single_stream_ms: float) -> None:
-        """Let these weights make the priors, and a single stream's step: those of a worker that has measured them."""
+        """Use another worker's measured weights and single-stream time as the priors."""
         self._step.know(step)
         self._copy.know(copy)
         self._single.step_ms = single_stream_ms
 
     @property
     def has_learnt(self) -> bool:
-        """Step times may be used to size steps."""
+        """Return whether enough steps were observed to size steps."""
         return self._step.has_learnt
 
     @property
     def knows_steps(self) -> bool:
-        """Step times were measured, at start or often enough, to size steps by them."""
+        """Return whether step times were measured or observed enough to size steps."""
         return self._step.was_measured or self._step.has_learnt
 
     @property
     def knows_copies(self) -> bool:
-        """Copies were measured, at start or often enough, to compare them with anything."""
+        """Return whether copies were measured or observed enough to compare them with recomputation."""
         return self._copy.was_measured or self._copy.has_learnt
 
     def observe(self, plan: StepFeatures, run_ms: float, copied_blocks: int, copy_ms: float) -> None:
-        """Learn from a step: the wall time of its rows and, apart, of its copies."""
+        """Learn from a step: the wall time of its rows and, separately, of its copies."""
         if plan.rows and run_ms > 0.0:
             missed = min(1.0, abs(run_ms / max(1e-9, self.step_ms(plan)) - 1.0))
             self._error = faded(self._error, missed)
@@ -276,44 +275,44 @@ class CostModel:
 
     @property
     def single_stream_ms(self) -> float:
-        """What a further token of a stream takes that is alone here; 0.0 while that was not measured."""
+        """Time per token of a stream that runs alone; 0.0 if it was not measured."""
         return self._single.step_ms + self.between_ms if self._single.step_ms else 0.0
 
     @property
     def _context_ms(self) -> float:
-        """What a KV token that a row reads adds to a step."""
         return self._step.weights[3]
 
     @property
     def margin(self) -> float:
-        """By what to multiply a step's expected time where being late matters: twice the usual error of late."""
+        """Safety factor for a step's expected time: one plus twice the recent mean error."""
         return 1.0 + 2.0 * self._error
 
     def step_ms(self, plan: StepFeatures) -> float:
-        """Expected time of a step's rows."""
+        """Return the expected time of a step's rows."""
         return self._step.predict((1.0, *plan)) if plan.rows else 0.0
 
     def copy_ms(self, blocks: int) -> float:
-        """Expected time of copying this many blocks one way."""
+        """Return the expected time of copying this many blocks one way."""
         return self._copy.predict((1.0, blocks)) if blocks else 0.0
 
     def swap_ms(self, blocks: int, away: int = 0, unsaved: int | None = None) -> float:
-        """Expected time of these blocks' way out, as far as they have no copy (`unsaved`, all by default), and of their
-        way back together with others that are away already."""
+        """Return the expected time to swap these blocks out and back in, together with `away` blocks that are already
+        out.
+
+        Only `unsaved` blocks (default: all) are copied out."""
         out = blocks if unsaved is None else unsaved
         return self.copy_ms(out) + self.copy_ms(away + blocks) - self.copy_ms(away)
 
     def recompute_ms(self, tokens: int, kept: int = 0) -> float:
-        """Expected time that prefilling this many tokens, behind others that are kept, adds to a step that runs
-        anyway."""
+        """Return the time that prefilling `tokens` after `kept` tokens adds to a step that runs anyway."""
         _, _, per_token, _, per_pair = self._step.weights
         return tokens * (per_token + per_pair * (kept + tokens))
 
     def prefill_ms(self) -> tuple[float, float]:
-        """What prefill adds to a step per token, and per square of the tokens."""
+        """Return the time that prefill adds to a step per token, and per square of the tokens."""
         _, _, per_token, _, per_pair = self._step.weights
         return per_token, per_pair / 2.0
 
     def step_weights(self) -> tuple[float, ...]:
-        """What a step takes whatever it holds, and what it takes per unit of each of `StepFeatures`."""
+        """Return the fixed time of a step, and its time per unit of each of `StepFeatures`."""
         return self._step.weights

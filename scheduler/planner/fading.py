@@ -1,25 +1,25 @@
-"""Exponential fading: of what is observed again and again the present weighs most, and the past ever less."""
+"""Exponential averaging of repeated observations: recent ones weigh most."""
 
 import math
 
+# Default weight of an older observation relative to the next.
 FADING = 0.95
-"""What an older observation counts for beside the next, where nothing else is said."""
 
 
 def faded(known: float, seen: float) -> float:
-    """What is known, after one more observation of the same."""
+    """Return the average after one more observation."""
     return FADING * known + (1.0 - FADING) * seen
 
 
 class FadingRatio:
-    """The quotient of two sums that fade with each observation; 0.0 before the first."""
+    """The quotient of two exponentially decaying sums; 0.0 before the first observation."""
 
     def __init__(self, fading: float = FADING) -> None:
         self._fading = fading
         self._above = self._below = 0.0
 
     def add(self, above: float, below: float = 1.0) -> None:
-        """Observe once more: with `below` at 1.0, the value is a mean."""
+        """Add an observation; with `below` at 1.0, the value is a mean."""
         self._above = self._fading * self._above + above
         self._below = self._fading * self._below + below
 
@@ -29,7 +29,7 @@ class FadingRatio:
 
 
 class FadingSum:
-    """A sum from 0 to `most` whose parts fade with their age: to 1 / e in the time `over`, in the caller's unit."""
+    """A sum between 0 and `most` that decays with time constant `over`, in the caller's unit."""
 
     def __init__(self, over: float, *, since: float = 0.0, most: float = math.inf) -> None:
         self._over, self._most = over, most

@@ -1,11 +1,10 @@
-"""How long outputs become, learnt from those that ended, and whether the KV pools will hold what is begun.
+"""Forecast of output lengths, learnt from ended outputs, and of whether the KV pools will hold started work.
 
-Of each lane and tenant the last outputs' lengths are kept, also by the size of `max_tokens`: who states one often knows
-about how long the answer will be. What a sequence will still produce is a quantile of those that were longer than it
-is now; with few of its own kind, of the tenant's or the lane's, with none all that it may produce. The peak follows
-exactly from such remainders: with sequences ended one by one, the shortest remainder first, KV is fullest just before
-an end. Source: Past-Future scheduler (LightLLM, ASPLOS 2025).
-"""
+The last output lengths are kept by lane and tenant, and also by the magnitude of `max_tokens`, which often indicates
+the length. The expected remainder of a sequence is a quantile of the outputs longer than its own. With too few of its
+kind, those of its tenant or lane are used, and without any its maximum. The peak follows exactly from the remainders:
+if sequences end one by one, the shortest remainder first, KV use peaks just before an end. Source: Past-Future
+scheduler (LightLLM, ASPLOS 2025)."""
 
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
@@ -18,12 +17,12 @@ from fairlane.scheduler.planner.step_builder import StepBuilder
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import Job
 
+# Lengths kept in each history.
 REMEMBERED = 256
-"""Lengths kept in each history."""
+# Minimum number of samples.
 ENOUGH = 8
-"""Samples from which on they are relied on."""
+# Quantile of the lengths still possible that is used as the forecast.
 QUANTILE = 0.7
-"""Of the lengths still possible: the share that a prediction is not exceeded by."""
 
 
 class History:
@@ -34,14 +33,14 @@ class History:
         self._sorted: list[int] = []
 
     def add(self, length: int) -> None:
-        """An output ended at this length."""
+        """Record the length of an ended output."""
         if len(self._recent) == REMEMBERED:
             del self._sorted[bisect_right(self._sorted, self._recent.popleft()) - 1]
         self._recent.append(length)
         insort(self._sorted, length)
 
     def remaining(self, produced: int) -> int | None:
-        """Tokens that an output of this length is expected to gain; None where too few were longer."""
+        """Return the tokens that an output of this length is expected to gain, or None if too few were longer."""
         first = bisect_right(self._sorted, produced)
         longer = len(self._sorted) - first
         if longer < ENOUGH:
@@ -49,25 +48,25 @@ class History:
         return self._sorted[first + int(QUANTILE * (longer - 1))] - produced
 
 
+# Lane, tenant and bit length of `max_tokens`; outputs with the same key are similar.
 Key = tuple[LaneName] | tuple[LaneName, str] | tuple[LaneName, str, int]
-"""Whose outputs are alike: lane, tenant, and the power of two that holds `max_tokens`."""
 
 
 class Lengths:
-    """Output lengths by lane, tenant and size. Beyond `most` histories, newcomers share those of their lane."""
+    """Output lengths by lane, tenant and size. After `most` histories, new tenants use those of their lane."""
 
     def __init__(self, most: int = 20_000) -> None:
         self._most = most
         self._histories: dict[Key, History] = {}
 
     def learn(self, job: Job, length: int) -> None:
-        """An output of this job ended by itself, or at its limit."""
+        """Record an output of this job that ended by itself, or at its limit."""
         for key in _keys(job):
             if key in self._histories or len(key) == 1 or len(self._histories) < self._most:
                 self._histories.setdefault(key, History()).add(length)
 
     def remaining(self, seq: Sequence) -> int:
-        """Output tokens that a sequence is expected to produce yet: at least one, at most what it may."""
+        """Return the expected remaining output tokens: at least one, at most its maximum."""
         for key in _keys(seq.job):
             history = self._histories.get(key)
             expected = history.remaining(len(seq.output)) if history else None
@@ -77,32 +76,31 @@ class Lengths:
 
 
 def _keys(job: Job) -> tuple[Key, ...]:
-    """The narrowest first."""
+    """Return the keys of a job, the narrowest first."""
     return (job.lane, job.tenant, job.max_tokens.bit_length()), (job.lane, job.tenant), (job.lane,)
 
 
 class MeanLengths:
-    """Mean output by lane and tenant: tokens produced per end, so that what is still running counts too.
+    """Mean output length by lane and tenant: produced tokens per ended output, so that running outputs count too.
 
-    The lengths of those that have ended alone are too short as long as most are young. A tenant with few ends has its
-    lane's mean.
-    """
+    The mean of ended outputs alone would be too short while most are young. A tenant with few ended outputs uses its
+    lane's mean."""
 
     def __init__(self, most_tenants: int = 10_000) -> None:
         self._most = most_tenants
+        # Decayed tokens and ended outputs.
         self._known: dict[tuple[LaneName, str | None], tuple[float, float]] = {}
-        """Tokens and ends, the old ones faded."""
 
     def produced(self, lane: LaneName, tenant: str, tokens: int) -> None:
-        """Outputs that may go on gained so many tokens together."""
+        """Record tokens produced by outputs that may continue."""
         self._add(lane, tenant, tokens, 0)
 
     def ended(self, lane: LaneName, tenant: str, outputs: int = 1) -> None:
-        """So many outputs ended by themselves, or at their limit."""
+        """Record outputs that ended by themselves, or at their limit."""
         self._add(lane, tenant, 0, outputs)
 
     def mean(self, lane: LaneName, tenant: str) -> float | None:
-        """Tokens of an output; None where too few have ended."""
+        """Return the mean output length, or None if too few outputs have ended."""
         for key in ((lane, tenant), (lane, None)):
             tokens, ends = self._known.get(key, (0.0, 0.0))
             if ends >= ENOUGH:
@@ -118,10 +116,9 @@ class MeanLengths:
 
 
 def peak_tokens(running: Iterable[tuple[int, int]]) -> int:
-    """The most KV tokens held at one time by sequences of (remaining, held) tokens, given the longest remaining first.
+    """Return the peak KV tokens of sequences given as (remaining, held), the longest remaining first.
 
-    Each gains a token a step and gives all back at its end.
-    """
+    Each gains one token per step and releases everything at its end."""
     peak = held_so_far = 0
     for count, (remaining, held) in enumerate(running, 1):
         held_so_far += held
@@ -129,33 +126,34 @@ def peak_tokens(running: Iterable[tuple[int, int]]) -> int:
     return peak
 
 
+# Of started work: negative remaining tokens (the longest sorts first), tokens that it holds alone or needs to continue,
+# and whether it is running and outgrows its table.
 Outlook = tuple[int, int, bool]
-"""Of what has begun: remaining tokens (negative: the longest sorts first), tokens it holds by itself or needs to go on,
-whether it runs and outgrows its table."""
 
 
 class Forecast:
-    """Would both KV pools hold everything at its fullest, if this began too? Lower lanes do not count: they yield, and
-    so do tenants outside the window to those inside, and best effort to what is guaranteed. What does not fit the
-    device then waits in the host pool, which costs a copy: less than a batch that is half empty, and nothing of it
-    is computed twice. Counting on only three quarters of the device's size there would halve the copies of a single
-    tenant's batch, but tie tenants to each other's lengths: whoever runs longer could begin too little to keep up."""
+    """Tests whether both KV pools would hold all work at its peak if a sequence started too.
+
+    Lower lanes do not count, since they yield; nor do tenants outside the window for those inside, nor best effort for
+    guaranteed work. What does not fit the device then waits in the host pool. That costs a copy, which is less than
+    running half-empty batches, and nothing is recomputed. Counting only three quarters of the device would halve the
+    copies of a single tenant's batch, but would couple tenants to each other's output lengths."""
 
     def __init__(self, ranking: Ranking, builder: StepBuilder, pool: BlockPool, lengths: Lengths) -> None:
         self._ranking, self._index, self._begun = ranking, ranking.index, ranking.begun
         self._builder, self._pool, self._lengths = builder, pool, lengths
+        # Started work of a level or above, the longest remaining first.
         self._known: dict[Group, list[Outlook]] = {}
-        """What stands at a level or above, the longest remaining first."""
+        # Number of those that will need another block.
         self._growing: dict[Group, int] = {}
-        """How many of these will need another block."""
+        # Remaining and held tokens refused at a level; work with at least as much of both is refused too.
         self._refused: dict[Group, tuple[int, int]] = {}
-        """Remaining and held tokens that were not admitted at a level: what has no less of either is not."""
+        # Work that started in this step.
         self._started: list[tuple[Group, Outlook]] = []
-        """What began in this step."""
         self._as_of = -1
 
     def admits(self, ranked: Ranked) -> bool:
-        """Nothing needs to yield later to what stands no higher."""
+        """Return whether no work of this level or above would have to yield later."""
         most, size = ranked.seq.job.max_total_tokens + self._index.most_tokens, self._pool.block_size
         room = (self._pool.blocks + self._pool.host_slots) * size
         if most + size * (1 + len(self._index.begun)) <= room:
@@ -172,7 +170,7 @@ class Forecast:
         return peak <= room
 
     def growing(self, ranked: Ranked) -> int:
-        """Sequences ranked no lower that run and will need another block."""
+        """Return the number of running sequences of this level or above that will need another block."""
         self._running(ranked.rank.level)
         return self._growing[ranked.rank.level]
 

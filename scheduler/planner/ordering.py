@@ -1,50 +1,50 @@
-"""What comes first: fairness between the tenants of a lane, urgency, and when a first token is due.
+"""Fairness between the tenants of a lane, urgency, and due times of first tokens.
 
-When a first token is due is one rule for gateway, queue and planner (`next_due_ms`). A stated end pulls the first token
-forward by the time that the others take. How long that is the gateway knows best, from what workers report; it writes
-the pace that it reckoned with on the job, so that nobody orders by another figure. Among work that has not begun, what
-can still be in time goes first, of that the short and the pressed (`prospects`).
+Due times: gateway, queue and planner use one rule (`next_due_ms`). A stated end moves the first token's due time
+forward by the expected time of the other tokens. The gateway knows the pace best, from workers' reports, and writes it
+on the job, so that all processes use the same value. Among work that has not started, work that can still be in time
+goes first, and of that the short and the urgent (`prospects`).
 
-Fairness is VTC's: a virtual token counter for each tenant and lane, with an eligibility window Θ. A counter is the
-weighted service a tenant has had: `tokens / weight`, summed. It never falls behind on idleness: a tenant that begins to
-wait is lifted to the smallest counter of those that already do (credit is use it or lose it, debt is kept). Where
-nobody waits everyone has had what it asked for, and the lane is level again, as at the end of a busy period in
-start-time fair queueing: whoever comes starts from the largest counter, and who runs stands there too, so that a tenant
-that had the lane to itself is not made to wait for it afterwards, nor one for having asked for little.
+Fairness: VTC, a virtual token counter per tenant and lane, with an eligibility window Θ. A counter is the sum of
+`tokens / weight` that a tenant was served. Idle tenants gain no credit: a tenant that starts to wait is lifted to the
+smallest counter of the waiting ones, while debt is kept. When no tenant waits, all have got what they asked for. The
+lane is then level, as at the end of a busy period in start-time fair queueing: newcomers and running tenants continue
+from the largest counter. A tenant that had the lane to itself does not have to wait for that later, nor does one that
+asked for little gain an advantage.
 
-Invariant: with every charge at most Δ, and only those within Θ of the smallest counter served while one of them is, the
-counters of tenants that go on waiting differ by at most Θ + Δ; neither KV pool nor output lengths enter. A worker
-serves the others too where rows are free, and takes their blocks and rows away for one request a step up to 2 Θ, and
-for all beyond: there counters differ by at most 3 Θ + 2 Δ, Δ being a step's prefill tokens and twice its sequences,
-divided by the smallest weight; but for what a tenant cannot use, because its own requests leave the pool no room for
-its next one (tests/scheduler/planner/test_planner_fairness.py hunts for a violation). Without host slots the leader's
-remaining cost comes on top; over several workers each adds what it has taken and not reported yet, a quantum and a
-batch of reports. Θ is that of the lane (`Lane.window`): where deadlines press, what a worker computes in
-`Lane.burst_ms` at least.
+Invariant: if every charge is at most Δ, and if tenants outside Θ of the smallest counter are served only when no tenant
+inside is, then the counters of continuously waiting tenants differ by at most Θ + Δ, independent of the KV pool and of
+output lengths. A worker also serves the others while rows are free. It takes their blocks and rows for one request per
+step up to 2 Θ, and for all requests above that. Counters in a worker thus differ by at most 3 Θ + 2 Δ, where Δ is a
+step's prefill tokens plus twice its sequences, divided by the smallest weight. The exception is service that a tenant
+cannot use, because its own requests leave no room in the pool for its next one
+(tests/scheduler/planner/test_planner_fairness.py searches for violations). Without host slots, the leader's remaining
+cost is added. With several workers, each adds what it has taken and not reported yet: a quantum and a batch of reports.
+Θ is that of the lane (`Lane.window`): with tight deadlines, at least what a worker computes in `Lane.burst_ms`.
 
-A newcomer, of whose tenant nothing that is there has a token yet, goes before all begun work but of tenants that are
-behind it by more than Θ, one more of them a step: its first token is not made to wait for rows, blocks or time that
-others hold, however many steps its prompt takes; it leaves each step's decodes their tokens. Where a tenant has begun
-less than a quarter as much as another, prompts in progress counted higher (`LaneIndex.held`), its next request goes
-before that one's in the same way, in lanes whose Θ is wide because deadlines press: a stream of its own puts nobody's
-next request behind another's flood or long prompts. Where Θ is a few steps who is behind is served soon
-anyhow, and tenants with few rows and with many would take them from each other without end. The tenant's counter pays
-for it as for all else, so this moves who is first within Θ, and not the bound. Where two tenants have begun for each
-row of a lane, nobody is a newcomer there (`priority.CROWD`). A stream that was stopped for want of a row counts as
-waiting: its tenant's counter bounds how far the others may be ahead. Who has a row keeps it for a turn (`priority`).
+Newcomers: a tenant without any token among its started work goes ahead of all started work, except that of tenants more
+than Θ behind it, and one more newcomer per step. Its first token does not wait for rows, blocks or time that others
+hold, however many steps its prompt takes; each step's decodes keep their tokens. If a tenant has started less than a
+quarter as much as another, counting prompts in progress higher (`LaneIndex.held`), its next request goes ahead of the
+other's in the same way, in lanes whose Θ is wide because of tight deadlines. A tenant with one stream thus does not
+queue behind another's flood or long prompts. Where Θ is only a few steps, tenants behind are served soon anyway, and
+tenants with few rows and tenants with many would preempt each other endlessly. The tenant's counter pays as usual, so
+this changes the order within Θ, not the bound. Once two tenants have started per row of a lane, newcomers lose this
+advantage (`priority.CROWD`). A stream that lost its row counts as waiting: its tenant's counter bounds the lead of the
+others. A stream keeps its row for a turn (`priority`).
 
-What is guaranteed its deadline is served whether its tenant is outside Θ or not, and counts. So while a tenant has
-guaranteed work, it may be ahead by as much more as that comes to; but the queue promises nothing to a tenant that is
-ahead of another that waits by more than Θ, with what it was promised already and waits for: so that is no more than Θ
-and the work of one request, and what had begun by then. Of all workers' time until any moment at most 1 /
-`promises.MARGIN`, two thirds, is promised. Promises are kept as early as they can be, and what that frees is promised
-anew: a tenant that dates everything may have all of the time for long. Of newcomers this holds: where promised work
-waits in a worker, the first of a tenant that has no token there goes before it, one step of such prompts at once and
-beyond that `lane_index.NEWCOMER_PART`, a quarter, of what promised prompts compute meanwhile. Those take a quarter
-longer for it at most, which the margin covers; newcomers beyond that, and all else that is not promised, wait until
-the promises are kept or their tenant is promised no more because it is ahead.
-Source: Sheng et al., "Fairness in Serving Large Language Models" (OSDI 2024); the window is that of WF2Q and EEVDF.
-"""
+Guarantees: guaranteed work is served even if its tenant is outside Θ, and is counted. A tenant may therefore be ahead
+by its guaranteed work in addition. The queue guarantees nothing to a tenant that is more than Θ ahead of another
+waiting tenant, including its guaranteed waiting work, so the excess is at most Θ plus one request and what had started
+by then. At most 1 / `promises.MARGIN` (two thirds) of all workers' time until any moment is guaranteed. Guarantees are
+kept as early as possible, and the freed time is guaranteed again, so a tenant with deadlines on everything may use all
+of the time for long. Newcomers still get some: while guaranteed work waits in a worker, the first request of a tenant
+without a token goes ahead of it: at first one step of such prompts, then `lane_index.NEWCOMER_PART` (a quarter) of what
+guaranteed prompts compute meanwhile. Guaranteed prompts take at most a quarter longer, which the margin covers. Further
+newcomers, and all other work without a guarantee, wait until the guarantees are kept or their tenant gets no new ones
+because it is ahead.
+
+Source: Sheng et al., "Fairness in Serving Large Language Models" (OSDI 2024); the window is that of WF2Q and EEVDF."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -55,73 +55,75 @@ from fairlane.scheduler.protocol.lanes import Lane
 from fairlane.scheduler.protocol.messages import Job
 
 PREFILL_WEIGHT = 1.0
+# Service of a computed prompt token and of a produced token (VTC, OSDI'24).
 DECODE_WEIGHT = 2.0
-"""Service of a computed prompt token and of a produced one (VTC, OSDI'24)."""
+# Θ of the global queue in weighted tokens: jobs are taken whole, so about twice the cost of a mean request.
 QUEUE_WINDOW = 4096.0
-"""Θ of the global queue in weighted tokens: jobs are taken whole, so about twice the cost of a mean request."""
+# Θ of a worker, which balances step by step: in VTC's overload, about the cost of one request.
 STEP_WINDOW = 800.0
-"""Θ of a worker, which evens out step by step: in VTC's overload, about the cost of one request."""
 
+# Weighted tokens by which a tenant that enters the queue starts behind the least served waiting one. Among many tenants
+# with one request each, which would all start level, the order would otherwise depend on their names.
 BEHIND = 1.0
-"""Weighted tokens by which whoever comes to the queue starts behind the least served that waits there. Of many tenants
-with one request each, all of which start where those before them did, the first would else be whoever's name is."""
 
+# Number of counters in a lane at which a worker first drops unneeded ones.
 SPARE_COUNTERS = 256
-"""A worker looks for counters to forget once a lane has so many."""
 
+# Fraction of the time until its due time for which guaranteed work of a lower lane waits behind the lanes above.
 HELD_BACK = 0.25
-"""Part of the time until it is due for which guaranteed work of a lower lane waits behind the lanes above."""
 
 
 class Counters:
-    """The counters of one lane. `backlogged` is always the caller's set of tenants with work to be done."""
+    """The counters of one lane. `backlogged` is always the caller's set of tenants with pending work."""
 
     def __init__(self, window: float = QUEUE_WINDOW) -> None:
         require("window", window, 0.0)
         self.window = window
+        # Counter of tenants without an entry: the smallest backlogged counter when entries were last dropped.
         self.level = 0.0
-        """Where tenants without a counter stand: the smallest backlogged counter when others were last forgotten."""
         self._values: dict[str, float] = {}
         self._most = SPARE_COUNTERS
 
     def value(self, tenant: str) -> float:
-        """Weighted tokens; 0 for a tenant never seen."""
+        """Return the weighted tokens of a tenant; 0 if it is unknown."""
         return self._values.get(tenant, 0.0)
 
     @property
     def values(self) -> Mapping[str, float]:
-        """Weighted tokens of each tenant that was seen: a live view."""
+        """Weighted tokens of each known tenant: a live view."""
         return self._values
 
     def floor(self, backlogged: Iterable[str]) -> float:
-        """The smallest counter of the backlogged; with none of them the largest of all: where a newcomer starts."""
+        """Return the smallest backlogged counter or, without any, the largest of all: where a newcomer starts."""
         least = min(map(self.value, backlogged), default=None)
         return max(self._values.values(), default=self.level) if least is None else least
 
     def lift(self, tenant: str, backlogged: Iterable[str]) -> float:
-        """To call when `tenant` becomes backlogged; returns its counter: BEHIND those who were there before it.
-        `backlogged` may hold it already."""
+        """Lift a tenant that becomes backlogged to BEHIND the others, and return its counter. `backlogged` may include
+        it."""
         others = [other for other in backlogged if other != tenant]
         self._values[tenant] = max(self.value(tenant), self.floor(others) + (BEHIND if others else 0.0))
         return self._values[tenant]
 
     def lift_to(self, tenant: str, least: float) -> None:
-        """The same for a caller that knows the smallest backlogged counter."""
+        """Lift a tenant, for a caller that knows the smallest backlogged counter."""
         self._values[tenant] = max(self.value(tenant), least)
 
     def charge(self, tenant: str, tokens: float, weight: float) -> float:
-        """Count `tokens` of service (negative: a refund) for a tenant of this weight (> 0); returns its counter."""
+        """Add `tokens` of service (negative: a refund) for a tenant of this weight (> 0). Return its counter."""
         value = self._values[tenant] = self._values.get(tenant, self.level) + tokens / weight
         return value
 
     def level_out(self) -> None:
-        """Forget all counters, where no work waits: all tenants stand at the largest of them."""
+        """Drop all counters when no work waits: all tenants get the largest one."""
         self.level = self.floor(())
         self._values.clear()
 
     def forget(self, least: float, most: int) -> bool:
-        """Forget counters below `least`, the smallest of the backlogged: a tenant that becomes backlogged is lifted to
-        that anyway. At most `most`, the lowest first. Return whether more are left."""
+        """Drop at most `most` counters below `least`, the smallest backlogged one, lowest first. Return whether more
+        are left.
+
+        A tenant that becomes backlogged is lifted to `least` anyway."""
         below = sorted((value, tenant) for tenant, value in self._values.items() if value < least)
         for _, tenant in below[:most]:
             del self._values[tenant]
@@ -129,19 +131,20 @@ class Counters:
         return len(below) > most
 
     def forget_idle(self, *busy: Iterable[str]) -> None:
-        """Forget counters below those of all `busy` tenants, once there are twice as many counters as the last time
-        left: a call costs O(1) on average."""
+        """Drop counters below those of all `busy` tenants, once their number has doubled since the last time.
+
+        The amortised cost of a call is O(1)."""
         if len(self._values) >= self._most:
             self.forget(self.floor(chain(*busy)), len(self._values))
             self._most = max(SPARE_COUNTERS, 2 * len(self._values))
 
 
+# Slack, as a multiple of the first token's computing time, above which a deadline does not affect the order.
 PLENTY = 50.0
-"""Slack, in units of the time that the first token takes to compute, beyond which a deadline orders nothing."""
+# Milliseconds by which a deadline counts as sooner, per millisecond of the first token's computing time.
 SHORT_FIRST = 30.0
-"""How much sooner a deadline counts for each millisecond that the first token takes to compute."""
+# Milliseconds by which a deadline counts as later, per millisecond of worker time by which its tenant is ahead.
 LEAD = 3.0
-"""How much later a deadline counts for each millisecond of the worker's time by which its tenant is ahead."""
 
 
 def prospects(
@@ -153,18 +156,16 @@ def prospects(
     *,
     guaranteed: bool = False,
 ) -> tuple[bool, float]:
-    """Whether to relegate waiting work of its class, and its urgency (lower is sooner). What was guaranteed its
-    deadline is never relegated.
+    """Return whether to relegate waiting work within its class, and its urgency (lower is sooner).
 
-    `service_ms`: what its first token takes to compute, 0.0 while nobody knows; `slack_ms`: time to spare before that
-    has to begin; `lead_ms`: how long its tenant's lead over the least served would take to compute as prompts.
+    `service_ms`: time to compute the first token, 0.0 if not known; `slack_ms`: time left before that must start;
+    `lead_ms`: time to compute its tenant's lead over the least served one as prompts.
 
-    A deadline far off does not order: the tenants' counters do. Of others the earlier comes first, and the shorter far
-    more so (Niyama's blend of EDF and shortest prefill first): under overload few long prompts wait instead of
-    everyone. Who has had more counts as due later, step by step: the window alone would let a tenant run ahead
-    unhindered, and then stop it dead. What is too late anyway is relegated: among that no deadline orders any more, but
-    the tenants' counters do. Once it has waited `long_wait_ms`, the eldest comes first.
-    """
+    Distant deadlines do not affect the order; the tenants' counters do. Among others the earlier comes first, with a
+    strong preference for shorter ones (Niyama's blend of EDF and shortest prefill first): under overload a few long
+    prompts wait instead of all work. A tenant's lead gradually delays its deadlines, since the window alone would let
+    it run ahead freely and then stop it completely. Work that is already too late is relegated and ordered by counters,
+    unless it is guaranteed. After `long_wait_ms`, the oldest comes first."""
     is_known = service_ms > 0.0
     if waited_ms >= long_wait_ms:
         return False, -waited_ms
@@ -176,29 +177,32 @@ def prospects(
 
 
 def first_due_ms(job: Job) -> float:
-    """From a job's arrival to when its first token is due: by its target, or as stated, whatever is earliest."""
+    """Return the time from a job's arrival until its first token is due: the earlier of its target and stated
+    deadlines."""
     stated = job.ttft_ms if job.hard_ttft_ms is None else min(job.ttft_ms, job.hard_ttft_ms)
     return max(0.0, next_due_ms(stated, job.deadline_ms, job.max_tokens, job.pace_ms or job.tpot_ms))
 
 
 def promised_due_ms(job: Job) -> float:
-    """From its arrival to when the first token of a guaranteed job must be there: by what was stated alone."""
+    """Return the time from arrival until a guaranteed job's first token must be there: by stated deadlines only."""
     pace_ms = job.pace_ms or job.tpot_ms
     stated = None if job.hard_ttft_ms is None else job.hard_ttft_ms - pace_ms
     return max(0.0, next_due_ms(stated, job.deadline_ms, job.max_tokens, pace_ms))
 
 
 def promoted_ms(job: Job, lane: Lane) -> float:
-    """From a job's arrival to when it counts for the lane above: once it has waited long; or, of what was guaranteed,
-    once a part of the time until its first token has passed."""
+    """Return the time from a job's arrival until it counts for the lane above.
+
+    Guaranteed jobs are also promoted after a fraction of the time until their first token is due."""
     if not job.guaranteed:
         return lane.long_wait_ms
     return min(lane.long_wait_ms, HELD_BACK * promised_due_ms(job))
 
 
 def next_due_ms(ttft_ms: float | None, end_ms: float | None, tokens: int, pace_ms: float) -> float:
-    """The same of any request with so many tokens yet to come, each `pace_ms` after its elder. `ttft_ms`: None once the
-    first is there. Infinity where nothing is due; below zero where it is too late."""
+    """Return the due time of the next of `tokens` remaining tokens, each `pace_ms` after the previous one.
+
+    `ttft_ms` is None after the first token. Infinity means no due time; a negative value means too late."""
     dues = [] if ttft_ms is None else [ttft_ms]
     if end_ms is not None:
         dues.append(end_ms - tokens * pace_ms)

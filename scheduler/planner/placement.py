@@ -1,17 +1,17 @@
-"""Who runs in a step: one walk from the most urgent down, no second list and no silent end.
+"""Selects the sequences of a step in one walk down the order; every sequence left out gets a reason.
 
-Whoever finds no room is passed over with a reason. The first that lacks blocks, or just lost them, is the head: from
-then on work that has not begun may start only if, by its longest possible output, it is over before running work can
-have made room for the head (EASY backfill), so the head is not delayed. A waiting sequence gets blocks for its whole
-prompt at once, and only if the pool is expected to hold it and all that runs at their fullest: half-begun prefills
-cannot lock each other out. Resumed work needs room for all it has and one token more.
+The first sequence that lacks blocks, or just lost them, is the head. After it, work that has not started may start only
+if its longest possible output ends before running work can have made room for the head (EASY backfill), so that the
+head is not delayed. A waiting sequence gets blocks for its whole prompt at once, and only if the pool is expected to
+hold it and all running work at their peak: partly computed prefills cannot deadlock. Resumed work needs room for all
+its KV and one more token.
 
-One request a step takes rows or blocks from tenants of its lane that are outside the window: more would take all they
-have at once, and it would swing back. From tenants that are ahead by more than 2 Θ all take.
+One request per step takes rows or blocks from tenants of its lane that are outside the window: more would take
+everything from them at once, and the imbalance would swing back. All requests may take from tenants that are more than
+2 Θ ahead.
 
-The walk goes by groups: lane, window, class. In each, decodes come first, and where all of them fit they get their
-rows at once: the walk over them would end so. That is what makes a step of hundreds of sequences cheap.
-"""
+The walk goes by groups (lane, window, class). In each group decodes come first, and if all of them fit they get their
+rows at once, with the same result as one by one. This keeps a step of hundreds of sequences cheap."""
 
 import heapq
 import math
@@ -34,34 +34,36 @@ from fairlane.scheduler.planner.steps import SeqId, WaitReason
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import Cause, ScarceResource
 
+# Waiting requests of a tenant that a step examines after one that found no blocks.
 BACKFILL = 4
-"""How many of a tenant's waiting requests a step looks at behind one that found no blocks."""
 
+# The resource for which a decode lost its row; for any other reason, the row itself.
 _SCARCE: Mapping[WaitReason, ScarceResource] = {
     WaitReason.BLOCKS: "blocks",
     WaitReason.TOKENS: "tokens",
     WaitReason.PACE: "pace",
 }
-"""What a decode was set aside for; by any other reason, its row."""
 
 
 class WaitingWork:
-    """Waiting work as a walk comes to it: a few of each tenant, the next once one is placed or found no blocks."""
+    """Waiting work in the order of a walk: a few sequences per tenant, the next one once one is placed or lacks blocks.
+    Waiting work in the order of a walk: a few sequences per tenant, the next one once one is placed or lacks blocks."""
 
     def __init__(self, ranking: Ranking) -> None:
         self._ranking, self._index = ranking, ranking.index
         self._refused: Counter[tuple[LaneName, str]] = Counter()
         self._next: dict[tuple[LaneName, str], Iterator[Sequence]] = {}
         self._shown: set[LaneName] = set()
+        # Tenants whose first requests were returned.
         self._viewed: set[tuple[LaneName, str]] = set()
-        """Tenants whose first requests were brought in."""
         self._seen: set[SeqId] = set()
+        # Weighted tokens of a tenant's sequences that were returned. Later ones are ranked as if these were charged,
+        # like start tags in fair queueing. Otherwise one tenant could get a whole step, and the next tenant the
+        # following one.
         self._ahead: defaultdict[tuple[LaneName, str], float] = defaultdict(float)
-        """Weighted tokens of a tenant's work that was seen: what comes behind it stands as if they were charged, as by
-        the start tags of fair queueing. Else one tenant could have a whole step, and the next one another."""
 
     def heads(self, name: LaneName) -> list[Ranked]:
-        """What this lane brings into a walk; nothing a second time."""
+        """Return a lane's first waiting work, once."""
         lane, now_ms = self._index.lanes[name], self._ranking.now_ms
         tenants = lane.least_served()
         first = [*lane.promoted(now_ms), *lane.guaranteed()]
@@ -73,7 +75,7 @@ class WaitingWork:
         return self._unseen(first)
 
     def behind(self, seq: Sequence, reason: WaitReason | None) -> list[Ranked]:
-        """What comes into view once this was placed, or refused for this reason."""
+        """Return the next work of a tenant after this sequence was placed, or refused for this reason."""
         place = seq.job.lane, seq.job.tenant
         if reason is not None:
             self._refused[place] += 1
@@ -114,28 +116,27 @@ class Placement:
         self._ranking, self._index, self._begun = ranking, ranking.index, ranking.begun
         self._builder, self._pool, self._costs, self._claims = builder, pool, costs, claims
         self._last_resort = False
+        # Steps after which running work has made room for the head; None without a head.
         self._head_starts: float | None = None
-        """Steps after which running work has made room for the head; None while there is no head."""
         self._reasons: dict[SeqId, WaitReason] = {}
+        # Decodes that did not get their rows as a group; most of them get none.
         self._passed_over: list[Sequence] = []
-        """Decodes that did not get their rows at once; most of them none at all."""
         self._forecast = Forecast(ranking, builder, pool, lengths)
         self._floors = BlockFloors(ranking, pool)
+        # Decodes of tenants that yield to one request per step, by lane rank.
         self._yielding: Counter[int] = Counter()
-        """Decodes of tenants that yield to one request a step, by lane rank."""
+        # The last sequence placed individually.
         self._placed: Sequence | None = None
-        """The last that was given its row by itself."""
+        # A sequence has taken rows or blocks from others of its lane in this step.
         self._has_yielded = False
-        """One has taken rows or blocks from others of its lane in this step."""
+        # Per kind of waiting work: the number of placed sequences and the reason of a refusal that does not depend on
+        # free blocks. Until another sequence is placed, all of the kind are refused for it.
         self._refused: dict[Hashable, tuple[int, WaitReason]] = {}
-        """Of waiting work that was refused whatever blocks are free, with how many had been placed then: all of its
-        kind is refused so until the next is placed."""
+        # Per kind, the fewest blocks that could not be gathered. Available blocks only decrease during a walk.
         self._lacked: dict[Hashable, int] = {}
-        """The fewest blocks that could not be gathered for work of a kind. What can be asked for only becomes less in a
-        walk, down the order, so what lacks as many need not look for them again."""
 
     def fill(self) -> dict[SeqId, WaitReason]:
-        """Place all that fits; the reasons of those that were looked at and wait."""
+        """Place everything that fits. Return the reasons of the examined sequences that wait."""
         self._fill_floors()
         reasons = self._walk()
         if not self._builder.running and not {WaitReason.BLOCKS, WaitReason.HOST}.isdisjoint(reasons.values()):
@@ -147,7 +148,7 @@ class Placement:
         return reasons
 
     def _fill_floors(self) -> None:
-        """Lanes above give back what a floor lacks, as much of it as they all can; the walk leaves it alone."""
+        """Make lanes above give back what a floor lacks, as far as they all can; the walk does not touch it."""
         short = self._floors.short
         if short > 0:
             holders = filter(self._floors.gives, self._holders)
@@ -178,8 +179,10 @@ class Placement:
         return self._reasons
 
     def _show(self, waiting: list[Ranked], not_begun: WaitingWork, name: LaneName) -> None:
-        """Let a lane's waiting work into the walk, unless no row is left for it: where one has yielded, nothing that is
-        promised waits, and all rows left are of those that yield to one request a step, all of it would be refused."""
+        """Add a lane's waiting work to the walk, unless all of it would be refused for lack of rows.
+
+        That is so if one sequence has yielded, no guaranteed work waits, and all rows left yield to one request per
+        step."""
         lane, rows = self._index.lanes[name], self._builder.rows_left(name)
         if rows <= 0 or (self._has_yielded and self._all_would_take_rows(lane, rows)):
             return
@@ -191,8 +194,9 @@ class Placement:
         return rows <= min(self._yielding[rank], self._yielding[max(0, rank - 1)]) and not lane.guaranteed()
 
     def _run(self, lanes: dict[LaneName, list[Sequence]]) -> None:
-        """A group's decodes: a row for each at once where all fit; where only rows are short, for the first of them;
-        else from the most urgent down."""
+        """Give a group's decodes their rows at once if all fit, or the first of them if only rows are short.
+
+        Otherwise place them one by one."""
         decodes = [*chain.from_iterable(lanes.values())]
         if self._builder.yielded:
             decodes = [seq for seq in decodes if seq.id not in self._builder.yielded]
@@ -259,7 +263,7 @@ class Placement:
             for victim in (*victims, *(lost(seq, self._pool, self._costs) for seq in dropped)):
                 self._builder.preempt(victim, cause)
             if dropped:
-                self._lacked.clear()  # the host has more room for others
+                self._lacked.clear()  # the host now has more room
         self._has_yielded |= self._takes_row(ranked) or self._takes_blocks(ranked, victims)
         self._builder.run(ranked.seq)
         self._placed = ranked.seq
@@ -268,13 +272,15 @@ class Placement:
         return None
 
     def _who_has_its_row(self, reason: WaitReason) -> Cause | None:
-        """For whom a decode is set aside: whoever came into the step last, else the last that goes on in it."""
+        """Return the cause of a decode's lost row: the last sequence placed, or else the last one that continues."""
         taker = self._placed or next(reversed(self._builder.running.values()), None)
         return None if taker is None else _for(taker, _SCARCE.get(reason, "slots"))
 
     def _count_on_host(self, ranked: Ranked) -> list[Sequence] | None:
-        """Before exact work begins: whom the host drops for it, perhaps nobody; None where it would have to be computed
-        again if it yielded. A tenant's first may stay on the device instead, and whoever could run alone."""
+        """Reserve host room before exact work starts. Return the sequences to drop from the host for it, perhaps none.
+
+        Return None if it would have to be recomputed after a preemption. A tenant's first sequence, and one that could
+        run alone, may stay on the device instead."""
         seq = ranked.seq
         if self._claims.covers(seq):
             return []
@@ -282,18 +288,18 @@ class Placement:
         return self._claims.count(seq, self._away_below(ranked), may_stay=may_stay, alone=self._last_resort)
 
     def _away_below(self, ranked: Ranked) -> Iterator[Sequence]:
-        """What holds host slots and stands below, the least urgent first."""
+        """Yield sequences of lower rank that hold host slots, the least urgent first."""
         below = takewhile(lambda one: one.rank > ranked.rank, self._away)
         return (one.seq for one in below if one.seq.slots)
 
     @cached_property
     def _away(self) -> list[Ranked]:
-        """What holds host slots when that is first asked, the least urgent first."""
+        """Sequences that held host slots at the first use, the least urgent first."""
         begun = chain(self._index.others.values(), self._index.paused.values())
         return sorted([self._ranking.stand(seq) for seq in begun if seq.slots], reverse=True)
 
     def _barred(self, seq: Sequence) -> WaitReason | None:
-        """Why it cannot run whatever blocks are free."""
+        """Return why it cannot run even with free blocks, or None."""
         if seq.id in self._builder.yielded:
             return WaitReason.PREEMPTED
         if self._builder.rows_left(seq.job.lane) <= 0:
@@ -308,24 +314,26 @@ class Placement:
         return None if self._floors.is_own(seq) else WaitReason.HEAD
 
     def _is_newcomer(self, seq: Sequence) -> bool:
-        """Nothing of its tenant has begun in its lane."""
+        """Return whether its tenant has no started work in its lane."""
         return seq.job.tenant not in self._index.lanes[seq.job.lane].begun
 
     def _lacks_more_than_was_shared(self, ranked: Ranked) -> bool:
-        """Behind the head: blocks would be short even if others held as many for it as when the prefix cache was last
-        asked. To ask again for many long prompts in each step would cost more than the step."""
+        """Return whether, after the head, blocks would be short even with as many shared ones as at the last cache
+        lookup.
+
+        Looking up many long prompts in each step would cost more than the step."""
         shared = ranked.seq.shared_when_asked
         if self._head_starts is None or shared is None:
             return False
         return self._choose(self._short(ranked.seq) - shared, ranked) is None
 
     def _make_room(self, ranked: Ranked) -> list[Victim] | None:
-        """Whom it takes blocks from, perhaps nobody; None where it has to wait."""
+        """Return the victims whose blocks it takes, perhaps none, or None if it has to wait."""
         seq, short = ranked.seq, self._short(ranked.seq)
         crowds = not (seq.is_resident or self._last_resort) and short > -len(self._index.begun)
         if crowds and self._choose(short + self._forecast.growing(ranked), ranked) is None:
-            crowds_out = True  # it would fit, but leave running work no room for its next tokens
-        else:  # or it would fit now, and crowd out running work before that ends
+            crowds_out = True  # it would leave running work no room for its next tokens
+        else:  # or crowd out running work later
             crowds_out = seq.is_new and not self._forecast.admits(ranked)
         return None if crowds_out and not self._floors.is_own(seq) else self._choose(short, ranked)
 
@@ -358,31 +366,31 @@ class Placement:
         return not self._floors.keeps(holder.seq, ranked.seq)
 
     def _takes_row(self, ranked: Ranked) -> bool:
-        """It would begin on a row of a tenant that yields to one request a step."""
+        """Return whether it would start on a row of a tenant that yields to one request per step."""
         rank = ranked.rank
         if rank.phase is not Phase.WAITING or rank.outside_window or rank.service_class == 0:
             return False
         return self._builder.rows_left(ranked.seq.job.lane) <= self._yielding[rank.lane]
 
     def _takes_blocks(self, ranked: Ranked, victims: list[Victim]) -> bool:
-        """It comes or comes back on blocks of others of its lane."""
+        """Return whether it starts or resumes on blocks of others of its lane."""
         return not ranked.seq.is_resident and any(victim.seq.job.lane is ranked.seq.job.lane for victim in victims)
 
     def _yields_once(self, holder: Ranked, ranked: Ranked) -> bool:
-        """This holder yields blocks to one request a step of those like this."""
+        """Return whether this holder yields blocks to only one request per step of this kind."""
         if ranked.seq.is_resident or ranked.rank.service_class == 0 or ranked.rank.lane != holder.rank.lane:
             return False
         job = holder.seq.job
         return holder.rank.outside_window and not self._ranking.is_far_ahead(job.lane, job.tenant)
 
     def _short(self, seq: Sequence) -> int:
-        """Device blocks that others have to give for it; negative: so many are left then."""
+        """Return the device blocks that others have to give for it; a negative number of blocks would be left."""
         needed = needed_blocks(seq, self._pool)
         kept = 0 if self._last_resort else self._floors.kept_from(seq, needed)
         return needed + kept - self._pool.free_blocks
 
     def _steps_until(self, needed: int) -> float:
-        """Steps until so many blocks are free, if everything that runs produces all it may."""
+        """Return the steps until `needed` blocks are free, if all running work produces its maximum."""
         room = self._pool.free_blocks
         for steps, held in sorted((self._builder.steps_left(seq), len(seq.table)) for seq in self._resident()):
             room += held
@@ -395,18 +403,18 @@ class Placement:
 
     @cached_property
     def _holders(self) -> list[Ranked]:
-        """All that holds blocks as the step begins, and so may yield them."""
+        """All sequences that hold blocks at the start of the step, and so may yield them."""
         begun = chain(self._index.begun.values(), self._index.paused.values())
         return [self._ranking.stand(seq) for seq in begun if seq.table]
 
     @cached_property
     def _leader(self) -> SeqId | None:
-        """The most urgent that runs."""
+        """The most urgent running sequence."""
         runs = [one for one in self._holders if one.rank.lane < IDLE]
         return min(runs).seq.id if runs else None
 
 
 def _for(seq: Sequence, resource: ScarceResource) -> Cause:
-    """That somebody yields to this sequence."""
+    """Return the cause of yielding to this sequence."""
     job = seq.job
     return Cause(resource=resource, lane=job.lane, tenant=job.tenant, job_id=job.job_id)

@@ -1,9 +1,8 @@
-"""What a worker runs in each step: `plan` decides, the runner acts, `apply` learns from what came out.
+"""Decides what a worker runs in each step: `plan` decides, the runner executes, `apply` learns from the result.
 
-Synchronous: a plan that is not empty must be applied before the next. Time is an argument, in milliseconds of one
-monotonic clock. The same calls with the same times give the same plans. `look_ahead` guesses the next step's rows while
-one runs, for the runner to make ready; the plan that follows need not agree with it.
-"""
+Synchronous: a non-empty plan must be applied before the next one. Time is an argument, in milliseconds of one monotonic
+clock. The same calls with the same times give the same plans. `look_ahead` predicts the next step's rows while one
+runs, so that the runner can prepare them; the next plan may differ."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -44,13 +43,15 @@ from fairlane.scheduler.protocol.block_map import BlockMap
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
 from fairlane.scheduler.protocol.messages import Lease, Outcome, Paused, YieldMode
 
+# Placeholder for the token that the running step will produce.
 NOT_YET_KNOWN = 0
-"""Stands for the token that the running step is about to yield."""
 
 
 def rows_ahead(plan: StepPlan, running: Mapping[SeqId, Sequence], pool: BlockPool) -> tuple[Row, ...]:
-    """Rows of the step after `plan`, which runs; none where more is to be decided there than who comes a token further:
-    a prompt is computed, a sequence ends or reaches its grant, or the pool has no block left that nobody keeps."""
+    """Return the predicted rows of the step after the running `plan`, one token further each.
+
+    Return none if that step needs a decision: a prompt is computed, a sequence ends or reaches its grant, or no free
+    block is left outside the prefix cache."""
     rows, full = [], 0
     for row, seq in zip(plan.rows, running.values(), strict=True):
         if len(row.token_ids) > 1 or not row.samples or row.output_index + 1 >= seq.granted_until:
@@ -67,18 +68,17 @@ def rows_ahead(plan: StepPlan, running: Mapping[SeqId, Sequence], pool: BlockPoo
 
 
 class StepOrderError(RuntimeError):
-    """`plan` before the last plan's result was applied, or a result of another plan."""
+    """`plan` was called before the last result was applied, or `apply` with another plan's result."""
 
 
 class Planner:
     """Holds a worker's jobs and decides each step. Pure: no clock, no I/O. Raises ValueError for parameters out of
     range.
 
-    With a `prefix_share`, KV of earlier requests is found again: a tenant's own, and safe from others up to this part
-    of the pool; else there is no prefix cache. `copies_ahead`: see `StepBuilder.copy_ahead`; the most of each step.
-    Without `holds_decodes`, a decode that has its blocks and a row to itself gets a part in every step: where a step is
-    not this planner's to make, holding it back for the first lane's pace would end its stream and begin it anew.
-    """
+    `prefix_share` enables the prefix cache; up to this fraction of the pool a tenant's cached blocks are safe from
+    others. `copies_ahead` is the maximum per step of `StepBuilder.copy_ahead`. Without `holds_decodes`, every decode
+    that has its blocks and a row runs in every step: an external engine would have to abort and restart a stream to
+    hold it back for the first lane's pace."""
 
     def __init__(
         self,
@@ -122,16 +122,18 @@ class Planner:
         self._forced: dict[SeqId, tuple[YieldMode, int | None]] = {}
         self._plan = StepPlan(number=0)
         self._pauses = Pauses(costs)
+        # The batch that goes on without plans.
         self._coast: Coast | None = None
-        """What goes on without a plan."""
+        # Sequences with a row in the last plan.
         self._in_flight: dict[SeqId, Sequence] = {}
-        """What had a row in the last plan."""
 
-    # What arrives between two steps.
+    # Calls between two steps.
 
     def add(self, lease: Lease, now_ms: float) -> None:
-        """Take in a leased job; a lease of a job that is here already replaces it. What cannot be served ends as
-        failed with the next outcome, what was complete already as finished."""
+        """Add a leased job, or replace the lease of a job that is here.
+
+        A job that cannot be served ends as failed with the next outcome, one that was already complete ends as
+        finished."""
         self.land()
         job = lease.job
         self.drop(job.job_id)
@@ -149,13 +151,13 @@ class Planner:
             self._expiries.watch(group)
 
     def cancel(self, job_id: str) -> Ended | None:
-        """End a job; its blocks are free at once. None if it is not here."""
+        """End a job and free its blocks at once. Return None if it is not here."""
         self.land()
         group = self._groups.get(job_id)
         return None if group is None else self._close(group, Outcome.CANCELLED)
 
     def grant(self, job_id: str, granted_until: int) -> None:
-        """Each choice may now produce this many output tokens in all; never fewer than before."""
+        """Raise the total number of output tokens that each choice may produce; a grant never shrinks."""
         self.land()
         group = self._groups.get(job_id)
         for seq in group.live if group else ():
@@ -163,27 +165,27 @@ class Planner:
             self._index.file(seq)
 
     def drop(self, job_id: str) -> None:
-        """Forget a job without a word: its lease is somebody else's."""
+        """Forget a job without an outcome: another worker has its lease."""
         self.land()
         group = self._groups.get(job_id)
         if group is not None:
             self._release(group)
 
     def forget_prompts(self, tenant: str, tenant_since: float, share_group: str) -> int:
-        """Evict what is cached of a tenant's prompts, of its share group everything; how many blocks."""
+        """Evict a tenant's cached prompts, or those of its whole share group. Return the number of blocks."""
         self.land()
         return self._pool.forget(scopes_of(tenant, tenant_since, share_group))
 
     def preempt(self, seq_id: SeqId, mode: YieldMode, blocks: int | None = None) -> None:
-        """Make a sequence yield its last `blocks`, all by default, in the next plan, if it holds any then and, for a
-        swap, the host has room."""
+        """Preempt the last `blocks` of a sequence (default: all) in the next plan, if it holds any and a swap has host
+        room."""
         self.land()
         self._forced[seq_id] = mode, blocks
 
     # The step.
 
     def plan(self, now_ms: float) -> StepPlan:
-        """Decide the next step. Expired jobs end first. Raises StepOrderError while a result is owed."""
+        """Decide the next step. Expired jobs end first. Raises StepOrderError while a result is missing."""
         if not self._plan.is_empty:
             raise StepOrderError(f"the result of step {self._plan.number} has not been applied")
         self.land()
@@ -205,11 +207,11 @@ class Planner:
         self._plan, self._paused = builder.finish(self._plan.number + 1, events, self._costs, waits), []
         self._in_flight = builder.running
         if self._plan.is_empty:
-            self._pool.slots.settle()  # no copy of it is under way
+            self._pool.slots.settle()  # an empty plan copies nothing
         return self._plan
 
     def _weigh_up(self, now_ms: float) -> tuple[StepBuilder, dict[SeqId, WaitReason]]:
-        """The step as lanes, tenants, deadlines and blocks decide it, and why others have no part in it."""
+        """Plan by lanes, tenants, deadlines and blocks. Return the step, and why each other sequence is not in it."""
         begun = survey(self._index, now_ms)
         budget = step_budget(
             begun,
@@ -231,8 +233,9 @@ class Planner:
         return builder, placement.fill()
 
     def apply(self, result: StepResult, now_ms: float) -> StepOutcome:
-        """Take in what came out of the last plan: tokens, ends and charges, with all that ended since the last
-        outcome. Raises StepOrderError if it is another plan's result."""
+        """Process the result of the last plan. Return tokens, ended jobs and charges since the last outcome.
+
+        Raises StepOrderError for another plan's result."""
         if result.number != self._plan.number:
             raise StepOrderError(f"result of step {result.number}, but step {self._plan.number} is planned")
         plan, self._plan = self._plan, StepPlan(number=self._plan.number)
@@ -244,7 +247,7 @@ class Planner:
         produced: list[Produced] = []
         charges: dict[str, float] = {}
         for row, seq in zip(plan.rows, self._in_flight.values(), strict=True):
-            if row.seq not in result.pending and seq.state is not FINISHED:  # that may have ended while the step ran
+            if row.seq not in result.pending and seq.state is not FINISHED:  # it may have ended during the step
                 charge = self._advance(seq, row, result, now_ms, produced)
                 charges[row.seq.job_id] = charges.get(row.seq.job_id, 0.0) + charge
         self._in_flight = {}
@@ -252,13 +255,14 @@ class Planner:
         return StepOutcome(tuple(produced), self.collect().ended, charges)
 
     def collect(self) -> StepOutcome:
-        """What ended since the last outcome; `apply` gives it too, this where nothing ran."""
+        """Return the jobs that ended since the last outcome, for use when no step ran."""
         ended, self._ended = tuple(self._ended), []
         return StepOutcome(ended=ended)
 
     def coast(self, now_ms: float) -> Coast | None:
-        """What can go on from here without a plan, until any other method but `capacity` that changes or looks at a
-        sequence is called; None where there is something to decide."""
+        """Return a batch that can continue without plans, or None if the next step needs a decision.
+
+        It is valid until any method that changes or reads a sequence is called, except `capacity`."""
         self.land()
         if not self._index.only_decode or self._ended or self._forced or self._paused or self._copies_ahead:
             return None
@@ -269,7 +273,7 @@ class Planner:
         return self._coast
 
     def land(self) -> StepPlan:
-        """Have done with what goes on without a plan; the step of it that is under way, if any, is owed its result."""
+        """Leave coasting mode. If a step is running, `apply` must still be called with its result."""
         coast, self._coast = self._coast, None
         if coast is not None:
             coast.land()
@@ -278,35 +282,33 @@ class Planner:
         return self._plan
 
     def look_ahead(self) -> tuple[Row, ...]:
-        """While a step runs: the next one's rows as they will most likely be, less their tokens; none where more than
-        these is open."""
+        """Return the predicted rows of the next step while one runs, without their tokens; none if it needs a decision.
+        Return the predicted rows of the next step while one runs, without their tokens; none if it needs a decision."""
         return rows_ahead(self._plan, self._in_flight, self._pool)
 
-    # What others may know.
+    # Queries.
 
     @property
     def pool_sizes(self) -> PoolSizes:
-        """What the pools were made with."""
         return PoolSizes(self._pool.block_size, self._pool.blocks, self._pool.host_slots)
 
     @property
     def max_sequences(self) -> int:
-        """Most in one step."""
         return self._max_sequences
 
     @property
     def has_work(self) -> bool:
-        """There are jobs here, or ends to report. Paused ones count: their deadlines pass in `plan`."""
+        """Return whether there are jobs, or ends to report. Paused jobs count: their deadlines pass in `plan`."""
         return bool(self._groups or self._ended)
 
     @property
     def blocks_free(self) -> int:
-        """Device blocks that nobody holds, those of cached prefixes among them."""
+        """Device blocks that no sequence holds, including cached prefixes."""
         return self._pool.free_blocks
 
     @property
     def blocks_cached(self) -> int:
-        """Of these, what keeps a prefix for whoever asks for it."""
+        """Device blocks that hold only a cached prefix."""
         return self._pool.cache.idle
 
     @property
@@ -320,26 +322,25 @@ class Planner:
         return self._census.counts()
 
     def capacity(self) -> Capacity:
-        """What each lane could start in the next step, by preemption of lanes below if need be."""
+        """Return what each lane could start in the next step, including by preempting lower lanes."""
         if self._coast is not None:
             self._coast.tell()
         return capacity.measure(self._index, self._lanes, self._pool, self._max_sequences, self._costs)
 
     def block_map(self) -> BlockMap:
-        """Whose each block is now."""
         if self._coast is not None:
             self._coast.tell()
         return block_map(self._pool, self._live())
 
     def held_by_tenant(self) -> dict[str, int]:
-        """Device blocks that choices hold, of the tenants with most of them."""
+        """Return the device blocks that choices hold, for the tenants with the most."""
         return held_by_tenant(self._live())
 
     def _live(self) -> Iterator[Sequence]:
         return (seq for group in self._groups.values() for seq in group.live)
 
     def check_integrity(self) -> None:
-        """Compare blocks and states. Raises IntegrityError naming the invariant that is broken."""
+        """Compare blocks and states. Raises IntegrityError naming the broken invariant."""
         self.land()
         live = list(self._live())
         self._pool.check_integrity([seq.table for seq in live], [seq.slots for seq in live])
@@ -358,7 +359,7 @@ class Planner:
         return group.ended(outcome, error, self._release(group))
 
     def _release(self, group: SequenceGroup) -> dict[str, float]:
-        """A job leaves; its waits in ms, by reason."""
+        """Remove a job. Return its waits in ms, by reason."""
         for seq in group.live:
             self._free(seq)
             seq.move(State.FINISHED)
@@ -373,7 +374,7 @@ class Planner:
         self._claims.release(seq)
 
     def _fail(self, rows: tuple[Row, ...], result: StepResult) -> None:
-        """End the jobs whose rows failed, or yielded no token where one was due."""
+        """End the jobs whose rows failed or have no token although they sample."""
         for row in rows:
             is_missing = row.samples and row.seq not in result.tokens and row.seq not in result.pending
             missing = "the runner returned no token" if is_missing else ""
@@ -382,13 +383,13 @@ class Planner:
                 self._ended.append(self._close(self._groups[row.seq.job_id], Outcome.FAILED, reason))
 
     def _advance(self, seq: Sequence, row: Row, result: StepResult, now_ms: float, produced: list[Produced]) -> float:
-        """What came out of one row; its charge."""
+        """Process one computed row and return its charge."""
         before, charge, cached = seq.state, DECODE_WEIGHT, 0
         seq.num_computed += len(row.token_ids)
         if row.seq in result.cached_tokens:
             group = self._groups[row.seq.job_id]
             group.cached_tokens = cached = max(group.cached_tokens, result.cached_tokens[row.seq])
-        if before is not DECODE:  # else its prompt was charged, and shared
+        if before is not DECODE:  # for decodes the prompt is charged and shared already
             group = self._groups[row.seq.job_id]
             charge, cached = group.charge(row), cached if row.output_index else group.cached_tokens
             group.note_prefill(row)
@@ -405,7 +406,7 @@ class Planner:
         return charge
 
     def _moved(self, seq: Sequence, group: SequenceGroup) -> None:
-        """Its token ended a sequence, or its grant, or was its first."""
+        """Handle a state change after a token: the sequence ended, reached its grant or got its first token."""
         if seq.state is FINISHED:
             self._index.remove(seq)
             self._free(seq)

@@ -1,20 +1,19 @@
-"""Who yields KV blocks to whom, how many, and by which mode.
+"""Preemption: which sequences yield KV blocks to which, how many, and by which mode.
 
-1. A victim ranks strictly below its beneficiary: in a lower lane, at its grant and idle, or of a tenant of the same
-   lane that is outside the fairness window while the beneficiary's is inside; or best effort of its lane, where the
-   beneficiary is guaranteed its deadline. Work that already runs may also take
-   from other equals, from the last-ranked upwards; work on its way back, from equals that are away themselves, and from
-   all where otherwise nothing could run: what holds a part of its blocks must not wait for what holds another. Nobody
-   else yields to an equal. What a lane's share floor keeps yields to no other lane, and lanes above give back what it
-   lacks (`block_floors`).
-2. Lower lanes yield first, in order of resume cost per freed block; then the tenants that were served most; then
-   equals. Ties: last-ranked first.
-3. A victim gives its last blocks: what stands before them stays valid, and its way back costs what it gave. Only as
-   many are taken as are needed, of as few as suffice; if all together hold too few, nobody yields.
-4. Swap or recompute is what the cost model finds cheaper, if the host has room for this victim (`host_claims`). `exact`
-   work and the leader (the most urgent that has begun) never recompute: the one was promised so, the other carries the
-   progress of the whole worker. Exact work whose slots were not counted yields only what the host has room for just
-   then; so that it goes on to its end, everybody yields to it where otherwise nothing at all could run.
+1. A victim ranks strictly below its beneficiary: it is in a lower lane, idle at its grant, or of a tenant of the same
+   lane outside the fairness window while the beneficiary's tenant is inside; or it is best effort and the beneficiary
+   is guaranteed. Running work may also take from other equals, the last-ranked first. Resuming work may take from
+   equals that are preempted themselves, and from all if otherwise nothing could run: two sequences that each hold a
+   part of their blocks must not wait for each other. No other work yields to an equal. What a lane's share floor keeps
+   yields to no other lane, and lanes above give back what it lacks (`lane_floors`).
+2. Lower lanes yield first, in order of resume cost per freed block; then the most served tenants; then equals. Ties:
+   the last-ranked first.
+3. A victim gives its last blocks: the blocks before them stay valid, and its resume cost depends on what it gave. No
+   more blocks are taken than needed, from as few victims as suffice. If all together hold too few, none yields.
+4. The cheaper of swap and recompute is chosen, if the host has room for this victim (`host_claims`). `exact` work and
+   the leader (the most urgent started sequence) are never recomputed: the former by contract, the latter because it
+   carries the progress of the whole worker. Exact work without reserved slots yields only what the host has room for at
+   the moment. So that it can finish, all work yields to it if otherwise nothing could run.
 """
 
 from collections import Counter
@@ -31,7 +30,7 @@ from fairlane.scheduler.protocol.messages import YieldMode
 
 
 class Victim(NamedTuple):
-    """A sequence that yields, how, how many of its last blocks, and what their way back is expected to cost."""
+    """A sequence that yields: the mode, the number of its last blocks, and the expected cost of resuming them."""
 
     seq: Sequence
     mode: YieldMode
@@ -40,7 +39,7 @@ class Victim(NamedTuple):
 
 
 class Guard(NamedTuple):
-    """What limits the choice of a mode in this step."""
+    """Limits on the choice of modes in this step."""
 
     leader: SeqId | None
     last_resort: bool = False
@@ -55,10 +54,9 @@ def choose(
     guard: Guard,
     claims: HostClaims,
 ) -> list[Victim] | None:
-    """The victims that free `short` device blocks for the beneficiary; None where they cannot be freed.
+    """Return the victims that free `short` device blocks for the beneficiary, or None if they cannot be freed.
 
-    The step is planned from the most urgent down, so no candidate below the beneficiary has a part in it yet.
-    """
+    The step is planned from the most urgent down, so no candidate below the beneficiary has a part in it yet."""
     if short <= 0:
         return []
     if guard.last_resort and claims.stays(beneficiary.seq):
@@ -77,7 +75,7 @@ def choose(
 
 
 def _yields(holder: Ranked, beneficiary: Ranked) -> bool:
-    """Of one lane, whatever either has begun."""
+    """Return whether the holder yields to a beneficiary of its lane, whatever both have computed."""
     if beneficiary.rank.service_class == 0 and holder.rank.service_class > 0:
         return True
     return holder.rank.outside_window and not beneficiary.rank.outside_window
@@ -86,14 +84,16 @@ def _yields(holder: Ranked, beneficiary: Ranked) -> bool:
 def give_back(
     short: int, holders: Iterable[Ranked], pool: BlockPool, costs: CostModel, guard: Guard, claims: HostClaims
 ) -> list[Victim]:
-    """The victims that free `short` device blocks for a lane's share floor, the least urgent of these holders first;
-    nobody where they all hold too few."""
+    """Return the victims that free `short` device blocks for a lane's share floor, the least urgent of the holders
+    first.
+
+    Empty if they hold too few together."""
     candidates = [one.seq for one in sorted(holders, reverse=True)]
     return _Offers(pool, costs, guard, claims).fewest(short, candidates) or []
 
 
 def lost(seq: Sequence, pool: BlockPool, costs: CostModel) -> Victim:
-    """A sequence that is away gives up what it has in the host."""
+    """Return a preempted sequence as a victim that loses its KV on the host."""
     kept = min(seq.num_computed, len(seq.table) * pool.block_size)
     return Victim(seq, "recompute", 0, costs.recompute_ms(seq.num_computed - kept, kept))
 
@@ -105,7 +105,7 @@ def _yields_to_equal(holder: Ranked, beneficiary: Ranked, guard: Guard) -> bool:
 
 
 class _Offers:
-    """What sequences would give, and what that would cost."""
+    """The blocks that sequences can give, and the cost."""
 
     def __init__(self, pool: BlockPool, costs: CostModel, guard: Guard, claims: HostClaims) -> None:
         self._pool = pool
@@ -114,8 +114,9 @@ class _Offers:
         self._claims = claims
 
     def fewest(self, short: int, candidates: list[Sequence]) -> list[Victim] | None:
-        """As many of the candidates, in this order, as are needed; the dearest of them go free if the others suffice.
-        None where all together hold too few."""
+        """Return as many of the candidates, in this order, as are needed, without the costliest if the others suffice.
+
+        Return None if all together hold too few."""
         victims = self._gather(short, candidates)
         for dearest in sorted(victims or (), key=lambda one: one.resume_ms, reverse=True):
             others = [one.seq for one in victims or () if one.seq is not dearest.seq]
@@ -123,14 +124,16 @@ class _Offers:
         return victims
 
     def cost_per_block(self, seq: Sequence, short: int) -> float:
-        """Milliseconds that its way back takes for each block that it frees, of as many as are short or it has."""
+        """Return the resume time per freed block, for at most `short` blocks."""
         blocks = min(short, self._pool.freed_by([seq.table]))
         victims = self._gather(blocks, [seq]) if blocks else None
         return victims[0].resume_ms / blocks if victims else float("inf")
 
     def _gather(self, short: int, candidates: list[Sequence]) -> list[Victim] | None:
-        """What they hold alone, if that is enough: prefixes that many share are long, and free only once all of them
-        have given them. Who shares any block shares the first."""
+        """Take blocks that the candidates hold alone, if they are enough.
+
+        Shared prefixes are long, and free only after all their holders have given them. A sequence that shares any
+        block shares its first."""
         alone, references = self._take(short, candidates, shared=False), self._pool.references
         if alone is not None or all(references(seq.table[0]) == 1 for seq in candidates):
             return alone
@@ -160,7 +163,7 @@ class _Offers:
         return None
 
     def _trimmed(self, given: list[tuple[Sequence, int]], held: Counter[int]) -> list[Victim]:
-        """Leave everybody the shared blocks that are not free even so. The host keeps first what must be kept."""
+        """Return the shared blocks that would not become free. Host room goes first to sequences that must be kept."""
         left: list[tuple[Sequence, int]] = []
         for seq, count in given:
             while count and held[seq.table[-count]] < self._pool.references(seq.table[-count]):
@@ -180,21 +183,21 @@ class _Offers:
         return victims
 
     def _most(self, seq: Sequence, room: int) -> int:
-        """Blocks that it may give, with `room` host slots free: all, or what of its KV the host can keep."""
+        """Return the blocks that it may give with `room` free host slots: all, or the KV that the host can keep."""
         return len(seq.table) - (max(0, self._computed(seq) - room) if self._must_keep(seq) else 0)
 
     def _must_keep(self, seq: Sequence) -> bool:
         return self._leads(seq) or seq.job.exact
 
     def _needs_room(self, seq: Sequence) -> bool:
-        """It must be kept, and no slots are counted for it: who gives less than at first must not take its room."""
+        """Return whether it must be kept without reserved slots, so that others must not take its room."""
         return self._must_keep(seq) and not self._claims.may_leave(seq)
 
     def _leads(self, seq: Sequence) -> bool:
         return seq.id == self._guard.leader
 
     def _offer(self, seq: Sequence, blocks: int, room: int) -> Victim:
-        """How it gives so many blocks, which it may."""
+        """Return the victim for its last `blocks` blocks, with the cheaper possible mode."""
         lost = seq.num_computed - (len(seq.table) - blocks) * self._pool.block_size
         if lost <= 0:
             return Victim(seq, "recompute", blocks, 0.0)
@@ -207,9 +210,10 @@ class _Offers:
         return Victim(seq, "recompute", blocks, recompute_ms)
 
     def _moved(self, seq: Sequence, blocks: int) -> list[int]:
-        """Of its last so many blocks those that hold KV: each takes a host slot, its copy's or a free one."""
+        """Return those of its last `blocks` blocks that hold KV; each takes a host slot, that of its copy or a free
+        one."""
         return seq.table[len(seq.table) - blocks : self._computed(seq)]
 
     def _computed(self, seq: Sequence) -> int:
-        """Blocks of its table that hold KV."""
+        """Return the number of its blocks that hold KV."""
         return min(len(seq.table), self._pool.blocks_for(seq.num_computed))

@@ -1,11 +1,9 @@
-"""The one order of everything that a worker could run: running, resumable and waiting work together.
+"""The total order of everything that a worker could run: running, resumable and waiting work together.
 
-Whose decode has a row keeps it for a turn: until its tenant is ahead of those without one by what a turn serves. A
-change of rows stops one stream and resumes another, which both gateways and readers notice; by counters alone tenants
-that are served alike would change rows in every step. A turn is as long as the lane's target between two tokens, so two
-streams that share a row wait about that long for each other. Θ and what follows from it are not affected: turns order
-only what is inside the window, or what is outside.
-"""
+A decode keeps its row for a turn: until its tenant is ahead of those without a row by the service of a turn. Swapping
+rows stops one stream and resumes another, which gateways and readers notice; by counters alone, equally served tenants
+would swap rows in every step. A turn is as long as the lane's TPOT target, so two streams that share a row wait about
+that long for each other. Turns do not affect Θ: they only order work inside the window, or outside it."""
 
 import heapq
 import math
@@ -23,22 +21,22 @@ from fairlane.scheduler.planner.sequence_index import SequenceIndex
 from fairlane.scheduler.planner.step_budget import Survey
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
 
+# Lane rank of work that cannot run because it is at its grant: below every lane.
 IDLE = 1_000
-"""Lane rank of work that cannot run: at its grant, it ranks below every lane."""
+# Started tenants per available row of a lane at which newcomers lose their advantage: more streams taking turns would
+# each run at less than half pace, with their KV moving to the host and back.
 CROWD = 2
-"""Tenants of a lane that have begun, for each of the rows it can have, from which on nobody is a newcomer: more streams
-that take turns would each have less than half its pace, and their KV would go to the host and back."""
+# Minimum tokens of a turn, and its maximum as a fraction of Θ.
 LEAST_TURN, MOST_TURN = 8.0, 0.5
-"""A turn serves at least so many tokens, and at most this part of Θ."""
+# Base urgency of a newcomer's request with a distant deadline. The request's length, in powers of LITTLE, is added, so
+# that shorter ones come first.
 FAR = 1e15
-"""Urgency of a newcomer's request whose deadline is far off, and above that by how long it is: in powers of LITTLE, the
-shorter come first."""
+# Service class of a newcomer ahead of guaranteed work.
 AHEAD = -1
-"""The class of a newcomer that goes before what is guaranteed."""
 
 
 class Phase(IntEnum):
-    """Work that has begun comes before work that has not, the nearest to its next token first."""
+    """Progress of work. Started work comes before other work, the nearest to its next token first."""
 
     DECODE = 0
     PREFILL = 1
@@ -46,7 +44,7 @@ class Phase(IntEnum):
     WAITING = 3
 
 
-PHASES = {  # of work that has begun
+PHASES = {  # of started work
     State.DECODE: Phase.DECODE,
     State.PAUSED: Phase.DECODE,
     State.PREFILL: Phase.PREFILL,
@@ -54,92 +52,96 @@ PHASES = {  # of work that has begun
     State.DROPPED: Phase.RESUME,
     State.WAITING: Phase.RESUME,
 }
+# Lane rank, outside the window, class: takes precedence over whatever has started.
 Group = tuple[int, bool, int]
-"""What sets work above other work whatever either of them has begun: lane rank, outside the window, class."""
 
 
 class Rank(NamedTuple):
-    """Lower is more urgent. Of work that has begun nothing here changes with time alone, nor within a step: two running
-    sequences trade places only after service was charged, so preemption among them cannot go in circles."""
+    """The sort key of a sequence; lower is more urgent.
+
+    The key of started work does not change with time alone, nor within a step. Two running sequences swap places only
+    after service was charged, so preemption cannot cycle."""
 
     lane: int
+    # Never for guaranteed work: a guarantee holds whatever its tenant was served.
     outside_window: bool
-    """Never of what is guaranteed: a promise holds whatever its tenant has had since. Its service counts."""
+    # 0 guaranteed, while a guarantee lies ahead; 1 best effort; 2 relegated: waiting work that can no longer be in
+    # time. AHEAD: the first work of a tenant without a token, as far as guarantees leave time (`LaneIndex.computed`);
+    # it takes blocks and rows as best effort does.
     service_class: int
-    """0 guaranteed, as long as it has a promise ahead; 1 best effort; 2 relegated: waiting work that can no longer be
-    in time gives way to what can. AHEAD: the first of a tenant that has no token yet, as far as promises have the time
-    (`LaneIndex.computed`); it takes blocks and rows as best effort does."""
     phase: Phase
+    # Waiting work: nearness of its deadline, weighted by its length. Prompts in progress: remaining tokens, so that one
+    # finishes before the next. Otherwise 0.
     urgency: float
-    """Of waiting work how near its deadline is, the shorter the nearer; of prompts in progress the tokens that are
-    left, so that one is done before the next; of all else nothing."""
+    # Its tenant's weighted tokens; less a turn for a decode with a row.
     counter: float
-    """Weighted tokens that its tenant has had; a turn less for a decode that has its row."""
+    # Due time of its first token, or the time at which it was stopped, so that one tenant's streams take turns.
     due_ms: float
-    """When its first token is or was due; of what was stopped the time of that, so that one tenant's streams take
-    turns."""
     job_id: str
     choice: int
 
     @property
     def group(self) -> Group:
-        """Where it stands but for what it has begun."""
+        """The part of the key that is independent of its progress."""
         return self[:3]
 
     @property
     def level(self) -> Group:
-        """Up to which group others' growth counts for it: who goes ahead is best effort once it has its token."""
+        """The group up to which others' growth counts for it: work that goes ahead is best effort after its first
+        token."""
         return self.lane, self.outside_window, 1 if self.service_class == AHEAD else self.service_class
 
 
 class Ranked(NamedTuple):
-    """One sequence's place in the order."""
+    """One sequence with its sort key."""
 
     rank: Rank
     seq: Sequence
 
 
 class LaneOrder:
-    """Where the tenants of one lane stand at one moment. What a tenant holds is as it was when first asked for: an
-    order that moved within a step would be none."""
+    """The tenants of one lane at one moment.
+
+    What a tenant holds is cached at first use: the order must not change within a step."""
 
     def __init__(self, lane: LaneIndex, window: float, turn: float, *, crowded: bool) -> None:
-        """`turn`: weighted tokens of a turn; `crowded`: nobody is a newcomer."""
+        """`turn`: weighted tokens of a turn; `crowded`: newcomers have no advantage."""
         self.window, self.long_wait_ms = window, lane.lane.long_wait_ms
         self.turn = min(turn, MOST_TURN * window)
         self.served = lane.counters.values
         self.least = lane.least_counter()
+        # Largest counter inside the window.
         self.ends = self.least + window
-        """Counters up to which a tenant is inside the window."""
+        # Largest counter inside twice the window.
         self.far = self.ends + window
-        """The same of twice the window."""
         self.little = lane.little()
         self.admits_newcomers = lane.admits_newcomers
         newcomers = [] if crowded else lane.newcomers(self.little)
+        # Counter from which a tenant with a token is outside because of prompts in progress.
         self._opens = lane.least_unanswered() - window
-        """Counters from which on a tenant with a token is outside for the sake of prompts in progress."""
+        # Counter of the least served tenant that holds nothing.
         self.newcomer = min([counter for counter, held in newcomers if not held], default=math.inf)
-        """The counter of the least served that holds nothing."""
+        # Counter from which a tenant that holds anything is outside because of that one.
         self._begins = self.newcomer - window
-        """Counters from which on a tenant that holds anything is outside for the sake of that one."""
+        # (counter, held): from this counter on a tenant that holds more is outside because of one that holds little.
         self._small = [(counter - window, LITTLE * held) for counter, held in newcomers if held]
-        """The same of one that holds so much, beside who holds more."""
         self._index = lane
         self._known: dict[str, tuple[int, bool]] = {}
 
     def decodes_outside(self, tenant: str, counter: float) -> bool:
-        """Whether a tenant's decodes are outside: as `is_outside`, in less time, since they have tokens."""
+        """Return whether a tenant's decodes are outside: a faster `is_outside`, since they have tokens."""
         if counter > self.ends or counter >= self._opens or counter >= self._begins:
             return True
         return bool(self._small) and self._exceeds(counter, self.progress(tenant)[0])
 
     def is_outside(self, seq: Sequence, counter: float) -> bool:
-        """Of begun work: its tenant had more than Θ above the least served that waits; or, beside a tenant that is
-        ahead by no more than Θ: holds more than LITTLE times as much, and the other waits; or has tokens, and the
-        other has none yet.
+        """Return whether started work is outside the window.
 
-        A prompt that has begun goes on before those of tenants that have no token either, unless one is shorter than
-        what is left of it: else all would begin, one in each step, and none come to its end."""
+        Its tenant is more than Θ above the least served waiting one. Or another tenant is at most Θ behind, and either
+        waits and holds less than 1 / LITTLE as much, or has no token while this one has.
+
+        A prompt in progress continues before those of other tenants without a token, unless one is shorter than its
+        remainder: otherwise all prompts would start, one per step, and none would finish."""
         if counter > self.ends:
             return True
         held, has_token = self.progress(seq.job.tenant)
@@ -148,12 +150,13 @@ class LaneOrder:
         return self._exceeds(counter, held) and (has_token or seq.pending > self._shortest)
 
     def begins_outside(self, counter: float, held: int, has_token: bool) -> bool:
-        """The same of what a tenant begins that holds something already: who holds little may begin beside others'
-        prompts in progress."""
+        """Return whether new work of a tenant that holds something is outside.
+
+        A tenant that holds little may start next to others' prompts in progress."""
         return (has_token and held > self.little and counter >= self._opens) or self._exceeds(counter, held)
 
     def progress(self, tenant: str) -> tuple[int, bool]:
-        """What a tenant holds, and whether any of it has a token."""
+        """Return what a tenant holds, and whether any of it has a token."""
         known = self._known.get(tenant)
         if known is None:
             index = self._index
@@ -170,7 +173,7 @@ class LaneOrder:
 
 
 class Ranking:
-    """The order at one moment, in a step of at most so many rows."""
+    """The order at one moment, for a step of at most `rows` rows."""
 
     def __init__(self, index: SequenceIndex, begun: Survey, costs: CostModel, now_ms: float, rows: int) -> None:
         self.index = index
@@ -187,14 +190,14 @@ class Ranking:
             turn = DECODE_WEIGHT * max(LEAST_TURN, lane.tpot_on(costs.single_stream_ms) / token_ms)
             crowded = len(one.begun) >= CROWD * lane_rows(lane, lanes, begun, rows)
             self._lanes[name] = LaneOrder(one, max(1.0, window), turn, crowded=crowded)
+        # Without and with promotion.
         self._lane_ranks = (
             {name: lane.rank for name, lane in lanes.items()},
             {name: max(0, lane.rank - 1) for name, lane in lanes.items()},
         )
-        """Of what has not waited long, and of what has."""
 
     def stand(self, seq: Sequence, ahead: float = 0.0) -> Ranked:
-        """Where a sequence stands, after its tenant was charged as much as is `ahead` of it in this very step."""
+        """Return a sequence's rank, with `ahead` added to its tenant's counter for earlier work of this step."""
         if seq.is_new:
             return self._stand_waiting(seq, ahead)
         job, promised = seq.job, seq.is_promised
@@ -239,7 +242,7 @@ class Ranking:
         if service_class == 1 and urgency == math.inf and not held and ahead == 0.0:
             urgency = FAR + tokens.bit_length() // 2
         if lane.admits_newcomers and not (guaranteed or held) and ahead == 0.0 and counter <= lane.newcomer < math.inf:
-            service_class = AHEAD  # before promised work: the least served of the tenants of which nothing has begun
+            service_class = AHEAD  # the least served tenant without started work goes first
         outside = not guaranteed and (
             counter > lane.ends or (held > 0 and lane.begins_outside(counter, held, has_token))
         )
@@ -257,8 +260,9 @@ class Ranking:
         return Ranked(rank, seq)
 
     def first_decodes(self, decodes: list[Sequence], count: int) -> list[Sequence]:
-        """The most urgent of decodes of one group and lane, in no order: as their ranks say, without making them. Few
-        of them are left over, as a rule."""
+        """Return the `count` most urgent decodes of one group and lane, unordered, without computing all their ranks.
+
+        Usually only a few are left over."""
         lane = self._lanes[decodes[0].job.lane]
         served, turn = lane.served, lane.turn
         places = [
@@ -272,8 +276,10 @@ class Ranking:
         return first + level[: count - len(first)]
 
     def groups(self) -> tuple[dict[Group, dict[LaneName, list[Sequence]]], Counter[int]]:
-        """Decodes by where they stand, and by lane: a promoted one stands with those of the lane above. And by lane
-        rank those outside the window whose tenants had no more than 2 Θ above the least served that waits."""
+        """Return decodes by group and lane, and the number that yield to one request per step, by lane rank.
+
+        Promoted decodes are grouped with the lane above. The numbers count decodes outside the window whose tenants are
+        at most 2 Θ above the least served waiting one."""
         found: dict[tuple[LaneName, bool, bool, bool], list[Sequence]] = {}
         near: Counter[int] = Counter()
         lanes, ranks = self._lanes, self._lane_ranks
@@ -295,19 +301,18 @@ class Ranking:
         return groups, near
 
     def group(self, kind: Kind) -> Group:
-        """Where decodes of this kind stand."""
         name, tenant, promised, promoted = kind
         lane = self._lanes[name]
         outside = not promised and lane.decodes_outside(tenant, lane.served.get(tenant, 0.0))
         return self._lane_ranks[promoted][name], outside, 0 if promised else 1
 
     def first_group(self, lane: LaneIndex) -> Group:
-        """The first group that a lane's waiting work could be in."""
+        """Return the first group that a lane's waiting work could be in."""
         promotes = next(lane.promoted(self.now_ms), None) is not None
         return self._lane_ranks[promotes][lane.lane.name], False, int(not lane.guaranteed())
 
     def is_far_ahead(self, name: LaneName, tenant: str) -> bool:
-        """It had more than 2 Θ above the least served that waits."""
+        """Return whether a tenant is more than 2 Θ above the least served waiting one."""
         lane = self._lanes[name]
         return lane.served.get(tenant, 0.0) > lane.far
 
@@ -317,6 +322,7 @@ def _turn_ms(seq: Sequence) -> float:
 
 
 def lane_rows(lane: Lane, lanes: Mapping[LaneName, Lane], begun: Survey, rows: int) -> int:
-    """Of so many rows those that a lane can have: what the lanes above do not claim, and its share floor at least."""
+    """Return how many of the rows a lane can have: those that lanes above do not claim, and at least its share floor.
+    Return how many of the rows a lane can have: those that lanes above do not claim, and at least its share floor."""
     above = sum([begun.claims[name] for name, other in lanes.items() if other.rank < lane.rank])
     return max(rows - above, math.ceil(lane.share_floor * (rows - 1)))

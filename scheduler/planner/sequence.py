@@ -1,4 +1,4 @@
-"""One choice of one request: its tokens, how far its KV has come, where that KV is, and the moves it may make.
+"""One choice of a request: its tokens, its computed KV, where that KV is, and its state transitions.
 
     WAITING ──► PREFILL ──► DECODE ◄──► PAUSED        on the device (resident)
        ▲           │  ▲       │  ▲        │
@@ -6,11 +6,11 @@
        │        DROPPED ◄──► SWAPPED              the end of its KV lost / in host slots
        └ new                          any ──► FINISHED
 
-`num_computed` tokens from the start have KV. A sequence that decodes lacks exactly one: the token sampled last. What
-yields gives up its last blocks, perhaps not all: DROPPED and SWAPPED work may hold those before them; it does not run
-until there is room for the rest, and may have to yield more. A sequence at its grant is not planned, in whatever state;
-PAUSED is that state on the device. An illegal move raises `IllegalTransition` and changes nothing.
-"""
+The first `num_computed` tokens have KV. A decoding sequence lacks exactly one: the last sampled token. A preempted
+sequence loses its last blocks, perhaps not all: DROPPED and SWAPPED sequences may still hold the blocks before those.
+They do not run until there is room for the rest, and may lose more. A sequence that has used up its grant is not
+planned, in any state; PAUSED is that condition on the device. An illegal transition raises `IllegalTransition` and
+changes nothing."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ from fairlane.scheduler.protocol.messages import FinishReason, Job, Preempted
 
 
 class State(StrEnum):
-    """Where a sequence stands between two steps."""
+    """State of a sequence between two steps."""
 
     WAITING = "waiting"
     PREFILL = "prefill"
@@ -42,18 +42,17 @@ MOVES: Mapping[State, frozenset[State]] = {
     State.DROPPED: frozenset({State.PREFILL, State.SWAPPED, State.DROPPED, State.FINISHED}),
     State.FINISHED: frozenset(),
 }
+# Aliases for code that each step runs per sequence: looking up an enum member is slow.
 PREFILL, DECODE, PAUSED, FINISHED = State.PREFILL, State.DECODE, State.PAUSED, State.FINISHED
-"""By names of their own where each step asks for them once for every sequence: an enumeration takes its time to look
-a member up."""
 RESIDENT = frozenset({State.PREFILL, State.DECODE, State.PAUSED})
 
 
+# Lane, tenant, promised, promoted: decodes with the same kind are adjacent in the order.
 Kind = tuple[LaneName, str, bool, bool]
-"""What decodes that stand together in the order have in common: lane, tenant, promised, promoted."""
 
 
 class IllegalTransition(RuntimeError):
-    """A sequence was told to make a move that its state does not allow."""
+    """A sequence's state does not allow the transition."""
 
 
 @dataclass(slots=True, eq=False)
@@ -65,39 +64,38 @@ class Sequence:
     epoch: int
     arrived_ms: float
     first_due_ms: float
-    """When its first token is due."""
+    # From this time on it counts for the lane above.
     promoted_ms: float
-    """From when on it counts for the lane above."""
     granted_until: int
     output: list[int] = field(default_factory=list)
+    # Expected total output tokens; 0 before the first forecast.
     expected_output: int = 0
-    """Output tokens that it is expected to have in the end; 0 before anybody asked."""
     num_computed: int = 0
+    # Device blocks; possibly more than `num_computed` tokens need, never fewer.
     table: list[int] = field(default_factory=list)
-    """Device blocks; there may be more than `num_computed` tokens need, never fewer."""
+    # The table as of its last row; while it decodes, the table except for a block that the next token needs.
     table_view: tuple[int, ...] = ()
-    """The table as its last row had it; while it decodes, the table but for a block that the next token needs."""
+    # Leading blocks of the table that the prefix cache knows.
     shared: int = 0
-    """Leading blocks of the table that the prefix cache knows."""
+    # Number of those that other sequences held when they were found.
     borrowed: int = 0
-    """Of these, as many as others held when it found them."""
+    # Blocks held by others at the last lookup in the prefix cache; None: no lookup since its last preemption.
     shared_when_asked: int | None = None
-    """Blocks that it found with others when the prefix cache was last asked; None: not since it last yielded."""
+    # Leading blocks of the table with a copy on the host, made ahead or earlier.
     saved: int = 0
-    """Leading blocks of the table that were copied to the host ahead, or had been."""
+    # Host slots while SWAPPED, with the KV after the table.
     slots: list[int] = field(default_factory=list)
-    """Host slots, while SWAPPED: they hold what follows the table."""
     state: State = State.WAITING
+    # A sibling is computing the prompt blocks that this choice will share.
     awaits_prefix: bool = False
-    """A sibling is computing the prompt blocks that this choice will share."""
     first_token_ms: float | None = None
+    # Start of the current pause or preemption, if any.
     stalled_since_ms: float | None = None
-    """Since when it has been paused or preempted; None while it is neither."""
     preemptions: int = 0
+    # Preemptions since it last ran; at most its number of blocks plus one.
     given_up: list[Preempted] = field(default_factory=list)
-    """Each time that it yielded blocks since it last ran; at most as often as it has blocks, and once more."""
+    # Kind without promotion; cached, since each step needs it for hundreds of sequences.
     kind: Kind = field(init=False)
-    """While it is not promoted; kept, since every step asks for that of hundreds."""
 
     def __post_init__(self) -> None:
         ends_in_time = self.job.guaranteed and self.job.deadline_ms is not None
@@ -105,7 +103,7 @@ class Sequence:
 
     @property
     def is_promised(self) -> bool:
-        """A deadline that it was guaranteed lies ahead: that of its end, or of its first token while there is none."""
+        """Return whether a guaranteed deadline lies ahead: of its end, or of its first token while it has none."""
         return self.job.guaranteed and (self.job.deadline_ms is not None or not self.output)
 
     @property
@@ -122,27 +120,27 @@ class Sequence:
 
     @property
     def is_resident(self) -> bool:
-        """All its KV is on the device, as far as it is computed."""
+        """Return whether all its computed KV is on the device."""
         return self.state in RESIDENT
 
     @property
     def may_hold_blocks(self) -> bool:
-        """It has begun here and is not over: some of its KV may be on the device."""
+        """Return whether it has started here and not ended, so that some of its KV may be on the device."""
         return self.state not in (State.WAITING, State.FINISHED)
 
     @property
     def runs(self) -> bool:
-        """It is on the device, and was not stopped."""
+        """Return whether it is on the device and not stalled."""
         return self.is_resident and self.stalled_since_ms is None
 
     @property
     def is_new(self) -> bool:
-        """Nothing of it has run, here or at an earlier holder."""
+        """Return whether nothing of it has run, here or at an earlier holder."""
         return self.state is State.WAITING and not self.output
 
     @property
     def is_runnable(self) -> bool:
-        """Not over, and its grant allows another token."""
+        """Return whether it has not ended and its grant allows another token."""
         return self.state is not FINISHED and len(self.output) < self.granted_until
 
     def token_ids(self, first: int, count: int) -> tuple[int, ...]:
@@ -159,7 +157,7 @@ class Sequence:
         self.state = to
 
     def leave(self, to: State, now_ms: float, kept_tokens: int = 0) -> None:
-        """Have yielded blocks: SWAPPED keeps what is computed, DROPPED forgets what follows the tokens kept. Raises
+        """Record the loss of blocks: SWAPPED keeps the computed tokens, DROPPED only `kept_tokens`. Raises
         IllegalTransition."""
         ran = self.runs
         self.move(to)
@@ -171,7 +169,7 @@ class Sequence:
         self._stall(now_ms)
 
     def set_aside(self, now_ms: float) -> None:
-        """Wait with all its KV on the device."""
+        """Stall with all its KV on the device."""
         self.preemptions += 1
         self._stall(now_ms)
 
@@ -182,7 +180,7 @@ class Sequence:
             self.move(State.DECODE)
 
     def append(self, token_id: int, now_ms: float) -> FinishReason | None:
-        """Take in a sampled token and what follows from it: the end, a pause, or the next decode."""
+        """Append a sampled token and change to the resulting state: finished, paused or decode."""
         state, job, output = self.state, self.job, self.output
         if not (state is DECODE or state is PREFILL) or self.num_computed != len(job.prompt) + len(output):
             raise IllegalTransition(f"{self.id}: a token while {self.state} with {self.pending} tokens pending")
@@ -208,8 +206,7 @@ class Sequence:
 
 
 def finish_reason(job: Job, output: list[int]) -> FinishReason | None:
-    """Why a choice with this output is over; None: it goes on. No stop token is drawn before `min_tokens`, but where
-    a grammar leaves nothing else."""
+    """Return why a choice with this output has ended, or None. The sampler draws no stop token before `min_tokens`."""
     sampling = job.sampling
     if output and output[-1] in sampling.stop_token_ids:
         return "stop"

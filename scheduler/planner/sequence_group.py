@@ -1,4 +1,4 @@
-"""One leased job in a worker: its choices, the prompt blocks that they share, and when its deadlines pass."""
+"""One leased job in a worker: its choices, the prompt blocks that they share, and its deadlines."""
 
 import heapq
 from collections.abc import Callable, Iterator, Mapping
@@ -14,25 +14,27 @@ from fairlane.scheduler.protocol.messages import Job, JobSteps, Lease, Outcome
 
 @dataclass(slots=True, eq=False)
 class SequenceGroup:
-    """A job and its choices. Choice 0, or whichever has produced least, is the trunk: it computes the prompt's full
-    blocks, and the others share them once they are there."""
+    """A job and its choices.
+
+    The choice with the least output, usually choice 0, is the trunk: it computes the prompt's full blocks, which the
+    others then share."""
 
     job: Job
     lane: Lane
     arrived_ms: float
+    # Full blocks of the prompt that every choice may share; no choice ever writes them again.
     shared_blocks: int
-    """Blocks of the prompt that every choice may share: full ones that no choice ever writes again."""
+    # Prompt tokens that were computed or cached before; recomputing them is not charged.
     prompt_charged: int
-    """Prompt tokens that somebody has computed before, or cached; recomputing them is not charged."""
+    # An earlier holder has published tokens of it.
     resumed: bool
-    """An earlier holder has published tokens of it."""
     choices: tuple[Sequence, ...]
+    # Prompt tokens found in the prefix cache.
     cached_tokens: int = 0
-    """Prompt tokens that nobody computed for it: the prefix cache had them."""
     prefill_steps: int = 0
     prefill_tokens: int = 0
+    # Output tokens from the lease or from prefill steps; all others came from decode steps.
     known_tokens: int = 0
-    """Output tokens that came with the lease, or out of a step of a prompt: every other is a step of decoding."""
 
     @property
     def live(self) -> list[Sequence]:
@@ -40,11 +42,11 @@ class SequenceGroup:
 
     @property
     def has_started(self) -> bool:
-        """Something of it has run, here or at an earlier holder."""
+        """Return whether anything of it has run, here or at an earlier holder."""
         return self.resumed or any(seq.state is not State.WAITING for seq in self.choices)
 
     def expired(self, now_ms: float) -> str:
-        """Which deadline has passed, in words; empty where none has."""
+        """Return a description of the deadline that has passed, or an empty string."""
         job, age_ms = self.job, now_ms - self.arrived_ms
         if job.deadline_ms is not None and age_ms > job.deadline_ms:
             return f"the deadline of {job.deadline_ms:.0f} ms has passed"
@@ -56,13 +58,15 @@ class SequenceGroup:
         return ""
 
     def expiries(self) -> list[float]:
-        """Times at which a deadline passes, on the clock of `arrived_ms`."""
+        """Return the times at which a deadline passes, on the clock of `arrived_ms`."""
         limits = (self.job.deadline_ms, self.job.hard_ttft_ms, None if self.job.states_wait else self.lane.max_wait_ms)
         return [self.arrived_ms + limit for limit in limits if limit is not None]
 
     def share_prefix(self, seq: Sequence, pool: BlockPool, may_begin: Callable[[Sequence], bool]) -> list[Sequence]:
-        """If the trunk has now computed the shared blocks, give them to the choices that wait for them: these. Who may
-        not begin now waits on its own from here on, as work that has not begun."""
+        """Share the prompt blocks with the waiting siblings once the trunk has computed them, and return these
+        siblings.
+
+        A sibling that may not start now waits on its own from here on, as work that has not started."""
         if seq.num_computed < self.shared_blocks * pool.block_size:
             return []
         sharing = []
@@ -79,8 +83,8 @@ class SequenceGroup:
         return sharing
 
     def charge(self, row: Row) -> float:
-        """Weighted tokens of a row: prompt tokens that nobody computed before, and the token it yields. What it passed
-        over, the cache had."""
+        """Return the weighted tokens of a row: new prompt tokens and the sampled token. Skipped prompt tokens were
+        cached."""
         new, length = 0, len(self.job.prompt)
         if self.prompt_charged < length:
             first, end = min(row.first_position, length), min(row.context_length, length)
@@ -90,7 +94,7 @@ class SequenceGroup:
         return new * PREFILL_WEIGHT + row.samples * DECODE_WEIGHT
 
     def check_integrity(self, pool: BlockPool) -> None:
-        """KV is where the states say, and no block that choices share is ever written. Raises IntegrityError."""
+        """Check that KV is where the states say, and that no shared block will be written. Raises IntegrityError."""
         for seq in self.choices:
             held, needed = len(seq.table) + len(seq.slots), pool.blocks_for(seq.num_computed)
             if seq.state is State.SWAPPED:
@@ -104,7 +108,7 @@ class SequenceGroup:
                 raise IntegrityError("shared_block_written", f"{seq} of {len(self.choices)} choices")
 
     def note_prefill(self, row: Row) -> None:
-        """A row of a sequence that did not decode has been computed."""
+        """Record the computed row of a sequence that was not decoding."""
         self.prefill_steps += 1
         self.prefill_tokens += len(row.token_ids)
         self.known_tokens += row.samples
@@ -121,7 +125,7 @@ class SequenceGroup:
 
 
 def refusal(job: Job, pool: BlockPool) -> str:
-    """Why this job can never run with these blocks; empty where it can."""
+    """Return why this job can never run with these blocks, or an empty string."""
     if not job.prompt:
         return "the prompt is empty"
     if pool.blocks_for(job.max_total_tokens) > pool.blocks:
@@ -131,7 +135,7 @@ def refusal(job: Job, pool: BlockPool) -> str:
 
 
 def open_group(lease: Lease, lane: Lane, arrived_ms: float, block_size: int) -> SequenceGroup:
-    """The job of a lease, going on from what earlier holders have published."""
+    """Return the group of a lease, continuing from the tokens that earlier holders published."""
     job = lease.job
     generated = [list(ids) for ids in lease.generated] + [[] for _ in range(job.n - len(lease.generated))]
     resumed = any(generated)
@@ -164,21 +168,22 @@ def open_group(lease: Lease, lane: Lane, arrived_ms: float, block_size: int) -> 
 
 
 def _choose_trunk(group: SequenceGroup) -> None:
-    # The choice with the least output can run whenever any of them can, so nobody waits for one at its grant.
+    # The choice with the least output can run whenever any of them can, so no choice waits for one that is at its
+    # grant.
     trunk = min(group.live, key=lambda seq: len(seq.output), default=None)
     for seq in group.live:
         seq.awaits_prefix = group.shared_blocks > 0 and seq is not trunk
 
 
+# Entries per live job at which those of ended jobs are removed.
 MOST_STALE = 8
-"""Noted times for each job that is here, from which on those of jobs that are over are thrown out."""
 
 
 class Expiries:
-    """Times at which a deadline of some job passes, so that no step asks every job."""
+    """Times at which a deadline of some job passes, so that a step does not have to check every job."""
 
     def __init__(self, job_ids: Mapping[str, SequenceGroup]) -> None:
-        """`jobs`: those that are not over, as they are at each call."""
+        """`job_ids` is a live view of the jobs that have not ended."""
         self._groups = job_ids
         self._times: list[tuple[float, str]] = []
 
@@ -193,11 +198,11 @@ class Expiries:
             heapq.heapify(self._times)
 
     def any_by(self, now_ms: float) -> bool:
-        """A noted time has passed; `passed` tells whether a job's is over."""
+        """Return whether a recorded time has passed; `passed` tells whether a job has really expired."""
         return bool(self._times) and self._times[0][0] < now_ms
 
     def passed(self, now_ms: float) -> Iterator[tuple[SequenceGroup, str]]:
-        """Jobs whose time is over, and why, in words; the caller ends them."""
+        """Yield expired jobs with the reason as text; the caller ends them."""
         while self._times and self._times[0][0] < now_ms:
             group = self._groups.get(heapq.heappop(self._times)[1])
             reason = group.expired(now_ms) if group else ""

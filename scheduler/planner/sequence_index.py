@@ -1,9 +1,8 @@
-"""Every sequence of a worker, filed by what it could do next, so that no step looks at all that waits.
+"""Every sequence of a worker, filed by what it can do next, so that no step scans all waiting work.
 
-Begun work is held one by one: the KV pools bound it. What decodes is kept by lane, tenant and class, from step to step,
-since a step changes a few of hundreds. Waiting work is filed by lane, tenant and due time; a step looks at the first of
-the tenants served least, and at the eldest of what has waited long enough to be promoted.
-"""
+Started work is listed individually: the KV pools bound it. Decodes are kept by lane, tenant and class from step to
+step, since a step changes only a few of hundreds. Waiting work is filed by lane, tenant and due time; a step looks at
+the first jobs of the least served tenants, and at the oldest promoted ones."""
 
 import math
 from collections import Counter
@@ -19,47 +18,45 @@ from fairlane.scheduler.protocol.messages import Job
 
 
 class Decodes:
-    """What a worker decodes, by kind: hundreds of sequences, of which a step changes a few."""
+    """The decoding sequences of a worker, by kind: hundreds of sequences, of which a step changes a few."""
 
     def __init__(self, lanes: Mapping[LaneName, Lane]) -> None:
         self.counts: Counter[LaneName] = Counter()
         self._lanes = lanes
         self._kinds: dict[SeqId, Kind] = {}
         self._by_kind: dict[Kind, tuple[Sequence, ...]] = {}
+        # A lower bound of the next promotion's time.
         self._next_ms = dict.fromkeys(lanes, math.inf)
-        """When the first of those that are not promoted will be, or earlier."""
 
     def add(self, seq: Sequence) -> None:
-        """Add a sequence that begins to decode."""
         lane = seq.job.lane
         self.counts[lane] += 1
         self._next_ms[lane] = min(self._next_ms[lane], seq.promoted_ms)
         self._put(seq, seq.kind)
 
     def remove(self, seq: Sequence) -> None:
-        """Remove a sequence that decodes no longer; one that did not is fine."""
+        """Remove a sequence; one that does not decode is ignored."""
         kind = self._kinds.pop(seq.id, None)
         if kind is not None:
             self.counts[kind[0]] -= 1
             self._take(seq, kind)
 
     def by_kind(self, now_ms: float) -> dict[Kind, tuple[Sequence, ...]]:
-        """A snapshot of all decodes, with promotions up to now."""
+        """Return a snapshot of all decodes, with promotions up to now."""
         for name, next_ms in self._next_ms.items():
             if next_ms <= now_ms:
                 self._promote(name, now_ms)
         return self._by_kind.copy()
 
     def promotes(self, now_ms: float) -> bool:
-        """Some may stand higher now than when `by_kind` was last asked."""
+        """Return whether a promotion is due since the last call of `by_kind`."""
         return any(next_ms <= now_ms for next_ms in self._next_ms.values())
 
     def alike(self) -> Iterator[tuple[LaneName, tuple[Sequence, ...]]]:
-        """All decodes, grouped by kind, with the lane of each group."""
+        """Yield all decodes, grouped by kind, with the lane of each group."""
         return ((kind[0], alike) for kind, alike in self._by_kind.items())
 
     def _promote(self, name: LaneName, now_ms: float) -> None:
-        """Those of a lane whose time has come stand one lane higher."""
         alike = [kind for kind in self._by_kind if kind[0] is name and not kind[3]]
         staying = []
         for seq in [seq for kind in alike for seq in self._by_kind[kind]]:
@@ -83,35 +80,34 @@ class Decodes:
 
 
 class SequenceIndex:
-    """Every sequence that is not over."""
+    """Every sequence that has not ended."""
 
     def __init__(self, lanes: Mapping[LaneName, Lane], *, window: float) -> None:
         self.lanes = {name: LaneIndex(lane, Counters(window)) for name, lane in lanes.items()}
+        # Runnable started work: resident, or preempted and able to resume.
         self.begun: dict[SeqId, Sequence] = {}
-        """Runnable work that has begun: resident, or preempted and able to come back."""
+        # Started work that does not decode: prefills in progress, and preempted sequences.
         self.others: dict[SeqId, Sequence] = {}
-        """Of that, what does not decode: prefills in progress, and what is to be resumed."""
         self.decodes = Decodes(lanes)
+        # Sequences at their grant or waiting for a sibling's prefix.
         self.idle: dict[SeqId, WaitReason] = {}
-        """What is at its grant, or waits for a sibling's prefix, and which of both."""
+        # Idle sequences that have started: they may hold blocks or host slots.
         self.paused: dict[SeqId, Sequence] = {}
-        """Of that, what has begun: it may hold blocks or host slots."""
         self.idle_counts: Counter[WaitReason] = Counter()
-        """How many are idle, by reason."""
+        # Sequences that became idle since a step last read and cleared this.
         self.turned_idle: dict[SeqId, WaitReason] = {}
-        """Of these, what was filed since a step last asked; it empties this."""
+        # Incremented whenever a sequence is filed, removed, stopped or resumed.
         self.changes = 0
-        """Grows whenever a sequence is filed or forgotten, or stops or goes on where it is."""
+        # KV tokens that all started work can grow to.
         self.most_tokens = 0
-        """KV tokens that all that has begun can grow to."""
+        # Idle sequences that have not started.
         self._asleep: dict[SeqId, Sequence] = {}
-        """The others that are idle."""
         self._waiting: set[SeqId] = set()
+        # Started work as counted in its lane: whether it had a token, and whether it was stopped.
         self._counted: dict[SeqId, tuple[bool, bool]] = {}
-        """Begun work as it was counted in its lane: whether it had a token, and whether it was stopped."""
 
     def file(self, seq: Sequence) -> None:
-        """Put a sequence where it belongs now: after every change of its state or grant."""
+        """File a sequence by its present state; must be called after every change of its state or grant."""
         lane = self.lanes[seq.job.lane]
         self.remove(seq)
         if not seq.is_runnable or seq.awaits_prefix:
@@ -133,7 +129,7 @@ class SequenceIndex:
             lane.begin(seq.job.tenant, answered=counted[0], away=counted[1])
 
     def note_stop(self, seq: Sequence) -> None:
-        """To call once a sequence was stopped where it is, or goes on."""
+        """Record that a sequence was stopped or resumed on the device."""
         self.changes += 1
         answered, away = self._counted[seq.id]
         if away == seq.runs:
@@ -142,18 +138,18 @@ class SequenceIndex:
 
     @property
     def only_decode(self) -> bool:
-        """All that is here decodes, if anything is."""
+        """Return whether every sequence decodes."""
         return not (self.others or self.idle or self._waiting)
 
     def only_decodes(self) -> LaneName | None:
-        """The lane of all that is here if that decodes; None where anything else is here, or several lanes."""
+        """Return the lane of all sequences if they all decode in one lane, else None."""
         if not self.only_decode:
             return None
         lanes = [name for name, count in self.decodes.counts.items() if count]
         return lanes[0] if len(lanes) == 1 else None
 
     def not_decoding(self) -> Iterator[Sequence]:
-        """All the others that are not over."""
+        """Return all other sequences that have not ended."""
         waiting = [lane.all_waiting() for lane in self.lanes.values() if lane.waits]
         return chain(self.others.values(), self.paused.values(), self._asleep.values(), *waiting)
 
@@ -161,7 +157,7 @@ class SequenceIndex:
         self.lanes[job.lane].charge(job.tenant, tokens, job.weight)
 
     def remove(self, seq: Sequence) -> None:
-        """Forget a sequence; one that is unknown is fine."""
+        """Remove a sequence; an unknown one is ignored."""
         self.changes += 1
         lane, tenant = self.lanes[seq.job.lane], seq.job.tenant
         if self.begun.pop(seq.id, None) is not None:

@@ -1,4 +1,4 @@
-"""What one step may hold: rows, tokens, time that decodes of the first lane can bear, and each lane's own share."""
+"""Limits of one step: rows, tokens, the time that first-lane decodes allow, and each lane's own share."""
 
 import math
 from collections import Counter
@@ -10,47 +10,46 @@ from fairlane.scheduler.planner.sequence import Kind, Sequence
 from fairlane.scheduler.planner.sequence_index import SequenceIndex
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
 
+# However tight the pace of decodes, a step may prefill 1 / 32 of its tokens for the first lane, and at least 64.
 LEAST_PREFILL_PART, LEAST_PREFILL = 32, 64
-"""However tight the pace of decodes, a step may prefill this fraction of its tokens for the first lane, 1 / 32, or so
-many tokens."""
+# Maximum step time for lower lanes, as a multiple of the first-lane decodes' pace, while all of these are ahead enough.
 STRETCH = 1.1
-"""How much longer than the pace of first-lane decodes a step may take for lower lanes, while all are ahead enough."""
+# Duration of a step that only computes first-lane prompts, as a fraction of the lane's TTFT target.
 PROMPT_PART = 0.1
-"""Of the first lane's target for the first token, what a step takes that computes its prompts, none of its decodes."""
+# Multiples of the first lane's TPOT target, while lower lanes run alone: the whole step, and its prefills at least.
 HOLD, LEAST_HOLD = 2.0, 0.5
-"""Of its target between tokens, what lower lanes' steps take while they run alone; and their prefills at the least."""
+# Time per token of a stream that is behind its pace, as a fraction of the pace.
 CATCHING_UP = 0.9
-"""Of its pace, what a token may take of a stream that is behind it."""
+# Least time per token, as a fraction of the pace.
 LEAST_PACE = 0.5
-"""Of its pace, what a token may take however little time there is."""
+# Fraction of a pace that a stream keeps of the time by which it is ahead.
 KEPT_BACK = 0.25
-"""Of its pace, what a stream keeps of the time by which it is ahead."""
+# Lower lanes together may prefill 1 / 64 of the largest step, but at most their share floors of what the first lane may
+# prefill at its pace. If the first lane prefills more, they get their floors of that.
 TRICKLE_PART = 64
-"""And this fraction for the lanes below together, which are to go on but not to hold up anybody: 1 / 64, but no more
-than their share floors of what the first lane may prefill at its pace; where it prefills more, those of that."""
 
 
 class Survey(NamedTuple):
-    """What has begun: hundreds of decodes, and a few others."""
+    """The started work: hundreds of decodes, and a few others."""
 
     decodes: dict[Kind, tuple[Sequence, ...]]
+    # Prefills in progress, and sequences to resume.
     others: list[Sequence]
-    """Prefills in progress, and what is to be resumed."""
     decoding: Counter[LaneName]
+    # Rows that a lane could use: for sequences whose KV is on the device, and one for a waiting one.
     claims: Counter[LaneName]
-    """Rows that a lane could use: for the sequences whose KV is on the device, and for one that waits."""
+    # The tightest TPOT of first-lane decodes.
     pace_ms: float
-    """The tightest TPOT of decodes of the first lane."""
+    # Least time until the next token of a first-lane decode, at the pace that its reader sees.
     slack_ms: float
-    """The least time that a decode of the first lane can wait for its next token, as its reader sees its pace."""
+    # The same, counted from the due time of its first token: what prompts of its own lane may use.
     patience_ms: float
-    """The same, as its envelope has it: what prompts of its own lane may use."""
+    # Work of the first lane waits for its first token, or for its next one after a preemption.
     first_waits: bool
-    """Work of the first lane is on its way to its first token, or to its next after a preemption."""
 
 
 def survey(index: SequenceIndex, now_ms: float) -> Survey:
-    """Look at everything that has begun."""
+    """Return a survey of all started work."""
     first = next(name for name, one in index.lanes.items() if one.lane.rank == 0)
     decodes, counts, others = index.decodes.by_kind(now_ms), index.decodes.counts, [*index.others.values()]
     claims = Counter({name: counts[name] + one.waits for name, one in index.lanes.items()})
@@ -71,19 +70,18 @@ def survey(index: SequenceIndex, now_ms: float) -> Survey:
 
 
 def pressure(decodes: Iterable[Sequence], now_ms: float) -> tuple[float, float, float]:
-    """Of decodes of the first lane the tightest pace; the least time that one can wait for its next token; and the
-    least that one can wait for the sake of its own lane's prompts. One loop without calls: each step asks of hundreds.
+    """Return the tightest pace, the least slack and the least patience (see `Survey`) of first-lane decodes.
 
-    Each token is to come at its pace, counted from the stream's own first token: its reader sees the pace that the lane
-    promises. A little is kept for what comes unforeseen; a stream behind its pace catches up; nobody is asked for less
-    than half a pace. Prompts of its own lane may use all the time until a token is due, less that of one more.
-    """
+    Each token is due at the stream's pace, counted from its own first token. A part of the lead is kept in reserve, a
+    stream that is behind catches up, and no stream is asked for less than half a pace. Prompts of the own lane may use
+    all the time until a token is due, less that of one more token. A single loop without calls: each step covers
+    hundreds of decodes."""
     pace_ms = least_slack_ms = least_patience_ms = math.inf
     for seq in decodes:
         tpot_ms, first_ms, due_ms = seq.job.tpot_ms, seq.first_token_ms, seq.first_due_ms
         patience_ms = due_ms + len(seq.output) * tpot_ms - now_ms
         slack_ms = patience_ms
-        if first_ms is not None and first_ms < due_ms:  # None: it came from elsewhere
+        if first_ms is not None and first_ms < due_ms:  # None: an earlier holder produced it
             slack_ms -= due_ms - first_ms
         least_ms, late_ms = LEAST_PACE * tpot_ms, CATCHING_UP * tpot_ms
         slack_ms = late_ms if slack_ms < 0.0 else slack_ms - KEPT_BACK * tpot_ms
@@ -97,7 +95,7 @@ def pressure(decodes: Iterable[Sequence], now_ms: float) -> tuple[float, float, 
 
 
 class Price(NamedTuple):
-    """What a row adds to a step, in milliseconds per unit of each of `StepFeatures`."""
+    """The time that a row adds to a step, in milliseconds per unit of each of `StepFeatures`."""
 
     row: float
     token: float
@@ -105,7 +103,7 @@ class Price(NamedTuple):
     pair: float
 
     def of(self, tokens: int, context: int) -> float:
-        """A row that computes so many tokens and ends at this context length."""
+        """Return the time of a row with `tokens` tokens that ends at this context length."""
         if tokens == 1:
             return self.row + self.context * context
         return self.row + tokens * (self.token + self.pair * context)
@@ -114,27 +112,26 @@ class Price(NamedTuple):
 class StepBudget(NamedTuple):
     """Limits of one step."""
 
+    # Batch slots. A sequence without one keeps its KV blocks and waits.
     rows: int
-    """Sequences: the batch's slots. A sequence without one keeps its KV blocks and waits."""
     tokens: int
+    # Prefill tokens if time is not limited.
     prefill: int
-    """Prefill tokens where time is no limit."""
+    # Prefill tokens of the first lane that are allowed however little time there is.
     least_prefill: int
-    """Prefill tokens of the first lane that a step may have however tight its time."""
+    # Tokens reserved for the prefills of all lower lanes together, however little time there is.
     trickle: int
-    """Tokens of the lanes below together: not the first lane's to prefill, and theirs however tight its time."""
+    # Rows reserved for a lane by its share floor, as far as it has work that runs; never the whole step.
     floors: Mapping[LaneName, int]
-    """Rows that are a lane's own: its share floor, as far as it has work that runs; never the whole step."""
+    # Maximum time of the rows; if `times_decodes` is False, of the prefills.
     time_ms: float
-    """What the rows may take together; where `times_decodes` is False, what the prefills may take."""
+    # Additional time for prefills of the first lane.
     spare_ms: float
-    """What prefills of the first lane may take beyond that."""
     price: Price
+    # Decodes of lower lanes count, and wait if time is short, because the first lane has work.
     times_decodes: bool = True
-    """Decodes of the lanes below count, and wait where time is short: the first lane is here."""
+    # Prefill tokens of lower lanes per token that the first lane prefills in the step, if that exceeds their trickle.
     share_below: float = 0.0
-    """Of what the first lane prefills in the step, the part that the lanes below have beside it, where that is more
-    than their trickle."""
 
 
 def step_budget(
@@ -147,8 +144,10 @@ def step_budget(
     number: int = 0,
     holds_decodes: bool = True,
 ) -> StepBudget:
-    """The budget of the step of this number, for which this work has begun. Beside first-lane decodes, a step stays
-    small until step times are known. Without `holds_decodes`, those of lower lanes go on however tight its time."""
+    """Return the budget of step `number` for the started work.
+
+    Next to first-lane decodes, a step stays small until step times are known. Without `holds_decodes`, decodes of lower
+    lanes continue however little time there is."""
     most = min(max_sequences, max_tokens)
     price = Price(*costs.step_weights()[1:])
     least_prefill = max(LEAST_PREFILL, max_tokens // LEAST_PREFILL_PART)
@@ -183,14 +182,13 @@ def step_budget(
 
 
 def _times(begun: Survey, first: Lane, costs: CostModel, price: Price) -> tuple[float, float]:
-    """`time_ms` and `spare_ms` of a budget; no limit before step times are known.
+    """Return `time_ms` and `spare_ms` of a budget; no limit before step times are known.
 
-    Whoever comes to the first lane finds a step running, and waits for its end. So every step is short: beside
-    first-lane decodes it keeps to their pace; while only prompts of the first lane are computed it takes PROMPT_PART of
-    the lane's target for the first token; while lower lanes run alone their prefills fill it up to HOLD times the
-    lane's target between tokens, and are given LEAST_HOLD of it where decodes take longer than that: those would be
-    made slower by fewer rows in a step, and nobody faster by more than a part of it.
-    """
+    New first-lane work waits for the running step to end, so every step is short. Next to first-lane decodes it keeps
+    to their pace. If only first-lane prompts are computed, it takes PROMPT_PART of the lane's TTFT target. If lower
+    lanes run alone, their prefills fill it up to HOLD times the first lane's TPOT target. They get at least LEAST_HOLD
+    of it when decodes take longer than that: fewer rows per step would slow these down and speed up others only
+    slightly."""
     if not costs.knows_steps:
         return math.inf, 0.0
     base_ms, pace_ms = costs.step_weights()[0], first.tpot_on(costs.single_stream_ms)
@@ -205,41 +203,41 @@ def _times(begun: Survey, first: Lane, costs: CostModel, price: Price) -> tuple[
 
 
 def _decodes_ms(begun: Survey, price: Price, *, below: LaneName | None = None) -> float:
-    """What the decodes take together: all, or those of other lanes than the first."""
+    """Return the time of all decodes, or of those outside the lane `below`."""
     decodes = [seq for kind, alike in begun.decodes.items() if kind[0] is not below for seq in alike]
     return len(decodes) * price.row + price.context * sum([seq.num_computed for seq in decodes])
 
 
 def ample_budget(lanes: Mapping[LaneName, Lane], max_sequences: int, max_tokens: int) -> StepBudget:
-    """The budget of a step of one lane's decodes alone: nobody else's pace or floor limits them."""
+    """Return the budget of a step with only one lane's decodes: no other lane's pace or floor limits them."""
     none = dict.fromkeys(lanes, 0)
     free = Price(0.0, 0.0, 0.0, 0.0)
     return StepBudget(max_sequences, max_tokens, 0, 0, 0, floors=none, time_ms=math.inf, spare_ms=0.0, price=free)
 
 
 def _floor(rows: float, number: int) -> int:
-    """So many rows as whole ones; less than one is a row in some of the steps."""
+    """Return whole rows; a fraction is one row in some of the steps."""
     return int(rows) if rows >= 1.0 else int((number + 1) * rows) - int(number * rows)
 
 
 def _trickle(begun: Survey, lanes: Mapping[LaneName, Lane], max_tokens: int, prefill: float) -> int:
-    """Prefill tokens of the lanes below, where the first one could have `prefill`. They come on top: beside a pace, a
-    part of the largest step would be several times their share of one that keeps to it."""
+    """Return prefill tokens of the lower lanes if the first one could have `prefill`. They are additional.
+
+    Next to decodes with a pace, a fraction of the largest step would be several times their share."""
     share = sum(lane.share_floor for name, lane in lanes.items() if lane.rank and begun.claims[name])
     return max(1, int(min(max_tokens // TRICKLE_PART, share * prefill)))
 
 
 def _has_prompts(begun: Survey, name: LaneName) -> bool:
-    """A lane has more to do than decodes."""
+    """Return whether a lane has work other than decodes."""
     return begun.claims[name] > begun.decoding[name]
 
 
 def pace_time_ms(pace_ms: float, slack_ms: float, base_ms: float, costs: CostModel) -> float:
-    """What the rows of a step may take beside first-lane decodes of this pace, of which the most pressing has so much
-    time; nobody is asked for less than LEAST_PACE."""
+    """Return the time for a step's rows next to first-lane decodes with this pace and slack; at least LEAST_PACE."""
     return _within(min(STRETCH * pace_ms, max(slack_ms, LEAST_PACE * pace_ms)), base_ms, costs)
 
 
 def _within(limit_ms: float, base_ms: float, costs: CostModel) -> float:
-    """What rows may take for a step to end within this time."""
+    """Return the time for rows such that the step ends within the limit."""
     return (limit_ms - costs.between_ms) / costs.margin - base_ms

@@ -1,4 +1,4 @@
-"""One step's plan in the making: what is left of its budgets, and what has been given and taken so far."""
+"""Builds one step's plan: tracks the remaining budget, and the rows and blocks given and taken so far."""
 
 import math
 from collections import Counter
@@ -34,28 +34,27 @@ class StepBuilder:
         self, budget: StepBudget, pool: BlockPool, prefixes: Prefixes, index: SequenceIndex, now_ms: float
     ) -> None:
         self.prefixes = prefixes
+        # Sequences with a row, in row order.
         self.running: dict[SeqId, Sequence] = {}
-        """Sequences that have a row, in the order in which they got it."""
+        # Sequences preempted in this step, which must not resume in it.
         self.yielded: set[SeqId] = set()
-        """Sequences preempted in this step, which must not resume in it."""
         self._rows: list[Row] = []
+        # Features of the rows so far.
         self._work = NO_WORK
-        """Features of the rows so far."""
         self._budget = budget
         self._floors = dict(budget.floors)
         self._pool = pool
         self._index = index
         self._now_ms = now_ms
         self._tokens = budget.tokens
+        # Decodes that have a row.
         self._decoded: Counter[LaneName] = Counter()
-        """Decodes that have a row."""
         self._prefilled = self._trickled = 0
-        """Prefill tokens of the first lane, and of those below."""
         self._left_ms = budget.time_ms
         self._swap_out: list[Copy] = []
         self._swap_in: list[Copy] = []
+        # Copies to the host of blocks that are not preempted yet.
         self._ahead = 0
-        """Of the copies out, those of blocks that nobody yields yet."""
         self._events: list[Preempted | Resumed] = []
         self._yields: list[Yield] = []
 
@@ -64,11 +63,11 @@ class StepBuilder:
         return len(self.running) >= self._budget.rows
 
     def rows_left(self, lane: LaneName) -> int:
-        """Rows that a sequence of this lane may still have; other lanes' floors are not among them."""
+        """Return the rows left for a lane, without those reserved for other lanes' floors."""
         return self._budget.rows - len(self.running) - self._kept_from(lane)
 
     def tokens_left(self, seq: Sequence) -> int:
-        """Tokens that this sequence may compute in the step: as many as there are, and as there is time for."""
+        """Return the tokens that this sequence may compute in the step, within the token and time budgets."""
         pending, left = seq.pending, self._tokens - self._kept_from(seq.job.lane)
         if pending == 1:
             return min(pending, left)
@@ -76,31 +75,33 @@ class StepBuilder:
         if self._is_first(seq.job.lane):
             least = self._budget.least_prefill - self._prefilled
             below = self._for_lanes_below((self._prefilled + left) / (1.0 + self._budget.share_below))
-            if not self._prefilled:  # in a step of two tokens nobody would get one where a decode lacks its block
+            if not self._prefilled:  # else a step of two tokens could stay empty
                 below = min(below, max(0, left - 1))
             return min(pending, left - below, max(self._in_time(seq, self._budget.spare_ms), least))
         return min(pending, left, max(self._in_time(seq, 0.0), self._for_lanes_below(self._prefilled)))
 
     def _for_lanes_below(self, prefilled: float) -> int:
-        """Prefill tokens left to the lanes below, where so many go to prompts of the first lane."""
+        """Return the prefill tokens left for lower lanes if first-lane prompts get `prefilled`."""
         return max(0, max(self._budget.trickle, int(self._budget.share_below * prefilled)) - self._trickled)
 
     def _due_to_decodes(self, lane: LaneName) -> int:
-        """Of the step's tokens, what newcomers' prompts, which come before the decodes of their lane, leave them: else
-        they would stop them all until they are through. However many prompts: a part of what is left would be nothing
-        after some of them."""
+        """Return the tokens that a newcomer's prompt leaves to the decodes of its lane, which are placed after it.
+
+        Otherwise newcomers' prompts would stop all decodes. The reserve depends on the step's tokens, not on what is
+        left of them, which would approach zero after several prompts."""
         decodes = self._index.decodes.counts[lane] - self._decoded[lane]
         return max(0, min(decodes, self.rows_left(lane) - 1, self._budget.tokens // 2))
 
     def is_late(self, seq: Sequence) -> bool:
-        """A lower lane's decode that would hold up those of the first lane, with no row left of its lane's own."""
+        """Return whether a lower lane's decode would delay first-lane decodes, and its lane has no reserved row left.
+        Return whether a lower lane's decode would delay first-lane decodes, and its lane has no reserved row left."""
         lane = seq.job.lane
         if not self._budget.times_decodes or self._floors[lane] or self._is_first(lane):
             return False
         return seq.pending == 1 and self._budget.price.of(1, seq.length) > self._left_ms
 
     def _in_time(self, seq: Sequence, spare_ms: float) -> int:
-        """Prefill tokens of this sequence that there is time for, `spare_ms` included."""
+        """Return the prefill tokens that this sequence has time for, including `spare_ms`."""
         if self._left_ms == math.inf:
             return self._budget.prefill - self._prefilled - self._trickled
         price = self._budget.price
@@ -109,11 +110,12 @@ class StepBuilder:
         return int(left_ms / per_token) if per_token > 0.0 else self._budget.tokens
 
     def steps_left(self, seq: Sequence) -> int:
-        """Steps that a sequence runs for if it produces all it may."""
+        """Return the number of steps that a sequence runs for if it produces its maximum."""
         return seq.remaining - 1 + -(-seq.pending // self._budget.tokens)
 
     def preempt(self, victim: Victim, cause: Cause | None = None) -> None:
-        """Take a sequence's last blocks, now: it does not run until it has them again. Said once, when it begins."""
+        """Take a sequence's last blocks now. It does not run until it has them again. Reported once, when it stops
+        running."""
         seq, keep, ran = victim.seq, len(victim.seq.table) - victim.blocks, victim.seq.runs
         kept, gone, copied = min(seq.num_computed, keep * self._pool.block_size), seq.num_computed, 0
         if victim.mode == "swap":
@@ -144,7 +146,8 @@ class StepBuilder:
             self._events.append(taken)
 
     def force(self, seq: Sequence, mode: YieldMode, most: int | None, room: int) -> None:
-        """Take a sequence's last blocks, all or at most so many, if it holds any and `room` host slots suffice."""
+        """Take at most `most` of a sequence's last blocks (None: all), if it holds any and `room` host slots suffice.
+        Take at most `most` of a sequence's last blocks (None: all), if it holds any and `room` host slots suffice."""
         held = len(seq.table)
         blocks = held if most is None else min(most, held)
         copied = min(held, self._pool.blocks_for(seq.num_computed)) - (held - blocks)
@@ -152,7 +155,7 @@ class StepBuilder:
             self.preempt(Victim(seq, mode, blocks, 0.0))
 
     def set_aside(self, seq: Sequence, cause: Cause | None) -> None:
-        """A decode gets no row in this step; it keeps its blocks. Said once, when it begins to wait."""
+        """Leave a decode without a row; it keeps its blocks. Reported once, when it stops running."""
         if seq.stalled_since_ms is None:
             seq.set_aside(self._now_ms)
             self._index.note_stop(seq)
@@ -163,7 +166,8 @@ class StepBuilder:
             )
 
     def run(self, seq: Sequence) -> None:
-        """Give a sequence its row: bring its KV back if need be, and blocks for all its tokens. The blocks are free."""
+        """Give a sequence its row: swap its KV in if needed, and allocate blocks for all its tokens, which must be
+        free."""
         if seq.state is State.SWAPPED:
             self._swap_in += self._pool.swap_in(seq.slots, seq.table, seq.num_computed // self._pool.block_size)
             seq.move(State.DECODE if seq.pending == 1 and seq.output else State.PREFILL)
@@ -173,19 +177,22 @@ class StepBuilder:
             self._index.file(seq)
         self._pool.allocate(seq.table, max(0, self._pool.blocks_for(seq.length) - len(seq.table)))
         self._resume(seq)
-        self._give(seq, max(1, self.tokens_left(seq)))  # a longer context may have made the first one dearer
+        self._give(seq, max(1, self.tokens_left(seq)))  # the reused prefix raised the price per token
 
     def run_all(self) -> bool:
-        """Give a row to each sequence that is here if all of them decode, in one lane, and find room: then there is
-        nothing to decide. False: nothing was done."""
+        """Give a row to every sequence if all of them decode in one lane and fit, so that no decision is needed.
+
+        Return False if nothing was done."""
         lane = self._index.only_decodes()
         if lane is None:
             return False
         return self.run_decodes(lane, [*chain.from_iterable(self._index.decodes.by_kind(self._now_ms).values())])
 
     def run_decodes(self, lane: LaneName, decodes: list[Sequence], kept: int = 0) -> bool:
-        """Give a row to each of these if rows, tokens, time and blocks, but for so many that are kept from them,
-        suffice for one more token of all; else to none of them. False: they do not."""
+        """Give a row to all of these decodes if rows, tokens, time and blocks (except `kept` ones) suffice, else to
+        none.
+
+        Return whether they did."""
         size, count, price = self._pool.block_size, len(decodes), self._budget.price
         context = count + sum([seq.num_computed for seq in decodes])
         take_ms = count * price.row + price.context * context
@@ -213,8 +220,8 @@ class StepBuilder:
         return True
 
     def copy_ahead(self, most: int) -> None:
-        """Where no swap copies anything, copy at most so many full blocks of lanes below the first, which may be asked
-        to yield them."""
+        """If no swap copies anything, copy at most `most` full blocks of lower lanes, which may have to yield them
+        later."""
         most = min(most, self._pool.slots.unused)
         if self._swap_out or self._swap_in:
             return
@@ -225,7 +232,7 @@ class StepBuilder:
                 seq.saved, self._ahead = full, len(self._swap_out)
 
     def finish(self, number: int, paused: list[Paused], costs: CostModel, waits: Mapping[str, int]) -> StepPlan:
-        """The plan; the pauses happened since the last one and come first."""
+        """Return the plan. The pauses happened since the last one and come first."""
         copies, work = len(self._swap_out) + len(self._swap_in) - self._ahead, self._work
         return StepPlan(
             number=number,
@@ -276,8 +283,8 @@ class StepBuilder:
 
 
 def decode_rows(decodes: Iterable[Sequence]) -> list[Row]:
-    """The next row of each decode, whose table has a block for it."""
-    row: Callable[[type[Row], tuple[object, ...]], Row] = tuple.__new__  # a third of the time of a call of the class
+    """Return the next row of each decode, whose table has a block for it."""
+    row: Callable[[type[Row], tuple[object, ...]], Row] = tuple.__new__  # three times as fast as Row()
     return [
         row(Row, (seq.id, (seq.output[-1],), seq.num_computed, seq.table_view, True, len(seq.output)))
         for seq in decodes
@@ -285,7 +292,7 @@ def decode_rows(decodes: Iterable[Sequence]) -> list[Row]:
 
 
 def _resumed(seq: Sequence, stalled_ms: float) -> Resumed:
-    """That it is back, with all that it gave up meanwhile."""
+    """Return the event of a resumed sequence, with the sum of all that it lost."""
     job_id, choice = seq.id
     if not seq.given_up:
         return Resumed(job_id=job_id, choice=choice, stalled_ms=stalled_ms)

@@ -1,7 +1,6 @@
-"""One step of a worker as plain values: what the planner says to run, and what the runner says came out.
+"""One step of a worker as plain values: the planner's plan and the runner's result.
 
-Parameters out of range are refused where a thing is built, in one line that names the value and the rule.
-"""
+Constructors reject parameters out of range with one line that names the value and the rule."""
 
 import math
 from collections.abc import Iterable, Mapping, Set
@@ -43,12 +42,12 @@ class Row(NamedTuple):
     seq: SeqId
     token_ids: tuple[int, ...]
     first_position: int
+    # Device blocks that hold positions 0 to `first_position + len(token_ids) - 1`, in order.
     block_table: tuple[int, ...]
-    """Device blocks that hold positions 0 to `first_position + len(token_ids) - 1`, in order."""
+    # Whether the last token's logits give the next output token.
     samples: bool
-    """The last token's logits yield the next output token."""
+    # Index of that output token within its choice; the counter of its random draw.
     output_index: int
-    """Index of that output token within its choice; the counter of its random draw."""
 
     @property
     def context_length(self) -> int:
@@ -60,22 +59,22 @@ class Row(NamedTuple):
 
 
 class StepFeatures(NamedTuple):
-    """What a step's time depends on."""
+    """Inputs of the cost model for a step."""
 
     rows: int
+    # Tokens of rows that compute more than one.
     prefill_tokens: int
-    """Tokens of rows that compute more than one."""
+    # KV tokens that one-token rows attend to.
     context: int
-    """KV tokens that one-token rows attend to."""
+    # Tokens times context, over the rows that compute more than one.
     attention: int
-    """Token times context, over the rows that compute more than one."""
 
 
 NO_WORK = StepFeatures(0, 0, 0, 0)
 
 
 def features(rows: Iterable[Row]) -> StepFeatures:
-    """The features of a step's rows."""
+    """Return the features of a step's rows."""
     count = prefill_tokens = context = attention = 0
     for row in rows:
         count += 1
@@ -88,66 +87,65 @@ def features(rows: Iterable[Row]) -> StepFeatures:
 
 
 class Yield(NamedTuple):
-    """A preemption in a step: the sequence yields blocks with the KV of its tokens from `first` up to `end`."""
+    """A preemption in a step: the sequence loses the blocks with the KV of its tokens from `first` to before `end`."""
 
     seq: SeqId
     mode: YieldMode
     first: int
     end: int
+    # Expected cost of resuming; 0.0 for a forced preemption.
     predicted_ms: float
-    """Expected cost of its way back; 0.0 where nobody asked."""
+    # Blocks copied to the host in this step; in a swap, the others are already there.
     copied: int = 0
-    """Blocks that go to the host in this step; by swap, the others are there already."""
 
 
 class WaitReason(StrEnum):
     """Why a sequence has no row in a step."""
 
+    # The batch is full of more urgent work.
     SLOTS = "slots"
-    """The batch is full of more urgent work."""
+    # More urgent work uses the step's tokens.
     TOKENS = "tokens"
-    """The step's token budget is spent on more urgent work."""
+    # The step would take too long for the pace of the first lane's decodes.
     PACE = "pace"
-    """With it the step would take longer than decodes of the first lane can bear."""
+    # There are too few KV blocks, and no sequence that may yield holds enough.
     BLOCKS = "blocks"
-    """KV blocks are short, and nobody that may yield holds enough."""
+    # It must not be recomputed, and the host pool has no room to swap it to.
     HOST = "host"
-    """It must never be computed again, and the host pool has no room left to swap it to."""
+    # It would fit, but would delay a more urgent request that lacks blocks.
     HEAD = "head"
-    """It would fit, but would delay a more urgent request that lacks blocks."""
+    # It has used up its grant.
     GRANT = "grant"
-    """Its budget allows no further token yet."""
+    # A sibling choice is computing the shared prompt.
     PREFIX = "prefix"
-    """A sibling choice is computing the prompt that both share."""
+    # It was preempted in this step.
     PREEMPTED = "preempted"
-    """It yielded its blocks in this very step."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """What one step does, in this order: swap out, swap in, run the rows."""
+    """The work of one step, in this order: swap out, swap in, run the rows."""
 
     number: int
     rows: tuple[Row, ...] = ()
+    # Device block to host slot. This step's rows may write the device blocks, except those copied ahead.
     swap_out: tuple[Copy, ...] = ()
-    """Device block to host slot. The device blocks may be written by this step's rows, but for those that only go
-    ahead."""
+    # Host slot to device block. The host slots are free after the step.
     swap_in: tuple[Copy, ...] = ()
-    """Host slot to device block. The host slots are free once the step has run."""
     events: tuple[Preempted | Resumed | Paused, ...] = ()
+    # All preemptions; `events` reports only those of sequences that were running.
     yields: tuple[Yield, ...] = ()
-    """All blocks taken; events tell only of those who ran until then."""
+    # Features of the rows.
     features: StepFeatures = NO_WORK
-    """Of the rows: what the step's time depends on."""
+    # Sequences considered without getting a row, by `WaitReason`.
     waits: Mapping[str, int] = field(default_factory=dict)
-    """Sequences that were looked at and got no row, by `WaitReason`."""
+    # Copies to the host of blocks that are not preempted yet. They take almost no time of the step.
     ahead: int = 0
-    """Of the copies to the host, those of blocks that nobody yields yet: they take next to nothing from the step."""
     predicted_ms: float = 0.0
 
     @property
     def copies(self) -> int:
-        """Blocks that swaps copy, both ways together."""
+        """Blocks that swaps copy, in both directions."""
         return len(self.swap_out) + len(self.swap_in) - self.ahead
 
     @property
@@ -157,38 +155,38 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What the runner produced for a plan."""
+    """The runner's result of a plan."""
 
     number: int
+    # The sampled token of each row that samples.
     tokens: Mapping[SeqId, int] = field(default_factory=dict)
-    """The sampled token of each row that samples."""
+    # Rows that could not be computed (for example because of a NaN), with a reason that holds no content.
     failed: Mapping[SeqId, str] = field(default_factory=dict)
-    """Rows that could not be computed (a NaN, say), with a reason that holds no content."""
+    # Of the sampled tokens whose requests ask for them.
     logprobs: Mapping[SeqId, PositionLogprobs] = field(default_factory=dict)
-    """Of the sampled tokens whose requests ask for them."""
+    # Rows that are not computed yet, if the runner does not wait for all; they are planned again.
     pending: Set[SeqId] = frozenset()
-    """Rows that are not computed yet, where the runner does not wait for all: they are planned again."""
+    # Prompt tokens of these rows found in a cache outside the planner; reported with any of their tokens.
     cached_tokens: Mapping[SeqId, int] = field(default_factory=dict)
-    """Of the prompts of these rows, what a cache had that the planner does not keep; said with any of their tokens."""
+    # Vectors of embedding rows, sent instead of the token.
     embeddings: Mapping[SeqId, bytes] = field(default_factory=dict)
-    """Of an embedder's rows, what is told in place of the token."""
+    # Whether `run_ms` is representative of steps like this one.
     is_typical: bool = True
-    """Steps like this one take `run_ms`."""
+    # Wall time of the rows.
     run_ms: float = 0.0
-    """Wall time of the rows."""
+    # Wall time of the swaps.
     copy_ms: float = 0.0
-    """Wall time of the swaps."""
 
 
 class Produced(msgspec.Struct, frozen=True):
-    """A token that a sequence gained, and its end if that was the last."""
+    """A new token of a sequence, and its finish reason if it was the last."""
 
     seq: SeqId
     index: int
     token_id: int
     finish_reason: FinishReason | None
+    # Prompt tokens found in the prefix cache. Sent with the first token, or with the one when it became known.
     cached_tokens: int = 0
-    """With its first token, or with the one by which it was known: of the job's prompt, what the prefix cache had."""
 
     def __repr__(self) -> str:
         return f"Produced({self.seq}[{self.index}], {self.finish_reason})"
@@ -196,50 +194,50 @@ class Produced(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A job that is over in this worker; its blocks are free."""
+    """A job that ended in this worker; its blocks are free."""
 
     job_id: str
     outcome: Outcome
     error: str = ""
     preemptions: int = 0
     cached_tokens: int = 0
+    # None if no step of it was planned.
     steps: JobSteps | None = None
-    """What its steps came to; None where none was planned."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """What the planner learnt from a result, for the server to publish."""
+    """What the server has to publish after a step."""
 
     produced: tuple[Produced, ...] = ()
     ended: tuple[Ended, ...] = ()
+    # Weighted tokens computed in this step, by job, which its tenant's counter is charged.
     charges: Mapping[str, float] = field(default_factory=dict)
-    """Weighted tokens computed in this step, by job: what its tenant's counter is charged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Yielding:
-    """What one lane's own work in a worker would yield, to tenants that were served less than those that hold it."""
+    """Work of one lane in a worker that would yield to waiting tenants that were served less."""
 
+    # Tenants with started work here, at least a quarter of any other tenant's.
     begun: tuple[str, ...]
-    """Tenants whose work has begun here, at least a quarter as much as of any other."""
+    # Tenants with waiting work here: no more of their jobs are requested.
     waiting: tuple[str, ...]
-    """Tenants of which work waits here already: no more of theirs is asked for."""
+    # Number of further tenants, with less started work than that, whose jobs are requested.
     jobs: int
-    """For so many tenants of which nothing is here, or less than that."""
     sequences: int
     kv_tokens: int
+    # Exclusive bound of those tenants' prompt tokens; 0: none.
     shorter_than: int = 0
-    """These tenants' prompts must have fewer tokens than that; 0: they may have any length."""
 
     @property
     def newcomer_tokens(self) -> float:
-        """Prompts of newcomers that are asked for have fewer tokens than this; 0.0 where none is asked for."""
+        """Exclusive bound of the prompt tokens of requested newcomers; 0.0 if none is requested."""
         return (self.shorter_than or math.inf) if self.jobs > 0 else 0.0
 
 
 class PoolSizes(NamedTuple):
-    """What a worker holds KV in."""
+    """Sizes of a worker's KV pools."""
 
     block_size: int
     blocks: int
@@ -248,36 +246,36 @@ class PoolSizes(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What a worker could start in its next step, by lane: free room, and what it could take from lower lanes."""
+    """What a worker could start in its next step, by lane: free room, and room that it could take from lower lanes."""
 
     sequences: Mapping[str, int]
     kv_tokens: Mapping[str, int]
+    # Time to compute a prompt token here; 0.0 if it is not known.
     prefill_ms: float = 0.0
-    """What a prompt's token takes to compute here; 0.0 while that is not known."""
+    # Sequences in one step of this worker; 0: only those that it offers.
     max_sequences: int = 0
-    """Sequences in one step of this worker, were it empty; 0: no more than it offers."""
+    # KV tokens of the whole pool; 0: only those that it offers.
     pool_tokens: int = 0
-    """KV tokens that its whole pool holds; 0: no more than it offers."""
+    # Further work that could start by lane, for tenants to whom other work yields.
     yielding: Mapping[str, Yielding] = field(default_factory=dict)
-    """What could be started beyond that, by lane, for those who are owed it."""
 
     @property
     def most_sequences(self) -> int:
-        """The most choices of one job that ever run here together."""
+        """Maximum number of choices of one job that can run here together."""
         return max(self.max_sequences, *self.sequences.values(), 0)
 
     @property
     def most_tokens(self) -> int:
-        """KV tokens of the longest sequence that ever fits here."""
+        """KV tokens of the longest sequence that fits here."""
         return max(self.pool_tokens, *self.kv_tokens.values(), 0)
 
     def holds(self, choices: int, tokens: int) -> bool:
-        """Whether a job could ever end here: all its choices in one step, and each alone as long as it can grow."""
+        """Return whether a job could ever finish here: all its choices in one step, and each alone at its longest."""
         return choices <= self.most_sequences and tokens <= self.most_tokens
 
     @property
     def is_full(self) -> bool:
-        """No lane could start anything unless its own work yields."""
+        """Return whether no lane could start anything without preempting its own work."""
         return not any(self.sequences.values())
 
     @property
@@ -286,6 +284,6 @@ class Capacity:
 
 
 def require(name: str, value: float, low: float, high: float = math.inf) -> None:
-    """Refuse a value that is not between two others, both included; NaN is never. Raises ValueError."""
+    """Raise ValueError unless the value is within the inclusive bounds; NaN never is."""
     if not low <= value <= high:
         raise ValueError(f"{name} must be between {low} and {high}, not {value}")

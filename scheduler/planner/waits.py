@@ -1,8 +1,7 @@
-"""Why sequences had no part in a step, and how long: kept while they wait, told when their job ends.
+"""Why, and for how long, sequences had no part in a step; reported when their job ends.
 
-A sequence that no step looked at keeps the reason that it had. Bounded by the sequences that are here: a job that ends
-or leaves takes what is known of it along.
-"""
+A sequence that no step examined keeps its last reason. The log is bounded by the sequences that are present: a job that
+leaves takes its entries along."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
@@ -17,21 +16,20 @@ class _Wait(NamedTuple):
 
 
 class WaitLog:
-    """Of one planner."""
+    """The waits of one planner's sequences."""
 
     def __init__(self) -> None:
         self._waits: dict[SeqId, _Wait] = {}
+        # Milliseconds of completed waits, by job, sequence and reason.
         self._over: defaultdict[str, dict[tuple[SeqId, WaitReason], float]] = defaultdict(dict)
-        """Of each job's sequences, by reason: ms of waits that are over."""
         self._now_ms = 0.0
 
     @property
     def is_empty(self) -> bool:
-        """Nobody waits."""
         return not self._waits
 
     def note(self, reasons: Mapping[SeqId, WaitReason], running: Collection[SeqId], now_ms: float) -> None:
-        """One step: who waits in it and why, and who has a part in it."""
+        """Record one step: which sequences wait and why, and which run."""
         waits, self._now_ms = self._waits, now_ms
         for seq in [seq for seq in running if seq in waits] if waits else ():
             self._end(seq, waits.pop(seq))
@@ -43,7 +41,7 @@ class WaitLog:
                 waits[seq] = _Wait(reason, now_ms)
 
     def leave(self, job_id: str, sequences: Iterable[SeqId]) -> dict[str, float]:
-        """A job's waits in ms by reason, each of the choice that waited longest; nothing is kept of it."""
+        """Remove a job and return its waits in ms by reason, each of the choice that waited longest."""
         for seq in sequences:
             known = self._waits.pop(seq, None)
             if known is not None:

@@ -57,9 +57,9 @@ class ParserLimits(TypedDict):
 
 
 PARSER_LIMITS = ParserLimits(
-    initial_lexer_fuel=1_000_000,  # some 20 ms
-    step_lexer_fuel=100_000,  # some 7 ms
+    initial_lexer_fuel=1_000_000,  # about 20 ms
+    step_lexer_fuel=100_000,  # about 7 ms
     step_max_items=50_000,
-    max_lexer_states=20_000,  # of 1 to 2 kB
-    verbose_errors=False,  # which would quote the grammar
+    max_lexer_states=20_000,  # 1 to 2 kB each
+    verbose_errors=False,  # errors would quote the grammar
 )

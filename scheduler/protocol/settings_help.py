@@ -99,7 +99,7 @@ def _below_fields(section: type) -> Iterator[tuple[str, str]]:
 
 
 def _value(field: msgspec.structs.FieldInfo) -> str:
-    if get_origin(field.type) is Literal:  # in the order of the source
+    if get_origin(field.type) is Literal:  # msgspec would sort the choices
         return "|".join(map(str, get_args(field.type)))
     taken = msgspec.inspect.type_info(field.type)
     options = taken.types if isinstance(taken, msgspec.inspect.UnionType) else (taken,)

@@ -363,7 +363,7 @@ class LaneQueue:
         if self._seen_ms is not None and now_ms - self._seen_ms > self._lease_ms / 2:
             self._quiet_until_ms = now_ms + self._lease_ms
         self._seen_ms = now_ms
-        return now_ms < self._quiet_until_ms <= now_ms + self._lease_ms  # a clock may have stepped ahead, and back
+        return now_ms < self._quiet_until_ms <= now_ms + self._lease_ms  # the clock may have jumped ahead and back
 
     def _expire(self, now_ms: int) -> int:
         late = self._book.late(now_ms)

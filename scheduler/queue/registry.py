@@ -116,7 +116,7 @@ class RedisRegistry:
             return []
         blobs = await self._redis.execute_command("MGET", *map(_worker, ids))
         gone = [worker_id for worker_id, blob in zip(ids, blobs, strict=True) if blob is None]
-        if gone:  # one that comes back adds itself again with its next heartbeat
+        if gone:  # a worker that returns is added by its next heartbeat
             await self._redis.execute_command("SREM", _WORKERS, *gone)
         return [_status.decode(blob) for blob in blobs if blob is not None]
 
@@ -126,7 +126,7 @@ class RedisRegistry:
         found = sorted((model.decode(), sha256.decode()) for model, sha256 in named.items())
         cards = [f"{_PREFIX}card:{sha256}" for _, sha256 in found]
         known = await self._redis.execute_command("EXISTS", *cards) if cards else 0
-        if known < len(cards):  # seldom: a card goes seven days after it was last announced
+        if known < len(cards):  # rare: a card expired
             there = [await self._redis.execute_command("EXISTS", card) for card in cards]
             gone = [model for (model, _), is_there in zip(found, there, strict=True) if not is_there]
             found = [each for each, is_there in zip(found, there, strict=True) if is_there]

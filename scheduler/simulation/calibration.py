@@ -190,7 +190,7 @@ def preset(name: str) -> Calibration:
 def _gpus(device: Device, shape: Shape, count: int) -> Calibration:
     flops = COMPUTE_PART * device.flops * count
     read = READ_PART * device.memory_rate * count
-    reduced = 2 * shape.layers  # all-reduces of a step: each token's activations go around a ring
+    reduced = 2 * shape.layers  # all-reduces per step, around a ring
     waits_ms = reduced * ALL_REDUCE_MS if count > 1 else 0.0
     carried = reduced * shape.width * BYTES * 2 * (count - 1) / count / (LINK_PART * device.link_rate)
     token_ms = 1e3 * (2 * shape.weights / flops + carried)

@@ -149,7 +149,7 @@ class Simulation:
         self._is_over = False
         """No more arrives."""
         self._ends: dict[int, tuple[float, StepPlan, float, float]] = {}
-        for death in self.deaths:  # numbered behind the workers: what is no turn of theirs
+        for death in self.deaths:  # event numbers above the workers' are other events
             self._wake(len(self._workers) + death.worker, death.at_ms)
             self._wake(2 * len(self._workers) + death.worker, death.lapses_ms)
         if self.fleet is not None:

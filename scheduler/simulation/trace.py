@@ -158,7 +158,7 @@ def text_lines(file: IO[bytes]) -> Iterator[str]:
             if not whole:
                 break
         text = line.decode("utf-8", errors="surrogateescape")
-        yield text.removeprefix("\ufeff") if is_first else text  # spreadsheets begin a CSV with a byte order mark
+        yield text.removeprefix("\ufeff") if is_first else text  # spreadsheets write a byte order mark
         is_first = False
 
 
@@ -290,7 +290,7 @@ def _arrival_ms(cell: str) -> float:
         at_ms = float(cell) * 1e3
     except ValueError:
         at_ms = math.nan
-    if not 0.0 <= at_ms <= LATEST_MS:  # nor NaN, which compares false
+    if not 0.0 <= at_ms <= LATEST_MS:  # also excludes NaN
         raise _RowProblem(f"arrival_s must be a finite number of at least 0, not {cell[:40]!r}")
     return at_ms
 

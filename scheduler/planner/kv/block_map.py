@@ -1,4 +1,4 @@
-"""Whose each block is now, for people to look at: the pools as a few runs of like neighbours."""
+"""The owner of each block, for display: the pools as a few runs of equal neighbours."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,16 +19,16 @@ from fairlane.scheduler.protocol.block_map import (
 )
 from fairlane.scheduler.protocol.lanes import LaneName
 
+# Tenant, lane and state of a block; None: no owner.
 Owner = tuple[str | None, str | None, BlockState]
-"""Tenant, lane and state of a block; None: nobody's."""
 FREE: Owner = (None, None, "free")
 _LANES = tuple(lane.value for lane in LaneName)
+# Maximum characters of a share group's name in the map.
 LONGEST_GROUP = 40
-"""Of a group's name as it is told."""
 
 
 def block_map(pool: BlockPool, choices: Iterable[Choice]) -> BlockMap:
-    """The map of a pool whose blocks these choices hold."""
+    """Return the map of a pool whose blocks these choices hold."""
     begun = [choice for choice in choices if choice.table or choice.slots]
     device, host = _device(pool, begun), _host(pool, begun)
     device_cells, host_cells = _cells(device), _cells(host)
@@ -46,7 +46,7 @@ def block_map(pool: BlockPool, choices: Iterable[Choice]) -> BlockMap:
 
 
 def held_by_tenant(choices: Iterable[Choice]) -> dict[str, int]:
-    """Device blocks that choices hold, of the tenants with most of them; what several share counts for each."""
+    """Return the device blocks held, for the tenants with the most; shared blocks count for each."""
     held = Counter[str]()
     for choice in choices:
         if choice.table:
@@ -55,7 +55,7 @@ def held_by_tenant(choices: Iterable[Choice]) -> dict[str, int]:
 
 
 def _device(pool: BlockPool, choices: Sequence[Choice]) -> list[Owner]:
-    """Each device block's owner: of several, the one that runs."""
+    """Return each device block's owner; of several, a running one."""
     owners = [FREE] * pool.blocks
     for block, scope in pool.cache.idle_blocks():
         owners[block] = _name(scope), None, "cached"
@@ -83,14 +83,13 @@ def _host(pool: BlockPool, choices: Sequence[Choice]) -> list[Owner]:
 
 
 def _name(scope: Scope) -> str:
-    """A tenant, whose scope also says since when there is one of that id; or the group whose tenants keep it together,
-    which no tenant can be called."""
+    """Return the tenant of a scope, without its creation time, or a name for a share group that no tenant can have."""
     kind, name = scope
     return name.rpartition(" ")[0] if kind == "tenant" else f"{kind} {name[:LONGEST_GROUP]}"
 
 
 def _cells(owners: Sequence[Owner]) -> list[tuple[Owner, int]]:
-    """Owners and how many neighbouring blocks each cell stands for; where there are many, as most of them are."""
+    """Return (owner, number of blocks) of each cell; in a large pool the owner of most of its blocks."""
     size = -(-len(owners) // MOST_CELLS) or 1
     if size == 1:
         return [(owner, 1) for owner in owners]
@@ -99,7 +98,7 @@ def _cells(owners: Sequence[Owner]) -> list[tuple[Owner, int]]:
 
 
 def _busiest(found: Iterable[str | None]) -> tuple[str, ...]:
-    """The tenants that are named, by how much is theirs, and a name for the others where there are any."""
+    """Return the tenants to name, by number of blocks, and OTHERS if there are more."""
     counted = Counter(tenant for tenant in found if tenant is not None)
     named = [tenant for tenant, _ in counted.most_common(MOST_TENANTS)]
     return (*named, OTHERS) if len(counted) > MOST_TENANTS else tuple(named)

@@ -1,16 +1,13 @@
-"""Which KV blocks are in use, in integers. The bytes live in the worker's KV cache.
+"""Accounting of KV blocks, in integers. The bytes are in the worker's KV cache.
 
-A block table is the list of device blocks that hold a sequence's KV, in order of position; host slots hold what
-follows, where it was swapped out. A device block may stand in several tables (choices that share their prompt); a host
-slot belongs to one sequence. Callers ask `can_x` before `x`: what cannot be done raises `OutOfBlocks` and changes
-nothing. What nobody holds is free, though the prefix cache may know what is in it: such blocks are given last, the
-least worth keeping first.
+A block table lists the device blocks of a sequence's KV, in order of position; host slots hold the KV after it if that
+was swapped out. A device block may be in several tables (choices that share their prompt); a host slot belongs to one
+sequence. Callers check `can_x` before `x`: an impossible call raises `OutOfBlocks` and changes nothing. A block without
+a holder is free, even if the prefix cache knows its content: such blocks are allocated last, the least valuable first.
 
-A free host slot may be the copy of a device block that is full, and so will not change while anybody holds it: who
-swaps that block out takes the copy, and has nothing to move. Copies are given away last, the oldest first. What a
-step's copies still read, or fill with a copy, is neither held nor free until `settle`: they have not run when the plan
-is made.
-"""
+A free host slot may hold a copy of a full device block, which does not change while a table holds it. Swapping that
+block out uses the copy and moves nothing. Copies are reused last, the oldest first. Slots that a step's copies still
+read or fill are neither held nor free until `settle`, since the copies have not run when the plan is made."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -28,39 +25,38 @@ class HostSlots:
         require("host_slots", count, 0)
         self._count = count
         self._unused = list(range(count - 1, -1, -1))
+        # Device block -> slot with a copy of it.
         self._copies: dict[int, int] = {}
-        """Slots by the device blocks that they are copies of."""
+        # Copies from the next `settle` on.
         self._arriving: dict[int, int] = {}
-        """Copies from the next `settle` on."""
         self._retired: list[int] = []
 
     @property
     def free(self) -> int:
-        """Slots that `fill` could take, copies among them."""
+        """Slots that `fill` could take, including copies."""
         return len(self._unused) + len(self._copies)
 
     @property
     def held(self) -> int:
-        """Slots that sequences hold."""
         waiting = len(self._retired) + len(self._arriving)
         return self._count - self.free - waiting
 
     @property
     def copies(self) -> Mapping[int, int]:
-        """The slots that are copies, by the device blocks that they are copies of; a view."""
+        """Device block -> slot with a copy of it: a live view."""
         return self._copies
 
     @property
     def unused(self) -> int:
-        """Of the free ones, those that hold nothing."""
+        """Free slots without a copy."""
         return len(self._unused)
 
     def unsaved(self, blocks: Sequence[int]) -> int:
-        """How many of these device blocks have no copy."""
+        """Return how many of these device blocks have no copy."""
         return len(blocks) - sum(map(self._copies.__contains__, blocks)) if self._copies else len(blocks)
 
     def fill(self, blocks: Sequence[int]) -> tuple[list[int], list[Copy]]:
-        """A slot for each of these device blocks, and the copies to make. As many must be free."""
+        """Return a slot for each of these device blocks, and the copies to make. As many slots must be free."""
         copies: list[Copy] = []
         found = [self._copies.pop(block, None) for block in blocks]
         slots: list[int] = []
@@ -72,30 +68,30 @@ class HostSlots:
         return slots, copies
 
     def copy_ahead(self, blocks: Iterable[int]) -> list[Copy]:
-        """Copies to make of those of these full device blocks that have none; as many slots must be unused."""
+        """Return copies to make of those of these full device blocks that have none. As many slots must be unused."""
         missing = [block for block in blocks if block not in self._copies and block not in self._arriving]
         copies = [Copy(block, self._unused.pop()) for block in missing]
         self._arriving.update(copies)
         return copies
 
     def leave(self, slots: list[int], blocks: Sequence[int]) -> None:
-        """What a sequence held goes back to the device: the first slots stay as copies of these full blocks."""
+        """Release slots after their content returned to the device; the first ones stay as copies of these full blocks.
+        Release slots after their content returned to the device; the first ones stay as copies of these full blocks."""
         self._arriving.update(zip(blocks, slots, strict=False))
         self._retired += slots[len(blocks) :]
         slots.clear()
 
     def retire(self, slots: list[int]) -> None:
-        """Forget what a sequence holds in slots that this step's copies may still read or write."""
+        """Release slots that this step's copies may still read or write."""
         self._retired += slots
         slots.clear()
 
     def release(self, slots: list[int]) -> None:
-        """Forget what a sequence holds."""
         self._unused += slots
         slots.clear()
 
     def forget(self, block: int) -> None:
-        """Nobody holds this device block any more: its copy is worth nothing."""
+        """Drop the copy of a device block that no table holds any more."""
         if block in self._copies:
             self._unused.append(self._copies.pop(block))
         elif block in self._arriving:
@@ -107,7 +103,7 @@ class HostSlots:
         self._retired, self._arriving = [], {}
 
     def fault(self, references: Sequence[int], held: Iterable[int], count: int) -> str:
-        """What is wrong, if anything, where sequences hold these slots of so many, and so many tables each block."""
+        """Return a description of an inconsistency with these held slots and references, or an empty string."""
         copies = {**self._copies, **self._arriving}
         if any(references[block] == 0 for block in copies):
             return "a copy of a block that nobody holds"
@@ -121,11 +117,11 @@ class HostSlots:
 
 
 class OutOfBlocks(RuntimeError):
-    """More blocks or slots were asked for than are free; the caller did not ask `can_x` first."""
+    """More blocks or slots were requested than are free; the caller did not check `can_x` first."""
 
 
 class IntegrityError(RuntimeError):
-    """The accounting contradicts itself; the message begins with the name of the broken invariant."""
+    """The accounting is inconsistent; the message starts with the name of the broken invariant."""
 
     def __init__(self, invariant: str, detail: str) -> None:
         super().__init__(f"{invariant}: {detail}")
@@ -135,8 +131,7 @@ class IntegrityError(RuntimeError):
 class BlockPool:
     """Device blocks and host slots, free or held. Raises ValueError for sizes out of range.
 
-    Without a `cache` nothing that was released is found again.
-    """
+    Without a `cache`, released blocks are not reused for their content."""
 
     def __init__(self, *, blocks: int, block_size: int, host_slots: int, cache: PrefixCache | None = None) -> None:
         require("blocks", blocks, 1)
@@ -144,29 +139,27 @@ class BlockPool:
         self.blocks = blocks
         self.block_size = block_size
         self.host_slots = host_slots
+        # Size of one block's KV, for reports of preemptions; 0: not known.
         self.bytes_per_block = 0
-        """Of one block's KV, for those who are told of preemptions; 0: not known here."""
         self.cache = PrefixCache(blocks=blocks, block_size=block_size) if cache is None else cache
         self._holders = BlockHolders(blocks)
         self._free = list(range(blocks - 1, -1, -1))
+        # The host pool that `swap_out` fills and `swap_in` empties.
         self.slots = HostSlots(host_slots)
-        """The host pool. What `swap_out` fills, and `swap_in` empties, goes through here."""
 
     @property
     def free_blocks(self) -> int:
-        """Device blocks that `allocate` could give now."""
         return len(self._free) + self.cache.idle
 
     def blocks_for(self, tokens: int) -> int:
-        """Blocks that hold this many tokens."""
         return -(-tokens // self.block_size)
 
     def references(self, block: int) -> int:
-        """How many tables hold this block."""
+        """Return how many tables hold this block."""
         return self._holders.count(block)
 
     def freed_by(self, tables: Collection[Sequence[int]]) -> int:
-        """Blocks that would be free if all of these tables were released. Takes the same time for tables of any
+        """Return the blocks that would be free if all of these tables were released, in time independent of their
         length."""
         return self._holders.freed_by(tables)
 
@@ -174,11 +167,12 @@ class BlockPool:
         return count <= self.free_blocks
 
     def next_free(self, count: int) -> int | None:
-        """The last of the next so many blocks that `allocate` gives; None where the cache would have to let one go."""
+        """Return the `count`-th of the next blocks that `allocate` gives, or None if the cache would have to evict one.
+        Return the `count`-th of the next blocks that `allocate` gives, or None if the cache would have to evict one."""
         return self._free[-count] if count <= len(self._free) else None
 
     def allocate(self, table: list[int], count: int) -> None:
-        """Lengthen a table by `count` blocks of its own."""
+        """Append `count` free blocks to a table."""
         if not self.can_allocate(count):
             raise OutOfBlocks(f"{count} blocks asked for, {self.free_blocks} free")
         for _ in range(count):
@@ -189,12 +183,12 @@ class BlockPool:
             table.append(block)
 
     def share(self, source: Sequence[int], count: int, table: list[int]) -> None:
-        """Begin an empty table with the first `count` blocks of another; both now hold them."""
+        """Start an empty table with the first `count` blocks of another; both then hold them."""
         self._holders.add(table, source[:count])
         table += source[:count]
 
     def adopt(self, blocks: Sequence[int], table: list[int], first: int) -> None:
-        """Put blocks that the cache found into a table at index `first`, in place of its own; some may be the same."""
+        """Put blocks that the cache found into a table at index `first`, replacing its own; some may be the same."""
         replaced = table[first : first + len(blocks)]
         same = set(blocks).intersection(replaced)
         added = [block for block in blocks if block not in same]
@@ -206,20 +200,20 @@ class BlockPool:
         self._drop(table, [block for block in replaced if block not in same])
 
     def publish(self, scope: Scope, table: Sequence[int], first: int, chunks: Iterable[bytes]) -> int:
-        """Let the cache know the tokens of a table's blocks behind its first ones, which it knows; how many of the
-        table's blocks it knows then."""
+        """Publish the tokens of a table's blocks after the first ones, which the cache knows. Return how many it knows
+        then."""
         known, freed = self.cache.publish(scope, table, first, chunks)
         self._free.extend(freed)
         return known
 
     def forget(self, is_gone: Callable[[Scope], bool]) -> int:
-        """Let the cache forget all idle blocks of some scopes; how many are free now that were cached."""
+        """Evict all cached idle blocks of some scopes. Return how many."""
         blocks = self.cache.forget(is_gone)
         self._free.extend(blocks)
         return len(blocks)
 
     def release(self, table: list[int], keep: int = 0) -> None:
-        """Shorten a table to its first `keep` blocks; those that no other table holds become free, the last first."""
+        """Shorten a table to its first `keep` blocks. Blocks that no other table holds become free, the last first."""
         dropped = table[keep:]
         dropped.reverse()
         del table[keep:]
@@ -229,9 +223,11 @@ class BlockPool:
         return count <= self.slots.free
 
     def swap_out(self, table: list[int], count: int, slots: list[int], keep: int = 0) -> list[Copy]:
-        """Move what follows the first `keep` of a table's first `count` blocks to host slots, before what the slots
-        hold already, and shorten the table to `keep`. The copies must run before the blocks are written again; what
-        the host has already needs none."""
+        """Move a table's blocks from `keep` to before `count` to host slots in front of `slots`, and shorten it to
+        `keep`.
+
+        Return the copies, which must run before the blocks are written again. Blocks with a copy on the host need none.
+        """
         moved = table[keep:count]
         if not self.can_swap_out(len(moved)):
             raise OutOfBlocks(f"{len(moved)} host slots asked for, {self.slots.free} free")
@@ -240,8 +236,9 @@ class BlockPool:
         return copies
 
     def swap_in(self, slots: list[int], table: list[int], full: int = 0) -> list[Copy]:
-        """Move what the slots hold into new blocks at a table's end. The slots are free after the next `settle`; those
-        of the table's first `full` blocks, which nobody writes any more, hold a copy of them until they are needed."""
+        """Move the content of the slots into new blocks at a table's end. The slots are free after the next `settle`.
+
+        Slots of the table's first `full` blocks, which are no longer written, stay as copies until they are needed."""
         first = len(table)
         self.allocate(table, len(slots))
         copies = [Copy(slot, block) for slot, block in zip(slots, table[first:], strict=True)]
@@ -267,7 +264,6 @@ class BlockPool:
         _require("host_slots", not fault, fault)
 
     def _drop(self, table: Sequence[int], blocks: Sequence[int]) -> None:
-        """Release blocks that are no longer in this table."""
         try:
             unheld = self._holders.remove(table, blocks)
         except KeyError as error:

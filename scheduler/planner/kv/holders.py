@@ -1,7 +1,7 @@
-"""Which tables hold each KV block, and how many blocks each set of tables has in common.
+"""The tables that hold each KV block, and how many blocks each set of tables has in common.
 
-Tables share long prefixes, so blocks with the same holders are counted once for the whole set. How many blocks some
-tables would free together is then a sum over these sets, however long the tables and their common prefix are.
+Tables share long prefixes, so blocks with the same holders are counted once for the whole set. The number of blocks
+that some tables would free together is then a sum over these sets, however long the tables and their common prefix are.
 """
 
 from collections import Counter
@@ -13,36 +13,34 @@ NOBODY: Holders = frozenset()
 
 
 class _Table:
-    """A table that holds blocks. Keeps the list alive, so that its identity is not used again meanwhile."""
+    """A table that holds blocks. Keeps the list alive, so that its identity is not reused meanwhile."""
 
     __slots__ = ("alone", "blocks", "shares")
 
     def __init__(self, blocks: Sequence[int]) -> None:
         self.blocks = blocks
         self.alone: Holders = frozenset({self})
+        # The sets of several tables that include this one and have blocks in common.
         self.shares: set[Holders] = set()
-        """The sets of several tables that this one is in and that have blocks in common."""
 
 
 class BlockHolders:
-    """The holders of every block of a pool. A table is known by its identity, not by what is in it."""
+    """The holders of every block of a pool. A table is known by its identity, not by its content."""
 
     def __init__(self, blocks: int) -> None:
         self._holders = [NOBODY] * blocks
         self._tables: dict[int, _Table] = {}
+        # Number of blocks that exactly these tables hold, for each set of several tables.
         self._common: dict[Holders, int] = {}
-        """The number of blocks that exactly these tables hold, for each set of several tables."""
 
     def count(self, block: int) -> int:
-        """Return how many tables hold this block."""
         return len(self._holders[block])
 
     def counts(self) -> list[int]:
-        """Return how many tables hold each block."""
         return [*map(len, self._holders)]
 
     def begin(self, table: Sequence[int], block: int) -> None:
-        """Record the only holder of a block that nobody holds."""
+        """Record the only holder of a block that no table holds."""
         self._holders[block] = self._known(table).alone
 
     def add(self, table: Sequence[int], blocks: Sequence[int]) -> None:
@@ -55,10 +53,9 @@ class BlockHolders:
         self._change(blocks, changes)
 
     def remove(self, table: Sequence[int], blocks: Sequence[int]) -> list[int]:
-        """Remove a holder of these blocks, once they are no longer in its table. Return those that nobody holds now.
+        """Remove a holder of these blocks, which are no longer in its table. Return those without a holder.
 
-        Raises KeyError with the first block that the table does not hold.
-        """
+        Raises KeyError with the first block that the table does not hold."""
         holder = self._tables.get(id(table))
         changes: dict[Holders, Holders] = {}
         for block in blocks:
@@ -74,7 +71,7 @@ class BlockHolders:
         return [block for block in blocks if not self._holders[block]]
 
     def freed_by(self, tables: Collection[Sequence[int]]) -> int:
-        """Return how many blocks nobody would hold if all of these different tables were released."""
+        """Return how many blocks would have no holder if all of these different tables were released."""
         freed = sum(map(len, tables))
         if not self._common:
             return freed
@@ -84,7 +81,7 @@ class BlockHolders:
         return freed
 
     def fault(self) -> str:
-        """Return how the kept sums contradict the holders of single blocks, or nothing."""
+        """Return how the sums contradict the holders of single blocks, or an empty string."""
         common = Counter([holders for holders in self._holders if len(holders) > 1])
         if common != self._common:
             return f"{sum(self._common.values())} counted, {common.total()} shared"
@@ -99,7 +96,6 @@ class BlockHolders:
         return found
 
     def _change(self, blocks: Iterable[int], changes: dict[Holders, Holders]) -> None:
-        """Replace the holders of these blocks."""
         numbers: Counter[Holders] = Counter()
         for block in blocks:
             before = self._holders[block]

@@ -1,14 +1,13 @@
-"""How many KV blocks are a lane's own, against the lanes above: its share floor of the pool, as it has rows of its own.
+"""KV blocks reserved for a lane against the lanes above: its share floor of the pool.
 
-While a lane has work, the first of it that fit its floor whole, in the order of the step, are kept: nobody of another
-lane takes their blocks. What those lack whose tenant has no token there yet comes out of what the lanes above hold, the
-least urgent first; until it has come, it is kept free. Gathered for all of them, a floor would turn out streams of the
-lanes above again and again, where blocks are short: one request in twelve missed its targets by that. What does not
-fit the floor has no part in it: it could not run on a part.
+While a lane has work, its first sequences, in the order of the step, that fit the floor completely are protected: no
+other lane takes their blocks. Blocks that they lack are taken from the lanes above, the least urgent first, and kept
+free until then, but only for tenants without a token there. Gathering blocks for all of them would preempt streams of
+the lanes above again and again when blocks are short: one request in twelve missed its targets. A sequence that does
+not fit the floor has no part in it, since it could not run on a part.
 
-A floor gives way to what is promised its deadline, to what could not run beside it (a sequence that needs nearly the
-whole pool), and where otherwise nothing at all could run.
-"""
+A floor gives way to guaranteed work, to a sequence that could not run next to it because it needs almost the whole
+pool, and if otherwise nothing could run."""
 
 from collections.abc import Iterable
 from itertools import chain
@@ -22,35 +21,34 @@ from fairlane.scheduler.protocol.lanes import Lane, LaneName
 
 
 def own_blocks(lane: Lane, blocks: int) -> int:
-    """Of a pool of so many blocks those that the lanes above leave to a lane that has work. The first lane has none
-    above it."""
+    """Return the blocks of a pool that the lanes above leave to a lane with work. The first lane has none above it."""
     return int(lane.share_floor * blocks) if lane.rank else 0
 
 
 def needed_blocks(seq: Sequence, pool: BlockPool) -> int:
-    """Device blocks that a sequence lacks for its next token; on its way back, for one more."""
+    """Return the device blocks that a sequence lacks for its next token or, if it resumes, for one more."""
     resumes = not (seq.is_resident or seq.is_new)
     return max(0, pool.blocks_for(seq.length + resumes) - len(seq.table))
 
 
 class BlockFloors:
-    """The floors of one step, computed only where blocks are short."""
+    """The floors of one step, computed only when blocks are short."""
 
     def __init__(self, ranking: Ranking, pool: BlockPool) -> None:
         self._ranking, self._index, self._begun, self._pool = ranking, ranking.index, ranking.begun, pool
         busy = [lane.lane for lane in ranking.index.lanes.values() if lane.waits or lane.begun]
         first = min([lane.rank for lane in busy], default=inf)
         self._own = {lane.name: own_blocks(lane, pool.blocks) for lane in busy if lane.rank > first}
+        # Upper bound of the blocks kept free.
         self._most = sum(self._own.values())
-        """Blocks that are kept at most."""
+        # The protected sequences, and the blocks that each lacked at the start of the step.
         self._kept: dict[SeqId, int] | None = None
-        """What the floors hold for, and the blocks that each lacked as the step began."""
+        # Blocks that a lane's protected work still lacks.
         self._lacking: dict[LaneName, int] = {}
-        """Blocks of a lane's floor that its kept work lacks still."""
 
     @property
     def short(self) -> int:
-        """Blocks that the lanes above are to give, for the floors to be free or held."""
+        """Blocks that the lanes above have to give, so that the floors are free or held."""
         if self._pool.free_blocks >= self._most:
             return 0
         self._look()
@@ -58,54 +56,58 @@ class BlockFloors:
 
     @property
     def shortest(self) -> LaneName:
-        """The lane whose floor lacks most, once `short` said that one does."""
+        """The lane whose floor lacks most, if `short` is positive."""
         return max(self._lacking, key=lambda name: self._lacking[name])
 
     def gives(self, one: Ranked) -> bool:
-        """This holder is asked where a floor is short: idle work, and of the lanes above whoever has to heed it."""
+        """Return whether this holder gives blocks to a short floor: idle work, and work of lanes above that all floors
+        bind."""
         if one.rank.lane == IDLE:
             return True
         return one.seq.job.lane not in self._own and all(self._binds(one.seq, name) for name in self._own)
 
     def keeps(self, seq: Sequence, beneficiary: Sequence) -> bool:
-        """Its blocks are not the beneficiary's to take."""
+        """Return whether a floor protects its blocks from the beneficiary."""
         name = seq.job.lane
         if name not in self._own or name is beneficiary.job.lane or not self._binds(beneficiary, name):
             return False
         return seq.id in self._look()
 
     def is_own(self, seq: Sequence) -> bool:
-        """The floor has its blocks, and it is a newcomer's: it crowds out nobody and waits for nobody. To be asked
-        where others had none."""
+        """Return whether it is a newcomer's and the floor has blocks for it, so that it neither waits nor crowds out
+        others.
+
+        Only valid if other holders had no blocks to give."""
         lane = seq.job.lane
         return lane in self._own and not self._index.lanes[lane].has_token(seq.job.tenant) and seq.id in self._look()
 
     def kept_from(self, seq: Sequence, needed: int) -> int:
-        """Of the free blocks those that this sequence, which needs so many, must leave."""
+        """Return the free blocks that this sequence, which needs `needed`, must leave."""
         if self._pool.free_blocks - needed - len(self._index.begun) >= self._most:
-            return self._most  # so many that it makes no difference
+            return self._most  # enough are free in any case
         own = seq.job.lane if seq.id in self._look() else None
         return sum([lack for name, lack in self._lacking.items() if name is not own and self._binds(seq, name)])
 
     def kept_from_decodes(self, decodes: list[Sequence]) -> int:
-        """The same for decodes of one group, each of which needs a block at most; where they fit anyway, none."""
+        """Return the free blocks that decodes of one group must leave; 0 if they fit anyway. Each needs a block at
+        most."""
         if not decodes or self._pool.free_blocks - len(decodes) >= self._most or decodes[0].is_promised:
             return 0
         self._look()
         return sum(self._lacking.values())
 
     def ran(self, sequences: Iterable[Sequence]) -> None:
-        """They have their rows and blocks."""
+        """Record that these sequences have their rows and blocks."""
         if self._kept:
             for seq in sequences:
                 self._lacking[seq.job.lane] = max(0, self._lacking.get(seq.job.lane, 0) - self._kept.get(seq.id, 0))
 
     def binds_all(self, seq: Sequence) -> bool:
-        """This sequence has to heed every floor."""
+        """Return whether every floor binds this sequence."""
         return all(self._binds(seq, name) for name in self._own)
 
     def _binds(self, seq: Sequence, name: LaneName) -> bool:
-        """This sequence has to heed the floor of this lane."""
+        """Return whether the floor of this lane binds this sequence."""
         return not seq.is_promised and self._pool.blocks_for(seq.length) <= self._pool.blocks - self._own.get(name, 0)
 
     def _look(self) -> dict[SeqId, int]:
@@ -116,7 +118,7 @@ class BlockFloors:
         return self._kept
 
     def _fitting(self, name: LaneName, own: int) -> dict[SeqId, int]:
-        """The first of a lane that fit its floor, and what each lacks."""
+        """Return the first sequences of a lane that fit its floor, and the blocks that each lacks."""
         kept: dict[SeqId, int] = {}
         lane, pool, left, lacking = self._index.lanes[name], self._pool, own, 0
         decodes = chain.from_iterable(alike for kind, alike in self._begun.decodes.items() if kind[0] is name)

@@ -1,17 +1,17 @@
-"""Which KV blocks hold which tokens, so that what begins like something earlier computes only where they part.
+"""Prefix cache: the tokens that KV blocks hold, so that a request computes only the part after a common prefix.
 
-A tree for each scope: a tenant, or the share group that tenants declare; one cache serves one model. A node is a full
-block, and the path from the root to it the tokens from the first on: the chain. A child is found by the hash of its
-token ids (Python's hash of bytes, keyed anew in each process) and these are compared whole, so what only hashes alike
-is no hit. Nothing leads from one scope to another: nobody's work is faster for what another tenant has sent.
+There is a tree per scope: a tenant, or the share group that tenants declare. One cache serves one model. A node is a
+full block, and the path from the root gives all tokens from the first on. A child is found by the hash of its token ids
+(Python's hash of bytes, keyed anew in each process), and the ids are compared too, so a hash collision is no hit.
+Scopes are never connected: no request is faster because of what another tenant sent.
 
-A node that no table holds is idle: its block is free to whoever asks, and keeps its KV until then. What follows an
-idle node is idle too, since a sequence adds nodes only behind those that its own table holds; so leaves can go first,
-and no node is ever without the chain before it. Which leaf goes is decided by GreedyDual: by what it costs to compute
-its block again, above a clock that each eviction moves up to what it took, so the costly stay longer, and nothing
-stays for ever. But while a tenant keeps more than its share of the pool idle, it is the one to give.
-Source: Young, "The k-server dual and loose competitiveness for paging" (Algorithmica, 1994).
-"""
+A node that no table holds is idle: its block is free and keeps its KV until it is allocated. All nodes after an idle
+node are idle too, since a sequence adds nodes only after those that its own table holds. Eviction therefore takes
+leaves, and no node ever loses the chain before it. GreedyDual chooses the leaf: by the cost of recomputing its block,
+above a clock that each eviction advances to the evicted value. Costly blocks stay longer, and none stays for ever. A
+tenant that keeps more than its share of the pool idle is evicted from first.
+
+Source: Young, "The k-server dual and loose competitiveness for paging" (Algorithmica, 1994)."""
 
 import heapq
 from collections import Counter
@@ -20,29 +20,29 @@ from dataclasses import dataclass, field
 
 from fairlane.scheduler.planner.steps import require
 
+# Kind of name, and the name, that identify who shares KV.
 Scope = tuple[str, str]
-"""Who shares KV: what kind of name it is, and the name."""
+# Maximum blocks of one chain per eviction: those that would be next.
 MOST_AT_ONCE = 8
-"""Blocks of one chain that an eviction takes: those that would be next."""
+# Number of stale heap entries, of nodes that are no longer idle leaves, that is always tolerated.
 MOST_STALE = 64
-"""Entries of nodes that are no idle leaves any more, from which on they are thrown out if they are the most."""
 
 
 class Leaves:
-    """Idle leaves, the first to give up first. What stopped being one is passed over."""
+    """A heap of idle leaves, the first to evict on top. Stale entries are skipped."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Node]] = []
 
     def add(self, value: float, node: "Node", idle: int) -> None:
-        """A leaf, and how many nodes are idle at all."""
+        """Add a leaf. `idle`: the total number of idle nodes."""
         if len(self._heap) > MOST_STALE + 2 * idle:
             self._heap = [entry for entry in self._heap if entry[2].idle_since == entry[1]]
             heapq.heapify(self._heap)
         heapq.heappush(self._heap, (value, node.idle_since, node))
 
     def pop(self) -> tuple[float, "Node"]:
-        """The first, and what it was worth. There is one while any node is idle."""
+        """Remove the first leaf and return its value. There is one while any node is idle."""
         while True:
             value, since, node = heapq.heappop(self._heap)
             if node.idle_since == since:
@@ -51,34 +51,34 @@ class Leaves:
 
 @dataclass(slots=True, eq=False)
 class Branch:
-    """One scope's tree, from its root."""
+    """One scope's tree."""
 
     scope: Scope
+    # First blocks, by their tokens.
     children: dict[bytes, "Node"] = field(default_factory=dict)
-    """First blocks, by their tokens."""
     idle: int = 0
     leaves: Leaves = field(default_factory=Leaves)
 
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A full block, and what follows it."""
+    """A full block, and the nodes after it."""
 
     block: int
     tokens: bytes
     branch: Branch
     parent: "Node | Branch"
+    # Position after its last token.
     end: int
-    """Position behind its last token."""
     children: dict[bytes, "Node"] = field(default_factory=dict)
+    # Number of the idle period; 0 while a table holds it.
     idle_since: int = 0
-    """Number of the spell in which nobody holds it; 0 while somebody does."""
+    # The cache's clock when that period began.
     clock: float = 0.0
-    """The cache's clock when that began."""
 
 
 class PrefixCache:
-    """Knows full blocks by their tokens, and which of them are idle. Raises ValueError for a share out of range."""
+    """Full blocks by their tokens, and which of them are idle. Raises ValueError for a share out of range."""
 
     def __init__(
         self,
@@ -88,38 +88,40 @@ class PrefixCache:
         share: float = 1.0,
         prices_ms: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0),
     ) -> None:
-        """`share`: part of the blocks that a tenant may keep idle before it is the one to give. `prices_ms`: what it
-        costs now to compute a token, and what more for each square of the tokens from the first on."""
+        """`share`: fraction of the blocks that a tenant may keep idle before it is evicted from first.
+
+        `prices_ms` returns the present cost of computing a token, and the additional cost per square of the tokens."""
         require("share", share, 0.0, 1.0)
         self.idle = 0
         self._most_idle = share * blocks
         self._block_size = block_size
         self._prices_ms = prices_ms
         self._branches: dict[Scope, Branch] = {}
+        # By block.
         self._nodes: dict[int, Node] = {}
-        """By block."""
         self._leaves = Leaves()
+        # Scopes that keep more than a share idle: few, since shares add up.
         self._beyond: dict[Scope, Branch] = {}
-        """Who keeps more than a share idle: few, since shares add up."""
         self._clock = 0.0
         self._spells = 0
 
     @property
     def blocks(self) -> int:
-        """Blocks that it knows, idle or held."""
+        """Blocks in all trees, idle or held."""
         return len(self._nodes)
 
     def knows(self, block: int) -> bool:
-        """Is this block in a tree? Then it is not to be written."""
+        """Return whether this block is in a tree, so that it must not be written."""
         return block in self._nodes
 
     def idle_blocks(self) -> Iterator[tuple[int, Scope]]:
-        """The blocks that nobody holds, and whose each is."""
+        """Yield the idle blocks with their scopes."""
         return ((block, node.branch.scope) for block, node in self._nodes.items() if node.idle_since)
 
     def find(self, scope: Scope, table: Sequence[int], first: int, chunks: Iterable[bytes]) -> list[int]:
-        """The blocks that hold these chunks of tokens, as far as there are any, behind a table's first blocks, which
-        are in the tree."""
+        """Return the blocks that hold these chunks of tokens, as far as known, after a table's first blocks.
+
+        The first blocks must be in the tree."""
         place, found = self._end(scope, table, first), list[int]()
         if place is None:
             return found
@@ -132,11 +134,10 @@ class PrefixCache:
         return found
 
     def publish(self, scope: Scope, table: Sequence[int], first: int, chunks: Iterable[bytes]) -> tuple[int, list[int]]:
-        """Add what a table holds behind its first blocks, which are in the tree. A node that somebody else's block
-        stands for ends it; one that is idle takes the table's block instead of its own.
+        """Add a table's blocks after its first ones, which must be in the tree.
 
-        Returns how many blocks of the table are in the tree then, and the blocks that have left it: they are free.
-        """
+        A node with a block held elsewhere ends this; an idle node takes the table's block instead of its own. Return
+        how many of the table's blocks are in the tree then, and the blocks that were replaced and are free."""
         place, freed = self._end(scope, table, first), list[int]()
         if place is None and not first:
             place = self._branches[scope] = Branch(scope)
@@ -154,7 +155,7 @@ class PrefixCache:
         return first, freed
 
     def keeps(self, block: int) -> bool:
-        """Nobody holds this block any more. True: it is idle from now on; False: it was never in a tree."""
+        """Mark a block without holders as idle. Return False if it was never in a tree."""
         node = self._nodes.get(block)
         if node is None:
             return False
@@ -166,14 +167,15 @@ class PrefixCache:
         return True
 
     def hold(self, block: int) -> None:
-        """Somebody holds this idle block."""
+        """Mark an idle block as held."""
         node = self._nodes[block]
         node.idle_since = 0
         self._count_idle(node.branch, -1)
 
     def evict(self) -> list[int]:
-        """Forget the idle block that is worth least, or the least of who keeps most beyond a share, and those before
-        it that would be next; the blocks."""
+        """Evict the idle leaf of least value and the nodes before it that would be next. Return their blocks.
+
+        The scope that exceeds its share most, if any, is evicted from."""
         branch = max(self._beyond.values(), key=lambda one: one.idle, default=None)
         value, node = (branch.leaves if branch else self._leaves).pop()
         self._clock = max(self._clock, value)
@@ -194,7 +196,8 @@ class PrefixCache:
         return freed
 
     def forget(self, is_gone: Callable[[Scope], bool]) -> list[int]:
-        """Forget all idle blocks of some scopes; the blocks. What is held stays until nobody holds it."""
+        """Remove all idle blocks of some scopes and return them. Held blocks stay until their last holder releases
+        them."""
         nodes = [node for node in self._nodes.values() if node.idle_since and is_gone(node.branch.scope)]
         for node in nodes:
             del self._nodes[node.block], node.parent.children[node.tokens]
@@ -206,7 +209,7 @@ class PrefixCache:
         return [node.block for node in nodes]
 
     def fault(self, references: Sequence[int]) -> str:
-        """What contradicts how many tables hold each block, or itself; empty where nothing does."""
+        """Return a contradiction with these references, or within the cache, or an empty string."""
         for block, node in self._nodes.items():
             parent = node.parent
             if node.block != block or parent.children.get(node.tokens) is not node:
@@ -225,7 +228,7 @@ class PrefixCache:
         return ""
 
     def _end(self, scope: Scope, table: Sequence[int], first: int) -> Node | Branch | None:
-        """The last node of a table's first blocks; the root where they are none. Never another scope's."""
+        """Return the last node of a table's first blocks, or the root; None if they are of another scope."""
         branch = self._branches.get(scope)
         if not first:
             return branch

@@ -1,9 +1,8 @@
-"""What sequences take from the prefix cache, and what they leave in it.
+"""What sequences take from the prefix cache, and what they add to it.
 
-KV enters the cache once a finite token has come of it: a row that failed, or was not yet sampled from, leaves nothing
-there. So whatever poisons a request ends with it. At least one token is always left to compute: a token must come of
-something. A swapped sequence has its own KV copied back, to the bit.
-"""
+KV enters the cache only after a finite token was sampled from it: a row that failed, or was not yet sampled from, adds
+nothing, so that corrupt KV ends with its request. At least one token is always left to compute. A swapped sequence gets
+its own KV back, bit for bit."""
 
 from array import array
 from collections.abc import Callable, Iterator
@@ -17,7 +16,7 @@ from fairlane.scheduler.protocol.messages import Job
 
 
 def scope_of(job: Job) -> Scope:
-    """Who may see by the time it takes what this job's prompt was: its tenant, or all of its share group."""
+    """Return who may learn of this job's prompt from response times: its tenant, or all of its share group."""
     return ("group", job.share_group) if job.share_group else ("tenant", f"{job.tenant} {job.tenant_since}")
 
 
@@ -28,7 +27,7 @@ def salted_group(tenant: str, tenant_since: float, share_group: str, salt: str) 
 
 
 def scopes_of(tenant: str, tenant_since: float, share_group: str) -> Callable[[Scope], bool]:
-    """Return what tells the scopes in which a tenant's prompts are cached: its own, or all of its share group."""
+    """Return a predicate for the scopes of a tenant's cached prompts: its own, or all of its share group."""
     own = ("group", share_group) if share_group else ("tenant", f"{tenant} {tenant_since}")
     salted = f"{_digest(_owner(tenant, tenant_since, share_group))}:"
     return lambda scope: scope == own or (scope[0] == "group" and scope[1].startswith(salted))
@@ -43,15 +42,16 @@ def _digest(named: object) -> str:
 
 
 class Prefixes:
-    """Between sequences and the pool's cache; switched off, nothing is found and nothing left."""
+    """Connects sequences and the pool's cache. When disabled, nothing is found or added."""
 
     def __init__(self, pool: BlockPool, *, enabled: bool) -> None:
         self.enabled = enabled
         self._pool = pool
 
     def reuse(self, seq: Sequence) -> None:
-        """Let a sequence go on behind blocks that hold its next tokens, if the cache has any. Its table may be longer
-        then, its KV has come further, and fewer blocks are free, as many as nobody else held."""
+        """Extend a sequence's table with cached blocks that hold its next tokens.
+
+        Its KV is then further computed, and fewer blocks are free: those that no other table held."""
         if not self.enabled:
             return
         last = (seq.length - 1) // self._pool.block_size
@@ -66,7 +66,7 @@ class Prefixes:
             seq.shared, seq.num_computed = known, known * self._pool.block_size
 
     def give_back(self, seq: Sequence, held: int) -> None:
-        """Undo `reuse` for a sequence that does not run after all: its table is as long as it was."""
+        """Undo `reuse` for a sequence that does not run: its table is as long as before."""
         if len(seq.table) > held:
             seq.borrowed -= sum(self._pool.references(block) > 1 for block in seq.table[held:])
             self._pool.release(seq.table, held)
@@ -74,23 +74,23 @@ class Prefixes:
             seq.shared = min(seq.shared, held)
 
     def leave(self, seq: Sequence, row: Row) -> None:
-        """A token has come of this row: what the sequence has filled may be found by others from now on. Decodes ask
-        once in each block."""
+        """Add the blocks that the sequence has filled to the cache, after a token of this row. Decodes check once per
+        block."""
         if self.enabled and (seq.num_computed % self._pool.block_size == 0 or len(row.token_ids) > 1):
             self.leave_full(seq)
 
     def leave_full(self, seq: Sequence) -> None:
-        """The same, of whatever the sequence has filled."""
+        """Add the blocks that the sequence has filled to the cache."""
         full = seq.num_computed // self._pool.block_size
         if full > seq.shared:
             chunks = self._chunks(seq, seq.shared, full)
             seq.shared = self._pool.publish(scope_of(seq.job), seq.table, seq.shared, chunks)
 
     def _chunks(self, seq: Sequence, first: int, last: int) -> Iterator[bytes]:
-        """Token ids of the sequence's full blocks from `first` to before `last`."""
+        """Yield the token ids of the sequence's full blocks from `first` to before `last`."""
         size = self._pool.block_size
         for place in range(first, last):
             try:
                 yield array("i", seq.token_ids(place * size, size)).tobytes()
-            except OverflowError:  # no vocabulary has such ids: the runner will say so
+            except OverflowError:  # no vocabulary has such ids; the runner reports the error
                 return
