@@ -1,7 +1,7 @@
 """ASGI applications of the gateway, one for each port, with every route and middleware.
 
-Generation requests bypass the router and the application's middleware (`FastPath`): each layer wraps every message
-of a response once more, and a stream has a message for each token."""
+Generation requests bypass the router and the application's middleware (`FastPath`): each layer wraps every message of a
+response once more, and a stream has a message for each token."""
 
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager

@@ -4,8 +4,8 @@
     └── ApiError            one response: message, code, param, limit, retry time
          └── made by the functions below, answered by `response`
 
-Messages name fields and rules. They contain no content of a request except numbers.
-Errors of other packages (a `Denied` of quotas, a `LaneFull` of the queue) are translated where they are caught."""
+Messages name fields and rules. They contain no content of a request except numbers. Errors of other packages (a
+`Denied` of quotas, a `LaneFull` of the queue) are translated where they are caught."""
 
 import math
 import random

@@ -1,7 +1,7 @@
 """The fleet: models, their workers and how busy they are.
 
-`FleetCache` is refreshed twice a second and read without I/O, for requests. `StoredFleet` asks the store each time,
-for operators."""
+`FleetCache` is refreshed twice a second and read without I/O, for requests. `StoredFleet` asks the store each time, for
+operators."""
 
 import asyncio
 import logging
@@ -156,8 +156,7 @@ class FleetCache:
         """Return the known models among `names` (None: all).
 
         Raises ApiError `quota_store_unavailable` if none is known and the fleet was not read recently: a gateway that
-        has
-        just started must not deny models that others serve."""
+        has just started must not deny models that others serve."""
         wanted = self._models if names is None else names
         found = [self._models[name] for name in wanted if name in self._models]
         if not found and not self.is_fresh:
@@ -186,8 +185,7 @@ class FleetCache:
 
     def queues_of(self, name: str) -> set[str]:
         """Return the queues that may hold jobs for a model: those that the store lists, and those seen here in the last
-        seven
-        days, in case a failover lost the list."""
+        seven days, in case a failover lost the list."""
         seen = {queue for model, queue in self._seen_s if model == name}
         return seen | {queue for queue in self._queues if model_of(queue) == name}
 

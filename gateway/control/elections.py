@@ -12,8 +12,7 @@ from fairlane.store.errors import STORE_ERRORS
 
 LONGEST_LEASE_S = 3.0
 # The election's lease is at most this part of the shortest lease that the upkeep watches: an upkeep that looks less
-# than
-# twice per lease cannot tell which holders had a chance to renew.
+# than twice per lease cannot tell which holders had a chance to renew.
 PER_LEASE = 4
 
 

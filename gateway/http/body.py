@@ -29,8 +29,7 @@ async def read_body(
     """Return the whole body.
 
     `headers` are the ASGI scope's; `arrived` is the body, if all of it has arrived already. `hold` is the body's place
-    in
-    the budget, which is charged to `tenant` before anything is awaited; the caller releases it.
+    in the budget, which is charged to `tenant` before anything is awaited; the caller releases it.
 
     Raises ApiError: `request_too_large` before reading it all (by Content-Length, or as soon as the count is exceeded),
     `concurrency_limit_exceeded` or `overloaded_memory` if the budget has no room, `request_timeout` if it does not

@@ -1,13 +1,13 @@
 """A budget for the bytes of request bodies that this process holds, in all and for each tenant.
 
-A body is held from its first byte until it is converted to prompts or rejected. Until the sender is known it counts
-the bytes received; from then on its declared length, so that bodies that never end cannot fill the budget.
+A body is held from its first byte until it is converted to prompts or rejected. Until the sender is known it counts the
+bytes received; from then on its declared length, so that bodies that never end cannot fill the budget.
 
 `BodyRoom` derives the useful size of a route's body from the longest context.
 
-`Trimmer` returns freed memory to the system, because glibc's allocator keeps it by default. `keep_little` makes
-large blocks separate mappings, which are returned when freed. Free small blocks are returned now and then, in a
-thread: that takes some milliseconds, during which other threads run."""
+`Trimmer` returns freed memory to the system, because glibc's allocator keeps it by default. `keep_little` makes large
+blocks separate mappings, which are returned when freed. Free small blocks are returned now and then, in a thread: that
+takes some milliseconds, during which other threads run."""
 
 import asyncio
 import ctypes

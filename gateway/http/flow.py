@@ -7,8 +7,7 @@ class Flow(FlowControl):
     """Reads while uvicorn wants more and the connection is not held.
 
     uvicorn resumes reading whenever the application asks for more of a body. That must not undo a hold: bytes not
-    parsed
-    yet would pile up."""
+    parsed yet would pile up."""
 
     is_held = False
 

@@ -1,7 +1,7 @@
 """Takes in one part of a large body per iteration of the event loop, over all connections.
 
-An iteration serves all connections with bytes to read. With eight parts of 256 KiB it takes some milliseconds, and
-the request of another caller needs about 20 iterations."""
+An iteration serves all connections with bytes to read. With eight parts of 256 KiB it takes some milliseconds, and the
+request of another caller needs about 20 iterations."""
 
 import asyncio
 from collections import deque

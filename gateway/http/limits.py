@@ -18,13 +18,11 @@ class HttpLimits:
     linger_s: float = 5.0
     linger_bytes: int = 2**20
     # How much of such a body is parsed, so that the connection can serve the next request. Further bytes are discarded,
-    # and
-    # the connection is closed after `discard_bytes` of them.
+    # and the connection is closed after `discard_bytes` of them.
     linger_chunks: int = 1_024
     discard_bytes: int = 64 * 2**20
     # A client that reads nothing of its response for this long is disconnected.
     write_timeout_s: float = 60.0
     # Pipelined requests waiting behind the one in progress. One read may bring thousands: this many are answered, then
-    # the
-    # connection is closed.
+    # the connection is closed.
     max_pipelined: int = 16

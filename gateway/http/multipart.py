@@ -140,12 +140,10 @@ async def read_form(
     """Read a form and write its file to `sink`.
 
     `arrived` is the body, if all of it has arrived already. `hold` is its place in the budget of bodies: only bytes
-    that
-    were not passed on yet count.
+    that were not passed on yet count.
 
     Raises ApiError: 400 if it is not a valid form, 413 as soon as it is known to be too large, 408 if it does not
-    arrive
-    in time. Raises starlette's ClientDisconnect."""
+    arrive in time. Raises starlette's ClientDisconnect."""
     given = dict(headers)
     if any(name == b"content-encoding" and value.strip().lower() != b"identity" for name, value in headers):
         raise invalid("content-encoding", "`content-encoding` is not supported: send the body as it is.")

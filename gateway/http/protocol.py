@@ -14,12 +14,12 @@ States of the input (`_Input`):
     PARSED ──> DISCARDED   after a refusal, or above the bounds on a body that was answered already
        └─────> ENDED       too many pipelined requests: those waiting are answered, then the connection is closed
 
-A read with many lines is parsed in turns with other connections (`turns.py`). Chunks of a body are joined, so that
-the application receives one piece per read.
+A read with many lines is parsed in turns with other connections (`turns.py`). Chunks of a body are joined, so that the
+application receives one piece per read.
 
 After a refusal the client may continue to send for `linger_s` and `discard_bytes`: closing at once would reset the
-connection and destroy the response in transit. A request that asks for an upgrade is served in HTTP/1.1
-(`upgrade.py`)."""
+connection and destroy the response in transit. A request that asks for an upgrade is served in HTTP/1.1 (`upgrade.py`).
+"""
 
 import asyncio
 import sys
@@ -75,8 +75,7 @@ def limited_protocol(
     """Return the protocol class for `uvicorn.Config(http=…)`. Idle keep-alive is uvicorn's `timeout_keep_alive`.
 
     `bodies`: the budget of all bodies. `crowd`: the connections of one port. `proxies`: peers whose `x-forwarded-for`
-    is
-    trusted. `malformed`: counts requests that are not HTTP. `heads`: incomplete heads."""
+    is trusted. `malformed`: counts requests that are not HTTP. `heads`: incomplete heads."""
     known = {"limits": limits, "bodies": bodies, "crowd": crowd or Crowd(), "proxies": proxies or Networks()}
     known |= {"malformed": malformed or Malformed(), "heads": heads or Heads(), "turns": Turns()}
     return type("LimitedHttpProtocol", (LimitedHttpProtocol,), known)
@@ -437,8 +436,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def _most_bytes(self) -> int:
         """Return the most bytes that may have been received so far: the head; then the body, at worst in chunks of one
-        byte, and
-        trailers."""
+        byte, and trailers."""
         if self._awaits_headers:
             return self.limits.max_header_bytes
         return 2 * self.limits.max_header_bytes + _BYTES_PER_CHUNKED_BYTE * self._body_bytes

@@ -15,7 +15,7 @@ _drawn: list[str] = []
 
 
 def random_id() -> str:
-    """24 hexadecimal digits from the system's randomness, nothing of the caller's: names a reservation and its jobs."""
+    """Return 24 random hexadecimal digits, independent of the caller. They name a reservation and its jobs."""
     try:
         return _drawn.pop()
     except IndexError:

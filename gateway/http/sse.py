@@ -88,8 +88,7 @@ class EventStream(ClientConnection):
     """A `text/event-stream` response. Its headers are sent with its first frame.
 
     In its context, a client that reads nothing for `write_timeout_s` counts as gone. One timer covers all writes, since
-    a
-    stream has one write per token, and hardly any of them waits."""
+    a stream has one write per token, and hardly any of them waits."""
 
     def __init__(self, disconnect: Disconnect, send: Send, push: Push, *, write_timeout_s: float) -> None:
         """`push` writes without waiting, if it can; otherwise `send` is used, which may wait."""

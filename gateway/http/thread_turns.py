@@ -1,8 +1,8 @@
 """Runs work on callers' input in threads: one piece of work at a time, tenants in turn.
 
 Python runs one thread at a time. Each busy thread makes the event loop wait for its turn (`sys.setswitchinterval`)
-whenever the loop wakes up. In a measurement, a request with 20 wake-ups took 240 ms with six busy threads and 3 ms
-with one, and the threads did the same amount of work."""
+whenever the loop wakes up. In a measurement, a request with 20 wake-ups took 240 ms with six busy threads and 3 ms with
+one, and the threads did the same amount of work."""
 
 import asyncio
 from collections import OrderedDict, deque

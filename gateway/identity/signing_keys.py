@@ -64,8 +64,7 @@ class SigningKeys:
         """Return the key with an id.
 
         Raises ApiError: `unknown_signing_key` if the issuer, just asked, has no such key; `issuer_unavailable` if it
-        does not
-        answer, or was asked for another unknown key a moment ago."""
+        does not answer, or was asked for another unknown key a moment ago."""
         key = self._known(kid, algorithm)
         if key is not None:
             return key

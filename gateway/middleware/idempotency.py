@@ -57,10 +57,8 @@ class Listener:
         fault: Callable[[ApiError], bytes],
     ) -> None:
         """`wants_stream`: the body asks for a stream. `is_first`: this request started the run. `rhythm`: for a waiting
-        stream.
-        `tells_progress`: this client asked for comments, independent of the request that started the run. `fault` makes
-        the
-        last frame of a stream that cannot continue."""
+        stream. `tells_progress`: this client asked for comments, independent of the request that started the run.
+        `fault` makes the last frame of a stream that cannot continue."""
         self._fault = fault
         self._run = run
         self._recording = run.recording

@@ -157,8 +157,7 @@ class TenantMiddleware:
         refused: RefusedRequests,
     ) -> None:
         """`endpoint` is the route, for metrics. `refusal` returns the error for new requests while the gateway shuts
-        down.
-        `refused` counts each key's invalid requests."""
+        down. `refused` counts each key's invalid requests."""
         self._refused = refused
         self._app = app
         self._endpoint = endpoint

@@ -1,10 +1,10 @@
-"""Admission: does a request fit the model, the KV pool and its deadline? Over what workers last reported, no I/O.
+"""Admission: whether a request fits the model, the KV pool and its deadline, from the workers' last reports, without
+I/O.
 
-What the queue behind it refuses is put into words here too.
+Rejections by the queue behind it are also translated to API errors here.
 
-`AllOpenRequests`: what this gateway has let into each queue and not yet seen end, which its next word on a deadline
-rests upon.
-"""
+`AllOpenRequests` tracks what this gateway has admitted to each queue and what has not ended yet. Its next decision on a
+deadline depends on it."""
 
 import asyncio
 import time
@@ -23,19 +23,20 @@ from fairlane.scheduler.admission.open_requests import OpenRequests, Request
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
 from fairlane.scheduler.queue.types import LaneFull, TenantQueueFull, Unattainable
 
+# Output of a short prompt's summary, at least.
 LEAST_SUMMARY_TOKENS = 64
-"""Of a short prompt's summary."""
 
 
 def class_name(*, guaranteed: bool) -> str:
-    """As the answer's `x-fairlane-class` has it."""
+    """Return the value of the `x-fairlane-class` header."""
     return "guaranteed" if guaranteed else "best-effort"
 
 
 def too_long(
     prompt_tokens: int | str, request: GenerationRequest, model: ServedModel, *, prompt_param: str
 ) -> ApiError:
-    """Prompt and output together do not fit the model's context. `prompt_tokens`: how many, or what is known of it."""
+    """Return the error for a prompt and output that exceed the context. `prompt_tokens` is a count or a description of
+    it."""
     param = prompt_param if request.max_tokens is None else request.max_tokens_param
     max_tokens = None if model.text.card.is_embedder else request.max_tokens
     return context_length(model.context_length, prompt_tokens, max_tokens, param)
@@ -50,10 +51,9 @@ def measure(
     prompt_param: str,
     elapsed_ms: float,
 ) -> Request:
-    """What one prompt asks of the workers: as much output as is stated, else what context and KV pool leave.
+    """Return what one prompt needs from the workers. Output without a stated limit fills the context or the KV pool.
 
-    `elapsed_ms`: since the request arrived, gone from its dues. Raises ApiError `context_length_exceeded`.
-    """
+    `elapsed_ms` since the arrival is subtracted from the deadlines. Raises ApiError `context_length_exceeded`."""
     max_tokens = request.max_tokens
     output_tokens = 0 if model.text.card.is_embedder else max_tokens or 1
     if prompt_tokens + output_tokens > model.context_length:
@@ -73,7 +73,7 @@ def measure(
 
 
 def _unstated(prompt_tokens: int, request: GenerationRequest, model: ServedModel) -> int:
-    """Output tokens of a request that states none."""
+    """Return the output tokens of a request that states no limit."""
     left = max(1, model.longest - prompt_tokens)
     if request.longest_summary is None:
         return left
@@ -83,14 +83,13 @@ def _unstated(prompt_tokens: int, request: GenerationRequest, model: ServedModel
 def admit(
     job_ids: Sequence[str], asked: Sequence[Request], model: ServedModel, open_requests: OpenRequests, *, now_ms: float
 ) -> list[Admitted]:
-    """Let the jobs of one request in, each behind those before it: admission's word on each.
+    """Admit the jobs of one request, each behind those before it.
 
-    From here on they are among the open requests, by their ids: the next request finds them there, however long
-    they take to the queue. Who does not put them withdraws them.
+    From here on they count as open requests under their ids, even before they are in the queue. The caller withdraws
+    jobs that it does not enqueue.
 
-    `now_ms`: on admission's clock. Raises ApiError at the first refusal (`no_worker`, `request_exceeds_limit`,
-    `deadline_unattainable`); then none is in.
-    """
+    `now_ms` is on admission's clock. Raises ApiError at the first rejection (`no_worker`, `request_exceeds_limit`,
+    `deadline_unattainable`); then none is admitted."""
     for each in asked:
         _check_width(each, model)
     if any(ms is not None and ms <= 0 for each in asked for ms in (each.deadline_ms, each.ttft_ms)):
@@ -110,7 +109,7 @@ def admit(
 
 
 def _check_width(asked: Request, model: ServedModel) -> None:
-    """All choices of a job start together: in one worker's batch, each with room for a token."""
+    """Check that one worker can run all choices of a job: they start together, each with room for a token."""
     n, widest, pool = asked.choices, model.widest, model.pool
     if widest is None or pool is None:
         return
@@ -123,13 +122,13 @@ def _check_width(asked: Request, model: ServedModel) -> None:
 
 
 def _exceeds(message: str, param: str | None, name: str, limit: int, requested: int) -> ApiError:
-    """More than any worker could ever hold."""
+    """Return the error for a request that no worker could ever hold."""
     block = LimitBlock(name, "worker", limit, 0, 0, requested, None)
     return ApiError(message, "request_exceeds_limit", param, block)
 
 
 def refused(refusal: Refusal, asked: Request) -> ApiError:
-    """What admission refuses, in the words of the API."""
+    """Translate a rejection by admission."""
     retry_after_s = None if refusal.retry_after_ms is None else refusal.retry_after_ms / 1e3
     match refusal.code:
         case "no_worker":
@@ -145,17 +144,16 @@ def refused(refusal: Refusal, asked: Request) -> ApiError:
 
 
 def queued_limit(statuses: Iterable[LimitStatus]) -> LimitStatus | None:
-    """What bounds the requests that the tenant has in the queue: its own limit, or the key's where that is tighter.
+    """Return the limit on the tenant's queued requests: its own, or the key's if that is lower.
 
-    The queue counts a tenant's requests, whichever key they came with: a key's limit refuses its own while so many of
-    the whole tenant's wait.
-    """
+    The queue counts all requests of the tenant. So a key's limit rejects its requests while that many of the whole
+    tenant are waiting."""
     found = [status for status in queued_limits(statuses) if not status.shadow]
     return min(found, key=lambda status: status.limit, default=None)
 
 
 def queue_refused(full: LaneFull | TenantQueueFull | Unattainable, scope: Scope = "tenant") -> ApiError:
-    """What the queue refuses, in the words of the API. `scope`: whose limit it was, tenant's or key's."""
+    """Translate a rejection by the queue. `scope` is that of the limit, tenant or key."""
     if isinstance(full, LaneFull):
         message = f"The lane {full.lane} is full: {full.depth} requests wait."
         return ApiError(message, "overloaded", retry_after_s=full.retry_after_ms / 1e3)
@@ -168,66 +166,66 @@ def queue_refused(full: LaneFull | TenantQueueFull | Unattainable, scope: Scope 
 
 
 class AllOpenRequests:
-    """One for each queue; told of every job as it is let in, put, gains tokens, and is over."""
+    """The open requests of each queue. It is notified when a job is admitted, enqueued, receives tokens, and ends."""
 
     def __init__(self, lanes: Mapping[LaneName, Lane], *, clock: Callable[[], float] = time.monotonic) -> None:
         self._lanes = lanes
         self._clock = clock
         self._open_requests: dict[str, OpenRequests] = {}
+        # Jobs that are admitted and not enqueued yet.
         self._held: set[str] = set()
-        """Jobs on their way to the queue."""
+        # Jobs that are enqueued and have not ended.
         self._flying: set[str] = set()
-        """Those that were put, and are not over."""
+        # Set while there are neither.
         self.idle = asyncio.Event()
-        """Nothing that was let in is on its way or in the air."""
         self.idle.set()
 
     @property
     def now_ms(self) -> float:
-        """The time on the clock of all of them."""
+        """The time of admission's clock."""
         return self._clock() * 1e3
 
     def at(self, queue: str) -> OpenRequests:
-        """What was let into a queue."""
+        """Return the open requests of a queue."""
         found = self._open_requests.get(queue)
         if found is None:
             found = self._open_requests[queue] = OpenRequests(self._lanes)
         return found
 
     def hold(self, job_ids: Sequence[str]) -> None:
-        """These jobs may be let in, and are on their way from now on, until they are put or let go."""
+        """Count jobs as admitted until they are enqueued or released with `let_go`."""
         self._held.update(job_ids)
         self.idle.clear()
 
     def let_go(self, queue: str, job_ids: Iterable[str]) -> None:
-        """Withdraw those of these jobs that were never put."""
+        """Withdraw those of these jobs that were never enqueued."""
         for job_id in self._held.intersection(job_ids):
             self._held.discard(job_id)
             self.at(queue).withdraw(job_id, self.now_ms)
         self._rest()
 
     def entered(self, job: LiveJob) -> None:
-        """Its job is about to be put: from now on it stays until it has `left`."""
+        """Count a job as enqueued, until it has `left`. Called before `put`."""
         self._held.discard(job.id)
         self._flying.add(job.id)
         self.idle.clear()
 
     def demoted(self, job: LiveJob) -> None:
-        """It was put as best effort after all."""
+        """Count a job as best effort: the queue did not give it the guarantee."""
         self.at(job.queue).demote(job.id, self.now_ms)
 
     def placed(self, job: LiveJob, place: int) -> None:
-        """Its job waits as the `place`-th of its tenant's in its lane, by the queue's word."""
+        """Record a job's place among its tenant's jobs in the lane, as reported by the queue."""
         self.at(job.queue).placed(job.id, place, self.now_ms)
 
     def still_waits_ms(self, job: LiveJob, place: int) -> float | None:
-        """The same, and how long it still waits, by how fast places moved of late; None where that is not known."""
+        """Record a place, and return the expected remaining wait, if it is known."""
         self.placed(job, place)
         ask = job.request.ask
         return self.at(job.queue).still_waits_ms(LaneName(ask.lane), ask.tenant, place)
 
     def heard(self, job: LiveJob, *, ends: bool = False) -> None:
-        """It has more tokens; `ends`: a choice has its last."""
+        """Record new tokens of a job. `ends`: they are the last of a choice."""
         choices = job.choices
         published = choices[0].published if len(choices) == 1 else sum(choice.published for choice in choices)
         are_last = ends and len(choices) == 1
@@ -235,7 +233,7 @@ class AllOpenRequests:
         own.produced(job.id, published // len(choices), self._clock() * 1e3, are_last=are_last)
 
     def left(self, job: LiveJob) -> None:
-        """It is over, if it ever was put."""
+        """Record the end of a job, whether it was enqueued or not."""
         if job.message is None:
             self.at(job.queue).withdraw(job.id, self.now_ms)
         else:

@@ -1,4 +1,4 @@
-"""What each choice has to be: a request's form and tools, checked, as one grammar for the worker."""
+"""Output constraints: a request's output format and tools, checked and combined into one grammar for the worker."""
 
 import asyncio
 from collections.abc import Sequence
@@ -13,17 +13,16 @@ from fairlane.gateway.errors import ApiError, invalid
 from fairlane.gateway.model_text.tokenizer import TextModel
 from fairlane.scheduler.protocol.grammar_limits import FRAME_BYTES_PER_CHAR, MOST_COMPILED_BYTES, MOST_GRAMMAR_CHARS
 
+# Time to check all tools of one request.
 MOST_CHECKING_S = 6.0
-"""How long the tools of one request may be checked."""
 
 
 async def grammar_of(
     request: GenerationRequest, text: TextModel, prompt: Sequence[int], checker: GrammarChecker, tenant_id: str
 ) -> CheckedGrammar:
-    """The grammar of every choice; without text: anything may be said. `prompt`: what the answer goes on from.
+    """Return the grammar of every choice; without text if output is unconstrained. The output continues `prompt`.
 
-    A model that reasons may do so before. Raises ApiError naming the field that cannot be served.
-    """
+    A reasoning model may reason before it. Raises ApiError naming the field that cannot be served."""
     if not text.card.takes_grammars:
         _refuse_forms(request)
         return CheckedGrammar()
@@ -38,7 +37,7 @@ async def grammar_of(
 
 
 def _refuse_forms(request: GenerationRequest) -> None:
-    """Of a model whose answers cannot be kept to one."""
+    """Raise ApiError if the request constrains its output, for a model that does not support grammars."""
     said = "answers of this model cannot be kept to a form."
     if request.structure is not None:
         raise invalid(request.structure.param, f"`{request.structure.param}` cannot be served: {said}")
@@ -68,14 +67,14 @@ async def _with_tools(
 
 
 def _framed(grammar: str, held_bytes: int) -> CheckedGrammar:
-    """A grammar of parts that were measured, within a frame that was not."""
+    """Add the size of a frame to the measured size of its parts."""
     return CheckedGrammar(grammar, held_bytes + FRAME_BYTES_PER_CHAR * len(grammar))
 
 
 async def _check(
     request: ChatRequest, tools: Sequence[Tool], held_bytes: int, checker: GrammarChecker, tenant_id: str
 ) -> int:
-    """Return the memory that the tools' schemas take compiled, with what is held already. Raises ApiError."""
+    """Check the tools' schemas and add their compiled size to `held_bytes`. Raises ApiError."""
     clock = asyncio.get_running_loop().time
     end_s = clock() + MOST_CHECKING_S
     for tool in tools:
@@ -93,7 +92,7 @@ async def _check(
 
 
 def _joined(frame: str, answer: str) -> str:
-    """A grammar in Lark that names another one `@answer`, with that one."""
+    """Combine a Lark grammar that refers to `@answer` with the grammar of that name."""
     named = {"lark_grammar": answer}
     if answer.startswith("{"):  # the others begin with a rule
         named = msgspec.json.decode(answer)["grammars"][0]

@@ -1,8 +1,7 @@
-"""News from the queues to the jobs of this gateway, and this gateway's signs of life to the queues.
+"""Delivers events from the queues to this gateway's jobs, and sends the gateway's heartbeats to the queues.
 
-One line per queue: a task that reads this gateway's delta stream there on a connection of its own, and a task that
-each second says that the gateway lives, takes jobs back from dead workers, and forgets what is settled. No policy.
-"""
+Each queue has a line: a task that reads this gateway's event stream on its own connection, and a task that, once a
+second, sends a heartbeat, reclaims jobs of dead workers and deletes settled records. It decides nothing."""
 
 import asyncio
 import logging
@@ -30,14 +29,14 @@ TEND_EVERY_S = 1.0
 RETRY_AFTER_S = 0.1
 MAX_STRAYS = 10_000
 MANY_JOBS = 8
+# With at least MANY_JOBS running, events wait this long for more, so that they are read and written together.
 GATHER_S = 0.001
-"""With so many under way, news may wait so long for more: what comes together is read and written at once."""
 
 
 class JobQueue(Protocol):
-    """What a gateway does with a queue; `scheduler.queue.redis_queue.RedisQueue` is one. Any call may raise
-    STORE_ERRORS.
-    """
+    """The queue operations of a gateway, as `scheduler.queue.redis_queue.RedisQueue` implements them.
+
+    Any call may raise STORE_ERRORS."""
 
     async def put(
         self,
@@ -48,50 +47,50 @@ class JobQueue(Protocol):
         prefixes: bytes = b"",
         generated: Sequence[Sequence[int]] = (),
     ) -> Put:
-        """Add a job, that may have waited elsewhere, or have tokens from an earlier run; its place among its tenant's,
-        and whether it is promised. `prefixes`: as `scheduler.queue.homes.prefix_keys` gives them. Raises LaneFull,
-        TenantQueueFull, Unattainable."""
+        """Enqueue a job, which may have waited elsewhere, or have tokens from an earlier run.
+
+        Return its place among its tenant's jobs, and whether it is guaranteed. `prefixes` are those of
+        `scheduler.queue.homes.prefix_keys`. Raises LaneFull, TenantQueueFull, Unattainable."""
 
     async def grant(self, job_id: str, granted_until: int) -> bool:
-        """Let each of its choices come to so many output tokens."""
+        """Raise the output tokens granted to each choice."""
 
     async def cancel(self, job_id: str) -> JobRecord | None:
-        """End a queued job, flag a leased one; the record as it is then."""
+        """End a queued job or flag a running one. Return its record."""
 
-    async def record(self, job_id: str) -> JobRecord | None:
-        """What is known of a job."""
+    async def record(self, job_id: str) -> JobRecord | None: ...
 
     async def position(self, job_id: str) -> int | None:
-        """Place in the queue; None once taken."""
+        """Return the place in the queue; None once a worker has the job."""
 
     async def published(self, job_id: str) -> Published | None:
-        """What there is to go on from of a job."""
+        """Return the tokens of a job from which a new run can resume."""
 
     async def amend(self, job_id: str, epoch: int, generated: Sequence[Sequence[int]]) -> bool:
-        """See LaneQueue."""
+        """Replace a job's tokens: see LaneQueue."""
 
     async def forget(self, job_ids: Iterable[str]) -> None:
-        """Drop the records of ended jobs."""
+        """Delete the records of ended jobs."""
 
     async def keep(self, until_ms: Mapping[str, int]) -> None:
-        """Keep the records of ended jobs until then, epoch ms by the store's clock."""
+        """Keep the records of ended jobs until these times, in epoch ms of the store's clock."""
 
     async def reclaim(self) -> int:
-        """Take jobs back from dead workers."""
+        """Requeue jobs of dead workers."""
 
     async def rouse(self) -> int:
-        """Wake all workers where one that was called has not come; milliseconds until the next call is late, or 0."""
+        """Wake all workers if a called one has not come. Return the ms until the next call is late, or 0."""
 
     async def gateway_alive(self, gateway_id: str) -> None:
-        """This gateway's heartbeat."""
+        """Send this gateway's heartbeat."""
 
     async def read_events(self, gateway_id: str, last_id: str, block_ms: int) -> tuple[str, list[Event]]:
-        """The gateway's delta stream after `last_id`; waits up to `block_ms` for more."""
+        """Return the gateway's events after `last_id`, waiting up to `block_ms` for more."""
 
 
 @dataclass(slots=True)
 class Link:
-    """Both ways to one queue: for calls, and for the one task that blocks in `read_events`."""
+    """The connections to one queue: one for calls, and one for the task that blocks in `read_events`."""
 
     calls: JobQueue
     reader: JobQueue
@@ -103,22 +102,21 @@ class _Line:
     name: str
     link: Link
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    # Settled and ended jobs whose records will be deleted, with the loop time of their end, oldest first.
     ended: dict[str, float] = field(default_factory=dict)
-    """Settled and ended, and since when on the event loop's clock, the oldest first: records to be let go."""
+    # Unknown jobs that send tokens and will be cancelled, least recently tried first.
     strays: dict[str, None] = field(default_factory=dict)
-    """Jobs that send tokens to nobody, to be cancelled: those that were tried last at the end."""
+    # Jobs for which one worker was called, and which may still be waiting for it.
     called: list[str] = field(default_factory=list)
-    """Ids of jobs that one worker was called for, and that may wait for it still."""
+    # Asks the store whether called workers came. Runs while calls may be unanswered.
     rousing: asyncio.Task[None] | None = None
-    """Asks the store whether called workers came; runs while calls may be unanswered."""
 
     def note_end(self, job_id: str) -> None:
-        """Its record is not needed much longer."""
         self.ended[job_id] = asyncio.get_running_loop().time()
 
 
 class Dispatcher:
-    """The jobs of this gateway by id, and the lines that feed them. Use it as a context: it ends its tasks."""
+    """This gateway's jobs by id, and the lines that deliver their events."""
 
     def __init__(
         self,
@@ -129,34 +127,34 @@ class Dispatcher:
         kept_s: float,
         is_elected: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`kept_s`: how long a job's record outlives its settlement. A store that crashes may take back what it has
-        answered last, a settlement too: whoever then finds the reservation lapsed charges what the record says.
-        `is_elected`: whether this gateway reclaims jobs for all."""
+        """`kept_s` is how long a job's record outlives its settlement. A store that crashes may lose its last writes,
+        including a settlement; the reaper then charges by the record. `is_elected`: whether this gateway reclaims
+        jobs for all."""
         self._is_elected = is_elected
         self.gateway_id = gateway_id
         self._kept_s = kept_s
         self._open_link = open_link
         self._open_requests = open_requests
         self._jobs: dict[str, LiveJob] = {}
+        # Jobs whose request was not answered and may be sent again, with the time (epoch ms of the store's clock) until
+        # which their records are kept for it.
         self._wanted: dict[str, int] = {}
-        """Jobs whose request was not answered and may be sent again, and until when, epoch ms by the store's clock:
-        it goes on from their records."""
+        # Jobs left to a reaper before they ended: it needs their records.
         self._left: set[str] = set()
-        """Jobs that were left to a reaper before their jobs ended: it needs their records."""
         self._lines: dict[str, _Line] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        # Tasks that retry an amendment until the store answers.
         self._amending: set[asyncio.Task[None]] = set()
-        """Those that repeat a call until the store answers."""
+        # Tokens published but not charged: after a stop string, of a rejected request, or of a settled job.
         self.wasted_tokens = 0
-        """Published and charged to nobody: beyond a stop string, of a refused request, of a settled job."""
 
     @property
     def jobs(self) -> Mapping[str, LiveJob]:
-        """All that are in the air, those that are being settled too."""
+        """All jobs that are not settled yet, including those being settled."""
         return self._jobs
 
     def queue(self, name: str) -> JobQueue:
-        """The queue of that name; its line is opened where there is none."""
+        """Return a queue by name, opening its line if needed."""
         line = self._lines.get(name)
         if line is None:
             line = self._lines[name] = _Line(name, self._open_link(name))
@@ -166,7 +164,7 @@ class Dispatcher:
         return line.link.calls
 
     def keep_lines(self, names: set[str]) -> None:
-        """Open lines to these queues, and close those to others that no job needs."""
+        """Open lines to these queues, and close all others that no job needs."""
         for name in names:
             self.queue(name)
         needed = names | {job.queue for job in self._jobs.values()}
@@ -174,17 +172,16 @@ class Dispatcher:
             self._start(self._close(self._lines.pop(name)))
 
     def register(self, job: LiveJob) -> None:
-        """Deliver its events from now on; before its job is put."""
+        """Deliver a job's events from now on. Call it before the job is enqueued."""
         self.queue(job.queue)
         self._jobs[job.id] = job
         self._open_requests.entered(job)
 
     def placed(self, job: LiveJob, place: int) -> None:
-        """Its job is in the queue, behind so many less one of its tenant's."""
         self._open_requests.placed(job, place)
 
     def called(self, job: LiveJob) -> None:
-        """One worker was called for its job. If that does not come soon, every worker is woken."""
+        """Note that one worker was called for a job. All are woken if it does not come soon."""
         line = self._lines.get(job.queue)
         if line is None:
             return
@@ -193,25 +190,25 @@ class Dispatcher:
             line.rousing = asyncio.get_running_loop().create_task(self._rouse(line))
 
     def still_waits_ms(self, job: LiveJob, place: int) -> float | None:
-        """How long a job that is there now still waits; None where that is not known."""
         return self._open_requests.still_waits_ms(job, place)
 
     async def position(self, job: LiveJob) -> int | None:
-        """Its job's place among its tenant's, from 1; None once a worker has it. Raises STORE_ERRORS."""
+        """Return a job's place among its tenant's, from 1; None once a worker has it. Raises STORE_ERRORS."""
         return await self.queue(job.queue).position(job.id)
 
     def move(self, job: LiveJob, queue: str) -> None:
-        """Its job is about to be put into another queue: what is still said of it where it was is not heard."""
+        """Move a job to another queue. Later events from its old queue are ignored."""
         self.queue(queue)
         job.queue, job.diverged = queue, -1
 
     def demote(self, job: LiveJob) -> None:
-        """The queue did not promise what this gateway would have: other doors had."""
+        """Record that the queue did not give the guarantee, because of other gateways' jobs."""
         self._open_requests.demoted(job)
 
     def release(self, job: LiveJob) -> None:
-        """It is settled. Its record goes soon if the job has ended, else once the worker says so; that of a request
-        with an idempotency key that was not answered stays as long as the key's own."""
+        """Drop a settled job. Its record is deleted soon after the job has ended.
+
+        The record of an unanswered request with an idempotency key is kept as long as the key."""
         self._drop(job)
         once, told = job.request.ask.once, [each.told for each in job.request.jobs]
         if once is not None and job.message is not None and not all(told):
@@ -220,20 +217,20 @@ class Dispatcher:
             self.forget(job.queue, job.id)
 
     def abandon(self, job: LiveJob) -> None:
-        """It is left to a reaper: its reservation is no longer renewed, its record stays."""
+        """Leave a job to a reaper: its reservation is no longer renewed, and its record is kept."""
         self._drop(job)
         if job.finished is None:
             self._left.add(job.id)
 
     def forget(self, queue: str, job_id: str, *, until_ms: int = 0) -> None:
-        """A job that ended and is settled, whoever's it was. `until_ms`: until when its tokens may be wanted."""
+        """Schedule the deletion of a settled job's record. `until_ms` is the time until which its tokens may be needed.
+        Schedule the deletion of a settled job's record. `until_ms` is the time until which its tokens may be needed."""
         if until_ms:
             self._wanted[job_id] = until_ms
         if queue in self._lines:
             self._lines[queue].note_end(job_id)
 
     async def aclose(self) -> None:
-        """End all tasks and connections."""
         for name in list(self._lines):
             await self._close(self._lines.pop(name))
         for task in self._amending:
@@ -247,10 +244,9 @@ class Dispatcher:
         return task
 
     async def _amend(self, job: LiveJob) -> None:
-        """Have a job go on from the tokens that its client has, since its record in the queue has others.
+        """Replace the tokens in a job's record by those that its client already has, and resume from them.
 
-        A store that failed over may have lost the last tokens; an engine that draws anew then brings different ones.
-        """
+        A failover of the store may lose the last tokens; an engine that samples them again produces different ones."""
         log.warning("job %s: tokens under epoch %d differ from those already sent; resuming", job.id, job.diverged)
         while job.id in self._jobs and job.finished is None:
             sent = [choice.token_ids for choice in job.choices]
@@ -273,7 +269,7 @@ class Dispatcher:
         await line.link.close()
 
     async def _read(self, line: _Line) -> None:
-        """Reads on from the last entry it saw, whatever happened to the store in between."""
+        """Read events until cancelled, continuing after store errors from the last entry read."""
         last_id = "0-0"
 
         async def read() -> None:
@@ -287,7 +283,7 @@ class Dispatcher:
         await every(RETRY_AFTER_S, "reading events", read)
 
     def _deliver(self, line: _Line, events: Iterable[Event]) -> None:
-        """What came together is heard together: a token and the end that followed it, or all tokens that are late."""
+        """Deliver events that were read together as one batch."""
         told: dict[LiveRequest, None] = {}
         for event in events:
             job = self._jobs.get(event.job_id)
@@ -307,7 +303,7 @@ class Dispatcher:
             request.ring()
 
     def _note_stray(self, line: _Line, event: Event) -> None:
-        """News of a job that is no longer in the air, or never was."""
+        """Handle an event of an unknown or settled job."""
         if isinstance(event, Finished):
             line.strays.pop(event.job_id, None)
             if event.job_id in self._left:
@@ -328,8 +324,9 @@ class Dispatcher:
         return job is not None and not (job.begun or job.finished or job.over)
 
     async def _rouse(self, line: _Line) -> None:
-        """Ask the store whether called workers came, about once a CALL_PATIENCE_MS and only while a job has no token.
-        Where the store is away, `reclaim` does the same once it is back."""
+        """Ask the store whether called workers came, every CALL_PATIENCE_MS while a job has no token.
+
+        During an outage of the store this stops; `reclaim` does the same afterwards."""
         left_ms = CALL_PATIENCE_MS
         with suppress(*STORE_ERRORS):
             while left_ms:
@@ -342,7 +339,7 @@ class Dispatcher:
                     left_ms = CALL_PATIENCE_MS if line.called else 0
 
     async def tend(self, name: str) -> None:
-        """One round of upkeep for a queue that has a line. Raises STORE_ERRORS."""
+        """Run one round of upkeep for a queue with a line. Raises STORE_ERRORS."""
         line = self._lines[name]
         queue = line.link.calls
         if any(job.queue == line.name for job in self._jobs.values()):  # `put` holds for several rounds, too

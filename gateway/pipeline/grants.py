@@ -1,10 +1,9 @@
-"""How much output a running request may come to: extended before it is used up, so that no token is made uncharged.
+"""Progressive reservation: extends the output granted to a running request before it is used up.
 
-A request holds a quantum of its output at a time, and larger ones as it grows. Once a choice has half of the last one
-left, the budget is asked for the next, and what it gives goes down to the worker as a Grant. Where a minute is full the
-worker pauses at the end of its grant, and the budget is asked again until there is room; where a day or month is spent,
-or a pause has lasted too long, the request ends with what it has, by name of the limit.
-"""
+A request holds a quantum of output at a time, and larger ones as it grows. When a choice has half of the last one left,
+the next is reserved and sent to the worker as a grant, so that no token is generated without a reservation. If a limit
+per minute is full, the worker pauses at the end of its grant until there is room. If a limit per day or month is spent,
+or a pause has lasted too long, the request ends with the output so far, and reports the limit."""
 
 import asyncio
 import logging
@@ -19,19 +18,19 @@ from fairlane.store.errors import STORE_ERRORS
 
 log = logging.getLogger(__name__)
 
+# Longest wait for a full minute or the store, before the request ends with the output so far.
 MAX_PAUSE_S = 120.0
-"""How long a request waits for a full minute, or for the store, before it ends with what it has."""
+# Output tokens per choice. Quanta double up to this, so that a request never reserves more ahead than it has received.
 LARGEST_QUANTUM = 1_024
-"""Output tokens per choice: what is asked for doubles up to this, so that no more is held ahead than has come."""
+# Bounds of the retry time. A paused job that is silent for seconds loses its place.
 SOONEST_S, LATEST_S = 0.01, 1.0
-"""When to ask again: a paused job that is not heard of for seconds loses its place."""
 
 
 class OutputGrants:
-    """Of one request. `spoken` is called as its client hears tokens; `close` ends all, and may be called twice."""
+    """Extends one request. `spoken` is called when its client receives tokens; `close` may be called twice."""
 
     def __init__(self, quotas: QuotaStore, dispatcher: Dispatcher, request: LiveRequest, quantum: int) -> None:
-        """The request has its reservation. `quantum`: output tokens per choice."""
+        """The request must have its reservation. `quantum` is in output tokens per choice."""
         reservation = request.reservation
         assert reservation is not None  # noqa: S101 - see above
         self._quotas = quotas
@@ -40,25 +39,26 @@ class OutputGrants:
         self._quantum = quantum
         self._most = reservation.most_tokens
         self._per_choice = reservation.granted_tokens
+        # Size of the last extension per choice; limits may allow less than a quantum.
         self._portion = reservation.granted_tokens - request.ask.start.longest
-        """What it got last, per choice: limits may leave less than a quantum."""
         self._granted = request.ask.start.reach(reservation.granted_tokens)
+        # Tokens of a choice at which more is reserved; infinity if there is no more.
         self._asks_from = self._low()
-        """Tokens of a choice from which on the budget is asked for more; infinity: there is no more to ask for."""
         self._asking: asyncio.Task[None] | None = None
+        # Set when a choice reaches the end of its grant.
         self._used_up = asyncio.Event()
-        """A choice has come to the end of its grant since the budget was last asked."""
 
     def spoken(self, choice: Choice) -> None:
-        """A client has heard all of a choice that has arrived."""
+        """Check a choice whose tokens were all sent to the client."""
         if choice.spoken >= self._per_choice:
             self._used_up.set()
         if choice.spoken >= self._asks_from:
             self._begin()
 
     def paused(self, job: LiveJob, choice: Choice) -> None:
-        """A worker waits at the end of what it knows to be granted. A store that failed over may have lost a grant, and
-        the worker that goes on knows no more than the store: it is told again."""
+        """Send the grant again to a worker that waits at the end of an older one.
+
+        A failover of the store may have lost the grant, and the worker knows only what the store knows."""
         if choice.published < job.granted:
             job.granted = choice.published
             self._begin()
@@ -69,7 +69,6 @@ class OutputGrants:
             self._asking.add_done_callback(self._asked)
 
     def close(self) -> None:
-        """Ask for nothing more."""
         if self._asking is not None:
             self._asking.cancel()
 
@@ -78,7 +77,7 @@ class OutputGrants:
         return math.inf if is_whole else self._per_choice - max(1, self._portion // 2)
 
     async def _ask(self) -> None:
-        """Until what is granted is enough for a while, or nothing more will come."""
+        """Extend until the grant is sufficient for a while, or there is no more."""
         try:
             await self._ask_on()
         finally:  # with the last look at who is low: one that speaks right after it starts anew
@@ -109,8 +108,8 @@ class OutputGrants:
                     await self._used_up.wait()
 
     async def _extend(self, going: list[Choice]) -> Extension | None:
-        """What the budget says; None where the store does not. Asked only once workers know what it said before: it
-        would be held for nothing."""
+        """Reserve more. Return None on store errors. Called only when the workers know the last grant, else it would be
+        held unused."""
         ended = self._ended()
         need = Need(
             published=sum(choice.spoken for choice in self._choices()),
@@ -128,7 +127,7 @@ class OutputGrants:
             return None
 
     def _take(self, extension: Extension) -> bool:
-        """Let the worker go on as far as the budget does; whether that is further."""
+        """Raise the grant to what is reserved. Return whether that is more than before."""
         self._granted = extension.granted_tokens
         going = len(self._going())
         per_choice = min(self._most, (self._granted - self._ended()) // going) if going else self._per_choice
@@ -140,7 +139,7 @@ class OutputGrants:
         return True
 
     async def _pass_on(self) -> bool:
-        """Tell the workers; whether all of them know."""
+        """Send the grant to the workers. Return whether all of them have it."""
         for job in self._request.jobs:
             if job.granted < self._per_choice and not job.told:
                 try:
@@ -151,7 +150,7 @@ class OutputGrants:
         return True
 
     def _end(self, limited_by: str) -> None:
-        """Every choice ends where its grant does: nothing more is asked for."""
+        """End every choice at its grant."""
         self._most = self._per_choice
         self._asks_from = self._low()
         for job in self._request.jobs:
@@ -166,11 +165,11 @@ class OutputGrants:
         return [choice for job in self._request.jobs for choice in job.choices]
 
     def _going(self) -> list[Choice]:
-        """Choices that may still bring tokens."""
+        """Return the choices that may still receive tokens."""
         return [choice for choice in self._choices() if choice.finish_reason is None]
 
     def _ended(self) -> int:
-        """Tokens of the others."""
+        """Return the tokens of the ended choices."""
         return sum(choice.counted for choice in self._choices() if choice.finish_reason is not None)
 
     def _asked(self, asking: asyncio.Task[None]) -> None:

@@ -1,12 +1,11 @@
-"""Budgets that outlast their store, as far as the settings allow: what was admitted without it is charged later.
+"""Budgets during an outage of their store: requests are admitted locally as the settings allow, and charged later.
 
     reserve ──the store answers──────────> its reservation     extend, settle: the store
-            └─it does not, but limits may> the twin's          extend, settle: the twin ──backlog──> the store
+            └─it does not, limits allow it> the twin's         extend, settle: the twin ──backlog──> the store
 
-A job stays where it was admitted. The backlog is written by job id, `book` and then `settle`, both of which do
-nothing twice: each charge arrives exactly once, in the windows of its arrival. It is kept in memory: a gateway that
-dies before the store is back takes with it what it admitted meanwhile.
-"""
+A job stays where it was admitted. The backlog is written by job id, with `book` and then `settle`, which are both
+idempotent: each charge is counted exactly once, in the windows of its arrival. The backlog is in memory: it is lost if
+the gateway dies before the store returns."""
 
 import asyncio
 import hashlib
@@ -33,8 +32,8 @@ from fairlane.store.errors import STORE_ERRORS, StoreFailures, StoreUnavailable
 from fairlane.store.retry import every
 
 Mode = Literal["fail_closed", "fail_open", "local_share"]
+# Model and lane as in `limits_by`; empty for any.
 ModelLane = tuple[str, str]
-"""As `limits_by` names them; empty: any."""
 LOOK_EVERY_S = 30.0
 _WINDOWS = {rule.name: rule.window for rule in RULES} | {BATCH_LIMIT: "request"}  # no request meets that one
 _LONG = ("day", "month")
@@ -42,23 +41,24 @@ _LONG = ("day", "month")
 
 @dataclass(frozen=True, slots=True)
 class Modes:
-    """What the settings say."""
+    """The configured fallback of each limit."""
 
     default: Mode = "fail_closed"
     by_limit: Mapping[str, Mode] = field(default_factory=dict)
 
     @property
     def are_closed(self) -> bool:
-        """Nothing is ever admitted unasked."""
+        """Whether no request is ever admitted without the store."""
         return {self.default, *self.by_limit.values()} == {"fail_closed"}
 
     def of(self, name: str) -> Mode:
-        """Of one limit."""
         return self.by_limit.get(name, self.default)
 
     def share(self, limits: Limits, left: Mapping[str, int], used: Mapping[str, int], gateways: int) -> Limits:
-        """The limits that hold here meanwhile. `left`: of a day's or month's limit, as the store last said, where it
-        did; `used`: of that, what this gateway has admitted unasked before."""
+        """Return this gateway's share of the limits.
+
+        `left` is what remains of limits per day or month, as last read from the store. `used` is the part of it that
+        this gateway has admitted since."""
         here: dict[str, int] = {}
         for name, figure in limits.as_dict().items():
             if _WINDOWS[name] == "request":
@@ -70,13 +70,13 @@ class Modes:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A tenant or a key as the store last had it, and what was left of its days and months."""
+    """A tenant or key as last read from the store, with what was left of its limits per day and month."""
 
     of: Tenant | ApiKey
     left: Mapping[str, int]
     seen_s: float
+    # For the tenant's limits of single models and lanes.
     left_by: Mapping[ModelLane, Mapping[str, int]] = field(default_factory=dict)
-    """Of what a tenant's models and lanes have of their own."""
 
     @classmethod
     def now(
@@ -86,42 +86,42 @@ class Known:
         seen_s: float,
         by: Mapping[ModelLane, list[LimitStatus]] | None = None,
     ) -> "Known":
-        """`statuses`: of itself or beside others'. `by`: what a request of each of `long_by` meets."""
+        """`statuses` are its own, possibly among others. `by` has those of each of `long_by`."""
         scope: Scope = "tenant" if isinstance(of, Tenant) else "key"
         left_by = {name: _least(found, "model_lane", _remaining) for name, found in (by or {}).items()}
         return cls(of, _least(statuses, scope, _remaining), seen_s, left_by)
 
 
 def long_by(tenant: Tenant) -> list[ModelLane]:
-    """Models and lanes of a tenant that have a day's or month's limit of their own."""
+    """Return the tenant's models and lanes with a limit per day or month of their own."""
     return [
         (by.model, by.lane) for by in tenant.limits_by if any(_WINDOWS[name] in _LONG for name in by.limits.as_dict())
     ]
 
 
 class LocalShare:
-    """What this gateway admits alone: the twin of the store over its share, and what it knows of tenants and keys."""
+    """Local admission: an in-memory quota store that holds this gateway's share of each limit."""
 
     def __init__(self, modes: Modes, twin: MemoryQuotaStore) -> None:
         self.modes = modes
         self.twin = twin
+        # Number of gateways that share the limits.
         self.gateways = 1
-        """How many share the limits."""
+        # By kind, `tenant` or `key`, and id.
         self.known: dict[tuple[str, str], Known] = {}
-        """By what it is, `tenant` or `key`, and its id."""
+        # Parents of the known tenants.
         self._above: set[str] = set()
-        """Tenants above those that are known."""
+        # As written to the in-memory store.
         self._stored: dict[tuple[str, str], Known] = {}
-        """What the twin has of them."""
 
     def forget(self, kind: str, name: str) -> None:
-        """Forget a tenant or a key, unless it is a tenant above another one."""
+        """Forget a tenant or key, unless it is a parent of another tenant."""
         if kind != "tenant" or name not in self._above:
             self.known.pop((kind, name), None)
             self._stored.pop((kind, name), None)
 
     def keep(self, tenants: Collection[str]) -> None:
-        """Forget every tenant that is neither one of these nor above one of them."""
+        """Forget all tenants except these and their parents."""
         found = [known.of for known in (self.known.get(("tenant", name)) for name in tenants) if known is not None]
         self._above = {name for tenant in found if isinstance(tenant, Tenant) for name in tenant.above}
         for kind, name in list(self.known):
@@ -129,7 +129,8 @@ class LocalShare:
                 self.forget(kind, name)
 
     async def prepare(self, ask: Ask) -> None:
-        """Let the twin know all that counts a request. Raises StoreUnavailable where it may not be admitted unasked."""
+        """Write the limits of a request to the in-memory store. Raises StoreUnavailable if the request must not be
+        admitted."""
         own = self._tenant(ask.tenant)
         chain = [own, *(self._tenant(parent) for parent in own.above)]
         key = self.known.get(("key", ask.key_id)) if ask.key_id else None
@@ -151,7 +152,7 @@ class LocalShare:
         return known.of
 
     async def _put(self, root: str, kind: str, name: str) -> None:
-        """Once for each look at the store: what was used of a share stays used."""
+        """Write a share once for each read of the store. What was used of the share stays used."""
         known = self.known[kind, name]
         if self._stored.get((kind, name)) is known:
             return
@@ -169,15 +170,17 @@ class LocalShare:
             self.twin.put_key(root, found.id, share, key)
 
     async def _share_by(self, root: str, known: Known, by: LimitsBy) -> Limits:
-        """Of what one model, lane or both have of their own."""
+        """Return the share of a limit for one model, lane or both."""
         met = await self.twin.statuses(root, known.of.id, model=by.model, lane=by.lane)
         left = known.left_by.get((by.model, by.lane), {})
         return self.modes.share(by.limits, left, _least(met, "model_lane", _used), self.gateways)
 
 
 def _least(statuses: Iterable[LimitStatus], scope: Scope, figure: Callable[[LimitStatus], int]) -> dict[str, int]:
-    """A figure of each day's and month's limit of a scope. Where a model in a lane meets several of one name, the
-    least: no more than that is left to it, and what it used itself is within what the wider ones did."""
+    """Return a figure of each limit per day or month in a scope.
+
+    A model in a lane may have several limits of one name; the lowest figure is used for all of them, which never admits
+    too much."""
     found: dict[str, int] = {}
     for status in statuses:
         if status.scope == scope and _WINDOWS[status.name] in _LONG:
@@ -194,7 +197,7 @@ def _used(status: LimitStatus) -> int:
 
 
 def _refusing(tenant: Tenant) -> set[str]:
-    """Its limits on any level that are not in shadow."""
+    """Return the tenant's limits on all levels that are not in shadow mode."""
     levels = [tenant.limits, *(by.limits for by in tenant.limits_by)]
     return {name for limits in levels for name in limits.as_dict()} - set(tenant.shadow)
 
@@ -211,17 +214,17 @@ def _memory_tenant(tenant: Tenant) -> MemoryTenant:
 log = logging.getLogger(__name__)
 
 UPKEEP_EVERY_S = 0.5
+# Requests admitted without the store and not charged yet; above it requests are rejected.
 MOST_UNREPORTED = 100_000
-"""Requests that were admitted without the store and not charged there yet; more are refused."""
+# Roots whose charges fail in one round, before the rest is left to the next round.
 MOST_FAILED = 16
-"""Roots whose charges fail in one round; the rest of it is left to the next."""
 REMEMBERED = 10_000
+# How long a key is accepted while the store cannot say whether it was revoked.
 TRUSTED_S = 600.0
-"""How long a key is taken as it was last seen while nobody can say whether it was revoked."""
 
 
 class GuardedQuotas:
-    """A QuotaStore over another. `run` has to run beside it."""
+    """A QuotaStore in front of another one. `run` must run alongside it."""
 
     def __init__(
         self,
@@ -233,8 +236,7 @@ class GuardedQuotas:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`tenant`, `key`: look one up. `clock`: seconds that never step back; while the store is away, its clock is
-        carried on by this one."""
+        """`tenant` and `key` look one up. `clock` is monotonic, and continues the store's clock during an outage."""
         self._store = store
         self._presence = presence
         self._find_tenant, self._find_key = tenant, key
@@ -242,32 +244,34 @@ class GuardedQuotas:
         self._epoch_ms = time.time() * 1e3 - clock() * 1e3
         self._twin = MemoryQuotaStore(self._now_ms)
         self._share = LocalShare(modes, self._twin)
+        # The last request that the store admitted of each tenant and key, and its time: the tenants and keys to read.
         self._seen: OrderedDict[tuple[str, str], tuple[float, Ask]] = OrderedDict()
-        """Of each tenant and key the last request that the store has admitted, and when: who to look up."""
+        # Number of these by tenant.
         self._keys_of: Counter[str] = Counter()
-        """How many of these are a tenant's."""
         self._local: dict[str, _Unasked] = {}
         self._backlog: deque[tuple[Ask, Charge]] = deque()
         self._away_since_s: float | None = None
 
     @property
     def unreported(self) -> int:
-        """Requests that were admitted without the store and not charged there yet."""
+        """Number of requests admitted without the store and not charged yet."""
         return len(self._local) + len(self._backlog)
 
     def knows(self, tenant_id: str) -> bool:
-        """It has looked at the tenant's limits."""
+        """Return whether the tenant's limits were read."""
         return ("tenant", tenant_id) in self._share.known
 
     async def run(self) -> None:
-        """Send heartbeats, report and look until cancelled. The heartbeat has a task of its own: reports and look-ups
-        take seconds once much is remembered, and a gateway without a heartbeat does not count in the others' shares."""
+        """Send heartbeats, report charges and read limits until cancelled.
+
+        The heartbeat has a task of its own, because reports and reads may take seconds, and a gateway without a
+        heartbeat is not counted in the others' shares."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(every(UPKEEP_EVERY_S, "the heartbeat to the budgets' store", self.beat))
             tasks.create_task(every(UPKEEP_EVERY_S, "reporting to the budgets' store", self.keep))
 
     async def aclose(self, timeout_s: float) -> None:
-        """Charge what is due for so long; what is left is lost."""
+        """Report charges for up to `timeout_s`. Unreported charges are lost."""
         with suppress(TimeoutError, *STORE_ERRORS):
             async with asyncio.timeout(timeout_s):
                 await self._report()
@@ -276,18 +280,17 @@ class GuardedQuotas:
             log.error("%d requests that were admitted without the budgets' store are never charged", len(self._backlog))
 
     async def beat(self) -> None:
-        """Send a heartbeat, and learn how many gateways share the limits. Raises StoreUnavailable."""
+        """Send a heartbeat and read the number of gateways. Raises StoreUnavailable."""
         self._share.gateways, now_ms = await self._presence.beat()
         self._epoch_ms = now_ms - self._clock() * 1e3
 
     async def keep(self) -> None:
-        """Charge what is due, then look up who asked lately. Raises StoreUnavailable."""
+        """Report charges, then read the limits of recent callers. Raises StoreUnavailable."""
         await self._report()
         if not self._backlog:  # which the store's figures do not have yet
             await self._look()
 
     async def reserve(self, ask: Ask) -> Reservation:
-        """Hold the tokens of one request, there or here: see QuotaStore."""
         if ask.reservation_id not in self._local:
             try:
                 reservation = await self._store.reserve(ask)
@@ -298,12 +301,10 @@ class GuardedQuotas:
         return await self._twin.reserve(ask)
 
     async def extend(self, root: str, reservation_id: str, need: Need) -> Extension:
-        """Hold more where the job was admitted: see QuotaStore."""
         store = self._twin if reservation_id in self._local else self._store
         return await store.extend(root, reservation_id, need)
 
     async def settle(self, root: str, reservation_id: str, charge: Charge) -> Settled:
-        """Charge a job where it was admitted; here, to be reported: see QuotaStore."""
         unasked = self._local.pop(reservation_id, None)
         if unasked is None:
             return await self._store.settle(root, reservation_id, charge)
@@ -314,25 +315,22 @@ class GuardedQuotas:
         return settled
 
     async def book(self, ask: Ask) -> bool:
-        """Note a job that the store has forgotten: see QuotaStore."""
         return await self._store.book(ask)
 
     async def renew(self, root: str, reservation_ids: Iterable[str]) -> set[str]:
-        """Extend leases; those of jobs that were admitted here do not end, but the store may hold them too."""
+        """Extend leases. Jobs admitted here never expire, but the store may hold some of them too."""
         return await self._store.renew(root, reservation_ids) - self._local.keys()
 
     async def expired(self, limit: int) -> list[Lapsed]:
-        """Reservations whose lease has run out: see QuotaStore."""
         return await self._store.expired(limit)
 
     async def statuses(
         self, root: str, account: str, key_id: str | None = None, *, model: str = "", lane: str = ""
     ) -> list[LimitStatus]:
-        """Every limit that is set: see QuotaStore."""
         return await self._store.statuses(root, account, key_id, model=model, lane=lane)
 
     async def _admit(self, ask: Ask, error: StoreUnavailable) -> Reservation:
-        """By this gateway's share. Raises the store's error where the limits do not allow that."""
+        """Admit from the local share. Raises the store's error if the limits do not allow that."""
         if self.unreported >= MOST_UNREPORTED:
             raise error
         try:
@@ -352,7 +350,7 @@ class GuardedQuotas:
         return reservation
 
     async def _report(self) -> None:
-        """Charge what is due, whatever becomes of other roots: a Cluster has them on several nodes."""
+        """Report charges. Failures of one root do not stop others: a cluster has them on several nodes."""
         failed, failures = set[str](), StoreFailures()
         for _ in range(len(self._backlog)):
             ask, charge = self._backlog[0]
@@ -380,7 +378,7 @@ class GuardedQuotas:
             self._forget(*next(iter(self._seen)))
 
     def _forget(self, tenant_id: str, key_id: str) -> None:
-        """Forget a tenant's key, and the tenant with the last of its keys."""
+        """Forget a tenant's key, and the tenant with its last key."""
         if self._seen.pop((tenant_id, key_id), None) is None:
             return
         self._share.forget("key", key_id)
@@ -390,8 +388,7 @@ class GuardedQuotas:
             self._share.forget("tenant", tenant_id)
 
     async def _look(self) -> None:
-        """Look at tenants and keys whose figures are old. Forget those that sent nothing for TRUSTED_S:
-        their keys would not be trusted either, and look-ups follow the traffic."""
+        """Read tenants and keys with old figures, and forget those without a request for TRUSTED_S."""
         due_s, failures = self._clock() - LOOK_EVERY_S, StoreFailures()
         while self._seen and next(iter(self._seen.values()))[0] < self._clock() - TRUSTED_S:
             self._forget(*next(iter(self._seen)))
@@ -430,16 +427,15 @@ class GuardedQuotas:
 
 @dataclass(frozen=True, slots=True)
 class _Unasked:
-    """A job that was admitted here."""
+    """A job that was admitted locally."""
 
     ask: Ask
+    # The store was asked and did not answer, so it may have the job too.
     may_be_stored: bool
-    """The store was asked and did not answer: it may hold the job all the same."""
 
 
 class RememberedKeys:
-    """Takes keys, and those who come through others, as they were last seen while their store is away, for at most
-    TRUSTED_S."""
+    """Caches identities, and returns them during an outage of their store, for TRUSTED_S at most."""
 
     def __init__(
         self,
@@ -454,11 +450,11 @@ class RememberedKeys:
         self._known: OrderedDict[bytes | Delegation, tuple[float, Identity]] = OrderedDict()
 
     async def lookup(self, full_key: str) -> Identity | None:
-        """The key's owner, or None where it does not work. Raises StoreUnavailable where nothing is remembered."""
+        """Return the key's owner; None for an invalid key. Raises StoreUnavailable if it is not cached."""
         return await self._remembering(hashlib.sha256(full_key.encode()).digest(), self._keys.lookup(full_key))
 
     async def identity(self, delegation: Delegation) -> Identity | None:
-        """The same of who comes on a way."""
+        """Return the identity of a delegated caller. Raises as `lookup` does."""
         if self._delegations is None:
             return None
         return await self._remembering(delegation, self._delegations.identity(delegation))

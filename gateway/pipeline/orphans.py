@@ -1,12 +1,12 @@
-"""Queues whose workers went: what waits there goes to the model's new card, waits for its own, or ends.
+"""Queues without workers: their jobs move to the model's new card, wait, or end.
 
-Any gateway tends any such queue: the store has the set of them. What can be put elsewhere is moved by the gateway whose
-request it is, since the jobs of a dead one are cancelled long before. The rules:
+The store has the set of queues, and any gateway handles any of them. A job is moved only by its own gateway, since the
+jobs of a dead one are cancelled long before. The rules:
 
     started, latency        ends `unavailable` (the queue does that)
-    without a token         to the newest card of the same name that workers serve, if its tokenizer is the same: at its
-                            age, with its deadlines and its budget; its guarantee is given anew, else it is best effort
-    the same, no such card  latency: ends `unavailable`; throughput: waits, and is looked at again
+    without a token         moves to the newest served card of the same name, if its tokenizer is the same: with its
+                            age, deadlines and budget; the guarantee is decided again, else it is best effort
+    the same, no such card  latency: ends `unavailable`; throughput: waits, and is checked again
     started, throughput     waits for a worker of its own card, until its deadline or its lane's longest wait
 """
 
@@ -34,67 +34,65 @@ from fairlane.store.retry import every
 
 log = logging.getLogger(__name__)
 
+# The shorter of both is used: checking less than twice per lease cannot tell which workers had a chance to renew.
 TEND_EVERY_S, ROUNDS_PER_LEASE = 1.0, 4
-"""The shorter of the two: who looks less often than each half lease cannot tell whether workers could have renewed."""
+# Pause before an empty queue without workers is checked again.
 EMPTY_FOR_S = 60.0
-"""A queue without jobs and workers is looked at again after so long."""
 RETRY_AFTER_S = 0.1
 
 
 class OrphanQueue(Protocol):
-    """What is done with an orphan; `scheduler.queue.redis_queue.RedisQueue` is one. Any call may raise
-    STORE_ERRORS.
-    """
+    """Operations on an orphaned queue, as `scheduler.queue.redis_queue.RedisQueue` implements them.
+
+    Any call may raise STORE_ERRORS."""
 
     async def reclaim(self) -> int:
-        """Take jobs back from dead workers."""
+        """Requeue jobs of dead workers."""
 
     async def orphan(self, grace_ms: int) -> QueuePresence:
-        """What has become of it; ends what cannot wait."""
+        """Return the queue's state, after ending the jobs that cannot wait."""
 
     async def withdraw(self, job_id: str, grace_ms: int) -> bool:
-        """Take out a job that has no token. Return whether the queue does not hold it."""
+        """Remove a job without tokens. Return whether the queue does not hold it."""
 
 
 class CardRegistry(Protocol):
-    """Where queues are known; `scheduler.queue.registry.RedisRegistry` is one."""
+    """The registry of queues and cards, as `scheduler.queue.registry.RedisRegistry` implements it."""
 
-    async def card(self, sha256: str) -> ModelCard | None:
-        """A card by its name."""
+    async def card(self, sha256: str) -> ModelCard | None: ...
 
     async def note_queue(self, queue: str, sha256: str) -> None:
-        """This queue may hold something."""
+        """Record that a queue may hold jobs."""
 
     async def drop_queue(self, queue: str) -> None:
-        """Nothing is left of this queue."""
+        """Record that a queue is gone."""
 
 
 @dataclass(slots=True)
 class Orphans:
-    """One loop over the queues that no worker serves. Nothing here is on a request's way."""
+    """A background loop over the queues without workers."""
 
     registry: CardRegistry
     fleet_cache: FleetCache
     dispatcher: Dispatcher
     open_requests: AllOpenRequests
+    # A queue by name, without opening a line.
     calls: Callable[[str], OrphanQueue]
-    """A queue by its name, without a line to it."""
+    # A worker's lease.
     lease_s: float
-    """Of a worker."""
     grace_s: float
+    # Whether this gateway also handles queues without jobs of its own.
     is_elected: Callable[[], bool] = lambda: True
-    """Whether this gateway tends queues of which it has no job."""
     clock: Callable[[], float] = time.monotonic
+    # Times until which empty queues are skipped.
     _empty: dict[str, float] = field(default_factory=dict, init=False)
-    """Until when these are not looked at."""
 
     async def run(self) -> None:
-        """Until cancelled."""
         period_s = min(TEND_EVERY_S, self.lease_s / ROUNDS_PER_LEASE)
         await every(period_s, "tending queues without workers", self.tend)
 
     async def tend(self) -> None:
-        """One round. Raises STORE_ERRORS."""
+        """Run one round. Raises STORE_ERRORS."""
         orphans, failures = self.fleet_cache.orphans, StoreFailures()
         unlisted = self.fleet_cache.unlisted if self.is_elected() else {}
         for name, sha256 in unlisted.items():  # workers of an older release; a store that failed over
@@ -125,7 +123,7 @@ class Orphans:
                     log.info("%d requests went on from %s, which nobody serves, to a newer card", moved, name)
 
     async def _help(self, job: LiveJob, queue: OrphanQueue, card: ModelCard | None) -> bool:
-        """Whether it was moved."""
+        """Move a job, or fail it. Return whether it was moved."""
         message, waits = job.message, job.finished is None and not job.settled
         if message is None or not waits or job.begun:
             return False
@@ -138,7 +136,7 @@ class Orphans:
         return is_out and not job.settled and await self._move(job, message, target)
 
     async def _move(self, job: LiveJob, message: Job, target: ServedModel) -> bool:
-        """Put a withdrawn job into another queue, or back where that is full; whether it went."""
+        """Enqueue a withdrawn job elsewhere, or back if that queue is full. Return whether it was moved."""
         old, door, request = job.queue, self.open_requests.at(target.queue), _asked(message, _waited_ms(job))
         guaranteed = message.guaranteed and self._is_promised(request, target)
         if not await self._put(job, msgspec.structs.replace(message, guaranteed=guaranteed), target.queue):
@@ -153,7 +151,7 @@ class Orphans:
         return True
 
     async def _put(self, job: LiveJob, message: Job, queue: str) -> bool:
-        """However long the store takes, unless the request ends meanwhile. False where its lane is full there."""
+        """Enqueue a job, retrying on store errors unless the request ends. Return False if the lane is full."""
         job.message = message
         self.dispatcher.move(job, queue)
         while not job.settled:
@@ -167,7 +165,7 @@ class Orphans:
         return True
 
     def _is_promised(self, request: Request, target: ServedModel) -> bool:
-        """The workers of its new card keep its deadline, by what their door has let in."""
+        """Return whether the new card's workers can guarantee its deadline."""
         door, now_ms = self.open_requests.at(target.queue), self.open_requests.now_ms
         answer = assess(request, workers=target.workers, open_requests=door, now_ms=now_ms)
         return isinstance(answer, Admitted) and answer.guaranteed
@@ -178,7 +176,7 @@ class Orphans:
 
 
 def _could_go(message: Job, card: ModelCard, target: ServedModel) -> bool:
-    """Another card's workers understand this job, and one of them could hold it."""
+    """Return whether another card's workers use the same tokens and can hold the job."""
     new = target.text.card
     reads_alike = (card.tokenizer_json, card.eos_token_ids) == (new.tokenizer_json, new.eos_token_ids)
     tokens = message.max_total_tokens
@@ -193,7 +191,7 @@ def _waited_ms(job: LiveJob) -> float:
 
 
 def _asked(message: Job, waited_ms: float) -> Request:
-    """What a door is asked for a job that has waited so long elsewhere."""
+    """Return admission's view of a job that has waited elsewhere."""
     return Request(
         lane=message.lane,
         tenant=message.tenant,

@@ -1,4 +1,4 @@
-"""A request before anything is held for it: parsed, tokenised, on agreed terms, let in. Touches no store."""
+"""Prepares a request: parses, tokenizes, sets its terms and admits it. Nothing is reserved, and no store is used."""
 
 import asyncio
 import time
@@ -35,11 +35,11 @@ from fairlane.scheduler.admission.decide import Admitted
 from fairlane.scheduler.admission.open_requests import Request
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
 
+# By whether the endpoint is for embeddings.
 _OTHER_MODEL = {
     True: "This model makes no embeddings: it generates text.",
     False: "This model makes embeddings, and generates no text: /v1/embeddings works.",
 }
-"""Of a model that an endpoint is not for; by whether that is the embedders'."""
 
 Generation = TypeVar("Generation", bound=GenerationRequest)
 Tokens = tuple[int, ...]
@@ -47,100 +47,98 @@ Tokens = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind(Generic[Generation]):
-    """What differs between the endpoints that generate."""
+    """The differences between the generation endpoints."""
 
+    # Operation name in OpenTelemetry's GenAI conventions.
     operation: str
-    """As the GenAI conventions name it."""
+    # The field to shorten if the prompt is too long.
     prompt_param: str
-    """The field that a caller shortens where the prompt is too long."""
+    # Prompts of one request.
     most_prompts: int
-    """Of one request."""
+    # (body, most token ids) → the request.
     parse: Callable[[bytes, int], Generation]
-    """(body, token ids that it may hold) → the request."""
+    # One prompt per job.
     prompts: Callable[[TextModel, Generation], list[Tokens]]
-    """One job each."""
+    # Builds the response.
     answer: type[AnswerBuilder]
-    """The shape of its answers."""
+    # Makes an error frame for a stream that runs on another gateway.
     error_frame: Callable[[Json], bytes] = sse.data
-    """An error in a stream whose answer is not made here: one that another gateway runs."""
+    # Size of stored data that belongs to the body, such as an earlier conversation.
     carried_bytes: int = 0
-    """What a body brings along that is kept elsewhere, as an earlier conversation."""
+    # Requires an embedding model; all other kinds require a generative one.
     embeds: bool = False
-    """It is for embedders, and for nothing else; the others are for all other models."""
 
 
 def conversation(text: TextModel, request: ChatRequest) -> list[Tokens]:
-    """The one prompt of a request that holds a conversation. Raises as `chat_prompt`."""
+    """Return the one prompt of a conversation. Raises as `chat_prompt` does."""
     return [text.chat_prompt(request.messages, request.offered_tools, request.effort)]
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that was let in, as a context: at its end those of its jobs are withdrawn that were never put."""
+    """An admitted request. As a context it withdraws jobs that were never enqueued."""
 
     request: GenerationRequest
     model: ServedModel
     service_level: ServiceLevel
+    # Job ids, one per prompt.
     ids: Sequence[str]
-    """Of its jobs, one for each prompt."""
     prompts: Sequence[Tokens]
+    # Token counts of the inputs packed into each prompt; only for embeddings.
     inputs: Sequence[Sequence[int]]
-    """Of each prompt of an embedder, how many tokens its inputs have; empty: it is no embedder's."""
+    # What each prompt needs from the workers.
     asked: Sequence[Request]
-    """What each asks of the workers."""
+    # Constrains every choice.
     grammar: CheckedGrammar
-    """What each choice has to be."""
+    # Admission's decision on each prompt.
     answers: Sequence[Admitted]
-    """Admission's word on each."""
+    # The weakest guarantee of its jobs.
     guaranteed: bool
-    """The promise to it is the weakest of those to its jobs."""
+    # The field to shorten if the prompt is too long.
     prompt_param: str
-    """The field that a caller shortens where the prompt is too long."""
+    # Counts the jobs until they are enqueued.
     open_requests: AllOpenRequests
-    """Where its jobs are on their way to the queue."""
 
     def __enter__(self) -> None:
-        """They are held already."""
+        """Enter without effect: the jobs are counted already."""
 
     def __exit__(self, *_: object) -> None:
         self.open_requests.let_go(self.model.queue, self.ids)
 
     @property
     def expected_ttft_ms(self) -> float:
-        """When its last job is expected to begin; 0.0 where no worker knows its costs yet."""
+        """Expected time to the first token of the last job; 0.0 while no worker knows its costs."""
         return max([answer.expected_ttft_ms or 0.0 for answer in self.answers])
 
     @property
     def output_param(self) -> str:
-        """The same where it asks for too much output: the field that says how much, else the prompt's."""
+        """The field to reduce if too much output is requested: the output limit if stated, else the prompt."""
         return self.prompt_param if self.request.max_tokens is None else self.request.max_tokens_param
 
     @property
     def grammar_param(self) -> str | None:
-        """The field that asked for its grammar; None: it has none."""
+        """The field that led to the grammar, if there is one."""
         if not self.grammar.text:
             return None
         return "tools" if self.request.structure is None else self.request.structure.param
 
     def reader(self) -> TokenStream:
-        """Reads a choice from its first token."""
+        """Return a reader for the tokens of one choice."""
         text, request = self.model.text, self.request
         shows_marks = request.is_conversation and text.output_format.shows_marks(request.offered_tools)
         return TokenStream(text, request.stop, min_tokens=request.min_tokens, control_text=shows_marks)
 
     def recorded(self, tenant: Tenant, arrived_s: float) -> Asked:
-        """What a trace keeps of it."""
         return _asked(self.request, self.model, self.service_level, self.prompts, self.asked, tenant, arrived_s)
 
     def class_name(self, jobs: Sequence[LiveJob]) -> str:
-        """As the answer's header has it: the queue may have promised less than admission would."""
+        """Return the class header's value. The queue may have given a weaker guarantee than admission."""
         return class_name(guaranteed=self.is_guaranteed(jobs))
 
     def is_guaranteed(self, jobs: Sequence[LiveJob]) -> bool:
-        """The same as one word."""
         return self.guaranteed and all(job.message is not None and job.message.guaranteed for job in jobs)
 
     def headers(self, jobs: Sequence[LiveJob]) -> Headers:
-        """What the answer says of how it was served; of its jobs, once they are put."""
+        """Return the headers with lane and class, once the jobs are enqueued."""
         return [*_served_as(self.service_level.lane.name, self.class_name(jobs))]
 
 
@@ -170,7 +168,7 @@ def _served_as(lane: str, class_name: str) -> tuple[tuple[bytes, bytes], ...]:
 
 
 class Preparer:
-    """From bytes to a plan; each refusal is an ApiError."""
+    """Makes plans from request bodies. Every rejection is an ApiError."""
 
     def __init__(
         self,
@@ -183,8 +181,8 @@ class Preparer:
         grammars: GrammarChecker,
         trace: TraceRecorder,
     ) -> None:
-        """`refusal`: why no request is let in any more, if so. `room`: what a body may hold. `trace`: hears of what
-        admission refuses."""
+        """`refusal` returns the error for new requests while the gateway shuts down. `room` bounds bodies. `trace`
+        records rejections by admission."""
         self._trace = trace
         self._grammars = grammars
         self._room = room
@@ -197,10 +195,9 @@ class Preparer:
     async def prepare(
         self, kind: Kind[Generation], body: bytes, headers: Headers, caller: Caller, arrived_s: float
     ) -> Plan:
-        """The plan of one request, to be entered: what is not put within it is withdrawn from admission.
+        """Prepare and admit one request. Enter the plan, so that jobs that are not enqueued are withdrawn.
 
-        `headers`: the ASGI scope's; `arrived_s`: on the event loop's clock.
-        """
+        `headers` are the ASGI scope's; `arrived_s` is on the event loop's clock."""
         request, model, prompts = await self.understand(kind, body, caller)
         inputs: list[list[int]] = []
         if kind.embeds:
@@ -232,7 +229,7 @@ class Preparer:
         caller: Caller,
         arrived_s: float,
     ) -> Plan:
-        """Let the request in. Nothing is awaited here: no other request comes between its assessment and its entry."""
+        """Admit the request. Nothing is awaited, so that no other request comes between assessment and entry."""
         service_level, tenant = agree(request, headers, caller.identity, self._lanes), caller.identity.tenant
         if caller.batch_due_ms is not None:
             service_level = service_level.due_in(caller.batch_due_ms)
@@ -272,18 +269,18 @@ class Preparer:
     async def understand(
         self, kind: Kind[Generation], body: bytes, caller: Caller
     ) -> tuple[Generation, ServedModel, list[Tokens]]:
-        """The request that a body holds, its model, and the tokens of its prompts. Raises ApiError."""
+        """Return the request of a body, its model and the tokens of its prompts. Raises ApiError."""
         read_bytes = len(body) + kind.carried_bytes
         if read_bytes <= LARGE_BODY_BYTES:
             return self._understand(kind, body, caller)
-        # a larger one is looked at in a thread: the loop has streams to serve
+        # Large bodies are parsed in a thread, because the event loop has streams to serve.
         work = partial(self._understand_and_measure, kind, body, caller)
         return await self._room.in_thread(caller.tenant_id, read_bytes, work)
 
     def _understand_and_measure(
         self, kind: Kind[Generation], body: bytes, caller: Caller
     ) -> tuple[Generation, ServedModel, list[Tokens]]:
-        """In a thread of its own, whose time tells what a body cost that is refused."""
+        """Measure the thread's time, so that an invalid body is charged for it (`RefusedRequests`)."""
         began_s = time.thread_time()
         try:
             return self._understand(kind, body, caller)
@@ -313,8 +310,10 @@ class Preparer:
 
 
 def pack_inputs(inputs: Sequence[Tokens], context_length: int) -> tuple[list[Tokens], list[list[int]]]:
-    """Pack consecutive inputs into as few jobs as the context allows: a thousand short ones would fill the lane's
-    queue. Returns the jobs' prompts and, for each, the lengths of its inputs."""
+    """Pack consecutive inputs into as few jobs as the context allows, because a thousand jobs would fill the lane's
+    queue.
+
+    Return the jobs' prompts, and the lengths of the inputs in each."""
     packs: list[list[Tokens]] = []
     room = 0
     for each in inputs:
@@ -327,7 +326,7 @@ def pack_inputs(inputs: Sequence[Tokens], context_length: int) -> tuple[list[Tok
 
 
 def _check_token_ids(request: GenerationRequest, vocab_size: int) -> None:
-    """Raises ApiError for a field that names a token which the model does not have."""
+    """Raise ApiError for a field with a token id outside of the vocabulary."""
     named = {"logit_bias": [token for token, _ in request.draw.get("logit_bias", ())]}
     named["stop_token_ids"] = [*request.stop_token_ids]
     for field, tokens in named.items():
@@ -336,17 +335,16 @@ def _check_token_ids(request: GenerationRequest, vocab_size: int) -> None:
 
 
 def _check_fields(request: GenerationRequest, refused: Sequence[str]) -> None:
-    """Raises ApiError for a field that the engine of the model's workers does not take."""
+    """Raise ApiError for a field that the workers' engine does not support."""
     field = next((field for field in refused if request.asks_for(field)), None)
     if field is not None:
         raise invalid(field, f"`{field}` cannot be served: the engine of this model does not take it.")
 
 
 def allowed_model(fleet_cache: FleetCache, name: str, caller: Caller) -> ServedModel:
-    """A model that the caller may use, by its name or one of the tenant's aliases.
+    """Return a model that the caller may use, by its name or one of the tenant's aliases.
 
-    Raises ApiError `model_not_found`, `model_not_allowed`, and as `find` does.
-    """
+    Raises ApiError `model_not_found`, `model_not_allowed`, and as `FleetCache.find` does."""
     name = caller.identity.tenant.model_aliases.get(name, name)
     found = fleet_cache.find((name,))
     if not found:
@@ -357,7 +355,7 @@ def allowed_model(fleet_cache: FleetCache, name: str, caller: Caller) -> ServedM
 
 
 def may_use(caller: Caller, model: str) -> bool:
-    """Both tenant and key must allow it."""
+    """Return whether both tenant and key allow a model."""
     allowed = caller.identity.tenant.models
     return (allowed is None or model in allowed) and caller.identity.key.scopes.allows("models", model)
 
@@ -365,7 +363,6 @@ def may_use(caller: Caller, model: str) -> bool:
 def _told(
     service_level: ServiceLevel, prompts: Sequence[Tokens], answers: Sequence[Admitted]
 ) -> dict[str, Value | None]:
-    """What a trace keeps of an admission."""
     expected_ms = [each.expected_ttft_ms for each in answers if each.expected_ttft_ms is not None]
     return {
         "fairlane.lane": service_level.lane.name.value,

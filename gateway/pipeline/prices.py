@@ -1,4 +1,4 @@
-"""The price list as this gateway knows it: looked at twice a second, so that no request asks the store for it."""
+"""A cache of the price list, refreshed twice a second, so that no request reads it from the store."""
 
 import logging
 
@@ -12,25 +12,24 @@ LOOK_EVERY_S = 0.5
 
 
 class KnownPrices:
-    """`run` has to run beside it. Until the store has answered once, who asks waits for it."""
+    """The cached price list. `run` must run alongside it; until its first read, callers wait for the store."""
 
     def __init__(self, store: PriceStore) -> None:
         self._store = store
         self._known: PriceList | None = None
 
     async def of(self, model: str, lane: str) -> Prices:
-        """What a request's tokens cost from now on. Raises StoreUnavailable where that was never known."""
+        """Return the current prices of a model and lane. Raises StoreUnavailable if the list was never read."""
         known = self._known
         if known is None:
             known = await self._read()
         return known.of(model, lane)
 
     async def run(self) -> None:
-        """Until cancelled."""
         await every(LOOK_EVERY_S, "reading the prices", self.look)
 
     async def look(self) -> None:
-        """One look: the list is read where another version is stored. Raises StoreUnavailable."""
+        """Read the list if its version has changed. Raises StoreUnavailable."""
         if self._known is None or await self._store.version() != self._known.version:
             await self._read()
 

@@ -1,14 +1,12 @@
-"""Keeps what this gateway reserved, and settles what no gateway keeps any more.
+"""Renews this gateway's reservations, settles those of dead gateways, and finds lost jobs.
 
-A reservation is a lease. `renew` extends those of our jobs in batches; `reap` finds the lapsed ones of anyone, ends
-their jobs and charges what the job's record says was published. `watch` ends the jobs of suspended tenants.
+A reservation is a lease. `Reaper.renew` extends those of this gateway in batches. `reap` finds lapsed ones of any
+gateway, ends their jobs and charges what the jobs' records say was published. `watch` ends the jobs of suspended
+tenants.
 
-Looks for jobs that nobody runs any more: a store that failed over or was damaged may have lost a job, or the
-news of its end, and a client would wait for either until its deadline.
-
-A job of which nothing was heard for a round has its record looked up; if there is none, or it says that the job has
-ended, news has one more round to come.
-"""
+`LostJobs` finds jobs that no worker runs any more: a store that failed over may have lost a job or the event of its
+end, and the client would wait until its deadline. The record of a job without events in a round is looked up. If it is
+missing or says that the job has ended, the event has one more round to arrive."""
 
 import asyncio
 import logging
@@ -34,25 +32,25 @@ log = logging.getLogger(__name__)
 REAP_EVERY_S = 1.0
 WATCH_EVERY_S = 1.0
 RENEWALS_PER_LEASE = 3
+# At least: if no reaper ran for half a lease, no reservation counts as lapsed.
 REAPS_PER_LEASE = 4
-"""At least: nobody is reported as lapsed where nobody looked for half a lease."""
 REAP_BATCH = 500
 RENEW_BATCH = 500
 
 
 class Tenants(Protocol):
-    """Where tenants are looked up; `quotas.tenants.TenantStore` is one."""
+    """Looks up tenants, as `quotas.tenants.TenantStore` does."""
 
     async def get(self, tenant_id: str) -> Tenant | None:
-        """The tenant, or None where it was deleted."""
+        """Return the tenant; None if it was deleted."""
 
 
 async def _unheard(lapsed: Lapsed, charge: Charge) -> None:
-    """Nobody wants to know."""
+    """Ignore a reaped reservation."""
 
 
 class Reaper:
-    """Three loops over the store. Nothing here is on a request's way."""
+    """Three background loops over the reservations in the store."""
 
     def __init__(
         self,
@@ -66,8 +64,8 @@ class Reaper:
         is_elected: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`lease_s`: of a reservation. `on_reaped`: called with what was settled; it may raise STORE_ERRORS, and is not
-        called again. `is_elected`: whether this gateway reaps for all that share the store."""
+        """`lease_s` is a reservation's. `on_reaped` is called once with each settlement, and may raise STORE_ERRORS.
+        `is_elected`: whether this gateway reaps for all that share the store."""
         self._is_elected = is_elected
         self._on_reaped = on_reaped
         self._quotas = quotas
@@ -77,11 +75,10 @@ class Reaper:
         self._lease_s = lease_s
         self._clock = clock
         self._renewed_s = clock()
+        # Lapsed reservations settled by this gateway.
         self.reaped = 0
-        """Lapsed reservations settled here."""
 
     async def run(self) -> None:
-        """Until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for period_s, what, work in (
                 (self._lease_s / RENEWALS_PER_LEASE, "renewing reservations", self.renew),
@@ -91,8 +88,10 @@ class Reaper:
                 tasks.create_task(every(period_s, what, work))
 
     async def renew(self) -> None:
-        """Extend the leases of all our requests. One that a store has forgotten, as when it failed over, is noted anew;
-        one that was settled by others was taken from us, and ends."""
+        """Extend the leases of this gateway's requests.
+
+        A reservation that the store has lost, as after a failover, is booked again. One that another gateway has
+        settled ends its request."""
         requests = {job.request.id: job.request for job in self._dispatcher.jobs.values()}
         failures, lost, began_s = StoreFailures(), set[str](), self._clock()
         for root, ids in _by_root(requests.values()).items():
@@ -106,8 +105,10 @@ class Reaper:
         self._renewed_s = began_s
 
     async def _reassert(self, request: LiveRequest) -> None:
-        """What others settled is marked for a while: after a longer silence of ours it may be unmarked again. One that
-        was settled here while the store was asked is no longer ours to note."""
+        """Book a lost reservation again, or fail its request.
+
+        Settlements by others are marked in the store for a limited time. If this gateway was silent for longer, the
+        mark may be gone, and the request fails. A request that was settled here meanwhile has no jobs."""
         if not request.jobs:
             return
         is_marked = self._clock() - self._renewed_s < TOMBSTONE_MS / 2e3
@@ -119,7 +120,8 @@ class Reaper:
                 job.fail(ApiError("The request's reservation was lost.", "quota_store_unavailable"))
 
     async def reap(self) -> None:
-        """Settle what has lapsed. What a worker still holds is cancelled first and settled on a later round."""
+        """Settle lapsed reservations. A job that a worker still runs is cancelled first, and settled in a later round.
+        Settle lapsed reservations. A job that a worker still runs is cancelled first, and settled in a later round."""
         if not (self._is_elected() and self._fleet_cache.is_fresh):
             return  # a job in a queue that is not known yet would pass for one that never was
         failures = StoreFailures()
@@ -130,7 +132,7 @@ class Reaper:
         failures.raise_last()
 
     async def watch(self) -> None:
-        """End the jobs of tenants that were suspended or deleted, or are below one that was."""
+        """End the jobs of tenants that were suspended or deleted, or whose parents were."""
         jobs, failures = list(self._dispatcher.jobs.values()), StoreFailures()
         known = await self._look_up({job.request.ask.tenant for job in jobs}, failures)
         above = {name for tenant in known.values() if tenant is not None for name in tenant.above}
@@ -146,7 +148,7 @@ class Reaper:
         failures.raise_last()
 
     async def _look_up(self, names: Iterable[str], failures: StoreFailures) -> dict[str, Tenant | None]:
-        """Tenants by name, but for those that nobody can say anything of now."""
+        """Look up tenants by name, leaving out those whose lookup fails."""
         found = {}
         for name in names:
             with failures:
@@ -181,7 +183,6 @@ class Reaper:
 
 
 def _by_root(requests: Iterable[LiveRequest]) -> dict[str, list[str]]:
-    """Ids of requests by the root of their budgets."""
     grouped: dict[str, list[str]] = defaultdict(list)
     for request in requests:
         grouped[request.ask.root].append(request.id)
@@ -189,7 +190,9 @@ def _by_root(requests: Iterable[LiveRequest]) -> dict[str, list[str]]:
 
 
 def _refusal(request: LiveRequest, tenant: Tenant | None, above: Iterable[Tenant | None]) -> ApiError | None:
-    """Why a running request ends, if so. `tenant`: who has its tenant's id now; `above`: the line of its parents."""
+    """Return the error that ends a running request, if any.
+
+    `tenant` has its tenant's id now and may be a new tenant; `above` are its parents."""
     if tenant is None or tenant.created_at != request.tenant_since:
         return tenant_deleted()
     if tenant.state != "active":
@@ -200,28 +203,27 @@ def _refusal(request: LiveRequest, tenant: Tenant | None, above: Iterable[Tenant
 
 
 LOOK_EVERY_S = 5.0
+# Lookups per round: bounds the load on the store, however many requests wait.
 MOST_LOOKS = 100
-"""A round: however many requests wait, the store is hardly asked."""
 
 
 class LostJobs:
-    """One loop over the jobs of a gateway. Nothing here is on a request's way."""
+    """A background loop over the jobs of this gateway."""
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
+        # Number of events of each job by the last round.
         self._heard: Mapping[str, int] = {}
-        """How much had been heard of each job in the last round."""
+        # Silent jobs to look up.
         self._due: list[str] = []
-        """Quiet jobs that are still to be looked up."""
+        # Jobs that were missing or had ended in the last round.
         self._missed: set[str] = set()
-        """Jobs whose jobs were not found, or had ended, in the last round."""
 
     async def run(self) -> None:
-        """Until cancelled."""
         await every(LOOK_EVERY_S, "looking for lost jobs", self.look)
 
     async def look(self) -> None:
-        """One round. Raises STORE_ERRORS."""
+        """Run one round. Raises STORE_ERRORS."""
         jobs = self._dispatcher.jobs
         heard = {job.id: _heard(job) for job in jobs.values() if _waits(job)}
         quiet = {name for name, count in heard.items() if self._heard.get(name) == count}
@@ -243,7 +245,7 @@ class LostJobs:
 
 
 def _waits(job: LiveJob) -> bool:
-    """Its job may be in the queue, and its end has not come."""
+    """Return whether a job may be in the queue and its end has not arrived."""
     return job.message is not None and job.finished is None and not job.settled
 
 

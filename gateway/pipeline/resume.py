@@ -1,17 +1,16 @@
-"""What earlier runs of a request with an idempotency key have left: published tokens, from which its next run goes on.
+"""Resumes a request with an idempotency key from the tokens that its earlier runs have published.
 
-A run that was not answered, since it ended 5xx or its gateway died, has published tokens, and is charged for them.
-Before the next one holds anything, the earlier is brought to its end as a reaper would: its jobs are cancelled, its
-reservation is settled with what their records say. Then the choices of the next begin with those tokens, and with the
-same seed come to what they would have come to undisturbed:
+A run that was not answered (it ended with 5xx, or its gateway died) has published tokens and is charged for them.
+Before the next run reserves anything, the earlier one is ended as a reaper would: its jobs are cancelled, and its
+reservation is settled by their records. The choices of the next run begin with those tokens and, with the same seed,
+produce the same output as without the interruption. A run starts from scratch in these cases:
 
-    no record in the model's queue      other weights serve the model now, or the store lost it: the run begins anew
-    another prompt                      the chat template has the date in it: anew
-    a job that does not end in time     its worker is out of touch: anew
-    log-probabilities were asked for    records do not have them: anew
+    no record in the model's queue      other weights serve the model now, or the store lost the record
+    another prompt                      the chat template contains the date
+    a job that does not end in time     its worker is unreachable
+    log-probabilities requested         records do not have them
 
-What begins anew is charged only beyond what earlier runs were (`quotas/lua/lib/writes.lua`).
-"""
+It is then charged only for what exceeds the charges of earlier runs (`quotas/lua/lib/writes.lua`)."""
 
 import asyncio
 import logging
@@ -32,54 +31,55 @@ from fairlane.scheduler.queue.types import JobRecord, JobState, Published
 
 log = logging.getLogger(__name__)
 
+# Interval for polling a cancelled job's end, which its worker reports within a step.
 ASK_AGAIN_S = 0.02
-"""Whether a job that was cancelled has ended: its worker says so within a step."""
 
 
 class Head(msgspec.Struct, frozen=True):
-    """What one choice begins with."""
+    """The tokens with which one choice begins."""
 
     token_ids: tuple[int, ...]
+    # Tokens that are charged: all, or those up to the end of a stop string.
     counted: int
-    """Tokens that are charged: all, or those up to and with the one that completed a stop string."""
+    # A stop string is complete.
     stopped: bool
-    """A stop string was completed."""
 
     def end(self, message: Job) -> FinishReason | None:
-        """Why it is over; None where it goes on."""
+        """Return the finish reason; None if the choice continues."""
         return "stop" if self.stopped else finish_reason(message, list(self.token_ids))
 
     def __repr__(self) -> str:
         return f"Head({len(self.token_ids)} tokens, counted={self.counted})"
 
 
+# Of one job's choices; empty without any.
 Heads = tuple[Head, ...]
-"""Of one job's choices; empty: they begin with nothing."""
 _NOTHING = Head((), 0, stopped=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """One job that may go on from an earlier one."""
+    """One job that may resume from an earlier run."""
 
     message: Job
     queue: str
+    # Makes a reader for the tokens of one choice.
     reader: Callable[[], TokenStream]
-    """Reads a choice from its first token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """Finds the heads of requests, and ends the runs that made them."""
+    """Finds the heads of a request's choices, and ends the runs that produced them."""
 
     quotas: QuotaStore
     dispatcher: Dispatcher
+    # Time for cancelled jobs to end.
     patience_s: float
-    """How long jobs that were cancelled may take to end."""
 
     async def heads(self, root: str, once: Once, runs: Sequence[str], wanted: Sequence[Wanted]) -> list[Heads]:
-        """Of each job, what its choices begin with, from the one of these runs that came furthest; empty: the request
-        begins anew. Raises STORE_ERRORS."""
+        """Return each job's heads from the run with the most tokens; empty if the request starts from scratch.
+
+        Raises STORE_ERRORS."""
         if any(each.message.sampling.logprobs is not None for each in wanted):
             return []
         until_s = asyncio.get_running_loop().time() + min([self.patience_s, *(_due_s(each.message) for each in wanted)])
@@ -112,7 +112,7 @@ class Earlier:
 
 
 def resumption(jobs: Iterable[tuple[Job, Heads]]) -> Resumption:
-    """What a request goes on from, in figures."""
+    """Return the figures of a resumed request for its reservation."""
     going, ended = list[int](), list[int]()
     for message, heads in jobs:
         for head in heads or (_NOTHING,) * message.n:
@@ -122,7 +122,7 @@ def resumption(jobs: Iterable[tuple[Job, Heads]]) -> Resumption:
 
 
 def begin(job: LiveJob, message: Job, heads: Heads) -> bool:
-    """Tell the job what its choices begin with, as if it had just come; whether all of them are over with that."""
+    """Deliver the heads to a job as if they had just arrived. Return whether all its choices are finished by them."""
     ends = [head.end(message) for head in heads]
     for choice, (head, end) in enumerate(zip(heads, ends, strict=True)):
         if head.token_ids:
@@ -144,7 +144,7 @@ def begin(job: LiveJob, message: Job, heads: Heads) -> bool:
 
 
 async def _ended(queue: JobQueue, job_id: str, until_s: float) -> JobRecord | None:
-    """Cancels a job; its record once it has ended, or as it is then on the event loop's clock."""
+    """Cancel a job and return its record once it has ended, or as of `until_s` on the loop's clock."""
     loop, record = asyncio.get_running_loop(), await queue.cancel(job_id)
     while record is not None and record.state is not JobState.ENDED and loop.time() < until_s:
         await asyncio.sleep(ASK_AGAIN_S)
@@ -153,7 +153,7 @@ async def _ended(queue: JobQueue, job_id: str, until_s: float) -> JobRecord | No
 
 
 def _read(wanted: Wanted, published: Published | None) -> Heads:
-    """Of each choice; of a job that is not known, or had another prompt, none."""
+    """Return a job's heads; empty if it is unknown or had another prompt."""
     message = wanted.message
     if published is None or published.prompt_print != message.prompt_print or len(published.token_ids) != message.n:
         return ()
@@ -169,7 +169,7 @@ def _head(wanted: Wanted, token_ids: tuple[int, ...]) -> Head:
 
 
 def _due_s(message: Job) -> float:
-    """When its caller has no use for it any more."""
+    """Return the seconds until the result is useless to the caller."""
     stated = [ms for ms in (message.deadline_ms, message.hard_ttft_ms) if ms is not None]
     return min(stated, default=math.inf) / 1e3
 

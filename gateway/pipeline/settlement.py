@@ -1,11 +1,10 @@
-"""The end of every job, and exactly one settlement of their request, whatever becomes of client, worker or store.
+"""Ends every job and settles its request exactly once, despite failures of client, worker or store.
 
-No cancelled request takes its settlement along: what it cannot wait for goes on in a task of its own. While the store
-is away they wait for it; what this process leaves undone at its end is found by a reaper when its lease has run out.
+Settlements survive the cancellation of their request: a task of their own retries until the store answers. What this
+process leaves unsettled is settled by a reaper after its lease.
 
-Waits that are all bounded alike and hardly ever end so: one timer for all of them, where `asyncio.timeout` takes one
-for each, and half a dozen calls.
-"""
+`Inline` bounds many short waits with a single timer, because `asyncio.timeout` would need a timer and half a dozen
+calls for each."""
 
 import asyncio
 import logging
@@ -28,16 +27,16 @@ T = TypeVar("T")
 
 
 class Inline:
-    """Lets tasks wait for something at most `limit_s` each."""
+    """Bounds waits of many tasks to `limit_s` each."""
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
+        # Loop time of each task's timeout, earliest first.
         self._waiting: dict[asyncio.Task[object], float] = {}
-        """Until when, on the loop's clock; the oldest first."""
         self._timer: asyncio.TimerHandle | None = None
 
     async def wait(self, work: Awaitable[T]) -> T:
-        """Await it. Raises TimeoutError where that takes too long; then the work is cancelled."""
+        """Await `work`. Raises TimeoutError after `limit_s` and cancels it."""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - a coroutine always runs in a task
         cancelled_before, loop = task.cancelling(), task.get_loop()
@@ -55,7 +54,7 @@ class Inline:
             self._waiting.pop(task, None)
 
     def _look(self) -> None:
-        """Cancel what is late, and look again when the next may be."""
+        """Cancel overdue tasks, and set the timer for the next."""
         self._timer = None
         for task, ends_s in list(self._waiting.items()):
             loop = task.get_loop()
@@ -74,13 +73,13 @@ _OUTCOMES = {
     "invalid_request_error": Outcome.FAILED,
     "unavailable": Outcome.UNAVAILABLE,
 }
+# How long a response waits for its settlement, so that a client that then reads its limits sees the charge.
 INLINE_S = 0.5
-"""How long an answer waits for its settlement, so that who reads it and then asks for the quota finds it booked."""
 FIRST_DELAY_S, LONGEST_DELAY_S = 0.05, 2.0
 
 
 class Settlements:
-    """Ends jobs, and settles a request with the last of its own. Later calls for an ended job do nothing."""
+    """Ends jobs, and settles a request with its last job. Further calls for an ended job do nothing."""
 
     def __init__(
         self,
@@ -90,7 +89,7 @@ class Settlements:
         *,
         confirm_s: float,
     ) -> None:
-        """`confirm_s`: how long a holder has to confirm a cancellation before the job's record decides."""
+        """`confirm_s` is the time for a worker to confirm a cancellation, before the job's record decides."""
         self._quotas = quotas
         self._dispatcher = dispatcher
         self._telemetry = telemetry
@@ -100,14 +99,13 @@ class Settlements:
 
     @property
     def in_hand(self) -> int:
-        """Settlements that have not come through yet."""
+        """Number of settlements in progress."""
         return len(self._tasks)
 
     async def settle(self, job: LiveJob, outcome: Outcome) -> None:
-        """A job that ended by itself: charge what was counted. Waits for the store at most INLINE_S.
+        """Charge a job that has ended by itself, waiting for the store for INLINE_S at most.
 
-        Whoever waits asks the store itself, which takes no task; where the answer does not come, a task asks again.
-        """
+        The store is called directly, without creating a task. If it does not answer, a task retries."""
         if job.settled:
             return
         if job.finished is None:  # all was told before the worker was done: a stop string
@@ -136,15 +134,15 @@ class Settlements:
             self._conclude(request, settled)
 
     async def end(self, request: LiveRequest, outcome: Outcome) -> None:
-        """What is open of a request has to end: cancel it, charge what was published. Waits for it at most INLINE_S."""
+        """Cancel the request's open jobs and charge what was published, waiting for INLINE_S at most."""
         await _wait(self._begin_all(request, outcome))
 
     def hand_over(self, request: LiveRequest, outcome: Outcome) -> None:
-        """As `end`, and nobody waits for it."""
+        """Do the same as `end` without waiting."""
         self._begin_all(request, outcome)
 
     async def aclose(self, timeout_s: float) -> None:
-        """Let what is in hand come through for so long; the rest is left to a reaper."""
+        """Wait up to `timeout_s` for settlements in progress. The rest is left to a reaper."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=timeout_s)
         if self._tasks:
@@ -173,7 +171,7 @@ class Settlements:
             raise
 
     async def _finish(self, request: LiveRequest) -> None:
-        """Settle a request that has landed, however long the store takes."""
+        """Settle a request whose charges are known, however long the store takes."""
         try:
             await self._close(request)
         except BaseException:
@@ -187,7 +185,7 @@ class Settlements:
         return self._quotas.settle(request.ask.root, request.id, total(request.charges))
 
     def _conclude(self, request: LiveRequest, settled: Settled) -> None:
-        """The store has booked it."""
+        """Finish a request whose charge is booked."""
         ask, charge = request.ask, total(request.charges)
         request.statuses = settled.statuses
         request.settled = True
@@ -201,7 +199,7 @@ class Settlements:
             self._telemetry.charged(ask.tenant, ask.lane, _fresh(charge, ask.resumption))
 
     def _leave(self, request: LiveRequest) -> None:
-        """To a reaper, who settles it whole: what still runs of it ends here."""
+        """Leave the whole request to a reaper, and fail jobs that still run."""
         if request.record is not None:
             request.record.settled()
         for job in request.jobs:
@@ -210,7 +208,7 @@ class Settlements:
                 job.fail(internal_error())
 
     async def _learn(self, job: LiveJob, outcome: Outcome) -> Charge:
-        """Cancel the job and find out what it came to."""
+        """Cancel the job and return its charge."""
         if job.message is None:
             return Charge.refund()
         if job.finished is None:
@@ -262,13 +260,13 @@ class Settlements:
 
 
 def recorded(record: JobRecord) -> Charge:
-    """What a job that has ended comes to by its record alone, which knows neither cached tokens nor preemptions."""
+    """Return an ended job's charge by its record alone, which has neither cached tokens nor preemptions."""
     outcome = record.outcome or Outcome.CANCELLED
     return owed(outcome, record.prompt_tokens, sum(record.generated), taken=record.epoch > 0)
 
 
 def _fresh(charge: Charge, resumption: Resumption | None) -> Charge:
-    """What a run came to beyond what it went on from."""
+    """Return the charge of a resumed run without the tokens of earlier runs."""
     if resumption is None:
         return charge
     output = max(0, charge.output_tokens - resumption.published)
@@ -276,12 +274,11 @@ def _fresh(charge: Charge, resumption: Resumption | None) -> Charge:
 
 
 def outcome_of(error: Exception) -> Outcome:
-    """How a job that was in the queue ends by the error that ended it."""
+    """Return the outcome of an enqueued job that was ended by this error."""
     return _OUTCOMES.get(error.code, Outcome.CANCELLED) if isinstance(error, ApiError) else Outcome.CANCELLED
 
 
 def _told(charge: Charge) -> dict[str, Value | None]:
-    """What a trace keeps of a settlement."""
     return {
         "fairlane.outcome": charge.outcome,
         "fairlane.prompt_tokens": charge.prompt_tokens,

@@ -1,8 +1,7 @@
-"""What one request brings forth: news of its jobs in, pieces for its answer out. Streams and plain answers alike.
+"""The event loop of one request: events of its jobs in, parts of the response out, for streams and whole responses.
 
-News is heard and told in the turn of the loop in which it comes, without waking the request's task: a stream has news
-for each token, and waking a task costs as much as telling it. The task does what has to be waited for.
-"""
+Events are handled in the loop iteration in which they arrive, without waking the request's task: a stream has an event
+for each token, and waking a task costs as much as sending it. The task does everything that has to wait."""
 
 import asyncio
 import math
@@ -26,51 +25,51 @@ from fairlane.store.errors import STORE_ERRORS
 
 @dataclass(slots=True)
 class TokenEvents:
-    """One request, whose jobs are all put. `run` once; whoever submitted it ends what `run` leaves open."""
+    """One request with all jobs enqueued. Call `run` once; the submitter ends what `run` leaves open."""
 
     request: LiveRequest
+    # Returns a queue by name: a job may change its queue before its first token.
     queue: Callable[[str], JobQueue]
-    """A queue by its name: a job may change it before its first token."""
     settlements: Settlements
+    # Makes a reader for the tokens of one choice.
     reader: Callable[[], TokenStream]
-    """Makes what reads a choice from its first token."""
     service_level: ServiceLevel
+    # On the event loop's clock.
     arrived_s: float
-    """On the event loop's clock."""
+    # Ends at the start of the first prefill if the worker reports it, else with the first token.
     queue_span: Span
-    """Ends where the prefill of the first token began, as its worker says, and else with that token."""
+    # Returns the remaining wait of a job at a place of its tenant's queue, if known.
     still_waits_ms: Callable[[LiveJob, int], float | None] = lambda _job, _place: None
-    """How long a job at a place of its tenant's queue waits from now; None where that is not known."""
+    # Admission's expectation of the time to the first token, from arrival.
     eta_ms: float = 0.0
-    """What admission expects the request to wait for its first token, from its arrival."""
+    # Called with the time between arrivals of tokens.
     gap: Callable[[float], None] = lambda _seconds: None
-    """Told the time from each arrival of tokens to the next."""
+    # The field that led to the grammar, if any.
     grammar_param: str | None = None
-    """The field that asked for the grammar of its choices; None: they have none."""
+    # Time from the queue to the first prefill, if reported.
     queued_s: float | None = None
-    """From its place in the queue to the step that began the prefill of its first token; None: not told."""
+    # Kept here, because the request drops its jobs when it is settled.
     jobs: Sequence[LiveJob] = field(init=False)
-    """The request's own: it lets go of them when it is settled."""
     first_token_s: float | None = None
     last_token_s: float | None = None
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     _max_wait_over: bool = False
     _begun: bool = False
+    # Time of the last output to the listener.
     _spoke_s: float = 0.0
-    """When the listener was last told something."""
+    # The listener has received the start of the response.
     _answers: bool = False
-    """The listener has been told that the answer begins."""
+    # The listener has not sent its last output yet.
     _is_behind: bool = False
-    """What the listener was told last, it has not passed on."""
+    # Output for the listener once it catches up, before it receives a fault.
     _unsaid: list[AnswerChunk] = field(default_factory=list)
-    """What it is to be told then, before it hears of a fault."""
+    # The error that ends the request.
     _fault: Exception | None = None
-    """Why it cannot go on."""
+    # What the request's task waits for.
     _resting: asyncio.Future[None] | None = None
-    """What the request's task waits for."""
     _state: str = "generating"
+    # Jobs whose output was all sent, and that are not settled.
     _told: list[LiveJob] = field(default_factory=list)
-    """Jobs of which the client has heard all, and that are not settled."""
 
     def __post_init__(self) -> None:
         self.jobs = self.request.jobs
@@ -80,7 +79,7 @@ class TokenEvents:
 
     @property
     def seconds_per_token(self) -> float:
-        """Mean time from one token of a choice to the next; NaN before the second, and after an earlier run."""
+        """Mean time between tokens of a choice; NaN before the second token, and after an earlier run."""
         if self.request.ask.resumption is not None:
             return math.nan
         steps = max([choice.published for job in self.jobs for choice in job.choices], default=0) - 1
@@ -89,10 +88,9 @@ class TokenEvents:
         return (self.last_token_s - self.first_token_s) / steps
 
     async def run(self, listener: Listener, rhythm: Rhythm) -> None:
-        """Tell the listener all that comes, until every job is settled.
+        """Pass all events to the listener, until every job is settled.
 
-        Raises ApiError where a job cannot be brought to its end: deadline, a worker's failure, a fault of ours.
-        """
+        Raises ApiError if a job cannot finish: deadline, failure of a worker, internal error."""
         notice_at, every_s = self.arrived_s + rhythm.first_s, self._every_s(rhythm)
         self.request.read_by(partial(self._listen, listener))
         try:
@@ -124,7 +122,7 @@ class TokenEvents:
             self._count_unheard()
 
     async def _rest(self, until_s: float) -> None:
-        """Until the task has something to do, or it is so late on the loop's clock."""
+        """Wait until the task has something to do, or until `until_s` on the loop's clock."""
         if self._needs_care:
             return
         self._resting = self._loop.create_future()
@@ -142,12 +140,14 @@ class TokenEvents:
 
     @property
     def _needs_care(self) -> bool:
-        """There is something that has to be waited for."""
+        """Whether the task has something to do."""
         return self._is_behind or bool(self._told) or self._fault is not None
 
     def _listen(self, listener: Listener) -> None:
-        """Tell what has come; what then has to be waited for is left to the task, and so is what cannot be told. What
-        comes while the listener is behind waits at the request, which knows what to drop, as long as all goes well."""
+        """Pass waiting events to the listener, and leave what has to wait to the task.
+
+        While the listener is behind, events stay at the request, which drops notices if there are too many. A fault
+        does not wait for the listener."""
         if self._fault is not None and not self._unsaid:
             return
         unsaid, now_s = self._unsaid, self._loop.time()
@@ -170,7 +170,8 @@ class TokenEvents:
             self._rouse()
 
     def _count_unheard(self) -> None:
-        """A client that leaves before it has heard all pays no more than up to a stop string that had come."""
+        """Read the tokens that the client has not received, so that it is charged only up to a stop string among them.
+        Read the tokens that the client has not received, so that it is charged only up to a stop string among them."""
         for job, news in self.request.take_news():
             if isinstance(news, TokenDelta):
                 self._read_tokens(job, job.choices[news.choice], news)
@@ -233,7 +234,7 @@ class TokenEvents:
         return None
 
     def _check_end(self, job: LiveJob, finished: Finished) -> None:
-        """Whether the end that the queue tells is the one that the tokens told."""
+        """Raise the error of a job that ended before all its tokens arrived."""
         if job.told:
             return
         match finished.outcome:
@@ -252,7 +253,7 @@ class TokenEvents:
                 raise internal_error()
 
     def _deadline(self) -> float:
-        """When the next of the deadlines that still matter passes."""
+        """Return the next deadline that still applies."""
         service_level = self.service_level
         due_ms = math.inf if service_level.deadline_ms is None else service_level.deadline_ms
         if not self._all_begun():
@@ -261,7 +262,8 @@ class TokenEvents:
         return self.arrived_s + due_ms / 1e3
 
     def _all_begun(self) -> bool:
-        """Asked before each token: what has begun once is not looked at again."""
+        """Return whether every job has a token. The result is cached once it is true, since it is asked for each token.
+        Return whether every job has a token. The result is cached once it is true, since it is asked for each token."""
         self._begun = self._begun or not [job for job in self.jobs if not job.begun]
         return self._begun
 
@@ -279,7 +281,7 @@ class TokenEvents:
             self._max_wait_over = True
 
     async def _still_queued(self) -> bool:
-        """Whether any job waits for a worker. Where the store does not say, it does not."""
+        """Return whether any job waits for a worker. On store errors, assume none does."""
         try:
             records = [await self.queue(job.queue).record(job.id) for job in self.jobs if not job.begun]
         except STORE_ERRORS:
@@ -287,17 +289,17 @@ class TokenEvents:
         return any(record is not None and record.state is JobState.QUEUED for record in records)
 
     def _every_s(self, rhythm: Rhythm) -> float:
-        """How long the client is left in silence."""
+        """Return the longest silence towards the client."""
         return rhythm.every_s if self.service_level.tells_progress else rhythm.pulse_s
 
     async def _while_silent(self) -> Sequence[AnswerChunk]:
-        """What the client hears while no token comes; nothing, where its answer only begins."""
+        """Return the output for a silent period; nothing before the response has started."""
         if self.service_level.tells_progress:
             return (await self._waiting(),)
         return (Pulse(),) if self._answers or self._spoke_s else ()
 
     async def _waiting(self) -> Notice:
-        """What there is to tell of a wait."""
+        """Return the progress of a waiting request."""
         waiting = min((job for job in self.jobs if not job.told), key=lambda f: f.begun, default=None)
         if waiting is None:
             return Notice(self._state)
@@ -314,7 +316,7 @@ class TokenEvents:
 
 
 def _still_to_wait_ms(expected_ms: float, waited_ms: float) -> float:
-    """What is left of an expected wait. One that has outrun it, or that nobody could expect, may take as long again."""
+    """Return the rest of an expected wait. If it is exceeded or unknown, assume as long again as it has taken."""
     return expected_ms - waited_ms if waited_ms < expected_ms else waited_ms
 
 

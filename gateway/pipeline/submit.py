@@ -1,8 +1,7 @@
-"""From an admitted request to jobs in the queue: reserve the tokens of all, then put each, all or nothing.
+"""Submits an admitted request: reserves the tokens of all jobs, then enqueues each, all or nothing.
 
-The reservation's lease covers the gap between the two. Whatever ends a submission half-way, all of it is given back as
-if it had never been: nothing charged, nothing counted.
-"""
+The reservation's lease covers the gap between the two. A submission that ends half-way is fully undone: nothing is
+charged or counted."""
 
 import asyncio
 import hashlib
@@ -38,14 +37,14 @@ from fairlane.store.circuit_breaker import StoreAway
 from fairlane.store.errors import STORE_ERRORS
 
 _SEED_BITS = 63
+# Characters of a prompt's fingerprint.
 _PRINT = 16
-"""Characters of a prompt's fingerprint."""
 _RULES = {rule.name: rule for rule in RULES}
 _PROMPT_LIMITS = frozenset(rule.name for rule in RULES if {"input", "prompt", "spend"} & set(rule.counts))
 
 
 class Submitter:
-    """From a plan to a request whose jobs are in the queue, and to its end."""
+    """Submits plans as requests with enqueued jobs, and ends them."""
 
     def __init__(
         self,
@@ -68,10 +67,9 @@ class Submitter:
         self._prices = prices
 
     async def submit(self, caller: Caller, plan: Plan, arrived_s: float) -> LiveRequest:
-        """The request with all its jobs reserved and in the queue; whoever has it ends it with `end`, whatever comes.
+        """Reserve and enqueue all jobs of a plan. The caller must end the returned request with `end`.
 
-        `arrived_s`: on the event loop's clock. Raises ApiError where one is refused; then all of it has ended.
-        """
+        `arrived_s` is on the event loop's clock. Raises ApiError if a job is rejected; then all of them have ended."""
         try:
             prices = await self._prices.of(plan.model.name, plan.asked[0].lane)
         except STORE_ERRORS as error:
@@ -87,11 +85,11 @@ class Submitter:
         return request
 
     async def end(self, caller: Caller, request: LiveRequest, error: BaseException | None = None) -> None:
-        """What is still open of a request ends, by the error that ended it; settled first where that can be told."""
+        """End a request's open jobs with the outcome of an error, settling it before an error response if possible."""
         await self._end(caller, request, error, submitted=True)
 
     def _open(self, caller: Caller, plan: Plan, prices: Prices) -> LiveRequest:
-        """The request, with nothing held for it yet."""
+        """Return the request before anything is reserved for it."""
         asked = plan.asked
         ask = Ask(
             reservation_id=plan.ids[0],
@@ -137,7 +135,7 @@ class Submitter:
         caller.statuses = request.statuses  # where the store has not said, whoever wants to tell them asks
 
     async def _start(self, caller: Caller, request: LiveRequest, plan: Plan, arrived_s: float) -> None:
-        """Reserve the tokens of all jobs, then put each. Raises ApiError."""
+        """Reserve the tokens of all jobs, then enqueue each. Raises ApiError."""
         heads = await self._heads(caller, request, plan)
         with self._telemetry.span("reserve") as span:
             try:
@@ -161,7 +159,7 @@ class Submitter:
                 await self._put(job, message, reservation, own)
 
     async def _heads(self, caller: Caller, request: LiveRequest, plan: Plan) -> Sequence[Heads]:
-        """What the choices of each job begin with, as the budget is then asked; empty: with nothing."""
+        """Return the heads of each job's choices from earlier runs, and add them to the request's reservation."""
         if caller.once is None or not caller.runs:
             return ()
         messages = [self._message(caller, plan, number) for number in range(len(plan.ids))]
@@ -183,10 +181,9 @@ class Submitter:
         reservation: Reservation | None = None,
         elapsed_ms: float = 0.0,
     ) -> Job:
-        """The job of the plan's prompt of this number, with the output that the reservation holds, where there is one.
+        """Return the job of the plan's prompt `number`, with the output reserved for it.
 
-        `elapsed_ms`: since the request arrived; from then on a job's durations count.
-        """
+        `elapsed_ms` since the request's arrival is subtracted from durations, which count from now on in a job."""
         request, model, tenant, level = plan.request, plan.model, caller.identity.tenant, plan.service_level
         prompt, answer = plan.prompts[number], plan.answers[number]
         most = granted = plan.asked[number].max_tokens
@@ -270,7 +267,7 @@ class Submitter:
 
 
 def _told(reservation: Reservation) -> dict[str, Value | None]:
-    """What a trace keeps of it: what is held, and which limit has the least left."""
+    """Return trace attributes: the reserved tokens, and the limit with the smallest remaining share."""
     limits = [status for status in reservation.statuses if not status.shadow and status.limit]
     told: dict[str, Value | None] = {
         "fairlane.granted_tokens": reservation.granted_tokens,
@@ -287,12 +284,11 @@ def _told(reservation: Reservation) -> dict[str, Value | None]:
 
 
 def _left(ms: float, elapsed_ms: float) -> float:
-    """Of a duration that counts from the request's arrival."""
     return max(1.0, ms - elapsed_ms)
 
 
 def _drawn_seed(once: Once | None, number: int) -> int:
-    """For the prompt of this number; the same in every run of what an idempotency key stands for."""
+    """Return a random seed, or with an idempotency key one that is the same in every run."""
     if once is None:
         return secrets.randbits(_SEED_BITS)
     digest = hashlib.sha256(f"{once.name}:{number}".encode()).digest()
@@ -300,22 +296,21 @@ def _drawn_seed(once: Once | None, number: int) -> int:
 
 
 def _share_group(tenant: Tenant, salt: str) -> str:
-    """Among whom cached prompts are shared: the tenant's group, or those in it that know the salt."""
+    """Return the group that shares cached prompts: the tenant's, or the part of it that uses the same salt."""
     if not salt:
         return tenant.share_group
     return salted_group(tenant.id, tenant.created_at, tenant.share_group, salt)
 
 
 def _print_of(prompt: Tokens) -> str:
-    """Tells a prompt from others: the same request's may differ, where its template has the date in it."""
+    """Fingerprint a prompt. A repeated request may have another prompt, if its template contains the date."""
     return hashlib.sha256(array("I", prompt).tobytes()).hexdigest()[:_PRINT]
 
 
 def _limited_by(max_tokens: int, plan: Plan, reservation: Reservation, prices: Prices) -> str | None:
-    """The name of what cut the output below what the context would leave, where `max_tokens` was not stated.
+    """Return the limit that made the output shorter than the context allows, unless the request states `max_tokens`.
 
-    `max_tokens`: what was asked for.
-    """
+    `max_tokens` is the output that was asked for."""
     if plan.request.max_tokens is not None:
         return None
     if reservation.most_tokens >= max_tokens:
@@ -329,13 +324,13 @@ def _limited_by(max_tokens: int, plan: Plan, reservation: Reservation, prices: P
 
 
 def _tokens_left(status: LimitStatus, prices: Prices) -> float:
-    """Output tokens that a limit has room for."""
+    """Return the output tokens that a limit has room for."""
     weight = _RULES[status.name].output_weight(prices)
     return status.remaining / weight if weight else math.inf
 
 
 def _exceeded_param(status: LimitStatus, ask: Ask, plan: Plan) -> str | None:
-    """What to shorten where the limit can never be kept; None where the request as such is too much."""
+    """Return the field to reduce so that a limit can be kept; None if the request itself is too much."""
     is_of_prompt = status.name in _PROMPT_LIMITS
     of_prompt = ask.prompt_tokens * (_RULES[status.name].input_weight(ask.prices) or 1)
     if status.name in OUTPUT_LIMITS and not (is_of_prompt and of_prompt >= status.limit):

@@ -1,15 +1,14 @@
-"""One request that was let in, with a job for each of its prompts: what has arrived of each, and its one end.
+"""An admitted request with one job per prompt: the output received so far, and its end.
 
-The request holds the budget: reserved once for all jobs, settled once when the last of them has ended. Who owns a job,
-and when it changes hands:
+The request holds the budget: reserved once for all jobs, settled once when the last of them has ended. Ownership of a
+job:
 
-    submit       reserves the request's tokens, puts its jobs into the queue; takes both back where that fails half-way
-    stream       tells its tokens to the client, and ends it where it ends by itself
-    settlements  gets every job that its stream leaves open (client gone, deadline, fault, shutdown): cancels the job,
-                 learns what was published; settles the request with what all its jobs came to
+    submit       reserves the request's tokens and enqueues its jobs; undoes both if that fails half-way
+    stream       sends its tokens to the client; ends the job if it finishes by itself
+    settlements  take over every job that its stream leaves open (client gone, deadline, error, shutdown): cancel it,
+                 find out what was published, and settle the request with the sum of its jobs
 
-The dispatcher only delivers: `accept` is called by the one task that reads the job's queue, in order.
-"""
+The dispatcher only delivers: `accept` is called in order by the one task that reads the job's queue."""
 
 import asyncio
 from array import array
@@ -37,21 +36,21 @@ from fairlane.scheduler.protocol.messages import (
     TokenDelta,
 )
 
+# Preemptions and similar events waiting for a slow client; more are dropped. Tokens are bounded by the job.
 MAX_NOTICES = 256
-"""Preemptions and the like that may wait for a slow client; more are dropped. Tokens are bounded by the job."""
 
 
+# Outcomes from best to worst. A request ends with the worst outcome of its jobs.
 _GRAVITY = (Outcome.FINISHED, Outcome.CANCELLED, Outcome.EXPIRED, Outcome.UNAVAILABLE, Outcome.FAILED)
-"""How a request of several jobs ends: as the one that fared worst."""
 
 
 def job_ids(booking_id: str, prompts: int) -> list[str]:
-    """Ids of a request's jobs: whoever finds the reservation finds them all."""
+    """Return the ids of a request's jobs, which can be derived from the reservation's id."""
     return [booking_id, *(f"{booking_id}-{number:03}" for number in range(1, prompts))]
 
 
 def request_of(job_id: str) -> str:
-    """Id of the request that a job is of."""
+    """Return the id of a job's request."""
     return job_id.partition("-")[0]
 
 
@@ -65,8 +64,10 @@ def owed(
     *,
     taken: bool,
 ) -> Charge:
-    """What one job comes to, by whatever is known of it at its end: its tokens, and its prompt where it has any or a
-    worker had begun with it (`taken`) and did not fail. `steps`: as its worker measured them."""
+    """Return the charge of one job, by what is known at its end.
+
+    The prompt is charged if there is output, or if a worker had started the job (`taken`) and did not fail. `steps` are
+    the worker's measurements."""
     if outcome not in CHARGED:
         return Charge.refund()
     has_prompt = output_tokens > 0 or (taken and outcome in (Outcome.FINISHED, Outcome.CANCELLED))
@@ -82,7 +83,7 @@ def owed(
 
 
 def total(charges: Iterable[Charge]) -> Charge:
-    """What a request comes to, from what each of its jobs does."""
+    """Add up the charges of a request's jobs."""
     owed = [charge for charge in charges if not charge.is_refund]
     if len(owed) <= 1:
         return owed[0] if owed else Charge.refund()
@@ -99,7 +100,7 @@ def total(charges: Iterable[Charge]) -> Charge:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Why a job cannot go on, where no worker says so."""
+    """A reason why a job cannot continue that does not come from a worker."""
 
     error: ApiError
 
@@ -110,168 +111,167 @@ _NOTICES = (Preempted, Resumed, Paused)
 
 @dataclass(slots=True)
 class Choice:
-    """How far one choice has come."""
+    """The progress of one choice."""
 
+    # Within the whole response.
     index: int
-    """Within the whole answer."""
+    # Converts tokens to text; None before the stream starts.
     reader: TokenStream | None = None
-    """Its tokens as text; None before the request's stream has begun."""
+    # Tokens accepted, in order.
     token_ids: "array[int]" = field(default_factory=lambda: array("I"), repr=False)
-    """Tokens accepted, in order."""
+    # Number of accepted tokens, and the only index accepted next.
     published: int = 0
-    """Their number, which is also the only next index that is accepted."""
+    # Tokens of these that are in the response.
     spoken: int = 0
-    """Of these, those that the answer holds by now."""
+    # Tokens up to the end of a stop string; later ones are not charged.
     stopped_at: int | None = None
-    """Tokens up to and with the one that completed a stop string: all that is charged of it."""
     finish_reason: FinishReason | None = None
 
     @property
     def counted(self) -> int:
-        """Tokens charged so far."""
+        """Number of tokens charged so far."""
         return self.published if self.stopped_at is None else self.stopped_at
 
 
 class Grants(Protocol):
-    """Who asks for more output of a request while it runs; `grants.py` has it."""
+    """Extends the output of a request while it runs, as `grants.py` does."""
 
     def spoken(self, choice: "Choice") -> None:
-        """A token of this choice was told: it may need more soon."""
+        """Note that tokens of a choice were sent: it may need more soon."""
 
     def paused(self, job: "LiveJob", choice: "Choice") -> None:
-        """It has come to all that it was granted, and waits."""
+        """Note that a worker has reached the end of its grant and waits."""
 
-    def close(self) -> None:
-        """Nothing is asked for any more."""
+    def close(self) -> None: ...
 
 
 class Recorded(Protocol):
-    """Who keeps what becomes of a request; `gateway.records.live` has it."""
+    """Records the outcome of a request, as `gateway.records.live` does."""
 
     def heard(self, job: "LiveJob", event: Event) -> None:
-        """A worker has said something of a job: of its tokens only the first under each lease, before they are
+        """Record an event of a job. Of its tokens, only the first under each lease are reported, before they are
         counted."""
 
     def charged(self, charge: Charge) -> None:
-        """It is settled, and its jobs are still at hand."""
+        """Record the charge, while the request still has its jobs."""
 
     def settled(self) -> None:
-        """A reaper will settle it."""
+        """Record that a reaper will settle the request."""
 
 
 @dataclass(slots=True, eq=False)
 class LiveRequest:
-    """What one request holds of its budget, and the news of its jobs until they are told: one reader, and writers on
-    the same loop."""
+    """One running request: its budget, and events of its jobs that were not read yet.
+
+    It has one reader, and writers on the same event loop."""
 
     ask: Ask
+    # Creation time of its tenant: a later tenant of the same id is another one.
     tenant_since: float = 0.0
-    """When its tenant was made: one of the same id that was made later is another."""
     jobs: list["LiveJob"] = field(default_factory=list)
     reservation: Reservation | None = None
+    # Of the jobs that have ended.
     charges: list[Charge] = field(default_factory=list)
-    """Of the jobs that have ended."""
+    # Set if the reservation does not cover all possible output.
     grants: "Grants | None" = None
-    """Who asks for more output, where the reservation does not hold all that it may come to."""
+    # The store has booked its charge.
     settled: bool = False
-    """The store has booked its charge."""
+    # The caller's limits after the settlement; None until the store has answered.
     statuses: tuple[LimitStatus, ...] | None = None
-    """The caller's limits as that left them; None: the store has not said."""
+    # Set once all jobs are enqueued.
     record: "Recorded | None" = None
-    """Who keeps what becomes of it, from when all its jobs are put."""
+    # A fault was delivered, read or not.
     is_faulty: bool = False
-    """A fault has come, told or not."""
     _news: "list[tuple[LiveJob, News]]" = field(default_factory=list, repr=False)
     _reader: Callable[[], None] | None = field(default=None, repr=False)
 
     @property
     def id(self) -> str:
-        """The id that the budget knows it by."""
+        """The reservation's id."""
         return self.ask.reservation_id
 
     @property
     def published(self) -> int:
-        """Tokens that have arrived, those beyond a stop string too."""
+        """Number of tokens received, including those after a stop string."""
         return sum([choice.published for job in self.jobs for choice in job.choices])
 
     @property
     def landed(self) -> bool:
-        """What each of its jobs came to is known."""
+        """Whether the charge of each job is known."""
         return len(self.charges) == len(self.jobs)
 
     def deliver(self, job: "LiveJob", news: News) -> None:
-        """News of a job. What is no token and no end may be dropped where too much waits."""
+        """Add an event. Notices are dropped if too many are waiting."""
         if len(self._news) > MAX_NOTICES and isinstance(news, _NOTICES):
             return
         self._news.append((job, news))
 
     def ring(self) -> None:
-        """All news that came together is there: the reader may take it now."""
+        """Wake the reader: a batch of events is complete."""
         if self._reader is not None:
             self._reader()
 
     def take_news(self) -> "list[tuple[LiveJob, News]]":
-        """All that waits, in order."""
+        """Return all waiting events in order, and clear them."""
         taken, self._news = self._news, []
         return taken
 
     def read_by(self, reader: Callable[[], None] | None) -> None:
-        """Call this from now on whenever there is more, in the turn in which it comes; it must not raise."""
+        """Set the callback for new events. It runs in the same loop iteration and must not raise."""
         self._reader = reader
 
 
 @dataclass(slots=True, eq=False)
 class LiveJob:
-    """One job, keyed by its id everywhere."""
+    """One job of a request."""
 
+    # Job id in the queue and in traces.
     id: str
-    """What queue and trace know it by."""
     request: LiveRequest = field(repr=False)
     prompt_tokens: int
     queue: str
-    """Name of the queue it is put into."""
+    # Index of its choice 0 in the response.
     first_choice: int = 0
-    """Index of its choice 0 within the request's answer."""
+    # The limit that shortened its output, if any.
     limited_by: str | None = None
-    """The limit that left its choices less than they might have come to, if one did."""
+    # Output tokens per choice last granted to its worker.
     granted: int = 0
-    """Output tokens per choice that its worker may make, as far as it was told."""
+    # Output tokens per choice at which it ends, because no more will be granted.
     cut_at: int | None = None
-    """Output tokens per choice at which it ends, since no more will be granted."""
+    # Set before `put`: from then on the job may be in the queue, whatever `put` returned.
     message: Job | None = None
-    """Set before it is put: from then on it may be in the queue, whatever `put` answered."""
+    # Loop time at which it was first enqueued.
     queued_s: float = 0.0
-    """When it was first put, on the event loop's clock."""
+    # Its first place among its tenant's jobs in the queue, from 1.
     place: int = 0
-    """Its first among its tenant's in the queue, from 1."""
     choices: list[Choice] = field(default_factory=list)
+    # Epoch of the lease under which its tokens arrive; 0 before the first.
     epoch: int = 0
-    """Of the lease under which its tokens come; 0 before the first."""
+    # The last epoch whose tokens differ from those the client has; its events are ignored. -1: none.
     diverged: int = -1
-    """The last epoch whose tokens differ from those that the client has; nothing of it is accepted. -1: none."""
     preemptions: int = 0
+    # Prompt tokens found in the prefix cache; known from the first token on.
     cached_tokens: int = 0
-    """Of its prompt, what the prefix cache had; known from its first token on."""
     finished: Finished | None = None
+    # It has ended in the queue, according to its record.
     over: bool = False
-    """Its job has ended in the queue, as its record says."""
+    # Its end is decided. It is charged exactly once, with its request.
     settled: bool = False
-    """Its end is decided; it is charged exactly once, with its request."""
+    # Set together with `finished`, if it is awaited.
     _ended: asyncio.Event | None = field(default=None, repr=False)
-    """Set with `finished`, where somebody waits for that."""
 
     def __post_init__(self) -> None:
         self.choices = [Choice(self.first_choice + number) for number in range(self.request.ask.n)]
 
     @property
     def begun(self) -> bool:
-        """A token has arrived."""
+        """Whether a token was received."""
         choices = self.choices
         return choices[0].published > 0 if len(choices) == 1 else any(choice.published for choice in choices)
 
     @property
     def told(self) -> bool:
-        """Every choice has its finish reason: the client needs nothing more of it."""
+        """Whether every choice has its finish reason, so that the client needs nothing more."""
         choices = self.choices
         if len(choices) == 1:
             return choices[0].finish_reason is not None
@@ -284,10 +284,9 @@ class LiveJob:
             await self._ended.wait()
 
     def accept(self, event: Event) -> None:
-        """Take in one event of the queue's stream: only the next tokens of each choice, each once.
+        """Handle one event of the queue's stream, accepting only the next tokens of each choice, once.
 
-        Whoever has no more for now rings at the request.
-        """
+        The caller wakes the reader with `LiveRequest.ring` after the last event of a batch."""
         if self.finished is not None:
             return
         if isinstance(event, TokenDelta):
@@ -308,7 +307,7 @@ class LiveJob:
         self.request.deliver(self, event)
 
     def cut(self, tokens: int, limited_by: str) -> None:
-        """Let every choice that goes on end at so many tokens, by this limit: no more will be granted."""
+        """End every running choice at `tokens` because of a limit: no more will be granted."""
         self.cut_at, self.limited_by = tokens, limited_by
         for number, choice in enumerate(self.choices):
             if choice.finish_reason is None and choice.published >= tokens:
@@ -324,17 +323,16 @@ class LiveJob:
         self.request.ring()
 
     def fail(self, error: ApiError) -> None:
-        """End the request with this error; its generation hands the job over."""
+        """End the request with an error. Its generation hands the job over."""
         self.request.is_faulty = True
         self.request.deliver(self, Fault(error))
         self.request.ring()
 
     def charge(self, outcome: Outcome, *, recorded: Sequence[int] = (), taken: bool = True) -> Charge:
-        """What the job comes to at its end.
+        """Return the charge of the job at its end.
 
-        `recorded`: published tokens per choice by the job's record, where that may be ahead of what was delivered.
-        `taken`: a worker has begun with it.
-        """
+        `recorded` has the published tokens per choice from the job's record, which may be ahead of the tokens received.
+        `taken`: a worker has started it."""
         output = sum([choice.counted for choice in self.choices])
         for choice, published in zip(self.choices, recorded, strict=False):
             if choice.stopped_at is None:
@@ -373,6 +371,6 @@ class LiveJob:
 
 
 def _repeats(known: "array[int]", delta: TokenDelta) -> bool:
-    """Whether the tokens of a delta that are known already are the same."""
+    """Return whether the tokens of a delta that were received before are the same."""
     repeated = known[delta.first_index : delta.first_index + len(delta.token_ids)]
     return tuple(repeated) == delta.token_ids[: len(repeated)]

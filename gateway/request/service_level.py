@@ -1,4 +1,4 @@
-"""On which terms a request is served: its lane, its tier, and what it may wait. Pure."""
+"""The terms of a request: lane, tier and deadlines. Pure."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -14,8 +14,8 @@ from fairlane.scheduler.protocol.lanes import Lane, LaneName
 
 LANE_HEADER = "x-fairlane-lane"
 DEADLINE_HEADER = "x-fairlane-deadline-ms"
+# Our own header takes precedence over llm-d's.
 TTFT_HEADERS = ("x-fairlane-ttft-ms", "x-llm-d-slo-ttft-ms")
-"""Our own name wins over llm-d's."""
 READ_TIMEOUT_HEADER = "x-stainless-read-timeout"
 PROGRESS_HEADER = "x-fairlane-progress"
 CLASS_HEADER = "x-fairlane-class"
@@ -23,40 +23,40 @@ CLASS_HEADER = "x-fairlane-class"
 _HEARD = {
     name.encode(): name for name in (LANE_HEADER, DEADLINE_HEADER, *TTFT_HEADERS, READ_TIMEOUT_HEADER, PROGRESS_HEADER)
 }
+# Tiers that select a lane. All others use the tenant's default lane.
 _TIERS: Mapping[str, LaneName] = {
     "priority": LaneName.LATENCY,
     "fast": LaneName.LATENCY,
     "flex": LaneName.THROUGHPUT,
 }
-"""Tiers that ask for a lane; every other one asks for the tenant's default lane."""
 _GRANTED: Mapping[LaneName, str] = {LaneName.LATENCY: "priority", LaneName.THROUGHPUT: "flex"}
 
 
 class ServiceLevel(msgspec.Struct, frozen=True, kw_only=True):
-    """What one request was promised. Durations count from its arrival."""
+    """The terms of one request. Durations count from its arrival."""
 
     lane: Lane
+    # Tier in the response: `priority` or `flex` if requested and granted, else `default`.
     service_tier: str
-    """What the answer says: `priority` or `flex` if asked and granted, else `default`."""
+    # Stated deadline of the last token.
     deadline_ms: float | None
-    """To the last token; stated and hard."""
+    # Stated deadline of the first token.
     hard_ttft_ms: float | None
-    """To the first token; stated and hard."""
+    # Longest wait in the queue: the lane's, unless a deadline is stated; or the client's own read timeout.
     max_wait_ms: float
-    """In the queue: the lane's, unless a deadline is stated; or the caller's own patience."""
+    # For a line of a batch: the rest of the batch's window. It sets the order, and rejects nothing.
     batch_due_ms: float | None = None
-    """Where it is a line of a batch: what is left of that batch's window. It orders, and never refuses."""
+    # The stream reports its wait in comments. Opt-in, because not every client skips comments.
     tells_progress: bool = False
-    """A stream says in comments what it waits for. Not every client skips a comment, so only where it was asked for."""
 
     @property
     def ttft_ms(self) -> float:
-        """When the first token is due: as stated, else the lane's target, or a batch's."""
+        """When the first token is due: as stated, else the lane's target, or the batch's window."""
         stated = [ms for ms in (self.hard_ttft_ms, self.deadline_ms) if ms is not None]
         return min(stated, default=self.lane.ttft_ms if self.batch_due_ms is None else self.batch_due_ms)
 
     def due_in(self, batch_due_ms: float) -> "ServiceLevel":
-        """The same for a line of a batch whose window ends then: so long it may wait, too."""
+        """Return the terms of a batch line: its window is also its longest wait."""
         return msgspec.structs.replace(self, batch_due_ms=batch_due_ms, max_wait_ms=batch_due_ms)
 
 
@@ -66,7 +66,8 @@ def agree(
     identity: Identity,
     lanes: Mapping[LaneName, Lane],
 ) -> ServiceLevel:
-    """The terms of one request. `headers`: the ASGI scope's. Raises ApiError for a lane or figure that cannot be."""
+    """Return the terms of one request. `headers` are the ASGI scope's. Raises ApiError for an invalid lane or figure.
+    Return the terms of one request. `headers` are the ASGI scope's. Raises ApiError for an invalid lane or figure."""
     given = _given(headers)
     name = _lane(request, given.get(LANE_HEADER), identity)
     lane = lanes[name]
@@ -91,12 +92,12 @@ def agree(
 
 
 def asks_progress(headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Whether a stream shall say in comments what it waits for. Raises ApiError for a value that says nothing."""
+    """Return whether a stream should report its wait in comments. Raises ApiError for an invalid value."""
     return _asks_progress(_given(headers))
 
 
 def _given(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """What headers say of the terms; where one is sent twice, its last."""
+    """Return the headers that set terms. The last one counts if a header is repeated."""
     return {_HEARD[name]: value.decode("latin-1").strip() for name, value in headers if name in _HEARD}
 
 
@@ -108,7 +109,7 @@ def _asks_progress(given: Mapping[str, str]) -> bool:
 
 
 def may_use_lane(identity: Identity, lane: LaneName) -> bool:
-    """Both tenant and key must allow it."""
+    """Return whether both tenant and key allow a lane."""
     return lane in _allowed(identity.tenant.lanes, identity.key.scopes.lanes)
 
 
@@ -131,7 +132,6 @@ def _lane(request: GenerationRequest, header: str | None, identity: Identity) ->
 
 @lru_cache(maxsize=64)  # of few kinds of keys, and asked for by each request
 def _allowed(tenants: tuple[str, ...], keys: tuple[str, ...] | None) -> tuple[LaneName, ...]:
-    """Lanes that both tenant and key allow."""
     return tuple(name for name in LaneName if name in tenants and (keys is None or name in keys))
 
 
@@ -145,7 +145,8 @@ def _milliseconds(given: Mapping[str, str], header: str) -> float | None:
 
 
 def _patience_ms(given: Mapping[str, str]) -> float:
-    """How long the official SDK waits for a plain answer; it says so itself, so what it says wrong is not refused."""
+    """Return the official SDK's read timeout for a whole response. The SDK sends it itself, so invalid values are
+    ignored."""
     value = _number(given.get(READ_TIMEOUT_HEADER, ""))
     return value * 1e3 if value is not None and value > 0 else math.inf
 

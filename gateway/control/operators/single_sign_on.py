@@ -100,8 +100,7 @@ class SingleSignOn:
         """Finish a sign-in, from the browser's cookie and the provider's response, and return the operator.
 
         Raises ApiError: `invalid_token` if it was forged, replayed, late or rejected by the provider;
-        `role_not_allowed`;
-        `issuer_unavailable`; as `claims_of`. Raises redis.RedisError."""
+        `role_not_allowed`; `issuer_unavailable`; as `claims_of`. Raises redis.RedisError."""
         attempt = await self._attempt(cookie)
         code, state = answer.get("code", ""), answer.get("state", "")
         if not hmac.compare_digest(state.encode(), attempt.state.encode()):

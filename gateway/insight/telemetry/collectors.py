@@ -1,7 +1,7 @@
 """Metrics that every request updates: one dict entry each, converted to Prometheus' families only at a scrape.
 
-The library's own children take a lock and four calls for each increment, and a request makes a dozen. These are
-written only by the event loop's thread, and read by any."""
+The library's own children take a lock and four calls for each increment, and a request makes a dozen. These are written
+only by the event loop's thread, and read by any."""
 
 from bisect import bisect_left
 from collections import defaultdict

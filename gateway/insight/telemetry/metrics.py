@@ -55,8 +55,7 @@ class Telemetry:
 
     def __init__(self, processor: SpanProcessor | None = None, *, sample: float = 1.0, max_tenants: int = 0) -> None:
         """`processor` receives ended spans; None disables tracing. `sample` is the share of requests without a caller's
-        trace
-        that are traced. `max_tenants` bounds the tenants with a label of their own; 0 drops the label."""
+        trace that are traced. `max_tenants` bounds the tenants with a label of their own; 0 drops the label."""
         self._spans = None if processor is None else Spans(SERVICE, processor)
         self._sample = sample
         self._max_tenants = max_tenants
@@ -337,8 +336,7 @@ def request_span() -> Span:
 
 def _traceparent(trace_id: int, caller: SpanContext | None = None) -> str:
     """Return a `traceparent` (W3C Trace Context, version 00) without a span of ours: the caller's own, or one that is
-    not
-    sampled."""
+    not sampled."""
     parent, flags = (span_id(), 0) if caller is None else (caller.span_id, caller.trace_flags)
     return f"00-{trace_id:032x}-{parent:016x}-{flags:02x}"
 
