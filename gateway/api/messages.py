@@ -35,8 +35,8 @@ _COUNTED = replace(MESSAGES, parse=parse_count)
 
 
 class CountTokens:
-    """`POST /v1/messages/count_tokens`. Bodies are parsed and bounded as for `MESSAGES`; too long a prompt is an error.
-    `POST /v1/messages/count_tokens`. Bodies are parsed and bounded as for `MESSAGES`; too long a prompt is an error."""
+    """`POST /v1/messages/count_tokens`. Bodies are parsed and bounded as for `MESSAGES`; too long a prompt is an
+    error."""
 
     def __init__(self, preparer: Preparer, bounds: Bounds) -> None:
         self._preparer = preparer

@@ -45,8 +45,8 @@ class LineCalls:
     def __init__(
         self, endpoints: Mapping[str, ASGIApp], telemetry: Telemetry, *, max_answer_bytes: int, at_once: int
     ) -> None:
-        """`endpoints`: by path, without the tenant middleware around them. `at_once`: lines that may run concurrently.
-        `endpoints`: by path, without the tenant middleware around them. `at_once`: lines that may run concurrently."""
+        """`endpoints`: by path, without the tenant middleware around them. `at_once`: lines that may run
+        concurrently."""
         self._endpoints = endpoints
         self._telemetry = telemetry
         self._max_answer_bytes = max_answer_bytes
@@ -59,8 +59,7 @@ class LineCalls:
         """Return the response to one line.
 
         `leave` ends the request like a client's disconnect. `link`: trace context of the batch. Raise ApiError,
-        STORE_ERRORS or
-        AnswerTooLarge; ClientDisconnect after `leave`."""
+        STORE_ERRORS or AnswerTooLarge; ClientDisconnect after `leave`."""
         recording = Recording(self._max_answer_bytes)
         journal = Journal(asyncio.get_running_loop().time(), path, request_id, caller.tenant_id)
         hold = BodyHold(self._bodies)

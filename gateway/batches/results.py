@@ -3,8 +3,7 @@
 A segment is an object of the storage, named by its owner's run and a number. It counts once the store has recorded that
 the run has that many segments, so segments of an owner that has lost its lease are ignored. Each line is therefore
 answered exactly once, whatever crashes. A segment's line is a letter, `o` for the output file or `e` for the error
-file,
-followed by the record."""
+file, followed by the record."""
 
 import asyncio
 import hashlib

@@ -1,8 +1,7 @@
 """The batches that this gateway runs: it takes free ones under a lease, and gives them back on shutdown.
 
 When a gateway dies, others take over its batches once the leases have expired. The runner also sweeps expired files,
-and
-drafts that dead processes have left on disk."""
+and drafts that dead processes have left on disk."""
 
 import asyncio
 import logging
@@ -190,8 +189,7 @@ class BatchRunner:
         """Take free batches, one of each root at a time. Raise StoreUnavailable.
 
         Roots with the fewest places come first. If all places are taken, a root without a place gets an additional one,
-        and the
-        root with the most gives one back. The batch that loses its place continues on its next turn."""
+        and the root with the most gives one back. The batch that loses its place continues on its next turn."""
         if self._is_stopping() or not self._settings.most_batches:
             return
         now_s = time.monotonic()

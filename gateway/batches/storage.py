@@ -1,8 +1,7 @@
 """The storage of file contents: a folder on disk, or a bucket of an object store, by the URL in `files.url`.
 
 An object appears whole or not at all. Unfinished files are drafts in a folder of this machine, which is swept, so that
-a
-crashed process leaves nothing behind for long."""
+a crashed process leaves nothing behind for long."""
 
 import asyncio
 import os

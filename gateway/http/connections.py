@@ -252,8 +252,8 @@ class Heads:
         self.bytes = 0
 
     def hold(self, sender: Sender, count: int) -> None:
-        """Record the size of a head so far. Over the limit, the oldest senders are closed, `sender` itself if need be.
-        Record the size of a head so far. Over the limit, the oldest senders are closed, `sender` itself if need be."""
+        """Record the size of a head so far. Over the limit, the oldest senders are closed, `sender` itself if need
+        be."""
         self.bytes += count - self._held.get(sender, 0)
         self._held[sender] = count
         while self.bytes > self._most_bytes:

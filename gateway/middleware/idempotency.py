@@ -166,8 +166,8 @@ class Idempotent:
         most_prompts: int,
         error_frame: Callable[[Json], bytes],
     ) -> None:
-        """`most_prompts`: prompts that one request may hold. `error_frame` makes a stream's frame from an error's JSON.
-        `most_prompts`: prompts that one request may hold. `error_frame` makes a stream's frame from an error's JSON."""
+        """`most_prompts`: prompts that one request may hold. `error_frame` makes a stream's frame from an error's
+        JSON."""
         self._app = app
         self._error_frame = error_frame
         self._most_prompts = most_prompts

@@ -55,8 +55,8 @@ class Spoken:
 
 
 class Recording:
-    """The ASGI messages of one response. Writing never waits: a listener that is too slow loses it, and no other does.
-    The ASGI messages of one response. Writing never waits: a listener that is too slow loses it, and no other does."""
+    """The ASGI messages of one response. Writing never waits: a listener that is too slow loses it, and no other
+    does."""
 
     def __init__(self, max_bytes: int) -> None:
         """`max_bytes` of the body are kept; above it the oldest are dropped."""
@@ -343,8 +343,8 @@ class Runs:
         lease_s: float,
         max_answer_bytes: int,
     ) -> None:
-        """`refusal` returns the error for new requests while the gateway shuts down. `lease_s` is that of the records.
-        `refusal` returns the error for new requests while the gateway shuts down. `lease_s` is that of the records."""
+        """`refusal` returns the error for new requests while the gateway shuts down. `lease_s` is that of the
+        records."""
         self.records = records
         self.refusal = refusal
         self.grace_s = grace_s

@@ -223,8 +223,8 @@ class Dispatcher:
             self._left.add(job.id)
 
     def forget(self, queue: str, job_id: str, *, until_ms: int = 0) -> None:
-        """Schedule the deletion of a settled job's record. `until_ms` is the time until which its tokens may be needed.
-        Schedule the deletion of a settled job's record. `until_ms` is the time until which its tokens may be needed."""
+        """Schedule the deletion of a settled job's record. `until_ms` is the time until which its tokens may be
+        needed."""
         if until_ms:
             self._wanted[job_id] = until_ms
         if queue in self._lines:

@@ -120,8 +120,8 @@ class Reaper:
                 job.fail(ApiError("The request's reservation was lost.", "quota_store_unavailable"))
 
     async def reap(self) -> None:
-        """Settle lapsed reservations. A job that a worker still runs is cancelled first, and settled in a later round.
-        Settle lapsed reservations. A job that a worker still runs is cancelled first, and settled in a later round."""
+        """Settle lapsed reservations. A job that a worker still runs is cancelled first, and settled in a later
+        round."""
         if not (self._is_elected() and self._fleet_cache.is_fresh):
             return  # a job in a queue that is not known yet would pass for one that never was
         failures = StoreFailures()

@@ -170,8 +170,8 @@ class TokenEvents:
             self._rouse()
 
     def _count_unheard(self) -> None:
-        """Read the tokens that the client has not received, so that it is charged only up to a stop string among them.
-        Read the tokens that the client has not received, so that it is charged only up to a stop string among them."""
+        """Read the tokens that the client has not received, so that it is charged only up to a stop string among
+        them."""
         for job, news in self.request.take_news():
             if isinstance(news, TokenDelta):
                 self._read_tokens(job, job.choices[news.choice], news)
@@ -262,8 +262,8 @@ class TokenEvents:
         return self.arrived_s + due_ms / 1e3
 
     def _all_begun(self) -> bool:
-        """Return whether every job has a token. The result is cached once it is true, since it is asked for each token.
-        Return whether every job has a token. The result is cached once it is true, since it is asked for each token."""
+        """Return whether every job has a token. The result is cached once it is true, since it is asked for each
+        token."""
         self._begun = self._begun or not [job for job in self.jobs if not job.begun]
         return self._begun
 

@@ -66,8 +66,8 @@ def agree(
     identity: Identity,
     lanes: Mapping[LaneName, Lane],
 ) -> ServiceLevel:
-    """Return the terms of one request. `headers` are the ASGI scope's. Raises ApiError for an invalid lane or figure.
-    Return the terms of one request. `headers` are the ASGI scope's. Raises ApiError for an invalid lane or figure."""
+    """Return the terms of one request. `headers` are the ASGI scope's. Raises ApiError for an invalid lane or
+    figure."""
     given = _given(headers)
     name = _lane(request, given.get(LANE_HEADER), identity)
     lane = lanes[name]

@@ -35,8 +35,8 @@ from fairlane.scheduler.queue.types import whole_us
 
 
 class ClassReport(msgspec.Struct, frozen=True, array_like=True):
-    """The `Sum` of one service class. Deadlines are reported for guaranteed work only: best effort breaks no guarantee.
-    The `Sum` of one service class. Deadlines are reported for guaranteed work only: best effort breaks no guarantee."""
+    """The `Sum` of one service class. Deadlines are reported for guaranteed work only: best effort breaks no
+    guarantee."""
 
     rank: int
     best_effort: bool
@@ -338,8 +338,8 @@ class OpenRequests:
         return self._waits.eta_ms(self._lanes[lane].rank, tenant, place)
 
     def lanes_above(self, lane: LaneName, now_ms: float) -> float:
-        """Return the fraction of the workers' time requested recently by the lanes above, at most what they may take.
-        Return the fraction of the workers' time requested recently by the lanes above, at most what they may take."""
+        """Return the fraction of the workers' time requested recently by the lanes above, at most what they may
+        take."""
         return min(self._asked_above(lane, now_ms), self._most_above(lane))
 
     def leaves_time(self, lane: LaneName, now_ms: float) -> bool:

@@ -142,8 +142,8 @@ class LaneIndex:
             self._opening.discard(tenant)
 
     def newcomers(self, little: int) -> list[tuple[float, int]]:
-        """Return (counter, held) of the least served waiting tenants that hold at most `little`, and that hold nothing.
-        Return (counter, held) of the least served waiting tenants that hold at most `little`, and that hold nothing."""
+        """Return (counter, held) of the least served waiting tenants that hold at most `little`, and that hold
+        nothing."""
         found = list[tuple[float, int]]()
         for tenant in self.least_served():
             held = self.held(tenant)

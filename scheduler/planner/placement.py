@@ -46,8 +46,8 @@ _SCARCE: Mapping[WaitReason, ScarceResource] = {
 
 
 class WaitingWork:
-    """Waiting work in the order of a walk: a few sequences per tenant, the next one once one is placed or lacks blocks.
-    Waiting work in the order of a walk: a few sequences per tenant, the next one once one is placed or lacks blocks."""
+    """Waiting work in the order of a walk: a few sequences per tenant, the next one once one is placed or lacks
+    blocks."""
 
     def __init__(self, ranking: Ranking) -> None:
         self._ranking, self._index = ranking, ranking.index

@@ -282,8 +282,8 @@ class Planner:
         return self._plan
 
     def look_ahead(self) -> tuple[Row, ...]:
-        """Return the predicted rows of the next step while one runs, without their tokens; none if it needs a decision.
-        Return the predicted rows of the next step while one runs, without their tokens; none if it needs a decision."""
+        """Return the predicted rows of the next step while one runs, without their tokens; none if it needs a
+        decision."""
         return rows_ahead(self._plan, self._in_flight, self._pool)
 
     # Queries.

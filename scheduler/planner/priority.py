@@ -322,7 +322,7 @@ def _turn_ms(seq: Sequence) -> float:
 
 
 def lane_rows(lane: Lane, lanes: Mapping[LaneName, Lane], begun: Survey, rows: int) -> int:
-    """Return how many of the rows a lane can have: those that lanes above do not claim, and at least its share floor.
-    Return how many of the rows a lane can have: those that lanes above do not claim, and at least its share floor."""
+    """Return how many of the rows a lane can have: those that lanes above do not claim, and at least its share
+    floor."""
     above = sum([begun.claims[name] for name, other in lanes.items() if other.rank < lane.rank])
     return max(rows - above, math.ceil(lane.share_floor * (rows - 1)))

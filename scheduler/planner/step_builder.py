@@ -93,8 +93,8 @@ class StepBuilder:
         return max(0, min(decodes, self.rows_left(lane) - 1, self._budget.tokens // 2))
 
     def is_late(self, seq: Sequence) -> bool:
-        """Return whether a lower lane's decode would delay first-lane decodes, and its lane has no reserved row left.
-        Return whether a lower lane's decode would delay first-lane decodes, and its lane has no reserved row left."""
+        """Return whether a lower lane's decode would delay first-lane decodes, and its lane has no reserved row
+        left."""
         lane = seq.job.lane
         if not self._budget.times_decodes or self._floors[lane] or self._is_first(lane):
             return False
@@ -146,8 +146,8 @@ class StepBuilder:
             self._events.append(taken)
 
     def force(self, seq: Sequence, mode: YieldMode, most: int | None, room: int) -> None:
-        """Take at most `most` of a sequence's last blocks (None: all), if it holds any and `room` host slots suffice.
-        Take at most `most` of a sequence's last blocks (None: all), if it holds any and `room` host slots suffice."""
+        """Take at most `most` of a sequence's last blocks (None: all), if it holds any and `room` host slots
+        suffice."""
         held = len(seq.table)
         blocks = held if most is None else min(most, held)
         copied = min(held, self._pool.blocks_for(seq.num_computed)) - (held - blocks)

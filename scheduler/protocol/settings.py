@@ -129,8 +129,8 @@ class SharedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     data_dir: str = ".fairlane"
     """Directory of the embedded store, tenants' files, traces and converted models."""
     redis_url: str | None = None
-    """URL of the store: `redis://`, `rediss://`, `unix://`, or one of Sentinel or Cluster; only `serve` starts its own.
-    URL of the store: `redis://`, `rediss://`, `unix://`, or one of Sentinel or Cluster; only `serve` starts its own."""
+    """URL of the store: `redis://`, `rediss://`, `unix://`, or one of Sentinel or Cluster; only `serve` starts its
+    own."""
     quota_redis_url: str | None = None
     """URL of a separate store for tenants, keys and budgets; None: the same store."""
     admin_key: str | None = None

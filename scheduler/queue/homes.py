@@ -74,7 +74,7 @@ class Homes:
 
 
 def is_light(home: str, held: Callable[[str], int], lapse_ms: Mapping[str, int]) -> bool:
-    """Return whether a worker's load is within HOME_LEAD of its peers'. `lapse_ms`: when each worker's lease expires.
-    Return whether a worker's load is within HOME_LEAD of its peers'. `lapse_ms`: when each worker's lease expires."""
+    """Return whether a worker's load is within HOME_LEAD of its peers'. `lapse_ms`: when each worker's lease
+    expires."""
     peers: Sequence[str] = sorted(lapse_ms, key=lambda name: (lapse_ms[name], name))[:HOME_PEERS]
     return (held(home) - 1) * len(peers) <= HOME_LEAD * sum(map(held, peers))

@@ -273,8 +273,8 @@ class LaneQueue:
         return refused
 
     def release(self, now_ms: int, worker_id: str, job_ids: Iterable[str]) -> None:
-        """Give jobs back on drain, to the head of their lane, without counting a loss. Jobs held by others are ignored.
-        Give jobs back on drain, to the head of their lane, without counting a loss. Jobs held by others are ignored."""
+        """Give jobs back on drain, to the head of their lane, without counting a loss. Jobs held by others are
+        ignored."""
         for job_id in job_ids:
             entry = self._book.entries.get(job_id)
             if entry is not None and entry.state is JobState.LEASED and entry.worker_id == worker_id:

@@ -454,8 +454,8 @@ class Order:
         return found
 
     def _elders(self, level: int) -> list[QueuedJob]:
-        """Return the jobs that have waited long enough to go first in their lane and to be promoted to the one above.
-        Return the jobs that have waited long enough to go first in their lane and to be promoted to the one above."""
+        """Return the jobs that have waited long enough to go first in their lane and to be promoted to the one
+        above."""
         if level >= len(self._lanes) or not self._room.is_open(level):
             return []
         return self._first(level, self._lanes[level].promoted(self._now_ms), ELDERS_PER_TAKE)

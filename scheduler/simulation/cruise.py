@@ -66,8 +66,8 @@ class _Row(NamedTuple):
     first: int
     """Index of the first output token of the cruise."""
     spends_from: int
-    """The step from which on the queue has to charge its tenant: until then what was charged when it
-    was taken lasts. ALWAYS: nothing of that is left."""
+    """The step from which on the queue has to charge its tenant: until then what was charged when it was taken lasts.
+    ALWAYS: nothing of that is left."""
 
     @property
     def payer(self) -> tuple[str, LaneName, float]:

@@ -63,8 +63,8 @@ class History:
     async def view(
         self, span: Span, *, lane: str | None = None, tenant: str | None = None, until_s: float | None = None
     ) -> HistoryView:
-        """Return the span that ends at `until_s` or now, of one lane or all, with one tenant's figures if it is named.
-        Return the span that ends at `until_s` or now, of one lane or all, with one tenant's figures if it is named."""
+        """Return the span that ends at `until_s` or now, of one lane or all, with one tenant's figures if it is
+        named."""
         ring, count = SPANS[span]
         now_s = self._clock()
         last = int(min(now_s, now_s if until_s is None else until_s) // ring.step_s) - 1

@@ -124,8 +124,7 @@ class Overview:
 
     async def view(self) -> OverviewView:
         """Return the current overview. Raise redis.RedisError, or ApiError `quota_store_unavailable` if the fleet was
-        not read
-        recently."""
+        not read recently."""
         if not self._fleet.is_fresh:
             raise fleet_unknown()
         heard = await self._recent()

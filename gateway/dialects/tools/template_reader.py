@@ -6,9 +6,8 @@ about 45 MB.
 
 The parser raises for a region that it cannot read, with the text in the message, and it keeps all that it has read.
 Here such a region is content, and what was told is let go of, so that a text without end takes linear time (how it is
-split matters only where a pattern wants more than MAX_HELD_CHARS). Both need
-the parser's own state, whose names `tests/gateway/tools/test_template_reader.py` pins.
-"""
+split matters only where a pattern wants more than MAX_HELD_CHARS). Both need the parser's own state, whose names
+`tests/gateway/tools/test_template_reader.py` pins."""
 
 import json
 import re

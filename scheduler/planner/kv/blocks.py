@@ -75,8 +75,8 @@ class HostSlots:
         return copies
 
     def leave(self, slots: list[int], blocks: Sequence[int]) -> None:
-        """Release slots after their content returned to the device; the first ones stay as copies of these full blocks.
-        Release slots after their content returned to the device; the first ones stay as copies of these full blocks."""
+        """Release slots after their content returned to the device; the first ones stay as copies of these full
+        blocks."""
         self._arriving.update(zip(blocks, slots, strict=False))
         self._retired += slots[len(blocks) :]
         slots.clear()
@@ -167,8 +167,8 @@ class BlockPool:
         return count <= self.free_blocks
 
     def next_free(self, count: int) -> int | None:
-        """Return the `count`-th of the next blocks that `allocate` gives, or None if the cache would have to evict one.
-        Return the `count`-th of the next blocks that `allocate` gives, or None if the cache would have to evict one."""
+        """Return the `count`-th of the next blocks that `allocate` gives, or None if the cache would have to evict
+        one."""
         return self._free[-count] if count <= len(self._free) else None
 
     def allocate(self, table: list[int], count: int) -> None:
