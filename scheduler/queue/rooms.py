@@ -8,8 +8,7 @@
     4. A `take` answers its worker's calls. A job that it was called for and that still waits passes to the worker that
        was called last and has not taken since. If there is none, every worker is woken.
     5. A worker loses its room if it has not answered after CALL_PATIENCE_MS, if it stops taking or if its lease
-       expires.
-       Every worker is woken if a job that it was called for still waits. Gateways check this with `rouse`.
+       expires. Every worker is woken if a job that it was called for still waits. Gateways check this with `rouse`.
 
 A call is a hint: `take` hands out jobs in the same order with or without it. `lua/lib/rooms.lua` has the same rules."""
 

@@ -1,8 +1,7 @@
-"""What an installation could be under a trace: how many workers, which targets, what other settings shed or delay.
+"""Advice for an installation under a trace: the number of workers, targets, and what other settings reject or delay.
 
-Everything said rests upon a simulation of the real scheduler: a `Case` is one, `play` runs it, and whoever calls may
-run several side by side.
-"""
+All advice comes from simulations of the real scheduler. A `Case` is one simulation and `play` runs it; the caller may
+run several in parallel."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,67 +23,67 @@ from fairlane.scheduler.simulation.synthetic_tenants import SyntheticTenants, Ti
 from fairlane.scheduler.simulation.trace import TraceRow
 from fairlane.scheduler.simulation.workload import Arrival
 
+# Fraction of the workers with which other settings are tried.
 FEWER = 0.8
-"""Part of the workers with which other settings are tried."""
+# Factors applied to the 99th percentile for tighter targets; the first one that is kept is advised.
 MARGINS = (1.15, 1.6)
-"""How far above what nearly all requests reached tighter targets are tried: the first that is kept."""
+# Fraction of a target below which a new target is worthwhile.
 WORTH = 0.85
-"""Part of a target below which it is worth while to set it anew."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One simulation: so many workers, and what is otherwise than asked."""
+    """One simulation: the number of workers, and the changes to the question's settings."""
 
     workers: int
+    # Factor of the latency lane's target, like the next.
     ttft: float = 1.0
-    """Times the latency lane's target, as the next."""
     tpot: float = 1.0
+    # Factor of the throughput lane's target for the first token.
     batch_ttft: float = 1.0
-    """Times the throughput lane's target for the first token."""
+    # Callers of the latency lane state its target as a limit, so that admission rejects what cannot keep it.
     states_ttft: bool = False
-    """Callers of the latency lane state its target as a limit, so admission refuses what cannot keep it."""
+    # Every other request of the latency lane moves to the throughput lane.
     moved: bool = False
-    """Every other request of the latency lane asks in the throughput lane."""
+    # The throughput lane has no share floor.
     no_floor: bool = False
-    """The throughput lane has no share of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A trace, at the load wanted, and the workers that are to serve it."""
+    """A trace at the wanted load, and the kind of workers to serve it."""
 
     rows: Sequence[TraceRow]
     calibration: Calibration
+    # One for each lane.
     tiers: tuple[Tier, ...]
-    """One for each lane."""
     tenants: int = 8
     zipf: float = 1.0
     weights: Mapping[str, float] = field(default_factory=dict)
     seed: int = 0
 
     def tier(self, lane: LaneName) -> Tier:
-        """What a lane is promised."""
+        """Return the tier of a lane."""
         return next(tier for tier in self.tiers if tier.lane is lane)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """One target of a lane beside what it could be with the workers advised."""
+    """One target of a lane, and what it could be with the advised workers."""
 
     lane: LaneName
     setting: str
     target_ms: float
     p99_ms: float
+    # None: it cannot be tighter.
     could_be_ms: float | None
-    """None: it is as tight as it can be."""
+    # Share of the lane's requests that kept the tighter target, or else the present one.
     kept: float
-    """Share of the lane's requests that kept the tighter one, as simulated; of the present one where there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """A change of settings with fewer workers, as simulated."""
+    """A change of settings with fewer workers, and its simulated result."""
 
     change: str
     setting: str
@@ -93,19 +92,19 @@ class Knob:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """All that was found."""
+    """The complete advice."""
 
     sizing: Sizing
     targets: Sequence[Target]
+    # With fewer workers than advised; the first is without any change. Empty if one worker is advised.
     knobs: Sequence[Knob]
-    """With fewer workers than advised; the first without any change. Nothing where one is advised."""
 
 
 PlayAll = Callable[[Sequence[Case]], Sequence[Verdict]]
 
 
 class _Moved(SyntheticTenants):
-    """Every other request of the latency lane asks in the throughput lane."""
+    """Moves every other request of the latency lane to the throughput lane."""
 
     def arrivals(self, rows: Iterable[TraceRow]) -> Iterator[Arrival]:
         there = next(tier for tier in self.tiers if tier.lane is LaneName.THROUGHPUT)
@@ -121,7 +120,7 @@ class _Moved(SyntheticTenants):
 
 
 def play(question: Question, case: Case) -> Verdict:
-    """Simulate it. Raises StuckError."""
+    """Simulate a case. Raises StuckError."""
     sizes, tiers = question.calibration, tuple(_tier(tier, case) for tier in question.tiers)
     overlay = (_Moved if case.moved else SyntheticTenants)(
         tenants=question.tenants,
@@ -163,7 +162,7 @@ def _lane(lane: Lane, tier: Tier, case: Case) -> Lane:
 
 
 def advise(question: Question, play_all: PlayAll, *, at_once: int, with_knobs: bool = True) -> Advice:
-    """Find it out. `play_all`: several cases at the cost of one, `at_once` of them."""
+    """Return all advice. `play_all` runs several cases, `at_once` of them at the cost of one."""
     sizing = size(question, play_all, at_once=at_once)
     if sizing.workers is None or not with_knobs:
         return Advice(sizing, (), ())
@@ -179,7 +178,7 @@ def advise(question: Question, play_all: PlayAll, *, at_once: int, with_knobs: b
 
 
 def size(question: Question, play_all: PlayAll, *, at_once: int) -> Sizing:
-    """The smallest number of workers that keeps the targets."""
+    """Return the smallest number of workers that keeps the targets."""
     tpot_ms = question.tier(LaneName.LATENCY).tpot_ms
     return smallest(
         lambda counts: play_all([Case(workers=count) for count in counts]),
@@ -188,12 +187,12 @@ def size(question: Question, play_all: PlayAll, *, at_once: int) -> Sizing:
     )
 
 
+# The throughput lane's time between tokens is not interactive, so it is left out.
 _TARGETS = ((LaneName.LATENCY, "ttft"), (LaneName.LATENCY, "tpot"), (LaneName.THROUGHPUT, "ttft"))
-"""The time between tokens of the throughput lane is nobody's to wait for."""
 
 
 def _tighter(question: Question, found: Verdict) -> list[Case]:
-    """With targets at what requests reached and a margin, where that is worth while."""
+    """Return cases with targets at the reached values plus a margin, where that is worthwhile."""
     cases = []
     for margin in MARGINS:
         parts = {
@@ -216,7 +215,7 @@ def _part(wanted_ms: float, target_ms: float) -> float:
 
 
 def _figures(question: Question, verdict: Verdict) -> Iterator[tuple[LaneName, str, float, Spread, float]]:
-    """Lane, name, target, what was reached, and the share that kept the target of the run."""
+    """Yield lane, name, target, reached distribution, and the share that kept the run's target."""
     for lane, name in _TARGETS:
         found = verdict.lanes.get(lane)
         reached = None if found is None else (found.ttft_ms if name == "ttft" else found.tpot_ms)
@@ -250,7 +249,7 @@ def _targets(question: Question, found: Verdict, tried: Sequence[tuple[Case, Ver
 
 
 def _changes(workers: int) -> list[tuple[str, str, Case]]:
-    """What may be changed instead of having all the workers; nothing where there is but one."""
+    """Return possible changes that need fewer workers; empty for a single worker."""
     fewer = int(FEWER * workers)
     if fewer == 0:
         return []

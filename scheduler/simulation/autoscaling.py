@@ -1,9 +1,9 @@
-"""How many workers serve while the load changes: a HorizontalPodAutoscaler's rule on what KEDA reads of the gateways.
+"""The number of workers under a changing load, by a HorizontalPodAutoscaler's rule on the gateways' metrics as KEDA
+reads them.
 
-Each figure asks for so many workers that its target is kept by each; the largest counts. A tenth too much or too little
-changes nothing. Rates and the stabilisation of going down are those of `behavior` in autoscaling/v2. A worker costs
-from its start on, serves once it is ready, and, told to go, takes no more and finishes what it has.
-"""
+Each metric requires enough workers to keep its target per worker; the largest requirement counts, with a tolerance of a
+tenth. Rates and the stabilisation of scaling down are those of `behavior` in autoscaling/v2. A worker costs from its
+start on and serves once it is ready. When it is scaled down it takes no more jobs and finishes those that it has."""
 
 import math
 from collections import deque
@@ -13,13 +13,13 @@ from typing import Literal, NamedTuple
 
 from fairlane.scheduler.protocol.lanes import LaneName
 
+# kube-controller-manager's `horizontal-pod-autoscaler-tolerance`.
 TOLERANCE = 0.1
-"""kube-controller-manager's `horizontal-pod-autoscaler-tolerance`."""
 Phase = Literal["off", "starts", "serves", "drains"]
 
 
 class FleetLoad(NamedTuple):
-    """What gateways tell at one moment, by lane."""
+    """The gateways' metrics at one moment, by lane."""
 
     queued_tokens: Mapping[LaneName, int]
     running: Mapping[LaneName, int]
@@ -27,33 +27,33 @@ class FleetLoad(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingRule:
-    """As `autoscaling` of the chart states it, and what starting a worker takes. Times are milliseconds."""
+    """The chart's `autoscaling` settings, and the startup time of a worker. Times are milliseconds."""
 
     least: int
     most: int
+    # Target per worker, by lane; other lanes do not affect scaling.
     queued_tokens: Mapping[LaneName, float] = field(default_factory=dict)
-    """For each worker, by lane; a lane that is not named asks for nobody."""
+    # Target of running requests per worker, by lane.
     running: Mapping[LaneName, float] = field(default_factory=dict)
-    """The same of requests."""
+    # Interval of the checks.
     every_ms: float = 15_000.0
-    """Between two looks."""
+    # From the decision until a worker takes work: the start of a pod, and loading the model.
     start_ms: float = 90_000.0
-    """From the decision until a worker takes work: a pod's start, and loading the model."""
+    # Maximum growth in `up_period_ms`, as a fraction of the workers.
     up_share: float = 1.0
-    """Part of the workers by which they may grow in `up_period_ms`."""
     up_period_ms: float = 60_000.0
+    # Maximum number of workers to remove in `down_period_ms`.
     down_workers: int = 1
-    """So many may go in `down_period_ms`."""
     down_period_ms: float = 120_000.0
+    # Scale down only if no check within this time required more.
     down_window_ms: float = 600_000.0
-    """Fewer are wanted once no look in so long has wanted more."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.least <= self.most:
             raise ValueError(f"a rule needs 1 <= least <= most, not {self.least} and {self.most}")
 
     def asked(self, load: FleetLoad, workers: int) -> int:
-        """Workers that the load asks for, where there are so many; between `least` and `most`."""
+        """Return the workers that the load requires, between `least` and `most`, given the present number."""
         figures = [
             (load.queued_tokens.get(lane, 0), target) for lane, target in self.queued_tokens.items()
         ] + [(load.running.get(lane, 0), target) for lane, target in self.running.items()]  # fmt: skip
@@ -68,7 +68,7 @@ def _for_one(value: float, target: float, workers: int) -> int:
 
 
 class Autoscaler:
-    """The rule over time: it remembers what it wanted and what it changed."""
+    """The rule over time, with its recent recommendations and changes."""
 
     def __init__(self, rule: ScalingRule) -> None:
         self.rule = rule
@@ -77,7 +77,7 @@ class Autoscaler:
         self._shrunk: deque[tuple[float, int]] = deque()
 
     def wanted(self, now_ms: float, load: FleetLoad, workers: int) -> int:
-        """How many there should be from now on, where `workers` start or serve."""
+        """Return how many workers there should be, if `workers` are starting or serving now."""
         rule = self.rule
         asked = rule.asked(load, workers)
         self._asked.append((now_ms, asked))
@@ -106,7 +106,7 @@ def _sum_since(kept: deque[tuple[float, int]], since_ms: float) -> int:
 
 
 class FleetSize(NamedTuple):
-    """The fleet after a look."""
+    """The fleet after a check."""
 
     at_ms: float
     wanted: int
@@ -114,14 +114,14 @@ class FleetSize(NamedTuple):
 
 
 class ScaledFleet:
-    """Which of a simulation's workers there are. It needs as many as may serve and drain at a time."""
+    """The workers of a simulation that exist; `workers` must cover those that serve and drain at one time."""
 
     def __init__(self, autoscaler: Autoscaler, workers: int) -> None:
         self.autoscaler = autoscaler
+        # After each check.
         self.sizes: list[FleetSize] = []
-        """After each look."""
+        # Lifetime of all workers so far; `close` adds those that still exist.
         self.paid_ms = 0.0
-        """Of all workers, from start to end; those that still are there are added by `close`."""
         least = autoscaler.rule.least
         if workers < autoscaler.rule.most:
             raise ValueError(f"{workers} workers cannot become {autoscaler.rule.most}")
@@ -129,11 +129,10 @@ class ScaledFleet:
         self._since = [0.0] * workers
 
     def serves(self, number: int) -> bool:
-        """It takes work."""
         return self._phases[number] == "serves"
 
     def look(self, now_ms: float, load: FleetLoad, held: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Those that begin to start, and those that are told to go; `held`: how much each has in hand."""
+        """Return the workers that start, and those that are scaled down. `held`: number of jobs that each holds."""
         there = [number for number, phase in enumerate(self._phases) if phase in ("starts", "serves")]
         wanted = self.autoscaler.wanted(now_ms, load, len(there))
         free = [number for number, phase in enumerate(self._phases) if phase == "off"]
@@ -151,20 +150,20 @@ class ScaledFleet:
         return started, gone
 
     def ready(self, number: int, now_ms: float) -> bool:
-        """Its model is loaded. False where it was told to go before that."""
+        """Return whether a starting worker is ready and now serves; False if it was scaled down before."""
         if self._phases[number] != "starts" or now_ms < self._since[number] + self.autoscaler.rule.start_ms:
             return False
         self._phases[number] = "serves"
         return True
 
     def emptied(self, number: int, now_ms: float) -> bool:
-        """It has nothing in hand: True where it ends with that, or has ended."""
+        """Return whether a worker without jobs has ended; a draining one ends now."""
         if self._phases[number] == "drains":
             self._end(number, now_ms)
         return self._phases[number] == "off"
 
     def close(self, now_ms: float) -> None:
-        """The end of the simulation."""
+        """End all workers, at the end of the simulation."""
         for number, phase in enumerate(self._phases):
             if phase != "off":
                 self._end(number, now_ms)

@@ -1,22 +1,22 @@
-"""What a worker is, in figures: what its steps and copies take, and the sizes of its pools. One JSON document.
+"""A worker in figures: the costs of its steps and copies, and the sizes of its pools, as one JSON document.
 
-A running worker shows its own beside `/metrics`; the simulator makes workers like it. Others go by a name, `h100-8b`: a
-roofline of what a data sheet's figures and a model's shape let a step take, written as linear costs. Each term takes a
-resource's peak times the part of it that serving engines reach:
+A running worker serves its own document next to `/metrics`, and the simulator makes workers like it. Presets such as
+`h100-8b` are rooflines from a data sheet and a model's shape, as linear costs. Each term uses the fraction of a
+resource's peak that serving engines reach:
 
-- base: the weights are read once in each step; with tensor parallelism each layer waits for two all-reduces.
+- base: the weights are read once per step; with tensor parallelism each layer waits for two all-reduces.
 - row, token: 2 floating-point operations per weight, and the all-reduces' bytes over the links. A decode's arithmetic
-  is added to the reading of the weights, which hides most of it: large batches of decodes look slower by as much, a
-  fifth on an H100 at 64 rows.
-- context: keys and values of a token of context, read once. pair: 4 operations per layer and attention width.
+  is added to the reading of the weights, which in reality hides most of it: large batches of decodes look slower by
+  that, a fifth on an H100 at 64 rows.
+- context: keys and values of a context token, read once. pair: 4 operations per layer and attention width.
 - copies: a block's bytes over PCIe, one way, on all GPUs at once. Host memory holds as many blocks as the device.
 
-KV has what MEMORY_PART of the memory leaves beside the weights. Peaks are dense bfloat16 (data sheets print twice as
-much, with sparsity, for L4, H100 and H200), PCIe and NVLink one direction (half of what is printed). Sources:
+KV gets what MEMORY_PART of the memory leaves after the weights. Peaks are dense bfloat16 (data sheets give twice as
+much, with sparsity, for L4, H100 and H200), PCIe and NVLink in one direction (half of the published value). Sources:
 nvidia.com, data sheets "L4 Tensor Core GPU", "A100 80GB SXM", "H100 SXM", "H200 SXM"; model cards of Llama 3.2 1B,
-Llama 3.1 8B and 70B. The CPU: two cores of an AMD EPYC with AVX-512; `cpu-135m` is what its worker measured
-(`Calibration`'s defaults), the rates of the others follow from that and from the memory's rate in docs/performance.md.
-"""
+Llama 3.1 8B and 70B. CPU: two cores of an AMD EPYC with AVX-512; `cpu-135m` is what its worker measured
+(`Calibration`'s defaults), and the rates of the other presets follow from that and from the memory rate in
+docs/performance.md."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -30,21 +30,21 @@ from fairlane.scheduler.simulation.workload import MOST_MS, MOST_NOISE, Hardware
 Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=MOST_MS)]
 Size = Annotated[int, msgspec.Meta(ge=1, le=100_000_000)]
 Step = tuple[Milliseconds, Milliseconds, Milliseconds, Milliseconds, Milliseconds]
+# An amount of a feature for which its weight stands out from rounding.
 _FAR = 1_000_000
-"""So much of a feature that its weight stands out from rounding."""
 
 
 class CalibrationError(ValueError):
-    """Not a worker's figures; the message says what is wrong in one line."""
+    """An invalid calibration document; the message names the problem in one line."""
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One kind of worker. The default costs are about what a model of 135 million weights takes on two CPU cores."""
+    """One kind of worker. The default costs are about those of a model with 135 million weights on two CPU cores."""
 
+    # Per step, and per unit of each of `StepFeatures`.
     step: Step = (10.0, 0.25, 0.3125, 6e-4, 8e-5)
-    """Per step, and per unit of each of `StepFeatures`."""
+    # Per step with copies, and per block.
     copy: tuple[Milliseconds, Milliseconds] = (0.1, 0.2)
-    """Per step with copies, and per block."""
     overhead_ms: Milliseconds = 0.0
     noise: Annotated[float, msgspec.Meta(ge=0, le=MOST_NOISE)] = 0.0
     block_size: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 16
@@ -52,15 +52,15 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     host_slots: Annotated[int, msgspec.Meta(ge=0, le=100_000_000)] = 8192
     max_sequences: Annotated[int, msgspec.Meta(ge=1, le=65_536)] = 64
     max_step_tokens: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 512
+    # False if the costs are a worker's assumptions, before it has run enough steps.
     learnt: bool = True
-    """False while the costs are what a worker assumes that has run too few steps."""
 
     @property
     def hardware(self) -> Hardware:
         return Hardware(step=self.step, copy=self.copy, overhead_ms=self.overhead_ms, noise=self.noise)
 
     def costs(self) -> CostModel:
-        """What a worker like this knows of itself as it starts, as one that has measured."""
+        """Return the cost model of such a worker at startup, as if measured."""
         costs, alone = CostModel(), StepFeatures(1, 0, TYPICAL_CONTEXT, 0)
         costs.know(self.step, self.copy, self.hardware.step_ms(alone))
         return costs
@@ -70,12 +70,12 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return self.blocks * self.block_size
 
     def to_json(self) -> bytes:
-        """The document, as `read_calibration` takes it."""
+        """Return the document that `read_calibration` parses."""
         return msgspec.json.format(msgspec.json.encode(self), indent=2)
 
 
 def read_calibration(document: bytes) -> Calibration:
-    """The figures of a JSON document. Raises CalibrationError."""
+    """Parse a JSON document. Raises CalibrationError."""
     try:
         return msgspec.json.decode(document, type=Calibration)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -84,12 +84,12 @@ def read_calibration(document: bytes) -> Calibration:
 
 
 def of_costs(costs: CostModel, **sizes: int) -> Calibration:
-    """What a cost model has learnt, for a worker of these `sizes` (by the names of Calibration's fields)."""
+    """Return the calibration of a learnt cost model, for a worker of these `sizes` (named as Calibration's fields)."""
     return Calibration(step=_step_weights(costs), copy=_copy_weights(costs), learnt=costs.has_learnt, **sizes)
 
 
 def _step_weights(costs: CostModel) -> Step:
-    """Its predictions are linear in the features: each one's weight is what a great deal of it adds."""
+    """Return the weights of a linear model: what a large amount of each feature adds."""
     row = StepFeatures(1, 0, 0, 0)
     rows, prefill, context, attention = (
         (costs.step_ms(row._replace(**{name: _FAR})) - costs.step_ms(row._replace(**{name: 1}))) / (_FAR - 1)
@@ -104,20 +104,20 @@ def _copy_weights(costs: CostModel) -> tuple[float, float]:
 
 
 BLOCK_SIZE = 16
+# Per weight or number in the KV cache.
 BYTES = 2
-"""Of a weight or a number in the KV cache."""
+# Fraction of the memory for weights and KV; activations and the runtime take the rest.
 MEMORY_PART = 0.9
-"""Of the memory, what weights and KV may have; activations and the runtime take the rest."""
+# Fractions of the peaks of arithmetic, memory, links and PCIe, and arithmetic in attention.
 COMPUTE_PART, READ_PART, LINK_PART, PAIR_PART = 0.5, 0.8, 0.7, 0.4
-"""Of the peaks of arithmetic, of memory, of links and PCIe, and of arithmetic in attention."""
+# Latency of one between GPUs, independent of its size.
 ALL_REDUCE_MS = 0.012
-"""Latency of one between GPUs, whatever it carries."""
 GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A model: what its steps compute, read and keep."""
+    """A model's size and shape."""
 
     weights: float
     layers: int
@@ -127,27 +127,27 @@ class Shape:
 
     @property
     def kv_bytes(self) -> int:
-        """Keys and values of one token."""
+        """Size of the keys and values of one token."""
         return 2 * self.layers * self.kv_heads * self.head_size * BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One accelerator at its peaks."""
+    """Peak rates of one accelerator."""
 
     flops: float
+    # Bytes per second.
     memory_rate: float
-    """Bytes per second."""
+    # Bytes.
     memory: float
-    """Bytes."""
+    # To the host, bytes per second one way.
     copy_rate: float
-    """To the host, bytes per second one way."""
+    # To its neighbours, bytes per second one way.
     link_rate: float
-    """To its neighbours, bytes per second one way."""
+    # Fixed time of a step: kernel launches, sampling.
     launch_ms: float
-    """Of a step, whatever it holds: kernels' launches, sampling."""
+    # Between two steps.
     overhead_ms: float
-    """Between two steps."""
 
 
 SHAPES = {
@@ -155,28 +155,28 @@ SHAPES = {
     "8b": Shape(8.03e9, 32, 4096, 8, 128),
     "70b": Shape(70.6e9, 80, 8192, 8, 128),
 }
+# The L4 has no NVLink: its neighbours are connected by PCIe.
 DEVICES = {
     "l4": Device(121e12, 300e9, 24e9, 32e9, 32e9, 1.0, 0.5),
     "a100": Device(312e12, 2039e9, 80e9, 32e9, 300e9, 1.0, 0.5),
     "h100": Device(989.5e12, 3350e9, 80e9, 64e9, 450e9, 1.0, 0.5),
     "h200": Device(989.5e12, 4800e9, 141e9, 64e9, 450e9, 1.0, 0.5),
 }
-"""The L4 has no NVLink: its neighbours are behind PCIe."""
+# Tensor-parallel size where one GPU does not hold the weights and a useful KV pool; otherwise one.
 GPUS = {("l4", "70b"): 8, ("a100", "70b"): 4, ("h100", "70b"): 4, ("h200", "70b"): 2}
-"""Tensor parallel where one does not hold the weights and a useful KV pool; all others are one."""
+# Measured (docs/performance.md, two threads: 44 to 49 GB/s); memory for KV in addition to the weights.
 CPU_MEMORY_RATE, CPU_POOL = 46e9, 4 * GIB
-"""Measured (docs/performance.md, two threads: 44 to 49 GB/s); what KV has beside the weights, whatever they take."""
+# From 0.3125 ms per prompt token for a model with 135 million weights.
 CPU_FLOPS = 2 * 135e6 / 0.3125e-3
-"""What 0.3125 ms per prompt token are for a model of 135 million weights."""
 
 
 def names() -> list[str]:
-    """Every preset."""
+    """Return the name of every preset."""
     return ["cpu-135m", *(f"{device}-{shape}" for device in ("cpu", *DEVICES) for shape in SHAPES)]
 
 
 def preset(name: str) -> Calibration:
-    """A worker by its name. Raises ValueError."""
+    """Return a worker by its name. Raises ValueError."""
     if name == "cpu-135m":
         return Calibration()
     device, _, shape = name.lower().partition("-")
@@ -214,7 +214,7 @@ def _gpus(device: Device, shape: Shape, count: int) -> Calibration:
 
 
 def _cpu(shape: Shape) -> Calibration:
-    """At rates that were measured, so no part of them is lost; a copy reads and writes memory."""
+    """Return a CPU worker, at measured rates and thus without efficiency factors; a copy reads and writes memory."""
     pool = CPU_POOL // (shape.kv_bytes * BLOCK_SIZE)
     token_ms = 1e3 * 2 * shape.weights / CPU_FLOPS
     return Calibration(
@@ -233,5 +233,5 @@ def _cpu(shape: Shape) -> Calibration:
 
 
 def _pair_ms(shape: Shape, flops: float) -> float:
-    """A token that attends to another: its score, and its value's part in the sum."""
+    """Return the time for a token to attend to another: its score, and its value's part of the sum."""
     return 1e3 * 4 * shape.layers * shape.width / flops

@@ -1,8 +1,7 @@
-"""A simulated worker that goes on without plans: what its requests, the queue and observers hear of such steps.
+"""A simulated worker that runs without plans, and the updates of its requests, the queue and observers.
 
-The queue hears at once of what a step charges to tenants, since that decides who is served next, and observers of what
-tenants got. Tokens are the business of their requests alone: these are told once, when the batch lands.
-"""
+The queue learns of each step's charges at once, since they decide which tenant is served next, and observers learn of
+each tenant's service. Tokens only affect their own requests, which are updated once, when the batch lands."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,21 +16,21 @@ from fairlane.scheduler.queue.memory_queue import LaneQueue
 from fairlane.scheduler.queue.types import Publication
 from fairlane.scheduler.simulation.workload import Arrival, Record
 
+# Fewer steps are not worth the overhead.
 LEAST_STEPS = 2
-"""For fewer it is not worth while."""
 ALWAYS = -1
 
 
 @runtime_checkable
 class Coaster(Protocol):
-    """A policy that tells when there is nothing to decide."""
+    """A policy that can run without plans."""
 
     def coast(self, now_ms: float) -> Coast | None:
-        """What can go on from here without a plan; None where there is something to decide."""
+        """Return a batch that can continue without plans, or None if there is something to decide."""
         ...
 
     def land(self) -> StepPlan:
-        """Have done with that; the step that is under way, if any, is owed its result as if it had been planned."""
+        """Leave coasting mode. A running step still needs its result, as if it had been planned."""
         ...
 
 
@@ -41,21 +40,21 @@ class Coasted(NamedTuple):
     worker: int
     ended_ms: float
     rows: int
+    # Number of rows of one tenant, lane and weight, with one of their requests.
     shares: Sequence[tuple[Arrival, int]]
-    """How many of the rows are of one tenant, lane and weight: those of the request."""
     run_ms: float
 
 
 @runtime_checkable
 class CoastObserver(Protocol):
-    """An observer that needs no plan of a step that only repeats the last."""
+    """An observer that does not need the plan of a step that repeats the last one."""
 
     def coasted(self, step: Coasted) -> None:
-        """A worker ran such a step; nothing ended in it."""
+        """A worker ran such a step; no request ended in it."""
         ...
 
     def landed(self, gained: Mapping[str, int]) -> None:
-        """So many tokens were gained by jobs in the steps that `coasted` told of."""
+        """Jobs gained these numbers of tokens in the steps reported by `coasted`."""
         ...
 
 
@@ -63,11 +62,11 @@ class _Row(NamedTuple):
     seq: Choice
     record: Record
     epoch: int
+    # Index of the first output token of the cruise.
     first: int
-    """Index of the first output token of the cruise."""
+    # First step that is charged to its tenant: the charge made when it was taken covers the earlier ones. ALWAYS:
+    # nothing of that is left.
     spends_from: int
-    """The step from which on the queue has to charge its tenant: until then what was charged when it was taken lasts.
-    ALWAYS: nothing of that is left."""
 
     @property
     def payer(self) -> tuple[str, LaneName, float]:
@@ -85,13 +84,13 @@ class _Row(NamedTuple):
 
 
 class Cruise:
-    """Of one worker. `begin` and `end` take turns, as the coast's do."""
+    """The steps of one worker without plans. `begin` and `end` alternate, as for `Coast`."""
 
     def __init__(
         self, coast: Coast, records: Mapping[str, Record], queue: LaneQueue | None, held: Mapping[str, int]
     ) -> None:
+        # Of the running step.
         self.started_ms = 0.0
-        """Of the step under way."""
         self.run_ms = 0.0
         self._coast, self._queue = coast, queue
         self._rows = [_row(seq, records[seq.id.job_id], queue, held) for seq in coast.sequences]
@@ -110,11 +109,12 @@ class Cruise:
 
     @property
     def is_worth_while(self) -> bool:
-        """No output ends for some steps."""
+        """Return whether no output ends for some steps."""
         return self._most >= LEAST_STEPS
 
     def begin(self, now_ms: float) -> StepFeatures | None:
-        """What the next step computes; None where it has to be planned: an output ends in it, or the worker says so."""
+        """Return the next step's features, or None if it has to be planned because an output ends or the worker
+        requires it."""
         if len(self._ends_ms) >= self._most:
             return None
         self.started_ms = now_ms
@@ -130,7 +130,7 @@ class Cruise:
             self._queue.publish(int(now_ms), "gateway", str(number), self._spent())
 
     def land(self, number: int, now_ms: float, observers: Iterable[CoastObserver]) -> None:
-        """Tell of all tokens."""
+        """Report all tokens."""
         steps = len(self._ends_ms)
         if not steps:
             return
@@ -145,7 +145,8 @@ class Cruise:
             self._queue.publish(int(now_ms), "gateway", str(number), published)
 
     def _spent(self) -> list[Publication]:
-        """What the last step charges: one job of a payer stands for all that have used up what was charged."""
+        """Return the charges of the last step: one job per payer represents all that have used up their advance
+        charge."""
         steps = len(self._ends_ms)
         spent = [rows[0].publication(DECODE_WEIGHT * len(rows)) for rows in self._spending.values()]
         for row in self._starts.pop(steps - 1, ()):

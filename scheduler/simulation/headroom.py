@@ -1,4 +1,4 @@
-"""How near tenants came to their limits in a recorded trace, and what their limits refused."""
+"""How close tenants came to their limits in a recorded trace, and what their limits rejected."""
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
@@ -40,17 +40,17 @@ class Headroom:
     tenant: str
     limit: str
     stated: int
+    # Maximum in any window of the limit. If the trace is shorter than a day's or month's window, extrapolated at its
+    # mean rate.
     used: float
-    """Most of it in any such time; where the trace is shorter than a day or a month, what that long would come to at
-    the trace's mean rate."""
+    # The trace is shorter than the limit's window.
     is_projected: bool
-    """The trace is shorter than the limit's time."""
+    # Requests of the tenant that any of its own limits rejected.
     refused: int
-    """Requests of the tenant that a limit of its own refused, whichever it was."""
 
 
 def headroom(trace: Trace) -> list[Headroom]:
-    """Each limit that the trace states and can say something of, the tightest first."""
+    """Return each limit in the trace that can be evaluated, the tightest first."""
     served: dict[str, list[TraceRow]] = {}
     refused: Counter[str] = Counter()
     for row in trace.rows:
@@ -83,7 +83,7 @@ def _of(tenant: str, name: str, stated: int, rows: list[TraceRow], length_ms: fl
 
 
 def most_within(rows: Iterable[TraceRow], window_ms: float, amount: _Amount) -> int:
-    """The most that requests came to which arrived within any such time; `rows` in order."""
+    """Return the maximum amount of requests that arrived within any such window; `rows` in order."""
     inside: deque[TraceRow] = deque()
     now = most = 0
     for row in rows:

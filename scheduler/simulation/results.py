@@ -1,12 +1,11 @@
-"""What a simulation showed: latencies, promises kept, goodput and throughput; by lane, tier and tenant.
+"""Results of a simulation: latencies, attainment, goodput and throughput; by lane, tier and tenant.
 
-A promise is kept (`attained`) by a request that finished, its first token in time and its last inside the envelope
-that follows from the targets (Niyama, FairBatching). All that were offered count, so a refusal is a miss.
+A request attains its targets (`attained`) if it finished, its first token was in time, and its last was inside the
+envelope that follows from the targets (Niyama, FairBatching). All offered requests count, so a rejection is a miss.
 
-Who was served what, what preemption cost, and how far apart tenants drifted, `ServiceMeter` counts while it runs.
-Service is VTC's: 1 for a prompt token computed for the first time, 2 for an output token; recomputing serves nobody.
-Source: Sheng et al., "Fairness in Serving Large Language Models" (OSDI 2024).
-"""
+`ServiceMeter` measures service by tenant, the cost of preemption and the service gaps between tenants during the run.
+Service is VTC's: 1 for a prompt token computed for the first time, 2 for an output token, 0 for recomputation. Source:
+Sheng et al., "Fairness in Serving Large Language Models" (OSDI 2024)."""
 
 import math
 from collections import defaultdict
@@ -25,16 +24,18 @@ from fairlane.scheduler.simulation.workload import Arrival, Record
 @dataclass(slots=True)
 class _Metered:
     arrival: Arrival
+    # Leading tokens whose KV was ever computed.
     reached: int = 0
-    """Tokens whose KV was computed at some time, from the first on."""
+    # The worker whose last step had a row for it; None while it waits.
     worker: int | None = None
-    """In whose latest step it had a row; None while it waits, for its first turn or for another."""
 
 
 @dataclass
 class ServiceMeter:
-    """Observes a simulation. `bucket_ms`: the resolution of `curve`; `every_ms`: how often gaps are looked at (0: each
-    step; the cost grows with the square of the tenants)."""
+    """Observes a simulation.
+
+    `bucket_ms` is the resolution of `curve`; `every_ms` is the interval of measuring gaps (0: each step; the cost grows
+    with the square of the number of tenants)."""
 
     bucket_ms: float = 10_000.0
     every_ms: float = 0.0
@@ -42,10 +43,10 @@ class ServiceMeter:
     recomputed_tokens: int = 0
     run_ms: float = 0.0
     copy_ms: float = 0.0
+    # By tenant, in total.
     service: dict[str, float] = field(default_factory=dict)
-    """By tenant, in all."""
+    # By tenant, the service in each bucket of time, up to its last service.
     curve: dict[str, list[float]] = field(default_factory=dict)
-    """By tenant, what it got in each bucket of time; a tenant's list ends with its last service."""
 
     def __post_init__(self) -> None:
         self._asked: dict[str, _Metered] = {}
@@ -56,14 +57,15 @@ class ServiceMeter:
 
     @property
     def max_gap(self) -> float:
-        """Most that one tenant got beyond another, per unit of weight, in a time in which both had work waiting in the
-        same lane."""
+        """Largest lead of one tenant over another, per unit of weight, while both had work waiting in the same lane."""
         return max((gaps.most for gaps in self._gaps.values()), default=0.0)
 
     @property
     def tax(self) -> float:
-        """Preemption's share of the workers' time, 0 to 1: of the rows, by their part of recomputed tokens; and all
-        copies, in which no row runs. Without swaps it is recomputed over computed tokens (vLLM's #54644)."""
+        """Preemption's share of the workers' time, 0 to 1.
+
+        It includes the rows' time by their fraction of recomputed tokens, and all copies, in which no row runs. Without
+        swaps it is recomputed over computed tokens (vLLM's #54644)."""
         recomputing_ms = self.run_ms * self.recomputed_tokens / self.computed_tokens if self.computed_tokens else 0.0
         all_ms = self.run_ms + self.copy_ms
         return (recomputing_ms + self.copy_ms) / all_ms if all_ms else 0.0
@@ -73,7 +75,7 @@ class ServiceMeter:
         self._arriving.append((now_ms, arrival))
 
     def stepped(self, step: SimulatedStep) -> None:
-        """A worker ran a step: who had a row in it, who did not, and what they got."""
+        """Record a step: which requests had a row in it, and their service."""
         self.run_ms += step.run_ms
         self.copy_ms += step.copy_ms
         self._join(step.started_ms)
@@ -90,7 +92,7 @@ class ServiceMeter:
         self._look(step.ended_ms)
 
     def coasted(self, step: Coasted) -> None:
-        """A worker went on as in its last step: tokens for all, all of them new, and nobody begins or stops waiting."""
+        """Record a repeated step: one new token for each row, and no change of who waits."""
         self.run_ms += step.run_ms
         self._join(step.ended_ms)
         self.computed_tokens += step.rows
@@ -100,7 +102,7 @@ class ServiceMeter:
         self._look(step.ended_ms)
 
     def landed(self, gained: Mapping[str, int]) -> None:
-        """Jobs gained so many tokens while they coasted."""
+        """Record the tokens that jobs gained while coasting."""
         for job_id, tokens in gained.items():
             self._asked[job_id].reached += tokens
 
@@ -117,14 +119,16 @@ class ServiceMeter:
                 gaps.look()
 
     def _join(self, until_ms: float) -> None:
-        """What came until then waits. A step's rows stop waiting as it begins, and it is told of as it ends: who came
-        in between has not waited with them."""
+        """Count arrivals up to a time as waiting.
+
+        A step's rows stop waiting at its start, but it is reported at its end; later arrivals did not wait with them.
+        """
         while self._arriving and self._arriving[0][0] <= until_ms:
             arrival = self._arriving.pop(0)[1]
             self._gaps[arrival.lane].wait(arrival.tenant)
 
     def _turn(self, step: SimulatedStep) -> None:
-        """Rows run; what had one in this worker's last step and has none now waits again."""
+        """Update who waits: requests with a row do not, those that lost theirs on this worker do."""
         running = {row.seq.job_id for row in step.plan.rows}
         for job_id in self._rows.get(step.worker, set()) - running:
             asked = self._asked.get(job_id)
@@ -138,7 +142,7 @@ class ServiceMeter:
         self._rows[step.worker] = running
 
     def _compute(self, asked: _Metered, row: Row) -> float:
-        """Count a row's tokens; the service of those that are new."""
+        """Count a row's tokens, and return the service of the new ones."""
         end, prompt = row.context_length, asked.arrival.prompt_tokens
         start = min(end, max(asked.reached, row.first_position))
         self.computed_tokens += len(row.token_ids)
@@ -163,8 +167,8 @@ class _Gaps:
         self.most = 0.0
         self._service: dict[str, float] = {}
         self._waiting: dict[str, int] = {}
+        # By backlogged tenant, the difference to each tenant that was backlogged before it, when it joined.
         self._apart: dict[str, dict[str, float]] = {}
-        """By backlogged tenant, and by each that was backlogged before it: how far apart they were when it joined."""
 
     def wait(self, tenant: str) -> None:
         if tenant not in self._waiting:
@@ -191,7 +195,7 @@ class _Gaps:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How figures are distributed; percentiles by nearest rank."""
+    """Distribution of values; percentiles by nearest rank."""
 
     count: int
     mean: float
@@ -204,48 +208,48 @@ class Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Some requests together. Shares are 0 to 1; times are milliseconds, of the requests that have one."""
+    """Totals of a group of requests. Shares are 0 to 1; times are milliseconds, of the requests that have one."""
 
+    # All offered requests.
     requests: int
-    """Offered: let in or not."""
+    # Number of requests by outcome, without unfinished ones.
     outcomes: dict[str, int]
-    """How many ended how; what was not over is in none."""
+    # Share that attained its targets.
     attained: float
-    """Share that kept its promise."""
+    # The same by the stricter, usual definition: mean time between tokens within its target.
     attained_mean_tpot: float
-    """The same by the stricter, usual reading: mean time between tokens, from the first on, within its target."""
     ttft_ms: Spread | None
     tpot_ms: Spread | None
+    # Share of the output tokens after their due time in the envelope.
     late_tokens: float
-    """Share of the output tokens that came after their due time in the envelope."""
+    # Of requests that got a token.
     prompt_tokens: int
-    """Of requests that got a token."""
+    # Prompt tokens found in the prefix cache.
     cached_tokens: int
-    """Of these, what the prefix cache had."""
     output_tokens: int
+    # Output tokens of requests that attained their targets.
     attained_tokens: int
-    """Output tokens of requests that kept their promise."""
     preemptions: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """A whole run. Rates are per second of `duration_s`."""
+    """Results of a whole run. Rates are per second of `duration_s`."""
 
+    # From the first arrival to the last end.
     duration_s: float
-    """From the first arrival to the last end."""
     goodput_requests_per_s: float
+    # Output tokens of requests that attained their targets.
     goodput_tokens_per_s: float
-    """Output tokens of requests that kept their promise."""
     output_tokens_per_s: float
+    # Including prompt tokens, each once.
     tokens_per_s: float
-    """Prompts' too, each once."""
     total: Group
     lanes: dict[str, Group]
     tiers: dict[str, Group]
     tenants: dict[str, Group]
+    # This and the next four are defined by ServiceMeter; None or empty without one.
     preemption_tax: float | None = None
-    """As ServiceMeter defines it, and so the next three; None without one."""
     max_service_gap: float | None = None
     service: dict[str, float] = field(default_factory=dict)
     service_curve: dict[str, list[float]] = field(default_factory=dict)
@@ -253,7 +257,7 @@ class Summary:
 
 
 def summarize(records: Iterable[Record], meter: ServiceMeter | None = None) -> Summary:
-    """The figures of a run that was `meter`'s to observe."""
+    """Return the results of a run that `meter` observed."""
     records = list(records)
     total, duration_s = _group(records), _duration_s(records)
     per_s = 1.0 / duration_s if duration_s else 0.0
@@ -276,7 +280,7 @@ def summarize(records: Iterable[Record], meter: ServiceMeter | None = None) -> S
 
 
 def attained(record: Record) -> bool:
-    """The request kept its promise."""
+    """Return whether the request attained its targets by the envelope."""
     if not _first_in_time(record) or record.first_ms is None or record.end_ms is None:
         return False
     arrival = record.arrival
@@ -285,12 +289,12 @@ def attained(record: Record) -> bool:
 
 
 def attained_mean_tpot(record: Record) -> bool:
-    """It did, and its mean time between tokens was within the target too."""
+    """Return whether the first token was in time and the mean time between tokens within its target."""
     return _first_in_time(record) and (record.tpot_ms is None or record.tpot_ms <= record.arrival.tpot_ms)
 
 
 def spread(values: Iterable[float]) -> Spread | None:
-    """The distribution of some figures; None where there are none."""
+    """Return the distribution of the values, or None if there are none."""
     ordered = sorted(values)
     if not ordered:
         return None
@@ -310,7 +314,7 @@ def _percentile(ordered: Sequence[float], part: float) -> float:
 
 
 def _first_in_time(record: Record) -> bool:
-    """Finished, with its first token in time."""
+    """Return whether it finished with its first token in time."""
     ttft_ms = record.ttft_ms
     return record.outcome is Outcome.FINISHED and ttft_ms is not None and ttft_ms <= record.arrival.ttft_ms
 

@@ -20,15 +20,15 @@ from fairlane.scheduler.simulation.workload import Arrival, Record
 MOST_WORKERS = 1_000
 MOST_LOAD = 10_000.0
 CURVE_POINTS = 100
+# Default of a worker's `prefix_share`.
 PREFIX_SHARE = 0.25
-"""A worker's `prefix_share` where nothing else is set."""
+# Interval at which tenants' service is compared.
 LOOK_MS = 1_000.0
-"""How often tenants' service is compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """The requests of a trace, whose they are, and the workers that serve them."""
+    """The requests of a trace, their tenants, and the workers that serve them."""
 
     rows: Sequence[TraceRow]
     overlay: SyntheticTenants
@@ -43,17 +43,16 @@ class Scenario:
             raise ValueError(f"workers must be between 1 and {MOST_WORKERS}, not {self.workers}")
 
     def run(self, load: float, on_end: Callable[[], object]) -> Summary:
-        """Play the trace `load` times as fast; `on_end` is called for each request that was let in and is over.
-
-        Raises StuckError."""
+        """Play the trace `load` times as fast. Calls `on_end` for each admitted request that has ended. Raises
+        StuckError."""
         meter = ServiceMeter(bucket_ms=self._bucket_ms(load), every_ms=LOOK_MS)
         return summarize(self.records(load, meter, _Ends(on_end)), meter)
 
     def records(self, load: float, *observers: SimulationObserver) -> Collection[Record]:
-        """What became of each request at this load, in order of arrival.
+        """Return the result of each request at this load, in order of arrival. Raises StuckError.
 
-        Admission refuses what states a limit that cannot be kept; where nobody can state one, it lets all in. One
-        worker gets its jobs directly; more are behind the global queue. Raises StuckError."""
+        Admission rejects requests with limits that cannot be kept; without any limits it is off. One worker gets its
+        jobs directly; several are behind the global queue."""
         planners, sizes = [self.planner() for _ in range(self.workers)], self.calibration
         admission = SimulatedAdmission(
             planners,
@@ -78,11 +77,12 @@ class Scenario:
         return records.values()
 
     def _bucket_ms(self, load: float) -> float:
-        """A round number of seconds: enough for a curve over the arrivals, however long the backlog after them."""
+        """Return a whole number of seconds such that a curve covers the arrivals, however long the backlog
+        afterwards."""
         return 1e3 * max(1, math.ceil(self.rows[-1].at_ms / load / 1e3 / CURVE_POINTS))
 
     def planner(self) -> Planner:
-        """One worker, which knows its costs as one does that has measured them at start."""
+        """Return one worker, with costs as if measured at startup."""
         sizes = self.calibration
         return Planner(
             lanes=dict(self.lanes),
@@ -98,18 +98,19 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A part of a trace that stands for all of it."""
+    """A part of a trace that represents all of it."""
 
+    # Times start at 0.
     rows: Sequence[TraceRow]
-    """From 0 on."""
     from_s: float
+    # In the whole trace.
     to_s: float
-    """In the whole trace."""
 
 
 def busiest(rows: Sequence[TraceRow], most: int, calibration: Calibration) -> Stretch:
-    """Of the trace as it stands, `most` requests in a row that ask for the most work in their time; all where it has no
-    more. They stay as close to each other as they were: leaving out every other one would even bursts out."""
+    """Return the `most` consecutive requests with the highest rate of work, or all requests if there are no more.
+
+    They keep their distances: dropping every other request would smooth out bursts."""
     if len(rows) <= most:
         return Stretch(rows, 0.0, rows[-1].at_ms / 1e3)
     works = [0.0, *accumulate(work_ms(row, calibration) for row in rows)]
@@ -123,7 +124,7 @@ def busiest(rows: Sequence[TraceRow], most: int, calibration: Calibration) -> St
 
 
 def work_ms(row: TraceRow, calibration: Calibration) -> float:
-    """What a request adds to the steps that it is in, with nothing found in a cache; not what steps take anyway."""
+    """Return the time that a request adds to its steps, without cache hits and without the steps' fixed time."""
     _, per_row, token, context, pair = calibration.step
     prompt, output = row.prompt_tokens, row.choices * row.output_tokens
     decode = output * (per_row + context * (prompt + row.output_tokens / 2.0))
@@ -131,7 +132,7 @@ def work_ms(row: TraceRow, calibration: Calibration) -> float:
 
 
 def check_load(load: float) -> float:
-    """A factor that a trace can be sped up by. Raises ValueError."""
+    """Return a valid speed-up factor of a trace. Raises ValueError."""
     if not 0.0 < load <= MOST_LOAD:
         raise ValueError(f"load must be above 0 and at most {MOST_LOAD:g}, not {load:g}")
     return load
@@ -144,16 +145,16 @@ class _Ends(SimulationObserver):
     on_end: Callable[[], object]
 
     def arrived(self, arrival: Arrival, now_ms: float) -> None:
-        """Nothing to tell."""
+        """Do nothing."""
 
     def stepped(self, step: SimulatedStep) -> None:
-        """Nothing to tell."""
+        """Do nothing."""
 
     def coasted(self, step: Coasted) -> None:
-        """Nothing to tell: with this a simulation may go on without plans."""
+        """Do nothing; its presence lets the simulation run without plans."""
 
     def landed(self, gained: Mapping[str, int]) -> None:
-        """Nothing to tell."""
+        """Do nothing."""
 
     def ended(self, record: Record) -> None:
         self.on_end()

@@ -1,9 +1,8 @@
-"""Discrete events in virtual time: the real scheduler over a cost model in place of an accelerator.
+"""Discrete-event simulation: the real scheduler, with a cost model in place of an accelerator.
 
-A worker's step takes what `Hardware` says that its rows and copies cost; nothing else takes time. Arrivals go straight
-to a single policy, or through the real global queue to any number of them. The same arrivals, policies and seed give
-the same records, bit for bit. How long an output becomes is the simulator's secret: policies see `max_tokens` alone.
-"""
+A worker's step takes the time that `Hardware` gives for its rows and copies; nothing else takes time. Arrivals go
+directly to a single policy, or through the real global queue to any number of them. The same arrivals, policies and
+seed give the same records, bit for bit. Policies do not know the output lengths: they see only `max_tokens`."""
 
 import heapq
 import math
@@ -24,23 +23,21 @@ from fairlane.scheduler.simulation.cruise import Coaster, CoastObserver, Cruise
 from fairlane.scheduler.simulation.workload import END_TOKEN, Arrival, Hardware, Record
 from fairlane.store import bounds
 
+# Pause of a worker whose plan was empty although it has work, as in the real one.
 IDLE_MS = 50.0
-"""How long a worker rests whose plan was empty although it has work, as the real one does."""
+# Consecutive empty plans after which a policy counts as stuck.
 MOST_RESTS = 100_000
-"""Empty plans in a row after which a policy is taken to be stuck."""
 
 
 class StuckError(RuntimeError):
-    """A policy has work and plans nothing, for ever; or jobs wait that no worker takes."""
+    """A policy has work but never plans any, or jobs wait that no worker takes."""
 
 
 class Policy(Protocol):
-    """What schedules one worker: the planner, or one to compare it with."""
+    """Schedules one worker: the planner, or a baseline to compare it with."""
 
     @property
-    def has_work(self) -> bool:
-        """A further step would do something."""
-        ...
+    def has_work(self) -> bool: ...
 
     def add(self, lease: Lease, now_ms: float) -> None: ...
 
@@ -53,12 +50,12 @@ class Policy(Protocol):
     def capacity(self) -> Capacity: ...
 
 
+# Decides at arrival; None rejects.
 AdmissionCheck = Callable[[Arrival, float], Admitted | None]
-"""Decides at arrival; None refuses."""
 
 
 class Death(NamedTuple):
-    """A worker stops, in the midst of a step; what it held is given back once its lease has lapsed."""
+    """A worker stops in the middle of a step; its jobs are given back after its lease has expired."""
 
     at_ms: float
     worker: int
@@ -66,67 +63,67 @@ class Death(NamedTuple):
 
 
 class SimulatedStep(NamedTuple):
-    """One step of one worker, done."""
+    """One completed step of one worker."""
 
     worker: int
     started_ms: float
     ended_ms: float
     plan: StepPlan
     outcome: StepOutcome
+    # Time of the rows.
     run_ms: float
-    """Time of the rows."""
+    # Time of the copies, in which no row runs.
     copy_ms: float
-    """Time of the copies, in which no row runs."""
 
 
 class SimulationObserver(Protocol):
-    """Watches a simulation: counts service, draws curves, shows progress."""
+    """Observes a simulation: counts service, draws curves, shows progress."""
 
     def arrived(self, arrival: Arrival, now_ms: float) -> None:
-        """A request came, and was let in."""
+        """A request arrived and was admitted."""
 
     def stepped(self, step: SimulatedStep) -> None:
-        """A worker ran a step. What ended in it is told next."""
+        """A worker ran a step. Ends in this step are reported next."""
 
     def ended(self, record: Record) -> None:
-        """A request that was let in is over."""
+        """An admitted request has ended."""
 
 
 @dataclass(slots=True)
 class _Worker:
     policy: Policy
+    # The same policy, if it can run without plans and all observers support that.
     coaster: Coaster | None = None
-    """The same, if it can go on without plans and all that is watched can be told of it."""
     rests: int = 0
+    # When it last had nothing to do.
     slept_ms: float = -math.inf
-    """When it last found nothing to do."""
+    # Jobs that it took from the queue and that have not ended, with their epochs.
     held: dict[str, int] = field(default_factory=dict)
-    """Jobs that it took from the queue and that are not over, with their epochs."""
     is_dead: bool = False
+    # Set while it runs without plans.
     cruise: Cruise | None = None
-    """While it goes on without plans."""
 
 
 @dataclass
 class Simulation:
-    """One run. With a `queue`, arrivals wait there for whichever worker has room; without, there is one policy."""
+    """One run. With a `queue`, arrivals wait there for any worker with room; without one, there is one policy."""
 
     arrivals: Iterable[Arrival]
     policies: Sequence[Policy]
     hardware: Hardware
     queue: LaneQueue | None = None
     admission: AdmissionCheck | None = None
+    # An idle worker that has computed a prompt's prefix gets the job first (`scheduler.queue.prefix_affinity`).
     has_homes: bool = False
-    """Of idle workers the one wins a job that has computed its prompt's beginning (`scheduler.queue.homes`)."""
     deaths: Sequence[Death] = ()
+    # Scales the workers over time; None: all of them, all the time.
     fleet: ScaledFleet | None = None
-    """Which of the workers there are, from look to look; None: all, all the time."""
     observers: Sequence[SimulationObserver] = ()
     seed: int = 0
+    # Plan every step, even without decisions: the same records, slowly.
     is_stepwise: bool = False
-    """Plan every step, also where there is nothing to decide: for the same records, slowly."""
+    # End of the simulation, even if requests are still open.
     until_ms: float = math.inf
-    """When to stop, whatever is not over by then."""
     records: dict[str, Record] = field(default_factory=dict)
     now_ms: float = 0.0
 
@@ -140,14 +137,14 @@ class Simulation:
         self._coast_observers: Sequence[CoastObserver] = ()
         self._workers = [_Worker(policy) for policy in self.policies]
         self._random = random.Random(self.seed)
+        # (time, order, event number) of steps to begin; workers without one sleep.
         self._events: list[tuple[float, int, int]] = []
-        """(time, order, worker) of steps to begin; workers without one sleep."""
         self._asleep = list(range(len(self._workers)))
         if self.fleet is not None:
             self._asleep = [number for number in self._asleep if self.fleet.serves(number)]
         self._order = 0
+        # No more requests arrive.
         self._is_over = False
-        """No more arrives."""
         self._ends: dict[int, tuple[float, StepPlan, float, float]] = {}
         for death in self.deaths:  # event numbers above the workers' are other events
             self._wake(len(self._workers) + death.worker, death.at_ms)
@@ -156,7 +153,7 @@ class Simulation:
             self._wake(3 * len(self._workers), self.fleet.autoscaler.rule.every_ms)
 
     def _let_coast(self) -> None:
-        """Workers go on without plans where all that watches can be told of it."""
+        """Let workers run without plans if all observers support that."""
         watchers = [observer for observer in self.observers if isinstance(observer, CoastObserver)]
         if self.is_stepwise or len(watchers) < len(self.observers):
             return
@@ -165,10 +162,9 @@ class Simulation:
             worker.coaster = worker.policy if isinstance(worker.policy, Coaster) else None
 
     def run(self) -> dict[str, Record]:
-        """Play it to the end; the records by job, in order of arrival.
+        """Run to the end and return the records by job, in order of arrival.
 
-        Raises StuckError, and ValueError where arrivals are out of order or share a job.
-        """
+        Raises StuckError, and ValueError if arrivals are out of order or share a job."""
         self._let_coast()
         coming = iter(self.arrivals)
         arrival = next(coming, None)
@@ -190,7 +186,7 @@ class Simulation:
                 self._happen(*divmod(number, len(self._workers)))
 
     def _happen(self, kind: int, worker: int) -> None:
-        """A worker's turn, its death, the end of a dead one's lease, a look at the fleet, or a new one's start."""
+        """Handle a worker's turn, its death, the end of its lease, a look at the fleet, or the start of a worker."""
         if kind == 1:
             self._bury(worker)
         elif kind == 2:
@@ -203,7 +199,7 @@ class Simulation:
             self._turn(worker)
 
     def _look(self) -> None:
-        """An autoscaler's turn. None follows once all is done."""
+        """Run the autoscaler once, and schedule the next time unless everything is done."""
         if self.fleet is None or self.queue is None:
             return
         held = [len(worker.held) for worker in self._workers]
@@ -221,7 +217,7 @@ class Simulation:
         self._wake(3 * len(self._workers), self.now_ms + self.fleet.autoscaler.rule.every_ms)
 
     def _join(self, number: int) -> None:
-        """A worker that was started is ready, and asks for work."""
+        """Start a worker that is ready."""
         if self.fleet is not None and self.fleet.ready(number, self.now_ms):
             self._wake(number, self.now_ms)
 
@@ -233,7 +229,7 @@ class Simulation:
             self._asleep.remove(number)
 
     def _give_back(self, number: int) -> None:
-        """What a dead worker held waits again; all that sleep race for it."""
+        """Return a dead worker's jobs to the queue and wake all sleeping workers."""
         held = self._workers[number].held
         if self.queue is not None:
             self.queue.release(int(self.now_ms), str(number), held)
@@ -256,11 +252,11 @@ class Simulation:
         if put.home:
             self._call_home(int(put.home))
         if self._asleep and (self._waiting or self.queue is None):
-            # one for each arrival: idle workers race for jobs, and any of them may win
+            # One per arrival: idle workers race for jobs, and any of them may win.
             self._wake(self._draw_sleeper(), self.now_ms)
 
     def _call_home(self, number: int) -> None:
-        """This worker takes what waits before others, in the midst of a step too."""
+        """Let the preferred worker take waiting jobs before the others, even in the middle of a step."""
         if self._workers[number].is_dead:
             return
         self._take(number)
@@ -269,7 +265,7 @@ class Simulation:
             self._wake(number, self.now_ms)
 
     def _sleep(self, number: int) -> None:
-        """Where jobs still wait, what woke this worker may be for another: one that has not looked at this moment."""
+        """Put a worker to sleep. If jobs still wait, wake another one that has not looked at this moment."""
         self._workers[number].slept_ms = self.now_ms
         others = [one for one in self._asleep if self._workers[one].slept_ms < self.now_ms] if self._waiting else []
         self._asleep.append(number)
@@ -303,7 +299,7 @@ class Simulation:
         heapq.heappush(self._events, (at_ms, self._order, number))
 
     def _turn(self, number: int) -> None:
-        """A step's end, or the moment to plan one."""
+        """End a step, and plan the next one."""
         worker = self._workers[number]
         if worker.cruise is not None:
             worker.cruise.end(number, self.now_ms, self._coast_observers)
@@ -325,7 +321,7 @@ class Simulation:
             self._begin(number, plan)
 
     def _rest(self, number: int, worker: _Worker) -> None:
-        """Nothing could run; where something ended instead, there may be room for more at once."""
+        """Handle an empty plan. If something ended instead, there may be room for more at once."""
         outcome = worker.policy.collect()
         self._close(outcome.ended)
         self._publish(number, outcome)
@@ -335,7 +331,7 @@ class Simulation:
         self._wake(number, self.now_ms + (0.0 if outcome.ended else IDLE_MS))
 
     def _go_on(self, number: int, worker: _Worker, coaster: Coaster) -> bool:
-        """Run a step that need not be planned. False: this one is to be."""
+        """Run a step without a plan. Return False if it has to be planned."""
         cruise = worker.cruise or self._set_off(worker, coaster)
         work = None if cruise is None else cruise.begin(self.now_ms)
         if cruise is None or work is None:
@@ -351,7 +347,7 @@ class Simulation:
         return cruise if cruise and cruise.is_worth_while else None
 
     def _land(self, number: int) -> None:
-        """Tell all that a worker's steps without a plan have brought; the one under way goes on as if planned."""
+        """Apply all steps that a worker ran without plans; its running step continues as if it was planned."""
         worker, cruise = self._workers[number], self._workers[number].cruise
         if cruise is not None and worker.coaster is not None:
             worker.cruise = None
@@ -412,7 +408,7 @@ class Simulation:
             more = self._hear(self.queue) or len(leases) == bounds.PER_CALL
 
     def _hear(self, queue: LaneQueue) -> bool:
-        """Close what expired in the queue. A `take` expires so many at most: True if the next may find more."""
+        """Close jobs that expired in the queue. Return whether the next `take` may expire more, since it is limited."""
         ends = [event for event in queue.events.pop("gateway", ()) if isinstance(event, Finished)]
         self._close(Ended(end.job_id, end.outcome, end.error) for end in ends)
         queue.forget(end.job_id for end in ends)
@@ -420,7 +416,6 @@ class Simulation:
 
     @property
     def _waiting(self) -> int:
-        """Jobs in the queue."""
         return 0 if self.queue is None else self.queue.queued
 
     def _check_all_taken(self) -> None:

@@ -1,7 +1,6 @@
-"""Admission in a simulation: gateways decide each arrival on what workers last reported.
+"""Admission in a simulation: gateways decide each arrival from workers' last reports.
 
-Several gateways know of each other what real ones do: reports as old as the last look.
-"""
+Several gateways know each other's requests as real ones do: by reports as old as the last exchange."""
 
 import random
 from collections.abc import Sequence
@@ -20,18 +19,17 @@ from fairlane.scheduler.simulation.workload import Arrival, Record
 
 
 class Counted(Protocol):
-    """A policy that tells how many sequences stand where."""
+    """A policy that counts its sequences by state."""
 
     def counts(self) -> Counts: ...
 
 
 class SimulatedAdmission:
-    """The gateways of a simulation whose workers are alike, and an observer of it; a request comes to any gateway.
+    """The gateways of a simulation with identical workers, and an observer of it; a request goes to a random gateway.
 
-    With a `heartbeat_ms`, workers report that often, and each gateway looks at them, and hears of the others, twice as
-    often, as gateways do; without, what a gateway knows is never stale. A dead worker is reported until its lease has
-    lapsed. `costs`: what the workers know of themselves as they start.
-    """
+    With a `heartbeat_ms`, workers report at that interval, and each gateway reads the reports and exchanges its own
+    twice as often, as real gateways do. Without it, a gateway's knowledge is never stale. A dead worker is reported
+    until its lease has expired. `costs`: the workers' cost model at startup."""
 
     def __init__(
         self,
@@ -47,8 +45,8 @@ class SimulatedAdmission:
         seed: int = 0,
         costs: CostModel | None = None,
     ) -> None:
+        # Jobs with guaranteed deadlines.
         self.guaranteed: set[str] = set()
-        """Jobs that were promised their deadlines."""
         self._policies = policies
         self._blocks = kv_tokens // block_size
         self._block_size = block_size
@@ -59,20 +57,20 @@ class SimulatedAdmission:
         self._gateway_of: dict[str, OpenRequests] = {}
         self._random = random.Random(seed)
         self._heartbeat_ms = heartbeat_ms
+        # When each worker reports next.
         self._beats = [-self._random.random() * heartbeat_ms for _ in policies]
-        """When each worker reports next."""
         self._look_ms = heartbeat_ms / 2.0
+        # When each gateway reads the reports next.
         self._looks = [-self._random.random() * self._look_ms for _ in self._gateways]
-        """When each gateway looks next."""
         self._views: list[Sequence[WorkerStatus]] = [()] * gateways
         self._reported: dict[int, WorkerStatus] = {}
         self._costs = costs or CostModel()
         self._step_ms = FadingRatio()
+        # Whether the last arrival was guaranteed.
         self._promised = False
-        """What was said to the last arrival."""
 
     def decide(self, arrival: Arrival, now_ms: float) -> Admitted | None:
-        """The word of the gateway that it comes to; None refuses."""
+        """Return the decision of the request's gateway; None rejects."""
         number = self._random.randrange(len(self._gateways)) if len(self._gateways) > 1 else 0
         gateway, workers, asked = self._gateways[number], self._workers_at(number, now_ms), _request(arrival)
         answer = assess(asked, workers=workers, open_requests=gateway, now_ms=now_ms)
@@ -85,7 +83,7 @@ class SimulatedAdmission:
         return None
 
     def arrived(self, arrival: Arrival, now_ms: float) -> None:
-        """The request that was decided upon last was let in, by the queue too."""
+        """Record that the last decided request was admitted, also by the queue."""
         if self._queue is not None:
             record = self._queue.record(arrival.job_id)
             self._promised = record is not None and record.guaranteed
@@ -95,7 +93,7 @@ class SimulatedAdmission:
         gateway.enter(arrival.job_id, _request(arrival), guaranteed=self._promised, now_ms=now_ms)
 
     def stepped(self, step: SimulatedStep) -> None:
-        """A worker ran a step: learn how fast it is, and how far its requests have come."""
+        """Learn from a step how fast the worker is, and how far its requests have come."""
         self._step_ms.add(step.run_ms + step.copy_ms)
         self._costs.observe(step.plan.features, step.run_ms, step.plan.copies, step.copy_ms)
         for produced in step.outcome.produced:
@@ -109,7 +107,7 @@ class SimulatedAdmission:
         gateway.leave(record.arrival.job_id, finished=record.outcome is Outcome.FINISHED)
 
     def _workers_at(self, number: int, now_ms: float) -> Sequence[WorkerStatus]:
-        """What this gateway knows of them now; where it looks anew, it hears of the other gateways too."""
+        """Return the workers that a gateway knows now; if it reads their reports, it exchanges its own too."""
         if self._heartbeat_ms and now_ms < self._looks[number]:
             return self._views[number]
         for worker, beat_ms in enumerate(self._beats):
@@ -151,7 +149,7 @@ class SimulatedAdmission:
 
 
 def _next(planned_ms: float, every_ms: float, now_ms: float) -> float:
-    """The first time after now, of those that lie so far apart."""
+    """Return the first scheduled time after now."""
     return planned_ms + every_ms * (1 + (now_ms - planned_ms) // every_ms) if every_ms else now_ms
 
 

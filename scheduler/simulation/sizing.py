@@ -1,15 +1,16 @@
-"""The smallest number of workers that keeps the lanes' targets under a trace, by simulations of single counts.
+"""Search for the smallest number of workers that keeps the lanes' targets under a trace, by simulation.
 
-A count keeps them where, of all requests that were offered,
+A number of workers keeps the targets if, of all offered requests,
 
-- in the latency lane ATTAINMENT had their first token within the lane's target, and ATTAINMENT their later ones;
-- in the throughput lane ATTAINMENT had their first token within the lane's target, and the lane's backlog has drained
-  DRAIN_PART of the trace's length after the last arrival, beside what its longest request takes anyway.
+- in the latency lane a share of ATTAINMENT had their first token within the lane's target, and ATTAINMENT their later
+  ones;
+- in the throughput lane ATTAINMENT had their first token within the lane's target, and the lane's backlog drained
+  within DRAIN_PART of the trace's length after the last arrival, plus the time of its longest request.
 
-More workers do not keep more promises at each single step: whom an arrival meets is a little chance. So the search
-halves an interval whose lower end misses and whose upper end keeps, and then looks at all counts within NEAR below what
-it found, and one above; a smaller one that keeps the targets is taken, and looked around again.
-"""
+More workers do not improve the result at every single step, since arrivals meet other requests partly by chance. The
+search therefore bisects an interval whose lower end misses and whose upper end keeps the targets, and then tries all
+numbers within NEAR below the result, and one above it. If a smaller one keeps the targets, its neighbourhood is tried
+again."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,46 +26,46 @@ from fairlane.scheduler.simulation.workload import Record
 
 ATTAINMENT = 0.99
 DRAIN_PART = 0.1
+# Fraction below a result in which all numbers are tried.
 NEAR = 0.1
-"""Part of a count below it that is looked at whole."""
+# Multiple of the first guess at which the search gives up.
 BEYOND = 16
-"""Times the first guess after which no count is expected to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneVerdict:
-    """One lane of one run."""
+    """The results of one lane in one run."""
 
     requests: int
+    # Share of the offered requests, 0 to 1.
     ttft_kept: float
-    """Share of the requests offered, 0 to 1, as the next."""
+    # By the mean time between tokens; requests with one token keep it.
     tpot_kept: float
-    """By the mean time between tokens; requests of one token have none, and keep it."""
     refused: float
     ttft_ms: Spread | None
     tpot_ms: Spread | None
 
     @property
     def kept(self) -> float:
-        """The worse of the two."""
+        """The smaller of the two shares."""
         return min(self.ttft_kept, self.tpot_kept)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """One count of workers under the trace."""
+    """The results with one number of workers."""
 
     workers: int
     lanes: Mapping[LaneName, LaneVerdict]
+    # From the last arrival to the throughput lane's last end; 0.0 if that was earlier.
     drained_ms: float
-    """From the last arrival to the throughput lane's last end; 0.0 where that came before."""
     drain_allowed_ms: float
+    # Requests that neither finished nor were rejected.
     unfinished: int
-    """Requests that neither finished nor were refused."""
 
     @property
     def misses(self) -> tuple[str, ...]:
-        """What is not kept; nothing where the count will do."""
+        """The missed targets; empty if the number of workers suffices."""
         found = []
         latency, throughput = self.lanes.get(LaneName.LATENCY), self.lanes.get(LaneName.THROUGHPUT)
         if latency is not None and latency.ttft_kept < ATTAINMENT:
@@ -79,28 +80,27 @@ class Verdict:
 
     @property
     def keeps(self) -> bool:
-        """All targets are kept."""
         return not self.misses
 
 
 @dataclass(frozen=True, slots=True)
 class Sizing:
-    """What a search found."""
+    """The result of a search."""
 
+    # None: no tried number keeps the targets.
     workers: int | None
-    """None: no count that was tried keeps the targets."""
+    # Results by number of workers.
     verdicts: Mapping[int, Verdict]
-    """Of every count that was simulated."""
 
     @property
     def is_edge(self) -> bool:
-        """One worker more misses again: the count is found by chance as much as by need."""
+        """Return whether one more worker misses the targets again, so that the result is partly chance."""
         above = None if self.workers is None else self.verdicts.get(self.workers + 1)
         return above is not None and not above.keeps
 
 
 def judge(workers: int, records: Iterable[Record], drain_allowed_ms: float) -> Verdict:
-    """What a run came to."""
+    """Return the verdict on a run."""
     records = list(records)
     by_lane: dict[LaneName, list[Record]] = {}
     for record in records:
@@ -139,15 +139,14 @@ def _pace_kept(record: Record) -> bool:
 
 
 def drain_allowed_ms(rows: Sequence[TraceRow], calibration: Calibration) -> float:
-    """How long after the last arrival the throughput lane may be busy."""
+    """Return how long the throughput lane may be busy after the last arrival."""
     longest = max(row.output_tokens for row in rows) * AUTO_STREAMS * calibration.hardware.single_stream_ms
     prefill = max(work_ms(row, calibration) for row in rows)
     return DRAIN_PART * (rows[-1].at_ms - rows[0].at_ms) + longest + prefill
 
 
 def first_guess(rows: Sequence[TraceRow], calibration: Calibration, tpot_ms: float) -> int:
-    """Workers that the trace would keep busy, if each spent in a step what the target of the time between tokens leaves
-    beside the step's own base."""
+    """Return the workers that the trace would keep busy, at the step efficiency that the TPOT target allows."""
     length_ms = max(1.0, rows[-1].at_ms - rows[0].at_ms)
     base_ms = calibration.step[0] + calibration.overhead_ms
     useful = max(0.1, 1.0 - base_ms / max(tpot_ms, base_ms))
@@ -155,7 +154,7 @@ def first_guess(rows: Sequence[TraceRow], calibration: Calibration, tpot_ms: flo
 
 
 def alone_kept(rows: Sequence[TraceRow], calibration: Calibration, ttft_ms: float) -> float:
-    """Share of the requests whose first token comes in time on a worker that does nothing else."""
+    """Return the share of requests whose first token is in time on an otherwise idle worker."""
     step = calibration.step
     in_time = sum(
         step[0] + row.prompt_tokens * step[2] + step[4] * row.prompt_tokens**2 / 2.0 <= ttft_ms for row in rows
@@ -166,7 +165,7 @@ def alone_kept(rows: Sequence[TraceRow], calibration: Calibration, ttft_ms: floa
 def smallest(
     simulate: Callable[[Sequence[int]], Sequence[Verdict]], *, guess: int, at_once: int = 1, most: int = MOST_WORKERS
 ) -> Sizing:
-    """Search from a guess. `simulate`: counts to their verdicts, `at_once` of them at the cost of one."""
+    """Search from a guess. `simulate` returns verdicts for numbers of workers, `at_once` of them at the cost of one."""
     known: dict[int, Verdict] = {}
 
     def look(counts: Iterable[int]) -> None:
@@ -194,11 +193,11 @@ def smallest(
 
 
 def _around(guess: int, at_once: int) -> list[int]:
-    """The guess, and larger counts as far as they cost nothing."""
+    """Return the guess, and larger numbers at no extra cost."""
     return [math.ceil(guess * (1.0 + 0.5 * number)) for number in range(at_once)]
 
 
 def _between(lower: int, upper: int, at_once: int) -> list[int]:
-    """Counts that part what lies between two evenly."""
+    """Return numbers that divide the interval evenly."""
     parts = min(at_once, upper - lower - 1) + 1
     return [lower + max(1, (upper - lower) * part // parts) for part in range(1, parts)]

@@ -1,13 +1,12 @@
-"""What a trace does not say, from a seed: whose each request is, what it was promised, and what limit it stated. What a
-trace does say stands: a recorded one names tenants, lanes and stated limits.
+"""Properties that a trace lacks, generated from a seed: each request's tenant, targets and stated limit.
 
-Two numbers are drawn for each request, in order, whatever the settings: one names the tenant, one the tier. So another
-load, other tiers or another number of tenants leave all else of a request as it was (common random numbers).
-`max_tokens` is the next power of two above the output, so that it tells a policy no more than the magnitude.
+Values in the trace take precedence: a recorded one names tenants, lanes and stated limits. Two numbers are drawn for
+each request, in order, whatever the settings: one selects the tenant, one the tier. Another load, other tiers or
+another number of tenants thus leave everything else of a request unchanged (common random numbers). `max_tokens` is the
+next power of two above the output, so that it tells a policy only the magnitude.
 
-Where a trace names the blocks of its prompts, a conversation stays with its tenant: requests that share more than the
-first block, with which whole services begin alike, are of the tenant that was drawn for the first of them.
-"""
+If a trace names prompt blocks, a conversation stays with its tenant: requests that share more than the first block,
+which whole services may share, belong to the tenant drawn for the first of them."""
 
 import math
 import random
@@ -22,23 +21,23 @@ from fairlane.scheduler.simulation.trace import TraceRow
 from fairlane.scheduler.simulation.workload import FIRST_BLOCK, Arrival
 
 LEAST_MAX_TOKENS = 16
+# The largest possible token id; ids of unnamed tokens are counted down from it.
 LAST_TOKEN = 2**31 - 1
-"""The largest id that a token may have: the tokens that no block names are counted down from it."""
 MOST_TENANTS = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tier:
-    """A class of requests with one promise. Times are milliseconds."""
+    """A class of requests with common targets. Times are milliseconds."""
 
     name: str
     lane: LaneName
+    # Fraction of the requests, relative to the other tiers' shares.
     share: float
-    """Part of the requests, beside the shares of the other tiers."""
     ttft_ms: float
     tpot_ms: float
+    # Stated and hard: from arrival to the last token.
     deadline_ms: float | None = None
-    """Stated and hard: from arrival to the last token."""
     hard_ttft_ms: float | None = None
 
     def __post_init__(self) -> None:
@@ -53,9 +52,10 @@ class Tier:
 def lane_tiers(
     latency_share: float, hard_ttft_ms: float | None = None, *, single_stream_ms: float = 0.0
 ) -> tuple[Tier, ...]:
-    """One tier for each lane, with the lane's own targets; `latency_share` from 0 to 1 is the lane mix. With
-    `hard_ttft_ms` those of the latency lane state that their first token must come by then. `single_stream_ms`: a
-    worker's, which automatic targets follow; 0.0 leaves them what they are at most."""
+    """Return one tier for each lane, with the lane's own targets.
+
+    `latency_share` (0 to 1) is the lane mix. `hard_ttft_ms` is a stated limit of the latency lane's first tokens.
+    `single_stream_ms` is a worker's, for automatic targets; 0.0 uses their maximum."""
     if not 0.0 <= latency_share <= 1.0:
         raise ValueError(f"latency_share must be between 0 and 1, not {latency_share}")
     shares = ((LATENCY, latency_share), (THROUGHPUT, 1.0 - latency_share))
@@ -74,16 +74,16 @@ def lane_tiers(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyntheticTenants:
-    """How tenants and tiers are dealt out. Tenant k of `tenants` asks in proportion to 1 / k ** `zipf`."""
+    """The assignment of tenants and tiers. Tenant k of `tenants` has a share proportional to 1 / k ** `zipf`."""
 
     tenants: int = 8
     zipf: float = 1.0
     tiers: tuple[Tier, ...] = lane_tiers(0.3)
     seed: int = 0
+    # Size of the KV pool, which limits stated lengths.
     kv_tokens: int | None = None
-    """What the KV pool holds: no request may state more than fits."""
+    # Of tenants named in a trace; default 1.0.
     weights: Mapping[str, float] = field(default_factory=dict)
-    """Of tenants that a trace names; 1.0 else."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.tenants <= MOST_TENANTS:
@@ -94,7 +94,7 @@ class SyntheticTenants:
             raise ValueError("tiers must have shares that add up to more than 0")
 
     def arrivals(self, rows: Iterable[TraceRow]) -> Iterator[Arrival]:
-        """The requests of a trace with all that they lack."""
+        """Yield the requests of a trace with all missing properties."""
         draws = random.Random(self.seed)
         tenants = _WeightedDraw([rank**-self.zipf for rank in range(1, self.tenants + 1)])
         tiers = _WeightedDraw([tier.share for tier in self.tiers])
@@ -122,14 +122,13 @@ class SyntheticTenants:
 
 
 def _stated(arrival: Arrival, row: TraceRow) -> Arrival:
-    """With the limits that its caller stated: the first token is due by the earlier of them."""
+    """Return an arrival with its caller's stated limits: the first token is due by the earlier of them."""
     stated = [ms for ms in (row.ttft_ms, row.deadline_ms) if ms is not None]
     return replace(arrival, ttft_ms=min(stated), hard_ttft_ms=row.ttft_ms, deadline_ms=row.deadline_ms)
 
 
 def max_tokens_over(row: TraceRow, kv_tokens: int | None = None) -> int:
-    """What was stated; or what a caller states who knows the length of the answer to a power of two. Cut to what the
-    pool can hold."""
+    """Return the stated maximum, or the next power of two above the output, limited by the pool."""
     stated = max(LEAST_MAX_TOKENS, 1 << row.output_tokens.bit_length())
     if row.max_tokens is not None:
         stated = max(row.output_tokens, row.max_tokens)
@@ -138,7 +137,7 @@ def max_tokens_over(row: TraceRow, kv_tokens: int | None = None) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """A tenant that asks for itself: Poisson arrivals, and lengths drawn evenly between two bounds (both included)."""
+    """A tenant with Poisson arrivals, and lengths uniformly distributed between two inclusive bounds."""
 
     tenant: str
     rate_per_s: float
@@ -157,7 +156,7 @@ class Client:
                 raise ValueError(f"client {self.tenant}: {name} must be two lengths in order, not {least} and {most}")
 
     def rows(self, seed: int, duration_ms: float) -> Iterator[TraceRow]:
-        """What it asks for; its draws are its own, whoever else asks."""
+        """Yield its requests. Its random numbers are independent of other clients."""
         draws = random.Random(f"{seed}/{self.tenant}")
         at_ms = self.from_ms
         for number in count(1):
@@ -168,7 +167,7 @@ class Client:
 
 
 def flood(clients: Sequence[Client], duration_s: float, seed: int = 0) -> Iterator[Arrival]:
-    """What these clients ask for in the first `duration_s` seconds, in order of arrival."""
+    """Yield these clients' requests of the first `duration_s` seconds, in order of arrival."""
     streams = (_asked(client, client.rows(seed, duration_s * 1e3)) for client in clients)
     return merge(*streams, key=lambda arrival: arrival.at_ms)
 
@@ -199,11 +198,11 @@ def _arrival(row: TraceRow, tier: Tier, job_id: str, tenant: str, max_tokens: in
 
 
 class _WeightedDraw:
-    """Draws a place in proportion to its share, from one even number."""
+    """Draws an index in proportion to its share, from one uniform number."""
 
     def __init__(self, shares: Sequence[float]) -> None:
         self._upto = list(accumulate(shares))
 
     def at(self, draw: float) -> int:
-        """The place that `draw`, from [0, 1), falls upon."""
+        """Return the index selected by `draw` from [0, 1)."""
         return min(bisect_right(self._upto, draw * self._upto[-1]), len(self._upto) - 1)

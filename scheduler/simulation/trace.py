@@ -1,15 +1,14 @@
-"""Request traces: what arrived when and how large it was. Three forms of text lines, told apart by the first line.
+"""Request traces: arrival times and sizes. Three text formats, distinguished by the first line.
 
 - CSV: `arrival_s,prompt_tokens,output_tokens`.
 - Mooncake's JSON lines (Qin et al., "Mooncake", FAST 2025).
-- What a gateway records (docs/simulation.md): JSON lines of requests as they ended, so not in the order of arrival;
-  before them a line with `fairlane_trace`, and a line for each tenant with its weight and limits.
+- Gateway recordings (docs/simulation.md): JSON lines of requests in the order in which they ended, after a line with
+  `fairlane_trace` and a line per tenant with its weight and limits.
 
-Lines are read one by one, and never one of more than MOST_LINE_BYTES. A row that cannot be used is named with its line
-and column; whether the others are then read is the caller's choice (`BadRows`). In the first two forms rows stand in
-the order of their arrival. Several may arrive at one moment, as recorded clocks are coarse, and be alike in every
-column: callers send again, and many ask the same.
-"""
+Lines are read one by one, at most MOST_LINE_BYTES each. An invalid row is reported with its line and column; the caller
+chooses whether the others are read anyway (`BadRows`). Rows of the first two formats are in order of arrival. Several
+rows may have the same arrival time and identical columns: recorded clocks are coarse, and clients retry or send the
+same request."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,72 +22,72 @@ import msgspec
 from fairlane.scheduler.protocol.lanes import LaneName
 
 CSV_COLUMNS = ["arrival_s", "prompt_tokens", "output_tokens"]
+# The first field of a gateway's recording.
 MARK = "fairlane_trace"
-"""The first field of what a gateway records."""
 VERSION = 1
+# Thirty years: a later arrival is taken for a time stamp.
 LATEST_MS = 1e12
-"""Thirty years: a later arrival is taken for a time stamp."""
 LATEST_EPOCH_MS = 1e14
 MOST_TOKENS = 100_000_000
 MOST_CHOICES = 1_024
 MOST_LINE_BYTES = 2**20
+# Maximum number of bad rows described; the others are only counted.
 MOST_NAMED = 20
-"""Bad rows of which each is told; the others are counted."""
 MOST_ROWS = 20_000_000
+# Default of the prompt tokens per entry of `hash_ids`.
 HASHED_TOKENS = 512
-"""Of a prompt, what one of its `hash_ids` stands for, where the trace does not say."""
+# Outcome of a completely answered request.
 SERVED = "ok"
-"""The outcome of a request that was answered in full."""
+# Outcomes of requests rejected by a limit of the tenant's own, which more workers would not have served either.
 NO_DEMAND = frozenset(
     {"rate_limit_exceeded", "concurrency_limit_exceeded", "queue_full", "insufficient_quota", "request_exceeds_limit"}
 )
-"""Outcomes of requests that more workers would not have served either: a limit of the tenant's own refused them."""
 
 
 class TraceError(ValueError):
-    """A trace that cannot be used; the message names the row and what is wrong with it, in one line."""
+    """An unusable trace; the message names the row and the problem in one line."""
 
     def __init__(self, message: str, named: Sequence[str] = ()) -> None:
         super().__init__(message)
+        # All described rows, if there are several.
         self.named = named
-        """All rows that are named, where there are several."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceRow:
-    """One request of a trace. What the trace does not say is None, and dealt out (`synthetic_tenants`)."""
+    """One request of a trace. Values missing in the trace are None and are assigned later (`synthetic_tenants`)."""
 
+    # Its line in the file, from 1.
     row: int
-    """Its line in the file, from 1."""
+    # From the start of the trace.
     at_ms: float
-    """From the start of the trace."""
     prompt_tokens: int
+    # Of each choice.
     output_tokens: int
-    """Of each choice."""
+    # Names of the prompt's blocks of `block_tokens`, from the first on: two prompts are equal up to the first different
+    # name. Empty if the trace has none.
     hash_ids: tuple[int, ...] = ()
-    """Names of the prompt's blocks of `block_tokens`, from the first on: two prompts are alike up to where their names
-    part. Empty where the trace has none."""
     block_tokens: int = HASHED_TOKENS
     tenant: str | None = None
     lane: LaneName | None = None
     choices: int = 1
     max_tokens: int | None = None
+    # The caller's stated limit of the first token.
     ttft_ms: float | None = None
-    """By when the caller stated that the first token must come."""
+    # The caller's stated limit of the last token.
     deadline_ms: float | None = None
-    """The same of the last one."""
     model: str = ""
     outcome: str = SERVED
 
     @property
     def tokens(self) -> int:
-        """What its KV comes to."""
+        """KV tokens that it needs."""
         return self.prompt_tokens + self.choices * self.output_tokens
 
 
 @dataclass(frozen=True, slots=True)
 class TraceTenant:
-    """What a recorded trace says of a tenant."""
+    """A tenant's properties in a recorded trace."""
 
     weight: float = 1.0
     limits: Mapping[str, int] = field(default_factory=dict)
@@ -96,21 +95,21 @@ class TraceTenant:
 
 @dataclass(slots=True)
 class BadRows:
-    """Rows that cannot be used: all are counted, the first MOST_NAMED named. `skip`: the others are read all the same;
-    `fail`: the trace is refused, once all of it was looked at."""
+    """Invalid rows: all are counted, and the first MOST_NAMED are described.
+
+    `skip` reads the others anyway; `fail` rejects the trace after all of it was checked."""
 
     policy: Literal["fail", "skip"] = "fail"
     count: int = 0
     named: list[str] = field(default_factory=list)
 
     def add(self, row: int, problem: str) -> None:
-        """One more."""
         self.count += 1
         if len(self.named) < MOST_NAMED:
             self.named.append(f"row {row}: {problem}")
 
     def check(self) -> None:
-        """Raises TraceError where the trace is to be refused."""
+        """Raise TraceError if the trace is rejected."""
         if self.count and self.policy == "fail":
             more = f"; {self.count - 1} more rows are wrong" if self.count > 1 else ""
             raise TraceError(f"{self.named[0]}{more}", self.named)
@@ -118,16 +117,18 @@ class BadRows:
 
 @dataclass(slots=True)
 class Trace:
-    """A trace as it was read."""
+    """A parsed trace."""
 
+    # In order of arrival.
     rows: list[TraceRow]
-    """In order of arrival."""
     bad: BadRows
     tenants: dict[str, TraceTenant] = field(default_factory=dict)
 
     def demand(self) -> list[TraceRow]:
-        """What workers are asked for: without requests that a tenant's own limit refused, and with an output for those
-        that got none since they were refused, cut off or given up: the lane's median. Raises TraceError for none."""
+        """Return the requests that need workers. Raises TraceError if there are none.
+
+        Requests rejected by a tenant's own limit are left out. Requests without output, because they were rejected, cut
+        off or given up, get the lane's median."""
         outputs: dict[LaneName | None, list[int]] = {}
         for row in self.rows:
             if row.output_tokens:
@@ -148,8 +149,9 @@ def _most(row: TraceRow) -> int:
 
 
 def text_lines(file: IO[bytes]) -> Iterator[str]:
-    """The lines of a file as `load_trace` takes them, without holding more than MOST_LINE_BYTES of one: a longer one is
-    cut there, and told from others by that. What is no UTF-8 is told too."""
+    """Yield the lines of a file for `load_trace`, holding at most MOST_LINE_BYTES of one.
+
+    Longer lines are truncated just above that, so that they are detected; invalid UTF-8 is detected too."""
     is_first = True
     while line := file.readline(MOST_LINE_BYTES + 1):
         whole = line
@@ -165,10 +167,9 @@ def text_lines(file: IO[bytes]) -> Iterator[str]:
 def load_trace(
     lines: Iterable[str], *, kv_tokens: int | None = None, bad: BadRows | None = None, most_rows: int = MOST_ROWS
 ) -> Trace:
-    """A trace in any form. `kv_tokens`: what the KV pool holds, and so what one request may need.
+    """Parse a trace in any format. `kv_tokens`: size of the KV pool, which limits one request.
 
-    Raises TraceError where it is no trace, or has bad rows and `bad` says that it then fails.
-    """
+    Raises TraceError if it is no trace, or has bad rows and `bad` rejects these."""
     numbered = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
     first = next(numbered, None)
     if first is None:
@@ -191,12 +192,12 @@ def load_trace(
 
 
 def read_trace(lines: Iterable[str], *, kv_tokens: int | None = None, bad: BadRows | None = None) -> list[TraceRow]:
-    """All requests of a trace that workers are asked for, as `load_trace` and `Trace.demand`. Raises TraceError."""
+    """Return all requests of a trace that need workers, as `load_trace` and `Trace.demand`. Raises TraceError."""
     return load_trace(lines, kv_tokens=kv_tokens, bad=bad).demand()
 
 
 def slice_trace(rows: Iterable[TraceRow], start_s: float, duration_s: float) -> list[TraceRow]:
-    """The requests of one stretch of time, which begins at 0. Raises TraceError where there are none."""
+    """Return the requests of one period, with times from its start. Raises TraceError if there are none."""
     start_ms, end_ms = start_s * 1e3, (start_s + duration_s) * 1e3
     found = [replace(row, at_ms=row.at_ms - start_ms) for row in rows if start_ms <= row.at_ms < end_ms]
     if not found:
@@ -205,7 +206,7 @@ def slice_trace(rows: Iterable[TraceRow], start_s: float, duration_s: float) -> 
 
 
 def scale_load(rows: Iterable[TraceRow], factor: float) -> Iterator[TraceRow]:
-    """The same requests in the same order, `factor` times as fast (> 0)."""
+    """Yield the same requests in the same order, `factor` times as fast (> 0)."""
     return (replace(row, at_ms=row.at_ms / factor) for row in rows)
 
 
@@ -221,7 +222,7 @@ class _Reader:
     most_rows: int
 
     def read(self, lines: Iterable[tuple[int, str]], parse: _RowParser, *, in_order: bool = True) -> None:
-        """Each line by `parse`, which says None for what is no request and raises _RowProblem."""
+        """Parse each line with `parse`, which returns None for a line without a request and raises _RowProblem."""
         rows = self.trace.rows
         for number, line in lines:
             try:
@@ -240,7 +241,7 @@ class _Reader:
             rows[:] = [replace(row, at_ms=row.at_ms - first_ms) for row in rows]
 
     def _check(self, row: TraceRow, before: TraceRow | None) -> None:
-        """What a row must be beside the one before it, and beside the pool."""
+        """Check a row against the previous one and the pool."""
         if before is not None and row.at_ms < before.at_ms:
             raise _RowProblem(f"arrives before row {before.row}; a trace is sorted by arrival")
         if self.kv_tokens is not None and row.tokens > self.kv_tokens:
@@ -248,7 +249,7 @@ class _Reader:
 
 
 class _RowProblem(ValueError):
-    """What is wrong with a row, in one line, the column first."""
+    """A problem of a row, in one line, the column first."""
 
 
 def _check_line(line: str) -> None:
@@ -333,17 +334,17 @@ def _json_problem(error: msgspec.DecodeError) -> _RowProblem:
 
 
 class RecordedHead(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The first line of a file that a gateway writes."""
+    """The first line of a gateway's recording."""
 
     fairlane_trace: Annotated[int, msgspec.Meta(ge=1, le=VERSION)]
+    # Unix seconds.
     started_at: float = 0.0
-    """Unix seconds."""
+    # Prompt tokens per number in `prefix`.
     block_tokens: Annotated[int, msgspec.Meta(ge=1, le=65_536)] = HASHED_TOKENS
-    """Of a prompt, what each number in `prefix` stands for."""
 
 
 class RecordedTenant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A line that says what a tenant may, before its first request and whenever it changes."""
+    """A tenant's weight and limits, written before its first request and whenever they change."""
 
     tenant: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
     weight: Annotated[float, msgspec.Meta(gt=0, le=1e6)] = 1.0
@@ -351,25 +352,25 @@ class RecordedTenant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class RecordedRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A line for a request that has ended."""
+    """A request that has ended."""
 
+    # Its arrival, Unix milliseconds.
     at_ms: Annotated[float, msgspec.Meta(ge=0, le=LATEST_EPOCH_MS)]
-    """Its arrival, Unix milliseconds."""
     tenant: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
     lane: LaneName
     prompt_tokens: _Tokens
+    # Of all its choices together.
     output_tokens: Annotated[int, msgspec.Meta(ge=0, le=MOST_TOKENS)]
-    """Of all its choices together."""
+    # Stated by the caller for each choice.
     max_tokens: _Tokens | None = None
-    """That the caller stated for each choice."""
     n: Annotated[int, msgspec.Meta(ge=1, le=MOST_CHOICES)] = 1
     model: Annotated[str, msgspec.Meta(max_length=500)] = ""
     ttft_ms: _Duration | None = None
     deadline_ms: _Duration | None = None
+    # As in the gateway's metrics: `ok`, `client_closed`, or an error code.
     outcome: Annotated[str, msgspec.Meta(max_length=64)] = SERVED
-    """As the gateway's metrics name it: `ok`, `client_closed`, or the code of an error."""
+    # Names of the prompt's whole blocks, from the first on.
     prefix: tuple[_HashId, ...] = ()
-    """Names of the prompt's whole blocks, from the first on."""
 
 
 _ABSENT = msgspec.Raw()
@@ -388,14 +389,14 @@ _decode_request = msgspec.json.Decoder(RecordedRequest).decode
 
 
 class _RecordedRows:
-    """Reads what gateways write; files of several may follow each other."""
+    """Parses gateways' recordings; several files may be concatenated."""
 
     def __init__(self, tenants: dict[str, TraceTenant]) -> None:
         self._tenants = tenants
         self._block_tokens = HASHED_TOKENS
 
     def parse(self, number: int, line: str) -> TraceRow | None:
-        """A request, or None for a line that tells of something else, or that a killed gateway left unfinished."""
+        """Return a request, or None for another kind of line or one that a killed gateway left incomplete."""
         try:
             kind = _decode_kind(line)
             if len(kind.fairlane_trace):

@@ -1,10 +1,9 @@
-"""What a simulation is given and what it gives back: arrivals, the hardware's costs, and a record of each request.
+"""Inputs and outputs of a simulation: arrivals, hardware costs, and a record of each request.
 
-Prompts are token ids, made only when asked for. All tokens of a block that a trace names have one id, the block's; what
-no trace names has an id that no other prompt has. So two prompts agree to the token up to where their blocks part, and
-the prefix cache finds what it would find in the texts. A prompt of 100,000 tokens is kept as the names of its 196
-blocks.
-"""
+Prompts are token ids, generated on demand. All tokens of a block named in a trace have one id, that of the block; all
+other tokens of a prompt have an id that no other prompt has. Two prompts therefore agree exactly up to the block where
+they differ, and the prefix cache finds what it would find in the texts. A prompt of 100,000 tokens is stored as the
+names of its 196 blocks."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,8 +19,7 @@ from fairlane.scheduler.simulation.trace import HASHED_TOKENS
 
 
 class Prompt(Sequence[int]):
-    """Token ids by blocks. `rest`: the id of every token behind the blocks; more blocks than the prompt has are
-    ignored."""
+    """Token ids by blocks. `rest` is the id of every token after the blocks; superfluous blocks are ignored."""
 
     __slots__ = ("_block_tokens", "_blocks", "_length", "_rest")
 
@@ -50,7 +48,7 @@ class Prompt(Sequence[int]):
         return ids[::step] if step > 1 else ids
 
     def _stretches(self, first: int, end: int) -> Iterator[Iterator[int]]:
-        """The ids from `first` to before `end`, a block at a time."""
+        """Yield the ids from `first` to before `end`, a block at a time."""
         size = self._block_tokens
         named = min(end, len(self._blocks) * size)
         while first < named:
@@ -66,10 +64,10 @@ class Prompt(Sequence[int]):
 
 MOST_MS = 1e9
 MOST_NOISE = 2.0
+# Ends an output; every other token of a simulated output is its request's `own_token`.
 END_TOKEN = 1
-"""Ends an output; every other token of a simulated output is its request's `own_token`."""
+# The smallest id of a prompt's block.
 FIRST_BLOCK = 2
-"""The least id of a prompt's block."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,28 +79,28 @@ class Arrival:
     tenant: str
     lane: LaneName
     prompt_tokens: int
+    # Actual length of the output: at most `max_tokens`.
     output_tokens: int
-    """Where its output ends: at most `max_tokens`."""
     max_tokens: int
     ttft_ms: float
     tpot_ms: float
+    # `n` of the API: outputs for the one prompt, all of the same length.
     choices: int = 1
-    """Answers to the one prompt, each as long; `n` of the API."""
     weight: float = 1.0
+    # Stated and hard: it ends the request.
     deadline_ms: float | None = None
-    """Stated and hard: it ends the request."""
     hard_ttft_ms: float | None = None
+    # The group in reports.
     tier: str = ""
-    """The class that reports group it by."""
+    # Start of the prompt, for `Prompt`: ids of at least FIRST_BLOCK.
     blocks: tuple[int, ...] = ()
-    """What its prompt begins with, as `Prompt` has it: ids of at least FIRST_BLOCK."""
+    # Prompt tokens per block.
     block_tokens: int = HASHED_TOKENS
-    """Of the prompt, what each of these stands for."""
+    # Id of all its other tokens; must be unique if prefixes are to be found.
     own_token: int = 0
-    """Id of all its other tokens; where prefixes are to be found, no other request's."""
 
     def job(self, word: Admitted = UNPROMISED) -> Job:
-        """As a gateway would queue it, after the gateway's word on its deadlines."""
+        """Return the job as a gateway would queue it after its admission decision."""
         return Job(
             job_id=self.job_id,
             gateway_id="gateway",
@@ -128,16 +126,16 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
-    """What steps and copies take: linear in the features that the cost model learns, with noise if wanted."""
+    """Costs of steps and copies: linear in the features that the cost model learns, with optional noise."""
 
+    # Milliseconds per step, and per unit of each of `StepFeatures`.
     step: tuple[float, float, float, float, float]
-    """Milliseconds per step, and per unit of each of `StepFeatures`."""
+    # Milliseconds per step with copies, and per block copied.
     copy: tuple[float, float]
-    """Milliseconds per step with copies, and per block copied."""
+    # Between two steps: planning, sampling, publishing.
     overhead_ms: float = 0.0
-    """Between two steps: planning, sampling, publishing."""
+    # Standard deviation of the logarithm of a step's time.
     noise: float = 0.0
-    """Standard deviation of the logarithm of a step's time."""
 
     def __post_init__(self) -> None:
         for name, values in (("step", self.step), ("copy", self.copy), ("overhead_ms", (self.overhead_ms,))):
@@ -147,7 +145,7 @@ class Hardware:
 
     @property
     def single_stream_ms(self) -> float:
-        """What a further token of a stream takes that is alone, of typical length."""
+        """Time per token of a stream that runs alone, with a typical context."""
         return self.step_ms(StepFeatures(1, 0, TYPICAL_CONTEXT, 0)) + self.overhead_ms
 
     def step_ms(self, features: StepFeatures) -> float:
@@ -161,20 +159,20 @@ class Hardware:
 
 @dataclass(slots=True)
 class Record:
-    """What became of one request."""
+    """The result of one request."""
 
     arrival: Arrival
+    # None while it has not ended.
     outcome: Outcome | None = None
-    """None while it is not over."""
     first_ms: float | None = None
     end_ms: float | None = None
     tokens: int = 0
+    # Tokens after their due time in the request's envelope.
     late_tokens: int = 0
-    """That came after their due time in the request's envelope."""
+    # Prompt and output tokens computed for it, including recomputed ones.
     computed: int = 0
-    """Prompt and output tokens computed for it, recomputed ones too."""
+    # Prompt tokens found in the prefix cache.
     cached: int = 0
-    """Prompt tokens that nobody computed for it: the prefix cache had them."""
     preemptions: int = 0
 
     @property
@@ -189,7 +187,7 @@ class Record:
         return (self.end_ms - self.first_ms) / (self.tokens - 1)
 
     def produced(self, index: int, now_ms: float) -> None:
-        """Output token `index` is there; late if its envelope wanted it earlier (Niyama, FairBatching)."""
+        """Record output token `index`; it is late if the envelope required it earlier (Niyama, FairBatching)."""
         arrival = self.arrival
         due_ms = arrival.at_ms + arrival.ttft_ms
         if self.first_ms is None:
@@ -200,8 +198,7 @@ class Record:
         self.tokens += 1
 
     def produced_at(self, first: int, times_ms: Sequence[float]) -> None:
-        """Output tokens from index `first` on came at these times, in order: as `produced` for each. Not the very first
-        of the request."""
+        """Record output tokens from index `first` (> 0) on with their times, in order."""
         arrival, began_ms = self.arrival, self.first_ms or 0.0
         due_ms = max(arrival.at_ms + arrival.ttft_ms, began_ms)
         if times_ms[-1] > due_ms + first * arrival.tpot_ms:
