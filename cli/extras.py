@@ -1,4 +1,4 @@
-"""Which packages an extra of Fairlane brings, and whether they are installed; names alone, which costs no import."""
+"""The packages of each extra, and whether they are installed; reads metadata only, without imports."""
 
 import re
 from importlib import metadata
@@ -7,7 +7,7 @@ NAME = "fairlane"
 
 
 def packages_of(extra: str) -> list[str]:
-    """Names of the packages that an extra brings on every platform."""
+    """Return the packages that an extra requires on every platform."""
     found = []
     for requirement in metadata.requires(NAME) or ():
         named, _, marker = requirement.partition(";")
@@ -17,7 +17,7 @@ def packages_of(extra: str) -> list[str]:
 
 
 def version(package: str) -> str | None:
-    """Of an installed package; None where it is not."""
+    """Return an installed package's version; None if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

@@ -1,8 +1,7 @@
 """`fairlane import litellm`: LiteLLM's teams, budgets, model aliases and keys, through the admin API.
 
-Without `--apply` nothing is changed: it shows what would be made, and what cannot be carried over and why. Tenants and
-keys that are here already are left as they are, so an import that was cut short is run again.
-"""
+Without `--apply` it changes nothing: it shows what would be created, and what cannot be imported and why. Existing
+tenants and keys are left as they are, so an interrupted import can be repeated."""
 
 from collections.abc import Collection
 from datetime import UTC, datetime
@@ -26,13 +25,13 @@ app = typer.Typer(no_args_is_help=True, add_completion=False)
 
 COLUMNS = ("what", "name", "tenant", "models", "limits", "expires", "")
 EXISTS = "already_exists"
+# An alternative to the argument: the URL holds a password, and other users of a machine can see arguments.
 SOURCE_VARIABLE = "LITELLM_DATABASE_URL"
-"""A URL holds a password, which other users of a machine see in a command's arguments."""
 
 
 @app.callback()
 def root() -> None:
-    """Take over teams and keys from another gateway."""
+    """Import teams and keys from another gateway."""
 
 
 @app.command()
@@ -55,7 +54,7 @@ def litellm(
     ] = False,
     url: Url = None,
 ) -> None:
-    """Organisations become tenants, teams tenants below them, and keys go on working as they are."""
+    """Import organisations as tenants and teams as tenants below them; keys keep working unchanged."""
     with connect(url) as admin:
         money = Money(tokens_per_unit=tokens_per_unit, ignored=without_money)
         found = plan(read_tables(source), money=money, now=datetime.now(UTC), tenant=tenant)
@@ -110,7 +109,7 @@ def _carry_out(admin: AdminClient, found: ImportPlan, here: Collection[str]) -> 
 
 
 def _make_key(admin: AdminClient, tenant: str, body: Document) -> bool:
-    """False where it is here already."""
+    """Create a key; return False if it exists."""
     try:
         admin.call("POST", f"/tenants/{segment(tenant)}/keys", body)
     except RefusedCall as refused:

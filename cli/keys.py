@@ -49,7 +49,7 @@ def create(
     url: Url = None,
     output: Output = OutputForm.TABLE,
 ) -> None:
-    """Make a key. It is shown this once: what is stored can only recognise it."""
+    """Create a key. It is shown only this once: only a hash is stored."""
     with connect(url) as admin:
         scopes = given(models=model, lanes=lane, endpoints=endpoint, cidrs=cidr, act_as=act_as)
         limits = limits_of(limit) if limit else None
@@ -59,14 +59,14 @@ def create(
 
 @app.command("list", cls=Shows)
 def list_keys(tenant: TenantId, url: Url = None, output: Output = OutputForm.TABLE) -> None:
-    """The tenant's keys, without what is secret of them."""
+    """List the tenant's keys, without their secrets."""
     with connect(url) as admin:
         show_list(admin.all(f"/tenants/{segment(tenant)}/keys"), COLUMNS, _row, output)
 
 
 @app.command("show", cls=Shows)
 def show_key(tenant: TenantId, key: Key, url: Url = None, output: Output = OutputForm.JSON) -> None:
-    """One key, without what is secret of it."""
+    """Show one key, without its secret."""
     with connect(url) as admin:
         show_document(admin.get(_path(tenant, key)), output)
 
@@ -80,7 +80,7 @@ def update(
     limit: LimitOptions = None,
     url: Url = None,
 ) -> None:
-    """Change what is named of a key that is not revoked; `--limit NAME=none` takes a limit away."""
+    """Change the given fields of an active key; `--limit NAME=none` removes a limit."""
     with connect(url) as admin:
         body = given(name=name, limits=limits_of(limit) if limit else None)
         if expires_at is not None:
@@ -91,7 +91,7 @@ def update(
 
 @app.command()
 def revoke(tenant: TenantId, key: Key, url: Url = None) -> None:
-    """Stop a key, everywhere within a second."""
+    """Revoke a key, everywhere within a second."""
     with connect(url) as admin:
         admin.call("DELETE", _path(tenant, key))
         typer.echo(f"{key} is revoked")
@@ -105,7 +105,7 @@ def rotate(
     url: Url = None,
     output: Output = OutputForm.TABLE,
 ) -> None:
-    """Make a new key like this one; the old one ends after the overlap."""
+    """Create a copy of a key with a new secret; the old key expires after the overlap."""
     with connect(url) as admin:
         _show_new(admin.call("POST", f"{_path(tenant, key)}/rotate", {"overlap_s": overlap_s}), output)
 
@@ -115,7 +115,7 @@ def _path(tenant: str, key: str) -> str:
 
 
 def _show_new(key: Document, output: OutputForm) -> None:
-    """The key alone on stdout, so that `KEY=$(fairlane keys create …)` works; the rest goes to stderr."""
+    """Print only the key to stdout, so that `KEY=$(fairlane keys create …)` works; the rest goes to stderr."""
     show(key, output, lambda: _show_secret(key))
 
 
@@ -135,7 +135,7 @@ def _date(seconds: float | None) -> str | None:
 
 @quotas.command("show", cls=Shows)
 def show_limits(tenant: TenantId, url: Url = None, output: Output = OutputForm.TABLE) -> None:
-    """Every limit that stands, and what is used and reserved of it."""
+    """Show every limit that is set, with its used and reserved amounts."""
     with connect(url) as admin:
         _show_quota(admin.get(f"/tenants/{segment(tenant)}/quota"), output)
 
@@ -148,7 +148,7 @@ def set_limits(
     url: Url = None,
     output: Output = OutputForm.TABLE,
 ) -> None:
-    """Change limits; the next request on every gateway meets them."""
+    """Change limits; they apply from the next request on every gateway."""
     with connect(url) as admin:
         method = "PUT" if replace else "PATCH"
         _show_quota(admin.call(method, f"/tenants/{segment(tenant)}/quota", {"limits": limits_of(limits)}), output)

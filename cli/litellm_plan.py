@@ -1,8 +1,8 @@
-"""What becomes of LiteLLM's organisations, teams and keys: tenants and keys here, or a reason why not. Pure.
+"""Plans what to create from LiteLLM's organisations, teams and keys, with a reason for all that cannot be imported.
+Pure.
 
-Nothing becomes more than it was: a limit, a scope or an end that cannot be carried over keeps its key or team out, by
-name, unless the operator says that it may be left behind.
-"""
+An import never grants more than before: a key or team with a limit, scope or expiry that cannot be represented is
+refused, by name, unless the operator chooses to drop that limit."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -18,56 +18,56 @@ from fairlane.quotas.field_checks import LONGEST_TEXT
 from fairlane.quotas.limits import LARGEST
 from fairlane.quotas.tenants import TENANT_ID
 
+# LiteLLM's name → ours.
 LIMITS = {
     "rpm_limit": "requests_per_minute",
     "tpm_limit": "tokens_per_minute",
     "tpd_limit": "tokens_per_day",
     "max_parallel_requests": "concurrent_requests",
 }
-"""LiteLLM's name → ours."""
 BUDGET_COLUMNS = (*LIMITS, "max_budget", "budget_duration", "model_max_budget")
+# Duration of a money budget → the calendar window that is closest.
 PERIODS = {"1d": "day", "24h": "day"} | dict.fromkeys(("28d", "30d", "31d", "1mo"), "month")
-"""For how long a budget of money is → our limits of about the same time."""
+# Nano-units per unit of the currency.
 NANO = 10**9
-"""Of our units of money in one of the currency."""
 ALL_MODELS, TEAM_MODELS, NO_MODELS = ("all-proxy-models", "*"), "all-team-models", "no-default-models"
 ALL_ROUTES = frozenset({"llm_api_routes", "openai_routes", "/*"})
+# Its keys are sessions of LiteLLM's console.
 CONSOLE_TEAM = "litellm-dashboard"
-"""Whose keys are sessions of LiteLLM's own console."""
 _ROUTE = re.compile(r"/[a-z0-9_/-]+")
 
 
 @dataclass(frozen=True, slots=True)
 class Money:
-    """What becomes of a budget of money: one of money here, by our price list, unless the operator says otherwise."""
+    """How to import money budgets: as limits of money by our price list, unless the operator chooses otherwise."""
 
+    # Convert them to this many tokens per unit of currency.
     tokens_per_unit: float | None = None
-    """It becomes one of so many tokens for each unit of its currency."""
+    # Drop them.
     ignored: bool = False
-    """It is left behind."""
 
 
 class Refused(Exception):
-    """Why something cannot be carried over."""
+    """Why something cannot be imported."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImportPlan:
-    """What is to be made, parents before their children, and what is not."""
+    """What to create, parents before their children, and what cannot be imported."""
 
     tenants: list[Document] = field(default_factory=list)
+    # Tenants that are blocked in LiteLLM.
     suspended: list[str] = field(default_factory=list)
-    """Tenants that are blocked there."""
+    # Tenant and body of each; the bodies hold hashes of keys.
     keys: list[tuple[str, Document]] = field(default_factory=list, repr=False)
-    """Tenant and body of each; the bodies hold hashes of keys."""
+    # Name and reason.
     refused: list[tuple[str, str]] = field(default_factory=list)
-    """Name and reason."""
+    # Name, and what of it is dropped.
     left: list[tuple[str, str]] = field(default_factory=list)
-    """What is carried over without something that was left behind: name, and what."""
 
 
 def plan(tables: Tables, *, money: Money, now: datetime, tenant: str | None = None) -> ImportPlan:
-    """`tenant`: of keys without a team; None: these are refused."""
+    """Plan an import. `tenant`: for keys without a team; None refuses them."""
     found = ImportPlan()
     maker = _Maker(tables, money, now, found)
     parents = {str(row["organization_id"]) for row in tables[TEAMS] if row.get("organization_id")}
@@ -84,7 +84,7 @@ def plan(tables: Tables, *, money: Money, now: datetime, tenant: str | None = No
 
 
 class _Maker:
-    """Adds to one plan."""
+    """Builds one plan."""
 
     def __init__(self, tables: Tables, money: Money, now: datetime, found: ImportPlan) -> None:
         self._money = money
@@ -94,11 +94,11 @@ class _Maker:
         self._aliases = {row.get("id"): row.get("aliases") for row in tables[ALIASES]}
         groups = (_object(row.get("model_info")).get("access_groups") for row in tables[MODELS])
         self._groups = {str(name) for listed in groups if isinstance(listed, list) for name in listed}
+        # Model aliases of the tenants to create.
         self._of_tenants: dict[str, Mapping[str, str]] = {}
-        """Aliases of the tenants that are made."""
 
     def tenant(self, row: Row, tenant_id: str, alias: object, parents: Iterable[str] | None = None) -> None:
-        """An organisation, or with the organisations that are made a team."""
+        """Add an organisation, or, with the created organisations as `parents`, a team."""
         name = f"{'organisation' if parents is None else 'team'} {alias or tenant_id}"
         try:
             if not TENANT_ID.fullmatch(tenant_id):
@@ -126,7 +126,7 @@ class _Maker:
             self._found.suspended.append(tenant_id)
 
     def key(self, row: Row, without_team: str | None) -> None:
-        """A key, by its hash."""
+        """Add a key, by its hash."""
         name = f"key {row.get('key_alias') or row.get('key_name') or 'without a name'}"
         try:
             tenant = self._tenant_of(row, without_team)
@@ -161,7 +161,7 @@ class _Maker:
         return str(team)
 
     def _check(self, row: Row) -> None:
-        """What ends or narrows a key in ways that are not ours. Raises Refused."""
+        """Raise Refused for a key with restrictions that cannot be represented."""
         expires = row.get("expires")
         if not isinstance(row.get("token"), str) or not SHA256.fullmatch(row["token"]):
             raise Refused("what is stored of it is no SHA-256")
@@ -177,7 +177,7 @@ class _Maker:
             raise Refused("it is no key for models")
 
     def _models(self, row: Row, aliases: Mapping[str, str]) -> list[str] | None:
-        """Names that may be used, None for all. Raises Refused."""
+        """Return the models that may be used, None for all. Raises Refused."""
         listed = row.get("models") or []
         if row.get("access_group_ids"):
             raise Refused("its models are those of access groups")
@@ -193,7 +193,8 @@ class _Maker:
         return list(dict.fromkeys(aliases.get(name, name) for name in named))
 
     def _limits(self, name: str, row: Row) -> tuple[dict[str, int], list[Document]]:
-        """Of its own row, or where that has none of its budget's; and those of single models. Raises Refused."""
+        """Return the limits of a row, or of its budget where it has none, and those of single models. Raises Refused.
+        Return the limits of a row, or of its budget where it has none, and those of single models. Raises Refused."""
         budget = self._budgets.get(row.get("budget_id")) or {}
         stated = {
             column: row.get(column) if row.get(column) is not None else budget.get(column) for column in BUDGET_COLUMNS
@@ -217,7 +218,7 @@ class _Maker:
 
 
 def _by_model(metadata: Mapping[str, Any]) -> list[Document]:
-    """Limits of single models, which LiteLLM keeps among the metadata."""
+    """Return limits of single models, which LiteLLM stores in the metadata."""
     found: dict[str, dict[str, int]] = {}
     for theirs, ours in (("model_rpm_limit", "requests_per_minute"), ("model_tpm_limit", "tokens_per_minute")):
         for model, figure in _object(metadata.get(theirs)).items():
@@ -226,7 +227,7 @@ def _by_model(metadata: Mapping[str, Any]) -> list[Document]:
 
 
 def _exchanged(worth: object, rate: float) -> float:
-    """A sum of money in another unit, nothing of it rounded up. Raises Refused."""
+    """Convert a sum of money without rounding up. Raises Refused."""
     try:
         exact = Decimal(str(worth)) * Decimal(str(rate))
     except InvalidOperation:
@@ -243,7 +244,7 @@ def _figure(value: object) -> int:
 
 
 def _endpoints(row: Row) -> list[str] | None:
-    """Paths that a key may be used for; None: all. Raises Refused."""
+    """Return the paths that a key may be used for; None for all. Raises Refused."""
     routes = [str(route) for route in row.get("allowed_routes") or []]
     if not routes or not ALL_ROUTES.isdisjoint(routes):
         return None
@@ -258,7 +259,7 @@ def _object(value: object) -> Mapping[str, Any]:
 
 
 def _texts(value: object) -> dict[str, str]:
-    """Aliases. Raises Refused."""
+    """Return model aliases. Raises Refused."""
     found = _object(value)
     if not all(isinstance(name, str) and name and isinstance(to, str) and to for name, to in found.items()):
         raise Refused("its model aliases are no names")
@@ -266,5 +267,5 @@ def _texts(value: object) -> dict[str, str]:
 
 
 def _name(alias: object, otherwise: object) -> str:
-    """For people; what cannot be shown is left out."""
+    """Return a display name without unprintable characters."""
     return "".join(each for each in str(alias or otherwise) if each.isprintable())[:LONGEST_TEXT]

@@ -1,8 +1,7 @@
 """LiteLLM's tables as rows: from its Postgres database, one JSON file, or a folder of CSV files.
 
-Rows have the names of LiteLLM's own columns. What comes as text from a CSV (lists, JSON, numbers, times) becomes what
-the database has there, so that whoever reads the rows need not know where they are from.
-"""
+Rows use LiteLLM's column names. Text from a CSV (lists, JSON, numbers, times) is converted to what the database has, so
+that callers need not know the source."""
 
 import csv
 import json
@@ -22,13 +21,13 @@ TEAMS, KEYS, BUDGETS = "LiteLLM_TeamTable", "LiteLLM_VerificationToken", "LiteLL
 ORGANISATIONS, ALIASES, MODELS = "LiteLLM_OrganizationTable", "LiteLLM_ModelTable", "LiteLLM_ProxyModelTable"
 TABLES = (TEAMS, KEYS, BUDGETS, ORGANISATIONS, ALIASES, MODELS)
 NEEDED = (TEAMS, KEYS)
+# Per file.
 MOST_BYTES = 512 * 2**20
-"""Of one file."""
 CONNECT_TIMEOUT_S, STATEMENT_TIMEOUT_S = 10, 60
+# Parameters of LiteLLM's database URL that Prisma uses and Postgres does not know.
 PRISMA_PARAMETERS = frozenset(
     {"schema", "connection_limit", "pool_timeout", "pgbouncer", "socket_timeout", "statement_cache_size"}
 )
-"""Of a database's URL as LiteLLM is given it, which are not Postgres' own."""
 LISTS = frozenset({"models", "allowed_routes", "access_group_ids", "policies"})
 OBJECTS = frozenset({"aliases", "metadata", "model_max_budget", "budget_limits", "permissions", "model_info", "config"})
 NUMBERS = frozenset({"max_budget", "tpm_limit", "rpm_limit", "tpd_limit", "max_parallel_requests", "model_id", "id"})
@@ -36,7 +35,7 @@ SWITCHES = {"t": True, "true": True, "f": False, "false": False}
 
 
 def read_tables(source: str) -> Tables:
-    """All tables that are there. Raises CommandError."""
+    """Read all tables of a source. Raises CommandError."""
     if source.startswith(("postgres://", "postgresql://")):
         tables = _from_postgres(source)
     else:
@@ -49,7 +48,7 @@ def read_tables(source: str) -> Tables:
 
 
 def _from_json(path: Path) -> dict[str, list[dict[str, Any]]]:
-    """`{"LiteLLM_TeamTable": [{column: value, …}, …], …}`."""
+    """Read `{"LiteLLM_TeamTable": [{column: value, …}, …], …}`."""
     with _reading(path):
         document = json.loads(path.read_bytes())
     rows = document.values() if isinstance(document, dict) else [None]
@@ -59,7 +58,7 @@ def _from_json(path: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def _from_folder(folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """A CSV file with a head for each table, under the table's name."""
+    """Read a CSV file with a header for each table, named after it."""
     tables: dict[str, list[dict[str, Any]]] = {}
     for name in TABLES:
         path = folder / f"{name}.csv"
@@ -71,7 +70,7 @@ def _from_folder(folder: Path) -> dict[str, list[dict[str, Any]]]:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """What goes wrong with a file, in one line that holds nothing of it."""
+    """Turn a file's errors into one line that reveals none of its content."""
     try:
         if path.stat().st_size > MOST_BYTES:
             raise CommandError(f"{path}: is larger than {MOST_BYTES} bytes")
@@ -81,7 +80,7 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def _from_postgres(url: str) -> dict[str, list[dict[str, Any]]]:
-    """Read as of one moment, and nothing written."""
+    """Read all tables in one read-only snapshot."""
     try:
         import psycopg
         from psycopg import sql
@@ -107,7 +106,7 @@ def _from_postgres(url: str) -> dict[str, list[dict[str, Any]]]:
 
 
 def postgres_address(url: str) -> tuple[str, str]:
-    """The URL without what is Prisma's alone, and the schema that it names."""
+    """Return the URL without Prisma's parameters, and the schema that it names."""
     parts = urlsplit(url)
     given = parse_qsl(parts.query, keep_blank_values=True)
     kept = urlencode([(name, value) for name, value in given if name not in PRISMA_PARAMETERS])
@@ -122,7 +121,7 @@ def _read(table: str, row: Row) -> Row:
 
 
 def _value(column: str, value: object) -> object:
-    """As the database has it, where it is text."""
+    """Convert text to what the database has."""
     kinds: list[tuple[frozenset[str], Callable[[str], object]]] = [
         (LISTS, _list),
         (OBJECTS, json.loads),
@@ -140,7 +139,7 @@ def _value(column: str, value: object) -> object:
 
 
 def _list(text: str) -> list[object]:
-    """A JSON list, or an array as Postgres writes it."""
+    """Parse a JSON list, or a Postgres array."""
     if not text.startswith("{"):
         found = json.loads(text)
         return found if isinstance(found, list) else _bad(text)

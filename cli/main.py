@@ -1,4 +1,4 @@
-"""The `fairlane` command: finds the subcommand, and imports only what that one needs."""
+"""The `fairlane` command: finds the subcommand and imports only what it needs."""
 
 import importlib
 import os
@@ -10,8 +10,9 @@ from typer.core import TyperGroup
 
 from fairlane.cli.extras import NAME, packages_of, version
 
+# Set by a shell that asks for completions.
 COMPLETE = "_FAIRLANE_COMPLETE"
-"""In the environment of a call by a shell's completion."""
+# Subcommands: module, Typer and help.
 MODULES = {
     "gateway": (
         "processes.gateway:app",
@@ -41,11 +42,10 @@ MODULES = {
         "How many workers a trace needs, and what could be set otherwise.",
     ),
 }
-"""Subcommands: the module and the Typer in it, and the help."""
+# The extra that these commands need.
 EXTRA = "gateway"
-"""What brings the packages of these."""
+# Exit code for wrong arguments or settings, or a start that failed.
 BAD_USAGE = 2
-"""Exit code: wrong arguments or settings, or a start that failed."""
 FORWARD = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 Option = typer.Option
@@ -53,15 +53,14 @@ ConfigFile = Annotated[str | None, Option("--config", help="Settings file; fairl
 
 
 class Commands(TyperGroup):
-    """These live in modules of their own and are imported when named."""
+    """Subcommands that are imported only when named."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401 - typer's own vendored click types are private
-        """Every subcommand: `serve`, those of modules, then the rest."""
+        """Return every subcommand: `serve`, those of modules, then the rest."""
         first, *others = super().list_commands(ctx)
         return [first, *MODULES, *others]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401
-        """A subcommand by name."""
         if cmd_name not in MODULES:
             return super().get_command(ctx, cmd_name)
         place, text = MODULES[cmd_name]
@@ -83,7 +82,7 @@ def _lacks(error: ModuleNotFoundError, command: str) -> str:
 
 
 def _absent(complaint: str) -> Any:  # noqa: ANN401
-    """A subcommand whose packages are not installed: it stands in the list, and says so when it is called."""
+    """Return a placeholder for a subcommand whose packages are not installed: it is listed, and fails when called."""
     absent = typer.Typer(add_completion=False)
 
     @absent.command(context_settings=FORWARD)
@@ -94,13 +93,13 @@ def _absent(complaint: str) -> Any:  # noqa: ANN401
 
 
 def refuse(complaint: str) -> NoReturn:
-    """Say in one line why nothing was started."""
+    """Exit with a complaint about a start that failed."""
     typer.echo(f"{NAME}: {complaint}", err=True)
     raise typer.Exit(BAD_USAGE)
 
 
 def need(extra: str) -> None:
-    """Refuse where a package of the extra is not installed."""
+    """Exit if a package of the extra is not installed."""
     for package in packages_of(extra):
         if version(package) is None:
             refuse(f"{package} is not installed: this needs {NAME}[{extra}]")
@@ -123,9 +122,9 @@ def root(
 ) -> None:
     """Fairlane: multi-tenant LLM serving on two lanes.
 
-    Exit codes: 0 done; 1 the gateway refused it, or a check found a fault; 2 wrong arguments, settings or a start that
-    failed; 130 interrupted.
-    """
+    Exit codes: 0 success; 1 refused by the gateway, or a check found a fault; 2 wrong arguments or settings, or a start
+    that
+    failed; 130 interrupted."""
 
 
 @app.command()
@@ -139,7 +138,7 @@ def serve(
     engine_model: Annotated[str | None, Option(help="Which of the engine's models; its first.")] = None,
     config: ConfigFile = None,
 ) -> None:
-    """Everything on one machine: embedded Valkey, one gateway, one worker."""
+    """Serve on one machine: embedded Valkey, one gateway, one worker."""
     need(EXTRA)
     import asyncio
 
@@ -162,14 +161,14 @@ def serve(
 
 @app.command()
 def completion(shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(help="bash, zsh or fish.")]) -> None:
-    """Print what makes a shell complete these commands: `source <(fairlane completion bash)`."""
+    """Print a shell's completion script: `source <(fairlane completion bash)`."""
     from typer._completion_shared import get_completion_script
 
     typer.echo(get_completion_script(prog_name=NAME, complete_var=COMPLETE, shell=shell))
 
 
 def main() -> None:
-    """The entry point."""
+    """Run the command line."""
     if COMPLETE in os.environ:  # a shell asks how a line may go on
         from typer._completion_classes import completion_init
 

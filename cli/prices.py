@@ -1,7 +1,6 @@
-"""`fairlane prices`: show the price list, set one row of it, apply a file of it.
+"""`fairlane prices`: show the price list, set one row of it, or apply a file.
 
-People think in the currency for a million tokens; the API has whole nano-units per token, a thousandth of that.
-"""
+The command line uses the currency per million tokens; the API uses whole nano-units per token, a thousandth of that."""
 
 from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
@@ -20,15 +19,15 @@ app = typer.Typer(no_args_is_help=True, add_completion=False)
 
 COLUMNS = ("model", "lane", "input", "cached input", "output")
 PRICES = ("input", "cached_input", "output")
+# Nano-units per token in one unit of the currency per million tokens.
 PER_MILLION = 1_000
-"""Nano-units per token in one unit of the currency for a million tokens."""
 
 Price = Annotated[str | None, typer.Option(metavar="AMOUNT", help="Of the currency for a million tokens, as 0.15.")]
 
 
 @app.command("show", cls=Shows)
 def show_prices(url: Url = None, output: Output = OutputForm.TABLE) -> None:
-    """The price list, for a million tokens."""
+    """Show the price list, per million tokens."""
     with connect(url) as admin:
         _show(admin.get("/prices"), output)
 
@@ -48,7 +47,7 @@ def set_row(
     url: Url = None,
     output: Output = OutputForm.TABLE,
 ) -> None:
-    """Set what a model's tokens cost in a lane, and leave the other rows alone."""
+    """Set the prices of a model and lane; other rows stay."""
     with connect(url) as admin:
         stored = admin.get("/prices")
         others = [row for row in stored["prices"] if (row["model"], row["lane"]) != (model, lane)]
@@ -71,7 +70,7 @@ def apply(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would change, and change nothing.")] = False,
     url: Url = None,
 ) -> None:
-    """Make the stored list match a file, whose figures are the API's: nano-units per token."""
+    """Make the stored list match a file with the API's figures: nano-units per token."""
     with connect(url) as admin:
         wanted, stored = read_file(file).as_rows(), admin.get("/prices")
         changes = differences(stored["prices"], wanted)
@@ -82,7 +81,7 @@ def apply(
 
 
 def nano(amount: str) -> int:
-    """Nano-units per token of an amount of the currency for a million tokens. Raises CommandError."""
+    """Convert an amount per million tokens to nano-units per token. Raises CommandError."""
     try:
         exact = Decimal(amount) * PER_MILLION
         if not exact.is_finite() or exact != exact.to_integral_value():
@@ -93,12 +92,12 @@ def nano(amount: str) -> int:
 
 
 def per_million(price: int) -> str:
-    """The amount of the currency for a million tokens."""
+    """Convert nano-units per token to an amount per million tokens."""
     return f"{Decimal(price) / PER_MILLION:,f}"
 
 
 def read_file(path: Path) -> PriceList:
-    """The list of a file. Raises CommandError naming the row and the field."""
+    """Read a price list from a file. Raises CommandError naming the row and the field."""
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -112,7 +111,7 @@ def read_file(path: Path) -> PriceList:
 
 
 def differences(stored: Sequence[Document], wanted: Sequence[Document]) -> list[str]:
-    """What would change, a line for each row."""
+    """Describe what would change, one line per row."""
     before, after = ({(row["model"], row["lane"]): row for row in rows} for rows in (stored, wanted))
     words = []
     for place in sorted(before.keys() | after.keys()):

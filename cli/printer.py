@@ -1,7 +1,6 @@
-"""How every command shows what it found: as a table for people, as JSON or YAML for programs.
+"""Output of every command: a table for people, JSON or YAML for programs.
 
-A command that lists or shows takes `output: Output` and is a `Shows`, so that `--json` goes on meaning `-o json`.
-"""
+A command that lists or shows takes `output: Output` and uses the class `Shows`, which keeps `--json` as `-o json`."""
 
 import json
 import os
@@ -17,15 +16,15 @@ from rich.console import Console
 from rich.table import Table
 from typer.core import TyperCommand
 
+# Table width if stdout is not a terminal.
 WIDTH_OF_A_PIPE = 200
-"""Columns of a table that no terminal shows."""
 FIELD_COLUMNS = ("field", "value")
 
 Document = dict[str, Any]
 
 
 class OutputForm(StrEnum):
-    """What a list or a document is shown as."""
+    """The format of a list or document."""
 
     TABLE = "table"
     JSON = "json"
@@ -36,10 +35,9 @@ Output = Annotated[OutputForm, typer.Option("--output", "-o", help="How to show 
 
 
 class Shows(TyperCommand):
-    """A command with `--output`; `--json`, which was there first, is `--output json`."""
+    """A command with `--output`; the older `--json` is an alias of `--output json`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 - typer's own vendored click types are private
-        """The arguments, with the older spelling put into the newer."""
         return super().parse_args(ctx, ["--output=json" if word == "--json" else word for word in args])
 
 
@@ -49,13 +47,13 @@ def show_list(
     row: Callable[[Document], Sequence[object]],
     output: OutputForm,
 ) -> None:
-    """A list of the API's: as it is, or as a table with a row for each item."""
+    """Show the API's items, or a table with a row for each."""
     found = list(items)
     show(found, output, lambda: show_table(columns, [row(item) for item in found]))
 
 
 def show_document(document: Mapping[str, object], output: OutputForm) -> None:
-    """One document: as it is, or as a table with a row for each of its fields."""
+    """Show a document, or a table with a row for each of its fields."""
     show(
         document,
         output,
@@ -64,7 +62,7 @@ def show_document(document: Mapping[str, object], output: OutputForm) -> None:
 
 
 def show(document: object, output: OutputForm, table: Callable[[], None]) -> None:
-    """A document on stdout; `table` shows it to people."""
+    """Show a document on stdout, or call `table`."""
     match output:
         case OutputForm.JSON:
             typer.echo(json.dumps(document, indent=2))
@@ -75,7 +73,7 @@ def show(document: object, output: OutputForm, table: Callable[[], None]) -> Non
 
 
 def show_next(document: Document, row: Sequence[object], output: OutputForm) -> None:
-    """One of a series that has no end yet: a line of its cells or of JSON, or a document of YAML's."""
+    """Show one item of an unbounded series: a line of cells or of JSON, or a YAML document."""
     match output:
         case OutputForm.JSON:
             typer.echo(json.dumps(document))
@@ -86,7 +84,7 @@ def show_next(document: Document, row: Sequence[object], output: OutputForm) -> 
 
 
 def show_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Rows on stdout; figures stand to the right. What the API says is shown as it is, never read as markup."""
+    """Print rows, with numbers right-aligned. Text from the API is never interpreted as markup."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     for place, column in enumerate(columns):
         figures = rows and all(isinstance(row[place], int | float) for row in rows)
@@ -97,12 +95,12 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None
 
 
 def console(width: int | None = None) -> Console:
-    """Where tables go: stdout, without colour where `NO_COLOR` says so."""
+    """Return a console on stdout, which respects `NO_COLOR`."""
     return Console(width=width, markup=False, highlight=False, no_color="NO_COLOR" in os.environ or None)
 
 
 def cell(value: object) -> str:
-    """A value as a person reads it, in one line and without a character that would move the cursor."""
+    """Format a value for people, in one line without control characters."""
     match value:
         case None:
             return "-"
@@ -121,24 +119,24 @@ def cell(value: object) -> str:
 
 
 def readable(name: str, value: object) -> object:
-    """A field's value for people: what the API calls `…_at` is Unix seconds."""
+    """Format a field's value for people: fields named `…_at` are Unix seconds."""
     if not name.endswith("_at") or isinstance(value, bool) or not isinstance(value, int | float):
         return value
     return moment(value)
 
 
 def moment(seconds: float) -> str:
-    """Unix seconds as a person reads them, in UTC."""
+    """Format Unix seconds in UTC."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def printable(text: str) -> str:
-    """What others named, with `?` for each character that a terminal would obey instead of show."""
+    """Replace each unprintable character by `?`, so that text from the API cannot control the terminal."""
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def duration(milliseconds: float | None) -> str:
-    """In the unit that a person would say it in; `-` where it is not known."""
+    """Format a duration with a suitable unit; `-` if it is unknown."""
     if milliseconds is None:
         return "-"
     for least, unit in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s")):

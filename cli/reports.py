@@ -1,7 +1,5 @@
-"""`fairlane usage`: what a tenant used, from the ledger. `fairlane workers`: list, drain and undrain workers.
-
-`fairlane lanes`: the queues and what runs.
-"""
+"""`fairlane usage`: a tenant's usage from the ledger. `fairlane workers`: list, drain and undrain workers.
+`fairlane lanes`: queues and running work."""
 
 import sys
 from collections.abc import Iterable
@@ -24,8 +22,8 @@ from fairlane.cli.printer import Document, Output, OutputForm, Shows, duration, 
 
 WORKER_COLUMNS = ("worker", "model", "state", "kv blocks used", "of", "running", "waiting", "preempted", "tokens/s")
 FIGURES = ("requests", "prompt_tokens", "cached_tokens", "output_tokens", "cost", "gpu_seconds", "kv_block_seconds")
+# The API's units of money per unit of currency.
 NANO = 10**9
-"""The API's units of money in one of the currency."""
 LANE_COLUMNS = ("lane", "queued", "oldest wait", "running", "preempted", "tokens/s", "ttft target", "tpot target")
 Worker = Annotated[str, typer.Argument(help="Its id, as the list shows it.")]
 Since = Annotated[str | None, typer.Option("--from", metavar="TIME", help="Date, RFC 3339 or Unix time.")]
@@ -37,10 +35,9 @@ Until = Annotated[str | None, typer.Option("--to", metavar="TIME", help="The sam
 
 
 class OrShow(TyperGroup):
-    """`fairlane usage TENANT` is `fairlane usage show TENANT`."""
+    """Makes `fairlane usage TENANT` mean `fairlane usage show TENANT`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 - typer's own vendored click types are private
-        """The arguments, with `show` before them where no subcommand is named."""
         is_named = not args or args[0] in (*self.commands, "--help")
         return super().parse_args(ctx, args if is_named else ["show", *args])
 
@@ -60,7 +57,7 @@ def show_usage(
     url: Url = None,
     output: Output = OutputForm.TABLE,
 ) -> None:
-    """Requests and tokens, added up from the ledger."""
+    """Show requests and tokens, summed from the ledger."""
     with connect(url) as admin:
         query = {"from": since, "to": until, "group_by": group_by, "incarnation": incarnation}
         report = admin.get(f"/tenants/{segment(tenant)}/usage", **query)
@@ -73,7 +70,7 @@ def show_usage(
 
 
 def _figures(line: Document) -> tuple[object, ...]:
-    """A sum, its cost in the currency: to the nano-unit."""
+    """Return the figures of a line, with the cost in the currency."""
     return tuple(f"{Decimal(line[name]) / NANO:,f}" if name == "cost" else line[name] for name in FIGURES)
 
 
@@ -85,7 +82,7 @@ def chargeback(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="A file; else stdout.")] = None,
     url: Url = None,
 ) -> None:
-    """What a month came to, by tenant and by organisation; each tenant's month in its own zone."""
+    """Export the charges of a month, by tenant and organisation; each tenant's month is in its own zone."""
     with connect(url) as admin:
         _write(admin.stream("/chargeback", month=month, group_by=group_by, format=kind), output)
 
@@ -100,7 +97,7 @@ def export(
     incarnation: Incarnation = None,
     url: Url = None,
 ) -> None:
-    """The ledger itself, one line for each settled request."""
+    """Export the ledger, one line per settled request."""
     with connect(url) as admin:
         query = {"from": since, "to": until, "format": kind, "incarnation": incarnation}
         chunks = admin.stream(f"/tenants/{segment(tenant)}/ledger", **query)
@@ -119,14 +116,14 @@ def _write(chunks: Iterable[bytes], output: Path | None) -> None:
 
 @workers.command("list", cls=Shows)
 def list_workers(url: Url = None, output: Output = OutputForm.TABLE) -> None:
-    """Every worker that is alive, and how full it is."""
+    """List live workers and their load."""
     with connect(url) as admin:
         show_list(admin.all("/workers"), WORKER_COLUMNS, _row, output)
 
 
 @workers.command()
 def drain(worker: Worker, url: Url = None) -> None:
-    """Let a worker take no more jobs, and finish or hand back what it runs."""
+    """Stop giving jobs to a worker; it finishes or hands back its running ones."""
     with connect(url) as admin:
         admin.call("POST", f"/workers/{segment(worker)}/drain")
         typer.echo(f"{worker} drains")
@@ -134,7 +131,7 @@ def drain(worker: Worker, url: Url = None) -> None:
 
 @workers.command()
 def undrain(worker: Worker, url: Url = None) -> None:
-    """Let a worker that drains, or has drained, take jobs again."""
+    """Give jobs to a draining or drained worker again."""
     with connect(url) as admin:
         admin.call("POST", f"/workers/{segment(worker)}/undrain")
         typer.echo(f"{worker} takes jobs again")
@@ -142,7 +139,7 @@ def undrain(worker: Worker, url: Url = None) -> None:
 
 @lanes.command(cls=Shows)
 def list_lanes(url: Url = None, output: Output = OutputForm.TABLE) -> None:
-    """Each lane's queue, what runs and what was preempted, and its targets."""
+    """Show each lane's queue, running and preempted work, and targets."""
     with connect(url) as admin:
         show_list(admin.all("/lanes"), LANE_COLUMNS, _lane_row, output)
 

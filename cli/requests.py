@@ -1,4 +1,4 @@
-"""`fairlane requests`: those that run and those that ended of late, what became of one, and why."""
+"""`fairlane requests`: running and recent requests, and why they were slow or failed."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -27,14 +27,14 @@ EVENT_COLUMNS = ("at", "what", "position", "stall")
 PREEMPTION_COLUMNS = ("at", "choice", "by", "for", "mode", "blocks", "bytes", "copies foreseen", "away")
 Name = Annotated[str, typer.Argument(metavar="ID", help="x-request-id, the answer's id, or the record's.")]
 TIME_COLUMNS = ("time went to", "time")
+# The fields of a record that `why` shows.
 WHY = ("id", "request_id", "outcome", "code", "time", "why")
-"""Of a record, what its explanation needs."""
+# The fields of a record that have tables of their own.
 _LISTS = ("events", "preemptions", "time", "waits")
-"""Of a record, what has tables of its own."""
 
 
 class RequestState(StrEnum):
-    """Where a request stands."""
+    """The state of a request."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -45,7 +45,7 @@ class RequestState(StrEnum):
 
 
 class RequestOutcome(StrEnum):
-    """How a request ended."""
+    """The outcome of a request."""
 
     REJECTED = "rejected"
     FINISHED = "finished"
@@ -56,14 +56,14 @@ class RequestOutcome(StrEnum):
 
 
 class LaneChoice(StrEnum):
-    """A lane by its name."""
+    """The name of a lane."""
 
     LATENCY = "latency"
     THROUGHPUT = "throughput"
 
 
 class SlowBy(StrEnum):
-    """What took long."""
+    """A duration to sort by."""
 
     TTFT = "ttft"
     TOTAL = "total"
@@ -81,7 +81,7 @@ def list_requests(
     url: Url = None,
     output: Output = OutputForm.TABLE,
 ) -> None:
-    """Requests that run, then those that ended last; or the slowest first."""
+    """List running requests, then those that ended last; or the slowest first."""
     with connect(url) as admin:
         query = {"tenant": tenant, "lane": lane, "state": state, "outcome": outcome, "slowest": slowest}
         stated = {name: str(value) for name, value in query.items() if value is not None}
@@ -90,7 +90,7 @@ def list_requests(
 
 @app.command("show", cls=Shows)
 def show_request(name: Name, url: Url = None, output: Output = OutputForm.TABLE) -> None:
-    """All that is known of one."""
+    """Show all that is recorded of a request."""
     with connect(url) as admin:
         found = admin.get(f"/requests/{segment(name)}")
         show(found, output, lambda: _show_tables(found))
@@ -98,7 +98,7 @@ def show_request(name: Name, url: Url = None, output: Output = OutputForm.TABLE)
 
 @app.command(cls=Shows)
 def why(name: Name, url: Url = None, output: Output = OutputForm.TABLE) -> None:
-    """Why one was slow, refused or ended, in a sentence or two."""
+    """Explain in a sentence or two why a request was slow, refused or ended."""
     with connect(url) as admin:
         told = {field: value for field, value in admin.get(f"/requests/{segment(name)}").items() if field in WHY}
         show(told, output, lambda: typer.echo(printable(told["why"])))

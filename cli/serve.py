@@ -1,7 +1,6 @@
-"""`fairlane serve`: everything on one machine — embedded store, one worker, one gateway — from one process.
+"""`fairlane serve`: embedded store, one worker and one gateway, supervised by one process.
 
-What `serve` prepares in an empty store, so that the first request works as pasted.
-"""
+In an empty store it creates an admin key and a demo tenant, so that the printed request works as pasted."""
 
 import asyncio
 import fcntl
@@ -29,8 +28,8 @@ from fairlane.store.errors import StoreUnavailable
 from fairlane.worker.model.files import is_embedder, served_name
 
 DEMO = "demo"
+# Holds the demo tenant's key in the data directory if stdout is not a terminal.
 DEMO_KEY_FILE = f"{DEMO}.key"
-"""In the data directory: the demo tenant's key, where no terminal shows it."""
 _CURL = """\
   curl {url}/v1/chat/completions -H {authorization} -H 'Content-Type: application/json' \\
     -d '{{"model": "{model}", "max_tokens": 64, "temperature": 0,
@@ -40,12 +39,12 @@ _CURL_OF_AN_EMBEDDER = """\
   curl {url}/v1/embeddings -H {authorization} -H 'Content-Type: application/json' \\
     -d '{{"model": "{model}", "input": "The capital of France is Paris."}}'
 """
+# Replaced once the served model's name is known.
 _MODEL = "<model>"
-"""Until it is known by which name the model is served."""
+# The default time that gateway and worker take to stop after SIGTERM.
 GRACE_S = 30.0
-"""What gateway and worker give their work after SIGTERM, where their own settings do not say."""
+# Extra time before a child is killed.
 STOP_MARGIN_S = 15.0
-"""What a child may take beyond that before it is killed."""
 READY_POLL_S = 0.1
 FIRST_PATIENCE_S = 20.0
 
@@ -55,12 +54,13 @@ log = logging.getLogger(__name__)
 async def first_start(
     client: redis.asyncio.Redis, budgets: redis.asyncio.Redis, settings: SharedSettings, *, on_terminal: bool
 ) -> str:
-    """Make the admin key and the `demo` tenant where there are none yet; return what to tell the operator.
+    """Create the admin key and the `demo` tenant if there are none; return a greeting for the operator.
 
-    `budgets`: the store of tenants. The tenant's key is printed to a terminal alone. Whatever else reads stdout may
-    keep it, as a log does: then it goes to a file in the data directory, and the `curl` line reads it from there.
-    Raises redis.RedisError, StoreUnavailable, OSError.
-    """
+    `budgets`: the store of tenants. The tenant's key is only printed to a terminal. Other readers of stdout, such as a
+    log,
+    may keep it, so it is then written to a file in the data directory, from which the `curl` line reads it.
+
+    Raises redis.RedisError, StoreUnavailable, OSError."""
     greeting = ""
     admin_key = await AdminKeys(client, settings.admin_key).ensure()
     if admin_key is not None:
@@ -79,7 +79,7 @@ async def first_start(
 
 
 def _curl_of(settings: SharedSettings) -> str:
-    """What to try, by what the model makes."""
+    """Return an example request for the model's kind."""
     is_ours = _engine_of(settings) == (None, None)
     return _CURL_OF_AN_EMBEDDER if is_ours and is_embedder(Path(settings.model).expanduser()) else _CURL
 
@@ -125,10 +125,9 @@ async def serve(settings: SharedSettings, *, config: str | None, flags: Mapping[
 
 @contextmanager
 def _only_one(directory: Path) -> Iterator[None]:
-    """Hold the data directory; the lock goes with the process, however that ends.
+    """Lock the data directory for the life of this process, and make it private.
 
-    Neither this process nor those that it starts write anything from here on that others could read.
-    """
+    The umask keeps all that this process and its children write from here on private, too."""
     os.umask(UMASK)
     try:
         make_private(directory)
@@ -160,7 +159,7 @@ async def _check_ports(settings: SharedSettings) -> None:
 
 
 def _patience_s(section: object, setting: str) -> float:
-    """How long a child may take to stop. Its section was checked by the child itself."""
+    """Return how long a child may take to stop. The child has validated its own section."""
     stated = section.get(setting) if isinstance(section, Mapping) else None
     return (GRACE_S if stated is None else float(stated)) + STOP_MARGIN_S
 
@@ -198,7 +197,7 @@ async def _run(children: list[Child], store: EmbeddedStore | None, settings: Sha
 
 
 async def _keep_store_alive(store: EmbeddedStore, stop: asyncio.Event) -> None:
-    """Start the store again whenever it dies. It is spawned from this thread, which lives as long as it should."""
+    """Restart the store whenever it dies, from this thread, which lives as long as the store should."""
     while not stop.is_set():
         status = await asyncio.to_thread(store.process.wait)
         if not stop.is_set():
@@ -211,7 +210,7 @@ async def _keep_store_alive(store: EmbeddedStore, stop: asyncio.Event) -> None:
 
 
 async def _greet_when_ready(settings: SharedSettings, greeting: str) -> None:
-    """Print what is shown this once; also where the start ends before anything is served."""
+    """Print the greeting once the gateway is ready, or when the start fails, since it is shown only once."""
     try:  # itself, whatever proxy the environment names for others
         async with httpx.AsyncClient(base_url=settings.url, timeout=5.0, trust_env=False) as client:
             while True:
@@ -227,7 +226,7 @@ async def _greet_when_ready(settings: SharedSettings, greeting: str) -> None:
 
 
 async def _served_model(client: httpx.AsyncClient, settings: SharedSettings) -> str:
-    """The name that clients use: the engine's own where that is a server elsewhere."""
+    """Return the model's name for clients: an external engine's own name for it."""
     url, named = _engine_of(settings)
     if named is not None:
         return named
@@ -239,14 +238,14 @@ async def _served_model(client: httpx.AsyncClient, settings: SharedSettings) -> 
 
 
 def _engine_of(settings: SharedSettings) -> tuple[str | None, str | None]:
-    """Of a worker before a server: its URL, and the name of the model there."""
+    """Return an external engine's URL, and the name of its model."""
     section = settings.worker if isinstance(settings.worker, Mapping) else {}
     url, named = section.get("engine_url"), section.get("engine_model")
     return url if isinstance(url, str) else None, named if isinstance(named, str) else None
 
 
 def read_settings(config: str | None, flags: Mapping[str, object]) -> SharedSettings:
-    """The shared settings. Raises ServeError."""
+    """Read the shared settings. Raises ServeError."""
     try:
         return load(SharedSettings, document=read_document(config, os.environ), environ=os.environ, flags=flags)
     except SettingsError as error:

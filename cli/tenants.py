@@ -1,9 +1,8 @@
 """`fairlane tenants`: create, show, change, suspend, delete and erase tenants; apply a file of them.
 
-The file says each of its tenants whole: a field that it leaves out is at its default. Tenants that it does not name
-are left alone, unless pruning is asked for. Parents are made before their children, in whatever order they stand there,
-and deleted after them. A second run of the same file changes nothing.
-"""
+The file describes its tenants completely: omitted fields get their defaults. Other tenants stay, unless --prune deletes
+them. Parents are created before their children and deleted after them, in any order of the file. Applying a file twice
+changes nothing the second time."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -57,21 +56,21 @@ LimitBy = Annotated[
     ),
 ]
 Action = Literal["create", "update", "delete"]
+# Fields of a listed tenant that only the gateway sets: `apply` ignores them.
 READ_ONLY = TenantView.__annotations__.keys() - {"id", *TENANT_FIELDS}
-"""Fields of a listed tenant that the gateway alone sets: `apply` ignores them."""
 COLUMNS = ("id", "name", "parent", "state", "lanes", "weight", "models", "limits")
 
 
 @app.command("list", cls=Shows)
 def list_tenants(url: Url = None, output: Output = OutputForm.TABLE) -> None:
-    """Every tenant."""
+    """List all tenants."""
     with connect(url) as admin:
         show_list(admin.all("/tenants"), COLUMNS, _row, output)
 
 
 @app.command(cls=Shows)
 def show(tenant: TenantId, url: Url = None, output: Output = OutputForm.JSON) -> None:
-    """One tenant, whole."""
+    """Show one tenant with all its fields."""
     with connect(url) as admin:
         show_document(admin.get(f"/tenants/{segment(tenant)}"), output)
 
@@ -94,7 +93,7 @@ def create(
     shadow: Shadow = None,
     url: Url = None,
 ) -> None:
-    """Make a tenant; it needs a key of its own to be used (`fairlane keys create`)."""
+    """Create a tenant; it needs an API key to be used (`fairlane keys create`)."""
     with connect(url) as admin:
         fields = _fields(
             id=tenant,
@@ -133,7 +132,7 @@ def update(
     shadow: Shadow = None,
     url: Url = None,
 ) -> None:
-    """Change what is named, and nothing else of a tenant; `--limit NAME=none` takes a limit away."""
+    """Change the given fields of a tenant; `--limit NAME=none` removes a limit."""
     with connect(url) as admin:
         fields = _fields(
             name=name,
@@ -174,7 +173,7 @@ def erase(
     url: Url = None,
     output: Output = OutputForm.TABLE,
 ) -> None:
-    """Erase the ledgers of the deleted tenants of an id, and their names in the audit log; print what was erased."""
+    """Erase the ledgers and audit values of all deleted tenants with an id; print what was erased."""
     with connect(url) as admin:
         if not yes:
             typer.confirm(f"Erase the ledgers of all deleted tenants named {tenant}, for good?", abort=True, err=True)
@@ -187,7 +186,7 @@ def erase(
 
 @app.command()
 def suspend(tenant: TenantId, url: Url = None) -> None:
-    """Refuse a tenant's requests with 403 and cancel what it runs, until it is resumed."""
+    """Reject a tenant's requests with 403 and cancel running ones, until it is resumed."""
     with connect(url) as admin:
         admin.call("POST", f"/tenants/{segment(tenant)}/suspend")
         typer.echo(f"{tenant} is suspended")
@@ -212,7 +211,7 @@ def explain(
     url: Url = None,
     output: Output = OutputForm.JSON,
 ) -> None:
-    """Ask whether a request of these sizes would be admitted now; nothing is reserved."""
+    """Check whether a request of these sizes would be admitted now; nothing is reserved."""
     with connect(url) as admin:
         sizes = {"prompt_tokens": prompt_tokens, "max_output_tokens": max_output_tokens, "lane": lane}
         body = {**sizes, **given(model=model, deadline_ms=deadline_ms)}
@@ -231,7 +230,7 @@ def apply(
     prune: Annotated[bool, typer.Option("--prune", help="Delete the tenants that the file does not name.")] = False,
     url: Url = None,
 ) -> None:
-    """Make the stored tenants match a file. A field that the file leaves out is at its default."""
+    """Make the stored tenants match a file. Omitted fields get their defaults."""
     with connect(url) as admin:
         wanted = read_file(file)
         stored = list(admin.all("/tenants"))
@@ -260,18 +259,18 @@ def _fields(*, limit: list[str] | None, limit_by: list[str] | None, **others: ob
 
 @dataclass(frozen=True, slots=True)
 class PlannedChange:
-    """One change of the stored tenants: one call to the admin API."""
+    """One change of the stored tenants, which is one call of the admin API."""
 
     action: Action
     tenant: str
+    # create: the whole tenant; update: the fields that differ; delete: empty.
     fields: Document
-    """create: the whole tenant; update: what differs; delete: nothing."""
     before: Document
+    # The stored version; None when creating.
     version: int | None = None
-    """The version that is stored; None: nothing is."""
 
     def words(self) -> list[str]:
-        """The change as a person reads it: a line, and one for each field that changes."""
+        """Describe the change: one line, and one for each field that changes."""
         changes = [
             f"    {name}: {_shown(self.before.get(name))} -> {_shown(value)}"
             for name, value in self.fields.items()
@@ -281,12 +280,11 @@ class PlannedChange:
 
 
 def read_file(path: Path) -> list[Document]:
-    """Return the tenants of a file, each whole and valid.
+    """Read tenants from a file, complete and validated.
 
-    They stand under `tenants:`, or are a list alone, as `tenants list -o yaml` prints it.
+    They are listed under `tenants:`, or as a plain list, as `tenants list -o yaml` prints it.
 
-    Raises CommandError naming the tenant and the field.
-    """
+    Raises CommandError naming the tenant and the field."""
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -303,10 +301,9 @@ def read_file(path: Path) -> list[Document]:
 
 
 def plan(wanted: Sequence[Document], stored: Collection[Document], *, prune: bool) -> list[PlannedChange]:
-    """What makes `stored` match `wanted`; empty where it does already. Deletions come last.
+    """Return the changes that make `stored` match `wanted`, deletions last.
 
-    Raises CommandError where a parent is missing, would change, would be pruned, or is below its own child.
-    """
+    Raises CommandError if a parent is missing, would change, would be pruned, or is below its own child."""
     versions = {tenant["id"]: tenant["version"] for tenant in stored}
     known = {tenant["id"]: {name: tenant[name] for name in TENANT_FIELDS} for tenant in stored}
     named = {tenant["id"] for tenant in wanted}
@@ -327,7 +324,7 @@ def plan(wanted: Sequence[Document], stored: Collection[Document], *, prune: boo
 
 
 def _depths(tenants: Iterable[Document]) -> dict[str, int]:
-    """How many tenants stand above each. Raises CommandError."""
+    """Return the depth of each tenant. Raises CommandError."""
     parents = {tenant["id"]: tenant["parent"] for tenant in tenants}
     depths = {}
     for name in parents:
@@ -344,7 +341,7 @@ def _depths(tenants: Iterable[Document]) -> dict[str, int]:
 
 
 def carry_out(admin: AdminClient, change: PlannedChange) -> None:
-    """Do one change. Raises CommandError."""
+    """Make one change. Raises CommandError."""
     path = f"/tenants/{segment(change.tenant)}"
     match change.action:
         case "create":
@@ -356,7 +353,7 @@ def carry_out(admin: AdminClient, change: PlannedChange) -> None:
 
 
 def _patch(change: PlannedChange) -> Document:
-    """The change as a PATCH, which merges limits: those that are to go are cleared by name."""
+    """Return the body of a PATCH, which merges limits: removed ones are set to null."""
     if "limits" not in change.fields:
         return change.fields
     cleared = dict.fromkeys(change.before["limits"])
@@ -364,7 +361,7 @@ def _patch(change: PlannedChange) -> Document:
 
 
 def _whole(entry: object, place: str) -> Document:
-    """An entry with every field that it leaves out at its default; what the gateway alone sets is left out."""
+    """Complete an entry with defaults, without the fields that only the gateway sets."""
     if not isinstance(entry, dict) or not all(isinstance(name, str) for name in entry):
         raise CommandError(f"{place}: must be a tenant's fields")
     try:

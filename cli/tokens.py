@@ -15,7 +15,7 @@ COLUMNS = ("id", "name", "role", "created", "by", "expires")
 
 
 class RoleName(StrEnum):
-    """As the admin API has them."""
+    """The roles of the admin API."""
 
     VIEWER = "viewer"
     OPERATOR = "operator"
@@ -33,7 +33,7 @@ def create(
     url: Url = None,
     output: Output = OutputForm.TABLE,
 ) -> None:
-    """Make a token. It is shown this once: what is stored can only recognise it."""
+    """Create a token. It is shown only this once: only a hash is stored."""
     with connect(url) as admin:
         body = given(name=name, role=role.value, expires_at=expires_at)
         token = admin.call("POST", "/tokens", body)
@@ -42,7 +42,7 @@ def create(
 
 @app.command("list", cls=Shows)
 def list_tokens(url: Url = None, output: Output = OutputForm.TABLE) -> None:
-    """Every token, without what is secret of it."""
+    """List all tokens, without their secrets."""
     with connect(url) as admin:
         show_list(admin.all("/tokens"), COLUMNS, _row, output)
 
@@ -52,14 +52,14 @@ def revoke(
     token: Annotated[str, typer.Argument(help="The token's id, as `list` shows it.")],
     url: Url = None,
 ) -> None:
-    """Stop a token and whoever signed in with it, everywhere with the next call."""
+    """Revoke a token and the sessions that signed in with it, from the next call on."""
     with connect(url) as admin:
         admin.call("DELETE", f"/tokens/{segment(token)}")
         typer.echo(f"{printable(token)} is revoked")
 
 
 def _show_secret(token: Document) -> None:
-    """The token alone on stdout, so that `FAIRLANE_ADMIN_KEY=$(fairlane tokens create …)` works."""
+    """Print only the token to stdout, so that `FAIRLANE_ADMIN_KEY=$(fairlane tokens create …)` works."""
     said = f"{printable(token['id'])} ({printable(token['name'])}, {printable(token['role'])})"
     typer.echo(f"{said}; the token is shown this once:", err=True)
     typer.echo(token["token"])

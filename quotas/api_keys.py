@@ -1,9 +1,8 @@
-"""API keys, and what each may be used for: `fl-<public id>-<secret>`, shown once, kept as a keyed hash.
+"""API keys and their scopes: `fl-<public id>-<secret>`, shown once, stored as a keyed hash.
 
-The public id (80 random bits) is safe in logs and metrics. The secret is 256 random bits and a checksum, in base 62:
-a mistyped or invented key is refused without asking the store. Imported keys of other software, `sk-…`, have a
-public id of their own, which is no part of them.
-"""
+The public id (80 random bits) is safe in logs and metrics. The secret is 256 random bits and a checksum, in base 62,
+so a mistyped or invented key is rejected without asking the store. Keys imported from other software (`sk-…`) get a
+public id that is not part of the key."""
 
 import dataclasses
 import hashlib
@@ -34,20 +33,20 @@ ENDPOINT = re.compile(r"^(/v1(/[^/]+)*|/tokenize|/detokenize)$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scopes:
-    """What a key may be used for; None: all that its tenant may."""
+    """What a key may be used for; None allows everything that its tenant may use."""
 
     models: tuple[str, ...] | None = None
     lanes: tuple[str, ...] | None = None
+    # Path prefixes such as `/v1/chat/completions`.
     endpoints: tuple[str, ...] | None = None
-    """Paths such as `/v1/chat/completions`, each with all below it."""
+    # Networks that callers must come from.
     cidrs: tuple[str, ...] | None = None
-    """Networks that callers must come from."""
+    # Tenants that a gateway in front may name in a header; unlike in the other scopes, None allows none.
     act_as: tuple[str, ...] | None = None
-    """Tenants that a gateway in front may name in a header; None is none here, unlike in the others."""
 
     @classmethod
     def parse(cls, value: object) -> "Scopes":
-        """The scopes that a JSON object states; null is all. Raises FieldError."""
+        """Parse scopes from a JSON object; null is no restriction. Raises FieldError."""
         stated = field_checks.document(
             {} if value is None else value, "scopes", [f.name for f in dataclasses.fields(cls)]
         )
@@ -75,7 +74,7 @@ class Scopes:
         return self.act_as is not None and tenant in self.act_as
 
     def allows_address(self, address: str) -> bool:
-        """Whether a caller's IP address is within; text that is no address only where all are."""
+        """Return whether the scopes allow an IP address; invalid addresses only pass where there are no networks."""
         if self.cidrs is None:
             return True
         try:
@@ -87,14 +86,13 @@ class Scopes:
         return any(caller in network for network in _networks(self.cidrs))
 
 
-@lru_cache(maxsize=256)  # asked for by each request of a key, and a key may name a thousand
+@lru_cache(maxsize=256)  # called for each request, and a key may name a thousand
 def _networks(cidrs: tuple[str, ...]) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
-    """Return networks by their names."""
     return tuple(map(ipaddress.ip_network, cidrs))
 
 
+# Prefix of `via` for keys that are used through another key, followed by that key's public id.
 KEY_WAY = "key:"
-"""How `via` begins where a key is used through another, whose public id follows."""
 CHANGEABLE = ("name", "expires_at", "limits", "scopes")
 LONGEST_OVERLAP_S = 30 * 86_400.0
 _RECORD = ("doc", "state", "expires_ms", "used_ms", "version")
@@ -107,7 +105,7 @@ _ID_ALPHABET = string.ascii_lowercase + "234567"
 
 
 class KeyExists(QuotaError):
-    """This key of other software was imported already."""
+    """The key was imported before."""
 
 
 class KeyNotFound(QuotaError):
@@ -116,27 +114,26 @@ class KeyNotFound(QuotaError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiKey:
-    """One key, without its secret."""
+    """An API key without its secret."""
 
     id: str
-    """The public id."""
     tenant: str
     name: str = ""
     created_at: float
+    # Epoch seconds; None never expires.
     expires_at: float | None = None
-    """Epoch seconds; None: never."""
     state: Literal["active", "revoked"] = "active"
+    # Apply in addition to the tenant's limits.
     limits: Limits = field(default_factory=Limits)
-    """Stand beside the tenant's: a request must fit both."""
     scopes: Scopes = field(default_factory=Scopes)
+    # Where a key without a secret comes from: see delegated_keys.py.
     via: str = ""
-    """Through whom it is used, where it is nobody's secret: see delegated_keys.py."""
+    # Epoch seconds, to the minute.
     last_used_at: float | None = None
-    """Epoch seconds, to the minute; None: never."""
     version: int = 0
 
     def changed(self, changes: Mapping[str, object]) -> "ApiKey":
-        """The key with these fields in place of its own; `limits` are merged. Raises FieldError."""
+        """Return the key with these fields replaced; `limits` are merged. Raises FieldError."""
         new: dict[str, Any] = field_checks.document(changes, "", CHANGEABLE)
         if "name" in new:
             new["name"] = field_checks.text("" if new["name"] is None else new["name"], "name")
@@ -151,7 +148,7 @@ class ApiKey:
 
 @dataclass(frozen=True, slots=True)
 class NewKey:
-    """A key just made; `secret` is the whole key, and this is the only time it is seen."""
+    """A new key; `secret` is the whole key, which cannot be read again."""
 
     key: ApiKey
     secret: str = field(repr=False)
@@ -159,14 +156,14 @@ class NewKey:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whose request it is. The tenant may be suspended."""
+    """The tenant and key of a request. The tenant may be suspended."""
 
     tenant: Tenant
     key: ApiKey
 
 
 def public_id(full_key: str) -> str | None:
-    """Public id of a well-formed key with a right checksum, else None. Asks no store."""
+    """Return the public id of a well-formed key with a valid checksum, else None."""
     found = _FORM.fullmatch(full_key)
     if found is None or not hmac.compare_digest(_checksum(found[1], found[2][:_SECRET_LENGTH]), found[2][-6:]):
         return None
@@ -174,7 +171,7 @@ def public_id(full_key: str) -> str | None:
 
 
 def is_imported(full_key: str) -> bool:
-    """Whether it may be a key of other software, which was imported: LiteLLM's begin so."""
+    """Return whether a key has the form of imported keys: LiteLLM's start with `sk-`."""
     return full_key.startswith(_IMPORTED)
 
 
@@ -189,7 +186,8 @@ class KeyStore:
     async def create(
         self, tenant: Tenant, document: Mapping[str, object], note: Callable[[ApiKey], Note] | None = None
     ) -> NewKey:
-        """A new key from `name`, `expires_at`, `limits`, `scopes`. Raises FieldError, KeyNotFound (no such tenant)."""
+        """Create a key from `name`, `expires_at`, `limits`, `scopes`. Raises FieldError, KeyNotFound (no such tenant).
+        Create a key from `name`, `expires_at`, `limits`, `scopes`. Raises FieldError, KeyNotFound (no such tenant)."""
         now_ms = await self._database.now_ms()
         key = ApiKey(id=_random_id(), tenant=tenant.id, created_at=now_ms / 1e3).changed(document)
         if _is_over(key, now_ms):
@@ -203,11 +201,10 @@ class KeyStore:
         document: Mapping[str, object],
         note: Callable[[ApiKey], Note] | None = None,
     ) -> ApiKey:
-        """A key of other software, `sk-…`, of which that kept the SHA-256, in hex: it goes on working here.
+        """Import an `sk-…` key from other software, given its SHA-256 in hex, so that clients can keep using it.
 
-        What is kept is a keyed hash of that, which confirms no guess. Raises FieldError, KeyNotFound (no such tenant),
-        KeyExists, whatever became of the key since, and VersionConflict where another import of it overtook this one.
-        """
+        Only a keyed hash of the digest is stored, which cannot confirm a guess. Raises FieldError, KeyNotFound (no such
+        tenant), KeyExists (even if the key was revoked since), and VersionConflict if a concurrent import won."""
         if not SHA256.fullmatch(sha256):
             raise FieldError("sha256", "must be 64 hexadecimal digits, in small letters")
         now_ms = await self._database.now_ms()
@@ -229,10 +226,9 @@ class KeyStore:
     async def update(
         self, tenant: Tenant, seen: ApiKey, changes: Mapping[str, object], note: Note | None = None
     ) -> ApiKey:
-        """Change `name`, `expires_at`, `limits` (merged) or `scopes` (whole) of a key that is of the version seen.
+        """Change `name`, `expires_at`, `limits` (merged) or `scopes` (replaced) of a key at the version seen.
 
-        Raises FieldError, KeyNotFound (a revoked key too), VersionConflict.
-        """
+        Raises FieldError, KeyNotFound (also for a revoked key), VersionConflict."""
         after = seen.changed(changes)
         if "expires_at" in changes and _is_over(after, await self._database.now_ms()):
             raise FieldError("expires_at", "must be in the future")
@@ -253,7 +249,8 @@ class KeyStore:
         return dataclasses.replace(after, version=seen.version + 1)
 
     async def lookup(self, full_key: str) -> Identity | None:
-        """Whose key this is; None where it is malformed, unknown, revoked or expired, or its tenant was deleted."""
+        """Return the key's identity; None if it is malformed, unknown, revoked or expired, or its tenant was deleted.
+        Return the key's identity; None if it is malformed, unknown, revoked or expired, or its tenant was deleted."""
         if is_imported(full_key):
             digest = await self._hash(hashlib.sha256(full_key.encode()).hexdigest())
             found = await self._database.call("HMGET", keyspace.imported_key(digest), "root", "tenant", "id")
@@ -268,7 +265,7 @@ class KeyStore:
         return await self.identity(root, tenant_id, identifier)
 
     async def identity(self, root: str, tenant_id: str, key_id: str) -> Identity | None:
-        """Whose request brings a key that was recognised; None where it was revoked, has expired or is not there."""
+        """Return the identity of a recognised key; None if it was revoked, has expired or does not exist."""
         reply = await self._database.run("identity", keyspace.of_root(root), tenant_id, key_id)
         now_ms, (tenant_doc, tenant_state, version), record = reply
         if tenant_doc is None or record[0] is None:
@@ -279,7 +276,7 @@ class KeyStore:
         return Identity(decode_tenant(tenant_doc, tenant_state, version), key)
 
     async def is_open(self, key: ApiKey) -> bool:
-        """Whether the key that another is used through may still act for its tenant; True where there is none."""
+        """Return whether the key that this one is used through may still act for its tenant; True if there is none."""
         if not key.via.startswith(KEY_WAY):
             return True
         acting = key.via.removeprefix(KEY_WAY)
@@ -290,8 +287,8 @@ class KeyStore:
         return found.key.scopes.may_act_as(key.tenant)
 
     async def is_kept(self, root: str, key_id: str) -> bool:
-        """Whether a tenant that exists has this key, revoked or not. The records of a deleted tenant's keys stay until
-        they are erased."""
+        """Return whether an existing tenant has this key, revoked or not. Keys of a deleted tenant keep their records
+        until they are erased."""
         prefix = keyspace.of_root(root)
         account = await self._database.call("HGET", prefix + keyspace.key_level(key_id), "tenant")
         if account is None:
@@ -306,7 +303,7 @@ class KeyStore:
         return _decode_key(*stored) if owner == tenant.account else None
 
     async def list(self, tenant: Tenant, limit: int = PAGE, after: str | None = None) -> list[ApiKey]:
-        """At most `limit` keys by creation, revoked ones too, from the one after `after`."""
+        """Return at most `limit` keys in order of creation, revoked ones included, starting after the key `after`."""
         index = f"{keyspace.of_root(tenant.root)}keys:{tenant.account}"
         start = 0
         if after is not None:
@@ -321,8 +318,8 @@ class KeyStore:
         return [key for key in found if key is not None]
 
     async def _read_together(self, tenant: Tenant, ids: Sequence[str]) -> Sequence[ApiKey | None]:
-        """Read keys as `get` does, in one call. Where scripts cannot run at the moment, for example in a Cluster's slot
-        that is being moved, each is read on its own."""
+        """Read keys as `get` does, in one call. Where scripts cannot run, for example in a Cluster slot that is being
+        moved, read them one by one."""
         try:
             records = await self._database.run("keys_read", keyspace.of_root(tenant.root), *ids)
         except StoreUnavailable:
@@ -330,7 +327,7 @@ class KeyStore:
         return [_decode_key(*stored) if owner == tenant.account else None for owner, *stored in records]
 
     async def revoke(self, tenant: Tenant, key_id: str, note: Note | None = None) -> ApiKey:
-        """End a key now; again is no error, no change, and not noted. Raises KeyNotFound."""
+        """Revoke a key. Revoking it again changes nothing and is not audited. Raises KeyNotFound."""
         reply = await self._outbox.change("key_end", tenant.root, tenant.account, key_id, note=note)
         if reply is None:
             raise KeyNotFound(key_id)
@@ -345,11 +342,10 @@ class KeyStore:
         version: int | None = None,
         note: Callable[[ApiKey], Note] | None = None,
     ) -> NewKey:
-        """A new key like this one, which ends `overlap_s` from now: both or neither. `note` is of the new one.
+        """Create a copy of a key with a new secret and expire the old one after `overlap_s`, atomically.
 
-        The new key's own limits start unused. Raises KeyNotFound, FieldError, and VersionConflict where others change
-        the old one at the same time, or `version` is given and was left behind.
-        """
+        `note` describes the new key, whose own limits start unused. Raises KeyNotFound, FieldError, and VersionConflict
+        if the old key was changed concurrently or `version` is given and outdated."""
         overlap_ms = checked_overlap_ms(overlap_s)
         old = await self.get(tenant, key_id)
         now_ms = await self._database.now_ms()
@@ -363,14 +359,13 @@ class KeyStore:
         return await self._add(tenant, fresh, note and note(fresh), (old.id, old.version, now_ms + overlap_ms))
 
     async def _claim(self, place: str, key: ApiKey, root: str) -> bool:
-        """Have a key that is about to be written hold the imported secret at `place`; False: another key has it.
+        """Claim the imported secret at `place` for a key that is about to be written; False if another key has it.
 
-        The secret's record stands outside all roots and the holder's in its root, so no script sees both. A holder that
-        was not written is barred there: of `key_put` and the bar, the first one holds. An import that was cut off
-        therefore blocks nobody, and one that was only slow writes no second key.
-        """
+        The secret's record lies outside all roots and its owner's inside one, so no script sees both. If the owner was
+        not written, it is barred: the first of `key_put` and `key_bar` wins. An interrupted import therefore blocks
+        no one, and a slow one writes no second key."""
         barred = ""
-        while True:  # again only if the holder was not written
+        while True:  # repeats only after a holder that was not written
             holder, its_root = await self._database.run("import_claim", place, key.id, root, key.tenant, barred)
             if holder == key.id:
                 return True
@@ -381,9 +376,9 @@ class KeyStore:
     async def _add(
         self, tenant: Tenant, key: ApiKey, note: Note | None, old: tuple[str, int, int] = ("", 0, 0)
     ) -> NewKey:
-        """`old`: the key that this one takes the place of, its version, and when it ends, ms."""
+        """`old`: the id and version of the key that this one replaces, and when it expires, in ms."""
         secret = _random_secret(key.id)
-        # First, though it leads nowhere yet: so a key works from the moment on at which the old one may end.
+        # Written first, although it leads nowhere yet: the new key must work before the old one may expire.
         where = ("root", tenant.root, "tenant", tenant.id, "hash", await self._hash(secret))
         await self._database.call("HSET", keyspace.api_key(key.id), *where)
         added = await self.put(tenant, key, note, old)
@@ -395,7 +390,7 @@ class KeyStore:
     async def put(
         self, tenant: Tenant, key: ApiKey, note: Note | None, old: tuple[str, int, int] = ("", 0, 0)
     ) -> Literal[1, 0, -1, -2]:
-        """Write a key's record where there is none of its id; `old` as of `_add`. Returns what `key_put` does."""
+        """Write a key's record unless its id exists; `old` as in `_add`. Returns the reply of `key_put`."""
         document, expires_ms = _stored(key)
         added: Literal[1, 0, -1, -2] = await self._outbox.change(
             "key_put",
@@ -412,7 +407,7 @@ class KeyStore:
         return added
 
     async def _hash(self, full_key: str) -> str:
-        """Keyed with a secret of the store's own: a copy of the hashes alone confirms no guess."""
+        """Hash with the store's secret pepper, so that a copy of the hashes cannot confirm a guess."""
         if self._pepper is None:
             await self._database.call("SET", keyspace.HASHING, secrets.token_hex(32), "NX")
             self._pepper = bytes.fromhex(await self._database.call("GET", keyspace.HASHING))
@@ -420,7 +415,7 @@ class KeyStore:
 
 
 def checked_overlap_ms(overlap_s: object) -> int:
-    """How long a key that is replaced goes on working. Raises FieldError."""
+    """Parse how long a replaced key keeps working. Raises FieldError."""
     return int(field_checks.number(overlap_s, "overlap_s", 0, LONGEST_OVERLAP_S) * 1e3)
 
 
@@ -429,18 +424,17 @@ def _is_over(key: ApiKey, now_ms: int) -> bool:
 
 
 def _stored(key: ApiKey) -> tuple[str, str]:
-    """Its document, and when it expires: ms, or ''."""
+    """Return the key's document and its expiry in ms, or ''."""
     return msgspec.json.encode(key).decode(), "" if key.expires_at is None else str(int(key.expires_at * 1e3))
 
 
 def _card(key: ApiKey, account: str) -> bytes:
-    """What a request reads of it."""
     expires_ms = None if key.expires_at is None else int(key.expires_at * 1e3)
     return packing.key_card(key.state, expires_ms, key.limits, account)
 
 
 def _decode_key(document: Reply, state: Reply, expires_ms: Reply, used_ms: Reply, version: Reply) -> ApiKey:
-    """From the fields of _RECORD."""
+    """Decode a key from the fields in _RECORD."""
     return dataclasses.replace(
         msgspec.json.decode(document, type=ApiKey),
         state="active" if state == "active" else "revoked",

@@ -1,10 +1,8 @@
-"""Who changed what, when: one entry for each call of the admin API that changed something.
+"""The audit log: one entry for each admin API call that changed something.
 
-The log is one stream for all, and a change stands in the slot of its root: no script sees both. So the script of a
-change writes its entry too, into an outbox of the root. From there it is moved into the log: by who made the change,
-right after it, or, if that was killed, by whoever looks for lapsed reservations next. An entry has an id, by which the
-log takes it once, however often it is moved.
-"""
+The log is one stream for all roots, but a change lies in the slot of its root, so no script sees both. The script of
+a change therefore writes its entry to an outbox in the root. The caller moves it to the log right afterwards; if the
+caller was killed, the process that next looks for expired leases does. Moving is idempotent by the entry's id."""
 
 import json
 import secrets
@@ -21,8 +19,8 @@ from fairlane.store.errors import StoreUnavailable
 
 ENTRIES = 100_000
 LONGEST_CHANGES = 10_000
+# Characters. Applies to each field when all of them together exceed LONGEST_CHANGES.
 LONGEST_VALUE = 300
-"""Of one field, where all together are longer than that."""
 MOVED_AT_ONCE = 100
 REDACTED_AT_ONCE = 200
 _REDACTED = "{}"
@@ -30,19 +28,20 @@ _REDACTED = "{}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """A change as it is to be told. `changes` holds no secret."""
+    """A change to record. `changes` holds no secret."""
 
     actor: str
+    # Where the call came from; empty if unknown.
     address: str = ""
-    """Where the call came from; empty: not known."""
+    # For example `tenant.create`, `key.revoke`.
     action: str
-    """As `tenant.create`, `key.revoke`."""
+    # For example `acme`, `acme/<key id>`.
     target: str
-    """As `acme`, `acme/<key id>`."""
     changes: Mapping[str, object]
 
     def encoded(self) -> str:
-        """An entry of its own, with an id. Of changes too long to keep, the longest fields are left out and say so."""
+        """Encode the note as an entry with a new id. If the changes are too long, replace the longest fields by their
+        length."""
         changes = json.dumps(self.changes)
         if len(changes) > LONGEST_CHANGES:
             changes = json.dumps(_shortened(self.changes))
@@ -53,12 +52,12 @@ class Note:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEntry:
-    """One change, as it was noted."""
+    """One recorded change."""
 
+    # Position in the log, for `after`.
     id: str
-    """Position, for `after`."""
+    # Epoch seconds by the store's clock.
     at: float
-    """Epoch seconds by the store's clock."""
     actor: str
     address: str
     action: str
@@ -67,34 +66,37 @@ class AuditEntry:
 
 
 class Audit:
-    """The audit log; about the last ENTRIES entries are kept. Every call may raise StoreUnavailable."""
+    """The audit log; it keeps about the last ENTRIES entries. Every call may raise StoreUnavailable."""
 
     def __init__(self, client: Redis) -> None:
         self._database = Database(client)
 
     async def append(self, note: Note) -> None:
-        """Write an entry of what no root holds."""
+        """Append an entry for a change outside all roots."""
         await _write(self._database, str(await self._database.now_ms()), note.encoded())
 
     async def list(self, limit: int = 100, after: str | None = None) -> list[AuditEntry]:
-        """At most `limit` entries, newest first, from the one after (older than) `after`."""
+        """Return at most `limit` entries, newest first, older than `after`."""
         if after is not None and not any(map(int, after.split("-"))):
-            return []  # the stores take no end that lies before it
+            return []  # the id 0-0, before which XREVRANGE takes no end
         start = "+" if after is None else f"({after}"
         reply = await self._database.call("XREVRANGE", keyspace.AUDIT, start, "-", "COUNT", limit)
         return [_entry(entry_id, values) for entry_id, values in reply]
 
 
 class AuditRedaction:
-    """Removes what was changed of an erased tenant from its entries; who changed something, and when, stays. Every call
-    may raise StoreUnavailable."""
+    """Removes the changed values of an erased tenant from its audit entries; actor, action and time stay. Every call
+    may
+    raise StoreUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def redact(self, tenant: str, until_ms: int) -> int:
-        """Redact the entries of a tenant and its keys up to a moment; how many. The log is copied part by part, and the
-        copy takes its place: what is appended meanwhile is in the last part. Repeating it is harmless."""
+        """Redact the entries of a tenant and its keys up to a time; return how many.
+
+        The log is copied part by part, then replaced by the copy; entries appended meanwhile are in the last part.
+        Repeating it is harmless."""
         count = await self._count(tenant, until_ms)
         if not count:
             return 0
@@ -108,7 +110,6 @@ class AuditRedaction:
                 return count
 
     async def _count(self, tenant: str, until_ms: int) -> int:
-        """How many entries there are to redact."""
         start, count = "-", 0
         while part := await self._database.call("XRANGE", keyspace.AUDIT, start, "+", "COUNT", REDACTED_AT_ONCE):
             for entry_id, fields in part:
@@ -119,27 +120,28 @@ class AuditRedaction:
 
 
 class AuditOutbox:
-    """Changes with their entries. Every call may raise StoreUnavailable."""
+    """Runs changes together with their audit entries. Every call may raise StoreUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._roots = ActiveRoots(database)
 
     async def change(self, script: str, root: str, *args: str | int | bytes, note: Note | None) -> Reply:
-        """Run a script that changes something of a root, with its audit entry. Return its reply."""
+        """Run a script that changes a root, with its audit entry. Return its reply."""
         if note is None:
             return await self._run(script, root, *args, "", self._database.new_call())
         await self._roots.enlist(root)
         reply = await self._run(script, root, *args, note.encoded(), self._database.new_call())
-        if reply == "unheard":
-            raise StoreUnavailable(f"{script}: the audit log does not follow")
-        with suppress(StoreUnavailable):  # the change is made, and the entry is kept until it can be moved
+        if reply == "outbox_full":
+            raise StoreUnavailable(f"{script}: entries cannot be moved to the audit log")
+        with suppress(StoreUnavailable):  # the change is made, and its entry is stored
             await self.move(root)
         return reply
 
     async def _run(self, script: str, root: str, *args: str | int | bytes) -> Reply:
-        """Run it, and once more if no reply came: the store answers the repeat as the first call. Otherwise a new key
-        whose predecessor has ended would be lost with its secret."""
+        """Run a script, and repeat it once if no reply came: the store answers the repeat as the first call.
+
+        Otherwise the secret of a new key would be lost after its predecessor was expired."""
         try:
             return await self._database.run(script, keyspace.of_root(root), *args)
         except StoreAway:
@@ -150,7 +152,7 @@ class AuditOutbox:
             return await self._database.run(script, keyspace.of_root(root), *args)
 
     async def move(self, root: str) -> None:
-        """Bring the log what waits, the oldest first, MOVED_AT_ONCE at most. Any number may do so at a time."""
+        """Move at most MOVED_AT_ONCE waiting entries to the log, oldest first. Safe to run concurrently."""
         outbox = keyspace.outbox(root)
         for waiting in await self._database.call("LRANGE", outbox, 0, MOVED_AT_ONCE - 1):
             at_ms, _, entry = waiting.partition(" ")
@@ -166,7 +168,7 @@ async def _write(database: Database, at_ms: str, encoded: str) -> None:
 
 
 def _shortened(value: object) -> object:
-    """The same objects, each other value that is long replaced by how long it is."""
+    """Replace each long value by its length, recursively."""
     if isinstance(value, Mapping):
         return {name: _shortened(inner) for name, inner in value.items()}
     length = len(json.dumps(value))

@@ -1,9 +1,8 @@
-"""Keys that are nobody's secret: each stands for one way on which somebody whom we trust brings a tenant's requests.
+"""Keys without a secret: each stands for one trusted way in which a tenant's requests arrive.
 
-Such a way is an identity provider, with or without one of its groups, or the key of a gateway in front. Its key has
-limits, usage and an end as any other has, so budgets count all callers alike, and revoking it closes that way alone.
-It is made at its first use, under an id that follows from the way and the tenant: no two gateways make two.
-"""
+A way is an identity provider, optionally with one of its groups, or the key of a gateway in front. Its key has
+limits, usage and an expiry like any other, so budgets count all callers alike, and revoking it closes only that way.
+The key is created at its first use, under an id derived from the way and the tenant, so gateways never create two."""
 
 import base64
 import dataclasses
@@ -19,28 +18,28 @@ from fairlane.quotas.scripts import Database, Redis
 from fairlane.quotas.store import QuotaError
 from fairlane.quotas.tenants import TenantStore
 
+# The actor of these keys' creation in the audit log.
 ACTOR = "gateway"
-"""Who makes them, as the audit log says it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delegation:
-    """One way to one tenant. A tenant or a way of another name has another key."""
+    """One way to one tenant. Each pair of way and tenant has its own key."""
 
+    # For example `issuer:login`, `issuer:login/research`, `key:<public id>`.
     via: str
-    """The way: as `issuer:login`, `issuer:login/research`, `key:<public id>`."""
     tenant: str
+    # For all requests on this way together; None keeps what operators set on its key.
     limits: Limits | None = None
-    """Of all requests on this way together; None: what operators set of its key."""
     scopes: Scopes = field(default_factory=Scopes)
 
     @property
     def key_id(self) -> str:
-        """The public id of its key for the first tenant of the id."""
+        """The public id of its key for the first tenant with this id."""
         return self.key_of(self.tenant)
 
     def key_of(self, account: str) -> str:
-        """The public id of its key for the tenant of an account: 80 bits of a hash, in the form of all public ids."""
+        """Return the public id of the account's key: 80 bits of a hash, in the form of all public ids."""
         digest = hashlib.sha256(json.dumps([self.via, account]).encode()).digest()
         return base64.b32encode(digest[:10]).decode().lower()
 
@@ -52,11 +51,11 @@ class DelegatedKeys:
         self._database = Database(client)
         self._keys = KeyStore(client)
         self._tenants = TenantStore(client)
+        # By key id: the delegation that this process last saw stored.
         self._applied: dict[str, Delegation] = {}
-        """By key: what this process has seen to be stored of it."""
 
     async def identity(self, delegation: Delegation) -> Identity | None:
-        """Who comes on this way; None where the tenant is not there, or the way's key was revoked."""
+        """Return the identity for this way; None if the tenant does not exist or the way's key was revoked."""
         way = keyspace.api_key(delegation.key_id)
         root, tenant_id, named = await self._database.call("HMGET", way, "root", "tenant", "key")
         key_id = named or delegation.key_id
@@ -89,24 +88,23 @@ class DelegatedKeys:
         )
         target = f"{tenant.id}/{key_id}"
         note = Note(actor=ACTOR, action="key.create", target=target, changes={"via": {"after": delegation.via}})
-        await self._keys.put(tenant, key, note)  # where another gateway was quicker, its key is as good
+        await self._keys.put(tenant, key, note)  # or another gateway has written the same key
         return await self._keys.identity(tenant.root, tenant.id, key_id)
 
     async def _apply(self, delegation: Delegation, found: Identity) -> Identity | None:
-        """Have the key follow what is stated of its way: once for each process, so that two of different settings do
-        not take turns."""
+        """Update the key to the delegation's settings, once per process, so that two processes with different settings
+        do not keep overwriting each other."""
         tenant, key, stated = found.tenant, found.key, _stated(delegation)
         if key.changed(stated) != key:
             try:
                 key = await self._keys.update(tenant, key, stated)
-            except QuotaError:  # changed or revoked meanwhile: the next request tries again
+            except QuotaError:  # changed or revoked meanwhile: retried by the next request
                 return await self._keys.identity(tenant.root, tenant.id, key.id)
         self._applied[key.id] = delegation
         return Identity(tenant, key)
 
 
 def _stated(delegation: Delegation) -> dict[str, object]:
-    """As a change of its key."""
     scopes = dataclasses.asdict(delegation.scopes)
     if delegation.limits is None:
         return {"scopes": scopes}

@@ -1,4 +1,4 @@
-"""Checks of the fields that operators write, each error naming its field."""
+"""Validation of fields that operators set; each error names its field."""
 
 import math
 from collections.abc import Collection, Mapping
@@ -9,7 +9,7 @@ LONGEST_LIST = 1_000
 
 
 class FieldError(ValueError):
-    """A document's field that is unknown or out of range; `field` names it."""
+    """A document's `field` is unknown or out of range."""
 
     def __init__(self, field: str, rule: str) -> None:
         super().__init__(f"{field}: {rule}")
@@ -18,7 +18,7 @@ class FieldError(ValueError):
 
 
 def document(value: object, name: str, known: Collection[str]) -> dict[str, object]:
-    """A JSON object with no field but the known ones. `name` is the field that holds it; empty: the whole body."""
+    """Check a JSON object for unknown fields. `name` is the field that holds it; empty for the whole body."""
     if not isinstance(value, Mapping):
         raise FieldError(name or "body", "must be an object")
     for field in value:
@@ -28,28 +28,28 @@ def document(value: object, name: str, known: Collection[str]) -> dict[str, obje
 
 
 def text(value: object, name: str) -> str:
-    """Printable text that is not too long."""
+    """Check a printable text of bounded length."""
     if not isinstance(value, str) or not value.isprintable() or len(value) > LONGEST_TEXT:
         raise FieldError(name, f"must be printable text of at most {LONGEST_TEXT} characters")
     return value
 
 
 def one_of(value: object, name: str, choices: Collection[str]) -> str:
-    """One of a closed set."""
+    """Check a value against a closed set."""
     if not isinstance(value, str) or value not in choices:
         raise FieldError(name, f"must be one of {', '.join(choices)}")
     return value
 
 
 def number(value: object, name: str, low: float, high: float) -> float:
-    """A finite number in a range, both ends included."""
+    """Check a finite number against a range, both ends included."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
         raise FieldError(name, f"must be a number from {low:g} to {high:g}")
     return float(value)
 
 
 def texts(value: object, name: str, choices: Collection[str] = ()) -> tuple[str, ...]:
-    """A list of texts without repetition, from a closed set if there is one."""
+    """Check a list of texts, optionally from a closed set, and remove duplicates."""
     if not isinstance(value, list | tuple) or len(value) > LONGEST_LIST:
         raise FieldError(name, f"must be a list of at most {LONGEST_LIST} texts")
     found = [one_of(item, name, choices) if choices else text(item, name) for item in value]
@@ -57,7 +57,7 @@ def texts(value: object, name: str, choices: Collection[str] = ()) -> tuple[str,
 
 
 def names(value: object, name: str) -> dict[str, str]:
-    """Texts by texts, neither of them empty."""
+    """Check an object that maps texts to texts, none of them empty."""
     if not isinstance(value, Mapping) or len(value) > LONGEST_LIST:
         raise FieldError(name, f"must be an object of at most {LONGEST_LIST} texts")
     found = {text(each, name): text(to, name) for each, to in value.items()}
@@ -67,7 +67,7 @@ def names(value: object, name: str) -> dict[str, str]:
 
 
 def moment(value: object, name: str) -> float:
-    """Epoch seconds, or an ISO 8601 time with its zone."""
+    """Parse epoch seconds, or an ISO 8601 time with a zone."""
     if isinstance(value, str):
         try:
             parsed = datetime.fromisoformat(value)

@@ -1,17 +1,16 @@
-"""Requests that carry an idempotency key: who runs each, and how it ended, for 24 hours from its beginning.
+"""Records of requests with an idempotency key: who runs each, and how it ended, for 24 hours after it began.
 
-    begin ───Mine───> renew … ──┬── finish ──> Ended, to whoever begins it again
-                                └── release ─> as if it had never been
+    begin ───OwnedRun──> renew … ──┬── finish ──> EndedRun, for each later begin
+                                   └── release ─> as if it had never begun
 
-An owner that neither renews nor ends its request for a lease has lost it to whoever begins it next. What one API key
-may have kept is bounded in records and in bytes: beyond the bytes the oldest answers are forgotten, and that they were
-given stays known; beyond the records the oldest altogether.
+An owner that neither renews nor ends its run within a lease loses it to the next caller of `begin`. The records of
+one API key are bounded in number and bytes. Over the bytes, the oldest bodies are dropped and the rest of their
+records stays; over the number, the oldest records are dropped.
 
-Answers are kept so that only the bearer of the API key can read them; of a caller without one, that they were given.
-Their keys are derived from the API key (HKDF, RFC 5869), of which the store has a hash alone. The cipher is a stream of
-SHAKE-256 over key, nonce and counter, then HMAC-SHA256 over what it gave: Python has both, where the usual AES-GCM
-would need one more dependency for a few kilobytes a request.
-"""
+Bodies are sealed so that only the bearer of the API key can read them; callers without a key only get the fact that
+the request ended. The seal's keys are derived from the API key (HKDF, RFC 5869), of which the store has only a hash.
+The cipher is SHAKE-256 over key, nonce and counter as a key stream, then HMAC-SHA256 over the ciphertext. Both are in
+the standard library; AES-GCM would need one more dependency for a few kilobytes per request."""
 
 import asyncio
 import hashlib
@@ -36,25 +35,25 @@ _INFO = b"fairlane contents 1 "
 
 
 class Seal:
-    """Closes and opens what is kept for one API key."""
+    """Encrypts and authenticates what is stored for one API key."""
 
     __slots__ = ("_content_key", "_mark_key", "_tag_key")
 
     def __init__(self, api_key: str) -> None:
-        """`api_key`: whole, with its secret; it is not kept."""
+        """`api_key`: the whole key with its secret, which is not kept."""
         drawn = hmac.digest(b"fairlane", api_key.encode(), "sha256")
         self._content_key, self._tag_key, self._mark_key = (
             hmac.digest(drawn, _INFO + purpose + b"\x01", "sha256") for purpose in (b"content", b"tag", b"mark")
         )
 
     def close(self, content: bytes, place: str) -> bytes:
-        """What may be kept of it, at that place only."""
+        """Encrypt the content, bound to this place."""
         nonce = secrets.token_bytes(_NONCE_BYTES)
         closed = _VERSION + nonce + self._streamed(content, nonce)
         return closed + self._tag(closed, place)
 
     def open(self, kept: bytes, place: str) -> bytes | None:
-        """The content; None where it is another's, of another place, or was changed."""
+        """Decrypt the content; None if it belongs to another key or place, or was changed."""
         closed, tag = kept[:-_TAG_BYTES], kept[-_TAG_BYTES:]
         is_ours = closed.startswith(_VERSION) and len(closed) > _NONCE_BYTES
         if not is_ours or not hmac.compare_digest(tag, self._tag(closed, place)):
@@ -63,7 +62,7 @@ class Seal:
         return self._streamed(hidden, nonce)
 
     def mark(self, digest: bytes) -> str:
-        """By which a content is known again, and cannot be guessed at without the key."""
+        """Return a keyed digest, which identifies a content but cannot confirm a guess without the key."""
         return hmac.digest(self._mark_key, digest, "sha256").hex()
 
     def _streamed(self, content: bytes, nonce: bytes) -> bytes:
@@ -83,51 +82,51 @@ class Seal:
         return "Seal()"
 
 
+# Per API key.
 MOST_RECORDS = 100_000
-"""Of one API key."""
 _AT_ONCE = 100
+# Characters of the fingerprint in the name of what a request's runs share (idempotency.lua).
 _PRINT = 16
-"""Characters of a fingerprint that name what its runs share (idempotency.lua)."""
+# zlib's level: frames of a stream are so similar that more effort gains little.
 _FAST = 1
-"""zlib's level: frames of a stream are so alike that more effort gains little."""
 
 
 class Name(msgspec.Struct, frozen=True):
-    """Where a record stands."""
+    """The location of a record."""
 
     root: str
+    # Public id of the caller's API key.
     key_id: str
-    """Public id of the API key that sends it."""
+    # Digest of the idempotency key.
     digest: str
-    """Of the idempotency key."""
 
 
 class EndedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """How a request ended."""
+    """The response with which a request ended."""
 
     status: int
     headers: tuple[tuple[str, str], ...]
+    # None if the body is not available.
     body: bytes | None
-    """None: not kept."""
 
     def __repr__(self) -> str:
         return f"Ended({self.status})"
 
 
 class Mine(msgspec.Struct, frozen=True):
-    """It is the caller's to run."""
+    """The caller owns the request and must run it."""
 
     once: Once
+    # Reservation ids of earlier runs that may have produced output, newest first.
     runs: tuple[str, ...]
-    """Its earlier runs that may have come to something, by the ids of their reservations, the newest first."""
 
 
+# `running`: another owner runs it. `conflict`: the key was used for a different request.
 Begun = Mine | Literal["running", "conflict"] | EndedRun
-"""`running`: somebody else has it. `conflict`: the key stands for another request."""
 
 
 class IdempotencyRecords:
-    """The records in Redis. Every call may raise StoreUnavailable, and may be repeated."""
+    """The idempotency records in Redis. Every call may raise StoreUnavailable, and may be repeated."""
 
     def __init__(
         self,
@@ -138,17 +137,17 @@ class IdempotencyRecords:
         most_records: int = MOST_RECORDS,
         database: Database | None = None,
     ) -> None:
-        """`most_bytes`: of one API key's answers, as they are kept: compressed. `database`: for tests."""
+        """`most_bytes`: per API key, of compressed bodies. `database`: for tests."""
         self._database = database or Database(client)
         self._lease_ms = lease_ms
         self._most_bytes = most_bytes
         self._most_records = most_records
 
     async def begin(self, name: Name, owner: str, fingerprint: str, seal: Seal | None) -> Begun:
-        """Own the request from now on, or learn what became of it. `owner`: of this attempt to run it alone.
-        `seal`: of the caller's API key; None: it has none."""
+        """Acquire the request, or return its state. `owner`: unique to this attempt. `seal`: None if the caller has no
+        API key."""
         how, *end = await self._run("idem_begin", name, owner, fingerprint, self._lease_ms, self._most_records)
-        if how == "mine":
+        if how == "acquired":
             once, until_ms, runs = end
             return Mine(Once(once, until_ms), tuple(runs))
         if how != "ended":
@@ -161,20 +160,20 @@ class IdempotencyRecords:
         )
 
     async def runs_of(self, root: str, once: str) -> tuple[str, ...]:
-        """Earlier runs of what is known by the name of its `Once` alone, by their reservations, the newest first."""
+        """Return the reservation ids of earlier runs, newest first, for a `Once` by name."""
         return tuple(await self._database.call("ZREVRANGE", f"{keyspace.of_root(root)}runs:{once}", 0, -1))
 
     async def over(self, root: str, onces: Sequence[str]) -> None:
-        """Nobody sends these again: what their runs have in common need not be known for long."""
+        """Expire what the runs of these requests share: none of them will be sent again."""
         for chunk in chunks(onces):
             await self._database.run("idem_over", keyspace.of_root(root), *chunk)
 
     async def renew(self, name: Name, owner: str) -> bool:
-        """Keep it for another lease; False where it is the owner's no more."""
+        """Extend the lease; False if another owner has the request."""
         return bool(await self._run("idem_renew", name, owner, self._lease_ms))
 
     async def finish(self, name: Name, owner: str, ended: EndedRun, seal: Seal | None) -> bool:
-        """Keep how it ended; False where it is the owner's no more. `seal`: as in `begin`."""
+        """Store the response; False if another owner has the request. `seal`: as in `begin`."""
         body = b""
         if ended.body is not None and seal is not None:
             body = await asyncio.to_thread(_closed, ended.body, seal, _place(name))
@@ -182,7 +181,7 @@ class IdempotencyRecords:
         return bool(await self._run("idem_finish", name, owner, ended.status, headers, body, self._most_bytes))
 
     async def release(self, name: Name, owner: str) -> bool:
-        """Forget it, unless it has ended; False where it is the owner's no more."""
+        """Delete the record unless it has ended; False if another owner has the request."""
         return bool(await self._run("idem_release", name, owner))
 
     async def _run(self, script: str, name: Name, *args: str | int | bytes) -> Reply:
@@ -207,8 +206,8 @@ def _opened(kept: bytes, seal: Seal, place: str) -> bytes | None:
 
 
 async def forget_all(database: Database, root: str, key_id: str) -> None:
-    """Forget all records of an API key that is no more, and what their runs share; those that run lose their owner.
-    Raises StoreUnavailable."""
+    """Delete all records of an erased API key, and what their runs share; owners of running requests lose them. Raises
+    StoreUnavailable."""
     index, *answers = keyspace.idempotency_indexes(root, key_id)
     while digests := await database.call("ZRANGE", index, 0, _AT_ONCE - 1):
         for digest in digests:

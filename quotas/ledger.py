@@ -1,13 +1,12 @@
-"""What was used: sums by day, lane, model and key, and the entries they are made of.
+"""The usage ledger: entries of settled requests, and their sums by day, lane, model and key.
 
-`settle` writes an entry when a request ends, and adds to the sums of that day. A request that runs over midnight is
-split as the quotas split it: the next `extend` or `settle` adds the tokens that were charged before to the sums of
-their day. The request itself, its cached tokens, the price of a prompt above that of cached tokens and what workers
-measured count on the day when it ends.
+`settle` writes an entry when a request ends and adds it to that day's sums. A request that runs over midnight is
+split as the quotas split it: the next `extend` or `settle` adds the tokens charged before midnight to the sums of
+their day. The request count, its cached tokens, the price difference of its uncached prompt tokens and the workers'
+measurements count on the day when it ends.
 
-Days that are older than is asked become part of their month's sums, so that nothing grows for ever. Any number of
-gateways may roll up at once: each step is one script, which does nothing where somebody else was first.
-"""
+Days older than the retention are merged into their month's sums, so that storage is bounded. Any number of gateways
+may roll up at once: each step is one script, which does nothing if another gateway was first."""
 
 import asyncio
 from collections.abc import AsyncIterator, Container, Sequence
@@ -27,39 +26,38 @@ LONGEST_SPAN_DAYS = 400
 _DAYS_PER_CALL = 31
 _FIGURES = ("requests", "prompt_tokens", "cached_tokens", "output_tokens", "spend", "gpu_us", "kv_block_ms")
 _PAGE = 500
+# The parts of a group's name in the store.
 _GROUP = ("lane", "model", "key")
-"""Of what the name of a group is made, in the store."""
+# Reply of usage_roll when sums are left to move.
 _MORE = 2
-"""What usage_roll answers where sums are left to move."""
 
 
 @dataclass(slots=True)
 class UsageSums:
-    """A sum over settled requests. Refused and refunded ones are not in it."""
+    """A sum over settled requests; refused and refunded ones do not count."""
 
     requests: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
+    # Nano-units of the currency.
     spend: int = 0
-    """In nano-units of the currency."""
+    # Accelerator time as measured by workers, in microseconds.
     gpu_us: int = 0
-    """Of accelerators, as workers measured: microseconds."""
+    # KV blocks held, multiplied by milliseconds.
     kv_block_ms: int = 0
-    """KV blocks held, times how long: milliseconds."""
 
     def add(self, figure: str, amount: int) -> None:
         setattr(self, figure, getattr(self, figure) + amount)
 
     def merge(self, other: "UsageSums") -> None:
-        """Add all of its figures."""
         for figure in _FIGURES:
             self.add(figure, getattr(other, figure))
 
 
 @dataclass(frozen=True, slots=True)
 class UsageRow:
-    """The usage of one group: values for the fields asked for, in their order."""
+    """The usage of one group; `group` maps the requested fields to their values, in order."""
 
     group: dict[str, str]
     usage: UsageSums
@@ -67,7 +65,7 @@ class UsageRow:
 
 @dataclass(frozen=True, slots=True)
 class UsageReport:
-    """Usage by group, sorted by the group's values, and in all."""
+    """Usage by group, sorted by the group's values, with its total."""
 
     rows: list[UsageRow]
     total: UsageSums
@@ -75,12 +73,12 @@ class UsageReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerEntry:
-    """One settled run of a request; few have more than one."""
+    """One settled run of a request; few requests have more than one."""
 
+    # Position in the ledger, for `after`.
     id: str
-    """Position in the ledger, for `after`."""
+    # Epoch seconds.
     at: float
-    """Epoch seconds."""
     reservation_id: str
     key: str
     model: str
@@ -90,16 +88,15 @@ class LedgerEntry:
     output_tokens: int
     preemptions: int
     outcome: str
+    # The charge in nano-units: its tokens at `prices`.
     spend: int = 0
-    """What it was charged, in nano-units: its tokens at `prices`."""
     prices: Prices = FREE
     gpu_us: int = 0
     kv_block_ms: int = 0
-    """As of UsageSums."""
 
 
 class Ledger:
-    """Reads the ledger of any tenant's account, a deleted one's too. Every call may raise StoreUnavailable."""
+    """Reads the ledger of any account, also of deleted tenants. Every call may raise StoreUnavailable."""
 
     def __init__(self, client: Redis) -> None:
         self._database = Database(client)
@@ -107,11 +104,10 @@ class Ledger:
     async def usage(
         self, root: str, account: str, first: date, last: date, group_by: Sequence[str] = ()
     ) -> UsageReport:
-        """Usage from `first` to `last`, both days included, in the days of the tenant's zone at the time.
+        """Return the usage from `first` to `last`, both included, in days of the tenant's zone at the time.
 
-        Of days that were rolled up `day` is their month. Raises FieldError for an unknown group, days in the wrong
-        order, more than LONGEST_SPAN_DAYS of them, or where they part days that were rolled up into one month.
-        """
+        For days that were rolled up, `day` is their month. Raises FieldError for an unknown group, days in the wrong
+        order, more than LONGEST_SPAN_DAYS of them, or a range that splits a month that was rolled up."""
         for name in group_by:
             if name not in GROUPS:
                 raise FieldError("group_by", f"must be made of {', '.join(GROUPS)}")
@@ -120,7 +116,9 @@ class Ledger:
         while True:
             rolled = await _rolled(self._database, root, account)
             report = await self._report(root, account, first, last, group_by, rolled.last)
-            if await _rolled(self._database, root, account) == rolled:  # else a sum was moved, and read twice or never
+            if (
+                await _rolled(self._database, root, account) == rolled
+            ):  # else sums moved meanwhile may be missing or doubled
                 return report
 
     async def entries(
@@ -133,7 +131,7 @@ class Ledger:
         first_ms: int | None = None,
         last_ms: int | None = None,
     ) -> list[LedgerEntry]:
-        """At most `limit` entries, oldest first, from the one after `after`, written from `first_ms` to `last_ms`."""
+        """Return at most `limit` entries, oldest first, after `after`, written from `first_ms` to `last_ms`."""
         stream = f"{keyspace.of_root(root)}ledger:{account}"
         start = f"({after}" if after is not None else "-" if first_ms is None else str(first_ms)
         end = "+" if last_ms is None else str(last_ms)
@@ -141,18 +139,18 @@ class Ledger:
         return _entries(reply)
 
     async def pages(self, root: str, account: str, first_ms: int, last_ms: int) -> AsyncIterator[list[LedgerEntry]]:
-        """All entries written from `first_ms` to `last_ms`, oldest first, some hundreds at a time."""
+        """Yield all entries written from `first_ms` to `last_ms`, oldest first, in pages of _PAGE."""
         after = None
         while page := await self.entries(root, account, _PAGE, after, first_ms=first_ms, last_ms=last_ms):
             yield page
             after = page[-1].id
 
     def accounts(self) -> AsyncIterator[tuple[str, str]]:
-        """Yield the account of every tenant whose ledger is kept, deleted ones too, by id; each with its root."""
+        """Yield the account of every tenant whose ledger is kept, deleted ones included, by id; each with its root."""
         return everyone(self._database)
 
     async def reaches_back(self, root: str, account: str) -> float | None:
-        """When the oldest entry that is kept was written, Unix seconds; None where none is kept."""
+        """Return the time of the oldest entry, in epoch seconds; None if there is no entry."""
         oldest = await self.entries(root, account, 1)
         return oldest[0].at if oldest else None
 
@@ -195,14 +193,14 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True)
 class _Rolled:
-    """How far an account's days are rolled up, and what says of a roll-up that is under way how far it is."""
+    """How far an account's days are rolled up, and the progress of a roll-up that is under way."""
 
+    # The last day whose sums may have been moved into its month's.
     last: date | None
-    """The last day of which sums may be in its month's."""
+    # The last day whose sums were all moved, as a date; empty if none.
     marker: str
-    """The last day of which all sums are, as a date; empty: there is none."""
+    # The last day of the roll-up under way, and a counter that each of its calls increments; empty if none runs.
     moving: str
-    """The last day that the roll-up includes, and a number that each of its calls raises; empty: none is under way."""
 
 
 async def _rolled(database: Database, root: str, account: str) -> _Rolled:
@@ -214,8 +212,9 @@ async def _rolled(database: Database, root: str, account: str) -> _Rolled:
 
 
 async def everyone(database: Database, roots: Container[str] | None = None) -> AsyncIterator[tuple[str, str]]:
-    """Yield the account of every tenant whose ledger is kept, deleted ones too, by id; each with its root. `roots`:
-    only of these."""
+    """Yield the account of every tenant whose ledger is kept, deleted ones included, by id; each with its root.
+    `roots`:
+    only tenants of these."""
     ids, start = TenantIds(database), "-"
     while entries := await database.call("ZRANGEBYLEX", keyspace.TENANTS, start, "+", "LIMIT", 0, READ_AT_ONCE):
         named = [(tenant, root) for tenant, root in (entry.split(" ") for entry in entries)]
@@ -228,7 +227,7 @@ async def everyone(database: Database, roots: Container[str] | None = None) -> A
 
 
 def _months(first: date, last: date, rolled: date) -> dict[str, str]:
-    """Months of a span whose days were rolled up, as YYYY-MM, each with the end of the span that parts them, or ''."""
+    """Map each rolled-up month of a span, as YYYY-MM, to the end of the span that splits it, or ''."""
     found: dict[str, str] = {}
     day = first
     while day <= min(last, rolled):
@@ -241,7 +240,7 @@ def _months(first: date, last: date, rolled: date) -> dict[str, str]:
 
 
 def _entries(reply: Reply) -> list[LedgerEntry]:
-    """The entries of an XRANGE, as a command or a script replies."""
+    """Decode the entries of an XRANGE, as replied by the command or by a script."""
     return [
         _entry(entry_id, values if isinstance(values, dict) else dict(zip(values[::2], values[1::2], strict=True)))
         for entry_id, values in reply
@@ -249,7 +248,7 @@ def _entries(reply: Reply) -> list[LedgerEntry]:
 
 
 def _entry(entry_id: str, values: dict[str, str]) -> LedgerEntry:
-    costs = values.get("costs", "0\t0\t0\t0\t0\t0")  # an older gateway's has none
+    costs = values.get("costs", "0\t0\t0\t0\t0\t0")  # absent in older gateways' entries
     spend, of_input, of_cached, of_output, gpu_us, kv_block_ms = (int(figure) for figure in costs.split("\t"))
     at_ms, reservation, key, model, lane, prompt, cached, output, preemptions, outcome = values["entry"].split("\t")
     return LedgerEntry(
@@ -273,56 +272,56 @@ def _entry(entry_id: str, values: dict[str, str]) -> LedgerEntry:
 
 @dataclass(frozen=True, slots=True)
 class Unexported:
-    """Entries of one account that are to be exported next."""
+    """The next entries of one account to export."""
 
+    # Id of the last exported entry.
     after: str
-    """Id of the last entry that was exported."""
+    # How many entries the ledger had before these, since its beginning.
     number: int
-    """How many entries the ledger had before these, from its beginning."""
+    # Entries trimmed before they were exported.
     lost: int
-    """Entries that were trimmed before they were exported."""
     entries: list[LedgerEntry]
 
 
 class LedgerExports:
-    """How far the entries of all tenants are exported. Every call may raise StoreUnavailable, and may be repeated."""
+    """The export progress of all tenants' entries. Every call may raise StoreUnavailable, and may be repeated."""
 
     def __init__(self, client: Redis) -> None:
         self._database = Database(client)
 
     async def known(self) -> str:
-        """Return what the exporter has written about itself last; empty: nothing yet."""
+        """Return the exporter's stored state; empty if none was written."""
         return await self._database.call("GET", keyspace.EXPORT) or ""
 
     async def write(self, seen: str, new: str) -> bool:
-        """Replace that, if it is as it was seen."""
+        """Replace the exporter's state if it is still `seen`."""
         return bool(await self._database.run("export_write", keyspace.EXPORT, seen, new))
 
     async def accounts(self, *, lately: bool) -> AsyncIterator[tuple[str, str]]:
-        """Yield every account with its root; `lately`: of roots that had a request within a day."""
+        """Yield every account with its root; `lately`: only of roots with a request within a day."""
         roots = set(await self._database.call("ZRANGE", keyspace.ROOTS, 0, -1)) if lately else None
         async for account, root in everyone(self._database, roots):
             yield account, root
 
     async def unexported(self, root: str, account: str, limit: int) -> Unexported:
-        """Return at most `limit` entries, the oldest that are not exported."""
+        """Return at most `limit` unexported entries, oldest first."""
         after, number, lost, reply = await self._database.run(
             "ledger_unexported", keyspace.of_root(root), account, limit
         )
         return Unexported(after, number, lost, _entries(reply))
 
     async def between(self, root: str, account: str, after: str, last: str) -> list[LedgerEntry]:
-        """Return the entries after one up to another, if they are still there."""
+        """Return the entries after `after` up to `last`, as far as they still exist."""
         stream = f"{keyspace.of_root(root)}ledger:{account}"
         return _entries(await self._database.call("XRANGE", stream, f"({after}", last))
 
     async def exported(self, root: str, account: str, after: str, last: str, number: int) -> None:
-        """Note that an account's entries after one up to another are exported; `number`: of the last."""
+        """Record that an account's entries after `after` up to `last` are exported; `number` is that of `last`."""
         await self._database.run("ledger_exported", keyspace.of_root(root), account, after, last, number)
 
 
+# How far back the first roll-up of a tenant goes.
 FIRST_LOOK_DAYS = 500
-"""How far back the first look at a tenant goes."""
 DAYS_PER_CALL = 31
 _DAY_MS = 86_400_000
 _CLAIM_S = 3_600
@@ -330,13 +329,13 @@ _REST_S = 72_000
 
 
 class RollUp:
-    """Rolls up the ledgers of all tenants, of deleted ones too. Every call may raise StoreUnavailable."""
+    """Rolls up the ledgers of all tenants, deleted ones included. Every call may raise StoreUnavailable."""
 
     def __init__(
         self, client: Redis, *, days: int, months: int, entry_days: int | None = None, exports: bool = False
     ) -> None:
-        """`days`: that are kept one by one; `months`: how long sums are kept after that; `entry_days`: how long entries
-        are kept (None: as long as days); `exports`: entries that are not exported stay."""
+        """`days`: how many days keep their own sums. `months`: how long monthly sums are kept after that. `entry_days`:
+        how long entries are kept (None: as long as `days`). `exports`: keep entries until they are exported."""
         self._database = Database(client)
         self._days = days
         self._months = months
@@ -344,13 +343,11 @@ class RollUp:
         self._exports = exports
 
     async def daily(self) -> None:
-        """Once a day, by whichever gateway is the first to ask: roll up what is due.
-
-        Who dies on the way is followed by another within an hour.
-        """
+        """Roll up what is due, once a day, by the first gateway to call this. If that one dies, another takes over
+        within an hour."""
         claim = self._database.new_call()
         is_ours = await self._database.call("SET", keyspace.ROLL_UP, claim, "NX", "EX", _CLAIM_S)
-        if not is_ours and await self._database.call("GET", keyspace.ROLL_UP) != claim:  # else the call was resent
+        if not is_ours and await self._database.call("GET", keyspace.ROLL_UP) != claim:  # equal if the call was resent
             return
         today = datetime.fromtimestamp(await self._database.now_ms() / 1e3, UTC).date()
         await self.all(today)
@@ -370,7 +367,7 @@ class RollUp:
         marker, moving, begun = known.marker, known.moving, known.last or date.min
         rolled = date.fromisoformat(marker) if marker else last - timedelta(days=FIRST_LOOK_DAYS)
         day = rolled + timedelta(days=1)
-        while day <= max(last, begun):  # what another gateway has begun is finished, whatever its settings were
+        while day <= max(last, begun):  # finish a roll-up begun with other settings
             until = max(min(day + timedelta(days=DAYS_PER_CALL - 1), last), begun)
             days = [day + timedelta(days=n) for n in range((until - day).days + 1)]
             if not await self._roll(prefix, account, days, marker, moving):
@@ -378,8 +375,8 @@ class RollUp:
             marker, moving, day = until.isoformat(), "", until + timedelta(days=1)
 
     async def _roll(self, prefix: str, account: str, days: Sequence[date], marker: str, moving: str) -> bool:
-        """Move the sums of these days, some in each call. False: others roll up this account. `marker`, `moving`: see
-        _Rolled."""
+        """Move the sums of these days, a part in each call; False if another gateway rolls up this account. `marker`,
+        `moving`: see _Rolled."""
         until, kept_ms = days[-1].isoformat(), self._months * 31 * _DAY_MS
         named = [each.isoformat() for each in days]
         while True:

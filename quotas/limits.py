@@ -1,8 +1,7 @@
-"""What a tenant or key may use, and the arithmetic that decides one request: pure, and the oracle of the Lua scripts.
+"""Limits of tenants and keys, and the arithmetic that admits one request: pure, and the oracle of the Lua scripts.
 
-A limit compares `used + reserved + amount` with its figure. `used` is what was charged in its window, `reserved`
-what running requests may still be charged; a reserved token counts in every window until it is charged.
-"""
+A limit compares `used + reserved + amount` with its figure. `used` is what was charged in its window; `reserved` is
+what running requests may still be charged, and counts in every window until it is charged."""
 
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -15,34 +14,33 @@ from fairlane.quotas import field_checks
 from fairlane.quotas.field_checks import FieldError
 from fairlane.quotas.windows import Totals, Window
 
+# Largest figure of a limit, so that sums of two stay exact in the scripts' doubles; 10**6 currency units for money.
 LARGEST = 10**15
-"""Largest figure of a limit; sums of two stay exact in the scripts' doubles. Of money: a million of the currency."""
 
 WindowName = Literal["minute", "day", "month", "live", "request"]
 Kind = Literal["rate", "concurrency", "quota", "exceeds"]
+# When a reservation was paused, in ms of the store's clock, and its id: the order in which paused reservations resume.
 Place = tuple[int, str]
-"""Since when a reservation is paused, in ms of the store's clock, and its id: the order in which paused reservations
-go on.
-"""
+# The owner of a limit; `model_lane`: the tenant's, for one model, one lane or both.
 Scope = Literal["tenant", "key", "model_lane", "parent"]
-"""Whose limit it is; `model_lane`: the tenant's, of one model, one lane or both."""
 
 
 class LimitsError(FieldError):
-    """A limit that does not exist, or a figure that no limit can have."""
+    """An unknown limit, or a figure out of range."""
 
 
 class Prices(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request's tokens cost, in nano-units (billionths) of the installation's currency per token: whole
-    numbers, so that every charge is one, and nothing is ever rounded."""
+    """Prices in nano-units (billionths) of the installation's currency per token. They are whole numbers, so every
+    charge
+    is exact."""
 
     input: int = 0
+    # Per cached prompt token; never more than `input`.
     cached: int = 0
-    """Of a prompt token that a cache held; never more than `input`."""
     output: int = 0
 
     def spend(self, prompt: int, cached: int, output: int) -> int:
-        """What tokens cost. `cached`: of the prompt."""
+        """Return the cost of tokens; `cached` is the cached part of `prompt`."""
         return (prompt - cached) * self.input + cached * self.cached + output * self.output
 
 
@@ -51,12 +49,12 @@ FREE = Prices()
 
 @dataclass(frozen=True, slots=True)
 class LimitRule:
-    """What one limit counts, and for how long."""
+    """The definition of one limit: what it counts, and over which window."""
 
     name: str
     window: WindowName
+    # Fields of `Totals` and `Demand` to sum.
     counts: tuple[str, ...]
-    """Fields of a `Totals` (and of a `Demand`) that are added up."""
     kind: Kind
 
     @property
@@ -64,15 +62,15 @@ class LimitRule:
         return self.counts == ("spend",)
 
     def output_weight(self, prices: Prices) -> int:
-        """What it counts of one more output token: nothing where it does not count output, or output is free."""
+        """Return how much one more output token counts; 0 where output does not count or is free."""
         return prices.output if self.is_spend else int("output" in self.counts)
 
     def input_weight(self, prices: Prices) -> int:
-        """The same of a prompt token."""
+        """Return how much one more prompt token counts."""
         return prices.input if self.is_spend else int("input" in self.counts)
 
 
-RULES: tuple[LimitRule, ...] = (  # the same table stands in lua/rules.lua
+RULES: tuple[LimitRule, ...] = (  # lua/lib/records.lua has the same table
     LimitRule("requests_per_minute", "minute", ("requests",), "rate"),
     LimitRule("tokens_per_minute", "minute", ("input", "output"), "rate"),
     LimitRule("input_tokens_per_minute", "minute", ("input",), "rate"),
@@ -80,27 +78,27 @@ RULES: tuple[LimitRule, ...] = (  # the same table stands in lua/rules.lua
     LimitRule("tokens_per_day", "day", ("input", "output"), "quota"),
     LimitRule("tokens_per_month", "month", ("input", "output"), "quota"),
     LimitRule("concurrent_requests", "live", ("requests",), "concurrency"),
-    LimitRule("queued_requests", "request", (), "exceeds"),  # enforced by the queue, which knows the depth
+    LimitRule("queued_requests", "request", (), "exceeds"),  # enforced by the queue, which knows its depth
     LimitRule("max_prompt_tokens", "request", ("prompt",), "exceeds"),
     LimitRule("max_output_tokens", "request", ("ceiling",), "exceeds"),
     LimitRule("spend_per_day", "day", ("spend",), "quota"),
     LimitRule("spend_per_month", "month", ("spend",), "quota"),
 )
+# Figures in nano-units of the currency.
 SPEND_LIMITS = tuple(rule.name for rule in RULES if rule.is_spend)
-"""Those of money, in nano-units of the currency."""
+# Limits that longer outputs use up.
 OUTPUT_LIMITS = frozenset(rule.name for rule in RULES if {"output", "ceiling", "spend"} & set(rule.counts))
-"""Those that a longer answer comes nearer to."""
+# The windows in which batch lines count.
 CALENDAR: tuple[WindowName, ...] = ("day", "month")
-"""Windows for which lines of batches count, too."""
+# Limits the tokens of a tenant's, or a key's, unfinished batches together. It is checked when a batch is created and is
+# unknown to the scripts.
 BATCH_LIMIT = "enqueued_batch_tokens"
-"""What a tenant's, and a key's, batches may still come to together. Whoever takes a batch on looks at it, and no other
-request does: the scripts do not know it."""
 LIMIT_NAMES: tuple[str, ...] = (*(rule.name for rule in RULES), BATCH_LIMIT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The limits of one tenant or key; None: none. `max_…` is of each prompt, of each choice."""
+    """The limits of one tenant or key; None means no limit. `max_…` apply to each prompt and each choice."""
 
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
@@ -118,11 +116,11 @@ class Limits:
 
     @classmethod
     def parse(cls, document: object) -> "Limits":
-        """The limits that a JSON object states; null is none. Raises LimitsError naming the field."""
+        """Parse limits from a JSON object; null is no limit. Raises LimitsError."""
         return cls().merged(document)
 
     def merged(self, document: object) -> "Limits":
-        """These limits with the document's in their place; null takes one away. Raises LimitsError."""
+        """Return these limits updated by a JSON object; null removes a limit. Raises LimitsError."""
         if not isinstance(document, Mapping):
             raise LimitsError("limits", "must be an object of limit names and whole numbers")
         for name, figure in document.items():
@@ -133,7 +131,7 @@ class Limits:
         return dataclasses.replace(self, **document)
 
     def as_dict(self) -> dict[str, int]:
-        """The limits that are set, in the order of LIMIT_NAMES."""
+        """Return the limits that are set, in the order of LIMIT_NAMES."""
         figures = ((name, getattr(self, name)) for name in LIMIT_NAMES)
         return {name: figure for name, figure in figures if figure is not None}
 
@@ -143,17 +141,17 @@ LARGEST_LIMITS_BY = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitsBy:
-    """Limits of a tenant's work with one model, in one lane, or both."""
+    """A tenant's limits for one model, one lane, or both."""
 
+    # Empty matches any.
     model: str = ""
-    """Empty: any."""
+    # Empty matches any.
     lane: str = ""
-    """Empty: any."""
     limits: Limits = Limits()
 
     @classmethod
     def parse_all(cls, value: object, lanes: Collection[str]) -> "tuple[LimitsBy, ...]":
-        """Those that a JSON list states; null is none. Raises FieldError naming the field."""
+        """Parse a JSON list of them; null is none. Raises FieldError."""
         if not isinstance(value, list | tuple | None) or len(value or ()) > LARGEST_LIMITS_BY:
             raise FieldError("limits_by", f"must be a list of at most {LARGEST_LIMITS_BY} objects")
         found = [cls._parse(item, f"limits_by.{number}", lanes) for number, item in enumerate(value or ())]
@@ -182,19 +180,19 @@ class LimitsBy:
 
 
 class LimitStatus(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """One limit as it stands; the scripts write its fields in this order."""
+    """The current state of one limit; the scripts write its fields in this order."""
 
     name: str
     scope: Scope
     limit: int
     used: int
     reserved: int
+    # Epoch seconds by the store's clock when the window is expected to be empty again; None if it has no window.
     resets_at: float | None
-    """Epoch seconds by the store's clock when the window is empty again, as far as is known; None: no window."""
+    # Seconds until `resets_at`; the whole minute while tokens are reserved in a minute window.
     reset_after_s: float
-    """The same from now: time to full. While tokens are reserved in a minute window, its whole length."""
+    # Counted and reported, but never refuses a request.
     shadow: bool = False
-    """Counted and reported, never refused."""
 
     @property
     def remaining(self) -> int:
@@ -204,7 +202,7 @@ class LimitStatus(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 def limit_status(
     name: str, scope: Scope, limit: int, used: int, reserved: int, ends_ms: int | None, now_ms: int, *, shadow: bool
 ) -> LimitStatus:
-    """A limit whose window is empty again at `ends_ms`; None: it has no window."""
+    """Build a status from the time at which its window is empty again; None if it has no window."""
     resets_at, reset_after_s = (None, 0.0) if ends_ms is None else (ends_ms / 1e3, (ends_ms - now_ms) / 1e3)
     return LimitStatus(
         name=name,
@@ -220,25 +218,26 @@ def limit_status(
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What one request takes: itself, its prompts, the longest of them, and its output per choice and in all."""
+    """The amounts that one request takes from limits."""
 
     input: int
+    # Maximum output tokens of one choice.
     ceiling: int
-    """The most that one choice may come to."""
+    # Output tokens per choice to hold first.
     choice: int
-    """Output tokens per choice that are held from the beginning."""
     choices: int
     requests: int = 1
+    # Tokens of the longest prompt; None if there is only one prompt.
     longest: int | None = None
-    """None: there is one prompt."""
+    # The caller asked for `ceiling`, so a ceiling that can never fit refuses the request.
     stated: bool = True
-    """The caller has asked for the ceiling: where that can never fit, nothing does."""
+    # Output tokens that the longest choice resumes from; `choice` is added to them.
     start: int = 0
-    """Output tokens that the longest choice begins with; `choice` comes on top."""
+    # Output tokens to hold in addition: those that other choices lag behind, and published ones that were not paid.
     owed: int = 0
-    """Output tokens beside those that are held too: that others lag behind it, and begun ones that nobody has paid."""
+    # Whether output may be cut to what is left, at least one token per choice; otherwise it fits as a whole or not at
+    # all.
     is_cut: bool = False
-    """Where little is left it holds less output, at least a token per choice; else it fits whole or not at all."""
     prices: Prices = FREE
 
     @property
@@ -251,20 +250,21 @@ class Demand:
 
     @property
     def spend(self) -> int:
-        """As if no cache held anything of its prompts."""
+        """The maximum cost, as if no prompt token were cached."""
         return self.prices.spend(self.input, 0, self.output)
 
     def amount(self, rule: LimitRule) -> int:
-        """What the rule counts of what it holds at first."""
+        """Return how much of a rule it holds first."""
         return sum(getattr(self, field) for field in rule.counts)
 
     def most(self, rule: LimitRule) -> int:
-        """What the rule counts of all that was asked for."""
+        """Return how much of a rule it could use in all."""
         later = max(0, self.ceiling - self.start - self.choice) * self.choices
         return self.amount(rule) + (later * rule.output_weight(self.prices) if self.stated else 0)
 
     def uncut(self, rule: LimitRule) -> tuple[int, int]:
-        """Amount and most by a limit in shadow, which has not cut it: the least that it would have been cut to."""
+        """Return amount and most for a limit in shadow, which has not cut the demand: the least that it could be cut
+        to."""
         choice, ceiling = min(1, self.choice) if self.is_cut else self.choice, self.ceiling if self.stated else 1
         least = dataclasses.replace(self, choice=choice, ceiling=ceiling).amount(rule)
         return least, self.most(rule) if self.stated else least
@@ -272,38 +272,39 @@ class Demand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """One scope's limits and figures at one moment."""
+    """The limits and figures of one scope at one moment."""
 
     scope: Scope
     limits: Limits
     shadow: frozenset[str]
     windows: Mapping[WindowName, Window]
+    # Tokens reserved and not yet charged.
     held: Totals
-    """Tokens reserved and not yet charged."""
+    # Reserved by batch lines, which only count for days and months.
     held_by_batches: Totals = dataclasses.field(default_factory=Totals)
-    """The same of lines of batches, which count for days and months alone."""
+    # Reservations waiting for room in this level's minute, longest wait first.
     paused: Sequence[Place] = ()
-    """Reservations that wait for this level's minute to have room, the one that has waited longest first."""
 
     def rules(self) -> Iterator[tuple[LimitRule, int]]:
-        """Each rule that has a limit here, with its figure."""
+        """Yield each rule that has a limit here, with its figure."""
         for rule in RULES:
             figure: int | None = getattr(self.limits, rule.name)
             if figure is not None:
                 yield rule, figure
 
     def used(self, rule: LimitRule) -> int:
-        """What was charged in the rule's window."""
+        """Return how much was charged in the rule's window."""
         window = self.windows.get(rule.window)
         return 0 if window is None else window.totals.count(rule.counts)
 
     def reserved(self, rule: LimitRule) -> int:
-        """What running requests may still be charged."""
+        """Return how much running requests may still be charged."""
         held = 0 if rule.window == "request" else self.held.count(rule.counts)
         return held + (self.held_by_batches.count(rule.counts) if rule.window in CALENDAR else 0)
 
     def for_batch(self) -> "Level":
-        """The level as a line of a batch meets it: its minute and its running requests are there for people."""
+        """Return the level for a batch line, without minute and concurrency limits: these are reserved for interactive
+        requests."""
         met = {rule.name for rule in RULES if rule.window in (*CALENDAR, "request")}
         limits = Limits(**{name: figure for name, figure in self.limits.as_dict().items() if name in met})
         return dataclasses.replace(self, limits=limits, paused=())
@@ -319,5 +320,5 @@ class Level:
 
 
 def statuses(levels: Iterable[Level], now_ms: int) -> tuple[LimitStatus, ...]:
-    """Every limit that is set, level by level."""
+    """Return the status of every limit that is set, level by level."""
     return tuple(level.status(rule, figure, now_ms) for level in levels for rule, figure in level.rules())

@@ -1,4 +1,4 @@
-"""What the twin in memory holds, and the levels that a request must fit, made from it: as levels.lua has them."""
+"""State of the in-memory store, and the levels built from it, as levels.lua builds them."""
 
 import dataclasses
 from collections import defaultdict
@@ -10,28 +10,28 @@ from fairlane.quotas.limits import FREE, Demand, Level, Limits, Place, Prices, S
 from fairlane.quotas.store import AccessDenied, Ask, Reason
 from fairlane.quotas.windows import Calendar, FixedWindow, Minute, Slicing, Totals, calendar_at
 
+# Expired records are dropped after this time, so that a clock that steps back still finds them.
 LONG_OVER_MS = 86_400_000
-"""What is over for so long is dropped, also by a clock that steps back."""
+# A paused reservation is abandoned when its gateway has not asked for it for this long.
 FORGOTTEN_MS = 5_000
-"""A paused reservation that nobody has asked for so long is nobody's any more."""
 
 
 @dataclass(slots=True, kw_only=True)
 class MemoryTenant:
-    """One tenant, as far as budgets look at it."""
+    """The fields of a tenant that budgets use."""
 
     timezone: str = "UTC"
     shadow: frozenset[str] = frozenset()
     barred: Reason | None = None
+    # Accounts, nearest first.
     parents: tuple[str, ...] = ()
-    """Nearest first."""
+    # Pairs of model and lane with limits of their own; empty matches any.
     limits_by: tuple[tuple[str, str], ...] = ()
-    """Models and lanes that have limits of their own; empty: any."""
 
 
 @dataclass(slots=True, kw_only=True)
 class MemoryKey:
-    """One key, as far as budgets look at it."""
+    """The fields of a key that budgets use."""
 
     tenant: str
     expires_ms: int | None = None
@@ -40,39 +40,38 @@ class MemoryKey:
 
 @dataclass(slots=True)
 class Figures:
-    """What one level has used and reserved."""
+    """The usage and reservations of one level."""
 
     minute: Minute
+    # Running requests, and the tokens they hold.
     live: Totals = field(default_factory=Totals)
-    """Running requests, and the tokens they hold."""
+    # Running batch lines, and the tokens they hold.
     batch: Totals = field(default_factory=Totals)
-    """The same of lines of batches."""
 
     def held_by(self, ask: Ask) -> Totals:
-        """Where what a request holds is counted."""
+        """Return the totals in which a request's reservation counts."""
         return self.batch if ask.is_batch else self.live
 
+    # Tokens charged by day and month, under their ISO names.
     spent: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    """Tokens charged by day and by month, under their ISO names."""
+    # Money charged by day and month.
     money: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    """The same of money."""
+    # Reservations waiting for room in the minute, with the time at which they were paused, ms.
     paused: dict[str, int] = field(default_factory=dict)
-    """Reservations that wait for the minute to have room, since when, ms."""
 
 
 @dataclass(slots=True)
 class Paid:
-    """What the runs under one idempotency key have paid for."""
+    """The tokens that the runs under one idempotency key have paid for."""
 
     input: int = 0
     output: int = 0
     until_ms: int = 0
-    """Forgotten then."""
 
 
 @dataclass(frozen=True, slots=True)
 class FixedPrices:
-    """Those of the first run under an idempotency key."""
+    """The prices of the first run under an idempotency key."""
 
     prices: Prices
     until_ms: int
@@ -80,7 +79,7 @@ class FixedPrices:
 
 @dataclass(frozen=True, slots=True)
 class LevelId:
-    """Whose limits, under which id they and their figures are kept, and in whose zone its days begin."""
+    """The scope and id of a level, and the tenant whose zone defines its days."""
 
     scope: Scope
     id: str
@@ -89,7 +88,7 @@ class LevelId:
 
 @dataclass(slots=True)
 class HeldReservation:
-    """An open reservation: what it holds, and what it was charged."""
+    """An open reservation: what it holds and what it was charged."""
 
     ask: Ask
     demand: Demand
@@ -98,36 +97,36 @@ class HeldReservation:
     lease_ends_ms: int
     shadowed: tuple[str, ...]
     input: int
+    # Tokens held since the start, charged ones included.
     output: int
-    """Tokens held from the first to the last, those that were charged among them."""
     prices: Prices = FREE
     charged_input: int = 0
     charged_output: int = 0
+    # The part of the charge that other runs under its idempotency key had paid for.
     credited: Totals = field(default_factory=Totals)
-    """Of what was charged, what other runs under its idempotency key had paid for."""
+    # When it was paused; None if it is not.
     since_ms: int | None = None
-    """Since when it is paused."""
+    # Tokens granted since then.
     served: int = 0
-    """Tokens that it got since then."""
     asked_ms: int | None = None
 
     @property
     def held(self) -> Totals:
-        """The money: of what was charged of its prompts, too, what they cost more if no cache had them; how much a
-        cache had is known at the end."""
+        """Tokens held, and money: of charged prompt tokens also the price difference to cached ones, since their number
+        is only known at the end."""
         held_input, held_output = max(0, self.input - self.charged_input), max(0, self.output - self.charged_output)
         undecided = (self.charged_input - self.credited.input) * (self.prices.input - self.prices.cached)
         return Totals(0, held_input, held_output, self.prices.spend(held_input, 0, held_output) + undecided)
 
     @property
     def place(self) -> Place | None:
-        """Its own among the paused reservations."""
+        """Its place among the paused reservations."""
         return None if self.since_ms is None else (self.since_ms, self.ask.reservation_id)
 
 
 @dataclass(slots=True)
 class MemoryOrganisation:
-    """All that belongs to one root organisation."""
+    """The state of one root organisation."""
 
     slicing: Slicing
     tenants: dict[str, MemoryTenant] = field(default_factory=dict)
@@ -135,20 +134,20 @@ class MemoryOrganisation:
     limits: dict[str, Limits] = field(default_factory=lambda: defaultdict(Limits))
     _figures: dict[str, Figures] = field(default_factory=dict)
     reservations: dict[str, HeldReservation] = field(default_factory=dict)
+    # Finished reservations, with the time until which they are remembered.
     settled: dict[str, int] = field(default_factory=dict)
-    """Reservations that are over, until when that is remembered."""
+    # By the name of `Ask.once`.
     paid: dict[str, Paid] = field(default_factory=dict)
-    """By the name of `Ask.once`."""
+    # By the name of `Ask.once`.
     fixed: dict[str, FixedPrices] = field(default_factory=dict)
-    """The same."""
 
     def prices_for(self, ask: Ask, now_ms: int) -> Prices:
-        """Those of its first run, where it has an idempotency key and that is known; else those that hold now."""
+        """Return the prices of the first run under its idempotency key if they are known, else its own."""
         fixed = None if ask.once is None else self.fixed.get(ask.once.name)
         return ask.prices if fixed is None or fixed.until_ms <= now_ms else fixed.prices
 
     def fix_prices(self, ask: Ask, now_ms: int) -> None:
-        """For the runs that follow, as long as its key is known."""
+        """Fix the prices for later runs under its idempotency key."""
         if ask.once is None or ask.once.until_ms <= now_ms:
             return
         fixed = self.fixed.get(ask.once.name)
@@ -157,7 +156,7 @@ class MemoryOrganisation:
             self.fixed[ask.once.name] = FixedPrices(ask.prices, ask.once.until_ms)
 
     def paid_ahead(self, ask: Ask, now_ms: int) -> Totals:
-        """Of what a request goes on from, its prompts too, what earlier runs have paid for."""
+        """Return how much of what a request resumes from, prompts included, earlier runs have paid for."""
         paid = None if ask.once is None else self.paid.get(ask.once.name)
         begun = ask.start.published
         if not begun or paid is None or paid.until_ms <= now_ms:
@@ -165,7 +164,7 @@ class MemoryOrganisation:
         return Totals(0, min(ask.prompt_tokens, paid.input), min(begun, paid.output))
 
     def unpaid(self, reservation: HeldReservation, input_tokens: int, output_tokens: int, now_ms: int) -> Totals:
-        """Of tokens to be charged beyond what the reservation was, those that no run of its request has paid for."""
+        """Return the part of newly charged tokens that no run of the request has paid for, and count it as paid."""
         once = reservation.ask.once
         if once is None:
             return Totals(0, input_tokens, output_tokens)
@@ -211,7 +210,6 @@ class MemoryOrganisation:
         return tenant is None or tenant.barred == "deleted"
 
     def hold(self, reservation: HeldReservation, now_ms: int) -> None:
-        """Hold what it asks for against all its levels."""
         for level in reservation.levels:
             figures = self.figures(level)
             figures.minute.turn(now_ms)
@@ -240,12 +238,12 @@ class MemoryOrganisation:
         return [self._level(level, now_ms) for level in ids]
 
     def levels_met(self, ask: Ask, ids: Sequence[LevelId], now_ms: int) -> list[Level]:
-        """The levels that a request must fit, as it meets them."""
+        """Return the levels that a request must fit."""
         levels = self.levels_with_paused(ids, now_ms)
         return [level.for_batch() for level in levels] if ask.is_batch else levels
 
     def levels_with_paused(self, ids: Sequence[LevelId], now_ms: int) -> list[Level]:
-        """As they stand, each with those who wait for its minute to have room."""
+        """Return the levels with the reservations that wait for room in their minute."""
         paced = ("tokens_per_minute", "output_tokens_per_minute")
         return [
             dataclasses.replace(level, paused=self._paused(level_id, now_ms))

@@ -1,8 +1,7 @@
-"""The twin of the Redis store, in memory and by an injected clock: for tests and simulations, their oracle, and for
-what a gateway admits alone.
+"""An in-memory quota store with an injected clock: for tests, simulations, and gateways that cannot reach Redis.
 
-It holds tenants and keys only as far as `reserve` looks at them: see `put_tenant` and `put_key`.
-"""
+It is also the oracle of the Redis store. It knows tenants and keys only as far as `reserve` needs them: see
+`put_tenant` and `put_key`."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
@@ -28,17 +27,17 @@ from fairlane.quotas.store import (
 )
 from fairlane.quotas.windows import MINUTE, Slicing, Totals
 
+# Retry interval while a tenant is barred; its gateway is about to be notified.
 BARRED_MS = 1_000
-"""When to ask again for a tenant that may not be used: the gateway is about to hear of it."""
 
 
 class MemoryQuotaStore:
-    """A QuotaStore for one process. `now_ms` gives epoch milliseconds, and may step back."""
+    """A QuotaStore for one process. `now_ms` returns epoch milliseconds, and may step back."""
 
     def __init__(
         self, now_ms: Callable[[], int], *, lease_ms: int = DEFAULT_LEASE_MS, slicing: Slicing = MINUTE
     ) -> None:
-        """`slicing`: what a minute is."""
+        """`slicing`: the length and slices of a minute."""
         self._now_ms = now_ms
         self._lease_ms = lease_ms
         self._slicing = slicing
@@ -55,7 +54,7 @@ class MemoryQuotaStore:
         tenant: MemoryTenant | None = None,
         limits_by: Mapping[tuple[str, str], Limits] | None = None,
     ) -> None:
-        """What TenantStore would have stored. `limits_by`: by model and lane; empty: any."""
+        """Store what TenantStore would. `limits_by`: by model and lane; empty matches any."""
         org, by = self._organisation(root), limits_by or {}
         before = org.tenants.get(tenant_id)
         for model, lane in before.limits_by if before is not None else ():
@@ -66,7 +65,7 @@ class MemoryQuotaStore:
             org.limits[keyspace.model_lane_level(tenant_id, model, lane)] = those
 
     def put_key(self, root: str, key_id: str, limits: Limits, key: MemoryKey) -> None:
-        """What KeyStore would have stored."""
+        """Store what KeyStore would."""
         self._organisation(root).keys[key_id] = key
         self._organisation(root).limits[keyspace.key_level(key_id)] = limits
 
@@ -252,7 +251,7 @@ class MemoryQuotaStore:
 
 
 def _forget(settled: dict[str, int], now_ms: int) -> None:
-    """Those that need not be remembered any longer: they stand first."""
+    """Drop expired marks, which come first."""
     while settled and settled[oldest := next(iter(settled))] <= now_ms:
         del settled[oldest]
 
@@ -260,7 +259,7 @@ def _forget(settled: dict[str, int], now_ms: int) -> None:
 def _charge(
     org: MemoryOrganisation, reservation: HeldReservation, input_tokens: int, output_tokens: int, now_ms: int
 ) -> None:
-    """From reserved to used."""
+    """Move tokens from reserved to used."""
     before, prices = reservation.held, reservation.prices
     due = org.unpaid(reservation, input_tokens, output_tokens, now_ms)
     due.spend = prices.spend(due.input, due.input, due.output)

@@ -1,8 +1,7 @@
-"""How a level's limits and figures are packed in the store, as records.lua has them: all doubles, little-endian.
+"""Binary layout of a level's limits and figures in the store, as in records.lua: little-endian doubles.
 
-A level's *card* is what operators wrote: its state, a number, its limits. Its *figures* are what requests changed: what
-open reservations hold, the sliding minute, the day and the month.
-"""
+A level's *card* holds what operators configure: its state, a number, its limits. Its *figures* hold what requests
+change: open reservations, the sliding minute, the day and the month."""
 
 import json
 import struct
@@ -15,27 +14,26 @@ from fairlane.quotas.limits import RULES, SPEND_LIMITS, LimitRule, Limits, Limit
 from fairlane.quotas.windows import Slicing
 
 ACTIVE, SUSPENDED, DELETED, REVOKED = 1, 2, 3, 4
-"""States."""
 STATES = {"active": ACTIVE, "suspended": SUSPENDED, "deleted": DELETED, "revoked": REVOKED}
 FIGURES = struct.Struct("<21d")
+# Indices into the figures; HELD and MINUTE have three each: requests, prompt and output tokens.
 HELD, AT, MINUTE, DAY_SUM, MONTH_SUM, DAY_ENDS, MONTH_ENDS = 0, 3, 7, 13, 14, 17, 18
-"""Places among the figures; what is held and the minute have three: requests, prompt and output tokens."""
 _BATCH = struct.Struct("<3d")
 _SLICE_BYTES = 32
+# Index of batch lines' reservations, stored only if there are any: requests, prompt and output tokens.
 _BATCH_AT = FIGURES.size // 8
-"""Place of what lines of batches hold, stored only where it is something: requests, prompt and output tokens."""
+# Index of money, stored after those if there is any: reserved, today's and this month's.
 _SPEND_AT = _BATCH_AT + 3
-"""Place of money, stored with that where it is something: what is held, the day's and the month's."""
+# Index of a zero after the figures, for what a rule does not count.
 _NOTHING = _SPEND_AT + 3
-"""Place of a zero behind the figures, for what a rule does not count."""
 _CARD = struct.Struct("<13d")
 _SPEND_CARD = struct.Struct("<2d")
+# Flag in the shadow mask, above the bits of the limits: limits of money follow the others.
 _WITH_SPEND = 1 << 20
-"""Bit beside those of the limits in shadow: behind the others stand the limits of money."""
 _SPEND_LIMITS = len(SPEND_LIMITS)
 _MASK = struct.Struct("<d")
+# Offset of the part of a card that is the same for many keys: the shadow mask and all figures.
 _LIMITED_FROM = 16
-"""What of a card does not differ from key to key: which limits are in shadow, and all their figures."""
 _FIELDS = {"requests": 0, "input": 1, "output": 2}
 _SUMS = {"day": DAY_SUM, "month": MONTH_SUM, "live": HELD}
 _SPENT = {"day": _SPEND_AT + 1, "month": _SPEND_AT + 2}
@@ -43,12 +41,12 @@ _ENDS = {"day": DAY_ENDS, "month": MONTH_ENDS}
 
 
 class _Places(NamedTuple):
-    """Where the figures stand that a rule looks at; what it uses and holds is the sum of two each."""
+    """Indices of the figures that a rule compares; used and reserved are each a sum."""
 
     used: tuple[int, int]
     reserved: tuple[int, int, int, int]
+    # Index of the end of its window, if the calendar defines one.
     ends: int | None
-    """When its window does, where the calendar says so."""
 
 
 class _Limit(NamedTuple):
@@ -68,23 +66,23 @@ def tenant_card(
     by: Sequence[tuple[str, str]] = (),
     parents: Sequence[str] = (),
 ) -> bytes:
-    """Of a tenant. `by`: models and lanes with limits of their own; `parents`: nearest first."""
+    """Pack a tenant's card. `by`: models and lanes with limits of their own; `parents`: accounts, nearest first."""
     tail = json.dumps([list(by), list(parents)]) if by or parents else ""
     return _card(STATES[state], zlib.crc32(timezone.encode()), limits, shadow) + tail.encode()
 
 
 def model_lane_card(limits: Limits, shadow: Collection[str] = ()) -> bytes:
-    """Of a tenant's work with one model, in one lane, or both."""
+    """Pack the card of a tenant's limits for one model, one lane, or both."""
     return _card(ACTIVE, 0, limits, shadow)
 
 
 def key_card(state: str, expires_ms: int | None, limits: Limits, tenant: str) -> bytes:
-    """Of an API key."""
+    """Pack an API key's card."""
     return _card(STATES[state], expires_ms or 0, limits, ()) + tenant.encode()
 
 
 def statuses(reply: Sequence[bytes], now_ms: int, slicing: Slicing) -> tuple[LimitStatus, ...]:
-    """Every limit that is set, level by level, of a script's reply: scope, card and figures of each."""
+    """Unpack every limit that is set from a script's reply, which has scope, card and figures of each level."""
     found: list[LimitStatus] = []
     for number in range(0, len(reply), 3):
         scope: Scope = reply[number].decode()  # type: ignore[assignment] # the scripts know no others
@@ -119,13 +117,13 @@ def _status(limit: _Limit, scope: Scope, figures: tuple[float, ...], now_ms: int
     return limit_status(rule.name, scope, limited_to, int(used), int(reserved), ends_ms, now_ms, shadow=shadow)
 
 
-@lru_cache(maxsize=4096)  # a card changes when an operator changes it, and comes with each reply
+@lru_cache(maxsize=4096)  # cards rarely change, and come with each reply
 def _limits_of(limited: bytes) -> tuple[_Limit, ...]:
     mask, *figures = struct.unpack(f"<{len(limited) // 8}d", limited)
     shadow = int(mask)
     return tuple(
         _Limit(rule, _PLACES[rule.name], int(figure), bool(shadow >> place & 1))
-        for place, (rule, figure) in enumerate(zip(RULES, figures, strict=False))  # those of money may not be there
+        for place, (rule, figure) in enumerate(zip(RULES, figures, strict=False))  # money limits are optional
         if figure >= 0
     )
 

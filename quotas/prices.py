@@ -1,9 +1,8 @@
-"""What tokens cost: the installation's one price list, kept whole and versioned in Redis.
+"""Token prices: the installation's one price list, stored as a whole with a version in Redis.
 
-A row names a model, a lane or any (`*`) and its prices in nano-units (billionths) of the currency per token, so a price
-per million tokens is in thousandths of the currency. Of the rows that fit a request the closest one counts: model and
-lane, model alone, lane alone, any. Where none fits, tokens are free.
-"""
+A row names a model, a lane or any (`*`), and prices in nano-units (billionths) of the currency per token, so a price
+per million tokens is in thousandths of the currency. The most specific row applies: model and lane, model alone, lane
+alone, any. Without a matching row, tokens are free."""
 
 from collections.abc import Mapping
 from functools import cached_property
@@ -18,35 +17,34 @@ from fairlane.quotas.scripts import Database, Redis
 from fairlane.quotas.tenants import LANES, VersionConflict
 
 ANY = "*"
+# Nano-units per token, that is 100,000 of the currency per million tokens; more is assumed to be a typing error.
 LARGEST_PRICE = 10**8
-"""Nano-units per token: 100,000 of the currency for a million tokens. More is a slip of the pen."""
 MOST_ROWS = 1_000
 _COLUMNS = ("model", "lane", "input", "cached_input", "output")
 
 
 class PriceRow(msgspec.Struct, frozen=True, kw_only=True):
-    """The prices of one model in one lane, either of them any."""
+    """The prices for one model and lane, each of which may be any."""
 
     model: str = ANY
     lane: str = ANY
     prices: Prices
 
     def as_dict(self) -> dict[str, str | int]:
-        """As operators write it."""
         of = self.prices
         figures = {"input": of.input, "cached_input": of.cached, "output": of.output}
         return {"model": self.model, "lane": self.lane, **figures}
 
 
 class PriceList(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """All prices, as one version has them."""
+    """All prices at one version."""
 
     rows: tuple[PriceRow, ...] = ()
     version: int = 0
 
     @classmethod
     def parse(cls, rows: object) -> "PriceList":
-        """The list that a JSON list of rows states. Raises FieldError naming the row and the field."""
+        """Parse a JSON list of rows. Raises FieldError naming the row and the field."""
         if not isinstance(rows, list | tuple) or len(rows) > MOST_ROWS:
             raise FieldError("prices", f"must be a list of at most {MOST_ROWS} rows")
         found = [_row(row, f"prices.{number}") for number, row in enumerate(rows)]
@@ -58,7 +56,6 @@ class PriceList(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return cls(rows=tuple(found))
 
     def of(self, model: str, lane: str) -> Prices:
-        """What a request's tokens cost."""
         if not self.rows:
             return FREE
         for place in ((model, lane), (model, ANY), (ANY, lane), (ANY, ANY)):
@@ -68,7 +65,6 @@ class PriceList(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return FREE
 
     def as_rows(self) -> list[dict[str, str | int]]:
-        """As operators write them, in their order."""
         return [row.as_dict() for row in self.rows]
 
     @cached_property
@@ -77,14 +73,14 @@ class PriceList(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
 
 class PriceStore:
-    """The stored list. Every call may raise StoreUnavailable."""
+    """The stored price list. Every call may raise StoreUnavailable."""
 
     def __init__(self, client: Redis) -> None:
         self._database = Database(client)
         self._outbox = AuditOutbox(self._database)
 
     async def version(self) -> int:
-        """Of the list that is stored; 0: none ever was."""
+        """Return the version of the stored list; 0 if none was stored."""
         return int(await self._database.call("HGET", keyspace.prices(), "version") or 0)
 
     async def get(self) -> PriceList:
@@ -94,7 +90,7 @@ class PriceStore:
         return PriceList(rows=msgspec.json.decode(document, type=tuple[PriceRow, ...]), version=int(version))
 
     async def put(self, prices: PriceList, *, version: int | None = None, note: Note | None = None) -> PriceList:
-        """Replace the list. Raises VersionConflict where `version` is given and was left behind."""
+        """Replace the list. Raises VersionConflict if `version` is given and outdated."""
         expected, document = "" if version is None else version, msgspec.json.encode(prices.rows).decode()
         reply = await self._outbox.change("prices_put", keyspace.PRICES_ROOT, expected, document, note=note)
         if reply == "conflict":

@@ -1,4 +1,4 @@
-"""Budgets in Redis: each operation one script, atomic over all limits of a request. Only conversion stands here."""
+"""Budgets in Redis: one atomic script per operation. This module only converts arguments and replies."""
 
 import struct
 from collections.abc import Iterable
@@ -28,8 +28,8 @@ from fairlane.quotas.windows import MINUTE, Slicing
 from fairlane.store.bounds import PER_CALL, chunks
 from fairlane.store.errors import StoreUnavailable
 
+# Approximate size of one tenant's entries in the store: some 120,000 of them.
 LEDGER_BYTES = 16 * 2**20
-"""Of one tenant's entries in the store, about: some 120,000 of them."""
 _PRICES = struct.Struct("<3d")
 
 
@@ -45,7 +45,7 @@ class RedisQuotaStore:
         clock: str | None = None,
         slicing: Slicing = MINUTE,
     ) -> None:
-        """`ledger_bytes`: of one tenant's entries; beyond it the oldest go. `clock`, `slicing`: see Database."""
+        """`ledger_bytes`: per tenant; the oldest entries beyond it are dropped. `clock`, `slicing`: see Database."""
         if not 0 < lease_ms <= MAX_LEASE_MS:
             raise ValueError(f"lease_ms must be from 1 to {MAX_LEASE_MS}")
         self._database = Database(client, clock=clock, slicing=slicing)
@@ -166,22 +166,23 @@ class RedisQuotaStore:
         return lost
 
     async def expired(self, limit: int) -> list[Lapsed]:
-        """Reservations whose lease has run out: see QuotaStore. On its way round it brings the audit log what killed
-        gateways have left."""
+        """Return reservations whose lease has run out: see QuotaStore. Also move audit entries that killed gateways
+        have
+        left in their outboxes."""
         if limit < 1 or not await self._database.run("watch", keyspace.REAPER, self._lease_ms):
             return []
         found: list[Lapsed] = []
         quiet = await self._roots.quiet()
         for root in await self._roots.some():
             try:
-                open_count, lapsed, unheard = await self._database.run(
+                open_count, lapsed, waiting = await self._database.run(
                     "expired", keyspace.of_root(root), min(PER_CALL, limit - len(found)), self._lease_ms, MAX_LEASE_MS
                 )
-            except StoreUnavailable:  # the node of this root: those of others may answer
+            except StoreUnavailable:  # other roots' nodes may answer
                 continue
             found += [_lapsed(root, reservation) for reservation in lapsed]
-            if unheard:
-                with suppress(StoreUnavailable):  # the node of the log: the next round comes
+            if waiting:
+                with suppress(StoreUnavailable):  # retried in the next round
                     await self._outbox.move(root)
             elif root in quiet and not open_count:
                 await self._roots.forget(root)

@@ -1,9 +1,8 @@
-"""Responses that are kept for a while, so that their tenant can read them again or go on from them.
+"""Stored responses, which their tenant can read again or continue from.
 
-Each belongs to one tenant, is gone after its time, and is sealed by its own id: the store has only a digest of that,
-and so nobody who has the store alone can read any. What one tenant keeps is bounded in bytes and in number; beyond
-either the oldest go.
-"""
+Each belongs to one tenant, expires, and is sealed with its own id. The store has only a digest of the id, so access
+to the store alone does not reveal a response. A tenant's responses are bounded in bytes and number; the oldest are
+evicted."""
 
 import asyncio
 import hashlib
@@ -13,15 +12,14 @@ from fairlane.quotas import keyspace
 from fairlane.quotas.idempotency import Seal
 from fairlane.quotas.scripts import Database, Redis
 
+# Per tenant.
 MOST_RESPONSES = 10_000
-"""Of one tenant."""
 _AT_ONCE = 100
 _FAST = 1
-"""zlib's level."""
 
 
 class KeptResponses:
-    """The responses in Redis. Every call may raise StoreUnavailable, and may be repeated."""
+    """The stored responses in Redis. Every call may raise StoreUnavailable, and may be repeated."""
 
     def __init__(
         self,
@@ -33,8 +31,8 @@ class KeptResponses:
         most_responses: int = MOST_RESPONSES,
         database: Database | None = None,
     ) -> None:
-        """`ttl_ms`: how long each is kept; 0: not at all. `most_bytes`: of a tenant's, as they are kept: compressed.
-        `most_response_bytes`: of one, as it is. `database`: for tests."""
+        """`ttl_ms`: lifetime of each; 0 stores none. `most_bytes`: per tenant, compressed. `most_response_bytes`: per
+        response, uncompressed. `database`: for tests."""
         self._database = database or Database(client)
         self._ttl_ms = ttl_ms
         self._most_bytes = most_bytes
@@ -42,7 +40,7 @@ class KeptResponses:
         self._most_responses = most_responses
 
     async def keep(self, root: str, tenant: str, response_id: str, content: bytes) -> bool:
-        """Keep a response; False where it is too large, or none is kept."""
+        """Store a response; False if it is too large or storage is off."""
         if not self._ttl_ms or len(content) > self._most_response_bytes:
             return False
         name = _name(response_id)
@@ -53,13 +51,13 @@ class KeptResponses:
         )
 
     async def read(self, root: str, tenant: str, response_id: str) -> bytes | None:
-        """What was kept; None where there is none of this tenant's."""
+        """Return a stored response; None if this tenant has none with this id."""
         place = keyspace.response(root, tenant, _name(response_id))
         kept = await self._database.read_bytes(place, "body")
         return None if kept is None else await asyncio.to_thread(_opened, kept, response_id, place)
 
     async def forget(self, root: str, tenant: str, response_id: str) -> bool:
-        """Forget one; False where there is none of this tenant's."""
+        """Delete a stored response; False if this tenant has none with this id."""
         call = tenant, _name(response_id), self._database.new_call()
         return bool(await self._database.run("response_drop", keyspace.of_root(root), *call))
 
@@ -78,7 +76,7 @@ def _opened(kept: bytes, response_id: str, place: str) -> bytes | None:
 
 
 async def forget_responses(database: Database, root: str, account: str) -> int:
-    """Forget all responses of a deleted tenant; how many. Raises StoreUnavailable."""
+    """Delete all responses of a deleted tenant; return how many. Raises StoreUnavailable."""
     count = 0
     while dropped := await database.run("responses_drop", keyspace.of_root(root), account, _AT_ONCE):
         count += dropped

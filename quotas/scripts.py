@@ -1,4 +1,4 @@
-"""Redis as this package sees it, and the only file that imports it: functions and scripts by name, one error."""
+"""Redis for this package: functions and scripts by name, one error type. The only module here that imports redis."""
 
 import hashlib
 import itertools
@@ -18,9 +18,10 @@ from fairlane.store.scripts import Script, read_scripts
 
 __all__ = ["Database", "Redis", "Reply", "ResponseError"]
 
+# The reply of a script or command; the script's header documents it.
 Reply: TypeAlias = Any
-"""What a script or command returns; the script's header says what."""
 LUA = read_scripts(Path(__file__).parent / "lua")
+# Each script: the parts that precede it, and its own.
 PARTS: dict[str, tuple[str, ...]] = {
     "renew": ("clock", "renew"),
     "expired": ("clock", "records", "expired"),
@@ -61,39 +62,37 @@ PARTS: dict[str, tuple[str, ...]] = {
     "ledger_trim": ("ledger_trim",),
     "export_write": ("export_write",),
 }
-"""Each script: the parts that stand before it, and its own."""
+# The parts that precede the functions. The store builds their functions and tables once; for scripts, at each call.
 LIBRARY = ("clock", "calendar", "records", "window", "levels", "writes", "sizing")
-"""What stands before the functions. The store makes its functions and tables once, a script's anew at each call."""
+# The functions that requests call, each with its flags.
 FUNCTIONS = {"reserve": "", "extend": "", "settle": "", "book": "", "statuses": "no-writes"}
-"""What a request calls, each with its flags."""
 
 _SEQUENCES = (list, tuple)
 
 
 class Database:
-    """One Redis, Valkey, Sentinel or Cluster client. Every trouble with it is StoreUnavailable."""
+    """One Redis, Valkey, Sentinel or Cluster client. Its errors become StoreUnavailable."""
 
     def __init__(self, client: Redis, *, clock: str | None = None, slicing: Slicing = MINUTE) -> None:
-        """`clock` and `slicing` are for simulations and tests: they replace clock.lua, and what a minute is; served
-        budgets know the store's clock alone."""
+        """`clock` replaces clock.lua, and `slicing` the length of a minute, in simulations and tests only."""
         self._client = client
         self._scripts = {name: _join(parts, clock, slicing) for name, parts in PARTS.items()}
         self._library, self._version = _library(clock, slicing)
         self._scripts |= {name: _join((*LIBRARY, name), clock, slicing) for name in FUNCTIONS}
         self._nonce = secrets.token_hex(6)
         self._calls = itertools.count()
+        # False once the store has forbidden functions; they run as scripts then.
         self._may_load = True
-        """Functions; the store may forbid it, and has them run as scripts then."""
 
     async def run(self, script: str, key: str, *args: str | int | bytes) -> Reply:
-        """Run a script on the slot of `key`. Text comes back as str."""
+        """Run a script on the slot of `key`. Text is returned as str."""
         try:
             return _as_text(await self._scripts[script].run(self._client, key, *args))
         except (redis.exceptions.RedisError, OSError) as error:
             raise StoreUnavailable(f"{script}: {type(error).__name__}: {error}") from error
 
     async def ask(self, function: str, key: str, *args: str | int | bytes) -> Reply:
-        """Call a function of the library on the slot of `key`. Text comes back as bytes."""
+        """Call a library function on the slot of `key`. Text is returned as bytes."""
         try:
             if self._may_load:
                 command = ("FCALL", f"{function}_{self._version}", 1, key, *args)
@@ -110,7 +109,7 @@ class Database:
             raise StoreUnavailable(f"{function}: {type(error).__name__}: {error}") from error
 
     async def _load(self) -> bool:
-        """Tell the store the library, which it does not know yet. False: that is forbidden."""
+        """Load the library into the store; False if that is forbidden."""
         try:
             await self._execute("FUNCTION LOAD", "REPLACE", self._library)
         except redis.exceptions.ResponseError as error:
@@ -120,19 +119,19 @@ class Database:
         return self._may_load
 
     def _execute(self, *command: str | int | bytes) -> Awaitable[Reply]:
-        """One command, its reply as it came, whatever the client makes of text."""
+        """Run one command and return its reply undecoded, whatever the client's settings."""
         reply: Awaitable[Reply] = self._client.execute_command(*command, NEVER_DECODE=True)  # type: ignore[no-untyped-call]
         return reply
 
     async def call(self, *command: str | int) -> Reply:
-        """Run one plain command. Text comes back as str."""
+        """Run one plain command. Text is returned as str."""
         try:
             return _as_text(await self._client.execute_command(*command))  # type: ignore[no-untyped-call]
         except (redis.exceptions.RedisError, OSError) as error:
             raise StoreUnavailable(f"{command[0]}: {type(error).__name__}: {error}") from error
 
     async def read_bytes(self, key: str, field: str) -> bytes | None:
-        """A field of a hash that is no text."""
+        """Return a binary field of a hash."""
         try:
             found: bytes | None = await self._client.execute_command("HGET", key, field)  # type: ignore[no-untyped-call]
         except (redis.exceptions.RedisError, OSError) as error:
@@ -140,7 +139,7 @@ class Database:
         return found
 
     def new_call(self) -> str:
-        """Return a name for a call, by which the store recognises it when it is sent again."""
+        """Return a name for a call, by which the store recognises a repeat."""
         return f"{self._nonce}{next(self._calls):x}"
 
     async def now_ms(self) -> int:
@@ -158,7 +157,7 @@ def _join(parts: tuple[str, ...], clock: str | None, slicing: Slicing) -> Script
 
 @lru_cache(maxsize=64)
 def _library(clock: str | None, slicing: Slicing) -> tuple[str, str]:
-    """The library's source, and what its names end with: another version never stands in its way."""
+    """Return the library's source, and the suffix of its function names, which keeps versions apart."""
     texts = [_join(LIBRARY, clock, slicing).source]
     bodies = {name: LUA[name] for name in FUNCTIONS}
     version = hashlib.sha1("".join([*texts, *bodies.values()]).encode(), usedforsecurity=False).hexdigest()[:16]
@@ -172,7 +171,7 @@ def _library(clock: str | None, slicing: Slicing) -> tuple[str, str]:
 
 
 def _is_forbidden(error: redis.exceptions.ResponseError) -> bool:
-    """The store does not let us call or load functions, or something between us and it."""
+    """Return whether the store, or a proxy before it, forbids calling or loading functions."""
     said = str(error)
     is_denied = isinstance(error, redis.exceptions.NoPermissionError) or said.startswith("NOPERM")
     return is_denied or "unknown command" in said.lower()

@@ -1,11 +1,9 @@
-"""What a tenant carries away sealed and brings back later, as the summary of a conversation: each tenant has a key.
+"""Sealed state that clients hold and send back later, such as conversation summaries, with one key per tenant.
 
-The key is drawn when it is first wanted, stands in the store beside the tenant's budgets, and goes with the tenant.
-A client can neither read nor change what it carries, nor make any. Who reads the store has the keys, but not what was
-sealed with them: that is with the clients.
+The key is drawn on first use, lies in the store with the tenant's budgets, and is deleted with the tenant. A client
+can neither read, change nor forge sealed state. A reader of the store has the keys, but not the sealed content.
 
-And the secret that keys pseudonyms in request traces, one for all gateways of an installation.
-"""
+Also the secret that keys pseudonyms in request traces, one for all gateways of an installation."""
 
 import secrets
 
@@ -17,30 +15,30 @@ KEY_BYTES = 32
 
 
 class TenantSeal:
-    """One tenant's."""
+    """The seal of one tenant."""
 
     def __init__(self, key: str, tenant: str) -> None:
         self._seal = Seal(key)
         self._place = f"carried:{tenant}"
 
     def close(self, content: bytes) -> bytes:
-        """What the tenant may carry away."""
+        """Seal content for the tenant's clients to hold."""
         return self._seal.close(content, self._place)
 
     def open(self, carried: bytes) -> bytes | None:
-        """The content; None where it was not closed by this, or was changed."""
+        """Return the content; None if it was sealed with another key, or changed."""
         return self._seal.open(carried, self._place)
 
 
 class TenantSeals:
-    """Those of all tenants. Every call may raise StoreUnavailable, and may be repeated."""
+    """The seals of all tenants. Every call may raise StoreUnavailable, and may be repeated."""
 
     def __init__(self, client: Redis, *, database: Database | None = None) -> None:
         """`database`: for tests."""
         self._database = database or Database(client)
 
     async def of(self, root: str, tenant: str) -> TenantSeal:
-        """A tenant's, made now if there is none."""
+        """Return a tenant's seal, creating its key if there is none."""
         place = keyspace.seal(root, tenant)
         key = await self._database.call("GET", place)
         if key is None:
@@ -50,12 +48,12 @@ class TenantSeals:
 
 
 async def forget_seal(database: Database, root: str, tenant: str) -> None:
-    """Forget the key of a tenant that is no more. Raises StoreUnavailable."""
+    """Delete the key of a deleted tenant. Raises StoreUnavailable."""
     await database.call("DEL", keyspace.seal(root, tenant))
 
 
 async def pseudonym_key(client: Redis, *, database: Database | None = None) -> bytes:
-    """The key, drawn now if there is none. May be repeated. Raises StoreUnavailable. `database`: for tests."""
+    """Return the key, drawing it if there is none. May be repeated. Raises StoreUnavailable. `database`: for tests."""
     calls = database or Database(client)
     key = await calls.call("GET", keyspace.PSEUDONYMS)
     if key is None:

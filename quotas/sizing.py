@@ -1,11 +1,9 @@
-"""How much of its limits one request gets, at first and later, and why it gets no more: pure, the oracle of sizing.lua.
+"""How much of its limits a request gets, at first and later, and why it gets no more: pure, the oracle of sizing.lua.
 
-A request whose tenant reserves progressively holds its prompts and a quantum of output, and asks for more before that
-is used up; otherwise it holds all that it may come to. Where a level's minute was too full for a running request, that
-one comes first: nothing of the level is given to others until it has had a whole quantum. They ask again once the
-minute has room for a token of each that comes before them, and their own: seldom in vain, and late only where one of
-those gives up.
-"""
+A request of a tenant that reserves progressively holds its prompts and a quantum of output, and asks for more before
+that is used up. Otherwise it holds its maximum output from the start. A running request for which a level's minute
+had no room is paused and takes precedence: the level grants nothing to others until it has received a whole quantum.
+The others retry once the minute has room for one token of each request before them and for their own."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,45 +12,46 @@ from dataclasses import dataclass
 from fairlane.quotas.limits import Demand, Kind, Level, LimitRule, LimitStatus, Place, Prices
 from fairlane.quotas.windows import Totals
 
+# A quantum is at most this fraction of the smallest minute limit, so that one request does not hold it all.
 SHARE = 8
-"""A quantum is at most this part of the smallest minute: one request does not hold it whole."""
+# Fraction of a minute after which to retry if only other requests' reservations are in the way.
 BLOCKED_PART = 120
-"""Of a minute: how soon to ask again where only what others hold, or have not asked for yet, stands in the way."""
 
 
 @dataclass(frozen=True, slots=True)
 class LimitRefusal:
-    """Why a request does not fit, and when it would."""
+    """A limit that a request does not fit, and when it would."""
 
     status: LimitStatus
     requested: int
+    # None if waiting does not help by itself: a running request must end, or it can never fit.
     retry_after_s: float | None
-    """None where no time helps by itself: a running request has to end, or it can never fit."""
     kind: Kind
 
     @property
     def weight(self) -> tuple[int, float]:
-        """Of several refusals the heaviest is told: what can never fit, else what takes longest."""
+        """Rank of a refusal: those that can never fit first, then by retry time."""
         return (1 if self.kind == "exceeds" else 0), self.retry_after_s or 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class More:
-    """What a running request gets beside what it has."""
+    """The additional output granted to a running request."""
 
     tokens: int
+    # The limit that leaves less than a token per choice; a spent one takes precedence. Empty if there is none.
     limited_by: str = ""
-    """The limit that leaves not even a token per choice, one that is spent before one that refills; empty: none."""
+    # That limit can never grant more: it is a spent day or month, or the maximum of a choice.
     spent: bool = False
-    """It is a day's or a month's and nothing is left of it, or the most of a choice: no time brings more."""
+    # When to ask again if less than a quantum was granted.
     retry_after_ms: int = 0
-    """When to ask again where it got less than a quantum."""
+    # Levels whose minute is in the way.
     binding: tuple[Level, ...] = ()
-    """Levels whose minute is in the way."""
 
 
 def sized(levels: Sequence[Level], demand: Demand, quantum: int | None) -> Demand:
-    """The demand with what it holds at first: a quantum of tokens per choice, or all at once. Where the caller has not
+    """Return the demand with the output to hold first: a quantum per choice, or everything at once. If the caller has
+    not
     stated its output, it is cut to what the limits leave, at least one token per choice."""
     if not demand.stated:
         demand = dataclasses.replace(demand, ceiling=max(1, largest(levels, demand.ceiling, choices=1)))
@@ -73,19 +72,19 @@ def sized(levels: Sequence[Level], demand: Demand, quantum: int | None) -> Deman
 
 
 def largest(levels: Iterable[Level], most: int, *, choices: int, ended: int = 0) -> int:
-    """Of `most` output tokens what the limits on each choice leave; `ended`: of those that go on no more."""
+    """Return how many of `most` output tokens the per-choice limits leave; `ended`: tokens of finished choices."""
     figures = (figure for _, rule, figure in _metering(levels) if "ceiling" in rule.counts)
     return min([most, *(ended + figure * choices for figure in figures)])
 
 
 def portion(levels: Iterable[Level], quantum: int, choices: int) -> int:
-    """Output tokens per choice that are given at a time."""
+    """Return the output tokens per choice to grant at a time."""
     minutes = [figure for _, rule, figure in _metering(levels) if _is_paced(rule)]
     return max(1, min([quantum, *(figure // SHARE // choices for figure in minutes)]))
 
 
 def refusals(levels: Iterable[Level], demand: Demand, now_ms: int) -> list[LimitRefusal]:
-    """Every limit that this demand does not fit, those in shadow too."""
+    """Return every limit that the demand does not fit, those in shadow included."""
     found = []
     for level in levels:
         for rule, figure in level.rules():
@@ -103,7 +102,7 @@ def refusals(levels: Iterable[Level], demand: Demand, now_ms: int) -> list[Limit
 
 
 def heaviest(found: Sequence[LimitRefusal]) -> LimitRefusal | None:
-    """The refusal to tell: the first of the heaviest that are not in shadow."""
+    """Return the refusal to report: the first with the highest weight that is not in shadow."""
     binding = [refusal for refusal in found if not refusal.status.shadow]
     return max(binding, key=lambda refusal: refusal.weight, default=None)
 
@@ -111,11 +110,10 @@ def heaviest(found: Sequence[LimitRefusal]) -> LimitRefusal | None:
 def more(
     levels: Iterable[Level], wanted: int, unit: int, own: Totals, prices: Prices, place: Place | None, now_ms: int
 ) -> More:
-    """What a running request gets of `wanted` tokens, in multiples of `unit`.
+    """Return the output that a running request gets of `wanted` tokens, in multiples of `unit`.
 
-    `own`: tokens that it holds and has not used, and the money. `place`: its own among the paused reservations; None:
-    it is not paused.
-    """
+    `own`: tokens and money that it holds and has not used. `place`: its place among the paused reservations; None if
+    it is not paused."""
     got, full, spent, binding, retry_ms = wanted, "", "", [], 0
     for level, rule, figure in _outputs(levels, prices):
         room = _room(level, rule, figure, 0, prices)
@@ -140,29 +138,29 @@ def more(
 
 
 def _metering(levels: Iterable[Level]) -> Iterator[tuple[Level, LimitRule, int]]:
-    """The rules that refuse, with their figures."""
+    """Yield the rules that can refuse, with their figures."""
     return (
         (level, rule, figure) for level in levels for rule, figure in level.rules() if rule.name not in level.shadow
     )
 
 
 def _outputs(levels: Iterable[Level], prices: Prices) -> Iterator[tuple[Level, LimitRule, int]]:
-    """Those of them that output uses up."""
+    """Yield those of them that output uses up."""
     return (each for each in _metering(levels) if each[1].output_weight(prices))
 
 
 def _before(level: Level, place: Place | None) -> int:
-    """Tokens that those who come first take at least: one each."""
+    """Return the minimum tokens of the reservations that come first: one each."""
     return sum(place is None or since_ms < place[0] for since_ms, _ in level.paused)
 
 
 def _is_paced(rule: LimitRule) -> bool:
-    """Running requests pause at this limit."""
+    """Return whether running requests pause at this limit."""
     return rule.window == "minute" and "output" in rule.counts
 
 
 def _room(level: Level, rule: LimitRule, figure: int, prompt: int, prices: Prices) -> int:
-    """Output tokens that a rule has room for beside a prompt."""
+    """Return the output tokens that a rule has room for in addition to a prompt."""
     room = figure - level.used(rule) - level.reserved(rule) - prompt * rule.input_weight(prices)
     return room // rule.output_weight(prices)
 

@@ -1,9 +1,9 @@
-"""The seam between a gateway and its budgets: what is asked, answered and refused, and who may call what when.
+"""The interface between a gateway and its budgets: requests, replies and refusals.
 
 QuotaError
-├── Denied            a limit does not leave room for the request
+├── Denied            a limit leaves no room for the request
 ├── AccessDenied      the key or its tenant may not be used
-└── AlreadySettled     this reservation is over: it can not be reserved again
+└── AlreadySettled    the reservation is over and cannot be reserved again
 """
 
 from collections.abc import Iterable
@@ -18,26 +18,25 @@ from fairlane.quotas.limits import FREE, Kind, LimitStatus, Prices
 
 
 class Once(msgspec.Struct, frozen=True):
-    """What all runs of one request under one idempotency key have in common. Together they are charged what the one
-    came to that came furthest."""
+    """The identity that all runs of one request under one idempotency key share. Together they are charged for the run
+    that got furthest."""
 
     name: str
+    # Expiry in epoch ms by the store's clock, together with the key's own record.
     until_ms: int
-    """When that is forgotten, epoch ms by the store's clock: with the key's own record."""
 
 
 class Resumption(msgspec.Struct, frozen=True, kw_only=True):
-    """Output tokens that earlier runs have published, from which a request goes on. Raises ValueError where the figures
-    can not be."""
+    """The output of earlier runs from which a request resumes. Raises ValueError for inconsistent figures."""
 
+    # Output tokens of all choices.
     published: int
-    """Of all choices."""
+    # The part of them that belongs to finished choices.
     ended: int
-    """Of these, those of choices that are over."""
+    # Choices that resume.
     going: int
-    """Choices that go on."""
+    # Output tokens of the longest of those.
     longest: int
-    """Of one of those, the most."""
 
     def __post_init__(self) -> None:
         running = self.published - self.ended
@@ -46,32 +45,32 @@ class Resumption(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def lag(self) -> int:
-        """Tokens until all choices that go on have come as far as the first of them."""
+        """Tokens that the resuming choices lack to reach the longest of them."""
         return self.going * self.longest - (self.published - self.ended)
 
     def reach(self, per_choice: int) -> int:
-        """Output tokens of all choices, where each that goes on comes to so many."""
+        """Return the output tokens of all choices if each resuming one has `per_choice`."""
         return self.ended + self.going * per_choice
 
 
+# The outcome of a request that never ran: nothing is charged or counted.
 REJECTED = "rejected"
-"""The outcome of a request that never ran: nothing is charged or counted."""
 LARGEST_ASK = 10**9
+# Of what workers measure of one request, so that sums of days and months stay exact.
 LARGEST_MEASURE = 10**13
-"""Of what workers measure of one request; sums of days and months stay exact."""
 DEFAULT_LEASE_MS = 30_000
 MAX_LEASE_MS = 600_000
+# How long a settled reservation is remembered, so that a late or repeated call is recognised.
 TOMBSTONE_MS = 600_000
-"""How long a settled reservation is remembered, so that a late or repeated call finds it over."""
 
 Reason = Literal["revoked", "expired", "suspended", "deleted"]
 
 
 class QuotaError(Exception):
-    """Anything that a quota store refuses."""
+    """Any refusal of a quota store."""
 
+    # Set if another store refused after one that did not answer may have stored the reservation.
     may_be_stored = False
-    """Somebody else refused it, after a store that did not answer and may have written it."""
 
 
 class Denied(QuotaError):
@@ -81,9 +80,9 @@ class Denied(QuotaError):
         super().__init__(f"{status.scope} limit {status.name}: {requested} requested, {status.remaining} remaining")
         self.status = status
         self.requested = requested
+        # When the request would fit if nothing else arrived; None if it can never fit, or (concurrency) only the end of
+        # a running request helps.
         self.retry_after_s = retry_after_s
-        """When this request would fit if nothing else came; None: it can never fit, or (concurrency) only the end
-        of a running request helps."""
         self.kind = kind
 
 
@@ -96,45 +95,45 @@ class AccessDenied(QuotaError):
 
 
 class AlreadySettled(QuotaError):
-    """The reservation was settled before, or given up before its reservation arrived; nothing was written."""
+    """The reservation was settled before, or given up before it arrived; nothing was written."""
 
 
-@lru_cache(maxsize=256)  # a request asks half a dozen times
+@lru_cache(maxsize=256)  # called several times per request
 def _from_nothing(choices: int) -> Resumption:
     return Resumption(published=0, ended=0, going=choices, longest=0)
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """One request that wants its tokens. Raises ValueError where a figure or id can not be one."""
+    """A request for a reservation. Raises ValueError for an invalid figure or id."""
 
     reservation_id: str
     root: str
     tenant: str
     incarnation: str = ""
-    """Of the tenant."""
+    # Public id; empty skips the key's state and limits.
     key_id: str
-    """Public id of the key; empty: no key's state and limits are looked at."""
     model: str
     lane: str
+    # Tokens of each prompt.
     prompts: tuple[int, ...]
-    """Tokens of each of its prompts."""
+    # Per choice: stated by the caller, or the most that context and KV pool leave.
     max_output_tokens: int
-    """Per choice: what the caller stated, or the most that context and KV pool leave."""
+    # Choices per prompt.
     n: int = 1
-    """Choices of each prompt."""
+    # The caller stated `max_output_tokens`; otherwise it is cut to what the limits leave.
     explicit_max: bool = True
-    """The caller stated `max_output_tokens`; otherwise it is cut to what the limits leave."""
+    # Output tokens per choice to hold at a time, before `extend` asks for more; None holds everything at once.
     quantum: int | None = None
-    """Output tokens per choice to hold at a time, `extend` asks for the next; None: all at once."""
+    # None if it has no idempotency key.
     once: Once | None = None
-    """None: it has no idempotency key."""
+    # A batch line counts for days, months and per-request limits, but not for minutes or concurrency, which are
+    # reserved
+    # for interactive requests.
     is_batch: bool = False
-    """It is a line of a batch: it counts for days and months, and against what one request may be, but neither for a
-    minute nor among the running requests, which are there for people."""
+    # Output to resume from; only new output is held.
     resumption: Resumption | None = None
-    """What it goes on from: it holds only what is new."""
+    # Fixed for the whole request; later runs under its idempotency key use those of the first.
     prices: Prices = FREE
-    """Of its tokens, for as long as it lives; later runs under its idempotency key have those of its first."""
 
     def __post_init__(self) -> None:
         if not self.prompts or min(self.prompts) < 0 or self.prompt_tokens > LARGEST_ASK:
@@ -152,7 +151,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def account(self) -> str:
-        """The tenant's, under which the store keeps its budgets."""
+        """The account under which the store keeps the tenant's budgets."""
         return keyspace.account(self.tenant, self.incarnation)
 
     @property
@@ -165,42 +164,41 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def start(self) -> Resumption:
-        """Where it starts: with nothing, unless it goes on from something."""
         return self.resumption or _from_nothing(self.choices)
 
 
 class Reservation(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens held for a reservation until it is settled."""
+    """Tokens held until the reservation is settled."""
 
+    # Output tokens per choice that are held now.
     granted_tokens: int
-    """Output tokens per choice that are held by now."""
+    # Maximum output tokens per choice; equal to `granted_tokens` if everything is held at once.
     most_tokens: int
-    """Output tokens per choice that it may come to: the same, where all is held at once."""
+    # Every limit that is set, after the reservation.
     statuses: tuple[LimitStatus, ...]
-    """Every limit that is set, the reservation included."""
+    # Limits in shadow that would have refused it.
     shadowed: tuple[str, ...] = ()
-    """Limits in shadow that would have refused it."""
 
 
 class Need(msgspec.Struct, frozen=True, kw_only=True):
-    """What a running reservation has come to, and may still come to: output tokens of all its choices together."""
+    """The progress of a running reservation, and how much more it may need: output tokens of all choices together."""
 
+    # Published so far; charged now.
     published: int
-    """So far, of all choices: charged now."""
+    # Tokens of the prompts that have produced output; charged now.
     prompt_tokens: int
-    """Of the prompts that have brought any: charged now."""
+    # Tokens held according to the caller, since the start.
     known: int
-    """What the caller knows to be held, from the first token to the last."""
+    # Maximum in all.
     most: int
-    """That it may come to in all."""
+    # Choices still running; grants are multiples of it.
     unit: int = 1
-    """Choices that go on: what is given is a multiple."""
+    # Published tokens of finished choices.
     ended: int = 0
-    """Of what was published, tokens of the choices that go on no more."""
+    # Tokens per choice.
     quantum: int
-    """Per choice."""
+    # A choice has used up its grant and waits.
     stuck: bool = False
-    """A choice has used up what it may have, and waits."""
 
     def __post_init__(self) -> None:
         figures = (self.published, self.prompt_tokens, self.known, self.most, self.ended)
@@ -209,35 +207,35 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Extension(msgspec.Struct, frozen=True, kw_only=True):
-    """What a running reservation may come to by now."""
+    """The grant of a running reservation."""
 
+    # Output tokens of all choices, since the start.
     granted_tokens: int
-    """Output tokens of all its choices, from the first to the last."""
+    # The limit that leaves less than a token per choice; empty if there is none.
     limited_by: str = ""
-    """The limit that leaves not even a token per choice now; empty: none."""
+    # That limit can never grant more: it is a spent day or month, or the maximum of a choice.
     spent: bool = False
-    """It is a day's or a month's and nothing is left of it, or the most of a choice: no time brings more."""
+    # When to ask again if a limit leaves nothing.
     retry_after_s: float = 0.0
-    """When to ask again, where a limit leaves nothing."""
+    # It waits for room in a minute and has a place in that queue. Ask again at least every second: a reservation that
+    # stops asking loses its place.
     paused: bool = False
-    """It waits for a minute to have room, and has its place among those that do. Ask again at least every second: who
-    has not asked for some gives up its place."""
 
 
 class Charge(msgspec.Struct, frozen=True, kw_only=True):
-    """What a reservation came to. Raises ValueError where a figure can not be one."""
+    """The final usage of a reservation. Raises ValueError for an invalid figure."""
 
     prompt_tokens: int
+    # Cached part of the prompt; it is charged as well.
     cached_tokens: int = 0
-    """Of the prompt, what a cache held; charged all the same."""
+    # Published tokens of all choices.
     output_tokens: int
-    """Published tokens of all choices."""
     outcome: str
     preemptions: int = 0
+    # Its share of the workers' steps, in microseconds of accelerators. Reported, never budgeted.
     gpu_us: int = 0
-    """What workers measured: its share of their steps, in microseconds. Reported, never budgeted."""
+    # KV blocks held, multiplied by milliseconds, as measured by workers.
     kv_block_ms: int = 0
-    """The same: KV blocks that it held, times how long, in milliseconds."""
 
     def __post_init__(self) -> None:
         figures = (self.prompt_tokens, self.cached_tokens, self.output_tokens, self.preemptions)
@@ -248,7 +246,7 @@ class Charge(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def refund(cls) -> "Charge":
-        """The request never ran: give all back and count nothing."""
+        """Return the charge of a request that never ran, which releases everything and counts nothing."""
         return cls(prompt_tokens=0, output_tokens=0, outcome=REJECTED)
 
     @property
@@ -257,85 +255,74 @@ class Charge(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Settled(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a settlement."""
+    """The result of a settlement."""
 
+    # This call charged the reservation: it was neither settled before nor unknown.
     first: bool
-    """This call charged the reservation: it was neither settled before nor unknown."""
+    # Every limit that is set, after the charge; None unless `first`.
     statuses: tuple[LimitStatus, ...] | None = None
-    """Every limit that is set, the charge included; None where it was not the first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lapsed:
-    """A reservation whose lease has run out: whoever finds it settles it with what its jobs published."""
+    """A reservation whose lease has run out; its finder settles it with what its jobs have published."""
 
     root: str
     reservation_id: str
     tenant: str
     incarnation: str = ""
-    """Of the tenant."""
     model: str
     lane: str
+    # Number of prompts.
     prompts: int
-    """How many the request has."""
+    # Expiry of its `Once`; 0 if it has no idempotency key.
     once_until_ms: int = 0
-    """As of its `Once`; 0: it has no idempotency key."""
 
 
 class QuotaStore(Protocol):
-    """Budgets, kept to the token. Every call may raise StoreUnavailable, and all are idempotent by reservation.
+    """Budgets, exact to the token. Every call may raise StoreUnavailable, and is idempotent by reservation.
 
-    Always holds: charged + reserved of a limit never grows past it by a grant, a refusal writes nothing, and what a
-    reservation holds ends exactly once, by `settle`.
-    """
+    Invariants: a grant never takes charged + reserved over a limit, a refusal writes nothing, and a reservation ends
+    exactly once, by `settle`."""
 
     async def reserve(self, ask: Ask) -> Reservation:
         """Hold the prompts and the output of all choices against every limit of tenant and key, all or nothing.
 
-        Reserving a reservation twice gives the same answer. After StoreUnavailable the reservation may exist or may
-        still arrive: follow with `settle(root, reservation_id, Charge.refund())`, in whichever order the store gets
-        the two. Raises Denied, AccessDenied, AlreadySettled.
-        """
+        Reserving twice returns the same answer. After StoreUnavailable the reservation may exist or may still arrive:
+        call `settle(root, reservation_id, Charge.refund())`; the store accepts the two in either order. Raises Denied,
+        AccessDenied, AlreadySettled."""
 
     async def extend(self, root: str, reservation_id: str, need: Need) -> Extension:
-        """Charge what a running reservation has come to, in the windows of now; hold a quantum more where limits leave
-        it.
+        """Charge a running reservation's progress in the current windows, and hold a quantum more if limits leave it.
 
-        Asking twice gives nothing twice: where more is held than `need.known`, that is the answer, and nothing is
-        added. Where the tenant was suspended or deleted nothing more is held, whatever its limits; whoever ends its
-        requests is about to. Raises AlreadySettled where the reservation holds nothing (any more).
-        """
+        A repeat grants nothing more: if more is held than `need.known`, that is the answer. A suspended or deleted
+        tenant gets nothing more, since its requests are about to be cancelled. Raises AlreadySettled if the
+        reservation is over."""
 
     async def settle(self, root: str, reservation_id: str, charge: Charge) -> Settled:
-        """Charge what the reservation came to beyond that, release the rest and write the ledger; `first` is true for
-        one call alone, even if its client sends it again because the reply was lost.
+        """Charge the rest of a reservation's usage, release what it holds and write the ledger; `first` is true for one
+        call only, even if the client resends it after a lost reply.
 
-        What `extend` has charged was published and stands, in the ledger too, whatever figure or refund comes now.
-        Of an unknown reservation it leaves a mark for ten minutes: a reservation that arrives later is refused.
-        """
+        What `extend` has charged was published and stays charged, in the ledger too, whatever is passed here. An
+        unknown reservation is marked as settled for ten minutes, so that it is refused if it arrives later."""
 
     async def book(self, ask: Ask) -> bool:
-        """Note a reservation that runs though nothing is held for it, whatever the limits say; `settle` then charges
-        it.
+        """Record a reservation that already runs, holding nothing and ignoring limits; `settle` charges it.
 
-        True where it is open, from now on or before. False, having changed nothing, where it was settled or its tenant
-        has gone.
-        """
+        Return True if it is open now. Return False, without a change, if it was settled or its tenant was deleted."""
 
     async def renew(self, root: str, reservation_ids: Iterable[str]) -> set[str]:
-        """Extend the leases of open reservations; returns those that hold nothing any more (settled or unknown)."""
+        """Extend the leases of open reservations; return those that are settled or unknown."""
 
     async def expired(self, limit: int) -> list[Lapsed]:
-        """At most `limit` reservations whose lease has run out; they stay reserved until someone settles them.
+        """Return at most `limit` reservations whose lease has run out; they stay reserved until they are settled.
 
-        Call it every second or so. If nobody did for half a lease (the store was away, or its clock jumped),
-        nothing is reported for one whole lease: holders renew first.
-        """
+        Call it every second or so. After a gap of half a lease (the store was away, or its clock jumped), nothing is
+        reported for one whole lease, so that holders can renew first."""
 
     async def statuses(
         self, root: str, account: str, key_id: str | None = None, *, model: str = "", lane: str = ""
     ) -> list[LimitStatus]:
-        """Every limit that is set on the tenant of an account, on those above it and on the key, as it stands; those of
-        one model or lane where `model` and `lane` name it. `queued_requests` is always unused here: only the queue
-        knows its depth.
-        """
+        """Return every limit that is set on an account, its parents and the key; with `model` and `lane`, also theirs.
+
+        `queued_requests` always counts as unused: only the queue knows its depth."""

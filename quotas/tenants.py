@@ -1,13 +1,12 @@
-"""Tenants: who they are, what they may use and how their work is treated. Kept whole, versioned, in Redis.
+"""Tenants: their configuration, stored as whole, versioned documents in Redis.
 
-Whose an id is, the index of all tenants says, and is the one arbiter between root organisations:
+The index of all tenants decides which root organisation owns an id:
 
     claim ──> put in the root's slot ──> the id is that root's for good, since the ledger stays
-      └ a creation that was cut off here has the index's entry and no tenant: another root bars it, then takes the id
+      └ a creation interrupted here has an index entry but no tenant: another root bars it, then takes the id
 
-A claim has a number. To bar it is a note in the slot of the root that has it, where its put would find it: of a put
-and a bar the first one holds, so a creation that only seemed dead can make nothing any more.
-"""
+A claim has a number. Barring writes a note to the slot of the root that has the claim, where its put looks: the first
+of put and bar wins, so a creation that only seemed dead cannot create anything any more."""
 
 import asyncio
 import dataclasses
@@ -31,8 +30,8 @@ from fairlane.quotas.store import QuotaError
 from fairlane.quotas.windows import zone_table
 from fairlane.store.errors import StoreUnavailable
 
+# `taken`: by a tenant of another root. `kept`: by a deleted one, for its ledger.
 Taken = Literal["taken", "kept"]
-"""By a tenant of another root; `kept`: by one that was deleted, for its ledger."""
 
 
 class TenantIds:
@@ -42,27 +41,27 @@ class TenantIds:
         self._database = database
 
     async def root(self, tenant_id: str) -> str | None:
-        """Root of a tenant, of a deleted one too: where its ledger stands. None where nobody has claimed the id."""
+        """Return the root of a tenant, also of a deleted one; None if the id was never claimed."""
         entries = await self._database.call(
             "ZRANGEBYLEX", keyspace.TENANTS, f"[{tenant_id} ", f"({tenant_id} \x7f", "LIMIT", 0, 1
         )
         return entries[0].split(" ")[1] if entries else None
 
     async def accounts(self, tenant_id: str, root: str) -> list[str]:
-        """Return the accounts of an id: the last tenant's, deleted or not, then those of deleted ones whose ledger is
-        kept, the last deleted first."""
+        """Return the accounts of an id: the latest tenant's first, deleted or not, then those of deleted ones whose
+        ledger is kept, latest deletion first."""
         return list(dict.fromkeys(await self._database.run("tenant_accounts", keyspace.of_root(root), tenant_id)))
 
     async def claim_of(self, tenant_id: str) -> int:
-        """Return the number of the claim to an id that stands now, or would be the next."""
+        """Return the number of an id's current claim, or of the next one if it is not claimed."""
         name = hashlib.sha1(tenant_id.encode(), usedforsecurity=False).hexdigest()
         found = await self._database.call("HMGET", keyspace.CLAIMS, name, tenant_id)
         return int(found[0] or found[1] or 0)
 
     async def claim(self, tenant_id: str, root: str) -> int | Taken:
-        """Have the id for a root: the number of the claim, under which its tenant may be put; or why it cannot be."""
+        """Claim the id for a root; return the number under which its tenant may be put, or why it cannot be claimed."""
         barred: int | Literal[""] = ""
-        while True:  # again only where somebody else was given it meanwhile
+        while True:  # repeats only if another root got the id meanwhile
             owner, number = await self._database.run("tenant_claim", keyspace.TENANTS, tenant_id, root, barred)
             if owner == root:
                 return int(number)
@@ -72,14 +71,14 @@ class TenantIds:
             barred = number
 
     async def some(self, after: str | None, limit: int) -> list[tuple[str, str]]:
-        """At most `limit` ids with their roots, from the one after `after`; not each has a tenant."""
+        """Return at most `limit` ids with their roots, after the id `after`; some may have no tenant."""
         start = "-" if after is None else f"({after} \x7f"
         entries = await self._database.call("ZRANGEBYLEX", keyspace.TENANTS, start, "+", "LIMIT", 0, limit)
         return [(tenant_id, root) for tenant_id, root in (entry.split(" ") for entry in entries)]
 
 
+# Tenants read in one round trip; other calls to the store can run in between.
 READ_AT_ONCE = 50
-"""Tenants of a page; the store's other callers come in between."""
 LANES = ("latency", "throughput")
 LEAST_WEIGHT, MOST_WEIGHT = 0.001, 1000.0
 
@@ -88,11 +87,12 @@ def _timezone(value: object) -> str:
     zone = field_checks.text(value, "timezone")
     try:
         zone_table(zone)
-    except (ZoneInfoNotFoundError, ValueError, OSError):  # OSError: the name of a folder of zones
+    except (ZoneInfoNotFoundError, ValueError, OSError):  # OSError: the name of a zone directory
         raise FieldError("timezone", "must be an IANA name such as Europe/Berlin") from None
     return zone
 
 
+# Each takes the stated value and the tenant's previous limits, and raises FieldError.
 PARSERS: dict[str, Callable[[object, Limits], object]] = {
     "name": lambda value, _: field_checks.text(value, "name"),
     "timezone": lambda value, _: _timezone(value),
@@ -108,35 +108,34 @@ PARSERS: dict[str, Callable[[object, Limits], object]] = {
     "preemption": lambda value, _: field_checks.one_of(value, "preemption", ("exact", "fast")),
     "share_group": lambda value, _: "" if value is None else field_checks.text(value, "share_group"),
 }
-"""Each given what was stated, and the tenant's limits before. Raise FieldError."""
 
 
 PAGE = 100
 INCARNATION_BYTES = 6
 TENANT_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")
 _TRIES = 20
+# Maximum depth of a hierarchy of tenants.
 DEEPEST = 4
-"""Tenants in one line, from the organisation at the top."""
 
 
 class TenantExists(QuotaError):
-    """A tenant of this id is there already."""
+    """A tenant with this id exists."""
 
 
 class TenantNotFound(QuotaError):
-    """There is no tenant of this id, or it was deleted."""
+    """No tenant has this id, or it was deleted."""
 
 
 class TenantHasChildren(QuotaError):
-    """Other tenants have it as their parent: they have to go first."""
+    """Other tenants have this one as their parent and must be deleted first."""
 
 
 class VersionConflict(QuotaError):
-    """The tenant was changed since the version that the caller saw."""
+    """The document was changed since the version that the caller saw."""
 
 
 class _IdUsed(QuotaError):
-    """A deleted tenant had this id: the new one needs an incarnation."""
+    """A deleted tenant had this id, so the new one needs an incarnation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,51 +143,50 @@ class Tenant:
     """One tenant. Its id, incarnation, root and parent never change."""
 
     id: str
+    # Distinguishes tenants with the same id; empty for the first one and for those of versions without incarnations.
     incarnation: str = ""
-    """Tells it from earlier tenants of the same id; empty: it is the first, or of a version that drew none."""
     name: str = ""
+    # The organisation at the top, whose hash tag its keys carry; the tenant itself if it has no parent.
     root: str
-    """The organisation at the top, whose hash tag all its keys carry; the tenant itself where it has no parent."""
+    # The tenant above, whose limits apply too.
     parent: str | None = None
-    """The tenant above, whose limits its work must fit too."""
+    # Accounts of all tenants above, nearest first.
     parents: tuple[str, ...] = ()
-    """Accounts of all above, nearest first."""
+    # IANA name; it defines when days and months begin.
     timezone: str = "UTC"
-    """IANA name; where its days and months begin."""
+    # Relative share of the capacity.
     weight: float = 1.0
-    """Share of the work against other tenants."""
     default_lane: str = LANES[0]
     lanes: tuple[str, ...] = LANES
+    # Models it may use; None allows all.
     models: tuple[str, ...] | None = None
-    """Names it may use; None: all."""
+    # Aliases of the tenant's own, resolved to the model everywhere.
     model_aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Other names of its own for models: what is asked for by one is the model that it stands for, to everybody."""
     limits: Limits = dataclasses.field(default_factory=Limits)
+    # Limits per model, lane or both, in addition to the others.
     limits_by: tuple[LimitsBy, ...] = ()
-    """Limits of its work with some model, in some lane, beside the others."""
+    # Limits of its own (not of its keys) that are counted and reported, but never refuse a request.
     shadow: tuple[str, ...] = ()
-    """Limits of its own (not of its keys) that are counted and reported, never refused."""
+    # Hold output quantum by quantum, or the maximum from the start.
     reserve: Literal["progressive", "full"] = "progressive"
-    """Whether its requests hold their output quantum by quantum as it comes, or all that it may be from the start."""
     preemption: Literal["exact", "fast"] = "fast"
+    # Tenants of one group share cached prompts, and so can detect what the others have sent; empty shares with none.
     share_group: str = ""
-    """Tenants of one group may reuse each other's cached prompts, and so can tell what the others have sent; empty:
-    none does."""
     state: Literal["active", "suspended"] = "active"
+    # Epoch seconds.
     created_at: float = 0.0
-    """Epoch seconds."""
+    # Epoch seconds; None if it is not suspended.
     suspended_at: float | None = None
-    """Epoch seconds; None: it is not suspended."""
     version: int = 0
 
     @property
     def is_exact(self) -> bool:
-        """Its work is never computed again while its worker lives."""
+        """Whether its work is never recomputed while its worker lives."""
         return self.preemption == "exact"
 
     @property
     def account(self) -> str:
-        """The name under which the store keeps what belongs to it."""
+        """The name under which the store keeps the tenant's data."""
         return keyspace.account(self.id, self.incarnation)
 
     @property
@@ -197,10 +195,9 @@ class Tenant:
         return tuple([keyspace.tenant_of(account) for account in self.parents])
 
     def changed(self, changes: Mapping[str, object]) -> "Tenant":
-        """The tenant with these fields in place of its own; `limits` are merged. Raises FieldError.
+        """Return the tenant with these fields replaced; `limits` are merged. Raises FieldError.
 
-        A default lane that is not stated gives way where it is none of the new lanes: to the first of them.
-        """
+        If `lanes` change and no longer include the default lane, that becomes the first of them unless it is stated."""
         known = field_checks.document(changes, "", PARSERS.keys() | {"parent"})
         if known.pop("parent", self.parent) != self.parent:
             raise FieldError("parent", "cannot change")
@@ -214,17 +211,16 @@ class Tenant:
 
 
 async def enlist_erasure(database: Database, root: str) -> None:
-    """Have the gateways look for deleted tenants in a root; before there is one."""
+    """List a root for erasure rounds, before its first tenant is deleted."""
     await database.call("ZADD", keyspace.ERASING, await database.now_ms(), root)
 
 
 def _found(document: str | None, state: str, version: str) -> Tenant | None:
-    """A tenant from its record, where there is one."""
     return None if document is None else decode_tenant(document, state, version)
 
 
 def decode_tenant(document: str, state: str, version: str) -> Tenant:
-    """A tenant from its record."""
+    """Decode a tenant from its record."""
     return dataclasses.replace(
         msgspec.json.decode(document, type=Tenant),
         state="suspended" if state == "suspended" else "active",
@@ -235,9 +231,8 @@ def decode_tenant(document: str, state: str, version: str) -> Tenant:
 class TenantStore:
     """All tenants. Every call may raise StoreUnavailable; a change holds for the next request on every gateway.
 
-    A `note` of a change tells the audit log of it, whatever happens: it is written with the change. What it says was
-    before is so if `version` says of which version that was.
-    """
+    A change's `note` is written to the audit log atomically with the change. Its previous values are only guaranteed
+    if `version` is given."""
 
     def __init__(self, client: Redis) -> None:
         self._database = Database(client)
@@ -245,7 +240,7 @@ class TenantStore:
         self._ids = TenantIds(self._database)
 
     async def create(self, document: Mapping[str, object], note: Callable[[Tenant], Note] | None = None) -> Tenant:
-        """A new tenant from its `id` and what else is stated. Raises FieldError, TenantExists."""
+        """Create a tenant from its `id` and other fields. Raises FieldError, TenantExists."""
         stated = field_checks.document(document, "", PARSERS.keys() | {"id", "parent"})
         tenant_id = stated.pop("id", None)
         if not isinstance(tenant_id, str) or not TENANT_ID.fullmatch(tenant_id):
@@ -265,7 +260,7 @@ class TenantStore:
         try:
             return await self._put(tenant, 0, note and note(tenant), claim)
         except _IdUsed:
-            await enlist_erasure(self._database, root)  # a tenant that an older version deleted is erased now
+            await enlist_erasure(self._database, root)  # erases a tenant that an older version deleted
             tenant = dataclasses.replace(tenant, incarnation=secrets.token_hex(INCARNATION_BYTES))
             return await self._put(tenant, 0, note and note(tenant), claim)
 
@@ -274,7 +269,7 @@ class TenantStore:
         return None if root is None else await self._read(tenant_id, root)
 
     async def list(self, limit: int = PAGE, after: str | None = None) -> list[Tenant]:
-        """At most `limit` tenants by id, from the one after `after`."""
+        """Return at most `limit` tenants by id, after the tenant `after`."""
         found: list[Tenant] = []
         while len(found) < limit:
             entries = await self._ids.some(after, limit - len(found))
@@ -290,14 +285,13 @@ class TenantStore:
     async def update(
         self, tenant_id: str, changes: Mapping[str, object], *, version: int | None = None, note: Note | None = None
     ) -> Tenant:
-        """Change some fields; `limits` are merged, null takes one away.
+        """Change some fields; `limits` are merged, null removes one.
 
-        Raises TenantNotFound, FieldError, and VersionConflict where `version` is given and was left behind.
-        """
+        Raises TenantNotFound, FieldError, and VersionConflict if `version` is given and outdated."""
         return await self._change(tenant_id, lambda tenant: tenant.changed(changes), version, note)
 
     async def suspend(self, tenant_id: str, *, version: int | None = None, note: Note | None = None) -> Tenant:
-        """Let none of its requests in until it is resumed. Raises TenantNotFound, and VersionConflict as `update`."""
+        """Reject the tenant's requests until it is resumed. Raises TenantNotFound, and VersionConflict as `update`."""
         now_s = await self._database.now_ms() / 1e3
         return await self._change(
             tenant_id,
@@ -309,16 +303,15 @@ class TenantStore:
         )
 
     async def resume(self, tenant_id: str, *, version: int | None = None, note: Note | None = None) -> Tenant:
-        """Let its requests in again. Raises TenantNotFound, and VersionConflict as `update`."""
+        """Admit the tenant's requests again. Raises TenantNotFound, and VersionConflict as `update`."""
         return await self._change(
             tenant_id, lambda tenant: dataclasses.replace(tenant, state="active", suspended_at=None), version, note
         )
 
     async def delete(self, tenant_id: str, *, version: int | None = None, note: Note | None = None) -> None:
-        """End it and its keys at once, and list its data for erasure; its ledger and its place in the index stay.
+        """End a tenant and its keys at once, and list its data for erasure; its ledger and index entry stay.
 
-        Raises TenantNotFound, TenantHasChildren, and VersionConflict as `update`.
-        """
+        Raises TenantNotFound, TenantHasChildren, and VersionConflict as `update`."""
         root, seen = await self.root(tenant_id), "" if version is None else version
         if root is None:
             raise TenantNotFound(tenant_id)
@@ -347,7 +340,7 @@ class TenantStore:
         raise VersionConflict(tenant_id)
 
     async def _parent(self, parent_id: object) -> Tenant | None:
-        """The tenant above, as a new one's document names it. Raises FieldError."""
+        """Return the parent that a new tenant's document names. Raises FieldError."""
         if parent_id is None:
             return None
         parent = await self.get(parent_id) if isinstance(parent_id, str) else None
@@ -358,7 +351,7 @@ class TenantStore:
         return parent
 
     async def _put(self, tenant: Tenant, version: int, note: Note | None, claim: int = 0) -> Tenant:
-        """`claim`: under which it is created, if it is."""
+        """`claim`: the number of the claim, when creating."""
         by = [(each.model, each.lane) for each in tenant.limits_by]
         card = packing.tenant_card(tenant.state, tenant.timezone, tenant.limits, tenant.shadow, by, tenant.parents)
         levels: list[str | bytes] = [keyspace.tenant_level(tenant.account), card]
@@ -390,16 +383,15 @@ class TenantStore:
         return dataclasses.replace(tenant, version=reply)
 
     async def root(self, tenant_id: str) -> str | None:
-        """Root of a tenant, of a deleted one too: where its ledger stands. None where there never was one."""
+        """Return the root of a tenant, also of a deleted one; None if there never was one."""
         return await self._ids.root(tenant_id) if TENANT_ID.fullmatch(tenant_id) else None
 
     async def accounts(self, tenant_id: str, root: str) -> Sequence[str]:
-        """Return the accounts of an id: see TenantIds."""
         return await self._ids.accounts(tenant_id, root)
 
     async def _read_with_others(self, tenant_id: str, root: str) -> Tenant | None:
-        """As `_read`, in one packet with others. Where scripts are not run just now, as in a slot of a cluster that
-        moves, on its own."""
+        """Read a tenant by a script, which can share a packet with others. Where scripts cannot run, for example in a
+        Cluster slot that is being moved, read it directly."""
         try:
             return _found(*await self._database.run("tenant_read", keyspace.of_root(root), tenant_id))
         except StoreUnavailable:

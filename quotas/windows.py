@@ -1,11 +1,11 @@
-"""Windows in which usage counts: any sixty seconds in slices of 250 ms, and the calendar's days and months.
+"""Windows over which usage counts: a sliding minute in slices of 250 ms, and the calendar's days and months.
 
 Pure: time is an argument, in epoch milliseconds of the store's clock. A clock that steps back loses nothing: slices
-dated in what is now the future are dated now, and the calendar finds the earlier day's own counter.
+that are then in the future are dated now, and the calendar finds the earlier day's own counter.
 
     slice s holds      [s · 250 ms, (s + 1) · 250 ms)
     the window at t    slices t div 250 - 240 … t div 250: never less than sixty seconds, at most 250 ms more
-    slice s has left   from (s + 241) · 250 ms on
+    slice s expires    at (s + 241) · 250 ms
 """
 
 from collections.abc import Iterable
@@ -16,8 +16,8 @@ from typing import Protocol
 from zoneinfo import ZoneInfo
 
 MOST_SLICES = 240
+# Years for which a zone's offsets are stored; later years use the last offset.
 FIRST_YEAR, LAST_YEAR = 2025, 2060
-"""Years for which a zone's offsets are stored; after the last one its last offset stays."""
 
 
 @dataclass(slots=True)
@@ -27,8 +27,8 @@ class Totals:
     requests: int = 0
     input: int = 0
     output: int = 0
+    # Nano-units of the currency.
     spend: int = 0
-    """Money, in nano-units."""
 
     def add(self, other: "Totals") -> None:
         self.requests += other.requests
@@ -37,39 +37,38 @@ class Totals:
         self.spend += other.spend
 
     def count(self, fields: Iterable[str]) -> int:
-        """The sum of these fields; one that a total does not have counts nothing."""
+        """Return the sum of these fields; unknown ones count as zero."""
         return sum(getattr(self, name, 0) for name in fields)
 
 
 class Window(Protocol):
-    """Usage at one moment."""
+    """Usage in one window at one moment."""
 
     @property
     def totals(self) -> Totals:
-        """What counts now."""
+        """The usage that counts now."""
 
     @property
     def ends_ms(self) -> int | None:
-        """When all that counts now has left; None: it does not leave by itself."""
+        """When all current usage has expired; None if it does not expire by itself."""
 
     @property
     def length_ms(self) -> int:
-        """How long usage counts at least; 0: that does not depend on when it was."""
+        """How long usage counts at least; 0 if that does not depend on when it happened."""
 
     def frees_ms(self, amount: int, fields: tuple[str, ...]) -> int | None:
-        """When at least `amount` of what counts now has left."""
+        """Return when at least `amount` of the current usage has expired."""
 
 
 @dataclass(frozen=True, slots=True)
 class FixedWindow:
-    """A day, a month, or the running requests: all leaves at one moment, or none by itself."""
+    """A day, a month, or the running requests, whose usage expires at one moment or not by itself."""
 
     totals: Totals
     ends_ms: int | None
 
     @property
     def length_ms(self) -> int:
-        """The calendar knows when, not how long."""
         return 0
 
     def frees_ms(self, amount: int, fields: tuple[str, ...]) -> int | None:
@@ -78,7 +77,7 @@ class FixedWindow:
 
 @dataclass(frozen=True)
 class Slicing:
-    """A sliding window's length, and the slices that it is cut into."""
+    """The length of a sliding window, and its slices."""
 
     length_ms: int = 60_000
 
@@ -88,11 +87,11 @@ class Slicing:
 
     @cached_property
     def slices(self) -> int:
-        """That make the length; one more is looked at, so that it is never less."""
+        """Slices per length; windows look at one more, so that they are never shorter."""
         return -(-self.length_ms // self.slice_ms)
 
     def left_ms(self, number: int) -> int:
-        """When a slice has left."""
+        """Return when a slice expires."""
         return (number + self.slices + 1) * self.slice_ms
 
 
@@ -101,7 +100,7 @@ MINUTE = Slicing()
 
 @dataclass(frozen=True, slots=True)
 class MinuteView:
-    """A sliding minute as seen at one moment."""
+    """A sliding minute at one moment."""
 
     slices: dict[int, Totals]
     now_ms: int
@@ -116,7 +115,6 @@ class MinuteView:
 
     @property
     def ends_ms(self) -> int:
-        """When the newest slice has left."""
         return self.slicing.left_ms(max(self.slices)) if self.slices else self.now_ms
 
     @property
@@ -124,7 +122,7 @@ class MinuteView:
         return self.slicing.length_ms
 
     def frees_ms(self, amount: int, fields: tuple[str, ...]) -> int:
-        """When enough slices have left; a whole minute where reserved tokens stand in the way."""
+        """Return when enough slices have expired; a whole minute if reserved tokens are in the way."""
         for number in sorted(self.slices):
             amount -= self.slices[number].count(fields)
             if amount <= 0:
@@ -140,7 +138,7 @@ class Minute:
     slices: dict[int, Totals] = field(default_factory=dict)
 
     def at(self, now_ms: int) -> MinuteView:
-        """What counts now; changes nothing."""
+        """Return the usage that counts now, without a change."""
         current = now_ms // self.slicing.slice_ms
         seen: dict[int, Totals] = {}
         for number, part in self.slices.items():
@@ -149,18 +147,18 @@ class Minute:
         return MinuteView(seen, now_ms, self.slicing)
 
     def turn(self, now_ms: int) -> None:
-        """Forget what has left, and date now what a clock that stepped back has in the future."""
+        """Drop expired slices, and date slices now that a stepped-back clock left in the future."""
         self.slices = self.at(now_ms).slices
 
     def add(self, now_ms: int, usage: Totals) -> int:
-        """Count usage now; returns its slice, for `uncount`."""
+        """Count usage now; return its slice, for `uncount`."""
         self.turn(now_ms)
         current = now_ms // self.slicing.slice_ms
         self.slices.setdefault(current, Totals()).add(usage)
         return current
 
     def uncount(self, now_ms: int, number: int) -> None:
-        """Take back the request counted in this slice, unless that has left: never from another time's window."""
+        """Take back the request counted in this slice, unless the slice has expired."""
         self.turn(now_ms)
         held = self.slices.get(min(number, now_ms // self.slicing.slice_ms))
         if held is not None and held.requests > 0:
@@ -177,12 +175,12 @@ class Calendar:
 
     @property
     def month(self) -> str:
-        """As `2026-11`."""
+        """For example `2026-11`."""
         return self.today.strftime("%Y-%m")
 
 
 def calendar_at(now_ms: int, timezone: str) -> Calendar:
-    """The calendar of a zone (an IANA name)."""
+    """Return the calendar of a zone (an IANA name)."""
     zone = ZoneInfo(timezone)
     today = datetime.fromtimestamp(now_ms // 1000, zone).date()
     next_month = (today.replace(day=1) + timedelta(days=32)).replace(day=1)
@@ -191,10 +189,9 @@ def calendar_at(now_ms: int, timezone: str) -> Calendar:
 
 @lru_cache(maxsize=1024)
 def zone_table(timezone: str) -> tuple[int, ...]:
-    """A zone as the scripts read it: start and offset of each period in ms, `(start, offset, start, offset, …)`.
+    """Return a zone as the scripts read it: start and offset of each period in ms, `(start, offset, start, offset, …)`.
 
-    The first start is 0. Raises `zoneinfo.ZoneInfoNotFoundError` or ValueError where there is no such zone.
-    """
+    The first start is 0. Raises `zoneinfo.ZoneInfoNotFoundError` or ValueError for an unknown zone."""
     zone = ZoneInfo(timezone)
     at = datetime(FIRST_YEAR, 1, 1, tzinfo=UTC)
     offset = at.astimezone(zone).utcoffset() or timedelta(0)
@@ -209,7 +206,7 @@ def zone_table(timezone: str) -> tuple[int, ...]:
 
 
 def _change_ms(zone: ZoneInfo, after: datetime, following: timedelta) -> int:
-    """The second at which an offset began, at most a day before `after`."""
+    """Return the second at which an offset began, at most a day before `after`."""
     low, high = int(after.timestamp()) - 86_400, int(after.timestamp())
     while high - low > 1:
         middle = (low + high) // 2

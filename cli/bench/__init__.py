@@ -1,13 +1,13 @@
-"""`fairlane bench`: load on a running gateway, and what it showed.
+"""`fairlane bench`: load a running gateway and report latency, throughput and goodput.
 
-    command.py     `bench`, `bench compare`: arguments, and what is printed and written
-    load.py        which requests are asked for and when: from a trace or from distributions, by lane and key
-    prompts.py     prompts of a stated length, all different but for what a trace says is shared
-    connection.py  one connection: sends a request, notes when each token of its stream comes
+    command.py     `bench`, `bench compare`: arguments and output
+    load.py        the requests and their times, lanes and keys: from a trace or from distributions
+    prompts.py     prompts of a given length, distinct except for what a trace shares
+    connection.py  one connection: sends a request, records when each token of its stream arrives
     run.py         closed and open loop over a pool of connections
-    results.py     what is kept of each request, and what follows: percentiles, throughput, goodput
-    report.py      progress, tables, two runs compared
+    results.py     measurements of each request, and statistics: percentiles, throughput, goodput
+    report.py      progress, tables, comparison of two runs
 
-A request goes load → prompts → run → connection → results. The wire is read by hand, since two hundred streams have to
-be read by one core beside whatever serves them. Open `run.py` first.
-"""
+A request passes load → prompts → run → connection → results. The HTTP stream is parsed by hand, since one core must
+read
+two hundred streams alongside the server under test. Start with `run.py`."""

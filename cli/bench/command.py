@@ -1,4 +1,4 @@
-"""`fairlane bench`: load on a running gateway. `fairlane bench compare`: two runs side by side."""
+"""`fairlane bench`: load a running gateway. `fairlane bench compare`: compare two runs."""
 
 import asyncio
 import os
@@ -42,15 +42,14 @@ KEY_VARIABLE = "OPENAI_API_KEY"
 DEFAULT_REQUESTS = 100
 ASK_S = 30.0
 PATHS = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
+# Exit code after Ctrl-C, as in shells.
 INTERRUPTED = 130
-"""Exit code after Ctrl-C, as shells have it."""
 
 
 class OrRun(TyperGroup):
-    """`fairlane bench --rate 5` is `fairlane bench run --rate 5`."""
+    """Makes `fairlane bench --rate 5` mean `fairlane bench run --rate 5`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 - typer's own vendored click types are private
-        """The arguments, with `run` before them where no subcommand is named."""
         is_named = bool(args) and args[0] in (*self.commands, "--help")
         return super().parse_args(ctx, args if is_named else ["run", *args])
 
@@ -89,11 +88,11 @@ JsonFile = Annotated[Path | None, Option("--json", metavar="FILE", help="Write e
 
 
 class BenchPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run is asked for, checked."""
+    """The checked parameters of a run."""
 
     setup: dict[str, object]
+    # Rows of a trace; empty if sizes are drawn.
     rows: Sequence[TraceRow]
-    """Of a trace; empty: sizes are drawn."""
     keys: Sequence[load.TenantKey]
     prompts: load.TokenRange
     outputs: load.TokenRange
@@ -101,8 +100,8 @@ class BenchPlan(msgspec.Struct, frozen=True, kw_only=True):
     latency_share: float
     rate: float | None
     speed: float
+    # None for an open loop.
     concurrency: int | None
-    """None: open loop."""
     requests: int
     duration_s: float | None
     most_open: int
@@ -142,7 +141,7 @@ def run(
 ) -> None:
     """Load the gateway of --url or the settings; report TTFT, TPOT, ITL, throughput and goodput, by lane and key.
 
-    Closed loop with --concurrency; open loop with --rate, or at the times of a trace. Ctrl-C shows what there is.
+    Closed loop with --concurrency; open loop with --rate, or at the times of a trace. Ctrl-C reports what was measured.
     """
     with told_in_one_line():
         if rate is not None and (trace is not None or concurrency is not None):
@@ -187,7 +186,7 @@ def compare(
     second: Annotated[Path, typer.Argument(metavar="B.json", help="The same of another run.")],
     output: Output = OutputForm.TABLE,
 ) -> None:
-    """Two runs side by side; the change is relative to the first."""
+    """Compare two runs side by side; changes are relative to the first."""
     with told_in_one_line():
         a, b = report.read_report(first), report.read_report(second)
         rows = report.compared(a, b)
@@ -197,7 +196,6 @@ def compare(
 
 
 def _own_key(keys_file: Path | None) -> list[str]:
-    """The environment's, where no key is named otherwise."""
     return [] if keys_file is not None else [key for key in (os.environ.get(KEY_VARIABLE),) if key]
 
 
@@ -215,7 +213,7 @@ def _targets(stated: Sequence[str]) -> dict[str, LaneTarget]:
 
 
 def _setup(plan: BenchPlan, trace: Path | None, part: str | None) -> dict[str, object]:
-    """What two runs must have alike to be compared."""
+    """Return the parameters that must be equal for two runs to be comparable."""
     return {
         "trace": None if trace is None else trace.name,
         "slice": part,
@@ -292,7 +290,7 @@ def _body(plan: BenchPlan, model: str, request: load.BenchRequest) -> dict[str, 
 
 
 async def _look(url: str, key: str, model: str | None, api: str) -> tuple[str, list[int]]:
-    """The model's name, and ids of common words, where prompts are to be ids. Raises CommandError."""
+    """Return the model's name, and ids of common words if prompts are sent as ids. Raises CommandError."""
     headers = {"authorization": f"Bearer {key}"}
     try:
         async with httpx.AsyncClient(base_url=url, headers=headers, timeout=ASK_S) as http:

@@ -1,7 +1,6 @@
-"""One connection to a gateway: sends a request, and notes when each token of its stream comes.
+"""One connection to a gateway: sends a request and records when each token of its stream arrives.
 
-What is read per token is a few searches of bytes; JSON is decoded once a request, for its usage or its error.
-"""
+Reading a token costs a few byte searches; JSON is decoded once per request, for its usage or its error."""
 
 import asyncio
 import ssl
@@ -18,11 +17,11 @@ EVENT_END = b"\n\n"
 DATA = b"data: "
 DONE = b"data: [DONE]"
 ERROR = b'data: {"error"'
+# Start of the text in an event, by endpoint; an event with an empty text carries no token.
 TEXTS = (b'"text":"', b'"content":"', b'"reasoning_content":"')
-"""Where an event's text begins, by endpoint; an event with an empty one carries no token."""
 USAGE = b'"usage":{'
+# Bytes of one event, or of a response that is not a stream.
 MOST_ANSWER = 2**20
-"""Bytes of one event, or of an answer that is no stream."""
 CANCELLED = "cancelled"
 CLOSED = "connection_lost"
 INCOMPLETE = "incomplete"
@@ -53,7 +52,7 @@ class _ErrorAnswer(msgspec.Struct):
 
 
 class Endpoint:
-    """Where requests go, and what their heads have in common."""
+    """The target of requests, and their common headers."""
 
     def __init__(self, url: str, path: str) -> None:
         place = urlsplit(url)
@@ -65,13 +64,13 @@ class Endpoint:
         )
 
     def request(self, body: object, key: str, lane: str) -> bytes:
-        """One request as it goes over the wire."""
+        """Return a request as bytes."""
         content = msgspec.json.encode(body)
         named = f"authorization: Bearer {key}\r\nx-fairlane-lane: {lane}\r\ncontent-length: {len(content)}\r\n\r\n"
         return (self._head + named).encode() + content
 
     async def connect(self) -> "BenchConnection":
-        """A new connection. Raises OSError."""
+        """Open a new connection. Raises OSError."""
         loop = asyncio.get_running_loop()
         context = ssl.create_default_context() if self.is_tls else None
         _, made = await loop.create_connection(BenchConnection, self.host, self.port, ssl=context)
@@ -79,7 +78,7 @@ class Endpoint:
 
 
 class BenchConnection(asyncio.Protocol):
-    """One request at a time. What it measures is in seconds of `time.perf_counter`."""
+    """Runs one request at a time. Measurements are in seconds of `time.perf_counter`."""
 
     def __init__(self) -> None:
         self.is_open = False
@@ -96,7 +95,7 @@ class BenchConnection(asyncio.Protocol):
         self._end(CLOSED)
 
     async def ask(self, request: bytes, measured: Measured, gaps: Gaps) -> None:
-        """Send a request and read its answer to the end into `measured`; gaps between tokens go into `gaps`."""
+        """Send a request and read its response into `measured`, and the gaps between its tokens into `gaps`."""
         assert self._transport is not None  # noqa: S101 - asked once connected
         self._reset(measured, gaps)
         self._parser = httptools.HttpResponseParser(self)
@@ -110,7 +109,7 @@ class BenchConnection(asyncio.Protocol):
             raise
 
     def close(self) -> None:
-        """Hang up; the request that runs is cancelled by that."""
+        """Close the connection, which cancels a running request."""
         self.is_open = False
         if self._transport is not None:
             self._transport.close()
@@ -136,7 +135,6 @@ class BenchConnection(asyncio.Protocol):
             self._end(UNREADABLE)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Called by the parser, as those below."""
         if name.lower() == b"retry-after-ms" and value.isdigit():
             self._retry_ms = int(value)
 
@@ -181,7 +179,7 @@ class BenchConnection(asyncio.Protocol):
                 self._usage = _usage(event[start + len(DATA) :]) or self._usage
 
     def _token(self) -> None:
-        """One more event with text: a token, or the few that came in one step."""
+        """Record an event with text: a token, or the few tokens of one step."""
         if self._events:
             self._gaps.add(self._now_s - self._last_s)
         else:
@@ -196,7 +194,6 @@ class BenchConnection(asyncio.Protocol):
         self._ended.set_result(None)
 
     def _note(self, code: str | None) -> None:
-        """Write down what was seen of the request."""
         measured = self._measured
         if measured is None:
             return

@@ -1,4 +1,4 @@
-"""Which requests are asked for and when: from a trace or from distributions; whose they are, and in which lane."""
+"""The requests of a run, with times, lanes and keys: from a trace or from distributions."""
 
 import random
 from bisect import bisect_right
@@ -17,27 +17,27 @@ MOST_REQUESTS = 1_000_000
 
 
 class TenantKey(msgspec.Struct, frozen=True):
-    """A key that requests are sent with."""
+    """A key to send requests with."""
 
+    # Shown in results instead of the key.
     name: str
-    """Told in results; never the key."""
     key: str
+    # Share of the requests relative to other keys.
     weight: float = 1.0
-    """Its share of the requests beside the others'."""
 
     def __repr__(self) -> str:
         return f"TenantKey({self.name!r})"
 
 
 class BenchRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One request that is to be sent."""
+    """One request to send."""
 
     number: int
+    # Since the start of the run, in an open loop.
     at_s: float
-    """From the start of the run, where load is open."""
     lane: LaneName
+    # Index of its key.
     key: int
-    """Index of its key."""
     prompt_tokens: int
     output_tokens: int
     hash_ids: tuple[int, ...] = ()
@@ -45,14 +45,14 @@ class BenchRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenRange(msgspec.Struct, frozen=True):
-    """Tokens, evenly between two bounds, both included."""
+    """A uniform distribution of token counts, both bounds included."""
 
     least: int
     most: int
 
     @classmethod
     def parse(cls, text: str, name: str) -> "TokenRange":
-        """`256`, or `64:1024`. Raises CommandError."""
+        """Parse `256` or `64:1024`. Raises CommandError."""
         first, _, last = text.partition(":")
         bounds = [
             int(each) if each.isascii() and each.isdecimal() and len(each) < 9 else 0 for each in (first, last or first)
@@ -66,7 +66,7 @@ class TokenRange(msgspec.Struct, frozen=True):
 
 
 class Mix:
-    """Deals out keys and lanes, from a seed."""
+    """Draws keys and lanes from a seed."""
 
     def __init__(self, keys: Sequence[TenantKey], latency_share: float, draws: random.Random) -> None:
         self._upto = list(accumulate(key.weight for key in keys))
@@ -82,14 +82,14 @@ class Mix:
         return min(bisect_right(self._upto, draw), len(self._upto) - 1)
 
     def key_of(self, tenant: str) -> int:
-        """A trace's tenants take the keys in turn, as they first come."""
+        """Return the key of a trace's tenant: tenants get the keys in turn, in order of appearance."""
         return self._of_tenants.setdefault(tenant, len(self._of_tenants) % len(self._upto))
 
 
 def drawn(
     mix: Mix, prompts: TokenRange, outputs: TokenRange, rate: float | None, draws: random.Random
 ) -> Iterator[BenchRequest]:
-    """Requests without end; with a rate they come as a Poisson process has them."""
+    """Yield requests without end; with a rate, as a Poisson process."""
     at_s, number = 0.0, 0
     while True:
         if rate is not None:
@@ -106,7 +106,7 @@ def drawn(
 
 
 def replayed(rows: Sequence[TraceRow], mix: Mix, speed: float) -> Iterator[BenchRequest]:
-    """The requests of a trace, `speed` times as fast; lanes and tenants are dealt out where it names none."""
+    """Yield the requests of a trace, `speed` times as fast; draw lanes and keys that it does not name."""
     began_ms = rows[0].at_ms
     for number, row in enumerate(rows):
         yield BenchRequest(
@@ -124,7 +124,7 @@ def replayed(rows: Sequence[TraceRow], mix: Mix, speed: float) -> Iterator[Bench
 def bounded(
     requests: Iterator[BenchRequest], most: int, duration_s: float | None, *, is_open: bool
 ) -> Iterator[BenchRequest]:
-    """So many at most; of an open load those alone that come within its duration."""
+    """Yield at most `most` requests, and in an open loop only those within its duration."""
     for request in islice(requests, most):
         if is_open and duration_s is not None and request.at_s >= duration_s:
             return
@@ -132,10 +132,9 @@ def bounded(
 
 
 def read_keys(listed: Sequence[str], file: Path | None, zipf: float) -> list[TenantKey]:
-    """Keys from the command line and from a file: a line each, `KEY` or `NAME KEY [WEIGHT]`. Raises CommandError.
+    """Read keys from the command line and from a file with lines `KEY` or `NAME KEY [WEIGHT]`. Raises CommandError.
 
-    Key k of those without a weight of their own has 1 / k ** `zipf`.
-    """
+    Key k without a weight of its own has the weight 1 / k ** `zipf`."""
     lines = [[each] for each in listed]
     if file is not None:
         try:
@@ -164,6 +163,6 @@ def _key(words: Sequence[str], place: int, zipf: float) -> TenantKey:
 
 
 def public_name(key: str, place: int) -> str:
-    """What may be told of a key: its public id; of one that is not ours its place alone."""
+    """Return a name that is safe to show: a key's public id, or its place if it is not Fairlane's."""
     parts = key.split("-")
     return f"fl-{parts[1]}" if len(parts) >= 3 and parts[0] == "fl" else f"key {place}"

@@ -1,10 +1,11 @@
-"""Prompts of a stated length, all different but for what a trace says is shared."""
+"""Prompts of a given length, distinct except for what a trace shares."""
 
 import random
 from collections.abc import Sequence
 
 from fairlane.cli.bench.load import BenchRequest
 
+# Common words, each of which is one token in most vocabularies.
 WORDS = tuple(
     """
     the river carried small boats past old stone houses while people talked about weather music bread science and long
@@ -13,23 +14,22 @@ WORDS = tuple(
     water green leaves open doors wide streets early trains late letters slow clocks round tables
     """.split()  # noqa: SIM905 - a hundred quoted words are harder to read
 )
-"""Common words: in most vocabularies a token each."""
 
 
 class PromptMaker:
-    """Makes them as token ids where the model's ids of common words are known, else as text of about so many tokens.
+    """Makes prompts as token ids if the model's ids of common words are known, else as text of about that many tokens.
 
-    One seed makes the same prompts again: a second run with it would find them in the prefix cache. Blocks that a trace
-    names are made from their names, so two prompts agree up to where their names part, and no further.
-    """
+    The same seed makes the same prompts, which a second run would find in the prefix cache. Blocks that a trace names
+    are
+    derived from their names, so two prompts share exactly the prefix that their names share."""
 
     def __init__(self, seed: str, vocabulary: Sequence[int] = ()) -> None:
-        """`vocabulary`: ids of tokens to draw from; none: prompts are text."""
+        """`vocabulary`: token ids to draw from; empty makes prompts of text."""
         self._seed = seed
         self._vocabulary = vocabulary
 
     def prompt(self, request: BenchRequest) -> list[int] | str:
-        """Of exactly `prompt_tokens` ids, or as many words."""
+        """Return exactly `prompt_tokens` ids, or that many words."""
         drawn: list[int] = []
         size = request.block_tokens
         for block in request.hash_ids[: request.prompt_tokens // size]:

@@ -1,4 +1,4 @@
-"""What is shown of a run: its progress while it goes on, its tables, and two runs compared."""
+"""Output of a run: progress, tables, and the comparison of two runs."""
 
 import asyncio
 from collections.abc import Mapping
@@ -19,13 +19,13 @@ REFRESH_S = 0.25
 COLUMNS = ("", "requests", "ended", "req/s", "tokens/s", "TTFT p95", "TPOT p95", "goodput")
 DETAIL_COLUMNS = ("", "mean", "p50", "p90", "p95", "p99")
 COMPARED_COLUMNS = ("figure", "A", "B", "change")
+# Above this lag the load generator itself is too slow, and its figures are doubtful.
 LATE_MS = 50.0
-"""From here on the load itself is late, and its figures are doubtful."""
 MOST_TENANTS_SHOWN = 20
 
 
 class BenchProgress:
-    """A line that tells how far a run is; nothing where nobody watches."""
+    """A progress line; disabled if stderr is not a terminal."""
 
     def __init__(self, tally: Tally, requests: int | None, duration_s: float | None) -> None:
         self._tally, self._duration_s = tally, duration_s
@@ -43,7 +43,7 @@ class BenchProgress:
         self._task = self._progress.add_task("", total=duration_s if by_time else requests)
 
     async def show(self) -> None:
-        """Until it is cancelled."""
+        """Refresh the line until cancelled."""
         seen_s, seen_tokens = 0.0, 0
         with self._progress:
             while True:
@@ -64,7 +64,7 @@ def _line(tally: Tally, rate: float) -> str:
 
 
 def show_report(report: BenchReport) -> None:
-    """The tables of a run."""
+    """Print the tables of a run."""
     groups = {**report.lanes, "all": report.total} if len(report.lanes) != 1 else report.lanes
     show_table(COLUMNS, [_row(name, group) for name, group in groups.items()])
     typer.echo("")
@@ -130,7 +130,7 @@ def _notes(report: BenchReport) -> list[str]:
 
 
 def read_report(file: Path) -> BenchReport:
-    """What `--json` wrote. Raises CommandError."""
+    """Read a report that `--json` wrote. Raises CommandError."""
     try:
         return msgspec.json.decode(file.read_bytes(), type=BenchReport)
     except OSError as error:
@@ -140,7 +140,7 @@ def read_report(file: Path) -> BenchReport:
 
 
 def compared(first: BenchReport, second: BenchReport) -> list[Document]:
-    """Each figure of both runs, in all and by lane; where a figure is missing in one, so is the change."""
+    """Return each figure of both runs, in total and by lane; the change is None if one of them is missing."""
     figures = [_figures("all", each.total) for each in (first, second)]
     for lane in [lane for lane in first.lanes if lane in second.lanes]:
         for found, each in zip(figures, (first, second), strict=True):
@@ -152,7 +152,7 @@ def compared(first: BenchReport, second: BenchReport) -> list[Document]:
 
 
 def differences(first: BenchReport, second: BenchReport) -> list[str]:
-    """What the two runs were asked for that is not alike."""
+    """Return the parameters in which two runs differ."""
     names = dict.fromkeys((*first.setup, *second.setup))
     return [
         f"{name}: {cell(first.setup.get(name))} and {cell(second.setup.get(name))}"
@@ -181,12 +181,11 @@ def _figures(name: str, group: BenchGroup) -> dict[str, float | None]:
 
 
 def _change(a: float | None, b: float | None) -> float | None:
-    """Relative to the first; None where there is nothing to be relative to."""
     return None if a is None or b is None or a == 0.0 else b / a - 1.0
 
 
 def show_compared(rows: list[Document]) -> None:
-    """Both runs side by side."""
+    """Print both runs side by side."""
     shown = [
         (row["figure"], _plain(row["a"]), _plain(row["b"]), "-" if row["change"] is None else f"{row['change']:+.1%}")
         for row in rows

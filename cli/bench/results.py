@@ -1,9 +1,8 @@
-"""What is kept of each request, and what follows from all of them: percentiles, throughput, goodput.
+"""Measurements of requests, and their statistics: percentiles, throughput, goodput.
 
-Times are seconds while a run goes on, milliseconds in what is told. TTFT counts from the sending of a request, TPOT is
-the mean time of a token after the first. Goodput is the part of all requests that were sent which ended well inside
-their lane's targets: a refusal is a miss.
-"""
+Times are seconds during a run and milliseconds in reports. TTFT counts from the sending of a request; TPOT is the mean
+time of a token after the first. Goodput is the fraction of all sent requests that succeeded within their lane's
+targets; a refusal counts as a miss."""
 
 import math
 from collections import Counter
@@ -15,13 +14,13 @@ from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
 
 PARTS = (50, 90, 95, 99)
 OK = "ok"
+# Buckets per factor e, so that each is one percent wide.
 _PER_FACTOR = 100
-"""Buckets of a gap for each factor e: each is one percent wide."""
 _LEAST_S = 1e-6
 
 
 class LaneTarget(msgspec.Struct, frozen=True):
-    """What a request of a lane is to keep to, in milliseconds."""
+    """The latency targets of a lane, in milliseconds."""
 
     ttft_ms: float
     tpot_ms: float
@@ -31,7 +30,7 @@ DEFAULT_TARGETS = {name.value: LaneTarget(lane.ttft_ms, lane.tpot_ms) for name, 
 
 
 class Gaps:
-    """Times between tokens, counted in buckets of one percent: as small for a million tokens as for a thousand."""
+    """A histogram of times between tokens with buckets of one percent, of constant size for any number of tokens."""
 
     def __init__(self) -> None:
         self._counts: Counter[int] = Counter()
@@ -41,7 +40,6 @@ class Gaps:
 
     @property
     def count(self) -> int:
-        """How many there were."""
         return self._counts.total()
 
     def __add__(self, other: "Gaps") -> "Gaps":
@@ -50,7 +48,7 @@ class Gaps:
         return both
 
     def spread(self) -> "BenchSpread | None":
-        """Percentiles in milliseconds; None without gaps."""
+        """Return percentiles in milliseconds; None without gaps."""
         total = self._counts.total()
         if not total:
             return None
@@ -70,17 +68,17 @@ def _gap_ms(bucket: int) -> float:
 
 
 class Measured(msgspec.Struct, kw_only=True):
-    """What came of one request. Times are seconds from its sending."""
+    """The measurements of one request. Times are seconds since it was sent."""
 
     number: int
     lane: str
     tenant: str
+    # When it was sent, since the start of the run.
     at_s: float
-    """When it was sent, from the start of the run."""
+    # How much later than scheduled it was sent.
     lag_s: float = 0.0
-    """How much later than it should have been sent."""
+    # Error code; None if it succeeded.
     code: str | None = None
-    """Why it did not end well; None: it did."""
     retry_ms: int = 0
     first_s: float | None = None
     last_s: float | None = None
@@ -101,7 +99,7 @@ class Measured(msgspec.Struct, kw_only=True):
         return (self.last_s - self.first_s) * 1e3 / (self.output_tokens - 1)
 
     def kept(self, target: LaneTarget) -> bool:
-        """It ended well, and in time."""
+        """Return whether it succeeded within its targets."""
         ttft, tpot = self.ttft_ms, self.tpot_ms
         return (
             self.code is None
@@ -112,7 +110,7 @@ class Measured(msgspec.Struct, kw_only=True):
 
 
 class BenchSpread(msgspec.Struct, frozen=True):
-    """Percentiles, in milliseconds."""
+    """Mean and percentiles in milliseconds."""
 
     mean: float
     p50: float
@@ -122,11 +120,11 @@ class BenchSpread(msgspec.Struct, frozen=True):
 
 
 class BenchGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """What a group of requests came to. Rates are per second of the run."""
+    """Statistics of a group of requests. Rates are per second of the run."""
 
     requests: int
+    # Requests that succeeded.
     ended: int
-    """That ended well."""
     errors: dict[str, int]
     prompt_tokens: int
     cached_tokens: int
@@ -137,23 +135,23 @@ class BenchGroup(msgspec.Struct, frozen=True, kw_only=True):
     tpot_ms: BenchSpread | None
     itl_ms: BenchSpread | None
     e2e_ms: BenchSpread | None
+    # Fraction of all requests.
     goodput: float
-    """Part of all requests."""
     goodput_per_s: float
 
 
 class BenchReport(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a run showed, as `--json` writes it."""
+    """The results of a run, as `--json` writes them."""
 
+    # Parameters of the run, without keys.
     setup: dict[str, object]
-    """What was asked for; no key."""
     started_at: float
     duration_s: float
     interrupted: bool
+    # How late requests were sent; a large lag is the load generator's limit, not the gateway's.
     lag_p99_ms: float
-    """How late requests were sent: a load that lags is this machine's limit, not the gateway's."""
+    # Requests dropped because too many were running at their time.
     unsent: int
-    """Whose time came while as many were running as may."""
     total: BenchGroup
     lanes: dict[str, BenchGroup]
     tenants: dict[str, BenchGroup]
@@ -162,7 +160,7 @@ class BenchReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def spread(values: Iterable[float | None]) -> BenchSpread | None:
-    """Of those that there are; None without any."""
+    """Return the statistics of the values that are not None; None if there are none."""
     ordered = sorted(value for value in values if value is not None)
     if not ordered:
         return None
@@ -170,14 +168,14 @@ def spread(values: Iterable[float | None]) -> BenchSpread | None:
 
 
 def percentile(ordered: Sequence[float], part: int) -> float:
-    """The least value that so many in a hundred do not exceed; of ordered values, at least one."""
+    """Return the nearest-rank percentile of ordered values."""
     return ordered[max(0, math.ceil(len(ordered) * part / 100) - 1)]
 
 
 def group(
     requests: Sequence[Measured], gaps: Gaps | None, duration_s: float, targets: Mapping[str, LaneTarget]
 ) -> BenchGroup:
-    """The figures of these requests."""
+    """Compute the statistics of a group of requests."""
     ended = [each for each in requests if each.code is None]
     kept = sum(each.kept(targets[each.lane]) for each in requests)
     output_tokens = sum(each.output_tokens for each in requests)
@@ -201,6 +199,6 @@ def group(
 
 
 def lanes_of(requests: Iterable[Measured]) -> list[str]:
-    """Those that were asked for, most urgent first."""
+    """Return the lanes that occur, most urgent first."""
     found = {each.lane for each in requests}
     return [lane.value for lane in LaneName if lane.value in found]

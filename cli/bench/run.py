@@ -1,8 +1,8 @@
 """Closed and open loop over a pool of connections.
 
-closed   so many clients; each asks again as soon as it was answered, and after a refusal when that says so
-open     requests go out at their times, whatever became of the others, up to `most_open` at once: above that they
-         are counted as unsent, which says that either side does not keep up
+closed   a number of clients; each sends its next request after a response, or after the retry time of a refusal
+open     requests are sent at their times, up to `most_open` at once; those beyond are counted as unsent, which shows
+         that the gateway or the load generator does not keep up
 """
 
 import asyncio
@@ -18,23 +18,23 @@ from fairlane.cli.bench.results import Gaps, Measured
 
 TIMEOUT = "timeout"
 UNREACHABLE = "unreachable"
+# Upper bound of the pause after a refusal, so that a daily limit does not end the load.
 LONGEST_PAUSE_S = 5.0
-"""After a refusal, whatever it said: a load that waited out a day would be none."""
+# Pause after a failed connection attempt.
 PAUSE_S = 0.5
-"""After a connection that could not be made."""
+# First tokens that the progress line summarises.
 RECENT = 256
-"""First tokens that the progress line tells of."""
 
 BodyOf = Callable[[BenchRequest], dict[str, object]]
 
 
 @dataclass(slots=True)
 class Tally:
-    """What a run has come to so far."""
+    """The progress of a run."""
 
     done: list[Measured] = field(default_factory=list)
+    # By lane.
     gaps: dict[str, Gaps] = field(default_factory=dict)
-    """By lane."""
     running: int = 0
     sent: int = 0
     failed: int = 0
@@ -45,7 +45,7 @@ class Tally:
 
     @property
     def tokens(self) -> int:
-        """That came so far, but for the first of each answer."""
+        """Tokens received so far, except the first of each response."""
         return sum(gaps.count for gaps in self.gaps.values())
 
     @property
@@ -54,7 +54,7 @@ class Tally:
 
 
 class BenchRun:
-    """One load on one endpoint. `tally` is whole at any moment: whoever stops it early has what there is."""
+    """One load on one endpoint. `tally` is consistent at any moment, so a run may be stopped early."""
 
     def __init__(
         self, endpoint: Endpoint, keys: Sequence[TenantKey], body: BodyOf, prompts: PromptMaker, timeout_s: float
@@ -65,7 +65,7 @@ class BenchRun:
         self._idle: list[BenchConnection] = []
 
     async def closed(self, requests: Iterator[BenchRequest], clients: int, duration_s: float | None) -> None:
-        """Until the requests are through, or the time is: what runs then is waited for."""
+        """Run until the requests or the time are used up; wait for running requests."""
         self.tally.began_s = time.perf_counter()
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -75,7 +75,7 @@ class BenchRun:
             self._end()
 
     async def opened(self, requests: Iterator[BenchRequest], most_open: int) -> None:
-        """Each at its time, until all have been sent and answered."""
+        """Send each request at its time, until all have ended."""
         self.tally.began_s = began_s = time.perf_counter()
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -159,7 +159,6 @@ class BenchRun:
 
 
 def _of_endpoint(body: dict[str, object]) -> dict[str, object]:
-    """A chat holds its prompt in a message."""
     if "messages" not in body:
         return body
     prompt = body.pop("prompt")

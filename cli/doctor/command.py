@@ -1,4 +1,4 @@
-"""`fairlane doctor`: runs every check and says what to do; exits with 1 where one failed."""
+"""`fairlane doctor`: runs every check and says what to do; exits with 1 if one failed."""
 
 import asyncio
 import os
@@ -24,10 +24,9 @@ COLUMNS = ("check", "state", "found", "what to do")
 
 @app.command(cls=Shows)
 def doctor(config: ConfigFile = None, url: Url = None, output: Output = OutputForm.TABLE) -> None:
-    """Look whether this machine is ready to serve: settings, versions, model, memory, ports, store, clock.
+    """Check that this machine is ready to serve: settings, versions, model, memory, ports, store, clock.
 
-    Nothing is changed, and no admin key is needed. Exits with 1 where a check failed; warnings alone are 0.
-    """
+    Nothing is changed, and no admin key is needed. Exits with 1 if a check failed; warnings exit with 0."""
     findings = asyncio.run(examine(config, url))
     shown = [msgspec.to_builtins(finding) for finding in findings]
     show_list(shown, COLUMNS, lambda each: (each["check"], each["state"], each["found"], each["advice"]), output)
@@ -36,7 +35,7 @@ def doctor(config: ConfigFile = None, url: Url = None, output: Output = OutputFo
 
 
 async def examine(config: str | None, url: str | None) -> list[Finding]:
-    """All findings; where the settings are wrong, those that need none."""
+    """Return all findings; with invalid settings, only those that need no settings."""
     complaints = complaints_of(config, os.environ, "serve")
     if complaints:
         advice = "correct it; `fairlane config show` says where each setting comes from"

@@ -1,4 +1,4 @@
-"""What a check of `fairlane doctor` gives back."""
+"""The result of a check of `fairlane doctor`."""
 
 from enum import StrEnum
 
@@ -6,36 +6,36 @@ import msgspec
 
 
 class FindingState(StrEnum):
-    """How it stands with one thing."""
+    """The severity of a finding."""
 
     OK = "ok"
+    # Works now, but may fail or be slow later.
     WARN = "warn"
-    """It works, and could fail or be slow later."""
+    # Does not work.
     FAIL = "fail"
-    """It does not work so."""
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One thing that was looked at."""
+    """The result of one check."""
 
     check: str
     state: FindingState
+    # What was found, in a few words; no secret.
     found: str
-    """What is there, in a few words; no secret."""
+    # What to do; empty if nothing is wrong.
     advice: str = ""
-    """What to do about it; empty where all is well."""
 
 
 def ok(check: str, found: str) -> Finding:
-    """Nothing to do."""
+    """Return a finding without a problem."""
     return Finding(check, FindingState.OK, found)
 
 
 def warn(check: str, found: str, advice: str) -> Finding:
-    """It works for now."""
+    """Return a finding that works for now."""
     return Finding(check, FindingState.WARN, found, advice)
 
 
 def fail(check: str, found: str, advice: str) -> Finding:
-    """It does not work so."""
+    """Return a finding that does not work."""
     return Finding(check, FindingState.FAIL, found, advice)

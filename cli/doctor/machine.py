@@ -1,4 +1,4 @@
-"""Memory, disk, open files, ports, and a gateway that runs already."""
+"""Checks of memory, disk, open files, ports, and a running gateway."""
 
 import os
 import resource
@@ -18,20 +18,20 @@ from fairlane.gateway.http.ports import PortRefused, check_ports
 from fairlane.worker.config import WorkerSettings
 
 MIB = 2**20
+# Warn below this.
 LITTLE_MEMORY, LITTLE_DISK = 1024 * MIB, 1024 * MIB
-"""What is free here is soon used up."""
 ASK_S = 3.0
 
 
 def check_machine(gateway: GatewaySettings, worker: WorkerSettings) -> Iterator[Finding]:
-    """Memory, disk and open files."""
+    """Check memory, disk and open files."""
     yield _memory(worker)
     yield _disk(Path(gateway.data_dir))
     yield _open_files(gateway.gateway.max_connections)
 
 
 async def check_network(gateway: GatewaySettings, worker: WorkerSettings, url: str | None) -> AsyncIterator[Finding]:
-    """Ports are free or a gateway's; an engine elsewhere answers; `url`: another gateway, which should answer."""
+    """Check that ports are free or a gateway's and that an external engine answers; with `url`, also that gateway."""
     yield await _ports(gateway)
     if worker.worker.engine_url is not None:
         yield await _engine(worker.worker.engine, worker.worker.engine_url, worker.worker.engine_key)
@@ -54,7 +54,7 @@ def _memory(settings: WorkerSettings) -> Finding:
 
 
 def _free_bytes() -> int:
-    """Of this machine, or of this container where that may have less."""
+    """Return the free memory of this machine, or of this container if that is less."""
     machine = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
         import psutil
@@ -115,7 +115,7 @@ async def _gateway(url: str) -> Finding:
 
 
 async def _engine(kind: str, url: str, key: str | None) -> Finding:
-    """The server that computes, by the models that it lists."""
+    """Check an external engine by the models that it lists."""
     place = masked("engine_url", url)
     headers = {} if key is None else {"authorization": f"Bearer {key}"}
     try:
@@ -132,7 +132,7 @@ async def _engine(kind: str, url: str, key: str | None) -> Finding:
 
 
 async def _version_at(url: str) -> str | None:
-    """Of the gateway there; None where there is none."""
+    """Return the version of the gateway at `url`; None if there is none."""
     try:
         async with httpx.AsyncClient(timeout=ASK_S, trust_env=False) as http:
             return str((await http.get(f"{url.rstrip('/')}/version")).json()["version"])

@@ -1,4 +1,4 @@
-"""Versions, torch and its processor, the compiler, the model's files."""
+"""Checks of versions, torch and its device, the compiler, and the model's files."""
 
 import os
 import platform
@@ -15,17 +15,17 @@ from fairlane.worker.config import WorkerSettings
 from fairlane.worker.model.files import ModelError, check_name
 
 OLDEST_PYTHON = (3, 11)
+# Packages whose versions are shown.
 TOLD = ("torch", "transformers", "tokenizers", "redis", "starlette", "uvicorn")
-"""Packages whose versions are told: those that decide most."""
 EXTRAS = ("gateway", "worker")
 COMPILE_S = 60.0
+# Exists if an NVIDIA driver has found a GPU.
 NVIDIA = Path("/dev/nvidia0")
-"""Is there where a driver of NVIDIA's sees a GPU."""
 CPU_TORCH = "`pip install torch --index-url https://download.pytorch.org/whl/cpu` is smaller"
 
 
 def check_software(settings: WorkerSettings | None) -> Iterator[Finding]:
-    """What is installed; with settings, also what they need."""
+    """Check what is installed; with settings, also what they need."""
     yield _versions()
     yield from map(_extra, EXTRAS)
     if settings is not None and settings.worker.engine != "own":
@@ -69,7 +69,7 @@ def _torch() -> Finding:
 
 
 def _compiler() -> Finding:
-    """A compiler that makes what `worker.native` is made with."""
+    """Check for a compiler that can build `worker.native`."""
     path = shutil.which("g++") or shutil.which("c++")
     advice = "install g++ 10 or newer with OpenMP: on a CPU the compiled kernels are several times as fast"
     if path is None:
@@ -112,7 +112,7 @@ def _files(path: Path) -> Finding:
 
 
 def _cached(model: str) -> Finding:
-    """A hub's model: downloaded already, or not yet."""
+    """Check whether a hub's model is downloaded."""
     try:
         from huggingface_hub import try_to_load_from_cache
     except ImportError:

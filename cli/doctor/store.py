@@ -1,4 +1,4 @@
-"""The store: does it answer, is it new enough, does it keep what it is given, and is its clock ours."""
+"""Checks of the store: availability, version, persistence and clock."""
 
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -17,14 +17,14 @@ from fairlane.store.errors import STORE_ERRORS
 
 TIMEOUT_S = 3.0
 SKEW_WARN_S = 0.5
+# Warn above this fraction of its memory limit.
 FULL = 0.8
-"""Of the memory that it may have."""
+# Clock requests; the quickest gives the most accurate skew.
 ROUNDS = 5
-"""Questions, of which the quickest tells the clock best."""
 
 
 async def check_store(settings: GatewaySettings) -> AsyncIterator[Finding]:
-    """Both stores where budgets have one of their own; the embedded one where none is named."""
+    """Check the store and a separate quota store; the embedded one if none is configured."""
     named = {"store": settings.redis_url, "quota store": settings.quota_redis_url}
     if settings.redis_url is None:
         socket = EmbeddedStore(Path(settings.data_dir) / "store")
@@ -78,7 +78,7 @@ def _advice(error: Exception) -> str:
 
 
 async def _skew(client: redis.asyncio.Redis) -> tuple[float, float]:
-    """The store's clock less ours, in seconds, and what the quickest question took."""
+    """Return the store's clock minus ours, and the round trip of the quickest request, both in seconds."""
     best = (0.0, float("inf"))
     for _ in range(ROUNDS):
         began, started = time.time(), time.perf_counter()
@@ -90,7 +90,7 @@ async def _skew(client: redis.asyncio.Redis) -> tuple[float, float]:
 
 
 def _standing(info: Mapping[str, Any], faults: Sequence[Fault]) -> Iterator[Finding]:
-    """A finding for each kind of fault, whether the store has it or not."""
+    """Yield a finding for each kind of fault, whether the store has it or not."""
     by_kind = {fault.kind: fault for fault in faults}
     if not info:
         yield from (warn("", fault.found, fault.advice) for fault in faults)

@@ -1,5 +1,4 @@
-"""`fairlane gateway` and `fairlane worker`: commands that become one process of either kind.
+"""`fairlane gateway` and `fairlane worker`, which replace themselves with a process of that kind.
 
-gateway.py, worker.py   each process's settings and the flags that it takes
-command.py              the command: options described by the settings classes, handed on as they were given
-"""
+gateway.py, worker.py   each process's settings and flags
+command.py              the command: options from the settings' descriptions, passed on unchanged"""

@@ -1,4 +1,4 @@
-"""A command that replaces itself with a process; its options come from the descriptions of the process's settings."""
+"""A command that replaces itself with a process; its options come from the process's settings."""
 
 import inspect
 import os
@@ -22,10 +22,9 @@ CHECK = Annotated[bool, typer.Option("--check-config", help="Check the settings 
 def process_app(
     module: str, settings: type[SharedSettings], names: Sequence[str], check: Callable[[], None]
 ) -> typer.Typer:
-    """Return the Typer of one command that becomes `python -m module`.
+    """Build the command that becomes `python -m module`.
 
-    `names`: the settings that have a flag. `check` is called first, and ends the command where packages are missing.
-    """
+    `names`: settings that have a flag. `check` is called first, and ends the command if packages are missing."""
     helps = described(settings, names)
 
     def run(config: str | None, check_config: bool, **flags: str | None) -> None:
@@ -57,6 +56,6 @@ def _parameter(setting: SettingHelp) -> str:
 
 
 def _option(setting: SettingHelp) -> object:
-    """An option whose value is text: the process checks it, and names the setting in its complaint."""
+    """Return an option of type text: the process validates it and names the setting in its errors."""
     text = f"{setting.description} Overrides {setting.variable}."
     return typer.Option(setting.flag, metavar=setting.value, help=text, show_default=setting.default or False)

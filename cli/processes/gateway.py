@@ -1,4 +1,4 @@
-"""`fairlane gateway`."""
+"""The command `fairlane gateway`."""
 
 from fairlane.cli.main import EXTRA, need
 from fairlane.cli.processes.command import process_app

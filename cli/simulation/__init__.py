@@ -1,11 +1,10 @@
-"""Request traces on the command line: recorded, played through the scheduler in virtual time, and advised upon.
+"""Request traces on the command line: recording, simulation and sizing.
 
-    simulate.py         `simulate`: the real scheduler in virtual time over a trace
-    simulate_report.py  its tables, JSON and pictures
+    simulate.py         `simulate`: runs the real scheduler in virtual time over a trace
+    simulate_report.py  its tables, JSON and plots
     advise.py           `advise`: workers, targets and settings for a trace
-    advise_report.py    what it shows
-    record.py           `record`: what gateways record, into one trace
-    inputs.py           a trace from a file, and what a worker is, for `simulate` and `advise`
+    advise_report.py    its tables and JSON
+    record.py           `record`: collects what gateways record into one trace
+    inputs.py           reads traces and worker calibrations for `simulate` and `advise`
 
-Called by `fairlane`'s entry point. The simulator itself is `scheduler.simulation`.
-"""
+Called by the entry point of `fairlane`. The simulator itself is `scheduler.simulation`."""

@@ -1,6 +1,5 @@
-"""`fairlane advise`: from a trace and what a worker is, how many are needed, which targets could be tighter, how near
-tenants are to their limits, and what other settings would shed or delay: with the simulated evidence.
-"""
+"""`fairlane advise`: from a trace and a worker's calibration, finds how many workers are needed, which targets could be
+tighter, how near tenants are to their limits, and what other settings would change, with simulated evidence."""
 
 import multiprocessing
 import os
@@ -72,11 +71,11 @@ def advise_command(
     processes: Processes = None,
     output: Output = OutputForm.TABLE,
 ) -> None:
-    """Say how many workers a trace needs, and what could be set otherwise, each with the simulation that shows it.
+    """Advise how many workers a trace needs, and what other settings would change, with the simulations as evidence.
 
-    A count of workers does where 99 % of the latency lane's requests keep its target for the first token and 99 % its
-    target for later ones, 99 % of the throughput lane's their first token's, and that lane's backlog drains.
-    """
+    A number of workers is enough if 99 % of the latency lane's requests keep its TTFT target, 99 % its TPOT target, 99
+    % of
+    the throughput lane's requests keep their TTFT target, and that lane's backlog drains."""
     with errors_in_one_line():
         calibration = read_workers(costs, workers_costs, hardware)
         read = read_file(trace, calibration.kv_tokens, bad_rows)
@@ -105,7 +104,7 @@ def advise_command(
 
 
 def _with_targets(tier: Tier, ttft_s: float | None, tpot_ms: float | None) -> Tier:
-    """Raises ValueError for what is no time."""
+    """Return the latency tier with these targets. Raises ValueError for an invalid time."""
     if tier.lane is not LaneName.LATENCY:
         return tier
     tier = tier if ttft_s is None else replace(tier, ttft_ms=_checked("ttft_s", ttft_s) * 1e3)
@@ -119,7 +118,7 @@ def _checked(name: str, value: float) -> float:
 
 
 def _check_attainable(rows: Sequence[TraceRow], question: Question) -> None:
-    """No number of workers helps prompts that take too long on one alone. Raises CommandError."""
+    """Raise CommandError if prompts take too long even on an idle worker, so that more workers do not help."""
     tier = question.tier(LaneName.LATENCY)
     ttft_ms, unnamed = tier.ttft_ms, tier.share > 0.0
     asked = [row for row in rows if row.lane is LaneName.LATENCY or (row.lane is None and unnamed)]
@@ -133,7 +132,7 @@ def _check_attainable(rows: Sequence[TraceRow], question: Question) -> None:
 
 @contextmanager
 def players(question: Question, processes: int) -> Iterator[PlayAll]:
-    """Who plays cases, in so many processes; under a progress bar where somebody watches. Raises CommandError."""
+    """Yield a function that simulates cases in processes, under a progress bar on a terminal. Raises CommandError."""
     console = Console(stderr=True)
     context = multiprocessing.get_context("spawn")  # threads of a progress bar are not to be forked
     with (
@@ -156,8 +155,8 @@ def _play_all(pool: ProcessPoolExecutor, progress: Progress, task: TaskID, cases
     return found
 
 
+# The question that this process plays cases of.
 _question: list[Question] = []
-"""Of this process, which plays nothing else."""
 
 
 def _begin(question: Question) -> None:

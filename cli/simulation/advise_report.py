@@ -1,4 +1,4 @@
-"""What `fairlane advise` shows: the workers needed, targets, other settings, and tenants' limits."""
+"""Output of `fairlane advise`: the workers needed, targets, other settings, and tenants' limits."""
 
 import math
 from collections.abc import Sequence
@@ -41,8 +41,8 @@ KNOB_COLUMNS = (
     "backlog drained after",
 )
 HEADROOM_COLUMNS = ("tenant", "limit", "stated", "most used", "used %", "projected", "refused by a limit")
+# Rows of limits, tightest first.
 MOST_TENANTS = 50
-"""Rows of limits, the tightest first."""
 
 
 def present(
@@ -55,7 +55,7 @@ def present(
     advice: Advice,
     output: OutputForm,
 ) -> None:
-    """All of it, as a document or as tables."""
+    """Show the advice, as a document or as tables."""
     limits = headroom(read)
     document = {
         "trace": trace,
@@ -123,7 +123,7 @@ def _headroom(found: Headroom) -> Document:
 
 
 def _tables(trace: str, rows: Sequence[TraceRow], stretch: Stretch, advice: Advice, limits: Sequence[Headroom]) -> None:
-    """What a person reads, the answer first."""
+    """Print the tables, the answer first."""
     typer.echo(_answer(advice))
     if len(stretch.rows) < len(rows):
         typer.echo(

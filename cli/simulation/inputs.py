@@ -1,6 +1,5 @@
-"""What `simulate` and `advise` are given: a trace, and what a worker is, in figures: by name, from a file, or from a
-running worker's metrics port.
-"""
+"""Inputs of `simulate` and `advise`: a trace, and a worker's calibration by name, from a file, or from a running
+worker."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -29,7 +28,8 @@ TIMEOUT_S = 10.0
 
 
 def fetch_calibration(url: str) -> Calibration:
-    """Ask the worker whose metrics are at `url`. Raises CommandError, also where it has not learnt its costs yet."""
+    """Fetch the calibration of the worker whose metrics are at `url`. Raises CommandError, also if it is not learnt
+    yet."""
     address = f"{url.removesuffix('/').removesuffix('/metrics')}/costs"
     try:
         answer = httpx.get(address, timeout=TIMEOUT_S)
@@ -48,7 +48,7 @@ def fetch_calibration(url: str) -> Calibration:
 
 @contextmanager
 def errors_in_one_line() -> Iterator[None]:
-    """What is wrong, as one line on stderr, and status 2."""
+    """Turn errors into one line on stderr and exit code 2."""
     try:
         yield
     except (CommandError, TraceError, StuckError) as error:
@@ -58,7 +58,7 @@ def errors_in_one_line() -> Iterator[None]:
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """Settings name themselves and their rule when they are out of range."""
+    """Turn a setting's ValueError, which names the setting, into a CommandError."""
     try:
         yield
     except ValueError as error:
@@ -66,7 +66,9 @@ def refusals() -> Iterator[None]:
 
 
 def read_workers(file: Path | None, url: str | None, hardware: str | None) -> Calibration:
-    """By name; else from a running worker, and then into the file; else from the file; else the defaults."""
+    """Read a calibration by hardware name; else from a running worker, and store it in `file`; else from `file`; else
+    return
+    the default."""
     if hardware is not None:
         if file is not None or url is not None:
             raise CommandError("--hardware names the worker: --costs and --calibrate would name another")
@@ -88,7 +90,7 @@ def read_workers(file: Path | None, url: str | None, hardware: str | None) -> Ca
 
 
 def resized(calibration: Calibration, sizes: dict[str, int | None]) -> Calibration:
-    """With the sizes that were given on the command line, checked as those of a file are."""
+    """Return the calibration with the sizes given on the command line, validated as those of a file."""
     given = {name: size for name, size in sizes.items() if size is not None}
     try:
         return read_calibration(msgspec.json.encode({**msgspec.structs.asdict(calibration), **given}))
@@ -98,7 +100,7 @@ def resized(calibration: Calibration, sizes: dict[str, int | None]) -> Calibrati
 
 
 def read_file(file: Path, kv_tokens: int | None, bad_rows: Literal["fail", "skip"]) -> Trace:
-    """The trace of a file. Rows that cannot be used are named on stderr. Raises CommandError."""
+    """Read a trace from a file. Rows that cannot be used are named on stderr. Raises CommandError."""
     bad = BadRows(bad_rows)
     try:
         with file.open("rb") as opened:
@@ -119,7 +121,7 @@ def _name(file: Path, bad: BadRows) -> None:
 
 
 def cut(file: Path, trace: Trace, part: str | None) -> list[TraceRow]:
-    """What is played of a trace. Raises CommandError."""
+    """Return the rows of a trace to play. Raises CommandError."""
     try:
         rows = trace.demand()
         return rows if part is None else slice_trace(rows, *_stretch(part))
@@ -128,7 +130,7 @@ def cut(file: Path, trace: Trace, part: str | None) -> list[TraceRow]:
 
 
 def tell_left_out(trace: Trace, rows: Sequence[TraceRow], part: str | None) -> None:
-    """Say on stderr how many requests of that part a limit refused, if any; `rows`, which are played, lack them."""
+    """Print on stderr how many recorded requests `rows` lacks because a limit had refused them."""
     recorded = trace.rows if part is None else slice_trace(trace.rows, *_stretch(part))
     left_out = len(recorded) - len(rows)
     if left_out:

@@ -1,4 +1,4 @@
-"""`fairlane record`: follows what gateways record of their requests, into one trace on this machine."""
+"""`fairlane record`: collects what gateways record of their requests into one trace on this machine."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -38,10 +38,9 @@ MaxMiB = Annotated[int, Option("--max-mib", min=1, help="End where the trace is 
 def record(
     file: Target, url: Urls = None, seconds: Seconds = None, everything: All = False, max_mib: MaxMiB = 1_024
 ) -> None:
-    """Write what gateways record of the requests that end from now on into one trace, until Ctrl-C.
+    """Collect what gateways record of requests that end from now on into one trace, until Ctrl-C.
 
-    Gateways record with FAIRLANE_GATEWAY__RECORD__ENABLED=true: sizes, times and pseudonyms, never content.
-    """
+    Gateways record with FAIRLANE_GATEWAY__RECORD__ENABLED=true: sizes, times and pseudonyms, never content."""
     with ExitStack() as stack:
         addresses: list[str | None] = [*url] if url else [None]
         gateways = [stack.enter_context(connect(each)) for each in addresses]
@@ -73,11 +72,11 @@ def _created(file: Path) -> Iterator[IO[bytes]]:
 
 @dataclass(slots=True)
 class _Followed:
-    """One file of one gateway, as far as it was read."""
+    """The reading position in one file of one gateway."""
 
     read_bytes: int = 0
+    # An incomplete last line.
     rest: bytes = b""
-    """Of a line whose end is not written yet."""
     head: bytes = b""
 
 
@@ -90,22 +89,22 @@ _decode = msgspec.json.Decoder(_Line).decode
 
 @dataclass(slots=True)
 class Follower:
-    """Reads each file of each gateway on from where it was, and writes whole lines."""
+    """Reads the gateways' files incrementally, and writes complete lines to the target."""
 
     gateways: Sequence[AdminClient]
     target: IO[bytes]
+    # Earlier arrivals are skipped.
     since_ms: float
-    """Requests that arrived earlier are left out."""
     most_bytes: int
     requests: int = 0
     _files: dict[tuple[int, str], _Followed] = field(default_factory=dict)
+    # The header line that was last written.
     _head: bytes = b""
-    """What was last written of the files' first lines."""
     _is_away: bool = False
     _is_idle: bool = False
 
     def run(self, is_over: Callable[[], bool]) -> None:
-        """Look again and again, until the time is over or the trace is full."""
+        """Poll until the time is over or the trace is full."""
         while True:
             over = is_over()
             self.look()
@@ -114,7 +113,7 @@ class Follower:
             time.sleep(EVERY_S)
 
     def look(self) -> None:
-        """Read what there is. A gateway that is away is asked again."""
+        """Read new lines of all gateways. A gateway that is unavailable is retried at the next call."""
         for number, gateway in enumerate(self.gateways):
             try:
                 self._look_at(number, gateway)
@@ -129,7 +128,7 @@ class Follower:
         self.target.flush()
 
     def _look_at(self, number: int, gateway: AdminClient) -> None:
-        """The oldest file first, so that a new one comes after what it goes on from."""
+        """Read the oldest file first, since newer ones continue it."""
         for trace in reversed([*gateway.all("/traces")]):
             if trace["kind"] != RECORDED:
                 continue
@@ -148,7 +147,7 @@ class Follower:
                 self._write(known, line)
 
     def _write(self, known: _Followed, line: bytes) -> None:
-        """What a file's first line says of all others is said before them."""
+        """Write a line, preceded by its file's header if that differs from the last one written."""
         try:
             at_ms = _decode(line).at_ms
         except msgspec.DecodeError:

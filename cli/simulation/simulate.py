@@ -1,4 +1,5 @@
-"""`fairlane simulate`: the real scheduler in virtual time over a request trace; tables, JSON and plots of what came."""
+"""`fairlane simulate`: runs the real scheduler in virtual time over a request trace; prints tables, writes JSON and
+plots."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -91,11 +92,11 @@ def simulate(
     plots: Plots = None,
     plots_as: PlotsAs = "png",
 ) -> None:
-    """The real scheduler in virtual time over a request trace.
+    """Run the real scheduler in virtual time over a request trace.
 
-    Tenants, lanes and the limits that requests state are dealt out from the seed; the same seed gives the same run.
-    Admission, global queue and planner are those that serve.
-    """
+    Tenants, lanes and stated limits are drawn from the seed; the same seed gives the same run. Admission, global queue
+    and
+    planner are the code that serves."""
     with errors_in_one_line():
         calibration = read_workers(costs, calibrate, hardware)
         if trace is None:
@@ -139,7 +140,7 @@ def simulate(
 
 
 def _run(scenario: Scenario, loads: Sequence[float]) -> list[report.SimulatedLoad]:
-    """Each load in turn, under a progress bar where somebody watches."""
+    """Run each load in turn, under a progress bar on a terminal."""
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         runs = []

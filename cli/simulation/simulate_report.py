@@ -1,7 +1,6 @@
-"""What `fairlane simulate` shows and writes of its runs: tables, one JSON document, pictures as PNG or SVG.
+"""Output of `fairlane simulate`: tables, one JSON document, plots as PNG or SVG.
 
-The pictures need matplotlib, which is an extra (`pip install fairlane[plots]`) and slow to import: only when asked for.
-"""
+Plots need matplotlib, an extra (`pip install fairlane[plots]`) that is slow to import and imported only when needed."""
 
 import io
 from collections.abc import Sequence
@@ -31,21 +30,21 @@ RUN_COLUMNS = (
     "prompt+output tokens/s", "cached prompt tokens %", "preemption tax %", "service gap weighted tokens"
 )  # fmt: skip
 PERCENTILES = {"p50": "50", "p95": "95", "p99": "99", "p999": "99.9"}
+# Curves in one plot, of the tenants with the most service.
 MOST_TENANTS = 10
-"""Curves in one picture: those of the tenants that were served most."""
 SIZE_INCHES = (10.0, 4.5)
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedLoad:
-    """One load and what came of it."""
+    """One load and its results."""
 
     load: float
     summary: Summary
 
 
 def check(json_file: Path | None, plots: Path | None) -> None:
-    """Whatever can be known to fail after a long run fails before it. Raises CommandError."""
+    """Check beforehand that the files can be written, since a run takes long. Raises CommandError."""
     if json_file is not None:
         check_writable(json_file)
     if plots is not None:
@@ -56,7 +55,7 @@ def check(json_file: Path | None, plots: Path | None) -> None:
 def write(
     scenario: Scenario, trace: str, runs: Sequence[SimulatedLoad], json_file: Path | None, plots: Path | None, form: str
 ) -> None:
-    """The files that were asked for, once all are drawn. Raises CommandError."""
+    """Write the requested files, once all plots are drawn. Raises CommandError."""
     files: dict[Path, bytes] = {}
     if plots is not None:
         files = {plots / f"{name}.{form}": picture for name, picture in draw(runs, form).items()}
@@ -69,7 +68,7 @@ def write(
 
 
 def show(runs: Sequence[SimulatedLoad]) -> None:
-    """Each run by lane and by tenant, then all runs side by side."""
+    """Print each run by lane and by tenant, then all runs side by side."""
     for run in runs:
         for kind, groups in (("lane", run.summary.lanes), ("tenant", run.summary.tenants)):
             typer.echo(f"load {run.load:g}, by {kind}")
@@ -98,7 +97,7 @@ def _figures(group: Group) -> tuple[object, ...]:
 
 
 def _cached(group: Group) -> float:
-    """The prefix cache's hit rate: percent of prompt tokens that nobody computed."""
+    """Return the prefix cache's hit rate in percent of prompt tokens."""
     return 100.0 * group.cached_tokens / group.prompt_tokens if group.prompt_tokens else 0.0
 
 
@@ -139,7 +138,7 @@ def _document(scenario: Scenario, trace: str, runs: Sequence[SimulatedLoad]) -> 
 
 
 def draw(runs: Sequence[SimulatedLoad], form: str) -> dict[str, bytes]:
-    """Every picture, by name. The same runs give the same bytes."""
+    """Draw every plot, by name. The same runs give the same bytes."""
     figures = {
         "latency": _latency(runs),
         "goodput": _goodput(sorted(runs, key=lambda run: run.load)),
@@ -149,7 +148,7 @@ def draw(runs: Sequence[SimulatedLoad], form: str) -> dict[str, bytes]:
 
 
 def _latency(runs: Sequence[SimulatedLoad]) -> "Figure":
-    """TTFT and TPOT by lane, at each percentile."""
+    """Plot TTFT and TPOT by lane, at each percentile."""
     figure = _blank_figure()
     for place, (title, attribute) in enumerate((("TTFT", "ttft_ms"), ("TPOT", "tpot_ms")), 1):
         axes = figure.add_subplot(1, 2, place, title=title, xlabel="percentile", ylabel="ms", yscale="log")
@@ -164,7 +163,7 @@ def _latency(runs: Sequence[SimulatedLoad]) -> "Figure":
 
 
 def _goodput(runs: Sequence[SimulatedLoad]) -> "Figure":
-    """Output tokens per second over load: all, and those of requests that kept their promise."""
+    """Plot output tokens per second over load: in total, and of requests that kept their targets."""
     figure = _blank_figure()
     axes = figure.add_subplot(title="Output", xlabel="load", ylabel="output tokens / s")
     loads = [run.load for run in runs]
@@ -176,7 +175,7 @@ def _goodput(runs: Sequence[SimulatedLoad]) -> "Figure":
 
 
 def _service(run: SimulatedLoad) -> "Figure":
-    """What each tenant has had, in weighted tokens, as time goes by."""
+    """Plot each tenant's cumulative service in weighted tokens over time."""
     figure = _blank_figure()
     axes = figure.add_subplot(
         title=f"Service at load {run.load:g}", xlabel="s", ylabel="service: prompt tokens computed + 2 x output tokens"

@@ -1,10 +1,9 @@
-"""`fairlane top`: lanes, tenants, workers and KV blocks of a running installation, as they change.
+"""`fairlane top`: a live view of lanes, tenants, workers and KV blocks.
 
-    command.py  the command; says which extra is missing where textual is
-    picture.py  what is shown: the overview's lanes, tenants and workers, and the map of blocks
-    feed.py     where it comes from: the live stream, else the overview each second, else lanes and workers alone
-    panels.py   a picture as text: tables, bars, the map
+    command.py  the command; names the missing extra if textual is not installed
+    picture.py  the data: the overview's lanes, tenants and workers, and the map of blocks
+    feed.py     its source: the live stream, else the overview each second, else lanes and workers only
+    panels.py   its rendering as text: tables, bars, the map
     app.py      the textual app: layout and keys
 
-Only `app.py` knows textual, which is an extra. Open `picture.py` first.
-"""
+Only `app.py` imports textual, which is an extra. Start with `picture.py`."""

@@ -1,4 +1,4 @@
-"""The textual app of `fairlane top`: where panels stand, and what keys do."""
+"""The textual app of `fairlane top`: layout and key bindings."""
 
 from collections.abc import Awaitable, Callable
 from typing import ClassVar
@@ -15,12 +15,12 @@ from fairlane.cli.top.picture import Picture
 PANELS = ("lanes", "tenants", "workers", "blocks")
 TITLES = {"lanes": "1 Lanes", "tenants": "2 Tenants", "workers": "3 Workers", "blocks": "4 KV blocks"}
 
+# Calls its argument with each new picture, until cancelled.
 Run = Callable[[Callable[[Picture], None]], Awaitable[None]]
-"""Tells pictures until it is cancelled."""
 
 
 class TopApp(App[None]):
-    """Shows each picture as it comes, unless it is paused."""
+    """Draws each new picture, unless paused."""
 
     TITLE = "fairlane top"
     ENABLE_COMMAND_PALETTE = False
@@ -62,7 +62,6 @@ class TopApp(App[None]):
         self._by_tenant = False
 
     def compose(self) -> ComposeResult:
-        """The panels, one above the other."""
         yield Static(id="header")
         for name in PANELS:
             panel = VerticalScroll(Static(id=name), id=f"{name}-panel", classes="panel")
@@ -72,7 +71,6 @@ class TopApp(App[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        """Begin to ask."""
         self.draw()
         self.run_worker(self._feed(), exclusive=True)
 
@@ -80,19 +78,17 @@ class TopApp(App[None]):
         await self._run(self.show)
 
     def on_resize(self, event: Resize) -> None:
-        """Draw for the new width."""
         self._width = event.size.width
         self.draw()
 
     def show(self, picture: Picture) -> None:
-        """A newer picture; drawn at once, or when the pause ends."""
+        """Show a newer picture, now or when the pause ends."""
         self._newest = picture
         if not self._is_paused:
             self._picture = picture
             self.draw()
 
     def draw(self) -> None:
-        """All panels, as they are now."""
         picture, width = self._picture, self._width or self.size.width
         overview = picture.overview
         blocks = sum(worker.blocks_total for worker in overview.workers)
@@ -107,40 +103,38 @@ class TopApp(App[None]):
             self.query_one(f"#{name}", Static).update(content)
 
     def action_pause(self) -> None:
-        """Stop the picture, or go on with the newest."""
+        """Pause, or continue with the newest picture."""
         self._is_paused = not self._is_paused
         self.show(self._newest)
         self.draw()
 
     def action_sort(self) -> None:
-        """By the next figure."""
+        """Sort tenants by the next figure."""
         sorts = panels.TENANT_SORTS
         self._sort = sorts[(sorts.index(self._sort) + 1) % len(sorts)]
         self.draw()
 
     def action_colour(self) -> None:
-        """Blocks by lane, or by tenant."""
+        """Colour blocks by lane or by tenant."""
         self._by_tenant = not self._by_tenant
         self.draw()
 
     def action_filter(self) -> None:
-        """Ask which tenants."""
+        """Show the filter's input."""
         asked = self.query_one("#filter", Input)
         asked.add_class("asked")
         asked.value = self._filtered
         self.call_after_refresh(asked.focus)  # what is not shown yet takes no keys
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Filter as it is typed."""
         self._filtered = event.value
         self.draw()
 
     def on_input_submitted(self, _: Input.Submitted) -> None:
-        """Keep the filter."""
         self._close_filter()
 
     def action_clear(self) -> None:
-        """No filter, and all panels."""
+        """Remove the filter and show all panels."""
         self._filtered = ""
         self._close_filter()
         self.action_zoom("")
@@ -151,7 +145,7 @@ class TopApp(App[None]):
         self.draw()
 
     def action_zoom(self, name: str) -> None:
-        """One panel alone; the same again, or none: all of them."""
+        """Show one panel alone, or all panels if it is shown alone already."""
         self._zoomed = "" if name == self._zoomed else name
         for each in PANELS:
             panel = self.query_one(f"#{each}-panel")

@@ -16,7 +16,7 @@ def top(
     every: Annotated[float, typer.Option(min=0.2, max=3_600, help="Seconds between two looks.")] = 1.0,
     url: Url = None,
 ) -> None:
-    """Lanes, tenants, workers and KV blocks as they change. q quits, p pauses, s sorts, / filters, 1-4 zooms."""
+    """Watch lanes, tenants, workers and KV blocks. q quits, p pauses, s sorts, / filters, 1-4 zooms."""
     with told_in_one_line():
         try:
             from fairlane.cli.top.app import TopApp

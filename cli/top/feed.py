@@ -1,11 +1,10 @@
-"""Where the pictures of `fairlane top` come from: the best that the gateway has.
+"""Source of `fairlane top`'s pictures, the best that the gateway offers:
 
-    live       the stream of `/admin/v1/live`: the overview about each second, and the map of blocks where it tells one
-    overview   `/admin/v1/overview` each second, where there is no stream or no room in it
-    parts      `/admin/v1/lanes` and `/workers` each second, on a gateway that knows neither
+    live       the stream of `/admin/v1/live`: the overview about each second, and the map of blocks if available
+    overview   `/admin/v1/overview` each second, if there is no stream or no room in it
+    parts      `/admin/v1/lanes` and `/workers` each second, on a gateway with neither
 
-A gateway that does not answer is asked again each second; what was known stays, with the trouble beside it.
-"""
+An unavailable gateway is retried each second; the last picture stays, with the error."""
 
 import asyncio
 import time
@@ -18,8 +17,8 @@ from fairlane.cli.client import URL_VARIABLE
 from fairlane.cli.top.picture import Picture, TopLane, TopOverview, TopWorker, read_maps, read_overview
 
 ADMIN = "/admin/v1"
+# A stream silent for this long, without even a keep-alive, is reopened.
 SILENT_S = 30.0
-"""A stream that says nothing for so long, not even that it is there, is opened anew."""
 ASK_S = 10.0
 PAGE = 1000
 REFUSED_S = 10.0
@@ -41,19 +40,19 @@ class _ErrorDocument(msgspec.Struct):
 
 
 class NotServed(Exception):
-    """The gateway has no such call, or no room in it."""
+    """The gateway does not have this call, or its stream has no room."""
 
 
 class TroubleError(Exception):
-    """Why there is nothing new, in one line."""
+    """Why there is no new picture, in one line."""
 
 
 class KeyRefused(TroubleError):
-    """The key is not taken: asking again soon would only be guessing."""
+    """The key was refused; frequent retries would look like guessing."""
 
 
 class Feed:
-    """Tells each new picture, until it is cancelled."""
+    """Reports each new picture until cancelled."""
 
     def __init__(
         self, url: str, key: str, tell: Tell, every_s: float, transport: httpx.AsyncBaseTransport | None = None
@@ -64,7 +63,7 @@ class Feed:
         self._picture = Picture()
 
     async def run(self) -> None:
-        """Take the best way that there is; after trouble try the best again."""
+        """Use the best source available; after an error, start again with the best."""
         timeout = httpx.Timeout(ASK_S, read=SILENT_S)
         async with httpx.AsyncClient(
             base_url=self._url, headers=self._headers, timeout=timeout, transport=self._transport
@@ -138,7 +137,7 @@ async def _page(http: httpx.AsyncClient, path: str) -> msgspec.Raw:
 
 
 def _check(answer: httpx.Response) -> None:
-    """Raises NotServed, TroubleError."""
+    """Raise NotServed or TroubleError for an error response."""
     if answer.is_success:
         return
     if answer.status_code in NOT_THERE or answer.status_code == httpx.codes.TOO_MANY_REQUESTS:
@@ -152,7 +151,7 @@ def _check(answer: httpx.Response) -> None:
 
 
 async def _events(answer: httpx.Response) -> AsyncIterator[tuple[str, str]]:
-    """Events of a stream and their data."""
+    """Yield the events of a stream with their data."""
     event, data = "", []
     async for line in answer.aiter_lines():
         name, _, value = line.partition(":")

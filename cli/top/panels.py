@@ -1,7 +1,6 @@
-"""A picture as text: tables of lanes, tenants and workers, and the KV blocks as bars or as a map.
+"""Rendering of a picture as text: tables of lanes, tenants and workers, and KV blocks as bars or as a map.
 
-Names are shown as they are, but for characters that a terminal would obey; nothing is read as markup.
-"""
+Names are shown without control characters, and never interpreted as markup."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -18,24 +17,23 @@ from fairlane.cli.top.picture import Picture, Run, TopBlocks, TopLane, TopSpread
 LANE_STYLES = {"latency": "cyan", "throughput": "magenta"}
 OTHER_STYLE = "blue"
 GOOD, BAD, NOTE = "green", "red", "yellow"
+# For the first tenants of the map; the others get OTHER_STYLE.
 TENANT_STYLES = ("cyan", "magenta", "green", "yellow", "red", "blue")
-"""Of those that the map names first; the others are grey."""
 FREE, RUNS, STOPPED, COPIED, CACHED = "·", "█", "▓", "▒", "░"
+# Marks by state: running, stopped, with a copy on the host, idle in the cache.
 MARKS = {"running": RUNS, "waiting": STOPPED, "swapped": STOPPED, "clean": COPIED, "copy": COPIED, "cached": CACHED}
-"""A cell of the map by its state: held by a sequence that runs, by a stopped one, with a copy on the host, idle."""
 BAR = 10
 MOST_REFUSALS = 4
 WORKER_NAME, TENANT_NAME = 18, 24
 TENANT_SORTS = ("tokens/s", "running", "queued", "kv", "tenant")
-"""What tenants may be sorted by."""
+# Rows per worker.
 MAP_ROWS = 2
-"""Of each worker's map."""
+# Tables omit columns below this width.
 NARROW = 100
-"""Columns below which tables leave out what can be spared."""
 
 
 def header(picture: Picture, url: str, *, paused: bool, filtered: str) -> Text:
-    """One line: where, when, and what is wrong."""
+    """Render the status line: address, time and errors."""
     overview = picture.overview
     line = Text(no_wrap=True, overflow="ellipsis")
     line.append("fairlane top ", style="bold")
@@ -55,7 +53,7 @@ def header(picture: Picture, url: str, *, paused: bool, filtered: str) -> Text:
 
 
 def lanes_panel(lanes: Sequence[TopLane], width: int) -> RenderableType:
-    """Queue, work and latencies of each lane, beside its targets."""
+    """Render each lane's queue, work and latencies, with targets."""
     if not lanes:
         return _nothing("no lane was told of yet")
     wide = width >= NARROW
@@ -78,7 +76,7 @@ def lanes_panel(lanes: Sequence[TopLane], width: int) -> RenderableType:
 
 
 def _against(spread: TopSpread | None, target_ms: float | None) -> Text:
-    """A latency and its target: green where it keeps to it."""
+    """Render a latency and its target, green if it is met."""
     aim = "" if target_ms is None else f"/{duration(target_ms)}"
     if spread is None:
         return Text(f"-{aim}")
@@ -89,7 +87,7 @@ def _against(spread: TopSpread | None, target_ms: float | None) -> Text:
 def tenants_panel(
     tenants: Sequence[TopTenant] | None, sort: str, filtered: str, blocks: int, width: int
 ) -> RenderableType:
-    """Who has how much of it, sorted and filtered."""
+    """Render tenants with their share of KV blocks, sorted and filtered."""
     if tenants is None:
         return _nothing("this gateway does not tell of tenants")
     found = [each for each in tenants if filtered.lower() in each.tenant.lower()]
@@ -122,7 +120,7 @@ def _tenant_key(tenant: TopTenant, sort: str) -> tuple[float, str]:
 
 
 def workers_panel(workers: Sequence[TopWorker], width: int) -> RenderableType:
-    """How full each worker is, and how fast."""
+    """Render each worker's load and speed."""
     if not workers:
         return _nothing("no worker is alive")
     wide = width >= NARROW
@@ -147,7 +145,7 @@ def workers_panel(workers: Sequence[TopWorker], width: int) -> RenderableType:
 
 
 def blocks_panel(picture: Picture, width: int, *, by_tenant: bool = False) -> RenderableType:
-    """The map of each worker's blocks; where nobody tells of single blocks, how many are used, here and on the host."""
+    """Render the map of each worker's blocks; without maps, the used blocks on device and host."""
     if picture.maps:
         maps = [_map(each, width, by_tenant=by_tenant) for each in picture.maps]
         return Group(*maps, _legend(picture.maps, by_tenant=by_tenant))
@@ -182,7 +180,7 @@ def _pool(total: int, free: int) -> tuple[str, Text]:
 
 
 def _map(blocks: TopBlocks, width: int, *, by_tenant: bool) -> Text:
-    """One worker's blocks in a few rows; where a cell stands for several, it shows what most of them are."""
+    """Render one worker's blocks in a few rows; each cell shows the most common look of its blocks."""
     room = max(10, width - 2)
     text = Text(
         f"{printable(blocks.worker)[:WORKER_NAME]} {blocks.blocks:,} blocks, {blocks.host_blocks:,} host slots\n"
@@ -216,7 +214,7 @@ def _cells(blocks: TopBlocks, runs: Sequence[Run], room: int, *, by_tenant: bool
 
 
 def _look(blocks: TopBlocks, run: Run, *, by_tenant: bool) -> tuple[str, str]:
-    """How a block of a run looks: its mark by state, its colour by owner."""
+    """Return mark and colour of a block: its state and its owner."""
     mark = MARKS.get(blocks.state(run), FREE)
     if mark == FREE:
         return mark, "dim"

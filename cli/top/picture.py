@@ -1,18 +1,17 @@
-"""What `fairlane top` shows: the fleet at one moment, as far as the admin API told it.
+"""Data of `fairlane top`: the fleet at one moment, as the admin API reports it.
 
-Whatever an older gateway does not tell is None or empty, and shown as such. Fields that it tells beside these are left.
-"""
+Fields that an older gateway does not report are None or empty; unknown fields are ignored."""
 
 from collections.abc import Sequence
 
 import msgspec
 
+# Equal blocks in a row: their number, the indices of tenant and lane in the map's lists (-1: none), and of the state.
 Run = tuple[int, int, int, int]
-"""Blocks in a row that are alike: how many; the tenant's and the lane's place in the map's lists (-1: none); state."""
 
 
 class TopSpread(msgspec.Struct, frozen=True):
-    """Percentiles, in milliseconds."""
+    """Percentiles in milliseconds."""
 
     p50: float
     p95: float
@@ -20,7 +19,7 @@ class TopSpread(msgspec.Struct, frozen=True):
 
 
 class TopLane(msgspec.Struct, frozen=True):
-    """One lane."""
+    """The state of one lane."""
 
     lane: str
     queued: int = 0
@@ -36,7 +35,7 @@ class TopLane(msgspec.Struct, frozen=True):
 
 
 class TopTenant(msgspec.Struct, frozen=True):
-    """One tenant that has work, or lately had."""
+    """One tenant with current or recent work."""
 
     tenant: str
     running: int = 0
@@ -46,7 +45,7 @@ class TopTenant(msgspec.Struct, frozen=True):
 
 
 class TopWorker(msgspec.Struct, frozen=True):
-    """One worker."""
+    """The state of one worker."""
 
     id: str
     model: str = ""
@@ -75,37 +74,36 @@ class TopBlocks(msgspec.Struct, frozen=True):
     states: Sequence[str] = ()
 
     def state(self, run: Run) -> str:
-        """Its name."""
         return self.states[run[3]] if 0 <= run[3] < len(self.states) else ""
 
     def lane(self, run: Run) -> str | None:
-        """In which lane its owner is; None: nobody's."""
+        """Return the lane of a run's owner; None if it has no owner."""
         return self.lanes[run[2]] if 0 <= run[2] < len(self.lanes) else None
 
 
 class TopOverview(msgspec.Struct, frozen=True):
-    """The fleet at a glance."""
+    """The state of the fleet."""
 
     at: float = 0.0
     lanes: Sequence[TopLane] = ()
+    # None if the gateway does not report tenants.
     tenants: Sequence[TopTenant] | None = None
-    """None: it was not told."""
     workers: Sequence[TopWorker] = ()
     refusals: dict[str, int] = {}
 
 
 class Picture(msgspec.Struct, frozen=True):
-    """What is known now."""
+    """All current data."""
 
     overview: TopOverview = TopOverview()
+    # Empty if the gateway does not report single blocks.
     maps: Sequence[TopBlocks] = ()
-    """Empty: nobody tells of single blocks."""
+    # Why there is no newer data; empty if there is no error.
     trouble: str = ""
-    """Why nothing newer is known; empty where all is well."""
 
 
 def read_overview(document: bytes | str) -> TopOverview:
-    """What the admin API answered. Raises msgspec.DecodeError."""
+    """Decode an overview. Raises msgspec.DecodeError."""
     return msgspec.json.decode(document, type=TopOverview)
 
 
@@ -114,5 +112,5 @@ class _Maps(msgspec.Struct):
 
 
 def read_maps(document: bytes | str) -> Sequence[TopBlocks]:
-    """The maps of all workers. Raises msgspec.DecodeError."""
+    """Decode the maps of all workers. Raises msgspec.DecodeError."""
     return msgspec.json.decode(document, type=_Maps).workers

@@ -1,12 +1,12 @@
-"""Erases what deleted tenants had: the durable list of them, and what stands with the budgets.
+"""Erasure of deleted tenants: the durable list of them, and their data in this package.
 
     tenant_delete ──> listed, due at once ──pass──> due SETTLED_S after the deletion ──last pass──> unlisted
 
-A pass may be cut off anywhere and repeated by any gateway: every step erases whatever it still finds. Later passes
-find what was on its way when the tenant was deleted: the end of a request, an upload, a batch that is being cancelled.
-The ledger stays until an operator has it erased.
+Any gateway may run a pass, and a pass may be interrupted and repeated: every step erases whatever it finds. Later
+passes find writes that were in flight when the tenant was deleted: the end of a request, an upload, the cancellation
+of a batch. The ledger stays until an operator asks for its erasure.
 
-    listed.py    which tenants are due
-    budgets.py   API keys, answers that were kept for them, responses
-    ledger.py    the ledger, what limits counted, names in the audit log, and last the id itself
+    listed.py    the list of tenants that are due
+    budgets.py   API keys, their idempotency records, responses
+    ledger.py    the ledger, limit figures, audit entries, and finally the id itself
 """

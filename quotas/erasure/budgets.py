@@ -1,4 +1,4 @@
-"""What stands beside the budgets of a deleted tenant, except its ledger."""
+"""Erases a deleted tenant's keys and responses, but not its ledger."""
 
 from fairlane.quotas import keyspace
 from fairlane.quotas.erasure.listed import AT_ONCE, GoneTenant
@@ -9,13 +9,13 @@ from fairlane.quotas.seals import forget_seal
 
 
 class BudgetErasure:
-    """What stands beside the budgets of a deleted tenant, except its ledger. Calls may raise StoreUnavailable."""
+    """Erases a deleted tenant's keys and responses, but not its ledger. Every call may raise StoreUnavailable."""
 
     def __init__(self, client: Redis) -> None:
         self._database = Database(client)
 
     async def keys(self, gone: GoneTenant) -> int:
-        """Erase what is known of its API keys, with all answers that were kept for them; how many keys."""
+        """Erase its API keys and their idempotency records; return the number of keys."""
         index, count = f"{keyspace.of_root(gone.root)}keys:{gone.account}", 0
         while ids := await self._database.call("ZRANGE", index, 0, AT_ONCE - 1):
             for key_id in ids:
@@ -25,7 +25,7 @@ class BudgetErasure:
         return count
 
     async def responses(self, gone: GoneTenant) -> int:
-        """Erase the responses that it kept, and the key that sealed what its clients carry; how many responses."""
+        """Erase its stored responses and its seal; return the number of responses."""
         await forget_seal(self._database, gone.root, gone.account)
         return await forget_responses(self._database, gone.root, gone.account)
 

@@ -1,4 +1,4 @@
-"""The ledger of a deleted tenant, what its limits counted, and its names in the audit log."""
+"""Erases a deleted tenant's ledger, its limit figures, and its values in the audit log."""
 
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
@@ -10,12 +10,12 @@ from fairlane.quotas.ledger import FIRST_LOOK_DAYS
 from fairlane.quotas.scripts import Database, Redis
 from fairlane.quotas.tenants import TenantIds
 
+# How far back monthly sums may exist.
 _MONTHS = 60
-"""How far back sums of months are looked for."""
 
 
 class LedgerErasure:
-    """The ledger of a deleted tenant, its figures, and its names in the audit log. Calls may raise StoreUnavailable."""
+    """Erases a deleted tenant's ledger, limit figures and audit values. Every call may raise StoreUnavailable."""
 
     def __init__(self, client: Redis) -> None:
         self._database = Database(client)
@@ -23,7 +23,7 @@ class LedgerErasure:
         self._ids = TenantIds(self._database)
 
     async def entries(self, gone: GoneTenant) -> int:
-        """Erase the ledger's entries and its sums; how many entries."""
+        """Erase the ledger's entries and sums; return the number of entries."""
         prefix, account = keyspace.of_root(gone.root), gone.account
         stream = f"{prefix}ledger:{account}"
         count = int(await self._database.call("XLEN", stream))
@@ -32,7 +32,7 @@ class LedgerErasure:
         return count
 
     async def figures(self, gone: GoneTenant) -> int:
-        """Erase what its limits counted, once no request of it can settle any more; how many levels."""
+        """Erase its limit figures, once no request can settle any more; return the number of levels."""
         prefix = keyspace.of_root(gone.root)
         levels = [keyspace.tenant_level(gone.account)]
         levels += [keyspace.model_lane_level(gone.account, model, lane) for model, lane in gone.by]
@@ -43,13 +43,11 @@ class LedgerErasure:
         return len(levels)
 
     async def audit(self, gone: GoneTenant) -> int:
-        """Erase what was changed from its entries in the audit log; who changed something of it, when, stays. How many
-        entries."""
+        """Redact its audit entries, keeping actor, action and time; return the number of entries."""
         return await self._audit.redact(gone.id, gone.deleted_ms)
 
     async def forget(self, gone: GoneTenant) -> bool:
-        """Forget that there was a tenant of this account; and its id, unless another tenant has it. Whether the id was
-        forgotten."""
+        """Forget the account, and its id unless another tenant has it; return whether the id was forgotten."""
         root, tenant_id = gone.root, gone.id
         claim = await self._ids.claim_of(tenant_id)
         if not await self._database.run("tenant_forget", keyspace.of_root(root), gone.account, claim):
@@ -58,7 +56,7 @@ class LedgerErasure:
         return True
 
     async def _spans(self, gone: GoneTenant) -> list[str]:
-        """Days and months that its ledger may have sums of."""
+        """Return the days and months for which its ledger may have sums."""
         today = datetime.fromtimestamp(await self._database.now_ms() / 1e3, UTC).date() + timedelta(days=1)
         first = today - timedelta(days=31 * _MONTHS)
         if gone.created_s:

@@ -1,4 +1,4 @@
-"""The durable list of deleted tenants whose data is to be erased, in the slots of their roots."""
+"""The durable list of deleted tenants whose data must be erased, in the slots of their roots."""
 
 import json
 from collections.abc import Sequence
@@ -8,43 +8,40 @@ from fairlane.quotas import keyspace
 from fairlane.quotas.scripts import Database, Redis
 from fairlane.quotas.tenants import enlist_erasure
 
+# Writes for a deleted tenant stop within this time: gateways end its requests within seconds, requests and uploads
+# end at their deadlines, and the leases of a killed gateway lapse within ten minutes.
 SETTLED_S = 900.0
-"""Nothing of a deleted tenant is written any more after so long: gateways end its requests within seconds, a request or
-upload ends with its deadlines, and the lease of what a killed gateway held lapses within ten minutes."""
+# Keys removed in one call, and tenants of a root handled in one round.
 AT_ONCE = 64
-"""Keys that one call removes, and tenants of a root that one round looks at."""
 LEASE_MS = 120_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoneTenant:
-    """A deleted tenant whose data is to be erased."""
+    """A deleted tenant whose data must be erased."""
 
     root: str
+    # The name under which the store keeps the tenant's data.
     account: str
-    """The name under which the store keeps what belonged to it."""
+    # By the store's clock; 0 if an older version deleted it and only its names are known.
     deleted_ms: int = 0
-    """By the store's clock; 0: an older version deleted it, and only its names are known."""
     created_s: float = 0.0
     share_group: str = ""
+    # Pairs of model and lane with limits of their own.
     by: Sequence[Sequence[str]] = ()
-    """Models and lanes with limits of their own."""
+    # Set if an operator asked to erase the ledger too.
     with_ledger: bool = False
-    """An operator wants its ledger erased too."""
 
     @property
     def id(self) -> str:
-        """The tenant's id."""
         return keyspace.tenant_of(self.account)
 
     def is_settled(self, now_ms: int) -> bool:
-        """Nothing of it is written any more."""
         return now_ms - self.deleted_ms >= SETTLED_S * 1e3
 
 
 class ErasureList:
-    """The deleted tenants whose data is to be erased, in the slots of their roots. Every call may raise
-    StoreUnavailable."""
+    """The deleted tenants whose data must be erased. Every call may raise StoreUnavailable."""
 
     def __init__(self, client: Redis) -> None:
         self._database = Database(client)
@@ -53,8 +50,8 @@ class ErasureList:
         return await self._database.now_ms()
 
     async def is_led_by(self, gateway_id: str) -> bool:
-        """Whether this gateway makes the rounds now: the first that asks, as long as it asks again within the lease.
-        Two at the same time do no harm."""
+        """Return whether this gateway runs the erasure rounds: the first to ask does, while it asks again within the
+        lease. Two at the same time do no harm."""
         if await self._database.call("SET", keyspace.ERASER, gateway_id, "NX", "PX", LEASE_MS):
             return True
         if await self._database.call("GET", keyspace.ERASER) != gateway_id:
@@ -63,7 +60,7 @@ class ErasureList:
         return True
 
     async def roots(self) -> Sequence[str]:
-        """Return the roots that may have some."""
+        """Return the roots that may have deleted tenants."""
         found: list[str] = await self._database.call("ZRANGE", keyspace.ERASING, 0, -1)
         return found
 
@@ -74,7 +71,6 @@ class ErasureList:
         return [await self.get(root, account) for account in accounts]
 
     async def get(self, root: str, account: str) -> GoneTenant:
-        """Return a deleted tenant by its account."""
         fields = ("deleted_ms", "created_s", "share_group", "by", "with_ledger")
         known = await self._database.call("HMGET", _details(root, account), *fields)
         deleted_ms, created_s, share_group, by, with_ledger = known
@@ -89,7 +85,7 @@ class ErasureList:
         )
 
     async def add(self, root: str, account: str, now_ms: int) -> None:
-        """List a deleted tenant (again), its ledger with it, for a pass that is due now."""
+        """List a deleted tenant (again), with its ledger, for a pass that is due now."""
         await enlist_erasure(self._database, root)
         past = f"{keyspace.of_root(root)}past:{keyspace.tenant_of(account)}"
         deleted_ms = await self._database.call("ZSCORE", past, account)
@@ -99,20 +95,20 @@ class ErasureList:
         await self._database.call("ZADD", _list(root), now_ms, account)
 
     async def postpone(self, gone: GoneTenant, until_ms: int) -> None:
-        """Have the next pass begin then."""
+        """Schedule the next pass."""
         await self._database.call("ZADD", _list(gone.root), "XX", until_ms, gone.account)
 
     async def remove(self, gone: GoneTenant) -> None:
-        """Unlist a tenant of which nothing is left; of a root that has no other, the root too."""
+        """Remove a fully erased tenant from the list."""
         await self._database.call("DEL", _details(gone.root, gone.account))
         await self._database.call("ZREM", _list(gone.root), gone.account)
 
     async def unlist_if_empty(self, root: str) -> None:
-        """Look at a root no more that has no deleted tenant left."""
+        """Remove a root without deleted tenants from the list of roots."""
         if await self._database.call("ZCARD", _list(root)):
             return
         await self._database.call("ZREM", keyspace.ERASING, root)
-        if await self._database.call("ZCARD", _list(root)):  # one was deleted in between
+        if await self._database.call("ZCARD", _list(root)):  # a tenant was deleted in between
             await enlist_erasure(self._database, root)
 
 

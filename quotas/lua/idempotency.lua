@@ -1,8 +1,8 @@
--- Records of requests that carry an idempotency key: who runs one, and how it ended.
+-- Records of requests with an idempotency key: their owners and their responses.
 
 -- name: idempotency
--- Stands before what keeps the records of requests that carry an idempotency key: where each stands, and how it goes.
--- KEYS[1] is the prefix of the root, ARGV[1] the API key's public id.
+-- Precedes the scripts on these records: their keys, and their removal. KEYS[1] is the root's prefix, ARGV[1] the API key's
+-- public id.
 local KEPT_MS = 86400000
 local INDEX = KEYS[1] .. 'idems:' .. ARGV[1]
 local ANSWERS = KEYS[1] .. 'answers:' .. ARGV[1]
@@ -12,15 +12,15 @@ local function record_of(name)
   return KEYS[1] .. 'idem:' .. ARGV[1] .. ':' .. name
 end
 
-local PRINT = 16 -- characters of a request's fingerprint that tell it from others under its key
+local PRINT = 16 -- characters of the fingerprint that distinguish requests under one key
 
--- What its runs share is named by this, and where they are listed.
+-- Returns the name of what the runs of a request share, and the key of their list.
 local function once_of(name, print)
   local once = ARGV[1] .. ':' .. name .. ':' .. string.sub(print, 1, PRINT)
   return once, KEYS[1] .. 'runs:' .. once
 end
 
--- Forgets what a request answered; that it ended stays known.
+-- Drops the body of a response; status and headers stay.
 local function drop_answer(name)
   local bytes = redis.call('HGET', KEPT, name)
   if bytes then
@@ -38,13 +38,14 @@ local function drop(name)
 end
 
 -- name: idem_begin
--- Makes the caller the owner of a request, or says who has it. Called by IdempotencyRecords, again by the same owner too.
+-- Makes the caller the owner of a request, or returns the request's state. The owner may repeat it. Called by
+-- IdempotencyRecords.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 public id of the API key, 2 name of the record, 3 owner, 4 fingerprint of the request, 5 lease ms,
---          6 most records of an API key: beyond them the oldest is forgotten
--- Returns  {'mine', name of what its runs share, when that and the record go, ms, earlier runs, newest first},
---          {'running'}, {'conflict'}: the record is of another request, or {'ended', status, headers, 1 where its answer
---          is kept}
+--          6 most records per API key; the oldest beyond them is dropped
+-- Returns  {'acquired', name of what its runs share, expiry of that and of the record, ms, earlier runs, newest first},
+--          {'running'}, {'conflict'} if the key was used for another request, or {'ended', status, headers, 1 if its body is
+--          stored}
 local name, owner, print, now = ARGV[2], ARGV[3], ARGV[4], now_ms()
 for _, old in ipairs(redis.call('ZRANGEBYSCORE', INDEX, '-inf', now - KEPT_MS, 'LIMIT', 0, 100)) do drop(old) end
 
@@ -65,24 +66,24 @@ end
 redis.call('HSET', record, 'print', print, 'owner', owner, 'lease_ms', now + ARGV[5], 'began_ms', began)
 redis.call('PEXPIRE', record, began + KEPT_MS - now)
 local once, runs = once_of(name, print)
-return {'mine', once, began + KEPT_MS, redis.call('ZREVRANGE', runs, 0, -1)} -- at most MOST_RUNS
+return {'acquired', once, began + KEPT_MS, redis.call('ZREVRANGE', runs, 0, -1)} -- at most MOST_RUNS
 
 -- name: idem_renew
--- Extends the lease of a request that runs. Called by IdempotencyRecords.
+-- Extends the lease of a running request. Called by IdempotencyRecords.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 public id of the API key, 2 name of the record, 3 owner, 4 lease ms
--- Returns  1, or 0 where the owner has it no more
+-- Returns  1, or 0 if another owner has it
 local record = record_of(ARGV[2])
 if redis.call('HGET', record, 'owner') ~= ARGV[3] then return 0 end
 redis.call('HSET', record, 'lease_ms', now_ms() + ARGV[4])
 return 1
 
 -- name: idem_finish
--- Keeps the end of a request. Called by IdempotencyRecords, by its owner, maybe twice.
+-- Stores the response of a request. The owner may repeat it. Called by IdempotencyRecords.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 public id of the API key, 2 name of the record, 3 owner, 4 status, 5 headers as JSON, 6 body, '' where it
---          is not to be kept, 7 most bytes of an API key's bodies: beyond them the oldest are forgotten
--- Returns  1, or 0 where the owner has it no more
+--          is not to be stored, 7 most bytes of an API key's bodies; the oldest beyond them are dropped
+-- Returns  1, or 0 if another owner has it
 local name, body, most = ARGV[2], ARGV[6], tonumber(ARGV[7])
 local record = record_of(name)
 local found = redis.call('HMGET', record, 'owner', 'began_ms', 'status', 'print')
@@ -90,7 +91,7 @@ if found[1] ~= ARGV[3] then return 0 end
 if found[3] then return 1 end
 redis.call('HSET', record, 'status', ARGV[4], 'headers', ARGV[5])
 local _, runs = once_of(name, found[4])
-redis.call('DEL', runs) -- none follows
+redis.call('DEL', runs) -- no run follows
 if #body == 0 or #body > most then return 1 end
 
 redis.call('HSET', record, 'body', body)
@@ -105,10 +106,10 @@ for _, key in ipairs({INDEX, ANSWERS, KEPT}) do redis.call('PEXPIRE', key, KEPT_
 return 1
 
 -- name: idem_release
--- Forgets a request that has not ended: who sends it again begins it anew. Called by IdempotencyRecords, by its owner.
+-- Deletes the record of a request that has not ended, so that a retry starts over. Called by IdempotencyRecords.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 public id of the API key, 2 name of the record, 3 owner
--- Returns  1 where there is no record of it (any more), or 0 where it has ended or another has it
+-- Returns  1 if there is no record (any more), or 0 if the request has ended or another owner has it
 local found = redis.call('HMGET', record_of(ARGV[2]), 'owner', 'status')
 if not found[1] then return 1 end
 if found[1] ~= ARGV[3] or found[2] then return 0 end
@@ -116,8 +117,8 @@ drop(ARGV[2])
 return 1
 
 -- name: idem_over
--- What runs have in common of requests that nobody sends again is known for a while only: one of them may still be on its
--- way to be settled. Called by IdempotencyRecords, for lines of batches.
+-- Expires what the runs of finished batch lines share. It stays for a while, since a run may still have to be settled.
+-- Called by IdempotencyRecords.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     names of what their runs share
 -- Returns  0

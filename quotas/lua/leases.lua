@@ -1,10 +1,10 @@
--- Leases of open reservations: who renews them, and who looks for those that have run out.
+-- Leases of open reservations: renewal, and the search for those that have run out.
 
 -- name: renew
--- Extends the leases of open reservations. Called by RedisQuotaStore, for some of a root's reservations at once.
+-- Extends the leases of some of a root's open reservations. Called by RedisQuotaStore.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 lease ms, 2… reservations
--- Returns  the reservations that hold nothing any more (settled or unknown)
+-- Returns  the reservations that are settled or unknown
 local leases, ends = KEYS[1] .. 'leases', now_ms() + tonumber(ARGV[1])
 local lost = {}
 for i = 2, #ARGV do
@@ -17,11 +17,11 @@ end
 return lost
 
 -- name: watch
--- Notes that somebody looks for lapsed leases, and says whether they may be acted on. Called by RedisQuotaStore.
--- If nobody looked for half a lease, the store was away or its clock jumped: holders get one whole lease to renew.
+-- Records a search for lapsed leases, and decides whether they may be acted on. After a gap of half a lease (the store was
+-- away, or its clock jumped), holders get one whole lease to renew. Called by RedisQuotaStore.
 -- KEYS[1]  hash of the watch: seen_ms, grace_ms
 -- ARGV     1 lease ms
--- Returns  1 where lapsed leases count, 0 during the grace
+-- Returns  1, or 0 during the grace period
 local now, lease = now_ms(), tonumber(ARGV[1])
 local watch = redis.call('HMGET', KEYS[1], 'seen_ms', 'grace_ms')
 local seen, grace = tonumber(watch[1]) or now, tonumber(watch[2]) or 0
@@ -31,14 +31,14 @@ redis.call('HSET', KEYS[1], 'seen_ms', now, 'grace_ms', grace)
 return now >= grace and 1 or 0
 
 -- name: expired
--- Finds reservations whose lease has run out; they stay reserved until settled. Called by RedisQuotaStore.
+-- Finds reservations whose lease has run out; they stay reserved until they are settled. Called by RedisQuotaStore.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
--- ARGV     1 most to return, 2 lease ms, 3 longest lease there is, ms
--- Returns  {open reservations, {{reservation, tenant, model, lane, prompts, until when its
---          idempotency key is known}, …}, entries that wait for the audit log}
+-- ARGV     1 most to return, 2 lease ms, 3 longest possible lease, ms
+-- Returns  {open reservations, {{reservation, tenant, model, lane, prompts, expiry of its idempotency key}, …}, number of
+--          audit entries waiting}
 local prefix, leases, now = KEYS[1], KEYS[1] .. 'leases', now_ms()
 
--- A lease further away than any lease reaches was dated by a clock that has stepped back since: it starts anew.
+-- A lease that ends later than any lease can was dated by a clock that has stepped back since: restart it.
 local latest = '(' .. string.format('%.0f', now + ARGV[3])
 for _, reservation in ipairs(redis.call('ZRANGEBYSCORE', leases, latest, '+inf', 'LIMIT', 0, ARGV[1])) do
   redis.call('ZADD', leases, now + ARGV[2], reservation)
@@ -51,15 +51,15 @@ for _, reservation in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'L
     local found = unpack_reservation(record)
     lapsed[#lapsed + 1] = {reservation, found[F_TENANT], found[F_MODEL], found[F_LANE], found[F_PROMPTS], found[F_ONCE_UNTIL]}
   else
-    redis.call('ZREM', leases, reservation) -- its record was lost by the store: nothing can be settled
+    redis.call('ZREM', leases, reservation) -- the store lost the record: nothing can be settled
   end
 end
 return {redis.call('ZCARD', leases), lapsed, redis.call('LLEN', prefix .. 'audit')}
 
 -- name: unlist
--- Forgets a root that nobody has enlisted since. Called by ActiveRoots.
--- KEYS[1]  the roots by when they were last enlisted, ms
--- ARGV     1 root, 2 since when, ms
+-- Removes a root that was not enlisted since a given time. Called by ActiveRoots.
+-- KEYS[1]  zset of roots by their last enlistment, ms
+-- ARGV     1 root, 2 that time, ms
 -- Returns  nothing
 local enlisted = redis.call('ZSCORE', KEYS[1], ARGV[1])
 if enlisted and tonumber(enlisted) <= tonumber(ARGV[2]) then redis.call('ZREM', KEYS[1], ARGV[1]) end

@@ -1,18 +1,17 @@
--- A reservation's life: reserve, extend while it runs, settle at its end. `book` notes one that ran while nobody could ask,
--- `statuses` only looks.
+-- The life of a reservation: reserve, extend while it runs, settle at its end. `book` records one that already runs,
+-- `statuses` only reads.
 
 -- name: reserve
 -- Holds the tokens of one request against every limit of every level, all or nothing. Called by RedisQuotaStore.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
--- ARGV     1 reservation, 2 tenant, 3 key or '', 4 model, 5 lane, 6 prompt tokens, 7 of them in the longest prompt,
---          8 prompts, 9 output tokens per choice, 10 choices of all prompts, 11 '1' where the caller stated 9,
---          12 quantum per choice or 0 to hold all at once, 13 lease ms, 14 name of its idempotency key's request, or '',
---          15 until when that is known, ms; what it goes on from: 16 output tokens, 17 those of choices that are over,
---          18 choices that go on, 19 tokens of the longest of these, 20 '1' where it is a line of a batch, 21 prices,
---          packed, '' for none
--- Returns  {'granted', output tokens per choice held, the most per choice, numbers of the rules refused in shadow, now ms,
---          how the levels stand}, or having written nothing: {'denied', number of the rule, requested, retry ms or -1,
---          1 where it can never fit, now ms, how the level stands}, {'access', reason}, {'settled'}
+-- ARGV     1 reservation, 2 tenant, 3 key or '', 4 model, 5 lane, 6 prompt tokens, 7 tokens of the longest prompt,
+--          8 prompts, 9 output tokens per choice, 10 choices of all prompts, 11 '1' if the caller stated 9,
+--          12 quantum per choice or 0 to hold everything at once, 13 lease ms, 14 name of its `Once`, or '', 15 expiry of
+--          that, ms; what it resumes from: 16 output tokens, 17 the part of finished choices, 18 choices that resume,
+--          19 tokens of the longest of these; 20 '1' for a batch line, 21 packed prices, '' for none
+-- Returns  {'granted', output tokens per choice held, the most per choice, numbers of the shadow rules that would refuse, now
+--          ms, the levels' figures}, or without a change: {'denied', number of the rule, requested, retry ms or -1, 1 if it
+--          can never fit, now ms, the level's figures}, {'access', reason}, {'settled'}
 local prefix, reservation_id, tenant, key = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 local reservation_key, now = prefix .. 'reservation:' .. reservation_id, now_ms()
 
@@ -20,7 +19,7 @@ local known = redis.call('GET', reservation_key)
 if is_settled(known) then return {'settled'} end
 if known then
   local reservation = unpack_reservation(known)
-  return tell({'granted', reservation[F_CHOICE], reservation[F_CEILING], reservation[F_SHADOWED], now}, levels_of(prefix, reservation, now))
+  return with_figures({'granted', reservation[F_CHOICE], reservation[F_CEILING], reservation[F_SHADOWED], now}, levels_of(prefix, reservation, now))
 end
 local levels = open_levels(prefix, places_of(tenant, key), now, {})
 local others, named = others_of(levels[1], tenant, ARGV[4], ARGV[5])
@@ -36,14 +35,14 @@ if begun > 0 and ARGV[14] ~= '' then in_paid, out_paid = paid_for(prefix, ARGV[1
 in_paid, out_paid = math.min(in_paid, input), math.min(out_paid, begun)
 local lag = going * longest - (begun - ARGV[17])
 local ask = {requests = 1, input = input - in_paid, prompt = tonumber(ARGV[7]), ceiling = tonumber(ARGV[9]),
-  choices = going, stated = ARGV[11] == '1', start = longest, owed = lag + begun - out_paid, choice = 0, output = 0}
+  choices = going, stated = ARGV[11] == '1', start = longest, extra = lag + begun - out_paid, choice = 0, output = 0}
 local priced, prices = prices_for(prefix, ARGV[14], ARGV[21], now), {}
 prices.input, prices.cached, prices.output = struct.unpack(PRICES, priced)
 size(levels, ask, tonumber(ARGV[12]), prices)
 local denied, shadowed = refusal(levels, ask, now, prices)
 if denied then
   local reply = {'denied', denied.rule.number, denied.amount, denied.retry, denied.never and 1 or 0, now}
-  return tell(reply, {denied.level})
+  return with_figures(reply, {denied.level})
 end
 
 for _, level in ipairs(levels) do
@@ -57,19 +56,18 @@ write_levels(prefix, levels, reservation_key, struct.pack(RESERVATION, input, ou
 note_run(prefix, ARGV[14], tonumber(ARGV[15]), reservation_id, now)
 fix_prices(prefix, ARGV[14], tonumber(ARGV[15]), priced, now)
 redis.call('ZADD', prefix .. 'leases', now + ARGV[13], reservation_id)
-return tell({'granted', granted, ask.ceiling, shadowed, now}, levels)
+return with_figures({'granted', granted, ask.ceiling, shadowed, now}, levels)
 
 -- name: extend
--- Charges what a running reservation has come to so far, and holds more for it before it needs that: nothing more where its
--- tenant was suspended or deleted. Called by RedisQuotaStore.
+-- Charges a running reservation's progress and holds more for it; nothing more if its tenant was suspended or deleted.
+-- Called by RedisQuotaStore.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
--- ARGV     1 reservation, 2 output tokens published so far, 3 output tokens that the caller knows to be held, from first to
---          last, 4 the most that it may come to, 5 choices that go on, 6 quantum per choice, 7 '1' where one of them has
---          used up what it has, 8 tokens of the prompts that have brought any, 9 published tokens of the choices that
---          go on no more
--- Returns  {output tokens held, from first to last; the limit that leaves nothing now, or ''; 1 where no time brings
---          more; when to ask again, ms; 1 where the reservation is paused}, or false where it holds nothing
-local BARRED_MS = 1000 -- its gateway is about to hear of it
+-- ARGV     1 reservation, 2 output tokens published so far, 3 output tokens held since the start according to the caller,
+--          4 maximum output tokens, 5 running choices, 6 quantum per choice, 7 '1' if a choice has used up its grant,
+--          8 tokens of the prompts that have produced output, 9 published tokens of finished choices
+-- Returns  {output tokens held since the start; the limit that leaves nothing now, or ''; 1 if it can never leave more;
+--          when to ask again, ms; 1 if the reservation is paused}, or false if the reservation is over
+local BARRED_MS = 1000 -- its gateway is about to be notified
 local prefix, reservation_id = KEYS[1], ARGV[1]
 local reservation_key, now = prefix .. 'reservation:' .. reservation_id, now_ms()
 local record = redis.call('GET', reservation_key)
@@ -95,7 +93,7 @@ local whole = portion(levels, tonumber(ARGV[6]), unit) * unit
 local asked_most = tonumber(ARGV[4])
 local most = math.min(asked_most, tonumber(ARGV[9]) + ceiling_of(levels) * unit)
 local is_barred = barred_tenant(levels) ~= nil
--- More is held than the caller knows of: the reply that said so was lost. It is given again, and nothing beyond it.
+-- More is held than the caller knows of, since that reply was lost: return it again, and grant nothing more.
 local is_repeat = reservation[F_OUTPUT] > tonumber(ARGV[3])
 local wanted = (is_barred or is_repeat) and 0 or math.min(tonumber(ARGV[3]) + whole, most) - reservation[F_OUTPUT]
 local was_paused = reservation[F_IS_PAUSED] == 1
@@ -129,14 +127,14 @@ write_levels(prefix, levels, reservation_key, pack_reservation(reservation))
 return {reservation[F_OUTPUT], found.limited_by, found.is_spent and 1 or 0, found.retry, is_stuck and 1 or 0}
 
 -- name: settle
--- Charges what is left of what a reservation came to, releases the rest, writes the ledger: once. Called by RedisQuotaStore.
+-- Charges the rest of a reservation's usage, releases what it holds and writes the ledger, once. Called by RedisQuotaStore.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
--- ARGV     1 reservation, 2 outcome, 3 '1' to give all back and count nothing, 4 prompt tokens, 5 cached tokens,
---          6 output tokens, 7 preemptions, 8 ms to remember that it is settled, 9 bytes of ledger kept, about,
---          10 microseconds of accelerators, 11 milliseconds of KV blocks, 12 name of this call
--- Returns  {1, now ms, how the levels stand then} to the call that settles it and its repeats; {0} where another did, or it
---          is unknown (it is then marked as settled)
-local ENTRY_BYTES = 16 -- of the store's own for each entry of a stream, as measured
+-- ARGV     1 reservation, 2 outcome, 3 '1' to release everything and count nothing, 4 prompt tokens, 5 cached tokens,
+--          6 output tokens, 7 preemptions, 8 ms for which the settlement is remembered, 9 approximate bytes of ledger to
+--          keep, 10 microseconds of accelerators, 11 milliseconds of KV blocks, 12 name of this call
+-- Returns  {1, now ms, the levels' figures} to the call that settles it and its repeats; {0} if another call did, or if it is
+--          unknown (it is then marked as settled)
+local ENTRY_BYTES = 16 -- the store's measured overhead per stream entry
 local prefix, reservation_id = KEYS[1], ARGV[1]
 local reservation_key, now = prefix .. 'reservation:' .. reservation_id, now_ms()
 
@@ -167,7 +165,7 @@ local record = redis.call('GET', reservation_key)
 if is_settled(record) then
   local settled_by, tenant, key, others = struct.unpack(SETTLED_FIELDS, record .. '\0\0\0\0', #SETTLED + 1)
   if settled_by ~= ARGV[12] then return {0} end
-  return tell({1, now}, levels_at(prefix, tenant, key, others, now))
+  return with_figures({1, now}, levels_at(prefix, tenant, key, others, now))
 end
 if not record then
   redis.call('SET', reservation_key, SETTLED, 'PX', ARGV[8])
@@ -175,7 +173,7 @@ if not record then
 end
 local reservation = unpack_reservation(record)
 local levels = levels_of(prefix, reservation, now)
--- What extend has charged was published: it stands, whatever a caller that knows less says now.
+-- What extend has charged was published and stays charged, even if this caller knows of less.
 local charged = reservation[F_CHARGED_INPUT] + reservation[F_CHARGED_OUTPUT] - reservation[F_CREDIT_INPUT] - reservation[F_CREDIT_OUTPUT]
 local refund = ARGV[3] == '1' and charged == 0
 local prompt = math.max(tonumber(ARGV[4]), reservation[F_CHARGED_INPUT])
@@ -206,16 +204,15 @@ write_levels(prefix, levels, reservation_key, SETTLED .. struct.pack(SETTLED_FIE
   reservation[F_KEY], reservation[F_OTHERS]))
 redis.call('PEXPIRE', reservation_key, ARGV[8])
 redis.call('ZREM', prefix .. 'leases', reservation_id)
-return tell({1, now}, levels)
+return with_figures({1, now}, levels)
 
 -- name: book
--- Notes a reservation that ran while nobody could ask, whatever the limits say, and holding nothing: settle then charges it.
--- Called by RedisQuotaStore.
+-- Records a reservation that already runs, holding nothing and ignoring limits; settle charges it. Called by
+-- RedisQuotaStore.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
--- ARGV     1 reservation, 2 tenant, 3 key or '', 4 model, 5 lane, 6 prompts, 7 lease ms, 8 name of its idempotency
---          key's request, or '', 9 until when that is known, ms, 10 '1' where it is a line of a batch, 11 prices, packed,
---          '' for none
--- Returns  1 where it is open, from now on or before; 0 having written nothing where it was settled, or its tenant has gone
+-- ARGV     1 reservation, 2 tenant, 3 key or '', 4 model, 5 lane, 6 prompts, 7 lease ms, 8 name of its `Once`, or '',
+--          9 expiry of that, ms, 10 '1' for a batch line, 11 packed prices, '' for none
+-- Returns  1 if it is open now; 0 without a change if it was settled, or its tenant was deleted
 local prefix, reservation_id, tenant, key = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 local reservation_key, now = prefix .. 'reservation:' .. reservation_id, now_ms()
 local known = redis.call('GET', reservation_key)
@@ -240,13 +237,13 @@ redis.call('ZADD', prefix .. 'leases', now + ARGV[7], reservation_id)
 return 1
 
 -- name: statuses
--- Every limit of a tenant, of one of its keys, of a model and lane and of the tenants above as it stands; writes
--- nothing. Called by RedisQuotaStore.
+-- Reads every limit of a tenant, of one of its keys, of a model and lane, and of the tenants above; writes nothing. Called by
+-- RedisQuotaStore.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 tenant, 2 key or '', 3 model or '', 4 lane or ''
--- Returns  {now ms, how the levels stand}
+-- Returns  {now ms, the levels' figures}
 local now = now_ms()
 local levels = open_levels(KEYS[1], places_of(ARGV[1], ARGV[2]), now, {})
 local others = others_of(levels[1], ARGV[1], ARGV[3], ARGV[4])
 if #others > 0 then open_levels(KEYS[1], others, now, levels) end
-return tell({now}, levels)
+return with_figures({now}, levels)

@@ -1,8 +1,7 @@
--- Responses that tenants have kept for a while, to read them again or to go on from them.
+-- Stored responses, which tenants can read again or continue from.
 
 -- name: responses
--- Stands before what keeps responses: where each stands, and how it goes.
--- KEYS[1] is the prefix of the root, ARGV[1] the tenant.
+-- Precedes the scripts on responses: their keys, and their removal. KEYS[1] is the root's prefix, ARGV[1] the tenant.
 local INDEX = KEYS[1] .. 'responses:' .. ARGV[1]
 local BYTES = KEYS[1] .. 'responsebytes:' .. ARGV[1]
 
@@ -10,7 +9,7 @@ local function response_of(name)
   return KEYS[1] .. 'response:' .. ARGV[1] .. ':' .. name
 end
 
--- Forgets one; 1 where it was there.
+-- Deletes a response; returns 1 if there was one.
 local function drop(name)
   local bytes = redis.call('HGET', BYTES, name)
   if bytes then
@@ -22,16 +21,15 @@ local function drop(name)
 end
 
 -- name: response_keep
--- Keeps a response, and forgets the oldest of its tenant that are too many or too large together. Called by
--- KeptResponses.
+-- Stores a response, and evicts the tenant's oldest ones beyond its bounds. Called by KeptResponses.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
--- ARGV     1 tenant, 2 name of the response, 3 content, 4 how long, ms, 5 most bytes of the tenant's, 6 most of them
--- Returns  1, or 0 where it alone is more than all may be
+-- ARGV     1 tenant, 2 name of the response, 3 content, 4 lifetime, ms, 5 the tenant's most bytes, 6 its most responses
+-- Returns  1, or 0 if it alone exceeds the bytes
 local name, content, ttl, most = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 if #content > most then return 0 end
 local now = now_ms()
 for _, old in ipairs(redis.call('ZRANGEBYSCORE', INDEX, '-inf', now, 'LIMIT', 0, 100)) do drop(old) end
-if redis.call('EXISTS', INDEX) == 0 then redis.call('DEL', BYTES) end -- evicted alone: what it listed goes by itself
+if redis.call('EXISTS', INDEX) == 0 then redis.call('DEL', BYTES) end -- the store evicted the index alone: its responses expire
 
 drop(name)
 redis.call('HSET', response_of(name), 'body', content)
@@ -47,17 +45,17 @@ for _, key in ipairs({INDEX, BYTES}) do redis.call('PEXPIRE', key, math.max(ttl,
 return 1
 
 -- name: response_drop
--- Forgets a response. Called by KeptResponses.
+-- Deletes a response. Called by KeptResponses.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 tenant, 2 name of the response
--- Returns  1, or 0 where there was none
+-- Returns  1, or 0 if there was none
 return drop(ARGV[2]) == 1 and once(1) or 0
 
 -- name: responses_drop
--- Forgets a tenant's responses, so many at most. Called by forget_responses, until none is left.
+-- Deletes some of a tenant's responses. Called by forget_responses, until none is left.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
--- ARGV     1 tenant, 2 how many
--- Returns  how many are left
+-- ARGV     1 tenant, 2 most responses to delete
+-- Returns  the number of responses left
 local names = redis.call('ZRANGE', INDEX, 0, ARGV[2] - 1)
 for _, name in ipairs(names) do drop(name) end
 local left = redis.call('ZCARD', INDEX)

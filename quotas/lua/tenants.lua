@@ -1,16 +1,16 @@
--- Tenants: whose an id is, and a tenant's record with its cards.
+-- Tenants: claims to ids, and tenants' records with their cards.
 
 -- name: tenant_claim
--- Gives a tenant's id to a root organisation, if nobody has it or its owner can make the tenant no more. Called by
--- TenantIds: the index of all tenants is the one arbiter, since each root's keys have a hash tag of their own.
+-- Gives a tenant's id to a root organisation, if it is free or its owner's claim was barred. The index decides, since each
+-- root's keys have a hash tag of their own. Called by TenantIds.
 -- KEYS[1]  the index: zset of `<tenant> <root>`, all with score 0
--- ARGV     1 tenant, 2 root that asks for it, 3 the claim that was barred (tenant_bar.lua), '' for none
--- Returns  {root, number of its claim}: who has the id now
+-- ARGV     1 tenant, 2 root that asks for it, 3 number of the barred claim (tenant_bar), '' for none
+-- Returns  {root that has the id now, number of its claim}
 local index, tenant, root = KEYS[1], ARGV[1], ARGV[2]
 local claims = 'fl:claims:{' .. index .. '}'
 local entry = redis.call('ZRANGEBYLEX', index, '[' .. tenant .. ' ', '(' .. tenant .. ' \x7f', 'LIMIT', 0, 1)[1]
 local owner = entry and string.sub(entry, #tenant + 2)
-local name = redis.sha1hex(tenant) -- an erased tenant's number stays, and its id must not; older versions wrote the id
+local name = redis.sha1hex(tenant) -- the number outlives an erased tenant, its id must not; older versions wrote the id
 local claim = redis.call('HGET', claims, name) or redis.call('HGET', claims, tenant) or '0'
 if owner == root or (owner and ARGV[3] ~= claim) then return {owner, tonumber(claim)} end
 if owner then
@@ -22,10 +22,10 @@ redis.call('ZADD', index, 0, tenant .. ' ' .. root)
 return {root, tonumber(claim)}
 
 -- name: tenant_bar
--- Bars a claim to a tenant's id that has made no tenant yet, so that another root may have it. Called by TenantIds.
+-- Bars a claim to an id that has created no tenant yet, so that another root may have the id. Called by TenantIds.
 -- KEYS[1]  prefix of all keys of the root that has the claim, with its hash tag
 -- ARGV     1 tenant, 2 number of the claim
--- Returns  the tenant's state where it was made, a deleted one's too; else '': no put under this claim will make it
+-- Returns  the state of the tenant if it was created, even if it is deleted; else '': no put under this claim can create it
 local record = KEYS[1] .. 'tenant:' .. ARGV[1]
 local found = redis.call('HMGET', record, 'state', 'barred')
 if found[1] then return found[1] end
@@ -33,21 +33,20 @@ redis.call('HSET', record, 'barred', math.max(tonumber(found[2] or -1), tonumber
 return ''
 
 -- name: tenant_read
--- Reads a tenant. A script, so that it goes with others in one packet: a page of tenants is read at once. Called by
--- TenantStore.
+-- Reads a tenant. As a script it can share a packet with others, which a page of tenants needs. Called by TenantStore.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 tenant
--- Returns  {document, state, version}; the document is false where there is none
+-- Returns  {document, state, version}; the document is false if there is no tenant
 return redis.call('HMGET', KEYS[1] .. 'tenant:' .. ARGV[1], 'doc', 'state', 'version')
 
 -- name: tenant_put
--- Writes a tenant whole, with all its limits, if it still is as the writer saw it. Called by TenantStore.
+-- Writes a tenant with all its limits, if its version is the expected one. Called by TenantStore.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
--- ARGV     1 account, 2 version that is expected, '0' to create, 3 claim under which it is created, 4 state, 5 zone as
---          JSON, 6 document, 7 models and lanes with limits of their own as JSON [[model, lane], …], 8 accounts above as
---          JSON, nearest first, 9… level id and its card, again and again, last entry of the audit log
--- Returns  the new version, or 'exists', 'barred', 'missing', 'conflict', 'orphan' having written nothing; 'used' where an
---          earlier tenant had the id, so that a new one needs an incarnation
+-- ARGV     1 account, 2 expected version, '0' to create, 3 number of the claim when creating, 4 state, 5 zone as JSON,
+--          6 document, 7 models and lanes with limits of their own as JSON [[model, lane], …], 8 accounts above as JSON,
+--          nearest first, 9… pairs of level id and card, last the audit entry
+-- Returns  the new version, or without a change 'exists', 'barred', 'missing', 'conflict', 'orphan'; 'used' if an earlier
+--          tenant had the id, so that the new one needs an incarnation
 local prefix, account = KEYS[1], ARGV[1]
 local tenant, incarnation = parts_of(account)
 local record = prefix .. 'tenant:' .. tenant
@@ -59,7 +58,7 @@ if ARGV[2] == '0' then
   if found[4] and tonumber(ARGV[3]) <= tonumber(found[4]) then return 'barred' end
   if found[1] and incarnation == '' then return 'used' end
   if parent and not is_alive(prefix, parent) then return 'orphan' end
-  redis.call('PERSIST', record) -- of an id that was forgotten lately
+  redis.call('PERSIST', record) -- the record of a forgotten id expires
   if parent then redis.call('SADD', prefix .. 'children:' .. parts_of(parent), tenant) end
   local earlier = found[1] and account_of(tenant, found[5] or '')
   if earlier and not redis.call('ZSCORE', prefix .. 'past:' .. tenant, earlier) then -- deleted by an older version
@@ -84,13 +83,11 @@ for level in pairs(gone) do drop_card(prefix, level) end
 return changed(version + 1)
 
 -- name: tenant_delete
--- Ends a tenant at once, and with it all its keys: a key works only while its tenant does. Lists its data, the records of
--- these keys too, for erasure (keys_drop); its ledger and what it has used stay. Called by TenantStore, which lists the
--- root in fl:erasing first.
+-- Ends a tenant and with it all its keys, and lists its data for erasure; its ledger and figures stay. Called by TenantStore,
+-- which lists the root in fl:erasing first.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
--- ARGV     1 tenant, 2 version that is expected, or '' for any, 3 entry of the audit log
--- Returns  1, or having written nothing: false where there is no such tenant, 'conflict',
---          'children' where some have it as parent
+-- ARGV     1 tenant, 2 expected version, or '' for any, 3 audit entry
+-- Returns  1, or without a change: false if there is no such tenant, 'conflict', 'children' if it is the parent of others
 local prefix, tenant = KEYS[1], ARGV[1]
 local record = prefix .. 'tenant:' .. tenant
 local found = redis.call('HMGET', record, 'state', 'by', 'parents', 'version', 'incarnation', 'doc')
@@ -121,10 +118,11 @@ redis.call('HSET', prefix .. 'gone:' .. account, 'deleted_ms', now, 'created_s',
 return changed(1)
 
 -- name: tenant_accounts
--- The accounts of an id: of its tenant, deleted or not, and of earlier ones whose ledger is kept. Called by TenantIds.
+-- Reads the accounts of an id: its latest tenant's, deleted or not, and earlier ones whose ledger is kept. Called by
+-- TenantIds.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 tenant
--- Returns  {account of the last tenant, accounts of deleted ones, the last deleted first, …}; empty where there never was one
+-- Returns  {account of the latest tenant, accounts of deleted ones, latest deletion first, …}; empty if there never was one
 local found = redis.call('HMGET', KEYS[1] .. 'tenant:' .. ARGV[1], 'state', 'incarnation')
 if not found[1] then return {} end
 local incarnation = found[2] or ''
@@ -132,13 +130,13 @@ local last = incarnation == '' and ARGV[1] or ARGV[1] .. '~' .. incarnation
 return {last, unpack(redis.call('ZREVRANGE', KEYS[1] .. 'past:' .. ARGV[1], 0, 999))} -- at most 1,000
 
 -- name: tenant_forget
--- Forgets a deleted tenant's account, and the id's record where no tenant has the id and nothing else of it is left.
--- Called by LedgerErasure, maybe twice.
+-- Deletes a deleted tenant's account, and the id's record unless a tenant or another account has the id. Repeatable. Called
+-- by LedgerErasure.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 account, 2 number of the claim to its id
--- Returns  1 where the record is gone: no put under this claim makes a tenant any more, so that the index may forget the id
+-- Returns  1 if the record is deleted: no put under this claim can create a tenant any more, so the index may drop the id
 --          (tenant_unclaim); else 0
-local BARRED_MS = 3600000 -- no creation takes so long
+local BARRED_MS = 3600000 -- longer than any creation takes
 local prefix, account = KEYS[1], ARGV[1]
 local tenant = string.match(account, '^[^~]*')
 local record, past = prefix .. 'tenant:' .. tenant, prefix .. 'past:' .. tenant
@@ -151,13 +149,14 @@ redis.call('PEXPIRE', record, BARRED_MS)
 return 1
 
 -- name: tenant_unclaim
--- Forgets whose an id is, once its record is gone: later claims have a higher number. Called by LedgerErasure, maybe twice.
+-- Removes an id from the index once its record is deleted; later claims get a higher number. Repeatable. Called by
+-- LedgerErasure.
 -- KEYS[1]  the index: zset of `<tenant> <root>`, all with score 0
 -- ARGV     1 tenant, 2 its root, 3 number of the claim
--- Returns  nothing: where the id was claimed anew since, it stays
+-- Returns  nothing; an id claimed again since stays
 local claims, name = 'fl:claims:{' .. KEYS[1] .. '}', redis.sha1hex(ARGV[1])
 local claim = redis.call('HGET', claims, name) or redis.call('HGET', claims, ARGV[1]) or '0'
 if claim ~= ARGV[3] then return end
-redis.call('HDEL', claims, ARGV[1]) -- of an older version
+redis.call('HDEL', claims, ARGV[1]) -- written by an older version
 redis.call('HSET', claims, name, claim + 1)
 redis.call('ZREM', KEYS[1], ARGV[1] .. ' ' .. ARGV[2])

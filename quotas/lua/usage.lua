@@ -1,13 +1,13 @@
 -- The ledger's sums.
 
 -- name: usage
--- Reads sums of a tenant's ledger, of days and of rolled-up months, in pages; writes nothing. Called by Ledger.
+-- Reads a tenant's sums of days and rolled-up months, in pages; writes nothing. Called by Ledger.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
--- ARGV     1 account, 2 cursor in the first of the spans, '0' at its beginning, 3… days as YYYY-MM-DD, months as YYYY-MM
--- Returns  {cursor, spans}: of each span that was read {{lane TAB model TAB key, requests, prompt, cached and output tokens,
---          money in nano-units, microseconds of accelerators, milliseconds of KV blocks}, …}; a cursor other than '0' is
---          of the last of these spans, which has more. A group may be in two pages. A page has some 256 groups and what
---          one HSCAN returns beyond them: 64, or all of a hash that the store keeps compact (512)
+-- ARGV     1 account, 2 cursor in the first span, '0' at its beginning, 3… days as YYYY-MM-DD, months as YYYY-MM
+-- Returns  {cursor, spans}: for each span read {{lane TAB model TAB key, requests, prompt, cached and output tokens, money in
+--          nano-units, microseconds of accelerators, milliseconds of KV blocks}, …}; a cursor other than '0' continues the
+--          last of these spans. A group may be in two pages. A page has some 256 groups plus one HSCAN's result: 64, or a
+--          whole hash that the store keeps compact (512)
 local MOST, STEP = 256, 64
 local cursor, size, spans = ARGV[2], 0, {}
 for i = 3, #ARGV do
@@ -23,14 +23,14 @@ end
 return {cursor, spans}
 
 -- name: usage_roll
--- Moves day sums of a tenant's ledger into their month's, 256 at most: once, whoever else does the same. Called by RollUp,
+-- Moves at most 256 of a tenant's day sums into their month's, each exactly once under concurrent calls. Called by RollUp
 -- until all of these days are rolled up.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
--- ARGV     1 account, 2 last day rolled before, '' for none, 3 last day rolled after this, 4 what is known of a roll-up that
---          is under way (`rolling`), '' for none, 5 what is known of it after this call, 6 ms that a month is kept from
+-- ARGV     1 account, 2 last day rolled up before, '' for none, 3 last day rolled up after this, 4 expected state of the
+--          roll-up under way (`rolling`), '' for none, 5 its state after this call, 6 ms for which a month is kept from
 --          now, 7… days as YYYY-MM-DD
--- Returns  2 where sums are left to move, 1 where the days are rolled up; 0 having written nothing where others roll up.
---          A call that is sent again is known by its fifth argument
+-- Returns  2 if sums are left to move, 1 if the days are rolled up; 0 without a change if another caller rolls up. A
+--          repeated call is recognised by its fifth argument
 local MOST = 256
 local usage, marker = KEYS[1] .. 'usage:' .. ARGV[1] .. ':', KEYS[1] .. 'rolled:' .. ARGV[1]
 local rolling = KEYS[1] .. 'rolling:' .. ARGV[1]

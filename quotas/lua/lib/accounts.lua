@@ -1,11 +1,11 @@
--- Stands before scripts that know tenants by their accounts.
+-- Precedes scripts that identify tenants by their accounts (keyspace.py).
 
--- A tenant's id and incarnation, from its account (keyspace.py).
+-- Returns the id and the incarnation.
 local function parts_of(account) return string.match(account, '^([^~]*)~?(.*)$') end
 
 local function account_of(tenant, incarnation) return incarnation == '' and tenant or tenant .. '~' .. incarnation end
 
--- Whether the tenant of this account exists: neither deleted nor replaced by a later one of its id.
+-- Returns whether the account's tenant exists: neither deleted nor replaced by a later one with its id.
 local function is_alive(prefix, account)
   local tenant, incarnation = parts_of(account)
   local found = redis.call('HMGET', prefix .. 'tenant:' .. tenant, 'state', 'incarnation')

@@ -1,20 +1,17 @@
--- Stands before the scripts whose changes the audit log records, after clock.lua and once.lua. Their last argument, behind the
--- one of once.lua, is the entry that goes with the change (quotas/audit.py), '' for none. It is removed here: each script
--- counts its own arguments from the first.
+-- Precedes the scripts whose changes are audited, after clock.lua and once.lua. Their last argument, before the one of
+-- once.lua, is the audit entry (quotas/audit.py), '' for none. It is removed here, so that the script sees only its own.
 local ENTRY, OUTBOX, MOST_WAITING = table.remove(ARGV), KEYS[1] .. 'audit', 1000
 
--- While the log does not take entries, changes that need one are refused: no entry is ever dropped.
-if ENTRY ~= '' and redis.call('LLEN', OUTBOX) >= MOST_WAITING then return 'unheard' end
+-- Audited changes are refused while entries cannot be moved to the log: no entry is ever dropped.
+if ENTRY ~= '' and redis.call('LLEN', OUTBOX) >= MOST_WAITING then return 'outbox_full' end
 
--- Ends a script that has changed something, with its reply.
+-- Ends a script after a change, with its reply.
 local function changed(reply)
   if ENTRY ~= '' then redis.call('RPUSH', OUTBOX, string.format('%.0f ', now_ms()) .. ENTRY) end
   return once(reply)
 end
 
--- How a key ends.
-
--- Writes its state and when it expires ('' = never) into its record and its card. Returns its new version.
+-- Writes a key's state and expiry ('' = never) to its record and its card. Returns its new version.
 local function end_key(prefix, id, state, expires_ms)
   local record, card = prefix .. 'key:' .. id, prefix .. 'card:key:' .. id
   redis.call('HSET', record, 'state', state, 'expires_ms', expires_ms)

@@ -1,4 +1,4 @@
--- Stands before the budget's functions: day and month of a tenant's zone, from the store's clock alone.
+-- Precedes the budget's functions: day and month in a tenant's zone, from the store's clock alone.
 -- A zone is stored as {start ms, offset ms, start, offset, …}, ascending (windows.zone_table).
 local DAY_MS = 86400000
 
@@ -12,7 +12,7 @@ local function day_at(zone, at)
   return math.floor((at + offset_at(zone, at)) / DAY_MS)
 end
 
--- When a local day begins, by the offset before that time or after it: a change may bring its midnight twice, or never.
+-- Returns when a local day begins. Offsets before and after are tried, since a change may repeat or skip midnight.
 local function day_begins(zone, day, near)
   local guess = day * DAY_MS - offset_at(zone, near)
   local before, after = day * DAY_MS - offset_at(zone, guess - 1), day * DAY_MS - offset_at(zone, guess)
@@ -20,7 +20,7 @@ local function day_begins(zone, day, near)
   return day_at(zone, first) == day and first or second
 end
 
--- Year, month and day of a day number since 1970 (H. Hinnant, "chrono-compatible low-level date algorithms").
+-- Returns year, month and day of a day number since 1970 (H. Hinnant, "chrono-compatible low-level date algorithms").
 local function civil(day)
   local shifted = day + 719468
   local era = math.floor(shifted / 146097)
@@ -33,7 +33,7 @@ local function civil(day)
   return year + era * 400 + (month <= 2 and 1 or 0), month, of_year - math.floor((153 * march + 2) / 5) + 1
 end
 
--- {number = 20261121, begins = ms, ends = ms, month_ends = ms}: a zone's day, and when it and its month end.
+-- Returns {number = 20261121, begins = ms, ends = ms, month_ends = ms} for a zone's current day.
 local function calendar_at(zone, now)
   local today = day_at(zone, now)
   local year, month, day = civil(today)
@@ -47,7 +47,7 @@ local function calendar_at(zone, now)
   }
 end
 
--- The names of a day's month and of the day in it; it is mostly the same day that is asked for.
+-- Cached, since calls mostly ask for the same day.
 local named, name_of_month, name_of_day = 0, '', ''
 
 local function names_of(number)

@@ -1,6 +1,5 @@
--- Stands before the budget's functions, after window.lua: the levels that a request must fit, each opened as one table:
--- what its card says, and its figures as of now. What a function may change of it,
--- it changes there, and writes.lua writes it once.
+-- Precedes the budget's functions, after window.lua: the levels that a request must fit. Each is opened as one table with its
+-- card and its current figures; functions change the table, and writes.lua writes it once.
 local NONE_IN_SHADOW = {}
 
 local function in_shadow(mask)
@@ -9,7 +8,7 @@ local function in_shadow(mask)
   return found
 end
 
--- Makes figures those of today: another day than they are of has begun, or the tenant's zone was changed.
+-- Updates figures to today, after a day has begun or the tenant's zone was changed.
 local function turn_day(prefix, level, tenant, zone, now)
   local figures = level.figures
   local stored = redis.call('HGET', prefix .. 'tenant:' .. string.match(tenant, '^[^~]*'), 'zone')
@@ -29,14 +28,13 @@ local function turn_day(prefix, level, tenant, zone, now)
   end
 end
 
--- Where what stands behind a card's limits begins.
+-- Returns where the part after a card's limits begins.
 local function tail_of(card)
   return CARD_BYTES + (select(3, struct.unpack(CARD, card)) >= WITH_SPEND and SPEND_BYTES or 0) + 1
 end
 
--- What a card says: {limits (by a rule's number), rules (those that are set), shadow (by name), state, number, is_paced
--- (running requests may have to pause)}. Not remembered from call to call: the store's collector of garbage would go
--- through all of it again and again, which costs more than this.
+-- Parses a card into {limits (by rule number), rules (those that are set), shadow (by name), state, number, is_paced (running
+-- requests may have to pause)}. Caching cards across calls costs more: the store's garbage collector keeps traversing them.
 local function parse(card)
   local state, number, mask = struct.unpack(CARD, card)
   local with_spend, last = mask >= WITH_SPEND, OF_TOKENS
@@ -66,16 +64,14 @@ local function open_level(prefix, place, card, key, stored)
   return level
 end
 
--- Whose limits a request must fit, under which id limits and
--- figures are kept, and in whose zone its days begin.
-
--- Opens places {scope, id, tenant} as of now, after `levels`: the tenant's own is always the first.
+-- Opens places {scope, id of limits and figures, tenant whose zone defines its days} and appends them to `levels`. The
+-- tenant's own is always the first.
 local function open_levels(prefix, places, now, levels)
   local names = {}
   for number, place in ipairs(places) do
     names[2 * number - 1], names[2 * number] = prefix .. 'card:' .. place[2], prefix .. 'figures:' .. place[2]
   end
-  local stored = redis.call('MGET', unpack(names)) -- at most two for each level of a request
+  local stored = redis.call('MGET', unpack(names)) -- two per level of a request
   for number, place in ipairs(places) do
     local level = open_level(prefix, place, stored[2 * number - 1], names[2 * number], stored[2 * number])
     levels[#levels + 1] = level
@@ -88,12 +84,13 @@ local function open_levels(prefix, places, now, levels)
   return levels
 end
 
--- The places of a tenant and of its key, where it has one.
+-- Returns the places of a tenant and of its key, if any.
 local function places_of(tenant, key)
   return {{'tenant', 'tenant:' .. tenant, tenant}, key ~= '' and {'key', 'key:' .. key, tenant} or nil}
 end
 
--- Those of a request's model and lane, and of all tenants above, as the opened tenant's card has them; '' or as JSON.
+-- Returns the places of a request's model and lane and of all tenants above, from the opened tenant's card; also as JSON, or
+-- '' if there are none.
 local function others_of(tenant, id, model, lane)
   if #tenant.card <= CARD_BYTES then return {}, '' end
   local tail = string.sub(tenant.card, tail_of(tenant.card))
@@ -108,8 +105,8 @@ local function others_of(tenant, id, model, lane)
   return places, #places > 0 and cjson.encode(places) or ''
 end
 
--- The levels as a line of a batch meets them: their minutes and running requests are there for people, so it is neither
--- refused for these nor counted in them.
+-- Restricts levels to the rules for batch lines. Minute and concurrency limits are reserved for interactive requests, so batch
+-- lines are neither refused by them nor counted in them.
 local function for_batch(levels)
   for _, level in ipairs(levels) do
     local rules = {}
@@ -120,9 +117,7 @@ local function for_batch(levels)
   end
 end
 
--- Whether a tenant and its key may be used.
-
--- Why its tenant or one above it may not, or nil.
+-- Returns why a tenant or one above it may not be used, or nil.
 local function barred_tenant(levels)
   for _, level in ipairs(levels) do
     if level.scope == 'tenant' or level.scope == 'parent' then
@@ -131,7 +126,7 @@ local function barred_tenant(levels)
   end
 end
 
--- Why a new request may not use them, or nil.
+-- Returns why a new request may not use its tenant or key, or nil.
 local function barred(levels, tenant, now)
   local reason = barred_tenant(levels)
   if reason then return reason end

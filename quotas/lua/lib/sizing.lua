@@ -1,5 +1,7 @@
--- Stands before reserve and extend, after levels.lua: reservations that wait for a level's minute to have room, oldest first.
--- One that nobody has asked for lately is nobody's any more: its gateway died, and a reaper will settle it.
+-- Precedes reserve and extend, after levels.lua. sizing.py explains these rules.
+
+-- Paused reservations wait for room in a level's minute, oldest first. One whose gateway has not asked for it for this long is
+-- dropped from the queue: the gateway died, and the reservation will be settled when its lease lapses.
 local FORGOTTEN_MS, MOST_FORGOTTEN = 5000, 16
 
 local function is_before(one, other) return one[1] < other[1] or (one[1] == other[1] and one[2] < other[2]) end
@@ -21,7 +23,7 @@ local function oldest_paused(prefix, level, now)
   end
 end
 
--- Notes for each level who has waited longest there.
+-- Sets each level's longest-waiting reservation.
 local function find_paused(prefix, levels, now)
   for _, level in ipairs(levels) do
     if level.figures[PAUSED] > 0 and level.is_paced then
@@ -30,24 +32,23 @@ local function find_paused(prefix, levels, now)
   end
 end
 
--- What the limits leave (see sizing.py).
 local SHARE = 8
 
--- Output tokens that a rule has room for beside a prompt.
+-- Returns the output tokens that a rule has room for in addition to a prompt.
 local function room_of(level, rule, prompt, prices)
   local room = level.limits[rule.number] - used(level, rule) - reserved(level, rule)
   if rule.is_spend then return math.floor((room - prompt * prices.input) / prices.output) end
   return rule.counts[1] == 'input' and room - prompt or room
 end
 
--- When the level has room for what is too much now: ms by the store's clock, or nil where none leaves by itself.
+-- Returns when the excess will have expired, in ms of the store's clock, or nil if it does not expire by itself.
 local function frees(level, rule, excess)
   if rule.window == 'minute' then return minute_frees(level, excess, rule) end
   if rule.window == 'day' then return level.figures[DAY_ENDS] end
   if rule.window == 'month' then return level.figures[MONTH_ENDS] end
 end
 
--- The most that one choice may come to; math.huge: no limit says.
+-- Returns the maximum output tokens of one choice; math.huge if there is no limit.
 local function ceiling_of(levels)
   local most = math.huge
   for _, level in ipairs(levels) do
@@ -58,7 +59,7 @@ local function ceiling_of(levels)
   return most
 end
 
--- Output tokens per choice that are given at a time.
+-- Returns the output tokens per choice to grant at a time.
 local function portion(levels, quantum, choices)
   local tokens = quantum
   for _, level in ipairs(levels) do
@@ -71,13 +72,12 @@ local function portion(levels, quantum, choices)
   return math.max(1, tokens)
 end
 
--- How much a request gets at first (see sizing.py).
--- Prices are {input, cached, output}: nano-units per token.
--- An ask is {requests, input, prompt (the longest), ceiling (the most per choice), start (what the longest choice begins
--- with), choice (held per choice on top), choices (that go on), owed (held beside that), output (held by all), stated
--- (whether the caller asked for the ceiling)}.
+-- Prices are {input, cached, output} in nano-units per token. An ask is {requests, input, prompt (the longest), ceiling (most
+-- per choice), start (tokens that the longest choice resumes from), choice (tokens to hold per choice in addition), choices
+-- (that resume), extra (tokens to hold in addition to those of the choices), output (tokens to hold in all), stated (whether
+-- the caller asked for the ceiling)}.
 
--- What a request holds at first; quantum 0: all at once.
+-- Sets what a request holds first; with quantum 0, everything at once.
 local function size(levels, ask, quantum, prices)
   local metered, room = false, math.huge
   for _, level in ipairs(levels) do
@@ -92,17 +92,15 @@ local function size(levels, ask, quantum, prices)
   if ask.choices == 0 then ask.choice = 0 end
   if ask.choice > 0 and ask.is_cut then
     if quantum > 0 and metered then ask.choice = math.min(ask.choice, portion(levels, quantum, ask.choices)) end
-    ask.choice = math.max(1, math.min(ask.choice, math.floor((room - ask.owed) / ask.choices)))
+    ask.choice = math.max(1, math.min(ask.choice, math.floor((room - ask.extra) / ask.choices)))
   end
   if quantum == 0 then ask.ceiling = ask.start + ask.choice end
-  ask.output = ask.choice * ask.choices + ask.owed
+  ask.output = ask.choice * ask.choices + ask.extra
   ask.spend = ask.input * prices.input + ask.output * prices.output
 end
 
--- Why a request does not fit (see sizing.py).
-
--- What a rule counts of an ask: of what it holds at first, and of all that was asked for. A limit in shadow has not cut
--- it, and counts the least that it would have been cut to.
+-- Returns how much of an ask a rule counts: first, and in all. A limit in shadow has not cut the ask, and counts the least that
+-- it could be cut to.
 local function amounts_of(ask, rule, shadow, prices)
   local amount, weight = amount_of(ask, rule), output_weight(rule, prices)
   local later = math.max(0, ask.ceiling - ask.start - ask.choice) * ask.choices
@@ -113,7 +111,8 @@ local function amounts_of(ask, rule, shadow, prices)
   return amount, ask.stated and most or amount
 end
 
--- The heaviest refusal (what can never fit, else what takes longest), or nil; and the numbers of those in shadow.
+-- Returns the refusal with the highest weight (it can never fit, or takes longest) or nil, and the numbers of shadow rules that
+-- would refuse.
 local function refusal(levels, ask, now, prices)
   local heaviest, shadowed = nil, ''
   for _, level in ipairs(levels) do
@@ -140,16 +139,15 @@ local function refusal(levels, ask, now, prices)
   return heaviest, shadowed
 end
 
--- What a running request gets beside what it has (see sizing.py).
 local BLOCKED_MS = (MINUTE_MS - MINUTE_MS % 120) / 120
 
--- Tokens that those who come first take at least: one each.
+-- Returns the minimum tokens of the reservations that come first: one each.
 local function before(level, place)
   if not place then return redis.call('ZCARD', paused_key(level)) end
   return redis.call('ZCOUNT', paused_key(level), '-inf', string.format('(%.0f', place[1]))
 end
 
--- Notes in `found` what one rule leaves.
+-- Updates `found` with what one rule leaves.
 local function look(found, level, rule, wanted, own, place, now)
   local unit, room = wanted.unit, room_of(level, rule, 0, wanted.prices)
   local behind = rule.is_paced and level.paused and (not place or is_before(level.paused, place))
@@ -168,9 +166,9 @@ local function look(found, level, rule, wanted, own, place, now)
   end
 end
 
--- What a running request gets of `wanted` {tokens, unit, prices} beside its own {output, spend}, in multiples of the
--- unit: {tokens, limited_by (name or ''), is_spent, retry (ms), is_full (some minute)}. A level whose minute is in the
--- way `binds`.
+-- Returns the output that a running request, which holds `own` {output, spend}, gets of `wanted` {tokens, unit, prices}, in
+-- multiples of the unit: {tokens, limited_by (name or ''), is_spent, retry (ms), is_full (a minute is)}. Sets `binds` on levels
+-- whose minute is in the way.
 local function more(levels, wanted, own, place, now)
   local found = {tokens = wanted.tokens, retry = 0, is_full = false}
   for _, level in ipairs(levels) do

@@ -1,25 +1,25 @@
--- Stands before the budget's functions, after records.lua: any sixty seconds, in slices of 250 ms (see windows.py). The
--- newest slice stands among a level's figures, those before it after them (`older`), and where these are many, most in
--- a hash of their own: their number → the slice packed. At most 241 are held, so every call is bounded. Before it
--- stand SLICE_MS, SLICES and MINUTE_MS: a slice's length, how many make the minute, and its length.
+-- Precedes the budget's functions, after records.lua: the sliding minute in slices of 250 ms (windows.py). The newest slice is
+-- among a level's figures, older ones follow them (`older`), and if these are many, most move to a hash: number → packed slice.
+-- At most 241 are stored, so every call is bounded. SLICE_MS, SLICES and MINUTE_MS are defined before: a slice's length, the
+-- number of slices in a minute, and the minute's length.
 
 local function minute_key(level) return level.prefix .. 'minute:' .. level.id end
 
 local function slices_in_hash(level, from, to)
   local names, found = {}, {}
   for at = from, to do names[#names + 1] = string.format('%d', at) end
-  for _, packed in ipairs(redis.call('HMGET', minute_key(level), unpack(names))) do -- at most the SLICES of a minute
+  for _, packed in ipairs(redis.call('HMGET', minute_key(level), unpack(names))) do -- at most SLICES
     if packed then found[#found + 1] = {struct.unpack(SLICE_FORMAT, packed)} end
   end
   return found, names
 end
 
--- All that count, oldest first: {number, requests, input, output}.
+-- Returns all current slices {number, requests, input, output}, oldest first.
 local function slices_of(level)
   local figures = level.figures
   local found = figures[FIRST] > 0 and slices_in_hash(level, figures[FIRST], figures[LAST]) or {}
   for from = 1, #level.older, SLICE_BYTES do found[#found + 1] = {struct.unpack(SLICE_FORMAT, level.older, from)} end
-  if figures[AT] > 0 then found[#found + 1] = {figures[AT], unpack(figures, SLICE + 1, SLICE + 3)} end -- at most three figures
+  if figures[AT] > 0 then found[#found + 1] = {figures[AT], unpack(figures, SLICE + 1, SLICE + 3)} end -- three figures
   return found
 end
 
@@ -37,19 +37,16 @@ local function oldest_of(level)
   return #level.older > 0 and struct.unpack('<d', level.older) or figures[AT]
 end
 
--- When `amount` of what a rule counts has left; a whole minute where reserved tokens stand in the way.
+-- Returns when `amount` of a rule's usage has expired; a whole minute if reserved tokens are in the way.
 local function minute_frees(level, amount, rule)
   for _, slice in ipairs(slices_of(level)) do
-    for _, field in ipairs(rule.counts) do amount = amount - slice[STAND.minute[field] - MINUTE + 1] end
+    for _, field in ipairs(rule.counts) do amount = amount - slice[USED_AT.minute[field] - MINUTE + 1] end
     if amount <= 0 then return (slice[1] + SLICES + 1) * SLICE_MS end
   end
   return level.now + MINUTE_MS
 end
 
--- Moves a level's minute to now, in its table only:
--- writes.lua writes it.
-
--- The clock has stepped back: what stood in the future counts as of now.
+-- Rebuilds the minute after the clock has stepped back: slices in the future are dated now.
 local function turn_back(level, horizon)
   local figures, slices = level.figures, slices_of(level)
   clear(figures, SLICE)
@@ -61,15 +58,15 @@ local function turn_back(level, horizon)
       if slice[1] >= level.current then
         add_to(figures, SLICE, slice[2], slice[3], slice[4])
       else
-        level.older = level.older .. struct.pack(SLICE_FORMAT, unpack(slice)) -- at most four figures
+        level.older = level.older .. struct.pack(SLICE_FORMAT, unpack(slice)) -- four figures
       end
     end
   end
   figures[OLDEST] = oldest_of(level)
 end
 
--- Takes from the sums what has left.
-local function drop_left(level, horizon)
+-- Subtracts expired slices from the sums.
+local function drop_expired(level, horizon)
   local figures, from = level.figures, 1
   if figures[FIRST] > 0 then
     local to = math.min(figures[LAST], horizon - 1)
@@ -88,6 +85,7 @@ local function drop_left(level, horizon)
   figures[OLDEST] = oldest_of(level)
 end
 
+-- Moves a level's minute to now, in its table only.
 local function slide(level, now)
   local figures, current = level.figures, math.floor(now / SLICE_MS)
   local horizon = current - SLICES
@@ -100,17 +98,16 @@ local function slide(level, now)
     level.is_rebuilt, level.older = figures[FIRST] > 0, ''
     figures[AT], figures[OLDEST], figures[FIRST], figures[LAST] = 0, 0, 0, 0
   elseif figures[OLDEST] < horizon then
-    drop_left(level, horizon)
+    drop_expired(level, horizon)
   end
 end
 
--- Counts in a level's minute, which has been moved to now.
-
+-- Counts usage in a level's minute, after `slide`.
 local function minute_add(level, requests, input, output)
   local figures, current = level.figures, level.current
   if figures[AT] ~= current then
     if figures[AT] > 0 then
-      level.older = level.older .. struct.pack(SLICE_FORMAT, unpack(figures, AT, SLICE + 3)) -- at most four figures
+      level.older = level.older .. struct.pack(SLICE_FORMAT, unpack(figures, AT, SLICE + 3)) -- four figures
     else
       figures[OLDEST] = current
     end
@@ -121,7 +118,7 @@ local function minute_add(level, requests, input, output)
   add_to(figures, MINUTE, requests, input, output)
 end
 
--- Takes back the request counted in slice `at`, unless that has left or was never counted there.
+-- Takes back the request counted in slice `at`, unless the slice has expired or holds none.
 local function minute_uncount(level, at)
   local figures = level.figures
   at = math.min(at, level.current)

@@ -1,8 +1,8 @@
--- Stands before the budget's functions, after window.lua: what they write of levels.
+-- Precedes the budget's functions, after window.lua: writing levels, and charging reservations.
 local SPENT_MS = 70 * DAY_MS -- a month's sums outlive it in every zone
-local MOST_BESIDE = 8 * SLICE_BYTES -- of older slices beside the figures; beyond them they go into the hash
+local MOST_BESIDE = 8 * SLICE_BYTES -- bytes of older slices after the figures, before they move to the hash
 
--- What a level keeps beside its figures, for the few calls where that changes.
+-- Writes what a level stores outside its figures, for the few calls where that changes.
 local function write_beside(prefix, level)
   local figures = level.figures
   if level.is_rebuilt then
@@ -18,7 +18,7 @@ local function write_beside(prefix, level)
       fields[#fields + 1] = string.format('%d', last)
       fields[#fields + 1] = string.sub(level.older, from, from + SLICE_BYTES - 1)
     end
-    redis.call('HSET', minute_key(level), unpack(fields)) -- at most two for each of the SLICES
+    redis.call('HSET', minute_key(level), unpack(fields)) -- two for each of SLICES
     redis.call('PEXPIRE', minute_key(level), 2 * MINUTE_MS)
     if figures[FIRST] == 0 then figures[FIRST] = first end
     figures[LAST], level.older = last, ''
@@ -34,8 +34,8 @@ local function write_beside(prefix, level)
   end
 end
 
--- Writes levels and, where given, a reservation's record. Without an open reservation nothing can be held: what a lost
--- write left behind ends here. Figures of a level that is no more do not stay for ever.
+-- Writes levels and a reservation's record. Without open reservations nothing can be held, so leftovers of a lost write are
+-- cleared here. Figures of a deleted level expire.
 local function write_levels(prefix, levels, reservation_key, record)
   local values, size = {reservation_key, record, false, false, false, false}, 2
   for _, level in ipairs(levels) do
@@ -55,10 +55,8 @@ local function write_levels(prefix, levels, reservation_key, record)
   end
 end
 
--- What they tell of levels.
-
--- Appends to a reply how levels with limits stand: scope, card and figures of each, as packing.py reads them.
-local function tell(reply, levels)
+-- Appends scope, card and figures of each level with limits to a reply, as packing.py reads them.
+local function with_figures(reply, levels)
   local size = #reply
   for _, level in ipairs(levels) do
     if level.is_limited then
@@ -69,8 +67,6 @@ local function tell(reply, levels)
   end
   return reply
 end
-
--- A reservation's levels, and its charge.
 
 local function levels_at(prefix, tenant, key, others, now)
   local levels = open_levels(prefix, places_of(tenant, key), now, {})
@@ -91,22 +87,21 @@ local function hold(level, requests, input, output, spend)
   if spend ~= 0 then figures[HELD_SPEND] = figures[HELD_SPEND] + spend end
 end
 
--- Counts a new request.
 local function count_request(level)
   if not level.is_batch then minute_add(level, 1, 0, 0) end
 end
 
--- What runs under an idempotency key have paid for: input, output, until when that is known. `counted`: one was settled.
-local KEPT_MORE_MS = 60000 -- beyond that time a clock may step back
+local KEPT_MORE_MS = 60000 -- tolerates a clock that steps back
 local MOST_RUNS = 8
+
+-- Returns what the runs under an idempotency key have paid for: input, output, and its expiry.
 local function paid_for(prefix, once, now)
   local paid = redis.call('HMGET', prefix .. 'paid:' .. once, 'input', 'output', 'until_ms')
   if (tonumber(paid[3]) or 0) <= now then return 0, 0, 0 end
   return tonumber(paid[1]), tonumber(paid[2]), tonumber(paid[3])
 end
 
--- Packed prices for a request: those of its first run under its idempotency key, where it has one and that is known; else
--- those that hold now, '' for none.
+-- Returns the packed prices of the first run under an idempotency key if they are known, else the given ones, '' for none.
 local function prices_for(prefix, once, prices, now)
   if once ~= '' then
     local fixed = redis.call('HGET', prefix .. 'paid:' .. once, 'prices')
@@ -115,7 +110,7 @@ local function prices_for(prefix, once, prices, now)
   return prices == '' and ZEROS or prices
 end
 
--- Fixes them for the runs that follow, as long as the key is known.
+-- Fixes the prices for later runs under an idempotency key.
 local function fix_prices(prefix, once, until_ms, prices, now)
   if once == '' or until_ms <= now then return end
   local key = prefix .. 'paid:' .. once
@@ -125,8 +120,8 @@ local function fix_prices(prefix, once, until_ms, prices, now)
   redis.call('PEXPIRE', key, until_ms - now + KEPT_MORE_MS)
 end
 
--- Of tokens that are to be charged to a reservation beyond what it was, those that no run under its idempotency key has paid
--- for: together all its runs pay for the one that came furthest.
+-- Returns the part of newly charged tokens that no run under the idempotency key has paid for: together, all its runs pay for
+-- the one that got furthest.
 local function unpaid(prefix, reservation, input, output, now)
   if reservation[F_ONCE] == '' then return input, output end
   local in_paid, out_paid, until_ms = paid_for(prefix, reservation[F_ONCE], now)
@@ -142,12 +137,12 @@ local function unpaid(prefix, reservation, input, output, now)
   return in_due, out_due
 end
 
--- Whether no other run under its idempotency key was settled before: all of them count as one request. Once it was charged.
+-- Returns whether this is the first settled run under its idempotency key: all of them count as one request. Call it once.
 local function is_first_run(prefix, reservation)
   return reservation[F_ONCE] == '' or redis.call('HSETNX', prefix .. 'paid:' .. reservation[F_ONCE], 'counted', 1) == 1
 end
 
--- Notes a run under an idempotency key: the next one goes on from what it publishes.
+-- Records a run under an idempotency key, so that the next one can resume from its output.
 local function note_run(prefix, once, until_ms, reservation_id, now)
   if once == '' or until_ms <= now then return end
   local runs = prefix .. 'runs:' .. once
@@ -165,10 +160,9 @@ local function charge(level, input, output, spend)
   end
 end
 
--- The ledger's sums of usage; in a table for the same reason.
+-- The ledger's sums of usage; a table, since a script may have only 200 locals.
 local usage_sums = {}
 
--- Adds to those of a day.
 function usage_sums.add(prefix, reservation, day, requests, prompt, cached, output, spend, gpu_us, kv_block_ms)
   local month, of_month = names_of(day)
   local usage = prefix .. 'usage:' .. reservation[F_TENANT] .. ':' .. month .. '-' .. of_month
@@ -178,13 +172,13 @@ function usage_sums.add(prefix, reservation, day, requests, prompt, cached, outp
     of_output + output, of_spend + spend, of_gpu + gpu_us, of_kv + kv_block_ms))
 end
 
--- What tokens were charged while the reservation was open: a prompt's at the price of cached ones, until its end.
+-- Returns the charge while the reservation is open: prompt tokens at the price of cached ones, until its end.
 function usage_sums.open_spend(reservation, input, output)
   return input * reservation[F_CACHED_PRICE] + output * reservation[F_OUTPUT_PRICE]
 end
 
--- Before a charge: where the last one was made on an earlier day, adds what was charged by then to that day's sums, so that
--- the ledger splits a request at midnight as the quotas do.
+-- Before a charge: if the last one was on an earlier day, adds what was charged by then to that day's sums, so that the ledger
+-- splits a request at midnight as the quotas do.
 function usage_sums.turn_day(prefix, reservation, day)
   local last = reservation[PAST.day]
   reservation[PAST.day] = day
