@@ -1,4 +1,4 @@
-"""One answer in the making: it hears a request's chunks, and is told streamed or whole; a subclass for each shape."""
+"""The base of response builders: consumes a request's chunks and builds the response, streamed or whole."""
 
 import time
 from abc import ABC, abstractmethod
@@ -17,9 +17,9 @@ from fairlane.gateway.http.sse import EventStream
 from fairlane.gateway.request.live_request import LiveJob
 from fairlane.scheduler.protocol.messages import FinishReason, PositionLogprobs
 
+# Tokens with log-probabilities, or numbers of vectors, in a response that is small enough to build in the event loop
+# within a few milliseconds.
 LARGE_PARTS = 4_000
-"""Tokens with their log-probabilities, or numbers of vectors, that an answer may hold to be built in the event loop: a
-few milliseconds."""
 Json = dict[str, Any]
 _NO_DETAILS: Json = dict.fromkeys(
     ("reasoning_tokens", "audio_tokens", "accepted_prediction_tokens", "rejected_prediction_tokens"), 0
@@ -27,14 +27,14 @@ _NO_DETAILS: Json = dict.fromkeys(
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """Tokens of one request, all its choices together, as they are charged."""
+    """The tokens that a request is charged for, over all its choices."""
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = 0
 
     def as_json(self) -> Json:
-        """OpenAI's `usage` object."""
+        """Return OpenAI's `usage` object."""
         return {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
@@ -46,34 +46,32 @@ class Usage(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class AnswerChoice:
-    """What one choice has told so far. A stream keeps no more of it than its next frame needs."""
+    """The output of one choice so far. A stream keeps only what its next frame needs."""
 
     text: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[PositionLogprobs] = field(default_factory=list)
+    # Characters of the tokens whose log-probabilities were sent.
     characters: int = 0
-    """Of the tokens whose log-probabilities were told."""
     finish_reason: FinishReason | None = None
+    # The stop string that ended the choice, if any.
     stopped_by: str | None = None
-    """The stop string that ended it, if one did."""
+    # The parts before and after the text in a frame that holds nothing else.
     frame: tuple[bytes, bytes] = (b"", b"")
-    """What stands before and after a text in a frame that tells nothing else."""
+    # Separates calls and reasoning from content, if the model produces any.
     reader: OutputReader | None = None
-    """Tells calls and reasoning from content, where there may be any."""
+    # An embedder's vectors instead of text: 32-bit floats, little-endian.
     embedding: bytes = b""
-    """In place of all this: an embedder's vectors, of 32-bit floats, little-endian."""
 
 
 class AnswerBuilder(ABC):
-    """One answer in the making: hears the chunks of its request and makes frames of them as they come, or one object at
-    their end.
+    """Builds one response: sends chunks as frames as they come, or collects them for one object.
 
-    What depends on the shape of the answer is a subclass's: how a choice begins, what frames its chunks are, how a
-    stream ends, and the whole object.
-    """
+    Subclasses define the shape of the response: how a choice begins, the frames of its chunks, how a stream ends, and
+    the whole object."""
 
+    # Id of the response, unless it is the request's.
     id = ""
-    """Of the answer, where that does not hold the request's."""
 
     def __init__(
         self,
@@ -83,8 +81,8 @@ class AnswerBuilder(ABC):
         jobs: Sequence[LiveJob],
         out: EventStream | None,
     ) -> None:
-        """`service_tier`: that was granted: `priority`, `flex` or `default`. `out`: where frames go; None: the answer
-        is told whole."""
+        """`service_tier`: the granted tier: `priority`, `flex` or `default`. `out`: receives frames; None builds the
+        response as a whole."""
         self.jobs = jobs
         self._request = request
         self._model = model
@@ -94,7 +92,8 @@ class AnswerBuilder(ABC):
         self._choices: dict[int, AnswerChoice] = {}
 
     def hear(self, chunks: Sequence[AnswerChunk]) -> bool:
-        """What is ready in one go: kept, or sent in one write. False where it has to be waited for."""
+        """Keep chunks that arrived together, or send them in one write. Return False if the client must catch up
+        first."""
         if self._out is None:
             self._keep(chunks)
             return True
@@ -102,17 +101,16 @@ class AnswerBuilder(ABC):
         return (self._out.started and not frames) or self._out.put(frames)
 
     async def catch_up(self) -> None:
-        """Send what was not sent yet."""
+        """Wait until everything was sent."""
         if self._out is not None:
             await self._out.catch_up()
 
     @property
     def response_id(self) -> str:
-        """The id that the answer has."""
         return self.id
 
     def usage(self) -> Usage:
-        """What the request is charged."""
+        """Return the tokens that the request is charged for."""
         prompt, completion, cached = 0, 0, 0
         for job in self.jobs:
             prompt += job.prompt_tokens
@@ -122,20 +120,20 @@ class AnswerBuilder(ABC):
         return Usage(prompt, completion, cached)
 
     def fault(self, body: Json) -> bytes:
-        """The last frame of a stream that cannot go on. `body`: what an error's answer would hold."""
+        """Return the last frame of a stream that failed. `body`: the error response's body."""
         return sse.data(body)
 
     @abstractmethod
     def ending(self) -> bytes:
-        """The last frames of a whole stream."""
+        """Return the last frames of a complete stream."""
 
     @abstractmethod
     def whole(self) -> Json:
-        """The answer of a request that does not stream."""
+        """Return the response of a request that does not stream."""
 
     @property
     def is_large(self) -> bool:
-        """Whether the whole answer takes so long to build that it has to be done outside the event loop."""
+        """Whether the response takes so long to build that it must be built outside the event loop."""
         parts = sum(len(choice.token_ids) for choice in self._choices.values())
         if self._request.logprobs is not None:
             parts *= 1 + self._request.logprobs
@@ -143,11 +141,11 @@ class AnswerBuilder(ABC):
 
     @abstractmethod
     def _begin(self, index: int, choice: AnswerChoice) -> list[bytes]:
-        """What a choice is opened with in a stream."""
+        """Return the frames that open a choice in a stream."""
 
     @abstractmethod
     def _tell(self, chunk: TextChunk, choice: AnswerChoice) -> list[bytes]:
-        """A chunk as frames, or parts of them."""
+        """Return a chunk as frames, or parts of frames."""
 
     def _frames(self, chunks: Iterable[AnswerChunk]) -> bytes:
         frames: list[bytes] = []
@@ -173,13 +171,13 @@ class AnswerBuilder(ABC):
                 choice.stopped_by = chunk.stopped_by or choice.stopped_by
 
     def _reader(self) -> OutputReader | None:
-        """What reads the output of a choice of a conversation; None where all of it is content."""
+        """Return a reader for the output of a choice; None if all of it is content."""
         message = self.jobs[0].message
         prompt = () if message is None else message.prompt
         return self._model.text.output_reader(prompt, self._request.offered_tools)
 
     def _limited_by(self, index: int, finish_reason: str | None) -> str | None:
-        """The limit that cut a choice short of what it could have been, if one did."""
+        """Return the limit that cut a choice short, if any."""
         if finish_reason != "length":
             return None
         return next(

@@ -1,4 +1,4 @@
-"""Answers that are lists of choices: OpenAI's chat and plain completions."""
+"""Responses that are lists of choices: OpenAI's chat and plain completions."""
 
 import itertools
 from abc import abstractmethod
@@ -16,56 +16,54 @@ from fairlane.gateway.http import sse
 from fairlane.gateway.model_text.tokenizer import TextModel
 from fairlane.scheduler.protocol.messages import FinishReason, PositionLogprobs
 
+# Log-probability of an impossible token, as at OpenAI: JSON has no infinity.
 LOGPROB_MIN = -9999.0
-"""What stands for a token that cannot come: JSON has no infinity, and OpenAI says it so."""
 _encode = msgspec.json.Encoder().encode
+# Placeholder for the text of a frame; what follows it cannot contain the same.
 _ANY_TEXT = "\0text\0"
-"""Stands for a text in a frame: what comes after it cannot hold the like."""
 
 
 class ChoicesAnswer(AnswerBuilder):
-    """A list of choices, each with its index, text, log-probabilities and finish reason. All objects of one answer have
-    the same id, model, time and tier."""
+    """A list of choices, each with index, text, log-probabilities and finish reason. All objects of one response share
+    id, model, time and tier."""
 
     ID_PREFIX: ClassVar[str]
+    # `object` of a whole response.
     WHOLE: ClassVar[str]
-    """`object` of a whole answer."""
+    # `object` of a stream's chunks.
     CHUNK: ClassVar[str]
-    """`object` of a stream's."""
 
     @abstractmethod
     def _opening(self) -> Json | None:
-        """What the first chunk of a choice says, where it has no text yet; None: there is no such chunk."""
+        """Return the first chunk of a choice, before any text; None if there is no such chunk."""
 
     @abstractmethod
     def _new(self, text: str) -> Json:
-        """New text in a chunk."""
+        """Return the part of a chunk that holds new text."""
 
     @abstractmethod
     def _all(self, index: int, choice: AnswerChoice) -> Json:
-        """What a whole choice said, and why it ended."""
+        """Return the text and finish reason of a whole choice."""
 
     def _echo(self, index: int) -> str:
-        """What a choice begins with before the model says anything."""
+        """Return the text that a choice begins with before the model's output."""
         return ""
 
     @abstractmethod
     def _logprobs(self, token_ids: Sequence[int], logprobs: Sequence[PositionLogprobs], before: int) -> Json:
-        """The `logprobs` object of tokens with so many characters of the choice before them."""
+        """Return the `logprobs` object of tokens that follow `before` characters of the choice."""
 
     @property
     def response_id(self) -> str:
-        """By the first of its jobs."""
         return f"{self.ID_PREFIX}{self.jobs[0].id}"
 
     def ending(self) -> bytes:
-        """The usage, where `stream_options.include_usage` asked for it, and `[DONE]`."""
+        """Return the usage, if `stream_options.include_usage` asked for it, and `[DONE]`."""
         if not self._request.include_usage:
             return sse.DONE
         return sse.data(self._chunk([]) | {"usage": self.usage().as_json()}) + sse.DONE
 
     def whole(self) -> Json:
-        """The answer of a request that does not stream."""
         choices, limited_by = [], None
         for index, choice in sorted(self._choices.items()):
             logprobs = None
@@ -92,7 +90,7 @@ class ChoicesAnswer(AnswerBuilder):
         return [sse.data(self._chunk([told]) | _limited(self._limited_by(chunk.index, chunk.finish_reason)))]
 
     def _logprobs_of(self, chunk: TextChunk, choice: AnswerChoice) -> Json | None:
-        """Those of a chunk's tokens, where the request asked for them."""
+        """Return the log-probabilities of a chunk's tokens, if the request asked for them."""
         if self._request.logprobs is None or not chunk.token_ids:
             return None
         logprobs = self._logprobs(chunk.token_ids, chunk.logprobs, choice.characters)
@@ -126,7 +124,7 @@ def _limited(limited_by: str | None) -> Json:
 
 
 class ChatAnswer(ChoicesAnswer):
-    """Choices are messages of the assistant; the first chunk of each names its role."""
+    """Choices that are assistant messages; the first chunk of each names the role."""
 
     ID_PREFIX, WHOLE, CHUNK = "chatcmpl-", "chat.completion", "chat.completion.chunk"
 
@@ -138,7 +136,7 @@ class ChatAnswer(ChoicesAnswer):
         return super()._begin(index, choice)
 
     def _tell(self, chunk: TextChunk, choice: AnswerChoice) -> list[bytes]:
-        """As it is, or, of a model that may call tools or think aloud, as what its text says."""
+        """Send text as content, or, for models with calls or reasoning, as the reader classifies it."""
         reader = choice.reader
         if reader is None:
             return super()._tell(chunk, choice)
@@ -171,7 +169,7 @@ class ChatAnswer(ChoicesAnswer):
 
 
 def _finish(reason: FinishReason | None, calls: int) -> str | None:
-    """Why a choice ended: calls that it ended by itself after are to be answered."""
+    """Return the finish reason; a choice that ended by itself after calls expects their results."""
     return "tool_calls" if calls and reason == "stop" else reason
 
 
@@ -198,7 +196,7 @@ def _call(call: SpokenCall) -> Json:
 
 
 class CompletionAnswer(ChoicesAnswer):
-    """Choices are plain text; those of several prompts stand one after the other."""
+    """Choices that are plain text; those of several prompts follow each other."""
 
     ID_PREFIX, WHOLE, CHUNK = "cmpl-", "text_completion", "text_completion"
 
@@ -223,7 +221,7 @@ class CompletionAnswer(ChoicesAnswer):
 
 
 def chat_logprobs(text: TextModel, token_ids: Sequence[int], logprobs: Sequence[PositionLogprobs]) -> dict[str, Any]:
-    """`logprobs` of a chat choice or of one of its chunks. Both sequences have one entry per token."""
+    """Return `logprobs` of a chat choice or chunk. Both sequences have one entry per token."""
     content = []
     for token_id, drawn in zip(token_ids, logprobs, strict=True):
         top = [_named(text, other, logprob) for other, logprob in drawn.top]
@@ -234,7 +232,8 @@ def chat_logprobs(text: TextModel, token_ids: Sequence[int], logprobs: Sequence[
 def completion_logprobs(
     text: TextModel, token_ids: Sequence[int], logprobs: Sequence[PositionLogprobs], text_offset: int
 ) -> dict[str, Any]:
-    """`logprobs` of a completion choice or chunk. `text_offset`: characters of the choice before these tokens."""
+    """Return `logprobs` of a completion choice or chunk. `text_offset`: characters of the choice before these
+    tokens."""
     tokens = [text.token_text(token_id) for token_id in token_ids]
     lengths = [len(token) for token in tokens]
     return {

@@ -1,4 +1,4 @@
-"""What a request's stream of tokens tells, piece by piece, and to whom."""
+"""Pieces of a request's output, and the interface of their consumer."""
 
 import math
 from collections.abc import Sequence
@@ -11,55 +11,55 @@ from fairlane.scheduler.protocol.messages import FinishReason, PositionLogprobs
 
 
 class TextChunk(msgspec.Struct, frozen=True):
-    """New output of one choice. Its last one has the finish reason."""
+    """New output of one choice. The last one has the finish reason."""
 
+    # Index of the choice in the whole response.
     index: int
-    """Of the choice, within the whole answer."""
     text: str
+    # New, counted tokens; their text may still be held back.
     token_ids: tuple[int, ...]
-    """Tokens that are new and counted; their text may still be held back."""
     logprobs: tuple[PositionLogprobs, ...]
     finish_reason: FinishReason | None
+    # The stop string that ended the choice, if any.
     stopped_by: str | None = None
-    """The stop string that ended it, if one did."""
+    # An embedder's vectors instead of text, as the worker sends them.
     embedding: bytes = b""
-    """In place of a text: an embedder's vectors, as a worker tells them."""
 
     def __repr__(self) -> str:
         return f"TextChunk({self.index}, {len(self.token_ids)} tokens, {self.finish_reason})"
 
 
 class Notice(msgspec.Struct, frozen=True):
-    """What a waiting client has asked to be told."""
+    """Progress that a waiting client has asked for."""
 
     text: str
 
 
 class Pulse(msgspec.Struct, frozen=True):
-    """Nothing to tell, but the connection lives."""
+    """A keep-alive."""
 
 
 AnswerChunk = TextChunk | Notice | Pulse
 
 
 class Listener(Protocol):
-    """Whom a generation tells what it brings forth."""
+    """A consumer of a generation's output."""
 
     def hear(self, chunks: Sequence[AnswerChunk]) -> bool:
-        """What is ready in one go; nothing, where the answer shall only begin. False where it could not be passed on:
-        nothing more comes before `catch_up`."""
+        """Accept chunks that arrived together; none starts the response. Return False if they could not be passed on:
+        nothing more is sent before `catch_up`."""
 
     async def catch_up(self) -> None:
-        """Pass it on."""
+        """Wait until everything was passed on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rhythm:
-    """When a client that waits is told so; a plain answer never is."""
+    """When to send keep-alives or progress to a waiting client; whole responses get neither."""
 
+    # Since arrival: when the response headers are sent at the latest.
     first_s: float = math.inf
-    """From arrival: the answer begins then."""
+    # Interval for clients that asked for progress.
     every_s: float = math.inf
-    """For one that asked to be told what it waits for."""
+    # Interval for other clients.
     pulse_s: float = math.inf
-    """For one that did not."""

@@ -1,4 +1,4 @@
-"""OpenAI's answer to `POST /v1/embeddings`: a vector for each input, in the inputs' order."""
+"""OpenAI's response to `POST /v1/embeddings`: a vector for each input, in the order of the inputs."""
 
 import base64
 import sys
@@ -16,10 +16,9 @@ _encode = msgspec.json.Encoder().encode
 
 
 class EmbeddingAnswer(AnswerBuilder):
-    """Told whole: the endpoint has no streams."""
+    """The response of an endpoint without streams."""
 
     def whole(self) -> Json:
-        """The answer, once every vector is there."""
         usage = self.usage()
         return {
             "object": "list",
@@ -32,11 +31,10 @@ class EmbeddingAnswer(AnswerBuilder):
         }
 
     def ending(self) -> bytes:
-        """There is none."""
         return b""
 
     def _vectors(self) -> Iterator[bytes]:
-        """Of all inputs: a job has those of several, one after the other."""
+        """Yield the vectors of all inputs; a job has those of several, one after the other."""
         size = self._model.text.card.embedding_size
         width = FLOAT_BYTES * (size if isinstance(size, int) else 0)
         for _, choice in sorted(self._choices.items()):
@@ -49,7 +47,7 @@ class EmbeddingAnswer(AnswerBuilder):
                 self._choices[chunk.index] = AnswerChoice(embedding=chunk.embedding)
 
     def _encoded(self, vector: bytes) -> str | msgspec.Raw:
-        """Return one vector's JSON. Each is encoded apart: the encoder of a whole answer would hold the interpreter."""
+        """Return one vector's JSON. Vectors are encoded one by one: encoding all at once would block other threads."""
         request = self._request
         if isinstance(request, EmbeddingRequest) and request.encoding == "base64":
             return base64.b64encode(vector).decode()

@@ -1,4 +1,4 @@
-"""What the model says as an assistant: content, reasoning and calls of tools, read from its text as it comes."""
+"""The model's output as an assistant message: content, reasoning and tool calls, parsed as the text arrives."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,24 +10,23 @@ from fairlane.gateway.http.json_reader import read_text
 
 @dataclass(slots=True)
 class SpokenCall:
-    """One call of a tool."""
+    """One tool call."""
 
     id: str
     name: str
+    # JSON text, unless the model wrote something else or was cut short.
     arguments: str = ""
-    """JSON text, unless the model wrote none or was cut short."""
 
 
 @dataclass(slots=True)
 class AssistantMessage:
-    """All that one choice has said."""
+    """The output of one choice so far."""
 
     content: str = ""
     reasoning: str = ""
     calls: list[SpokenCall] = field(default_factory=list)
 
     def add(self, delta: OutputDelta) -> None:
-        """It says more."""
         self.content += delta.content
         self.reasoning += delta.reasoning
         for call in delta.calls:
@@ -37,7 +36,7 @@ class AssistantMessage:
 
 
 def read_chunk(reader: OutputReader | None, chunk: TextChunk) -> Sequence[OutputDelta]:
-    """What a chunk says. Without a reader all of its text is content."""
+    """Parse a chunk. Without a reader, all of its text is content."""
     if reader is None:
         return [OutputDelta(chunk.text)] if chunk.text else []
     deltas = [reader.push(chunk.text)] if chunk.text else []
@@ -47,7 +46,7 @@ def read_chunk(reader: OutputReader | None, chunk: TextChunk) -> Sequence[Output
 
 
 def read_whole(reader: OutputReader | None, text: str) -> AssistantMessage:
-    """What a whole text says."""
+    """Parse a whole text."""
     message = AssistantMessage()
     for delta in (OutputDelta(text),) if reader is None else (reader.push(text), reader.end()):
         message.add(delta)
@@ -55,7 +54,7 @@ def read_whole(reader: OutputReader | None, text: str) -> AssistantMessage:
 
 
 def arguments_of(call: SpokenCall) -> dict[str, object]:
-    """The arguments as an object; an empty one where the model wrote none."""
+    """Return the arguments as an object; an empty one if they are not a JSON object."""
     try:
         found = read_text(call.arguments)
     except ValueError:

@@ -1,7 +1,6 @@
-"""Answers that are messages of blocks: Anthropic's.
+"""Anthropic's responses: messages made of blocks.
 
-A stream tells one block after the other: each is opened, gone on with and closed before the next.
-"""
+A stream sends one block after the other: each is opened, continued and closed before the next."""
 
 from collections.abc import Sequence
 
@@ -19,8 +18,8 @@ from fairlane.gateway.http.sse import EventStream
 from fairlane.gateway.request.live_request import LiveJob
 from fairlane.scheduler.protocol.messages import FinishReason
 
+# Signature of thinking. Clients keep a block only with one, and send it back; it is not checked.
 SIGNATURE = "unsigned"
-"""Of thinking: clients keep a block only with one, and hand it back as it is. It is not looked at."""
 _TIERS = {"priority": "priority", "flex": "batch"}
 _PING = sse.event("ping", {"type": "ping"})
 _TAIL = b"}}\n\n"
@@ -28,7 +27,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def error_frame(body: Json) -> bytes:
-    """An error within a stream. `body`: what an error's answer would hold."""
+    """Return an error within a stream. `body`: the error response's body."""
     return sse.event("error", body)
 
 
@@ -36,14 +35,14 @@ class BlockFrames:
     """The blocks of one stream, as frames."""
 
     def __init__(self, display: Display) -> None:
-        """`display`: of thinking."""
+        """`display`: how thinking is shown."""
         self._display = display
+        # The type of the open block: `thinking`, `text` or `tool_use`.
         self._open: str | None = None
-        """The type of the open block: `thinking`, `text` or `tool_use`."""
+        # Index of the last block.
         self._index = -1
-        """Of the block that was opened last."""
+        # The part before the text in frames of the open block.
         self._text_head = b""
-        """What stands before a text in the frames of the block that is open."""
 
     def told(self, delta: OutputDelta) -> list[bytes]:
         """Return the frames of one delta."""
@@ -64,11 +63,11 @@ class BlockFrames:
         return frames
 
     def _arguments(self, text: str) -> tuple[bytes, ...]:
-        """Return a frame with more of the open call's arguments; nothing for an empty text."""
+        """Return a frame with more arguments of the open call; nothing for an empty text."""
         return (self._head("input_json_delta", "partial_json"), _encode(text), _TAIL) if text else ()
 
     def close(self) -> list[bytes]:
-        """The end of the block that is open, if one is."""
+        """Return the end of the open block, if any."""
         if self._open is None:
             return []
         frames = []
@@ -78,7 +77,7 @@ class BlockFrames:
         return [*frames, sse.event("content_block_stop", {"type": "content_block_stop", "index": self._index})]
 
     def _thinking(self, text: str) -> list[bytes]:
-        """What the model thinks; where that is not shown, that it does."""
+        """Return the frames of thinking; pings if it is not shown."""
         if self._display == "hidden":
             return [_PING]
         frames = []
@@ -95,13 +94,13 @@ class BlockFrames:
         return [*frames, sse.event("content_block_start", start)]
 
     def _head(self, kind: str, field: str) -> bytes:
-        """A frame that goes on with the open block, up to the text that it brings; `_TAIL` ends it."""
+        """Return a frame that continues the open block, up to its text; `_TAIL` completes it."""
         head = 'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":{"type":"%s","%s":'
         return (head % (self._index, kind, field)).encode()
 
 
 class MessagesAnswer(AnswerBuilder):
-    """One message: thinking, text and calls, in the order in which the model says them."""
+    """One message: thinking, text and calls, in the order of the model's output."""
 
     def __init__(
         self,
@@ -114,25 +113,22 @@ class MessagesAnswer(AnswerBuilder):
         super().__init__(request, model, service_tier, jobs, out)
         self._display: Display = request.thinking if isinstance(request, MessagesRequest) else "hidden"
         self._blocks = BlockFrames(self._display)
+        # Fields of the last frames.
         self._ended: Json = {}
-        """What the last frames say of the end."""
 
     @property
     def response_id(self) -> str:
-        """By the first of its jobs."""
         return f"msg_{self.jobs[0].id}"
 
     def fault(self, body: Json) -> bytes:
-        """The last frame of a stream that cannot go on."""
         return error_frame(body)
 
     def ending(self) -> bytes:
-        """Why it ended, the usage, and the word that nothing follows."""
+        """Return the stop reason and usage, and the end of the stream."""
         delta = {"type": "message_delta", **self._ended, "usage": self._usage()}
         return sse.event("message_delta", delta) + sse.event("message_stop", {"type": "message_stop"})
 
     def whole(self) -> Json:
-        """The answer of a request that does not stream."""
         choice = self._choices.get(0) or AnswerChoice()
         said = read_whole(self._reader(), "".join(choice.text))
         content: list[Json] = []
@@ -190,7 +186,7 @@ class MessagesAnswer(AnswerBuilder):
         return {} if limited_by is None else {"fairlane": {"limited_by": limited_by}}
 
     def _usage(self) -> Json:
-        """What is charged; Anthropic counts what a cache held of the prompt apart."""
+        """Return the usage; Anthropic counts cached prompt tokens separately."""
         usage = self.usage()
         return {
             "input_tokens": usage.prompt_tokens - usage.cached_tokens,
@@ -202,5 +198,5 @@ class MessagesAnswer(AnswerBuilder):
 
 
 def _call_id(call_id: str) -> str:
-    """As Anthropic's look."""
+    """Return a call's id in Anthropic's form."""
     return "toolu_" + call_id.removeprefix("call_")

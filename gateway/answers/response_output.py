@@ -1,8 +1,8 @@
-"""The output items of a response in the making: what the model says becomes reasoning, messages and calls, one open at
-a time, and each step an event as OpenAI names them.
+"""Output items of a response: turns the model's output into reasoning, messages and calls, one open at a time, and each
+step into an event with OpenAI's name.
 
     output_item.added  content_part.added  …delta  …  …done  content_part.done  output_item.done
-                       └──── of texts ───┘                  └──── of texts ───┘
+                         └──── for texts ───┘           └──── for texts ───┘
 """
 
 from abc import ABC, abstractmethod
@@ -17,32 +17,31 @@ from fairlane.gateway.http.json_reader import read_text
 
 
 class OpenItem(ABC):
-    """One item, from its beginning to its end. Its events have no number yet."""
+    """One item. Its events are not numbered yet."""
 
+    # Prefix of the item's id.
     PREFIX: ClassVar[str]
-    """Of its id."""
 
     def __init__(self, index: int) -> None:
-        """`index`: among the response's items."""
+        """`index`: the item's index in the response."""
         self._id = new_id(self.PREFIX)
         self._index = index
         self._said: list[str] = []
 
     @property
     def text(self) -> str:
-        """All that it holds by now."""
         return "".join(self._said)
 
     @abstractmethod
     def as_json(self, status: Status) -> Json:
-        """The item as it stands."""
+        """Return the item in its current state."""
 
     def opening(self) -> Iterator[Json]:
-        """The events of its beginning."""
+        """Yield the events that open the item."""
         yield self._of_item("added", "in_progress")
 
     def closing(self, status: Status) -> Iterator[Json]:
-        """The events of its end."""
+        """Yield the events that close the item."""
         yield self._of_item("done", status)
 
     def _of_item(self, step: str, status: Status) -> Json:
@@ -53,14 +52,14 @@ class OpenItem(ABC):
 
 
 class TextItem(OpenItem):
-    """An item with one part of text."""
+    """An item with one text part."""
 
+    # Prefix of the text's event names.
     EVENT: ClassVar[str]
-    """How its texts' events are called."""
 
     @abstractmethod
     def _part(self) -> Json:
-        """The part as it stands."""
+        """Return the part in its current state."""
 
     def opening(self) -> Iterator[Json]:
         yield from super().opening()
@@ -72,7 +71,7 @@ class TextItem(OpenItem):
         yield from super().closing(status)
 
     def _beside(self) -> Json:
-        """What its last event tells beside the text."""
+        """Return additional fields of the text's last event."""
         return {}
 
     def _parts(self, status: Status) -> list[Json]:
@@ -80,7 +79,7 @@ class TextItem(OpenItem):
 
 
 class Thought(TextItem):
-    """What the model thinks."""
+    """A reasoning item."""
 
     PREFIX, EVENT = "rs", "reasoning_text"
 
@@ -89,7 +88,7 @@ class Thought(TextItem):
         return {"type": "reasoning", "id": self._id, "summary": [], "content": parts, "status": status}
 
     def more(self, text: str) -> Iterator[Json]:
-        """It thinks on."""
+        """Append reasoning and yield its events."""
         self._said.append(text)
         yield self._event("reasoning_text.delta", content_index=0, delta=text)
 
@@ -98,7 +97,7 @@ class Thought(TextItem):
 
 
 class Speech(TextItem):
-    """What the model says."""
+    """A message item."""
 
     PREFIX, EVENT = "msg", "output_text"
 
@@ -111,7 +110,7 @@ class Speech(TextItem):
         return {"type": "message", "id": self._id, "role": "assistant", "content": parts, "status": status}
 
     def more(self, text: str, logprobs: list[Json]) -> Iterator[Json]:
-        """It speaks on."""
+        """Append text and yield its events."""
         self._said.append(text)
         self.logprobs += logprobs
         yield self._event("output_text.delta", content_index=0, delta=text, logprobs=logprobs)
@@ -124,7 +123,7 @@ class Speech(TextItem):
 
 
 class FunctionCall(OpenItem):
-    """A function that the model calls."""
+    """A function call."""
 
     PREFIX = "fc"
 
@@ -138,7 +137,7 @@ class FunctionCall(OpenItem):
         return {**told, **self._namespace, "arguments": self.text, "status": status}
 
     def more(self, arguments: str) -> Iterator[Json]:
-        """Its arguments go on."""
+        """Append arguments and yield their events."""
         if arguments:
             self._said.append(arguments)
             yield self._event("function_call_arguments.delta", delta=arguments)
@@ -149,7 +148,7 @@ class FunctionCall(OpenItem):
 
 
 class CustomCall(FunctionCall):
-    """A call of a tool that takes a text: known only when the JSON that holds it is whole."""
+    """A call of a tool that takes text, which is known only when the surrounding JSON is complete."""
 
     PREFIX = "ctc"
 
@@ -176,23 +175,23 @@ class CustomCall(FunctionCall):
 
 
 class OutputItems:
-    """What one answer holds so far."""
+    """The output items of one response."""
 
     def __init__(self, called_as: Mapping[str, CalledAs]) -> None:
-        """`called_as`: by the model's name for it, how calls of a tool are told that is no plain function."""
+        """`called_as`: how to present calls of tools that are not plain functions, by the model's name for the tool."""
         self._called_as = called_as
         self._open: OpenItem | None = None
+        # Whitespace that is not assigned to an item yet; between two items it is dropped.
         self._blank = ""
-        """Blanks that belong to nothing yet: between two items they are none's."""
+        # Log-probabilities of tokens whose text is still held back.
         self._logprobs: list[Json] = []
-        """Of tokens whose text has not come."""
+        # The complete items.
         self.items: list[Json] = []
-        """Those that are whole."""
+        # Tokens produced during reasoning.
         self.reasoning_tokens = 0
-        """Tokens that came while the model was thinking."""
 
     def hear(self, deltas: Sequence[OutputDelta], logprobs: list[Json], tokens: int) -> Iterator[Json]:
-        """The events of what so many tokens brought."""
+        """Yield the events of new output that took this many tokens."""
         self._logprobs += logprobs
         for delta in deltas:
             yield from self._hear(delta)
@@ -200,7 +199,7 @@ class OutputItems:
             self.reasoning_tokens += tokens
 
     def close(self, status: Status) -> Iterator[Json]:
-        """The events of the end; an answer that says nothing is an empty message."""
+        """Yield the events of the end; an empty output becomes an empty message."""
         if self._open is None and not self.items:
             yield from self._begin(Speech(0))
             yield from self._speak(self._blank)

@@ -1,4 +1,4 @@
-"""Answers of the Responses API: one object whose output items follow each other, or its making as numbered events."""
+"""Responses of the Responses API: one object with output items, or its construction as numbered events."""
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,12 +19,12 @@ from fairlane.gateway.http.sse import EventStream
 from fairlane.gateway.request.live_request import LiveJob
 from fairlane.scheduler.protocol.messages import FinishReason
 
+# Types of errors that a response reports as OpenAI's `rate_limit_exceeded`.
 _OF_LIMITS = frozenset({"rate_limit_error", "insufficient_quota", "overloaded_error"})
-"""Types of errors that OpenAI's one word for them in a response stands for."""
 
 
 class ResponseAnswer(AnswerBuilder):
-    """One response. What it says is kept whole, also in a stream: its last events repeat it."""
+    """One response. Its output is kept as a whole, also in a stream, since the last events repeat it."""
 
     def __init__(
         self,
@@ -43,12 +43,12 @@ class ResponseAnswer(AnswerBuilder):
         self._stored = request.store
         self._finish: FinishReason | None = None
         self._ended: Json | None = None
+        # Events of the end, which are numbered when they are sent.
         self._closing: list[Json] = []
-        """Events of the end, which are numbered when they are told."""
         self._sequence = 0
 
     def ended(self) -> Json:
-        """The whole response; nothing is heard after it."""
+        """End the output and return the whole response."""
         if self._ended is None:
             is_cut = self._finish == "length"
             self._closing = list(self._output.close("incomplete" if is_cut else "completed"))
@@ -56,7 +56,7 @@ class ResponseAnswer(AnswerBuilder):
         return self._ended
 
     def not_kept(self) -> None:
-        """It was to be kept, and could not be: whoever reads it learns so."""
+        """Mark the response as not stored, after storing it failed."""
         self._stored = False
         self.ended()["store"] = False
 
@@ -64,13 +64,13 @@ class ResponseAnswer(AnswerBuilder):
         return self.ended()
 
     def ending(self) -> bytes:
-        """The end of what was open, and the whole response."""
+        """Return the remaining events and the whole response."""
         response = self.ended()
         events = [*self._closing, {"type": f"response.{response['status']}", "response": response}]
         return b"".join([*self._opening(), *map(self._event, events)])
 
     def fault(self, body: Json) -> bytes:
-        """The error as an event, and the response as it failed: clients look for one or the other."""
+        """Return an error event and the failed response: clients look for one or the other."""
         error = body["error"]
         told = {"code": error["code"], "message": error["message"], "param": error["param"]}
         code = "rate_limit_exceeded" if error["type"] in _OF_LIMITS else "server_error"
@@ -98,7 +98,7 @@ class ResponseAnswer(AnswerBuilder):
                     pass  # the items alone are of use
 
     def _opening(self) -> list[bytes]:
-        """What a stream begins with."""
+        """Return the first events of a stream, once."""
         if self._sequence:
             return []
         response = self._object("in_progress")
@@ -152,7 +152,7 @@ class ResponseAnswer(AnswerBuilder):
 
 
 class CompactionAnswer(ResponseAnswer):
-    """A conversation made short: what its user said, then a summary of it all."""
+    """A compacted conversation: the user's messages, then a summary of everything."""
 
     def whole(self) -> Json:
         assert isinstance(self.request, CompactRequest)  # noqa: S101 - its kind parses no other

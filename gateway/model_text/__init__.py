@@ -1,11 +1,10 @@
-"""Text to tokens and back for one model. Never sees a tenant.
+"""Text to tokens and back for one model, without knowledge of tenants.
 
-    tokenizer.py        prompts to ids, ids to text, stop strings: open it first
-    vocabulary.py       what each token spells
-    conversation.py     messages as chat templates expect them
-    late_system.py      system messages after others, for templates that take none there
-    chat_template.py    a conversation as the model reads it, rendered in the sandbox of `template_*.py`
-    control_tokens.py   control tokens, found in the template's own characters alone
+    tokenizer.py        prompts to ids, ids to text, stop strings: start here
+    vocabulary.py       the bytes that each token adds to a text
+    conversation.py     messages in the form that chat templates expect
+    late_system.py      system messages after others, for templates that do not support them
+    chat_template.py    renders a conversation in the sandbox of `template_*.py`
+    control_tokens.py   control tokens, recognised only in the template's own characters
 
-The sandbox tracks whose each character is: the template's or the caller's.
-"""
+The sandbox tracks the origin of each character: the template or the caller."""

@@ -1,4 +1,4 @@
-"""A model's chat template: from a conversation to the text that the model reads, as transformers renders it."""
+"""A model's chat template: renders a conversation to the text that the model reads, as transformers does."""
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -14,7 +14,7 @@ _MAX_FORMAT_CHARS = 64
 
 
 class TemplateRefusal(Exception):
-    """A template that cannot be used, or messages that it does not take. `reason` holds no content of messages."""
+    """A template is unusable, or rejects the messages. `reason` holds no content of messages."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -22,7 +22,7 @@ class TemplateRefusal(Exception):
 
 
 class _Raised(Exception):
-    """What a template raises itself, by `raise_exception`."""
+    """An error that a template raises with `raise_exception`."""
 
 
 def _raise_exception(message: object) -> None:
@@ -40,7 +40,7 @@ class ChatTemplate:
         eos_token: str = "",
         now: Callable[[], datetime] = datetime.now,
     ) -> None:
-        """Raises TemplateRefusal where the source is too long or cannot be compiled."""
+        """Raise TemplateRefusal if the source is too long or cannot be compiled."""
         if len(source) > MAX_SOURCE_CHARS:
             raise TemplateRefusal(f"the chat template is longer than {MAX_SOURCE_CHARS} characters")
         self._fixed = {"bos_token": bos_token, "eos_token": eos_token, "documents": None}
@@ -53,10 +53,10 @@ class ChatTemplate:
             parsed = environment.parse(source)
             self._literals = _literals(parsed)
             read = meta.find_undeclared_variables(parsed)
+            # The template shows tools to the model.
             self.reads_tools = "tools" in read
-            """Whether it tells the model of tools."""
+            # The template shows the reasoning effort to the model.
             self.reads_effort = "reasoning_effort" in read
-            """Whether it tells the model how much to think."""
             self._template = environment.from_string(source)
             self._template.globals = dict(self._template.globals)  # jinja2's own is a chain, slow to copy each time
         except Exception as error:  # noqa: BLE001 - the template is foreign code: compiling it can fail in any way
@@ -68,11 +68,10 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None = None,
         effort: str | None = None,
     ) -> str:
-        """The conversation up to where the model's answer begins, tainted where it is the caller's.
+        """Render the conversation up to the model's response, with the caller's text tainted.
 
-        All of a message is, but for its role: a word that the API knows, as the effort is; and all of the tools. Raises
-        TemplateRefusal.
-        """
+        All of a message is tainted except its role, which is one of the API's words, as is the effort; so are all
+        tools. Raises TemplateRefusal."""
         try:
             turns = [
                 {key: value if key == "role" else given(value) for key, value in turn.items()} for turn in messages
@@ -87,7 +86,7 @@ class ChatTemplate:
         raise TemplateRefusal(reason)
 
     def _told(self, message: str) -> str:
-        """A template's own words only where they stand in its source: others may quote the messages."""
+        """Quote a template's error only if it is a literal of its source: others may quote the messages."""
         if message in self._literals:
             return f"The model's chat template refuses the messages: {message[:200]}"
         return "The model's chat template refuses these messages."

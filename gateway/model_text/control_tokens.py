@@ -1,10 +1,10 @@
-"""Tokenising text of two origins: control tokens are found in the template's own characters, never in the caller's.
+"""Tokenising text of two origins: control tokens are recognised in the template's own characters, never in the
+caller's.
 
-A tokenizer finds its added tokens by their names, whoever wrote them. So here each control token has another name, a
-random one that no caller can guess; the names in the template's own text are replaced by those before all of it is
-tokenised at once. Everything else of the tokenizer is as it was: where no caller's text holds a control token's name,
-the tokens are those of the model's own tokenizer, merges across the edges between the two origins included.
-"""
+A tokenizer recognises its added tokens by name, whoever wrote them. Here each control token is renamed to a random name
+that no caller can guess; names in the template's own text are replaced by those before the whole text is tokenised at
+once. Nothing else changes: if the caller's text holds no control token's name, the tokens are those of the model's own
+tokenizer, including merges across the edges between the two origins."""
 
 import re
 import secrets
@@ -18,27 +18,26 @@ from fairlane.gateway.model_text.template_taint import runs
 
 _BRACKETED = re.compile(r"[<\[{].+[>\]}]", re.DOTALL)
 _REMEMBERED_RUNS = 1024
+# Replaces a control token that the model produces from plain text, which Unigram vocabularies can do.
 _FORGED = -1
-"""Instead of a control token that the model itself spells out of plain text: Unigram vocabularies can."""
 
 
 class ControlTokens:
     """One model's control tokens, and its tokenizer with their names hidden. Safe to use from several threads."""
 
     def __init__(self, tokenizer: Tokenizer, template: str, spelled: Iterable[int] = ()) -> None:
-        """`template`: the source of the chat template. `spelled`: tokens that plain text may come to, though they are
-        marked as special: the one for what is unknown, single bytes.
+        """`template`: the source of the chat template. `spelled`: special tokens that plain text may produce: the
+        unknown token and single bytes.
 
-        The model, by far the largest part, is shared with `tokenizer`.
-        """
+        The model, by far the largest part, is shared with `tokenizer`."""
         added = tokenizer.get_added_tokens_decoder()
+        # Special tokens, and markup tokens that the template writes, such as `<tool_call>`.
         self.ids = frozenset(token for token, entry in added.items() if _is_control(entry, template))
-        """Special tokens, and those markup tokens that the template writes, as `<tool_call>`."""
         names = {token: _alias() if token in self.ids else entry.content for token, entry in added.items()}
         self._hidden, size = _without_added_tokens(tokenizer)
         self._hidden.add_tokens([_named(entry, names[token]) for token, entry in added.items()])
+        # The model's id for each id of the hidden tokenizer.
         self._real = list(range(size + len(added)))
-        """The model's id for each of the hidden tokenizer's."""
         for token in self.ids.difference(spelled):
             if token < size:
                 self._real[token] = _FORGED
@@ -52,16 +51,16 @@ class ControlTokens:
         self._aliased = lru_cache(_REMEMBERED_RUNS)(lambda own: pattern.sub(lambda found: aliases[found[0]], own))
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """Token ids of a text; what of it is tainted comes to no control token."""
+        """Return the token ids of a text; its tainted part produces no control token."""
         text = "".join([run if is_given else self._aliased(run) for run, is_given in runs(text)])
-        # The library's plain `encode` would keep all other threads waiting, the event loop's among them.
+        # The library's plain `encode` would block all other threads, including the event loop's.
         [encoding] = self._hidden.encode_batch_fast([text], add_special_tokens=False)
         found = encoding.ids
         ids = tuple(map(self._real.__getitem__, found))
         return self._unforged(found, ids) if _FORGED in ids else ids
 
     def _unforged(self, found: list[int], ids: tuple[int, ...]) -> tuple[int, ...]:
-        """The ids with each forged control token spelled out, letter by letter."""
+        """Replace each forged control token by the tokens of its single letters."""
         spelled = [self._letters(token) if real == _FORGED else (real,) for token, real in zip(found, ids, strict=True)]
         return tuple(chain.from_iterable(spelled))
 
@@ -73,7 +72,7 @@ class ControlTokens:
 
 
 def _without_added_tokens(tokenizer: Tokenizer) -> tuple[Tokenizer, int]:
-    """A tokenizer with the same model, and the id that the next token to be added gets: above all of the model's."""
+    """Return a tokenizer with the same model, and the id of the next token to add, above all of the model's."""
     bare = Tokenizer(tokenizer.model)
     bare.normalizer = tokenizer.normalizer
     bare.pre_tokenizer = tokenizer.pre_tokenizer

@@ -1,11 +1,10 @@
-"""A conversation as a chat template takes it: dicts, with each call's arguments as the object that they spell.
+"""Converts a conversation to the dicts that a chat template expects, with each call's arguments as an object.
 
-Templates differ in what they take, so some things are made to fit: names of answered functions, which OpenAI's clients
-leave out, are found by the call's id; ids are shortened where a template insists on nine characters (Mistral's); and
-where it reads no calls, no results, or no system message after others, these become text. What cannot be seen in its
-source is found by trying, once for each template: whether arguments are an object or JSON text, whether a turn that
-only calls has no content or an empty one, and which system messages it takes.
-"""
+Templates differ, so some things are adapted: names of answered functions, which OpenAI's clients omit, are found by the
+call's id; ids are shortened for templates that require nine characters (Mistral's); and calls, results or late system
+messages become text for templates without support for them. What the source does not show is found by probing, once per
+template: whether arguments are an object or JSON text, whether a turn with only calls has no content or an empty one,
+and which system messages it supports."""
 
 import hashlib
 import re
@@ -20,19 +19,19 @@ from fairlane.gateway.dialects.openai.tools import ToolCall
 from fairlane.gateway.model_text import late_system
 from fairlane.gateway.model_text.chat_template import TemplateRefusal
 
+# OpenAI's roles → the roles that models know.
 _ROLES = {"developer": "system", "function": "tool"}
-"""OpenAI's other words for what models know."""
 _NINE = re.compile(r"length\s*(?:!=|==|<)\s*9\b")
 _TOOL_ROLE = re.compile(r"""['"]tool['"]""")
 _ID_LETTERS = string.ascii_letters + string.digits
 
 
 class _Form(NamedTuple):
-    """What templates differ in."""
+    """The variants among templates."""
 
     arguments_as_text: bool
+    # The content of a turn that holds only calls.
     silence: str | None
-    """The content of a turn that only calls."""
 
 
 _FORMS = [_Form(arguments_as_text=as_text, silence=silence) for as_text in (False, True) for silence in (None, "")]
@@ -49,13 +48,13 @@ _TRIED = (
 
 
 class Conversation:
-    """How one chat template takes messages."""
+    """Converts messages for one chat template."""
 
     def __init__(
         self, source: str, render: Callable[[list[dict[str, Any]]], str], spell: Callable[[ToolCall], str]
     ) -> None:
-        """`source`: the template's. `render`: renders it, and raises TemplateRefusal. `spell`: a call as text, for a
-        template that reads none."""
+        """`source`: the template's. `render`: renders it, or raises TemplateRefusal. `spell`: writes a call as text,
+        for templates without support for calls."""
         self._short_ids = _NINE.search(source) is not None
         self._reads_thinking = "thinking" in source and "reasoning_content" not in source
         self._spell = None if "tool_calls" in source else spell
@@ -66,17 +65,15 @@ class Conversation:
         self.takes_system = _VALUE in _tried(
             render, [{"role": "system", "content": _VALUE}, {"role": "user", "content": "a"}]
         )
-        """A turn of the system's."""
         self._takes_late_system = late_system.SAID in _tried(render, self._messages(late_system.TRIED, self._form))
 
     def messages(self, turns: Sequence[Turn]) -> list[dict[str, Any]]:
-        """The messages."""
         if not self._takes_late_system and late_system.has_late_system(turns):
             turns = late_system.as_user(turns)
         return self._messages(turns, self._form)
 
     def _best_form(self, render: Callable[[list[dict[str, Any]]], str]) -> _Form:
-        """The first in which the template tells of calls, as JSON and not as Python would."""
+        """Return the first variant in which the template shows calls, as JSON and not as Python."""
         told = {form: _tried(render, self._messages(_TRIED, form)) for form in _FORMS}
         takes = [form for form, text in told.items() if _FUNCTION in text and _VALUE in text]
         clean = [form for form in takes if f"{{'{_KEY}'" not in told[form] and "None" not in told[form]]
@@ -133,13 +130,12 @@ def _tried(render: Callable[[list[dict[str, Any]]], str], messages: list[dict[st
 
 
 def _with_calls_as_text(turn: Turn, spell: Callable[[ToolCall], str]) -> Turn:
-    """Calls as a part of what the model said."""
     said = [turn.content] if turn.content else []
     return replace(turn, content="\n".join([*said, *map(spell, turn.tool_calls)]), tool_calls=())
 
 
 def _results_as_text(turns: Sequence[Turn]) -> Iterator[Turn]:
-    """Results, those that follow each other together, as what the user says: a role that every template knows."""
+    """Turn adjacent results into a user turn, a role that every template supports."""
     results: list[str] = []
     for turn in turns:
         if turn.role in ("tool", "function"):

@@ -1,8 +1,6 @@
-"""System messages after others, as agents send them, for templates that take one at the beginning alone.
+"""System messages after others, which agents send, for templates that only support one at the beginning.
 
-Some refuse the conversation, some leave the message out: there it becomes a part of what the user says, marked as what
-it is.
-"""
+Some templates reject such a conversation, some drop the message. Here it becomes a marked part of a user message."""
 
 from collections.abc import Iterable, Sequence
 from itertools import dropwhile
@@ -13,23 +11,23 @@ from fairlane.gateway.dialects.openai.requests import Turn
 
 _ROLES = frozenset({"system", "developer"})
 SAID = "tried instruction"
+# A template that shows SAID in this conversation supports late system messages.
 TRIED = (
     Turn(role="user", content="a"),
     Turn(role="system", content=SAID),
     Turn(role="assistant", content="a"),
     Turn(role="user", content="a"),
 )
-"""A template that tells of what is said in this conversation takes such messages."""
 
 
 def has_late_system(turns: Iterable[Turn]) -> bool:
-    """Whether a system message comes after one of another role."""
+    """Return whether a system message follows one of another role."""
     return any(turn.role in _ROLES for turn in dropwhile(_is_system, turns))
 
 
 def as_user(turns: Sequence[Turn]) -> list[Turn]:
-    """Return the turns with those messages in the user's; turns of the user's that then follow each other are one,
-    since such templates often want roles to alternate."""
+    """Return the turns with late system messages as user turns; adjacent user turns are merged, since such templates
+    often require alternating roles."""
     groups: list[list[Turn]] = []
     for turn in turns:
         before = groups[-1][-1] if groups else None

@@ -1,10 +1,9 @@
-"""The jinja2 environment of chat templates: what transformers sets up, with no way to the process, and with an account
-of whose each character is.
+"""The jinja2 environment of chat templates: as transformers sets it up, without access to the process, and with
+tracking of each character's origin.
 
-Filters, methods and functions are a closed set, since each has to keep the taint (`template_taint`). A step that
-would make more than `MAX_MADE` is refused; what many steps make, and their time, have no bound: a template comes with
-the model, and is its operator's choice.
-"""
+Filters, methods and functions are a closed set, since each must keep the taint (`template_taint`). A step that would
+make more than `MAX_MADE` is refused. The sum of many steps, and their time, are unbounded: a template comes with the
+model and is its operator's choice."""
 
 import json
 import re
@@ -25,12 +24,12 @@ from jinja2.utils import Namespace
 from fairlane.gateway.model_text import template_taint as taint
 from fairlane.gateway.model_text.template_taint import Value, as_text
 
+# Characters of a text, elements of a list, bits of a number.
 MAX_MADE = 2**24
-"""Characters of a text, elements of a list, bits of a number."""
+# Columns of an indent, characters of a separator.
 _MAX_JSON_FILL = 16
-"""Columns of an indent, characters of a separator."""
+# The directives that keep the taint; those with a width could produce any length of text.
 _TRACKED_FORMAT = re.compile(r"(?:[^%]|%[sd%])*")
-"""The directives that keep the taint; those with a width could make any length of text."""
 _OF_TEXT = """capitalize count endswith find index isalnum isalpha isascii isdecimal isdigit islower isnumeric isspace
     istitle isupper join lower lstrip partition removeprefix removesuffix replace rfind rindex rpartition rsplit rstrip
     split splitlines startswith strip swapcase title upper"""
@@ -48,7 +47,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset({"*", "**", "%"})
 
     def __init__(self, functions: Mapping[str, Callable[..., Value]]) -> None:
-        """`functions`: what the template may call beside `dict`, `namespace` and `range`."""
+        """`functions`: callable by the template in addition to `dict`, `namespace` and `range`."""
         extensions = [_Generation, loopcontrols]
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=extensions, finalize=as_text)
         self.code_generator_class = _CodeGenerator
@@ -57,11 +56,11 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
 
     @staticmethod
     def concat(parts: Iterable[str]) -> str:
-        """What a template writes, as one text."""
+        """Join the template's output."""
         return _joined("", parts)
 
     def call(self, context: Context, obj: Value, /, *args: Value, **kwargs: Value) -> Value:
-        """Call what a template calls. Raises SecurityError for what is not to be called, or would make too much."""
+        """Call an object for a template. Raises SecurityError if that is not allowed or would produce too much."""
         of_loop = isinstance(obj, MethodType) and isinstance(obj.__self__, LoopContext)
         if of_loop or isinstance(obj, (Macro, LoopContext)):
             return super().call(context, obj, *args, **kwargs)
@@ -74,14 +73,14 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         raise SecurityError("not callable from a template")
 
     def call_binop(self, context: Context, operator: str, left: Value, right: Value) -> Value:
-        """Apply an operator. Raises SecurityError where it would make too much."""
+        """Apply an operator. Raises SecurityError if it would produce too much."""
         _check_operator(operator, left, right)
         return taint.operate(operator, left, right, self.binop_table[operator])
 
 
 class _CodeGenerator(CodeGenerator):  # whose methods jinja2 names
     def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:  # noqa: N802
-        """The operator `~`: jinja2's own would lose the taint."""
+        """Compile the operator `~`: jinja2's own would lose the taint."""
         self.write("concat(map(environment.finalize, (")
         for part in node.nodes:
             self.visit(part, frame)
@@ -89,23 +88,22 @@ class _CodeGenerator(CodeGenerator):  # whose methods jinja2 names
         self.write(")))")
 
     def visit_ScopedEvalContextModifier(self, node: nodes.ScopedEvalContextModifier, frame: Frame) -> None:  # noqa: N802
-        """`autoescape`: a prompt is no HTML, and text that is marked as such would lose the taint."""
+        """Reject `autoescape`: a prompt is not HTML, and escaped text would lose the taint."""
         self.fail("no autoescape in a chat template", node.lineno)
 
 
 class _Generation(Extension):
-    """`{% generation %}…{% endgeneration %}` marks what a model said, for training; here it only encloses."""
+    """Accepts `{% generation %}…{% endgeneration %}`, which marks model output for training."""
 
     tags = {"generation"}  # noqa: RUF012 - as jinja2 declares it
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
-        """The body as it stands."""
         next(parser.stream)
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
 class _Namespace(Namespace):
-    """jinja2's, for names that are not Python's own."""
+    """jinja2's namespace, without names that begin with an underscore."""
 
     def __init__(self, /, *args: Value, **values: Value) -> None:
         super().__init__()
@@ -180,7 +178,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """JSON as transformers' own filter writes it: not escaped for HTML, as stock jinja2 would."""
+    """Write JSON as transformers' filter does: not escaped for HTML, unlike stock jinja2."""
     if max(indent or 0, *map(len, separators or ("", ""))) > _MAX_JSON_FILL:
         raise SecurityError("too wide")
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

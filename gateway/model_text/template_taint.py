@@ -1,59 +1,55 @@
-"""Which characters of a rendered chat template are the caller's: taint tracking through all a template does with text.
+"""Taint tracking for rendered chat templates: which characters are the caller's.
 
-The template's own text is exact `str`. Text with characters of the caller's is `Tainted` and knows which they are; any
-other kind of `str` counts as the caller's. What a template may do with text is a closed set (`template_sandbox`): the
-operations below keep account of each character, and all others taint the whole of what they make. So a character may
-be taken for the caller's that is not, never the other way round.
-"""
+The template's own text is exact `str`. Text with characters of the caller's is `Tainted` and knows which; any other
+subclass of `str` counts as the caller's. A template's text operations are a closed set (`template_sandbox`): those
+below track each character, and all others taint their whole result. So a character may wrongly count as the caller's,
+but never the other way round."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import BuiltinMethodType, NoneType
 from typing import Any, SupportsIndex
 
+# A value in a template.
 Value = Any
-"""What a template computes with."""
 
+# The origin of each character in a taint: the template or the caller.
 OWN, GIVEN = "0", "1"
-"""In a taint, for each character: the template's or the caller's."""
 _CLEAN = frozenset({str, int, float, bool, NoneType})
 _VERB = re.compile(r"%[sd%]")
 
 
 class Tainted(str):
-    """Text that holds characters of the caller's; `given` and the operations make it."""
+    """Text that holds characters of the caller's; created by `given` and the operations below."""
 
     __slots__ = ("_taint",)
+    # OWN or GIVEN for each character. The underscore hides it from templates.
     _taint: str
-    """OWN or GIVEN for each character. The underscore keeps it from templates."""
 
     def __str__(self) -> str:
-        """Itself: jinja2 puts `str` around each output."""
+        """Return the text itself: jinja2 applies `str` to each output."""
         return self
 
     def __add__(self, right: str) -> str:
-        """Both, each with its taint."""
         if not isinstance(right, str):
             return NotImplemented
         return _tainted(str.__add__(self, right), self._taint + _taint_of(right))
 
     def __radd__(self, left: str) -> str:
-        """Both, each with its taint: Python asks here first where `left` is a plain text."""
+        """Concatenate with taint; Python calls this first if `left` is plain text."""
         if not isinstance(left, str):
             return NotImplemented
         return _tainted(str.__add__(left, self), _taint_of(left) + self._taint)
 
     def __getitem__(self, key: SupportsIndex | slice) -> str:
-        """A character or a slice, with its taint."""
         return _tainted(super().__getitem__(key), self._taint[key])
 
     def __iter__(self) -> Iterator[str]:
-        """Its characters, each with its taint."""
         return map(_tainted, super().__iter__(), self._taint)
 
 
 def given(value: Value) -> Value:
-    """A caller's value, with every string in it tainted, keys too."""
+    """Taint every string in a caller's value, including keys."""
     if isinstance(value, str):
         return _tainted(str.__str__(value), GIVEN * len(value))
     if isinstance(value, Mapping):
@@ -64,7 +60,7 @@ def given(value: Value) -> Value:
 
 
 def runs(text: str) -> Iterator[tuple[str, bool]]:
-    """Its longest stretches of one origin, in order; True: the caller's."""
+    """Yield the longest runs of one origin, in order; True for the caller's."""
     taint, start = _taint_of(text), 0
     plain = str.__str__(text)
     while start < len(taint):
@@ -76,26 +72,26 @@ def runs(text: str) -> Iterator[tuple[str, bool]]:
 
 
 def is_clean(*values: object) -> bool:
-    """Surely nothing of the caller's in any of them; containers are not looked into."""
+    """Return whether all values certainly hold nothing of the caller's; containers do not count as clean."""
     return _CLEAN.issuperset(map(type, values))
 
 
 def as_text(value: Value) -> str:
-    """A value as text; of a list, dict or the like all is the caller's."""
+    """Convert a value to text; text from a container is the caller's as a whole."""
     if type(value) is str or type(value) is Tainted:
         return value
     return str(value) if is_clean(value) else given(str(value))
 
 
 def joined(parts: Iterable[str]) -> str:
-    """Texts one after the other."""
+    """Concatenate texts with their taints."""
     listed = list(parts)
     text = "".join(listed)
     return text if is_clean(*listed) else _tainted(text, "".join(map(_taint_of, listed)))
 
 
 def join(separator: str, parts: Iterable[str]) -> str:
-    """`str.join`."""
+    """Join texts as `str.join` does, with taint."""
     texts = list(parts)
     spaced = [separator] * (2 * len(texts) - 1)
     spaced[::2] = texts
@@ -103,7 +99,7 @@ def join(separator: str, parts: Iterable[str]) -> str:
 
 
 def replace(text: str, old: str, new: str, count: int = -1) -> str:
-    """`str.replace`."""
+    """Replace text as `str.replace` does, with taint."""
     if is_clean(text, new):
         return text.replace(old, new, count)
     if not old:
@@ -113,13 +109,12 @@ def replace(text: str, old: str, new: str, count: int = -1) -> str:
 
 
 def strip(text: str, chars: str | None = None) -> str:
-    """`str.strip`."""
+    """Strip text as `str.strip` does, with taint."""
     return _rstrip(_lstrip(text, chars), chars)
 
 
 def spoiling(function: Callable[..., Value]) -> Callable[..., Value]:
-    """A function that keeps no account of characters: a text that it makes of others than clean values is the caller's
-    as a whole."""
+    """Wrap a function that does not track characters: text that it makes from unclean values is tainted as a whole."""
 
     def spoil(*args: Value, **kwargs: Value) -> Value:
         made = function(*args, **kwargs)
@@ -129,7 +124,7 @@ def spoiling(function: Callable[..., Value]) -> Callable[..., Value]:
 
 
 def operate(operator: str, left: Value, right: Value, natively: Callable[[Value, Value], Value]) -> Value:
-    """`left operator right`, but for `+`; `natively` applies it as Python does."""
+    """Return `left operator right` for operators other than `+`; `natively` applies them without taint."""
     if is_clean(left, right):
         return natively(left, right)
     match operator, left, right:
@@ -142,7 +137,7 @@ def operate(operator: str, left: Value, right: Value, natively: Callable[[Value,
 
 
 def call_method(method: BuiltinMethodType, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-    """Call a method of a text, but for `join` and `replace`."""
+    """Call a method of a text, other than `join` and `replace`."""
     text = method.__self__
     if is_clean(text, *args, *kwargs.values()):
         return method(*args, **kwargs)
@@ -168,7 +163,7 @@ def _taint_of(text: str) -> str:
 
 
 def _formatted(form: str, right: object) -> str:
-    """`form % right`, for the directives that templates may use."""
+    """Return `form % right` for the directives that templates may use."""
     values = iter(right if isinstance(right, tuple) else (right,))
     parts, end = [], 0
     for verb in _VERB.finditer(form):
@@ -186,7 +181,7 @@ def _formatted(form: str, right: object) -> str:
 
 
 def _pieces(text: str, parts: Iterable[str], gap: int) -> list[str]:
-    """Parts of a text, taken from it anew with their taint. `gap`: characters between two of them, at least."""
+    """Cut the parts of a text out of it again, with their taint. `gap`: the minimum of characters between two parts."""
     pieces, end = [], -gap
     for part in parts:
         start = str.find(text, part, end + gap)

@@ -1,7 +1,6 @@
-"""Text to tokens and back, for one model: everything a gateway knows of a model's language comes from its card.
+"""Text to tokens and back for one model, from its model card.
 
-Stop strings in a text that arrives piece by piece (Knuth, Morris, Pratt: constant work per character).
-"""
+Stop strings are matched in text that arrives in pieces (Knuth, Morris, Pratt: constant work per character)."""
 
 import codecs
 from collections.abc import Sequence
@@ -25,31 +24,30 @@ from fairlane.gateway.model_text.vocabulary import Vocabulary
 from fairlane.scheduler.protocol.messages import ModelCard
 
 _TAIL_TOKENS = 64
+# Efforts that clients send by default.
 _USUAL_EFFORTS = ("none", "medium")
-"""What clients say that want nothing."""
 
 
 class StopMatcher:
-    """Lets text through up to the first stop string to be completed, and holds back what could begin one.
+    """Passes text on up to the first complete stop string, and holds back what could begin one.
 
-    Where several are completed by the same character, the longest counts: it began first.
-    """
+    If one character completes several, the longest wins, since it began first."""
 
     def __init__(self, stops: Sequence[str]) -> None:
+        # Each with the borders of its prefixes, as far as matches have come, so that a stop string that never begins
+        # costs nothing.
         self._stops = [(stop, [0]) for stop in stops]
-        """Each with the borders of its prefixes, as far as a match has come: one that never begins costs nothing."""
         self._matched = [0] * len(self._stops)
         self._held = ""
+        # The stop string that was completed, if any.
         self.stopped_by: str | None = None
-        """The stop string that was completed."""
 
     @property
     def stopped(self) -> bool:
-        """One was: nothing more is let through."""
         return self.stopped_by is not None
 
     def feed(self, text: str) -> str:
-        """The text that is now known to belong to no stop string."""
+        """Add text; return the text that certainly belongs to no stop string."""
         if not self._stops:
             return text
         for position, character in enumerate(text):
@@ -64,12 +62,12 @@ class StopMatcher:
         return seen[:free]
 
     def release(self) -> str:
-        """What was held back, once it is known that nothing follows."""
+        """Return the text that is still held back, at the end of the input."""
         held, self._held = self._held, ""
         return held
 
     def _advance(self, character: str) -> int:
-        """Take one character in; the length of the longest stop string that it completes, or 0."""
+        """Add one character; return the length of the longest stop string that it completes, or 0."""
         completed = 0
         for index, (stop, borders) in enumerate(self._stops):
             matched = self._matched[index]
@@ -97,7 +95,7 @@ _new_decoder = codecs.getincrementaldecoder("utf-8")
 
 
 class PromptTooLong(Exception):
-    """A text that the model's context cannot hold, whatever its tokens are: it was not tokenised."""
+    """A text that exceeds the model's context whatever its tokens are; it was not tokenised."""
 
     def __init__(self, least_tokens: int) -> None:
         super().__init__(f"at least {least_tokens} tokens")
@@ -108,8 +106,8 @@ class TextModel:
     """One model's tokenizer and chat template. Immutable, and safe to use from several threads."""
 
     def __init__(self, card: ModelCard, *, raw_prompts: bool = True) -> None:
-        """Raises ValueError where the card's tokenizer cannot be read. A chat template that cannot be used costs
-        only chat: `template_problem` says why. `raw_prompts`: a plain prompt may name control tokens."""
+        """Raise ValueError if the card's tokenizer cannot be read. An unusable chat template only disables chat:
+        `template_problem` has the reason. `raw_prompts`: a plain prompt may name control tokens."""
         self.card = card
         self._tokenizer = _tokenizer(card)
         self._tokenizer.no_truncation()
@@ -119,15 +117,14 @@ class TextModel:
         written = "".join(filter(None, (card.chat_template, card.bos_token, card.eos_token)))
         self._control = ControlTokens(self._tokenizer, written, self.vocabulary.spelled)
         self._raw_prompts = raw_prompts
+        # For operators; holds no content of requests.
         self.template_problem: str | None = None
-        """For operators: nothing of what requests hold is in it."""
         self._template = self._read_template()
         special = {entry.content for entry in added.values() if entry.special}
         names = {entry.content: token for token, entry in added.items()}
         response_template = card.response_template if isinstance(card.response_template, str) else None
         ends = {self.token_text(token) for token in card.eos_token_ids}
         self.output_format = OutputFormat(card.chat_template or "", names, special, response_template, ends)
-        """How it answers."""
         self.vocabulary_with_marks = self.vocabulary.showing(self.output_format.markers - ends)
         self._conversation = Conversation(
             card.chat_template or "", self._render, lambda call: spelled(call, self.output_format.syntax)
@@ -136,12 +133,10 @@ class TextModel:
     def chat_prompt(
         self, messages: Sequence[Turn], tools: Sequence[Tool] = (), effort: Effort | None = None
     ) -> tuple[int, ...]:
-        """The conversation as the model reads it, up to where its answer begins, told of these tools and how much to
-        think. All of the caller's is text: what names a control token in it is no such token.
+        """Return the tokens of a conversation up to the model's response, with these tools and this effort.
 
-        Raises ApiError naming `messages` where the model's template refuses them or the model has no template, or the
-        effort where it knows of none; PromptTooLong.
-        """
+        The caller's text never produces control tokens. Raises ApiError naming `messages` if the model's template
+        rejects them or the model has no template, or naming the effort if the model has none; PromptTooLong."""
         if self._template is None:
             raise invalid("messages", "This model has no chat template that can be used; /v1/completions works.")
         if effort is not None and not self._template.reads_effort:
@@ -169,14 +164,14 @@ class TextModel:
         return self._template.render(messages, tools, effort)
 
     def tail(self, prompt: Sequence[int]) -> str:
-        """The end of a prompt as text, control tokens by name: what the template has written of the answer is in it."""
+        """Return the end of a prompt as text, control tokens by name: it has the template's beginning of the
+        response."""
         return b"".join(map(self.token_bytes, prompt[-_TAIL_TOKENS:])).decode("utf-8", "replace")
 
     def prompt(self, prompt: Prompt) -> tuple[int, ...]:
-        """A plain completion's prompt.
+        """Return the tokens of a plain completion's prompt.
 
-        Raises ApiError naming `prompt` for ids outside the vocabulary, PromptTooLong.
-        """
+        Raises ApiError naming `prompt` for ids outside the vocabulary, PromptTooLong."""
         if isinstance(prompt, str):
             return self.encode(prompt)
         return self._ids(prompt, "prompt")
@@ -189,11 +184,10 @@ class TextModel:
         return prompt
 
     def input(self, prompt: Prompt) -> tuple[int, ...]:
-        """An embedder's input: text, in which no name of a control token is one, between the marks that the model
-        wants; or token ids as they are.
+        """Return the tokens of an embedder's input: text without control tokens, between the tokens that the model
+        expects around it, or token ids as given.
 
-        Raises ApiError naming `input` for ids outside the vocabulary, PromptTooLong.
-        """
+        Raises ApiError naming `input` for ids outside the vocabulary, PromptTooLong."""
         if isinstance(prompt, str):
             self._check_length(prompt)
             before, after = self._marks
@@ -201,28 +195,29 @@ class TextModel:
         return self._ids(prompt, "input")
 
     def encode(self, text: str, *, marked: bool = True) -> tuple[int, ...]:
-        """Token ids of a plain text. `marked`: with the marks the model wants around one. Raises PromptTooLong."""
+        """Return the tokens of plain text. `marked`: with the tokens that the model expects around it. Raises
+        PromptTooLong."""
         self._check_length(text)
         if not self._raw_prompts:
             before, after = self._marks if marked else ([], [])
             return (*before, *self._control.encode(given(text)), *after)
-        # The library's plain `encode` would keep all other threads waiting, the event loop's among them.
+        # The library's plain `encode` would block all other threads, including the event loop's.
         [encoding] = self._tokenizer.encode_batch_fast([text], add_special_tokens=marked)
         return tuple(encoding.ids)
 
     def output_reader(self, prompt: Sequence[int], tools: Sequence[Tool]) -> OutputReader | None:
-        """What reads the output of one choice, where these tools may be called; None where all of it is content."""
+        """Return a reader for the output of one choice, if these tools may be called; None if all of it is content."""
         if not self.output_format.needs_reader(tools):
             return None
         return self.output_format.reader(self.tail(prompt), tools)
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of tokens, without the special ones."""
+        """Return the text of tokens, without special tokens."""
         stream = TokenStream(self)
         return stream.push(token_ids).text + stream.flush().text
 
     def spelled_out(self, token_ids: Sequence[int]) -> str:
-        """The text of whole tokens, special ones by their own names; half a character reads U+FFFD."""
+        """Return the text of tokens, special ones by name; incomplete characters become U+FFFD."""
         spelled, begun = [], False
         for token_id in token_ids:
             piece = self.vocabulary.piece(token_id, first=not begun)
@@ -231,11 +226,10 @@ class TextModel:
         return b"".join(spelled).decode("utf-8", "replace")
 
     def token_text(self, token_id: int) -> str:
-        """One token alone, as text; half a character reads U+FFFD, a special token its own name."""
+        """Return one token as text; an incomplete character becomes U+FFFD, a special token its name."""
         return self.token_bytes(token_id).decode("utf-8", "replace")
 
     def token_bytes(self, token_id: int) -> bytes:
-        """One token alone, as bytes."""
         return self.vocabulary.token_bytes(token_id)
 
     def _check_length(self, text: str) -> None:
@@ -245,7 +239,7 @@ class TextModel:
 
     @cached_property
     def _marks(self) -> tuple[list[int], list[int]]:
-        """What the model wants before and after a plain text."""
+        """The tokens that the model expects before and after plain text."""
         plain = self._tokenizer.encode("a", add_special_tokens=False).ids
         marked = self._tokenizer.encode("a", add_special_tokens=True).ids
         start = next(index for index in range(len(marked)) if marked[index : index + len(plain)] == plain)
@@ -272,48 +266,46 @@ def _tokenizer(card: ModelCard) -> Tokenizer:
 
 
 class TextPiece(msgspec.Struct, frozen=True):
-    """What a push brought."""
+    """The result of a push."""
 
+    # New text to send now.
     text: str
-    """New text, to be sent now."""
+    # Charged tokens of the choice so far: all of them, or those up to the one that completed a stop string.
     counted: int
-    """Tokens of the choice that are charged so far: all that were pushed, or those up to and with the one that
-    completed a stop string."""
+    # A stop string was completed; no text follows.
     stopped: bool
-    """A stop string was completed; nothing follows."""
 
     def __repr__(self) -> str:
         return f"TextPiece({len(self.text)} characters, counted={self.counted}, stopped={self.stopped})"
 
 
 class TokenStream:
-    """Text of ONE choice as its tokens arrive; the same text however they are split into pushes.
+    """The text of ONE choice as its tokens arrive; independent of how they are split into pushes.
 
-    No half of a character is ever given out, no stop string and nothing that could become the start of one.
-    """
+    It never emits an incomplete character, a stop string, or text that could begin one."""
 
     def __init__(
         self, model: TextModel, stop: Sequence[str] = (), *, min_tokens: int = 0, control_text: bool = False
     ) -> None:
-        """`min_tokens`: stop strings count only in the text after that many tokens. `control_text`: special tokens by
-        which the model marks calls and reasoning are shown by name, for what reads those."""
+        """`min_tokens`: stop strings only match text after that many tokens. `control_text`: show the special tokens
+        that mark calls and reasoning by name, for an output reader."""
         self._vocabulary = model.vocabulary_with_marks if control_text else model.vocabulary
+        # Created with the first character that is not ASCII.
         self._utf8: codecs.IncrementalDecoder | None = None
-        """Made with the first character that is not ASCII."""
         self._stops = StopMatcher(stop) if stop else None
         self._min_tokens = min_tokens
         self._counted = 0
         self._begun = False
+        # The first bytes of a character wait for the rest.
         self._is_partial = False
-        """A character's first bytes wait for the rest."""
 
     @property
     def stopped_by(self) -> str | None:
-        """The stop string that was completed."""
+        """The stop string that was completed, if any."""
         return None if self._stops is None else self._stops.stopped_by
 
     def push(self, token_ids: Sequence[int]) -> TextPiece:
-        """The text that these next tokens bring. After a stop: nothing more."""
+        """Return the text that the next tokens add; none after a stop."""
         stops = self._stops
         if stops is None:
             self._counted += len(token_ids)
@@ -328,7 +320,7 @@ class TokenStream:
         return TextPiece("".join(shown), self._counted, stops.stopped)
 
     def flush(self) -> TextPiece:
-        """The text that was still held back, at the end of the choice."""
+        """Return the text that is still held back, at the end of the choice."""
         stops = self._stops
         if stops is not None and stops.stopped:
             return TextPiece("", self._counted, True)

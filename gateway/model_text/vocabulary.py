@@ -1,9 +1,8 @@
-"""What each token of a vocabulary adds to a text, in bytes: what makes detokenising a stream O(1) per token.
+"""The bytes that each token of a vocabulary adds to a text, which make detokenising a stream O(1) per token.
 
-A tokenizer's own `decode` takes whole sequences, and a token may be a part of a character only. Two families cover
-what models use: byte-level vocabularies, whose tokens spell bytes in a fixed alphabet of 256 characters, and all
-others, whose tokens are text, but for the byte tokens `<0x00>` to `<0xFF>` where the decoder knows them.
-"""
+A tokenizer's own `decode` takes whole sequences, and a token may hold only part of a character. Two families cover all
+models: byte-level vocabularies, whose tokens spell bytes in a fixed alphabet of 256 characters, and vocabularies of
+text, with the byte tokens `<0x00>` to `<0xFF>` if the decoder knows them."""
 
 import copy
 import json
@@ -13,16 +12,16 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+# By kind of normalizer: the maximum of text bytes that it can turn into one.
 _SQUEEZES: Mapping[str | None, int] = {None: 1, "NFC": 4}
-"""By kind of normalizer: how many bytes of a text it makes one of, at most."""
+# Pre-tokenizers that drop no text unless configured to.
 _KEEPS_ALL = {"ByteLevel", "Digits", "Split"}
-"""Pre-tokenizers that drop nothing, unless told so."""
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """The character that stands for each byte in a byte-level vocabulary (as GPT-2 has it): itself where it prints,
-    and one from U+0100 on where it does not."""
+    """Return the character that represents each byte in a byte-level vocabulary (as in GPT-2): itself if it is
+    printable, else one from U+0100 on."""
     printing = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     hidden = [byte for byte in range(256) if byte not in printing]
     return {chr(byte): byte for byte in printing} | {chr(0x100 + index): byte for index, byte in enumerate(hidden)}
@@ -43,31 +42,31 @@ class Vocabulary:
         spelled = document["model"].get("vocab", ()) if self._alphabet else ()
         self._mute = bytes(byte for character, byte in self._alphabet.items() if character not in spelled)
         self._longest = _longest_piece(document, self._mute) if self._alphabet else None
+        # Special tokens that plain text may produce: the unknown token and single bytes.
         self.spelled = frozenset(self._find_spelled(document["model"]))
-        """Special tokens that plain text may come to: the one for what is unknown, and single bytes."""
         self._shown: Mapping[int, bytes] = {}
         self._first: dict[int, bytes | None] = {}
         self._later: dict[int, bytes | None] = {}
 
     def showing(self, names: Collection[str]) -> "Vocabulary":
-        """The same vocabulary, but that these special tokens add their names to a text."""
+        """Return the same vocabulary, in which these special tokens add their names to a text."""
         other = copy.copy(self)
         other._shown = {token: name.encode("utf-8") for token, name in self._special.items() if name in names}
         other._first, other._later = {}, {}
         return other
 
     def piece(self, token_id: int, *, first: bool) -> bytes | None:
-        """What a token adds to a text; None for what no text shows: special tokens and unknown ids.
+        """Return the bytes that a token adds to a text; None for special tokens and unknown ids.
 
-        `first`: nothing was shown before it (some vocabularies drop the space at the start of a text).
-        """
+        `first`: nothing precedes it (some vocabularies drop the space at the start of a text)."""
         pieces = self._first if first else self._later
         if token_id not in pieces:
             pieces[token_id] = self._make_piece(token_id, first)
         return pieces[token_id]
 
     def spell(self, token_ids: Sequence[int], *, first: bool) -> bytes | None:
-        """What tokens add to a text together; None where no text shows any of them. `first`: as in `piece`."""
+        """Return the bytes that tokens add to a text together; None if none of them adds any. `first`: as in
+        `piece`."""
         pieces: list[bytes] = []
         known = self._first if first else self._later
         for token_id in token_ids:
@@ -78,13 +77,13 @@ class Vocabulary:
         return b"".join(pieces) if pieces else None
 
     def token_bytes(self, token_id: int) -> bytes:
-        """A token alone, as bytes: a special token's own name, nothing for an unknown id."""
+        """Return one token as bytes: a special token's name, nothing for an unknown id."""
         if token_id in self._special:
             return self._special[token_id].encode("utf-8")
         return self.piece(token_id, first=False) or b""
 
     def least_tokens(self, text: str) -> int:
-        """So many tokens a text has at least, told by its length alone; 0 where length tells nothing."""
+        """Return a lower bound of the tokens of a text from its length; 0 if there is none."""
         return 0 if self._longest is None else len(text.encode("utf-8").translate(None, self._mute)) // self._longest
 
     def _make_piece(self, token_id: int, first: bool) -> bytes | None:
@@ -119,15 +118,15 @@ class Vocabulary:
                 yield token_id
 
     def _find_anchor(self) -> int | None:
-        """A token that is a plain letter: what follows it is not at the start of a text."""
+        """Find a token that is a plain letter: what follows it is not at the start of a text."""
         found = (self._tokenizer.token_to_id(letter) for letter in "aeinorstAEINORST")
         return next((token_id for token_id in found if token_id is not None), None)
 
 
 def _longest_piece(document: Mapping[str, Any], mute: bytes) -> int | None:
-    """Bytes of text that one token of a byte-level vocabulary stands for at most; None where the tokenizer may drop
-    text, or squeeze it by nobody knows how much. `document`: the tokenizer's JSON; `mute`: bytes that have no token,
-    and are not counted."""
+    """Return the maximum of text bytes per token of a byte-level vocabulary; None if the tokenizer may drop text, or
+    shrink it without a known bound. `document`: the tokenizer's JSON; `mute`: bytes that have no token and do not
+    count."""
     model, added = document["model"], document.get("added_tokens", ())
     squeeze = _SQUEEZES.get((document.get("normalizer") or {}).get("type"))
     splitters = _parts(document.get("pre_tokenizer"))
@@ -143,7 +142,7 @@ def _longest_piece(document: Mapping[str, Any], mute: bytes) -> int | None:
 
 
 def _parts(component: object) -> list[Mapping[str, Any]]:
-    """A decoder or pre-tokenizer as the tokenizer's JSON has it, or those that it is a sequence of."""
+    """Return a decoder or pre-tokenizer of the tokenizer's JSON, or the members of a sequence."""
     if not isinstance(component, dict):
         return []
     if component.get("type") != "Sequence":

@@ -113,7 +113,7 @@ def test_each_script_is_short_and_opens_with_its_contract(name: str, text: str) 
         assert all(word in text for word in ("-- KEYS[1]", "-- ARGV", "-- Returns", "Called by"))
         assert "KEYS[2]" not in text
     else:
-        assert "Stands before" in text
+        assert "Precedes" in text
 
 
 def test_every_script_is_used_and_no_script_asks_for_the_time_but_the_clock() -> None:

@@ -1,9 +1,9 @@
-"""Anthropic's Messages API on the wire: `POST /v1/messages` and `POST /v1/messages/count_tokens`.
+"""Anthropic's wire format: `POST /v1/messages` and `POST /v1/messages/count_tokens`.
 
-    blocks.py       content blocks, as pydantic checks them
-    wire.py         request bodies, field by field
-    requests.py     a checked body as the `ChatRequest` that a chat becomes too
+    blocks.py       content blocks, validated by pydantic
+    wire.py         request bodies field by field
+    requests.py     converts a valid body to the same `ChatRequest` as a chat's
     rate_limits.py  the anthropic-ratelimit headers
 
-Called by `api/`, `answers/` and `middleware/`. Knows no lane, budget or queue.
+Called by `api/`, `answers/` and `middleware/`. It knows no lane, budget or queue.
 """

@@ -1,7 +1,6 @@
-"""Blocks of content on the wire: text, thinking, calls of tools and their results.
+"""Content blocks on the wire: text, thinking, tool calls and their results.
 
-Other blocks (images, documents, what Anthropic's own tools leave) are refused by their place.
-"""
+Other blocks (images, documents, output of Anthropic's own tools) are rejected by their position."""
 
 import json
 from collections.abc import Mapping
@@ -13,12 +12,12 @@ from pydantic_core import PydanticCustomError
 from fairlane.gateway.dialects.openai.fields import Fields, Hint, Text, as_unicode
 from fairlane.gateway.dialects.openai.wire import Unsupported
 
+# Of one call's input, as JSON.
 MAX_INPUT_CHARS = 1024 * 1024
-"""Of one call's input, as JSON."""
 
 
 class CacheControl(Fields):
-    """Where a prompt may be cut for caching: all of it is cached here, so this changes nothing."""
+    """A caching hint. It changes nothing, since all of a prompt is cached here."""
 
     type: Literal["ephemeral"]
     ttl: Literal["5m", "1h"] | None = None
@@ -26,13 +25,13 @@ class CacheControl(Fields):
 
 
 class DirectCaller(Fields):
-    """The model itself called a tool."""
+    """The model itself called the tool."""
 
     type: Literal["direct"]
 
 
 class TextBlock(Fields):
-    """Text."""
+    """A block of text."""
 
     type: Literal["text"]
     text: Text
@@ -41,7 +40,7 @@ class TextBlock(Fields):
 
 
 class ThinkingBlock(Fields):
-    """What the model thought before it answered. The signature is not looked at."""
+    """The model's thinking before a response. The signature is not checked."""
 
     type: Literal["thinking"]
     thinking: Text
@@ -50,14 +49,14 @@ class ThinkingBlock(Fields):
 
 
 class RedactedThinkingBlock(Fields):
-    """Thinking that cannot be read: it is left out."""
+    """Thinking that cannot be read; it is ignored."""
 
     type: Literal["redacted_thinking"]
     data: Text
 
 
 def _as_json(given: object) -> str:
-    """A call's input as JSON."""
+    """Convert a call's input to JSON."""
     if not isinstance(given, dict):
         raise PydanticCustomError("input", "must be an object")
     try:
@@ -70,7 +69,7 @@ def _as_json(given: object) -> str:
 
 
 class ToolUseBlock(Fields):
-    """A call that the model made."""
+    """A tool call by the model."""
 
     type: Literal["tool_use"]
     id: Annotated[Hint, Field(min_length=1)]
@@ -82,7 +81,6 @@ class ToolUseBlock(Fields):
 
 
 def _blocks(content: object) -> object:
-    """Text as the one block that it is."""
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
@@ -92,7 +90,7 @@ TextBlocks = Annotated[
 
 
 class ToolResultBlock(Fields):
-    """What a call came to."""
+    """The result of a tool call."""
 
     type: Literal["tool_result"]
     tool_use_id: Annotated[Hint, Field(min_length=1)]
@@ -103,7 +101,7 @@ class ToolResultBlock(Fields):
 
 
 def _tag(block: object) -> str | None:
-    """The member of the union below that a block is checked as."""
+    """Return the tag of the union member that validates a block."""
     kind = block.get("type") if isinstance(block, Mapping) else getattr(block, "type", None)
     return f"<{kind}>" if isinstance(kind, str) else None
 

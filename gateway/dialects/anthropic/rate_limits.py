@@ -1,4 +1,4 @@
-"""What an answer says of the caller's limits, in Anthropic's headers."""
+"""The caller's limits in Anthropic's response headers."""
 
 import math
 import time
@@ -12,8 +12,8 @@ _PREFIXES = tuple(b"anthropic-ratelimit-" + dimension for dimension in DIMENSION
 
 
 def headers(statuses: Sequence[LimitStatus], *, clock: Callable[[], float] = time.time) -> list[tuple[bytes, bytes]]:
-    """`anthropic-ratelimit-{requests,tokens}-{limit,remaining,reset}` of the bucket with the least remaining, per
-    dimension; reset is when it will be full, by the clock."""
+    """Return `anthropic-ratelimit-{requests,tokens}-{limit,remaining,reset}` for the bucket with the least remaining,
+    per dimension; reset is the time at which it is full."""
     told: list[tuple[bytes, bytes]] = []
     for prefix, found in zip(_PREFIXES, tightest(statuses), strict=True):
         if found is not None:

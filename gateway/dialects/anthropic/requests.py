@@ -1,8 +1,7 @@
-"""What a checked body becomes: a chat, as every other endpoint of generation has it.
+"""Converts a valid Anthropic body to a chat request.
 
-Anthropic's blocks become turns: a result of a call is a turn of its own, adjacent turns of one role are one, since many
-chat templates want roles to alternate.
-"""
+Blocks become turns. The result of a call is a turn of its own, and adjacent turns of one role are merged, since many
+chat templates require alternating roles."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
@@ -35,29 +34,30 @@ from fairlane.gateway.dialects.openai.wire import checked
 from fairlane.gateway.errors import invalid
 
 Display = Literal["hidden", "omitted", "shown"]
+# The blocks that a message may hold, by role.
 _HOLDS: dict[str, tuple[type, ...]] = {
     "user": (TextBlock, ToolResultBlock),
     "assistant": (TextBlock, ThinkingBlock, RedactedThinkingBlock, ToolUseBlock),
     "system": (TextBlock,),
 }
-"""The blocks that a message may hold, by its role."""
 _MODES: dict[str, Mode] = {"auto": "auto", "any": "required", "tool": "required", "none": "none"}
 _TIERS = {"standard_only": "default"}
+# Claude Code starts its system prompt with a billing block that differs with every request. It is removed, since
+# nothing
+# after a difference is found in the prefix cache.
 _ATTRIBUTION = "x-anthropic-billing-header:"
-"""Claude Code begins its system prompt with a block that says what it is billed to. It differs with every request, and
-nothing behind what differs is found in a prefix cache: it is left out."""
 
 
 class MessagesRequest(ChatRequest, frozen=True, kw_only=True):
     """A valid `POST /v1/messages`."""
 
+    # How thinking appears in the response: not at all, as an empty block, or as text.
     thinking: Display = "hidden"
-    """What the answer tells of the model's thinking: nothing, an empty block for it, or all."""
 
 
 def parse_messages(body: bytes, token_ids: int = 0) -> MessagesRequest:
-    """The request that a body holds. `token_ids`: how many there may be in it, though no field of it takes any.
-    Raises ApiError naming the field at fault."""
+    """Parse a body. `token_ids`: the maximum of token ids in it, though no field takes any. Raises ApiError naming the
+    field."""
     asked = checked(MessagesBody, NEUTRAL_MESSAGES, body, token_ids=token_ids)
     if asked.messages[-1].role == "assistant":
         raise invalid("messages", "The last of `messages` is the assistant's: going on with it is not supported.")
@@ -74,7 +74,7 @@ def parse_messages(body: bytes, token_ids: int = 0) -> MessagesRequest:
 
 
 def parse_count(body: bytes, token_ids: int = 0) -> MessagesRequest:
-    """The same of a body whose prompt is only to be counted."""
+    """Parse a body whose prompt is only counted."""
     return MessagesRequest(**_prompt(checked(PromptBody, NEUTRAL_PROMPT, body, token_ids=token_ids)))
 
 
@@ -129,7 +129,7 @@ def _display(thinking: ThinkingBody | None) -> Display:
 
 
 def _turns(message: MessageBody, index: int) -> Iterator[Turn]:
-    """One message: the results that it holds are turns of their own."""
+    """Yield the turns of one message; each tool result in it is a turn of its own."""
     for place, block in enumerate(message.content):
         if not isinstance(block, _HOLDS[message.role]):
             param = f"messages.[{index}].content.[{place}]"
@@ -152,7 +152,7 @@ def _turns(message: MessageBody, index: int) -> Iterator[Turn]:
 
 
 def _said(blocks: Sequence[Block]) -> Turn:
-    """What the assistant said, thought and called."""
+    """Return an assistant turn with its text, thinking and calls."""
     texts = [block.text for block in blocks if isinstance(block, TextBlock)]
     thoughts = [block.thinking for block in blocks if isinstance(block, ThinkingBlock) and block.thinking]
     calls = tuple(
@@ -175,7 +175,7 @@ def _result(block: ToolResultBlock) -> Turn:
 
 
 def _cleared(turns: Sequence[Turn], edit: ClearThinking) -> list[Turn]:
-    """The turns without the thinking of all but the last ones; of all but the last one where nothing is said."""
+    """Remove thinking from all but the last turns to keep; by default, from all but the last one."""
     thought = [index for index, turn in enumerate(turns) if turn.reasoning is not None]
     kept = 1 if edit.keep is None else edit.keep.value if isinstance(edit.keep, KeptTurns) else len(thought)
     cleared = list(turns)
@@ -185,7 +185,7 @@ def _cleared(turns: Sequence[Turn], edit: ClearThinking) -> list[Turn]:
 
 
 def _merged(turns: Sequence[Turn]) -> list[Turn]:
-    """Return the turns with adjacent ones of one role as one; results, and what follows a call, stay as they are."""
+    """Merge adjacent turns of one role, except tool results and what follows a call."""
     groups: list[list[Turn]] = []
     for turn in turns:
         before = groups[-1][-1] if groups else None

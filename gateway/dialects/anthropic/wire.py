@@ -1,8 +1,7 @@
-"""The request bodies on the wire, field by field: what a body is checked against and OpenAPI shows.
+"""Anthropic's request bodies, field by field, as they are validated and documented by OpenAPI.
 
-Field names and ranges are Anthropic's. What its own API alone can do is refused by name; what changes nothing here is
-taken and left: `cache_control`, `diagnostics`, the effort, hints for streams. `deadline_ms` is ours.
-"""
+Field names and ranges are Anthropic's. Features of its own API are rejected by name; fields without an effect here
+(`cache_control`, `diagnostics`, the effort, hints for streams) are accepted and ignored. `deadline_ms` is ours."""
 
 from typing import Annotated, Any, Literal
 
@@ -19,8 +18,8 @@ MAX_STOP_SEQUENCES = 16
 MAX_EDITS = 16
 
 ToolName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,128}$")]
+# The first two are Anthropic's, the others as in a chat.
 ServiceTier = Literal["auto", "standard_only", "default", "scale", "flex", "priority", "fast"]
-"""The first two are Anthropic's, the others as in a chat."""
 
 
 class MessageBody(Fields):
@@ -31,7 +30,7 @@ class MessageBody(Fields):
 
 
 class CustomTool(Fields):
-    """A tool that the caller runs; those that Anthropic runs are not served."""
+    """A tool that the caller runs; Anthropic's server tools are not supported."""
 
     type: Literal["custom"] | None = None
     name: ToolName
@@ -46,7 +45,7 @@ class CustomTool(Fields):
 
 
 class ToolChoiceBody(Fields):
-    """Whether the model has to call a tool, and which."""
+    """Whether the model must call a tool, and which."""
 
     type: Literal["auto", "any", "tool", "none"]
     name: ToolName | None = None
@@ -54,7 +53,7 @@ class ToolChoiceBody(Fields):
 
 
 class ThinkingBody(Fields):
-    """Whether thinking is shown. How long a model thinks is its own affair: the budget is not enforced."""
+    """Whether thinking is shown. The budget is not enforced."""
 
     type: Literal["enabled", "adaptive", "disabled"]
     budget_tokens: Count | None = None
@@ -62,59 +61,59 @@ class ThinkingBody(Fields):
 
 
 class JsonFormat(Fields):
-    """The answer is JSON that keeps to a schema."""
+    """A response format: JSON that follows a schema."""
 
     type: Literal["json_schema"]
     schema_: Annotated[JsonSchema, Field(alias="schema")]
 
 
 class OutputConfig(Fields):
-    """What form the answer shall have. The effort is a hint, for models that know it."""
+    """The format of the response. The effort is a hint for models that support it."""
 
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     format: JsonFormat | None = None
 
 
 class MetadataBody(Fields):
-    """On whose behalf the request is made."""
+    """The end user of the request."""
 
     user_id: Hint | None = None
 
 
 class DiagnosticsBody(Fields):
-    """The request before this one, of which its caller would like to know why the cache missed it."""
+    """The previous request, for the caller's cache diagnostics."""
 
     previous_message_id: Hint | None = None
 
 
 class KeptTurns(Fields):
-    """The last turns of the assistant's that thought."""
+    """Keep thinking in this many of the assistant's last turns."""
 
     type: Literal["thinking_turns"]
     value: Count
 
 
 class KeptAll(Fields):
-    """All of them."""
+    """Keep all thinking."""
 
     type: Literal["all"]
 
 
 class ClearThinking(Fields):
-    """Thinking of earlier turns that the model is not to read again."""
+    """Removes thinking of earlier turns from the prompt."""
 
     type: Literal["clear_thinking_20251015"]
     keep: Annotated[KeptTurns | KeptAll, Field(discriminator="type")] | Literal["all"] | None = None
 
 
 class ContextManagement(Fields):
-    """What is left out of the conversation before the model reads it."""
+    """Edits of the conversation before the model reads it."""
 
     edits: Annotated[list[ClearThinking], Field(max_length=MAX_EDITS, fail_fast=True)] | None = None
 
 
 class PromptBody(Fields):
-    """What a prompt is made of: the body of `POST /v1/messages/count_tokens`."""
+    """The parts of a prompt: the body of `POST /v1/messages/count_tokens`."""
 
     model: Annotated[Hint, Field(min_length=1)]
     messages: Annotated[list[MessageBody], Field(min_length=1, fail_fast=True)]
@@ -152,5 +151,5 @@ class MessagesBody(PromptBody):
 
 _NOT_SERVED: dict[str, tuple[Any, ...]] = {"mcp_servers": ([],), "speed": ("standard",)}
 NEUTRAL_PROMPT: Neutral = _NOT_SERVED
+# Unsupported fields, with the values besides null that have no effect.
 NEUTRAL_MESSAGES: Neutral = {**_NOT_SERVED, "container": (), "fallbacks": ([],), "inference_geo": ("global",)}
-"""Fields that are not served, with the values beside null that ask for nothing."""

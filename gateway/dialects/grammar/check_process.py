@@ -1,8 +1,7 @@
-"""The child that checks grammars: one request a line on standard input, one answer a line on standard output.
+"""The child process that checks grammars: one request per line on stdin, one result per line on stdout.
 
-It compiles a grammar as a worker would, and walks some tokens of a sample vocabulary into it: what goes wrong there
-would go wrong in a worker, and a grammar whose masks would take longer than a worker allows is refused.
-"""
+It compiles a grammar as a worker would, and walks some tokens of a sample vocabulary into it: an error here would also
+occur in a worker. Grammars whose masks would exceed a worker's time budget are rejected."""
 
 import ctypes
 import json
@@ -27,35 +26,35 @@ from fairlane.scheduler.protocol.grammar_limits import (
     MaskBudget,
 )
 
+# Address space, a good part of which the libraries use.
 MOST_MEMORY_BYTES = 1 << 30
-"""Address space, of which the libraries take a good part."""
+# Half of a worker's, so that a grammar that recurses too deeply fails here.
 STACK_BYTES = 4 << 20
-"""Half of a worker's: what recurses too deeply here never gets there."""
 WALKS, WALK_TOKENS = 4, 64
 TOO_SLOW = (
     f"it takes more than {BUDGET_PER_TOKEN_S * 1e3:g} ms to find what may follow a token; try fewer ways to read it"
 )
+# Whitespace between the parts of JSON, bounded so that a model cannot indent forever. Responses may be indented for
+# people; arguments of calls (`JSON_OPTIONS` in `gateway/dialects/tools/grammar.py`) are written as in training data.
 WHITESPACE = r"[ \t]?|\r?\n[ \t]{0,64}"
-"""Between the parts of JSON: a model that only indents would never end. Answers may be laid out, which people read;
-arguments of calls (`JSON_OPTIONS` in `gateway/dialects/tools/grammar.py`) are written as the model has read them."""
 
 
 class CheckRequest(msgspec.Struct, frozen=True):
-    """What to check."""
+    """A structure to check."""
 
     kind: StructureKind
     text: str
 
 
 class CheckResult(msgspec.Struct, frozen=True):
-    """What was found: the grammar for a worker, or what is wrong with it."""
+    """The result of a check: the grammar for a worker, or its fault."""
 
     grammar: str = ""
     fault: str = ""
+    # Memory of the compiled grammar.
     compiled_bytes: int = 0
-    """Memory that the compiled grammar takes."""
+    # CPU time of the check.
     spent_s: float = 0.0
-    """Processor time of the check."""
 
 
 class _Heap(ctypes.Structure):
@@ -71,8 +70,8 @@ class _Heap(ctypes.Structure):
 
 
 def _heap_reader() -> Callable[[], int]:
-    """Return a function that reads how many bytes this process has allocated. It always reads 0 where the C library
-    cannot say so."""
+    """Return a function that reads the bytes that this process has allocated; it returns 0 without support by the C
+    library."""
     read = getattr(ctypes.CDLL(None), "mallinfo2", None)
     if read is None:
         return lambda: 0
@@ -86,7 +85,7 @@ def _heap_reader() -> Callable[[], int]:
 
 
 class Check:
-    """Checks one grammar after another."""
+    """Checks grammars, one after another."""
 
     def __init__(self) -> None:
         self._tokenizer = LLTokenizer(TokenizerWrapper(SampleVocabulary()))
@@ -94,7 +93,6 @@ class Check:
         self._allocated = _heap_reader()
 
     def run(self, request: CheckRequest) -> CheckResult:
-        """What there is to say of this one."""
         try:
             grammar = _grammar(request)
         except ValueError as error:
@@ -115,7 +113,7 @@ class Check:
         return CheckResult(fault=fault) if fault else CheckResult(grammar=grammar, compiled_bytes=compiled_bytes)
 
     def _walk(self, start: LLMatcher) -> str:
-        """What goes wrong some tokens into a grammar, on a few ways."""
+        """Return what fails within some tokens of a grammar, on a few random walks."""
         for way in range(WALKS):
             matcher, chooser, budget = start.deep_copy(), random.Random(way), MaskBudget()
             for _ in range(WALK_TOKENS):
@@ -136,7 +134,7 @@ class Check:
 
 
 def _pick(bits: int, chooser: random.Random) -> int:
-    """Return the first allowed token from a random place on."""
+    """Return the first allowed token from a random position on."""
     place = chooser.randrange(len(SampleVocabulary.tokens))
     later = bits >> place
     return place + _lowest(later) if later else _lowest(bits)
@@ -161,7 +159,7 @@ def _grammar(request: CheckRequest) -> str:
 
 
 def serve() -> None:
-    """Answer until standard input ends."""
+    """Check requests until stdin ends."""
     check, decode = Check(), msgspec.json.Decoder(CheckRequest).decode
     for line in sys.stdin.buffer:
         began_s = time.thread_time()

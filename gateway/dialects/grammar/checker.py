@@ -1,13 +1,12 @@
-"""Child processes that check what answers shall look like: in bounded time and memory, one request of a tenant's each.
+"""Child processes that check structures in bounded time and memory, one request per tenant at a time.
 
-A child that takes too long or dies is replaced, and what it was asked for is refused. Results are kept by the digest of
-what was checked, so that a schema that comes again costs nothing. A result contains the grammar, so it is dropped
-KEPT_S after its last use: nothing of a deleted tenant's schemas is left then.
+A child that takes too long or dies is replaced, and its structure is rejected. Results are cached by digest, so that a
+repeated schema costs nothing. A result contains the grammar, so it is dropped KEPT_S after its last use: a deleted
+tenant's schemas must not stay.
 
-Long checks never hold all children while others wait. A tenant whose last check was long waits for those whose were
-short or are not known, and leaves them a child. A check that turns out to be long where all other children have long
-ones already is stopped for them, and starts again in the turn of long ones.
-"""
+Slow checks never occupy all children while others wait. A tenant whose last check was slow waits for tenants with quick
+or unknown ones, and leaves them a child. If all children turn out to run slow checks, the latest is stopped for a
+waiting quick tenant and restarted in the queue of slow ones."""
 
 import asyncio
 import hashlib
@@ -24,17 +23,17 @@ from fairlane.gateway.dialects.grammar.structure import CheckedGrammar, Structur
 from fairlane.gateway.errors import ApiError, invalid
 
 CHILDREN = 2
+# Threshold of slow checks: elapsed time while a check runs, CPU time once it has ended.
 SLOW_S = 0.25
-"""A check that takes longer is long: as it runs by the clock, once it has ended by its processor time."""
+# Slow tenants remembered, the latest ones.
 MOST_SLOW_TENANTS = 1_000
-"""Remembered, the latest ones."""
+# Checks per tenant.
 MOST_WAITING = 32
-"""Checks of one tenant at a time."""
 TIMEOUT_S = 2.0
+# Of grammars and faults.
 MOST_KEPT_BYTES = 16 * 2**20
-"""Of grammars and faults."""
+# How long a result is kept after its last use; a deleted tenant's data must be gone within the hour.
 KEPT_S = 1_800.0
-"""How long a result is kept after its last use. A deleted tenant's data is gone within the hour."""
 MOST_FAULT_CHARS = 200
 _MOST_LINE_BYTES = 2**20
 
@@ -42,7 +41,7 @@ log = logging.getLogger(__name__)
 
 
 class GrammarChecker:
-    """Checks structures. Use `aclose` at the end."""
+    """Checks structures. Call `aclose` at the end."""
 
     def __init__(self, *, kept_s: float = KEPT_S) -> None:
         self._kept = _KeptResults(kept_s)
@@ -53,7 +52,7 @@ class GrammarChecker:
         self._turns: dict[str, asyncio.Lock] = {}
 
     async def check(self, structure: Structure, tenant_id: str) -> CheckedGrammar:
-        """The grammar that workers compile. Raises ApiError naming the field that asked for it, or `overloaded`."""
+        """Return the grammar for workers. Raises ApiError naming the field that requested it, or `overloaded`."""
         found = self._kept.find(structure)
         if found is None:
             found = await self._found(structure, tenant_id)
@@ -62,7 +61,6 @@ class GrammarChecker:
         return CheckedGrammar(found.grammar, found.compiled_bytes)
 
     async def aclose(self) -> None:
-        """End the children."""
         self._kept.clear()
         for child in self._children:
             await child.kill()
@@ -87,7 +85,7 @@ class GrammarChecker:
         return found
 
     async def _ask(self, request: CheckRequest, *, is_slow: bool) -> CheckResult | None:
-        """What a child finds; None: it was stopped for others that wait."""
+        """Return a child's result; None if the check was stopped for a waiting tenant."""
         loan = await self._lending.borrow(is_slow=is_slow)
         try:
             async with asyncio.timeout(None) as stop:
@@ -98,7 +96,7 @@ class GrammarChecker:
             self._lending.give_back(loan)
 
     def _note(self, tenant_id: str, spent_s: float) -> None:
-        """Remember whether the last check of a tenant was slow."""
+        """Record whether the last check of a tenant was slow."""
         self._slow_tenants.pop(tenant_id, None)
         if spent_s > SLOW_S:
             self._slow_tenants[tenant_id] = None
@@ -107,22 +105,22 @@ class GrammarChecker:
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes of the results that are kept."""
+        """Bytes of the cached results."""
         return self._kept.bytes
 
 
 class _KeptResults:
-    """Results by digest, bounded in bytes and in time; the least recently used go first."""
+    """An LRU cache of results by digest, bounded in bytes and time."""
 
     def __init__(self, kept_s: float) -> None:
         self._kept_s = kept_s
+        # With the event loop's time of the last use.
         self._results: OrderedDict[tuple[str, bytes], tuple[CheckResult, float]] = OrderedDict()
-        """With the event loop's time of the last use."""
         self._expiry: asyncio.TimerHandle | None = None
         self.bytes = 0
 
     def find(self, structure: Structure) -> CheckResult | None:
-        """Return a result that is kept, which is used now."""
+        """Return a cached result and update its last use."""
         name = _digest(structure)
         if name not in self._results:
             return None
@@ -131,7 +129,6 @@ class _KeptResults:
         return result
 
     def keep(self, structure: Structure, result: CheckResult) -> None:
-        """Keep a result."""
         loop, name = asyncio.get_running_loop(), _digest(structure)
         if name in self._results:  # found twice at the same time
             self._drop(name)
@@ -143,7 +140,6 @@ class _KeptResults:
             self._expiry = loop.call_later(self._kept_s, self._expire)
 
     def clear(self) -> None:
-        """Drop everything."""
         self._results.clear()
         self.bytes = 0
         if self._expiry is not None:
@@ -168,7 +164,7 @@ def _digest(structure: Structure) -> tuple[str, bytes]:
 
 
 def _told(fault: str) -> str:
-    """The line that says what is wrong: others quote the grammar."""
+    """Return the line of a fault that states it; other lines quote the grammar."""
     lines = [line.strip() for line in fault.splitlines()]
     said = next((line for line in lines if line.startswith("error: ")), lines[0])
     return said.removeprefix("error: ")[:MOST_FAULT_CHARS].rstrip(".:")
@@ -183,25 +179,25 @@ class _Loan:
 
     def __init__(self, child: "_Child") -> None:
         self.child = child
+        # Stops the check; None before it begins.
         self.stop: asyncio.Timeout | None = None
-        """Stops the check; None: it has not begun."""
         self.timer: asyncio.TimerHandle | None = None
 
 
 class _Lending:
-    """Lends each child to one check at a time, in the order in which checks ask. Those of slow tenants wait for the
-    others, and begin only while another child has no long check."""
+    """Lends each child to one check at a time, in order of arrival. Slow tenants wait for the others, and start only
+    while another child runs no slow check."""
 
     def __init__(self, children: Sequence["_Child"]) -> None:
         self._idle = [*children]
         self._count = len(children)
         self._quick: deque[asyncio.Future[_Loan]] = deque()
         self._slow: deque[asyncio.Future[_Loan]] = deque()
+        # Loans to slow tenants and loans of slow checks, in the order in which they became so.
         self._long: list[_Loan] = []
-        """Loans to slow tenants and those of long checks, in the order in which they became so."""
 
     async def borrow(self, *, is_slow: bool) -> _Loan:
-        """Wait for a child, to be given back."""
+        """Wait for a child, which must be given back."""
         turn: asyncio.Future[_Loan] = asyncio.get_running_loop().create_future()
         (self._slow if is_slow else self._quick).append(turn)
         self._lend()
@@ -213,13 +209,12 @@ class _Lending:
             raise
 
     def begin(self, loan: _Loan, stop: asyncio.Timeout) -> None:
-        """Let a loan's check begin: from now on its time counts, and `stop` may end it."""
+        """Start a loan's check: its time counts from now on, and `stop` may end it."""
         loan.stop = stop
         if loan.timer is None and loan not in self._long:
             loan.timer = asyncio.get_running_loop().call_later(SLOW_S, self._note_long, loan)
 
     def give_back(self, loan: _Loan) -> None:
-        """End a loan."""
         if loan.timer is not None:
             loan.timer.cancel()
         if loan in self._long:
@@ -244,7 +239,7 @@ class _Lending:
         self._make_way()
 
     def _make_way(self) -> None:
-        """Stop the check that became long last, where all children have long ones and a quick tenant waits."""
+        """Stop the latest slow check if all children run slow ones and a quick tenant waits."""
         if len(self._long) == self._count and not all(turn.done() for turn in self._quick):
             stop = self._long[-1].stop
             if stop is not None and not stop.expired():
@@ -258,7 +253,7 @@ class _Child:
         self._process: asyncio.subprocess.Process | None = None
 
     async def ask(self, request: CheckRequest, begun: Callable[[], None]) -> CheckResult:
-        """Its answer, or that there is none. `begun` is called once the process is there to be asked."""
+        """Return the result, or a fault if there is none. `begun` is called once the process is ready."""
         for _ in range(2):  # a child that somebody else killed says nothing of the grammar
             try:
                 process = await self._running()
@@ -284,7 +279,6 @@ class _Child:
         return self._process
 
     async def kill(self) -> None:
-        """End it."""
         process, self._process = self._process, None
         if process is not None and process.returncode is None:
             with suppress(ProcessLookupError):

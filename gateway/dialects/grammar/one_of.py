@@ -1,13 +1,12 @@
-"""`oneOf` as `anyOf`, where no value can keep to two of its branches: then both mean the same.
+"""Rewrites `oneOf` as `anyOf` if no value can match two of its branches, so that both mean the same.
 
-llguidance finds some such unions itself; not those of numbers, nor those of references without OpenAPI's
-`discriminator`. Found here are values of different types, listed values (`const`, `enum`) that differ, and objects that
-all require a property whose listed values differ. Any other `oneOf` stays as it is, for llguidance to refuse.
+llguidance detects some such unions itself, but not those of numbers, nor references without OpenAPI's `discriminator`.
+Detected here are values of different types, distinct listed values (`const`, `enum`), and objects that all require a
+property with distinct listed values. Any other `oneOf` is left for llguidance to reject.
 
-What is not understood counts as a schema that any value keeps to, so nothing is taken for exclusive that is not. No
-step recurses, and time is linear in the schema: many branches may refer to one large definition, so what is read from a
-definition or a reference is read once.
-"""
+A schema that is not understood is assumed to match any value, so no union is wrongly taken for exclusive. No step
+recurses, and time is linear in the schema: many branches may refer to one large definition, so results for definitions
+and references are cached."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,24 +21,24 @@ _KINDS: Mapping[str, frozenset[str]] = {
 _EVERY_KIND = frozenset().union(*_KINDS.values())
 _ONE = ("items", "additionalItems", "additionalProperties", "contains", "not", "if", "then", "else", "propertyNames")
 _SEVERAL = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
+# Keywords whose values are a schema, a list of schemas, and an object of schemas.
 _NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-"""Keywords whose values are a schema, a list of schemas, an object of schemas."""
+# References to follow in a chain.
 _MOST_STEPS = 8
-"""From one reference to the next."""
+# Values of one property that can identify a branch.
 _MOST_LISTED = 32
-"""Values of one property by which a branch is told."""
+# Properties to try.
 _MOST_PROPERTIES = 4
-"""That are tried for it."""
+# Schemas that require more properties are not distinguished by them.
 _MOST_REQUIRED = 256
-"""A schema that requires more properties is told from others by none of them."""
+# The schema that matches any value.
 _ANYTHING: Mapping[str, Any] = {}
-"""The schema that every value keeps to."""
 
 Value = tuple[str, object]
 
 
 def with_any_of(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the same schema, or an equal one with some `oneOf` written as `anyOf`."""
+    """Return the schema, or an equivalent one with some `oneOf` rewritten as `anyOf`."""
     text = json.dumps(schema, ensure_ascii=False)
     if '"oneOf"' not in text or "/oneOf" in text:  # a reference into a union would point nowhere
         return schema
@@ -53,7 +52,7 @@ def with_any_of(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _schemas(root: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the schema and those within it, but for those that references are relative to."""
+    """Yield the schema and its subschemas, except those that change the base of references."""
     waiting: list[object] = [root]
     while waiting:
         schema = waiting.pop()
@@ -72,8 +71,7 @@ def _is_base(schema: Mapping[str, object]) -> bool:
 
 
 class _Unions:
-    """Compares the branches of unions within one schema. Remembers each definition by its identity: the schema keeps it
-    alive."""
+    """Compares branches of unions within one schema. Caches each definition by identity: the schema keeps it alive."""
 
     def __init__(self, root: dict[str, Any]) -> None:
         self._root = root
@@ -82,7 +80,7 @@ class _Unions:
         self._required: dict[int, frozenset[str]] = {}
 
     def exclude_each_other(self, branches: Iterable[object]) -> bool:
-        """Return whether no value can keep to two of these."""
+        """Return whether no value can match two of the branches."""
         by_kind: dict[str, list[Mapping[str, Any]]] = {}
         for branch in branches:
             schema = self._target(branch)
@@ -91,7 +89,7 @@ class _Unions:
         return all(len(schemas) < 2 or self._told_apart(kind, schemas) for kind, schemas in by_kind.items())
 
     def _told_apart(self, kind: str, schemas: Sequence[Mapping[str, Any]]) -> bool:
-        """Return whether no value of this kind keeps to two of these."""
+        """Return whether no value of this kind can match two of the schemas."""
         if _differ(map(_listed, schemas)):
             return True
         if kind != "object":
@@ -115,7 +113,8 @@ class _Unions:
         return required
 
     def _target(self, schema: object) -> Mapping[str, Any]:
-        """Return a schema that is at least as wide: what a reference leads to, without what may stand beside it."""
+        """Return a schema that is at least as wide: the target of a reference, without keywords next to the
+        reference."""
         for _ in range(_MOST_STEPS):
             if not isinstance(schema, dict) or (schema is not self._root and _is_base(schema)):
                 return _ANYTHING
@@ -133,7 +132,7 @@ class _Unions:
 
 
 def _differ(listed: Iterable[frozenset[Value] | None]) -> bool:
-    """Return whether all are known, and none has a value of another."""
+    """Return whether all value sets are known and disjoint."""
     seen: set[Value] = set()
     for values in listed:
         if values is None or not seen.isdisjoint(values):
@@ -155,7 +154,7 @@ def _as_list(value: object) -> list[object]:
 
 
 def _listed(schema: Mapping[str, Any]) -> frozenset[Value] | None:
-    """Return the values that the schema lists; None where it lists none, many, or some that are not plain."""
+    """Return the values that the schema lists; None if it lists none, many, or some that are not scalars."""
     values = [schema["const"]] if "const" in schema else schema.get("enum")
     if not isinstance(values, list) or len(values) > _MOST_LISTED:
         return None
@@ -163,7 +162,7 @@ def _listed(schema: Mapping[str, Any]) -> frozenset[Value] | None:
 
 
 def _value(plain: object) -> Value:
-    """Return the value with its kind: to Python true is 1, and 1.0 is a whole number in JSON Schema."""
+    """Return the value with its kind: in Python True equals 1, and in JSON Schema 1.0 is an integer."""
     match plain:
         case None:
             return "null", None

@@ -1,4 +1,4 @@
-"""What a request may ask of the form of its answer, as one value."""
+"""The requested structure of a response, as one value."""
 
 import json
 from collections.abc import Sequence
@@ -11,13 +11,13 @@ ANY_OBJECT = '{"type":"object"}'
 
 
 class Structure(msgspec.Struct, frozen=True):
-    """The form of every choice of an answer."""
+    """The structure of every choice of a response."""
 
     kind: StructureKind
+    # The schema as JSON, the regular expression, the choices as a JSON list, or the grammar in Lark or GBNF.
     text: str
-    """The schema as JSON, the regular expression, the choices as a JSON list, or the grammar in Lark or GBNF."""
+    # The field that requested it.
     param: str
-    """The field that asked for it."""
 
     def __repr__(self) -> str:
         return f"Structure({self.kind}, {len(self.text)} characters)"
@@ -26,20 +26,20 @@ class Structure(msgspec.Struct, frozen=True):
 class CheckedGrammar(msgspec.Struct, frozen=True):
     """A grammar that workers may compile."""
 
+    # In the form for workers; empty allows any text.
     text: str = ""
-    """As workers read it; empty: anything may be said."""
+    # Memory of the compiled grammar; 0 if unknown.
     compiled_bytes: int = 0
-    """Memory that it takes compiled; 0: not known."""
 
     def __repr__(self) -> str:
         return f"CheckedGrammar({len(self.text)} characters, {self.compiled_bytes} bytes)"
 
 
 def json_structure(schema: object, param: str) -> Structure:
-    """JSON that keeps to a schema."""
+    """Return a structure for JSON that follows a schema."""
     return Structure("json_schema", json.dumps(schema, ensure_ascii=False), param)
 
 
 def choice_structure(choices: Sequence[str], param: str) -> Structure:
-    """One of these texts."""
+    """Return a structure for one of several texts."""
     return Structure("choice", json.dumps(choices, ensure_ascii=False), param)

@@ -1,16 +1,16 @@
-"""OpenAI's words on the wire.
+"""OpenAI's wire format.
 
-    wire.py         request bodies field by field, as pydantic checks them
-    fields.py       what those are made of
-    tools.py        tools, the choice of them, and calls: on the wire and checked
-    requests.py     what a checked body becomes
-    structures.py   what form an answer shall have
-    response_body.py   the body of the Responses API, and the request that it becomes
-    response_tools.py  its tools, and the choice of them
-    response_items.py  items of its conversations, and the turns that they come to
-    compaction.py   a conversation made short; sealed_summary.py: how its client carries that
-    neutral.py      fields that are not served yet, and the values that ask for nothing
+    wire.py         request bodies field by field, validated by pydantic
+    fields.py       field types that bodies share
+    tools.py        tools, tool choice and calls: on the wire and validated
+    requests.py     converts valid bodies to requests
+    structures.py   response formats and guided decoding
+    response_body.py   the body of the Responses API, and its request
+    response_tools.py  its tools and tool choice
+    response_items.py  items of its conversations, and their turns
+    compaction.py   compaction of a conversation; sealed_summary.py: the summary that its client holds
+    neutral.py      unsupported fields, and their values without effect
     rate_limits.py  the x-ratelimit headers
 
-Called by `api/`, `answers/` and `pipeline/`. Knows no lane, budget or queue.
+Called by `api/`, `answers/` and `pipeline/`. It knows no lane, budget or queue.
 """

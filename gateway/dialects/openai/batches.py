@@ -1,4 +1,4 @@
-"""Files and batches on the wire: bodies and queries field by field, as they are checked and as OpenAPI shows them."""
+"""Files and batches on the wire: bodies and queries field by field, as they are validated and documented by OpenAPI."""
 
 from typing import Annotated, Literal, NotRequired, TypeVar
 from urllib.parse import parse_qsl
@@ -24,7 +24,7 @@ class _BatchInput(BaseModel):
 
 
 class ExpiresAfter(_BatchInput):
-    """When a file is forgotten."""
+    """When a file expires."""
 
     anchor: Annotated[Literal["created_at"], Field(description="From when on the seconds count")]
     seconds: Annotated[int, Field(ge=SHORTEST_EXPIRY_S, le=LONGEST_EXPIRY_S, description="From an hour to thirty days")]
@@ -57,7 +57,7 @@ class _ListQuery(BaseModel):
 
 
 class FilesQuery(_ListQuery):
-    """Which files to list."""
+    """The files to list."""
 
     after: Annotated[str, Field(max_length=64, description="The last id of the page before")] = ""
     limit: Annotated[int, Field(ge=1, le=MOST_FILES_LISTED, description="Items of a page at most")] = MOST_FILES_LISTED
@@ -66,7 +66,7 @@ class FilesQuery(_ListQuery):
 
 
 class BatchesQuery(_ListQuery):
-    """Which batches to list, the newest first."""
+    """The batches to list, newest first."""
 
     after: Annotated[str, Field(max_length=64, description="The last id of the page before")] = ""
     limit: Annotated[int, Field(ge=1, le=MOST_BATCHES_LISTED, description="Items of a page at most")] = 20
@@ -76,7 +76,7 @@ Q = TypeVar("Q", bound=_ListQuery)
 
 
 def read_query(kind: type[Q], query: bytes) -> Q:
-    """What stands behind a path's question mark. Raises ApiError naming the field at fault."""
+    """Parse a query string. Raises ApiError naming the parameter."""
     try:
         given = parse_qsl(query.decode("latin-1"), keep_blank_values=True, max_num_fields=MOST_PARAMETERS)
     except ValueError:
@@ -109,7 +109,7 @@ UploadForm.__doc__ = "The body of `POST /v1/files`, as multipart/form-data."
 
 
 class FileObject(TypedDict):
-    """A file that is kept."""
+    """A stored file."""
 
     id: str
     object: Literal["file"]
@@ -123,7 +123,7 @@ class FileObject(TypedDict):
 
 
 class FileList(TypedDict):
-    """Files of the tenant, a page of them."""
+    """A page of the tenant's files."""
 
     object: Literal["list"]
     data: list[FileObject]
@@ -133,7 +133,7 @@ class FileList(TypedDict):
 
 
 class FileDeleted(TypedDict):
-    """A file that is no more."""
+    """A deleted file."""
 
     id: str
     object: Literal["file"]
@@ -141,7 +141,7 @@ class FileDeleted(TypedDict):
 
 
 class BatchErrorObject(TypedDict):
-    """Why a file could not be read at all."""
+    """An error that made the whole input file invalid."""
 
     code: str
     line: int | None
@@ -150,14 +150,14 @@ class BatchErrorObject(TypedDict):
 
 
 class BatchErrors(TypedDict):
-    """The first of them."""
+    """The first errors of an invalid input file."""
 
     object: Literal["list"]
     data: list[BatchErrorObject]
 
 
 class RequestCounts(TypedDict):
-    """Lines of a batch."""
+    """The number of lines of a batch, by result."""
 
     total: int
     completed: int
@@ -165,19 +165,19 @@ class RequestCounts(TypedDict):
 
 
 class InputTokensDetails(TypedDict):
-    """What a cache held of the prompts."""
+    """The cached part of the input tokens."""
 
     cached_tokens: int
 
 
 class OutputTokensDetails(TypedDict):
-    """What was thought and not said."""
+    """The reasoning part of the output tokens."""
 
     reasoning_tokens: int
 
 
 class BatchUsage(TypedDict):
-    """Tokens of all lines that were answered, as they are charged."""
+    """The charged tokens of all lines with a response."""
 
     input_tokens: int
     input_tokens_details: InputTokensDetails
@@ -190,7 +190,7 @@ Status = Literal["validating", "failed", "in_progress", "finalizing", "completed
 
 
 class BatchObject(TypedDict):
-    """A batch, and how far it is."""
+    """A batch and its progress."""
 
     id: str
     object: Literal["batch"]
@@ -216,7 +216,7 @@ class BatchObject(TypedDict):
 
 
 class BatchList(TypedDict):
-    """Batches of the tenant, a page of them."""
+    """A page of the tenant's batches."""
 
     object: Literal["list"]
     data: list[BatchObject]

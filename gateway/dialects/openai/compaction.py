@@ -1,7 +1,6 @@
-"""`POST /v1/responses/compact`: a conversation becomes its user's messages and a summary, which the model writes.
+"""`POST /v1/responses/compact`: replaces a conversation by its user's messages and a summary by the model.
 
-The summary is sealed for its tenant: a client sends it back as it is, in the place of all that it stands for.
-"""
+The summary is sealed for its tenant; a client sends it back unchanged in place of what it summarizes."""
 
 from typing import Annotated
 
@@ -51,9 +50,10 @@ class CompactRequest(ResponseRequest, frozen=True, kw_only=True):
 def parse_compaction(
     body: bytes, token_ids: int = 0, *, close: Close, opens: Open, previous: bytes | None = None
 ) -> CompactRequest:
-    """The request that a body holds. `token_ids`: how many there may be in it, though no field of it takes any;
-    `close`, `opens`: the tenant's seal; `previous`: what is kept of the response that it names. Raises ApiError naming
-    the field at fault."""
+    """Parse a body.
+
+    `token_ids`: the maximum of token ids in it, though no field takes any; `close`, `opens`: the tenant's seal;
+    `previous`: the stored response that it names. Raises ApiError naming the field."""
     asked = checked(CompactBody, NEUTRAL_COMPACTION, body, token_ids=token_ids)
     if asked.input is None and asked.previous_response_id is None:
         raise invalid("input", "`input` or `previous_response_id` is required.")

@@ -1,4 +1,4 @@
-"""The body of `POST /v1/embeddings`, parsed once into a value that can only be valid."""
+"""The body of `POST /v1/embeddings`, parsed into a valid request."""
 
 from typing import Annotated, Any, Literal
 
@@ -10,8 +10,8 @@ from fairlane.gateway.dialects.openai.requests import GenerationRequest, Prompt
 from fairlane.gateway.dialects.openai.wire import MAX_DEADLINE_MS, Count, Prompts, Real, Tier, checked
 from fairlane.gateway.errors import invalid
 
+# Per request, as at OpenAI.
 MAX_INPUTS = 2_048
-"""Of one request, as OpenAI has it."""
 Encoding = Literal["float", "base64"]
 NEUTRAL_EMBEDDINGS: Neutral = {
     "add_special_tokens": (True,),
@@ -36,17 +36,16 @@ class EmbeddingsBody(BaseModel):
 
 
 class EmbeddingRequest(GenerationRequest, frozen=True, kw_only=True):
-    """A valid `POST /v1/embeddings`: jobs of one or more inputs each, which come to an end with their prefill."""
+    """A valid `POST /v1/embeddings`; each of its jobs has one or more inputs and ends with its prefill."""
 
     inputs: tuple[Prompt, ...]
     encoding: Encoding = "float"
+    # Length of each vector; None for the model's own.
     dimensions: int | None = None
-    """Of each vector; None: as many as the model makes."""
 
 
 def parse_embeddings(body: bytes, token_ids: int) -> EmbeddingRequest:
-    """The request that a body holds. `token_ids`: how many there may be in it. Raises ApiError naming the field at
-    fault."""
+    """Parse a body. `token_ids`: the maximum of token ids in it. Raises ApiError naming the field."""
     asked = checked(EmbeddingsBody, NEUTRAL_EMBEDDINGS, body, token_ids=token_ids)
     if len(asked.input) > MAX_INPUTS:
         raise invalid("input", f"`input` must have at most {MAX_INPUTS} items.")

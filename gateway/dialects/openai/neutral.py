@@ -1,4 +1,4 @@
-"""Fields of OpenAI's and vLLM's that are not served yet, each with the values beside null that ask for nothing."""
+"""Unsupported fields of OpenAI's and vLLM's APIs, each with the values besides null that have no effect."""
 
 from collections.abc import Mapping
 
@@ -59,6 +59,6 @@ NEUTRAL_COMPLETION: Neutral = {
 
 
 def refuse_unless_neutral(name: str, value: object, neutral: tuple[object, ...]) -> None:
-    """Raises ApiError naming the field where it asks for something."""
+    """Raise ApiError naming the field if its value would have an effect."""
     if value is not None and not any(type(value) is type(known) and value == known for known in neutral):
         raise invalid(name, f"`{name}` is not supported yet.")

@@ -1,4 +1,4 @@
-"""What an answer says of the caller's limits: OpenAI's six headers, and the object at `GET /v1/limits`."""
+"""The caller's limits: OpenAI's six response headers, and the object at `GET /v1/limits`."""
 
 import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -13,8 +13,9 @@ def _names(dimension: bytes) -> tuple[bytes, bytes, bytes]:
 
 
 DIMENSIONS = b"requests", b"tokens"
+# The headers of each dimension; they report its tightest limit.
 _NAMES = tuple(_names(dimension) for dimension in DIMENSIONS)
-"""The headers that tell the tightest of the limits that count the same."""
+# The dimension of each limit.
 _PLACES = {
     "requests_per_minute": 0,
     "tokens_per_minute": 1,
@@ -23,18 +24,17 @@ _PLACES = {
     "tokens_per_day": 1,
     "tokens_per_month": 1,
 }
-"""Of limits among these dimensions."""
 QUEUED_SCOPES = ("tenant", "key")
 
+# Returns the number of a tenant's waiting requests, which `queued_requests` bounds.
 Waiting = Callable[[str], Awaitable[int]]
-"""How many requests of a tenant wait: what its `queued_requests` bounds."""
 
 
 def headers(statuses: Sequence[LimitStatus]) -> list[tuple[bytes, bytes]]:
-    """`x-ratelimit-{limit,remaining,reset}-{requests,tokens}` of the bucket with the least remaining, per dimension.
+    """Return `x-ratelimit-{limit,remaining,reset}-{requests,tokens}` for the bucket with the least remaining, per
+    dimension.
 
-    A dimension without a limit has no headers.
-    """
+    A dimension without a limit has no headers."""
     told: list[tuple[bytes, bytes]] = []
     for (limit, remaining, reset), found in zip(_NAMES, tightest(statuses), strict=True):
         if found is not None:
@@ -45,8 +45,7 @@ def headers(statuses: Sequence[LimitStatus]) -> list[tuple[bytes, bytes]]:
 
 
 def tightest(statuses: Sequence[LimitStatus]) -> list[LimitStatus | None]:
-    """For each dimension the limit with the least remaining, if it has any; one in shadow refuses nothing and is not
-    told."""
+    """Return the limit with the least remaining for each dimension, without limits in shadow, which refuse nothing."""
     found: list[LimitStatus | None] = [None] * len(DIMENSIONS)
     for status in statuses:
         place = _PLACES.get(status.name)
@@ -63,7 +62,7 @@ def _tightness(status: LimitStatus) -> tuple[int, float]:
 
 
 def duration(seconds: float) -> str:
-    """As OpenAI writes it: `120ms`, `1s`, `6m0s`, `24h0m0s`."""
+    """Format a duration as OpenAI does: `120ms`, `1s`, `6m0s`, `24h0m0s`."""
     if seconds < 1:
         ms = math.ceil(max(seconds, 0.0) * 1000)
         return f"{ms}ms" if 0 < ms < 1000 else "1s" if ms else "0s"
@@ -73,7 +72,8 @@ def duration(seconds: float) -> str:
 
 
 async def with_queue(statuses: Sequence[LimitStatus], tenant: str, waiting: Waiting) -> list[LimitStatus]:
-    """The same, `queued_requests` with what waits as used: the queue is asked only where the request has that limit."""
+    """Return the statuses with the queue's depth as used `queued_requests`; the queue is asked only if there is that
+    limit."""
     bounds = queued_limits(statuses)
     if not bounds:
         return list(statuses)
@@ -82,13 +82,13 @@ async def with_queue(statuses: Sequence[LimitStatus], tenant: str, waiting: Wait
 
 
 def queued_limits(statuses: Iterable[LimitStatus]) -> list[LimitStatus]:
-    """Those that bound what this tenant has in the queue: `queued_requests` of those above counts their own requests
-    only."""
+    """Return the limits on this tenant's queued requests; `queued_requests` of its parents counts only their own
+    requests."""
     return [status for status in statuses if status.name == "queued_requests" and status.scope in QUEUED_SCOPES]
 
 
 def as_json(statuses: Sequence[LimitStatus]) -> dict[str, object]:
-    """The quota object: of a limit that several levels have, the one that binds: not in shadow, least remaining."""
+    """Return the quota object; of a limit on several levels, the binding one: not in shadow, least remaining."""
     limits: dict[str, LimitStatus] = {}
     for status in statuses:
         if status.name == "queued_requests" and status.scope not in QUEUED_SCOPES:

@@ -1,4 +1,4 @@
-"""Bodies of requests, parsed once into values that can only be valid: no inner code checks a caller's input again."""
+"""Requests, parsed from bodies into values that can only be valid, so that no inner code validates input again."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -23,8 +23,8 @@ from fairlane.gateway.errors import invalid
 from fairlane.scheduler.protocol.messages import Sampling
 
 _SEED_MASK = 2**63 - 1
+# Text to tokenise, or token ids.
 Prompt = str | tuple[int, ...]
-"""Text to tokenise, or token ids as they are."""
 
 
 _AS_USUAL = Sampling()
@@ -43,44 +43,44 @@ _DRAW_FIELDS = frozenset(
 
 
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What chat and plain completions share."""
+    """The common part of all requests for generation."""
 
     model: str
     n: int = 1
+    # Output tokens per choice; None for what context and limits leave.
     max_tokens: int | None = None
-    """Output tokens per choice; None: what context and limits leave."""
+    # The field that stated it.
     max_tokens_param: str = "max_tokens"
-    """The field that stated it."""
+    # Set for a summary of the prompt: its maximum tokens; it also gets hardly more than half of the prompt's.
     longest_summary: int | None = None
-    """It asks for a summary of its prompt: of at most so many tokens, and hardly more than half of the prompt's."""
     min_tokens: int = 0
     ignore_eos: bool = False
     stop: tuple[str, ...] = ()
     stream: bool = False
     include_usage: bool = False
+    # Report the usage so far in each chunk of a stream.
     continuous_usage: bool = False
-    """Each chunk of a stream says what was used so far."""
     service_tier: str | None = None
+    # From arrival to the last token.
     deadline_ms: float | None = None
-    """From arrival to the last token."""
     seed: int | None = None
+    # None: no log-probabilities; k: those of the chosen token and of the k likeliest.
     logprobs: int | None = None
-    """None: no log-probabilities; k: the chosen token's and those of the k likeliest."""
+    # Fields of `Sampling` that the caller stated; once the model is known, also the model's defaults.
     draw: Mapping[str, Any] = {}
-    """Fields of `Sampling` as the caller stated them; once the model is known, also as its authors did."""
+    # Tokens that end a choice, in addition to the model's.
     stop_token_ids: tuple[int, ...] = ()
-    """Tokens beside the model's own that end a choice."""
+    # The structure of each choice; None for any text.
     structure: Structure | None = None
-    """What form each choice shall have; None: any."""
+    # Prompts are only found in the cache by requests with the same salt.
     cache_salt: str = ""
-    """Cached prompts are found by requests with the same one alone."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.model}, n={self.n}, max_tokens={self.max_tokens})"
 
     @property
     def is_conversation(self) -> bool:
-        """The model answers as an assistant: with reasoning and calls, if it has any."""
+        """Whether the model answers as an assistant, with reasoning and calls if it has any."""
         return False
 
     @property
@@ -89,12 +89,12 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
         return ()
 
     def asks_for(self, field: str) -> bool:
-        """It says something else than usual there. `field`: one of those by which tokens are drawn, begun or ended."""
+        """Return whether a field of sampling or stopping has an unusual value."""
         said, usual = getattr(self, field, None), getattr(_AS_USUAL, field, None)
         return self.draw.get(field, usual) != usual or bool(said) or (field == "logprobs" and said is not None)
 
     def sampling(self, seed: int, eos: tuple[int, ...]) -> Sampling:
-        """What the worker is told. `seed`: the caller's, or the one that the gateway drew; `eos`: the model's."""
+        """Return the worker's sampling parameters. `seed`: the caller's or a random one; `eos`: the model's."""
         return Sampling(
             **self.draw,
             seed=seed & _SEED_MASK,
@@ -105,49 +105,47 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
-    """One message of a conversation, as a chat template reads it."""
+    """One message of a conversation, as chat templates read it."""
 
     role: str
+    # None if the model made calls without text.
     content: str | None
-    """None: the model made calls and said nothing."""
     name: str | None = None
     tool_call_id: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
+    # The model's reasoning before the message.
     reasoning: str | None = None
-    """What the model thought before it answered."""
 
     def __repr__(self) -> str:
         return f"Turn({self.role}, {len(self.content or '')} characters, {len(self.tool_calls)} calls)"
 
 
 class Effort(msgspec.Struct, frozen=True):
-    """How much the model shall think, as its chat template may read it."""
+    """The reasoning effort, for chat templates that read it."""
 
     word: EffortWord
+    # The field that stated it; None for a hint, ignored if the template does not read it.
     param: str | None = "reasoning_effort"
-    """Where it was said; None: a hint, left out where the template does not read it."""
 
 
 class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
     """A valid `POST /v1/chat/completions`."""
 
     messages: tuple[Turn, ...]
+    # All tools of the request; `offered_tools` are those that the model sees.
     tools: tuple[Tool, ...] = ()
-    """All that the request names; `offered_tools` are those that the model is told of."""
     tool_choice: ToolChoice = ToolChoice()
     parallel_tool_calls: bool = True
     effort: Effort | None = None
+    # The field of a tool's schema.
     parameters_param: str = "tools.[{index}].function.parameters"
-    """Where a tool has its schema."""
 
     @property
     def is_conversation(self) -> bool:
-        """It does."""
         return True
 
     @property
     def offered_tools(self) -> tuple[Tool, ...]:
-        """The tools that the model may call."""
         return self.tool_choice.offered(self.tools)
 
 
@@ -155,18 +153,18 @@ class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
     """A valid `POST /v1/completions`; the choices of prompt i have the indices i·n to i·n + n - 1."""
 
     prompts: tuple[Prompt, ...]
+    # Each choice begins with its prompt.
     echo: bool = False
-    """Each choice begins with its prompt."""
 
 
 def parse_chat(body: bytes, token_ids: int = 0) -> ChatRequest:
-    """The chat request that a body holds. `token_ids`: how many there may be in it, though no field of it takes any.
-    Raises ApiError naming the field at fault."""
+    """Parse a chat body. `token_ids`: the maximum of token ids in it, though no field takes any. Raises ApiError naming
+    the field."""
     return read_chat(checked(ChatBody, NEUTRAL_CHAT, body, token_ids=token_ids))
 
 
 def read_chat(chat: ChatBody) -> ChatRequest:
-    """The chat request of a body whose fields are each valid. Raises ApiError naming the field at fault."""
+    """Convert a body whose fields are valid one by one. Raises ApiError naming the field."""
     if chat.top_logprobs is not None and not chat.logprobs:
         raise invalid("top_logprobs", "`top_logprobs` needs `logprobs: true`.")
     tools, choice = read_tools(chat.tools, chat.tool_choice)
@@ -205,8 +203,7 @@ def _turn(message: Message, index: int) -> Turn:
 
 
 def parse_completion(body: bytes, token_ids: int) -> CompletionRequest:
-    """The completion request that a body holds. `token_ids`: how many there may be in it. Raises ApiError naming the
-    field at fault."""
+    """Parse a completion body. `token_ids`: the maximum of token ids in it. Raises ApiError naming the field."""
     completion = checked(CompletionBody, NEUTRAL_COMPLETION, body, token_ids=token_ids)
     n = completion.n or 1
     if len(completion.prompt) * n > MAX_SEQUENCES:
@@ -224,7 +221,7 @@ def parse_completion(body: bytes, token_ids: int) -> CompletionRequest:
 
 
 def _common(body: GenerationBody) -> dict[str, Any]:
-    """The shared part of a request, from a body whose fields are each valid, checked against each other."""
+    """Return the common part of a request, after checking its fields against each other."""
     max_tokens = _max_tokens(body)
     min_tokens = body.min_tokens or 0
     if max_tokens is not None and min_tokens > max_tokens:
@@ -265,7 +262,7 @@ def _max_tokens(body: GenerationBody) -> int | None:
 
 
 def draw_of(body: BaseModel) -> dict[str, Any]:
-    """What a body says of how tokens are drawn; also where that is as usual, which it may not be for the model."""
+    """Return the sampling parameters that a body states, even usual ones, since the model's defaults may differ."""
     stated = {name: getattr(body, name) for name in _DRAW_FIELDS & body.model_fields_set}
     if stated.get("top_p") == 0.0:  # the smallest set of tokens with any mass is the likeliest one
         stated |= {"top_p": 1.0, "top_k": 1}

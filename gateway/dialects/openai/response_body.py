@@ -1,4 +1,4 @@
-"""The body of `POST /v1/responses`: what stands on the wire, and the chat request that it comes to."""
+"""The body of `POST /v1/responses`, and its conversion to a chat request."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -55,7 +55,7 @@ NEUTRAL_RESPONSE: Neutral = {
 
 
 class TextFormat(Fields):
-    """Any text, any JSON object, or JSON that keeps to a schema."""
+    """The format of the text: any text, any JSON object, or JSON that follows a schema."""
 
     type: Literal["text", "json_object", "json_schema"]
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")] | None = None
@@ -65,14 +65,14 @@ class TextFormat(Fields):
 
 
 class TextBody(Fields):
-    """What the answer's text shall be like."""
+    """Options of the response's text."""
 
     format: TextFormat | None = None
     verbosity: Literal["medium"] | None = None
 
 
 class ReasoningBody(Fields):
-    """How the model shall think: but for the effort, as it does by itself."""
+    """Options of the model's reasoning. Only the effort can be set."""
 
     effort: EffortWord | None = None
     summary: Literal["auto"] | None = None
@@ -82,7 +82,7 @@ class ReasoningBody(Fields):
 
 
 class ResponseStreamOptions(Fields):
-    """How a stream is told."""
+    """Options of a stream."""
 
     include_obfuscation: Off | None = None
 
@@ -129,22 +129,22 @@ class ResponseBody(Fields):
 class ResponseRequest(ChatRequest, frozen=True, kw_only=True):
     """A valid `POST /v1/responses`."""
 
+    # The whole conversation, including stored items.
     items: tuple[Item, ...]
-    """The whole conversation, with what was kept of it."""
+    # How to present calls of tools that are not plain functions, by the model's name for the tool.
     called_as: Mapping[str, CalledAs] = {}
-    """By the model's name for it, how calls of a tool are told that is no plain function."""
+    # The parameters that the response repeats.
     echo: Mapping[str, Any]
-    """What an answer repeats of its request."""
+    # Store the response for a while.
     store: bool = True
-    """Its answer shall be kept for a while."""
 
 
 class KeptResponse(msgspec.Struct, frozen=True):
-    """What is kept of a response: enough to show it, and to go on from it."""
+    """A stored response with its input: enough to show it and to continue from it."""
 
     response: Json
+    # The input of the response.
     items: list[Json]
-    """What it answers."""
 
     def __repr__(self) -> str:
         return f"KeptResponse({len(self.items)} items)"
@@ -154,7 +154,7 @@ _read_kept = msgspec.json.Decoder(KeptResponse).decode
 
 
 def read_kept(kept: bytes) -> KeptResponse:
-    """From how it is kept."""
+    """Decode a stored response."""
     return _read_kept(kept)
 
 
@@ -166,9 +166,11 @@ def parse_response(
     may_store: bool = True,
     opens: Open | None = None,
 ) -> ResponseRequest:
-    """The request that a body holds. `token_ids`: how many there may be in it, though no field of it takes any;
-    `previous`: what is kept of the response that it names; `may_store`: its answer may be kept; `opens`: the
-    tenant's seal, where there is something to open. Raises ApiError naming the field at fault."""
+    """Parse a body.
+
+    `token_ids`: the maximum of token ids in it, though no field takes any; `previous`: the stored response that it
+    names; `may_store`: whether its response may be stored; `opens`: the tenant's seal, if there is something to open.
+    Raises ApiError naming the field."""
     asked = checked(ResponseBody, NEUTRAL_RESPONSE, body, token_ids=token_ids)
     if asked.store and not may_store:
         raise invalid("store", "`store` must be false: a batch's answers stand in its output file, and nowhere else.")
@@ -214,8 +216,9 @@ def _effort(asked: ReasoningBody | None) -> Effort | None:
 def conversation(
     given: Sequence[GivenItem], previous_id: str | None, previous: bytes | None, opens: Open | None
 ) -> list[Item]:
-    """All items of a conversation. `previous_id`, `previous`: the response that it goes on from, and what is kept of
-    it; `opens`: a summary that the tenant was given. Raises ApiError."""
+    """Return all items of a conversation. `previous_id`, `previous`: the response that it continues, as stored;
+    `opens`:
+    opens the tenant's summaries. Raises ApiError."""
     if (previous_id is None) != (previous is None):
         raise invalid("previous_response_id", "`previous_response_id` must be spelled plainly.")
     items = [_opened(item, opens) for item in (*_earlier(previous), *given)]
@@ -244,7 +247,7 @@ def _earlier(previous: bytes | None) -> list[GivenItem]:
 
 
 def _check_outputs(items: Sequence[Item]) -> None:
-    """Raise ApiError for what a call came to where there is no such call before it."""
+    """Raise ApiError for the output of a call that is not in the conversation before it."""
     called: set[str] = set()
     for item in items:
         if isinstance(item, Summary):
@@ -281,7 +284,7 @@ def _structure(text: TextBody | None) -> Structure | None:
 
 
 def _echo(asked: ResponseBody, *, store: bool) -> Json:
-    """What an answer repeats, with the usual values of what was not stated; but for two that a model has its own of."""
+    """Return the parameters that a response repeats, with defaults, except for two that depend on the model."""
     choice, reasoning = asked.tool_choice, asked.reasoning or ReasoningBody()
     return {
         "background": False,

@@ -1,7 +1,6 @@
-"""Items of a conversation in the Responses API: what a request's `input` may hold, and the turns that they come to.
+"""Items of the Responses API: what `input` may hold, and their conversion to turns.
 
-A message is a turn of its own. What the model did before it came to rest is one turn together: its reasoning, then what
-it said, then its calls.
+A message is a turn of its own. Reasoning, text and calls that the model produced together are one turn, in this order.
 """
 
 import json
@@ -20,8 +19,9 @@ from fairlane.gateway.dialects.openai.tools import ToolCall
 
 Json = dict[str, Any]
 Status = Literal["in_progress", "completed", "incomplete"]
+# The only argument of a custom tool, as the model sees it.
 INPUT = "input"
-"""The one argument of a custom tool, as the model calls it."""
+# Types of text parts, and the field with their text.
 _TEXTS = {
     "input_text": "text",
     "output_text": "text",
@@ -30,27 +30,26 @@ _TEXTS = {
     "reasoning_text": "text",
     "summary_text": "text",
 }
-"""Parts that are text, and the field that holds it."""
+# Fields of output text that the model does not need.
 _BESIDE = frozenset({"annotations", "logprobs"})
-"""Fields of an answer's text that say nothing to the model."""
 _ID_BYTES = 24
 _INSTRUCTING = frozenset({"system", "developer"})
 
 
 def new_id(prefix: str) -> str:
-    """An id that nobody can guess, as OpenAI's look."""
+    """Return an unguessable id in OpenAI's form."""
     return f"{prefix}_{secrets.token_hex(_ID_BYTES)}"
 
 
 def full_name(namespace: str | None, name: str) -> str:
-    """What the model calls a tool."""
+    """Return the name by which the model calls a tool."""
     if namespace is None:
         return name
     return namespace + name if namespace.endswith("__") else f"{namespace}__{name}"
 
 
 def _joined(content: object) -> object:
-    """Text, given whole or in text parts."""
+    """Join text parts into one text."""
     return "\n".join(map(_part, content)) if isinstance(content, list) else content
 
 
@@ -76,7 +75,7 @@ Name = Annotated[Hint, Field(min_length=1)]
 
 
 class MessageItem(Fields):
-    """What somebody says."""
+    """A message."""
 
     type: Literal["message"] = "message"
     role: Literal["user", "assistant", "system", "developer"]
@@ -86,11 +85,11 @@ class MessageItem(Fields):
     phase: Literal["commentary", "final_answer"] | None = None
 
     def turn(self) -> Turn:
-        """As the model reads it."""
+        """Return the item as a turn."""
         return Turn(role=self.role, content=self.content)
 
     def as_json(self) -> Json:
-        """As it is kept and listed."""
+        """Return the item as it is stored and listed."""
         part: Json = {"type": "input_text", "text": self.content}
         if self.role == "assistant":
             part = {"type": "output_text", "text": self.content, "annotations": []}
@@ -99,7 +98,7 @@ class MessageItem(Fields):
 
 
 class ReasoningItem(Fields):
-    """What the model thought. What only its maker could decrypt is passed over."""
+    """The model's reasoning. Encrypted content is ignored."""
 
     type: Literal["reasoning"]
     id: Hint | None = None
@@ -109,11 +108,10 @@ class ReasoningItem(Fields):
     status: Status | None = None
 
     def turn(self) -> Turn:
-        """As the model reads it: with no answer yet."""
+        """Return the item as a turn without text."""
         return Turn(role="assistant", content=None, reasoning=self.content or self.summary)
 
     def as_json(self) -> Json:
-        """As it is kept and listed."""
         told: Json = {"type": "reasoning", "id": self.id or new_id("rs")}
         told["summary"] = [{"type": "summary_text", "text": self.summary}] if self.summary else []
         told["content"] = [{"type": "reasoning_text", "text": self.content}] if self.content else []
@@ -121,7 +119,7 @@ class ReasoningItem(Fields):
 
 
 class CallItem(Fields):
-    """A function that the model called."""
+    """A function call by the model."""
 
     type: Literal["function_call"]
     call_id: CallId
@@ -134,19 +132,17 @@ class CallItem(Fields):
     is_async: Annotated[Off | None, Field(alias="async")] = None
 
     def turn(self) -> Turn:
-        """As the model reads it."""
         call = ToolCall(name=full_name(self.namespace, self.name), arguments=self.arguments, id=self.call_id)
         return Turn(role="assistant", content=None, tool_calls=(call,))
 
     def as_json(self) -> Json:
-        """As it is kept and listed."""
         told = {"type": self.type, "id": self.id or new_id("fc"), "status": self.status or "completed"}
         told |= {} if self.namespace is None else {"namespace": self.namespace}
         return {**told, "call_id": self.call_id, "name": self.name, "arguments": self.arguments}
 
 
 class CustomCallItem(Fields):
-    """A custom tool that the model called: to the model a function with one argument."""
+    """A call of a custom tool by the model, to which it is a function with one argument."""
 
     type: Literal["custom_tool_call"]
     call_id: CallId
@@ -159,20 +155,18 @@ class CustomCallItem(Fields):
     is_async: Annotated[Off | None, Field(alias="async")] = None
 
     def turn(self) -> Turn:
-        """As the model reads it."""
         arguments = json.dumps({INPUT: self.input}, ensure_ascii=False)
         call = ToolCall(name=full_name(self.namespace, self.name), arguments=arguments, id=self.call_id)
         return Turn(role="assistant", content=None, tool_calls=(call,))
 
     def as_json(self) -> Json:
-        """As it is kept and listed."""
         told = {"type": self.type, "id": self.id or new_id("ctc"), "call_id": self.call_id}
         told |= {} if self.namespace is None else {"namespace": self.namespace}
         return {**told, "name": self.name, "input": self.input}
 
 
 class OutputItem(Fields):
-    """What a call came to."""
+    """The output of a call."""
 
     type: Literal["function_call_output", "custom_tool_call_output"]
     call_id: CallId
@@ -184,12 +178,10 @@ class OutputItem(Fields):
     namespace: Name | None = None
 
     def turn(self) -> Turn:
-        """As the model reads it."""
         name = None if self.name is None else full_name(self.namespace, self.name)
         return Turn(role="tool", content=self.output, tool_call_id=self.call_id, name=name)
 
     def as_json(self) -> Json:
-        """As it is kept and listed."""
         prefix = "fco" if self.type == "function_call_output" else "ctco"
         told = {"type": self.type, "id": self.id or new_id(prefix), "status": self.status or "completed"}
         named = {field: value for field in ("name", "namespace") if (value := getattr(self, field)) is not None}
@@ -197,7 +189,7 @@ class OutputItem(Fields):
 
 
 class CompactionItem(Fields):
-    """The summary of a conversation, as it was sealed for its tenant."""
+    """The summary of a conversation, sealed for its tenant."""
 
     type: Literal["compaction", "compaction_summary"]
     encrypted_content: Annotated[str, Field(min_length=1)]
@@ -205,23 +197,20 @@ class CompactionItem(Fields):
     created_by: Hint | None = None
 
     def as_json(self) -> Json:
-        """As it is kept and listed."""
         return {"type": "compaction", "id": self.id or new_id("cmp"), "encrypted_content": self.encrypted_content}
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The same, opened."""
+    """An opened `CompactionItem`."""
 
     item: CompactionItem
     text: str
 
     def turn(self) -> Turn:
-        """As the model reads it."""
         return Turn(role="user", content=f"This is a summary of our conversation so far:\n\n{self.text}")
 
     def as_json(self) -> Json:
-        """As it is kept and listed."""
         return self.item.as_json()
 
     def __repr__(self) -> str:
@@ -229,8 +218,8 @@ class Summary:
 
 
 PlainItem = MessageItem | ReasoningItem | CallItem | CustomCallItem | OutputItem
+# An item as sent in a body.
 GivenItem = PlainItem | CompactionItem
-"""As it stands in a body."""
 Item = PlainItem | Summary
 _KINDS: dict[str, type[GivenItem]] = {
     "message": MessageItem,
@@ -256,7 +245,6 @@ def _item(item: object) -> GivenItem:
 
 
 def _listed(given: object) -> object:
-    """A text alone is what a user says."""
     return [{"role": "user", "content": given}] if isinstance(given, str) else given
 
 
@@ -270,14 +258,14 @@ _read = TypeAdapter(list[ListedItem]).validate_python
 
 
 def read_items(items: Iterable[Json]) -> list[GivenItem]:
-    """Items that were kept."""
+    """Validate stored items."""
     return _read(list(items))
 
 
 def turns_of(items: Sequence[Item], instructions: str | None) -> tuple[Turn, ...]:
-    """Return the conversation as chat templates take it.
+    """Return the conversation as turns for chat templates.
 
-    What stands at its beginning to instruct the model is one turn, `instructions` first: templates take one there.
+    Instructions at its beginning are one turn, `instructions` first, since templates take only one system turn there.
     """
     groups: list[list[Turn]] = [] if instructions is None else [[Turn(role="system", content=instructions)]]
     stage = 0  # of the last group together
@@ -297,7 +285,7 @@ def turns_of(items: Sequence[Item], instructions: str | None) -> tuple[Turn, ...
 
 
 def _stage(turn: Turn) -> int:
-    """Return how far the model has come in it: 0: it has only thought, 1: has spoken, 2: has called."""
+    """Return how complete an assistant turn is: 0: reasoning only, 1: text, 2: calls."""
     return 2 if turn.tool_calls else int(turn.content is not None)
 
 

@@ -1,8 +1,7 @@
-"""Tools in the Responses API: functions, tools that take a text, and namespaces of both.
+"""Tools of the Responses API: functions, tools that take text, and namespaces of both.
 
-To the model all of them are functions: a tool that takes a text has one argument, one of a namespace has that before
-its name.
-"""
+The model sees all of them as functions: a tool that takes text has one argument, and the name of a tool in a namespace
+is prefixed with the namespace."""
 
 from collections.abc import Iterator
 from typing import Annotated, Literal
@@ -23,17 +22,17 @@ from fairlane.gateway.dialects.openai.tools import (
     Tool,
 )
 
+# The parameters of a tool that takes text, as the model sees them.
 _ONE_TEXT: Json = {
     "type": "object",
     "properties": {INPUT: {"type": "string"}},
     "required": [INPUT],
     "additionalProperties": False,
 }
-"""The parameters of a tool that takes a text, as the model is told of it."""
 
 
 class CalledAs(msgspec.Struct, frozen=True):
-    """How an answer tells a call of a tool that is no plain function."""
+    """How a response presents a call of a tool that is not a plain function."""
 
     name: str
     namespace: str | None = None
@@ -54,7 +53,7 @@ class ResponseFunction(Fields):
     is_async: Annotated[Off | None, Field(alias="async")] = None
 
     def tool(self) -> Tool:
-        """As the model is told of it."""
+        """Return the tool as the model sees it."""
         return Tool(
             name=self.name,
             description=self.description or "",
@@ -63,19 +62,19 @@ class ResponseFunction(Fields):
         )
 
     def as_json(self) -> Json:
-        """As an answer repeats it."""
+        """Return the tool as a response repeats it."""
         told = {"type": self.type, "name": self.name, "description": self.description}
         return {**told, "parameters": self.parameters, "strict": bool(self.strict)}
 
 
 class TextInput(Fields):
-    """The input may be any text."""
+    """Any text as input."""
 
     type: Literal["text"]
 
 
 class GrammarInput(Fields):
-    """The input shall keep to a grammar: the model is told so, and nothing else keeps it."""
+    """A grammar for the input; the model sees it, but it is not enforced."""
 
     type: Literal["grammar"]
     syntax: Literal["lark", "regex"]
@@ -83,7 +82,7 @@ class GrammarInput(Fields):
 
 
 class ResponseCustomTool(Fields):
-    """A tool that takes a text."""
+    """A tool that takes text."""
 
     type: Literal["custom"]
     name: FunctionName
@@ -94,14 +93,12 @@ class ResponseCustomTool(Fields):
     is_async: Annotated[Off | None, Field(alias="async")] = None
 
     def tool(self) -> Tool:
-        """As the model is told of it."""
         told = [self.description] if self.description else []
         if isinstance(self.format, GrammarInput):
             told.append(f"`{INPUT}` keeps to this grammar ({self.format.syntax}):\n{self.format.definition}")
         return Tool(name=self.name, description="\n\n".join(told), parameters=_ONE_TEXT, strict=True)
 
     def as_json(self) -> Json:
-        """As an answer repeats it."""
         told = {"type": self.type, "name": self.name, "description": self.description or ""}
         return {**told, "format": {"type": "text"} if self.format is None else self.format.model_dump()}
 
@@ -121,7 +118,7 @@ ListedTool = Annotated[CalledTool, PlainValidator(_called_tool, json_schema_inpu
 
 
 class ToolNamespace(Fields):
-    """Tools that belong together."""
+    """A group of tools with a common prefix."""
 
     type: Literal["namespace"]
     name: FunctionName
@@ -129,7 +126,6 @@ class ToolNamespace(Fields):
     tools: Annotated[list[ListedTool], Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)]
 
     def as_json(self) -> Json:
-        """As an answer repeats it."""
         told = {"type": self.type, "name": self.name, "description": self.description or ""}
         return {**told, "tools": [tool.as_json() for tool in self.tools]}
 
@@ -143,7 +139,7 @@ def _tool(tool: object) -> AnyTool:
 
 
 def _check_count(tools: object) -> object:
-    """Refuse too many tools, including those inside namespaces, before any of them is validated."""
+    """Reject too many tools, including those inside namespaces, before any of them is validated."""
     inner = [tool.get("tools") if isinstance(tool, dict) else None for tool in tools] if isinstance(tools, list) else []
     if sum(len(found) if isinstance(found, list) else 1 for found in inner) > MAX_TOOLS:
         raise PydanticCustomError("tools", f"must have at most {MAX_TOOLS} items, including those inside namespaces")
@@ -158,7 +154,7 @@ ResponseTools = Annotated[
 
 
 def told_tools(tools: list[AnyTool]) -> Iterator[tuple[Tool, CalledAs | None]]:
-    """Each tool as the model is told of it, and how its calls are told to the client; None: as they are."""
+    """Yield each tool as the model sees it, and how its calls are presented to the client; None for plain functions."""
     for tool in tools:
         if isinstance(tool, ToolNamespace):
             for inner in tool.tools:

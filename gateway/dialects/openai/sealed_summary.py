@@ -1,4 +1,4 @@
-"""How a client carries the summary of a conversation: sealed for its tenant, as text."""
+"""Sealing of a conversation's summary, as text that its client holds."""
 
 import base64
 import binascii
@@ -9,12 +9,12 @@ Open = Callable[[bytes], bytes | None]
 
 
 def sealed(summary: str, close: Close) -> str:
-    """A summary as its client carries it."""
+    """Seal a summary for the client to hold."""
     return base64.urlsafe_b64encode(close(summary.encode())).decode()
 
 
 def unsealed(carried: str, opens: Open) -> str | None:
-    """The summary; None where it is none of this tenant's, or was changed."""
+    """Open a sealed summary; None if it is not this tenant's, or was changed."""
     try:
         content = opens(base64.urlsafe_b64decode(carried))
     except (binascii.Error, ValueError):

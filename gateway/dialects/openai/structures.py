@@ -1,7 +1,6 @@
-"""What form an answer shall have, as OpenAI's and vLLM's fields say it, brought to one `Structure`.
+"""Converts OpenAI's and vLLM's fields for structured output to one `Structure`.
 
-`response_format` is OpenAI's; `structured_outputs` and the older `guided_*` are vLLM's.
-"""
+`response_format` is OpenAI's; `structured_outputs` and the older `guided_*` are vLLM's."""
 
 import json
 from typing import Annotated, Any, Literal
@@ -14,13 +13,13 @@ from fairlane.gateway.dialects.openai.fields import Fields, Off, Text, as_unicod
 from fairlane.gateway.errors import invalid
 from fairlane.gateway.http.json_reader import read_text
 
+# Of a schema as JSON, a regular expression or a grammar.
 MAX_STRUCTURE_CHARS = 64 * 1024
-"""Of a schema as JSON, a regular expression or a grammar."""
 MAX_STRUCTURE_CHOICES = 1_000
 
 
 def _schema_text(schema: object) -> str:
-    """A schema, given as JSON or as text that holds it, as JSON."""
+    """Return a schema as JSON; it may be given as JSON or as text that holds JSON."""
     if isinstance(schema, str):
         try:
             schema = read_text(schema)
@@ -49,7 +48,7 @@ Choices = Annotated[
 
 
 class NamedSchema(Fields):
-    """A JSON schema; whether `strict` or not, the answer keeps to it."""
+    """A JSON schema; the response follows it whether `strict` or not."""
 
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
     description: Text | None = None
@@ -58,14 +57,14 @@ class NamedSchema(Fields):
 
 
 class ResponseFormat(Fields):
-    """Any text, any JSON object, or JSON that keeps to a schema."""
+    """The format of the response: any text, any JSON object, or JSON that follows a schema."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: NamedSchema | None = None
 
 
 class StructuredOutputs(Fields):
-    """vLLM's: exactly one of these."""
+    """vLLM's structured outputs: exactly one of these."""
 
     json_: Annotated[JsonSchema | None, Field(alias="json")] = None
     regex: Pattern | None = None
@@ -80,7 +79,7 @@ class StructuredOutputs(Fields):
 
 
 class StructureFields(Fields):
-    """The fields of a body that say what form its answer shall have."""
+    """The fields of a body that request structured output."""
 
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
@@ -91,7 +90,7 @@ class StructureFields(Fields):
 
 
 def read_structure(body: StructureFields) -> Structure | None:
-    """The form that an answer shall have; None: any. Raises ApiError where two are asked for."""
+    """Return the requested structure; None for any text. Raises ApiError if two are requested."""
     guided = _of("guided_", body.guided_json, body.guided_regex, body.guided_choice, body.guided_grammar)
     found = [*_of_format(body.response_format), *_of_structured(body.structured_outputs), *guided]
     if len(found) > 1:

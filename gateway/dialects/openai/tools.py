@@ -1,7 +1,6 @@
-"""Tools in a chat request: which functions the model may call, whether it must, and the calls that it made before.
+"""Tools of a chat request: the functions that the model may call, whether it must, and its earlier calls.
 
-The pydantic classes are what stands on the wire; `Tool`, `ToolChoice` and `ToolCall` are what a checked body becomes.
-"""
+The pydantic classes are the wire format; `Tool`, `ToolChoice` and `ToolCall` are their validated form."""
 
 import json
 from collections.abc import Sequence
@@ -16,17 +15,17 @@ from fairlane.gateway.errors import invalid
 from fairlane.gateway.http.json_reader import read_text
 
 MAX_TOOLS = 128
+# Names, descriptions and schemas of one request's tools together, as JSON.
 MAX_TOOLS_CHARS = 512 * 1024
-"""Names, descriptions and schemas of one request's tools together, as JSON."""
+# Per message.
 MAX_CALLS = 128
-"""Of one message."""
+# For a function that states none.
 NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
-"""Of a function that names none: it is called with none."""
 
 FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
 Mode = Literal["none", "auto", "required"]
+# Only the model itself may call a tool.
 DirectCallers = Annotated[list[Literal["direct"]], Field(fail_fast=True)]
-"""Who may call a tool: the model itself."""
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,13 +33,13 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     description: str = ""
+    # A JSON schema of an object.
     parameters: dict[str, Any]
-    """A JSON schema of an object."""
+    # Enforce the schema for its arguments.
     strict: bool = False
-    """Its arguments have to keep to the schema."""
 
     def as_json(self) -> dict[str, Any]:
-        """OpenAI's form, which chat templates read."""
+        """Return OpenAI's form, which chat templates read."""
         function = {"name": self.name, "description": self.description, "parameters": self.parameters}
         return {"type": "function", "function": function}
 
@@ -49,32 +48,32 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolChoice(msgspec.Struct, frozen=True):
-    """Whether the model has to call tools, and which of them it may."""
+    """Whether the model must call tools, and which ones it may call."""
 
     mode: Mode = "auto"
+    # None allows all tools of the request.
     names: tuple[str, ...] | None = None
-    """None: all that the request names."""
 
     def __repr__(self) -> str:
         return f"ToolChoice({self.mode})"
 
     def offered(self, tools: Sequence[Tool]) -> tuple[Tool, ...]:
-        """The tools that the model is told of, and may call."""
+        """Return the tools that the model sees and may call."""
         if self.mode == "none":
             return ()
         return tuple(tool for tool in tools if self.names is None or tool.name in self.names)
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call in an earlier turn of the model's."""
+    """A call in an earlier turn of the model."""
 
     name: str
+    # JSON, if the model wrote valid JSON.
     arguments: str
-    """JSON, if the model wrote such."""
     id: str | None = None
 
     def parsed_arguments(self) -> dict[str, Any] | str:
-        """The arguments as the object that they spell, or as they are where they spell none."""
+        """Return the arguments as an object, or as text if they are not a JSON object."""
         if not self.arguments.strip():
             return {}
         try:
@@ -99,7 +98,7 @@ def _schema(parameters: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_lists(value: object) -> object:
-    """Return the same value with lists for tuples of token ids."""
+    """Return the value with lists instead of the tuples of token ids that the reader of large bodies makes."""
     if isinstance(value, dict):
         return {name: _with_lists(inner) for name, inner in value.items()}
     return [_with_lists(inner) for inner in value] if isinstance(value, list | tuple) else value
@@ -125,14 +124,14 @@ class ToolBody(Fields):
 
 
 class CalledBody(Fields):
-    """What was called, with which arguments."""
+    """The name and arguments of a call."""
 
     name: Annotated[Hint, Field(min_length=1)]
     arguments: Text
 
 
 class CallBody(Fields):
-    """A call that the model made."""
+    """A call by the model."""
 
     id: Hint | None = None
     type: Literal["function"] = "function"
@@ -147,14 +146,14 @@ class NamedBody(Fields):
 
 
 class NamedTool(Fields):
-    """The one tool that the model has to call."""
+    """The tool that the model must call."""
 
     type: Literal["function"]
     function: NamedBody
 
 
 class AllowedBody(Fields):
-    """Some of the request's tools."""
+    """A subset of the request's tools."""
 
     mode: Literal["auto", "required"]
     tools: Annotated[list[NamedTool], Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)]
@@ -171,7 +170,7 @@ _MODES: dict[str, ToolChoice] = {mode: ToolChoice(mode) for mode in ("none", "au
 
 
 def _choice(choice: object) -> ToolChoice:
-    """All forms of `tool_choice`, brought to one."""
+    """Convert any form of `tool_choice`."""
     match choice:
         case str() if choice in _MODES:
             return _MODES[choice]
@@ -204,7 +203,7 @@ Choice = Annotated[ToolChoice, PlainValidator(_choice, json_schema_input_type=Mo
 
 
 def read_tools(bodies: Sequence[ToolBody] | None, choice: ToolChoice | None) -> tuple[tuple[Tool, ...], ToolChoice]:
-    """The tools of a request, and the choice of them. Raises ApiError naming the field at fault."""
+    """Convert the tools of a request and the choice of them. Raises ApiError naming the field."""
     tools = tuple(
         Tool(
             name=body.function.name,
@@ -218,8 +217,8 @@ def read_tools(bodies: Sequence[ToolBody] | None, choice: ToolChoice | None) -> 
 
 
 def checked_choice(tools: Sequence[Tool], choice: ToolChoice | None, name_field: str) -> ToolChoice:
-    """The choice of tools that go together. `name_field`: where each has its name. Raises ApiError naming the field at
-    fault."""
+    """Check tools and their choice against each other. `name_field`: the field of a tool's name. Raises ApiError naming
+    the field."""
     names = {tool.name for tool in tools}
     if len(names) < len(tools):
         first = {tool.name: index for index, tool in reversed(list(enumerate(tools)))}

@@ -1,10 +1,7 @@
-"""The request bodies on the wire, field by field: what a body is checked against and OpenAPI shows.
+"""OpenAI's request bodies, field by field, as they are validated and documented by OpenAPI.
 
-Field names and ranges are OpenAI's; `top_k`, `min_p`, `repetition_penalty`, `min_tokens`, `ignore_eos` are as vLLM
-has them, `deadline_ms` is ours.
-
-Checking a JSON body against a pydantic model: any fault is a 400 that names the field, in our words.
-"""
+Field names and ranges are OpenAI's; `top_k`, `min_p`, `repetition_penalty`, `min_tokens` and `ignore_eos` are vLLM's,
+`deadline_ms` is ours. A body that fails validation is a 400 that names the field."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeGuard, TypeVar
@@ -20,24 +17,24 @@ from fairlane.gateway.errors import ApiError, invalid
 from fairlane.gateway.http.json_reader import read_object, shown_name
 from fairlane.gateway.http.lifted import MAX_TOKEN_ID
 
+# Choices per prompt.
 MAX_CHOICES = 16
-"""Choices that one prompt may ask for."""
+# Prompts times choices per request.
 MAX_SEQUENCES = 128
-"""Prompts times choices of one request."""
 MAX_STOPS = 4
 MAX_STOP_CHARS = 1024
+# Tokens whose scores one request changes.
 MAX_BIASES = 300
-"""Tokens whose scores one request moves."""
 MOST_BIAS = 100.0
 MAX_STOP_TOKENS = 128
+# Thirty days, in a body or a header.
 MAX_DEADLINE_MS = 30 * 86_400_000.0
-"""In a body or a header: thirty days."""
 _INT64 = 2**63
 _MOST_DIGITS = 9
 
 
 def _stops(stop: object) -> tuple[str, ...]:
-    """One stop string or several, brought to one form."""
+    """Convert one stop string or several to a tuple."""
     listed = [stop] if isinstance(stop, str) else stop
     if not isinstance(listed, list) or not all(isinstance(text, str) for text in listed):
         raise PydanticCustomError("stop", "must be text or a list of texts")
@@ -47,7 +44,7 @@ def _stops(stop: object) -> tuple[str, ...]:
 
 
 def _joined(content: object) -> object:
-    """A message's text, given whole or in text parts."""
+    """Join the text parts of a message."""
     if not isinstance(content, list):
         return content
     if not content:
@@ -71,7 +68,7 @@ def _nothing(value: object) -> None:
 
 
 def _prompts(prompt: object) -> tuple[str | tuple[int, ...], ...]:
-    """One prompt or several, as text or as token ids, brought to one form."""
+    """Convert one prompt or several, as text or as token ids, to a tuple."""
     if isinstance(prompt, str | tuple) or _is_token_ids(prompt):
         prompt = [prompt]
     if not isinstance(prompt, list) or not prompt:
@@ -90,7 +87,7 @@ def _prompt(item: object) -> str | tuple[int, ...]:
 
 
 def _biases(biases: object) -> tuple[tuple[int, float], ...]:
-    """Token ids, which JSON has as text, and what is added to their scores."""
+    """Convert token ids, which are text in JSON, and the numbers to add to their scores."""
     if not isinstance(biases, dict) or len(biases) > MAX_BIASES:
         raise PydanticCustomError("biases", f"must be an object of at most {MAX_BIASES} token ids")
     return tuple(_bias(token_id, bias) for token_id, bias in biases.items())
@@ -132,7 +129,7 @@ Tier = Literal["auto", "default", "flex", "scale", "priority", "fast"]
 
 
 class StreamOptions(Fields):
-    """How a stream is told."""
+    """Options of a stream."""
 
     include_usage: bool | None = None
     include_obfuscation: Off | None = None
@@ -157,7 +154,7 @@ class Message(Fields):
 
 
 class GenerationBody(StructureFields):
-    """What chat and plain completions share."""
+    """The common fields of chat and plain completions."""
 
     model: Annotated[Hint, Field(min_length=1)]
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
@@ -208,6 +205,7 @@ class CompletionBody(GenerationBody):
     best_of: Count | None = None
 
 
+# Messages for pydantic's error types.
 _RULES = {
     "dict_type": "must be an object",
     "extra_forbidden": "is not a field that this API knows",
@@ -221,22 +219,20 @@ _RULES = {
     "too_long": "must have at most {max_length} items",
     "too_short": "must not be empty",
 }
-"""Pydantic's words for a broken rule, where ours are plainer."""
 
 Body = TypeVar("Body", bound=BaseModel)
 
 
 def checked(kind: type[Body], neutral: Neutral, body: bytes, *, token_ids: int = 0) -> Body:
-    """The model that a body holds. `neutral`: fields that are not served yet, with the values that ask for nothing;
-    `token_ids`: how many it may hold.
+    """Validate a body. `neutral`: unsupported fields, with the values without effect; `token_ids`: the maximum of token
+    ids.
 
-    Raises ApiError naming the field at fault.
-    """
+    Raises ApiError naming the field."""
     return checked_fields(kind, neutral, read_object(body, token_ids=token_ids))
 
 
 def checked_fields(kind: type[Body], neutral: Neutral, fields: Mapping[str, object]) -> Body:
-    """The model that parsed fields hold: as `checked`."""
+    """Validate parsed fields, as `checked` does."""
     given = dict(fields)
     for name in sorted(neutral.keys() & given.keys()):
         refuse_unless_neutral(name, given.pop(name), neutral[name])
@@ -251,7 +247,7 @@ def checked_fields(kind: type[Body], neutral: Neutral, fields: Mapping[str, obje
 
 
 def _first(error: ValidationError) -> ApiError:
-    """The first of a body's errors, in our words; a field that is wrong goes before one that is missing."""
+    """Convert the first error; a wrong field goes before a missing one."""
     first = min(error.errors(include_url=False, include_input=False), key=lambda found: found["type"] == "missing")
     param = ".".join(f"[{step}]" if isinstance(step, int) else shown_name(step) for step in _steps(first["loc"]))
     known = _RULES.get(first["type"])
@@ -260,5 +256,5 @@ def _first(error: ValidationError) -> ApiError:
 
 
 def _steps(loc: tuple[int | str, ...]) -> list[int | str]:
-    """The way to a field, less the names that unions give their members: those begin with `<`."""
+    """Return the path to a field without the tags of unions, which begin with `<`."""
     return [step for place, step in enumerate(loc) if isinstance(step, int) or step[:1] != "<" or place == len(loc) - 1]

@@ -1,4 +1,4 @@
-"""What an output says, piece by piece: content, reasoning, and calls of tools."""
+"""Pieces of parsed output: content, reasoning, and tool calls."""
 
 import secrets
 from typing import Protocol
@@ -6,17 +6,17 @@ from typing import Protocol
 import msgspec
 
 _ID_LENGTH = 24
+# Whitespace that is held back.
 _MAX_BLANKS = 1024
-"""That are held back."""
 
 
 class ToolCallDelta(msgspec.Struct, frozen=True):
-    """A part of one call. The first of a call has its id and name."""
+    """A piece of one call. The first one has its id and name."""
 
+    # Index of the call in its choice.
     index: int
-    """Of the call, within its choice."""
+    # The next part of the arguments' JSON text.
     arguments: str = ""
-    """Goes on with the JSON text of its arguments."""
     id: str | None = None
     name: str | None = None
 
@@ -27,8 +27,7 @@ class ToolCallDelta(msgspec.Struct, frozen=True):
 class OutputDelta(msgspec.Struct, frozen=True):
     """The output that one push of text added.
 
-    Its parts come in this order: the rest of a call that an earlier delta began, reasoning, content, new calls.
-    """
+    Its parts are in this order: the rest of a call that an earlier delta began, reasoning, content, new calls."""
 
     content: str = ""
     reasoning: str = ""
@@ -36,7 +35,7 @@ class OutputDelta(msgspec.Struct, frozen=True):
 
     @property
     def continued(self) -> ToolCallDelta | None:
-        """The rest of a call that an earlier delta began; None if there is none."""
+        """The rest of a call that an earlier delta began, if any."""
         return self.calls[0] if self.calls and self.calls[0].name is None else None
 
     @property
@@ -49,36 +48,35 @@ class OutputDelta(msgspec.Struct, frozen=True):
 
 
 class OutputReader(Protocol):
-    """Reads one choice. However its text is split into pushes, the deltas come to the same in the end.
+    """Parses one choice. The sum of the deltas does not depend on how the text is split into pushes.
 
-    Nothing that the model wrote is lost: what cannot be read as a call is content.
-    """
+    No output is lost: what cannot be parsed as a call is content."""
 
+    # Calls begun so far; a choice with calls has ended with them.
     calls: int
-    """How many calls were begun; where there are any, the choice ended by them."""
 
     def push(self, text: str) -> OutputDelta:
-        """What the next text brings."""
+        """Parse the next text."""
 
     def end(self) -> OutputDelta:
-        """What was held back. Nothing may be pushed after it."""
+        """Return what was held back. No push may follow."""
 
 
 class DeltaBuilder:
-    """Puts together what was read since it was last taken. Drops the blanks beside calls and reasoning."""
+    """Collects parsed output until it is taken. Drops whitespace next to calls and reasoning."""
 
     def __init__(self) -> None:
         self._content: list[str] = []
         self._reasoning: list[str] = []
         self._calls: dict[int, tuple[str | None, str | None, list[str]]] = {}
+        # Whitespace held back until the next output is known; None if it cannot be dropped.
         self._blanks: str | None = ""
-        """Held back until it is known what follows; None: not where they may be dropped."""
         self._has_content = self._has_thought = False
+        # There was a call or reasoning.
         self._has_more = False
-        """There was a call, or reasoning."""
 
     def say(self, text: str) -> None:
-        """More content."""
+        """Add content."""
         if not text:
             return
         if self._blanks is not None:
@@ -95,7 +93,7 @@ class DeltaBuilder:
         self._content.append(text)
 
     def reason(self, text: str) -> None:
-        """More reasoning."""
+        """Add reasoning."""
         self._has_more = True
         text = text if self._has_thought else text.lstrip()
         if text:
@@ -103,26 +101,26 @@ class DeltaBuilder:
             self._reasoning.append(text)
 
     def begin(self, index: int, name: str) -> None:
-        """A call of this function."""
+        """Begin a call of this function."""
         self._has_more = True
         self._calls[index] = (new_call_id(), name, [])
 
     def end_call(self) -> None:
-        """What follows is no longer a call."""
+        """End a call."""
         self._blanks = "" if self._blanks is None else self._blanks
 
     def end(self) -> None:
-        """Nothing follows."""
+        """End the output."""
         if self._blanks and not self._has_more:
             self._content.append(self._blanks)
 
     def arguments(self, index: int, text: str) -> None:
-        """More of a call's arguments."""
+        """Add to a call's arguments."""
         if text:
             self._calls.setdefault(index, (None, None, []))[2].append(text)
 
     def take(self) -> OutputDelta:
-        """All of it, once."""
+        """Return all that was collected, and start over."""
         calls = tuple(
             ToolCallDelta(index, "".join(parts), id=call_id, name=name)
             for index, (call_id, name, parts) in self._calls.items()
@@ -133,5 +131,5 @@ class DeltaBuilder:
 
 
 def new_call_id() -> str:
-    """As OpenAI's look."""
+    """Return an id in OpenAI's form."""
     return "call_" + secrets.token_hex(_ID_LENGTH // 2)

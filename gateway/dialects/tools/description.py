@@ -1,4 +1,4 @@
-"""Tools in a system turn, for a model whose chat template tells of none: in the way that Hermes models are trained."""
+"""Tools in a system turn, for models whose chat template does not show tools: in the form that Hermes models learn."""
 
 import json
 from collections.abc import Sequence
@@ -25,8 +25,8 @@ Its result will be given to you in the next turn."""
 def with_tools(
     turns: Sequence[Turn], tools: Sequence[Tool], syntax: CallSyntax, *, takes_system: bool = True
 ) -> list[Turn]:
-    """The conversation, with the tools told of at the end of its system turn, or (not `takes_system`) at the beginning
-    of what the user says."""
+    """Return the turns with the tools at the end of the system turn or, if the template takes none, at the beginning of
+    the user's turn."""
     told = "\n".join(json.dumps(tool.as_json(), ensure_ascii=False) for tool in tools)
     call = syntax.before + syntax.spell("<function-name>", "<arguments-as-JSON>") + syntax.after
     text = _TEXT.format(tools=told, call=call)
@@ -39,5 +39,5 @@ def with_tools(
 
 
 def spelled(call: ToolCall, syntax: CallSyntax) -> str:
-    """A call of an earlier turn, as the model was taught to write it."""
+    """Return a call of an earlier turn in the model's syntax."""
     return syntax.spell(call.name, call.arguments or "{}")

@@ -1,14 +1,12 @@
-"""The grammar of a model's calls, in llguidance's dialect of Lark, for the worker to keep to.
+"""The grammar of a model's calls, in llguidance's dialect of Lark, which the worker enforces.
 
     forced    start: reasoning? calls
     lenient   start: reasoning? (text calls)* text
-    answering start: reasoning? (@answer | calls), where another grammar says what an answer is
+    answering start: reasoning? (@answer | calls), with another grammar for the answer
 
-Each function is an alternative: its name as it is spelled, then arguments by its own schema, whose references so stay
-within it. A mark that is a special token is named by its id, since text never comes to one (llguidance's
-docs/syntax.md). To llguidance every added token is special whose name stands in angle brackets, whatever it is to the
-tokenizer.
-"""
+Each function is an alternative: its name as spelled, then arguments by its own schema, which its references cannot
+leave. A mark that is a special token is named by its id, since text never produces one (llguidance's docs/syntax.md).
+llguidance treats every added token with a name in angle brackets as special, whatever it is to the tokenizer."""
 
 import json
 import re
@@ -20,18 +18,18 @@ from fairlane.gateway.dialects.openai.tools import MAX_CALLS, Tool
 from fairlane.gateway.dialects.tools import tagged
 from fairlane.gateway.dialects.tools.syntax import ARGUMENTS, NAME, CallSyntax
 
+# How llguidance writes arguments: as Python does, like most calls in training data. A JSON response may be indented
+# instead (`WHITESPACE` in `gateway/dialects/grammar/check_process.py`).
 JSON_OPTIONS = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-"""How llguidance writes arguments: as Python does, and so most of what models have read of calls. An answer in JSON may
-be laid out instead (`WHITESPACE` in `gateway/dialects/grammar/check_process.py`)."""
 _ANY_OBJECT: dict[str, Any] = {"type": "object"}
 _ANYTHING = r"/(?s:.*)/"
+# A text that is not a call without an opening mark.
 _NO_BRACE = r"/\s*([^\s{](?s:.*))?/"
-"""A text that is not a call which no mark begins."""
 _TAG_NAME = re.compile(r"[^<>\s]{1,64}")
+# Applied to a schema as JSON; also matches a text that holds one.
 _REFERENCE = re.compile(r'"\$ref": "([^"]*)')
-"""In a schema as JSON; also where a text holds one."""
+# Keywords of a string's schema that tags can satisfy.
 _NOTES = frozenset({"type", "enum", "description", "title", "default", "examples"})
-"""Keywords of a text's schema that tags can keep to."""
 _OF_AN_OBJECT = frozenset(
     {
         "type",
@@ -59,21 +57,22 @@ class CallGrammar:
         special: Collection[str],
         reasoning: tuple[str, str] | None,
     ) -> None:
-        """`added`: ids of the tokenizer's added tokens, by name; `special`: names of those that it marks as special.
-        `reasoning`: what encloses the model's, if it reasons."""
+        """`added`: ids of the tokenizer's added tokens, by name; `special`: names of the special ones among them.
+        `reasoning`: the marks around reasoning, if the model has any."""
         self._syntax = syntax
         is_special = {mark: mark in special or (mark[0], mark[-1]) == ("<", ">") for mark in syntax.markers}
         self._special = {mark: added[mark] for mark in syntax.markers if mark in added and is_special[mark]}
         self._reasoning = reasoning
 
     def forced(self, tools: Sequence[Tool], *, parallel: bool, is_reasoning: bool) -> str:
-        """Calls of these tools, one or (`parallel`) up to MAX_CALLS, each with arguments by its schema."""
+        """Return a grammar of one or, if `parallel`, up to MAX_CALLS calls of these tools, with arguments by their
+        schemas."""
         rules = [f"start: {self._reasons(is_reasoning)} calls", *self._calls(tools, parallel=parallel, all_strict=True)]
         return "\n".join([*rules, *self._reasoning_rules()])
 
     def lenient(self, tools: Sequence[Tool], *, parallel: bool, is_reasoning: bool) -> str:
-        """Any text, or calls as in `forced`, of which those of strict tools keep to the schema. Where they are not
-        `parallel`, one call ends the answer."""
+        """Return a grammar of any text, or calls as in `forced`; only those of strict tools must follow the schema.
+        Unless `parallel`, one call ends the response."""
         start = f"start: {self._reasons(is_reasoning)}"
         opening = self._opening
         text = _NO_BRACE if self._syntax.bare else _ANYTHING
@@ -95,7 +94,7 @@ class CallGrammar:
         return "\n".join([*rules, *calls, *self._reasoning_rules()])
 
     def answering(self, tools: Sequence[Tool], *, parallel: bool, is_reasoning: bool) -> str:
-        """The grammar `@answer`, or calls as in `forced`."""
+        """Return a grammar of `@answer`, or calls as in `forced`."""
         start = f"start: {self._reasons(is_reasoning)}"
         answer = "@answer" if self._syntax.said is None else f"{self._literal(self._syntax.said[0])} @answer"
         calls = [*self._calls(tools, parallel=parallel, all_strict=True)] if tools else []
@@ -104,7 +103,7 @@ class CallGrammar:
 
     @property
     def _opening(self) -> str | None:
-        """The mark that begins calls, if one does."""
+        """The mark that begins calls, if any."""
         spelled = self._syntax.before or self._syntax.call
         marks = (*self._syntax.open, *self._syntax.silent)
         return next((mark for mark in marks if spelled.startswith(mark)), None)
@@ -112,7 +111,7 @@ class CallGrammar:
     def _calls(
         self, tools: Sequence[Tool], *, parallel: bool, all_strict: bool, begun: str | None = None
     ) -> Iterator[str]:
-        """The rules of `calls`. `begun`: the mark that has begun them already."""
+        """Yield the rules of `calls`. `begun`: the mark that has begun them already."""
         before = self._syntax.before
         cut = begun or ""
         first = "first" if begun is not None and not before else "call"
@@ -129,7 +128,7 @@ class CallGrammar:
             yield from self._arguments(f"arguments{number}", tool, is_strict=is_strict)
 
     def _spelled(self, tool: Tool, *, is_strict: bool) -> str:
-        """A call of a tool, but for its arguments."""
+        """Return a call of a tool with a placeholder for its arguments."""
         syntax = self._syntax
         if syntax.body == "xml" and is_strict and not _fits_tags(tool.parameters):
             call = f'{syntax.open[0]}\n{{"name": "{NAME}", "arguments": {ARGUMENTS}}}\n{syntax.close[0]}'
@@ -151,7 +150,7 @@ class CallGrammar:
             yield f"{rule}: {_json(_closed(tool.parameters) if is_strict else _ANY_OBJECT)}"
 
     def _tag(self, rule: str, key: str, schema: Mapping[str, Any], within: Mapping[str, Any]) -> Iterator[str]:
-        """One argument as a tag. `within`: the schema of all arguments."""
+        """Yield the rules of one argument as a tag. `within`: the schema of all arguments."""
         begin, end = _text(f"{tagged.OPEN}{key}>\n"), _text(f"\n{tagged.CLOSE}\n")
         if schema["type"] != "string":
             yield f"{rule}: {begin} {_json({**_definitions(within), **schema})} {end}"
@@ -162,12 +161,10 @@ class CallGrammar:
             yield f"{rule}_text[lazy]: {_ANYTHING} {_text(tagged.CLOSE)}"
 
     def _literal(self, text: str) -> str:
-        """Text of the model's own, in which special tokens are named by id."""
+        """Return the model's own text as a grammar, special tokens by id."""
         pattern = "|".join(map(re.escape, self._special)) or r"(?!)"
         parts = filter(None, re.split(f"({pattern})", text))
         return " ".join([f"<[{self._special[part]}]>" if part in self._special else _text(part) for part in parts])
-
-    # Reasoning.
 
     def _reasons(self, is_reasoning: bool) -> str:
         if self._reasoning is None:
@@ -198,13 +195,13 @@ def _json(schema: Mapping[str, Any]) -> str:
 
 
 def _closed(schema: dict[str, Any]) -> dict[str, Any]:
-    """Arguments by a schema that lists them: a model writes no others, unless it says that there may be some."""
+    """Forbid additional arguments for a schema that lists them, unless it says that there may be others."""
     lists_all = "properties" in schema and schema.keys() <= _LISTING and _lists_required(schema)
     return {**schema, "additionalProperties": False} if lists_all else schema
 
 
 def _lists_required(schema: Mapping[str, Any]) -> bool:
-    """Whether what is required is among the properties."""
+    """Return whether all required arguments are among the properties."""
     properties, required = schema.get("properties", {}), schema.get("required", [])
     if not isinstance(properties, dict) or not isinstance(required, list):
         return False
@@ -212,13 +209,13 @@ def _lists_required(schema: Mapping[str, Any]) -> bool:
 
 
 def _definitions(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """What references may point to."""
+    """Return the definitions that references may point to."""
     return {name: schema[name] for name in ("$defs", "definitions") if name in schema}
 
 
 def _fits_tags(schema: Mapping[str, Any]) -> bool:
-    """Whether tags can say all that this schema of arguments asks for; otherwise a call is written as JSON, which
-    models that write tags are read in too."""
+    """Return whether tags can express all that this schema of arguments requires; otherwise a call is written as JSON,
+    which the reader accepts from these models too."""
     if not schema.keys() <= _OF_AN_OBJECT or not _lists_required(schema) or _refers_beyond_definitions(schema):
         return False
     properties = schema.get("properties", {})
@@ -226,7 +223,7 @@ def _fits_tags(schema: Mapping[str, Any]) -> bool:
 
 
 def _refers_beyond_definitions(schema: Mapping[str, Any]) -> bool:
-    """Whether a reference may lead to what a tag's own schema does not have: the whole one, or another argument."""
+    """Return whether a reference may lead to what a tag's own schema lacks: the whole schema, or another argument."""
     references = _REFERENCE.findall(json.dumps(schema))
     return not all(each.startswith(("#/$defs/", "#/definitions/")) for each in references)
 

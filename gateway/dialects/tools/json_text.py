@@ -1,8 +1,7 @@
-"""Where a JSON value ends, in a text that comes piece by piece.
+"""Finds the end of a JSON value in streamed text.
 
-It follows strings and brackets, and takes whatever else looks like JSON: whether the value is valid is for its reader
-to find out. Time is linear in the text, and memory in the depth.
-"""
+It follows strings and brackets, and accepts all else that looks like JSON: validation is left to the reader of the
+value. Time is linear in the text, and memory in the depth."""
 
 import re
 from enum import Enum
@@ -15,25 +14,25 @@ _CLOSING = {"{": "}", "[": "]"}
 
 
 class Found(Enum):
-    """What a piece of text came to."""
+    """The state after a piece of text."""
 
+    # The value continues.
     MORE = "more"
-    """The value goes on."""
     DONE = "done"
+    # The next character is not JSON.
     BROKEN = "broken"
-    """What comes now is no JSON."""
 
 
 class JsonScanner:
     """Finds the end of one value."""
 
     def __init__(self) -> None:
+        # The closing brackets of the open lists and objects.
         self._open: list[str] = []
-        """What closes the lists and objects that are open."""
         self._in_string = self._escaped = self._in_scalar = False
 
     def scan(self, text: str, at: int, most: int) -> tuple[int, Found]:
-        """How far the value goes in a text that goes on with it at this position, and is looked at up to `most`."""
+        """Continue at a position in a text, up to `most`; return the end of the scanned part and the state."""
         most = min(most, len(text))
         while at < most:
             if self._in_string:
@@ -51,7 +50,7 @@ class JsonScanner:
 
     @property
     def may_end(self) -> bool:
-        """The value is whole if nothing follows: a number, or one of JSON's words."""
+        """Whether the value is complete if nothing follows: a number, or a literal such as `true`."""
         return self._in_scalar
 
     def _first(self, text: str, at: int) -> tuple[int, Found]:

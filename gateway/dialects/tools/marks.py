@@ -1,11 +1,11 @@
-"""Finding marks in a text that comes piece by piece."""
+"""Finding marks in streamed text."""
 
 import re
 from collections.abc import Sequence
 
 
 class Marks:
-    """Finds the first of some marks, in a text that comes piece by piece."""
+    """Finds the first of several marks in streamed text."""
 
     def __init__(self, marks: Sequence[str]) -> None:
         self._pattern = re.compile("|".join(map(re.escape, marks)) or r"(?!)")
@@ -14,7 +14,7 @@ class Marks:
         self._firsts = {mark[0] for mark in marks}
 
     def find(self, text: str, at: int, *, ended: bool) -> tuple[int, int, str | None]:
-        """Where the mark begins and ends, and itself. Without one: from where on one could begin, twice, and None."""
+        """Return the next mark with its start and end. Without one, return twice where a mark could begin, and None."""
         found = self._pattern.search(text, at)
         if found is not None:
             return found.start(), found.end(), found[0]

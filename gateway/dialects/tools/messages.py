@@ -1,13 +1,12 @@
-"""Reads a choice's text as it comes where all of it is messages with headers, as gpt-oss writes them (OpenAI's Harmony
-format):
+"""Parses a choice's text as it arrives if it consists of messages with headers, as gpt-oss writes them (OpenAI's
+Harmony format):
 
     <|channel|>analysis<|message|>…<|end|><|start|>assistant<|channel|>final<|message|>…<|return|>
     <|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{…}<|call|>
 
-A message to somebody is a call, whichever side of the channel names them; one without is reasoning in the channel
-`analysis`, and content in any other. What stands outside messages is content. A header that no message follows is left
-out, but for one that is too long to be one.
-"""
+A message with a recipient is a call, whichever side of the channel names the recipient. One without is reasoning in the
+channel `analysis`, and content in any other. Text outside messages is content. A header without a message is dropped,
+unless it is too long to be one."""
 
 import re
 from collections.abc import Sequence
@@ -23,11 +22,11 @@ _ALL = (START, CHANNEL, MESSAGE, CONSTRAIN, *_ENDS)
 _MARKS, _ANY_MARK = Marks(_ALL), re.compile("|".join(map(re.escape, _ALL)))
 MAX_HEADER_CHARS = 512
 _TO = re.compile(r"(?:^|[\s>])to=(?:functions\.)?([\w.-]{1,64})(?=[\s<]|$)", re.ASCII)
+# How a response may begin that continues its prompt's `<|start|>assistant`.
 _BEGINS_TO = re.compile(r"\s{0,8}(?:t|to|to=[^\s<]{0,80}\s{0,8})?")
-"""What an answer may begin with that goes on in its prompt's `<|start|>assistant`."""
 _ANALYSIS = re.compile(r"<\|channel\|>\s*analysis\b")
+# Recipients that do not make a message a call.
 _PEOPLE = frozenset({"assistant", "user", "all"})
-"""To whom a message is no call."""
 
 
 class _Place(Enum):
@@ -42,32 +41,30 @@ class MessageReader:
     """An `OutputReader` of messages."""
 
     def __init__(self, prompt_tail: str, tools: Sequence[Tool]) -> None:
-        """`prompt_tail`: the end of the prompt, in which a message may be begun. `tools`: those that may be called;
+        """`prompt_tail`: the end of the prompt, which may have begun a message. `tools`: those that may be called;
         without any, a call is content."""
         self.calls = 0
         self._reads_calls = bool(tools)
         self._delta = DeltaBuilder()
+        # Text that could become a mark.
         self._held = ""
-        """What could become a mark."""
         self._header = ""
         self._has_said = self._has_arguments = False
         self._place = _Place.OUTSIDE
         self._begin_as(prompt_tail.rpartition(START)[2])
 
     def push(self, text: str) -> OutputDelta:
-        """What the next text brings."""
         self._read(text, ended=False)
         return self._delta.take()
 
     def end(self) -> OutputDelta:
-        """What was held back."""
         self._read("", ended=True)
         self._leave()
         self._delta.end()
         return self._delta.take()
 
     def _begin_as(self, begun: str) -> None:
-        """Where the prompt leaves off, by what follows its last START."""
+        """Set the initial place from the prompt's text after its last START."""
         header, is_message, _ = begun.partition(MESSAGE)
         if CHANNEL in header:
             self._header, self._place = header, _Place.HEADER
@@ -86,7 +83,7 @@ class MessageReader:
         self._held = text[at:]
 
     def _take(self, text: str) -> None:
-        """Text between marks."""
+        """Handle text between marks."""
         match self._place:
             case _Place.REASONING:
                 self._delta.reason(text)
@@ -107,7 +104,7 @@ class MessageReader:
                     self._give_up_header()
 
     def _pass(self, mark: str) -> None:
-        """A mark."""
+        """Handle a mark."""
         is_in_header = self._place in (_Place.HEADER, _Place.OUTSIDE)
         if mark == MESSAGE and is_in_header:
             self._begin_message()
@@ -136,7 +133,7 @@ class MessageReader:
                 self._delta.say("\n\n")
 
     def _leave(self) -> None:
-        """What was begun ends here."""
+        """End what was begun."""
         if self._place is _Place.HEADER:
             self._header = ""
         elif self._place is _Place.CALL:
@@ -148,7 +145,7 @@ class MessageReader:
         self._place = _Place.OUTSIDE
 
     def _give_up_header(self) -> None:
-        """It is none: text without marks, and what follows it too."""
+        """Treat a header, and what follows it, as content without marks."""
         said, self._header = _ANY_MARK.sub("", self._header), ""
         self._has_said = self._has_said or bool(said)
         self._place = _Place.CONTENT

@@ -1,14 +1,13 @@
-"""Reads a choice's text as it comes, by the syntax in which its model writes calls.
+"""Parses a choice's text as it arrives, by its model's call syntax.
 
-It is written as one generator that waits wherever it needs to see more, so that each character is looked at once, and
-in the same state however the text was split. What is kept of a text is bounded: the beginning of a call until its name
-is known (MAX_HEAD_CHARS), and the body of one that is written as tags (MAX_BODY_CHARS).
+The parser is one generator that waits wherever it needs more text. Each character is read once, and the state does not
+depend on how the text was split. The text kept is bounded: the beginning of a call until its name is known
+(MAX_HEAD_CHARS), and the body of a call written as tags (MAX_BODY_CHARS).
 
     blanks ─ reasoning? ─ content ─ mark ─ call ─ marks that close it ─ content ─ …
 
-What breaks before a call has a name is content, its mark too. What breaks after it ends the call, and what follows is
-content. Blanks beside calls and reasoning are dropped.
-"""
+Text that is malformed before a call has a name is content, including its mark. Malformed text after the name ends the
+call, and what follows is content. Whitespace next to calls and reasoning is dropped."""
 
 import re
 from collections.abc import Callable, Generator, Sequence
@@ -25,8 +24,8 @@ from fairlane.gateway.http.json_reader import read_text
 MAX_HEAD_CHARS = 8 * 1024
 MAX_BODY_CHARS = 2**20
 _MAX_NAMED_HEAD_CHARS = 512
+# Whitespace kept until the next text is known.
 _MAX_BLANKS = 1024
-"""That are kept to see what follows them."""
 _NAME = re.compile(r"[\w.-]{1,64}", re.ASCII)
 _ARGUMENTS = ("arguments", "parameters")
 _FIRST_KEYS = frozenset({"name", "id", "type", *_ARGUMENTS})
@@ -34,19 +33,19 @@ _BLANKS = re.compile(r"\s*")
 _TO_ANOTHER = re.compile(r"\s*[;,]?\s*")
 _FUNCTION, _FUNCTION_END = "<function=", "</function>"
 
+# Continues with each push.
 Waiting = Generator[None, None, None]
-"""Goes on with each push."""
 Asking = Generator[None, None, bool]
 
 
 class SyntaxReader:
-    """An `OutputReader` by a `CallSyntax`."""
+    """An `OutputReader` for a `CallSyntax`."""
 
     def __init__(
         self, syntax: CallSyntax, tools: Sequence[Tool], *, reasoning: tuple[str, str] | None, is_reasoning: bool
     ) -> None:
-        """`tools`: those that may be called; without any, no call is looked for. `reasoning`: what encloses the
-        model's, if it reasons. `is_reasoning`: the prompt has opened it."""
+        """`tools`: those that may be called; without any, calls are not parsed. `reasoning`: the marks around
+        reasoning, if the model has any. `is_reasoning`: the prompt has opened it."""
         self.calls = 0
         self._syntax = syntax
         self._tools = {tool.name: tool for tool in tools}
@@ -55,18 +54,17 @@ class SyntaxReader:
         stray = [mark for mark in syntax.close if mark.startswith("<")]
         opens = [*syntax.open, *syntax.silent] if tools else []
         self._marks = Marks(opens)
+        # After a call, a mark that closes one is never content.
         self._later_marks = Marks([*opens, *stray] if tools else [])
-        """Once there was a call, a mark that closes one is never content."""
         self._text, self._at = "", 0
+        # Start of a call whose name is not known yet.
         self._kept_from: int | None = None
-        """Where the call began of which the name is not known yet."""
         self._ended = False
         self._delta = DeltaBuilder()
         self._reading = self._read(is_reasoning=is_reasoning)
         next(self._reading)
 
     def push(self, text: str) -> OutputDelta:
-        """What the next text brings."""
         keep_from = self._at if self._kept_from is None else self._kept_from
         self._text = self._text[keep_from:] + text
         self._at -= keep_from
@@ -75,7 +73,6 @@ class SyntaxReader:
         return self._go_on()
 
     def end(self) -> OutputDelta:
-        """What was held back."""
         self._ended = True
         return self._go_on()
 
@@ -95,8 +92,6 @@ class SyntaxReader:
                     yield from self._read_bare_calls(_TO_ANOTHER)
         self._delta.end()
 
-    # Reasoning and content.
-
     def _read_reasoning(self, marks: tuple[str, str], *, is_open: bool) -> Waiting:
         if not is_open and not (yield from self._next_mark(marks[:1])):
             return
@@ -110,10 +105,9 @@ class SyntaxReader:
             yield
 
     def _say_until_mark(self) -> Generator[None, None, str | None]:
-        """Tell content up to the next mark, and take that; None at the end.
+        """Emit content up to the next mark, and take that; None at the end.
 
-        Once there was a call, the beginning of a mark that ends a text is where that was cut, and no content.
-        """
+        After a call, the beginning of a mark at the end of the text is a truncated mark, not content."""
         while True:
             marks = self._later_marks if self.calls else self._marks
             start, end, mark = marks.find(self._text, self._at, ended=self._ended and not self.calls)
@@ -125,10 +119,8 @@ class SyntaxReader:
                 return None
             yield
 
-    # What comes next.
-
     def _next(self) -> Generator[None, None, str]:
-        """The next character, not taken; nothing at the end."""
+        """Return the next character without taking it; empty at the end."""
         while self._at >= len(self._text):
             if self._ended:
                 return ""
@@ -136,7 +128,7 @@ class SyntaxReader:
         return self._text[self._at]
 
     def _next_mark(self, marks: Sequence[str]) -> Asking:
-        """Whether one of these marks comes next, blanks aside; then it is taken."""
+        """Take one of these marks if it comes next, after whitespace; return whether it did."""
         while True:
             at = _after_blanks(self._text, self._at, self._at + _MAX_BLANKS)
             for mark in marks:
@@ -151,7 +143,7 @@ class SyntaxReader:
             yield
 
     def _next_brace(self, before: re.Pattern[str]) -> Asking:
-        """Whether an object comes next, after these blanks; then they are taken. It may become a call."""
+        """Take what precedes an object if one comes next; return whether it did. The object may become a call."""
         while True:
             skipped = before.match(self._text, self._at, self._at + _MAX_BLANKS)
             at = self._at if skipped is None else skipped.end()
@@ -165,7 +157,8 @@ class SyntaxReader:
             yield
 
     def _skip_blanks(self) -> Generator[None, None, str]:
-        """The next character that is no blank, not taken; nothing at the end, and where a head is too long."""
+        """Skip whitespace and return the next character without taking it; empty at the end, or if a head is too
+        long."""
         while True:
             most = len(self._text) if self._kept_from is None else self._kept_from + MAX_HEAD_CHARS
             self._at = max(self._at, _after_blanks(self._text, self._at, most))
@@ -175,17 +168,15 @@ class SyntaxReader:
                 return self._text[self._at : self._at + 1]
             yield
 
-    # Calls.
-
     def _read_bare_calls(self, before: re.Pattern[str]) -> Waiting:
-        """Calls that no mark begins. `before`: what may stand before the first."""
+        """Parse calls without opening marks. `before`: what may precede the first."""
         while (yield from self._next_brace(before)):
             if not (yield from self._read_call(partial(self._object, needs_tool=True))):
                 return
             before = _TO_ANOTHER
 
     def _read_call(self, body: Callable[[], Asking]) -> Asking:
-        """One call, or a list of them, from after its mark; what is none becomes content."""
+        """Parse one call, or a list of them, after its mark; anything else becomes content."""
         is_call = yield from body()
         if self._kept_from is not None:
             self._delta.say(self._text[self._kept_from : self._at])
@@ -197,7 +188,7 @@ class SyntaxReader:
         return is_call
 
     def _body(self) -> Asking:
-        """Whether a call has begun."""
+        """Return whether a call has begun."""
         first = yield from self._skip_blanks()
         if first == "{":
             return (yield from self._object())
@@ -241,10 +232,10 @@ class SyntaxReader:
         return True
 
     def _object(self, *, needs_tool: bool = False) -> Asking:
-        """`{"name": …, "arguments": {…}}`, in either order, further keys left out; whether it has a name.
+        """Parse `{"name": …, "arguments": {…}}`, in either order and with other keys ignored; return whether it has a
+        name.
 
-        `needs_tool`: an object that names no tool that was offered is no call.
-        """
+        `needs_tool`: only an object that names an offered tool is a call."""
         self._at += 1
         name, early, has_arguments, is_first = "", "", False, True
         while (character := (yield from self._skip_blanks())) and character in '",':
@@ -279,7 +270,7 @@ class SyntaxReader:
         return bool(name)
 
     def _key(self) -> Generator[None, None, str | None]:
-        """A key, and where its value begins; None where there is none."""
+        """Parse a key up to its value; None if there is none."""
         key = yield from self._string()
         if key is None or (yield from self._skip_blanks()) != ":":
             return None
@@ -323,10 +314,8 @@ class SyntaxReader:
         self._delta.begin(self.calls, name)
         self.calls += 1
 
-    # JSON values.
-
     def _tell_arguments(self) -> Asking:
-        """Tell a call's arguments as they come; whether they are whole."""
+        """Emit a call's arguments as they arrive; return whether they are complete."""
         index, scanner = self.calls - 1, JsonScanner()
         if (yield from self._next()) != "{":
             value, is_whole = yield from self._value()
@@ -341,7 +330,7 @@ class SyntaxReader:
             yield
 
     def _value(self) -> Generator[None, None, tuple[str, bool]]:
-        """The text of the next value, and whether it is whole: not broken, cut off or too long."""
+        """Return the text of the next value, and whether it is complete: not malformed, cut off or too long."""
         parts, size, scanner = [], 0, JsonScanner()
         limit = MAX_BODY_CHARS if self._kept_from is None else MAX_HEAD_CHARS
         while True:
@@ -362,7 +351,7 @@ class SyntaxReader:
 
 
 def _after_blanks(text: str, at: int, most: int) -> int:
-    """Where blanks end that begin here, looked at up to `most`."""
+    """Return where the whitespace that begins here ends, up to `most`."""
     found = _BLANKS.match(text, at, most)
     return at if found is None else found.end()
 
@@ -375,7 +364,7 @@ def _decoded(text: str) -> object:
 
 
 def _as_arguments(value: str) -> str:
-    """The JSON text of arguments that may be written as text themselves, or be left out."""
+    """Return the JSON text of arguments that may be null or quoted as a string."""
     if value == "null":
         return "{}"
     inner = _decoded(value) if value.startswith('"') else None

@@ -1,11 +1,10 @@
-"""Arguments that are written as tags, as Qwen 3.5 does:
+"""Arguments written as tags, as by Qwen 3.5:
 
     <parameter=city>
     Köln
     </parameter>
 
-Their values are text; the tool's schema tells which of them mean something else.
-"""
+Their values are text, converted by the types of the tool's schema."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -16,12 +15,12 @@ from fairlane.gateway.http.json_reader import read_text
 OPEN, CLOSE = "<parameter=", "</parameter>"
 _TRUTH = {"true": True, "True": True, "1": True, "false": False, "False": False, "0": False}
 _KNOWN = frozenset({"string", "boolean", "null", "integer", "number", "object", "array"})
+# Members of a union of types to look at.
 _SCHEMA_PARTS = 100
-"""Of a union of types that are looked at."""
 
 
 def arguments(body: str, schema: Mapping[str, Any]) -> str:
-    """The JSON text of the arguments in a call's body. `schema`: of the called function's parameters."""
+    """Return the JSON text of the arguments in a call's body. `schema`: of the called function's parameters."""
     properties = schema.get("properties")
     known = properties if isinstance(properties, dict) else {}
     cast = {key: _cast(value, _types(known.get(key))) for key, value in _tags(body)}
@@ -29,7 +28,7 @@ def arguments(body: str, schema: Mapping[str, Any]) -> str:
 
 
 def _tags(body: str) -> Iterator[tuple[str, str]]:
-    """Names and values; a last one that is not closed goes to the end."""
+    """Yield names and values; a last one that is not closed extends to the end."""
     at = body.find(OPEN)
     while at >= 0:
         name_end = body.find(">", at)
@@ -43,7 +42,7 @@ def _tags(body: str) -> Iterator[tuple[str, str]]:
 
 
 def _types(schema: object) -> list[str]:
-    """Return the types that a schema allows for, in its order, each once: a value is tried as each of them."""
+    """Return the types that a schema allows, in its order and without repetition: a value is tried as each of them."""
     found: list[str] = []
     waiting: list[object] = [schema]
     for _ in range(_SCHEMA_PARTS):
@@ -68,7 +67,7 @@ def _type_of(value: object) -> str:
 
 
 def _cast(text: str, types: list[str]) -> object:
-    """A value as the first of these types that its text can be; as text where it can be none."""
+    """Convert a value to the first of these types that it fits; keep text if it fits none."""
     for kind in types:
         if kind == "string":
             return text

@@ -1,12 +1,12 @@
-"""Reads a choice's text by the `response_template` that came with its model: by transformers' own parser.
+"""Parses a choice's text by the `response_template` that came with its model, with transformers' own parser.
 
-A template divides the text into regions by patterns of its author's. Content and reasoning come as they are written; a
-call comes whole, when its region closes. transformers is imported with the first such model: it takes a second, and
-about 45 MB.
+A template divides the text into regions by patterns of its author. Content and reasoning are emitted as they arrive; a
+call is emitted as a whole, when its region closes. transformers is imported with the first such model: it takes a
+second and about 45 MB.
 
-The parser raises for a region that it cannot read, with the text in the message, and it keeps all that it has read.
-Here such a region is content, and what was told is let go of, so that a text without end takes linear time (how it is
-split matters only where a pattern wants more than MAX_HELD_CHARS). Both need the parser's own state, whose names
+The parser raises for a region that it cannot parse, with the text in the message, and it keeps all text. Here such a
+region is content, and emitted text is dropped, so that unbounded text takes linear time (how it is split matters only
+if a pattern needs more than MAX_HELD_CHARS). Both depend on the parser's internal state, whose names
 `tests/gateway/tools/test_template_reader.py` pins."""
 
 import json
@@ -20,10 +20,10 @@ from fairlane.gateway.dialects.tools.deltas import DeltaBuilder, OutputDelta
 if TYPE_CHECKING:
     from transformers.utils.chat_parsing import ResponseParser
 
+# A longer call is content.
 MAX_REGION_CHARS = 256 * 1024
-"""Of a call; a longer one is content."""
+# Text that could become a mark; if a pattern needs more, all that follows is content.
 MAX_HELD_CHARS = 4 * 1024
-"""Of what could become a mark; where a pattern wants more, all that follows is content."""
 _REASONING = ("reasoning_content", "reasoning", "thinking")
 
 
@@ -31,7 +31,7 @@ class ResponseTemplate:
     """A compiled template. Immutable, and safe to use from several threads."""
 
     def __init__(self, source: str) -> None:
-        """`source`: the template as JSON. Raises ValueError where it is none that transformers reads."""
+        """`source`: the template as JSON. Raises ValueError if transformers cannot read it."""
         from transformers.utils.chat_parsing.response_templates import load_response_template
 
         self._spec = load_response_template(json.loads(source))
@@ -39,12 +39,11 @@ class ResponseTemplate:
         self._source = source
 
     def names(self, token: str) -> bool:
-        """Whether a pattern holds the name of this token."""
+        """Return whether a pattern holds the name of this token."""
         spelled = (token, re.escape(token), token.replace("|", r"\|"))
         return any(json.dumps(name, ensure_ascii=False)[1:-1] in self._source for name in spelled)
 
     def reader(self, prompt_tail: str, tools: Sequence[Tool]) -> "TemplateReader":
-        """What reads one choice."""
         has_anchor = self._spec.start_anchor_re.search(prompt_tail) is not None
         told = [tool.as_json() for tool in tools]
         return TemplateReader(self._parser(self._spec, prompt_tail if has_anchor else "", tools=told), tools)
@@ -54,14 +53,14 @@ def _parser_class() -> type["ResponseParser"]:
     from transformers.utils.chat_parsing import ResponseParser
 
     class Parser(ResponseParser):  # type: ignore[misc, unused-ignore] # transformers ships no types
-        """transformers' own, but that a region which cannot be read is an event, and what was told is let go of."""
+        """transformers' parser, but with an event for a malformed region, and without keeping emitted text."""
 
         _buffer: str
         _pos: int
         _body: str
 
         def feed(self, text: str) -> list[dict[str, Any]]:
-            """The events that a text brings."""
+            """Return the events of a text."""
             events: list[dict[str, Any]] = super().feed(text)
             self._buffer, self._pos = self._buffer[self._pos :], 0
             if self._current is not None and self._current != "tool_calls":
@@ -70,7 +69,7 @@ def _parser_class() -> type["ResponseParser"]:
 
         @property
         def held(self) -> str:
-            """What is not told yet."""
+            """Text that is not emitted yet."""
             return str(self._buffer)
 
         def _close_current(self, events: list[dict[str, Any]]) -> None:
@@ -84,7 +83,7 @@ def _parser_class() -> type["ResponseParser"]:
 
 
 class TemplateReader:
-    """An `OutputReader` by a `ResponseTemplate`."""
+    """An `OutputReader` for a `ResponseTemplate`."""
 
     def __init__(self, parser: "ResponseParser", tools: Sequence[Tool]) -> None:
         """`tools`: those that may be called; without any, a call is content."""
@@ -92,15 +91,14 @@ class TemplateReader:
         self._parser = parser
         self._reads_calls = bool(tools)
         self._delta = DeltaBuilder()
+        # The text of the open call.
         self._region: list[str] = []
-        """Of the call that is open, as it was written."""
         self._region_chars = 0
+        # The parser was abandoned: all that follows is content.
         self._is_plain = False
-        """The parser was given up: all that follows is content."""
         self._take(parser.initial_events, is_told=False)
 
     def push(self, text: str) -> OutputDelta:
-        """What the next text brings."""
         if self._is_plain:
             self._delta.say(text)
             return self._delta.take()
@@ -112,7 +110,6 @@ class TemplateReader:
         return self._delta.take()
 
     def end(self) -> OutputDelta:
-        """What was held back."""
         if not self._is_plain:
             try:
                 _, events = self._parser.finalize()
@@ -124,7 +121,7 @@ class TemplateReader:
         return self._delta.take()
 
     def _take(self, events: Sequence[Mapping[str, Any]], *, is_told: bool = True) -> None:
-        """`is_told`: they are of the answer; else of what the prompt has written of it."""
+        """`is_told`: the events belong to the response, not to its beginning in the prompt."""
         for event in events:
             field, text = event["field"], event.get("text", "")
             if field == "tool_calls":
@@ -159,7 +156,7 @@ class TemplateReader:
 
 
 def _named(call: object) -> tuple[str, str] | None:
-    """A call's name and the JSON text of its arguments; None where it is no call."""
+    """Return a call's name and the JSON text of its arguments; None if it is not a call."""
     function = call.get("function", call) if isinstance(call, dict) else None
     name = function.get("name") if isinstance(function, dict) else None
     if not isinstance(function, dict) or not isinstance(name, str) or not name:
