@@ -1,6 +1,7 @@
 """The worker: takes jobs from a model's queue, computes their tokens, and publishes them.
 
-    engine/           one step: plan, pack rows, forward pass, sampling, block copies
+    kv/               the paged KV cache
+    engine/           one step: plan, forward pass, sampling
     remote/           adapters that run the steps on an external server: vLLM, SGLang, any OpenAI API
     model/            transformers' models, and faster implementations that are verified against them
     embedding/        embedding models
@@ -9,6 +10,7 @@
     vllm/             a plugin that applies our lanes inside vLLM's own scheduler
     __main__.py       the process: settings are checked (`config.py`) before torch is imported
     runtime.py        builds, opens and closes every part
+    own_engine.py     opens an engine in this process: a language model or an embedder
     server.py         the event loop's tasks: take, control, publish, renew, heartbeat, drain
     leases.py         the leases held, and when to ask the queue for more
     engine_thread.py  the one thread that touches the engine
@@ -20,6 +22,7 @@
     telemetry.py      metrics, and the measured against the expected cost of preemptions
     traces.py         spans of the jobs in hand
     job_log.py        log lines about one job, with its request's id
+    errors.py         errors that prevent a worker from serving
     directory_lock.py a lock, so that one process compiles or converts for all
 
 Read `server.py` first. `fairlane worker` starts it; otherwise only benchmarks and tests call in. The worker reaches the

@@ -11,8 +11,9 @@ from fairlane.common.gc_tuning import no_collection
 from fairlane.common.otlp import check_exports
 from fairlane.common.settings_error import SettingsError
 from fairlane.worker.config import WorkerSettings, parse, read, start_logging
-from fairlane.worker.engine.engine import EngineError, OpenedEngine
-from fairlane.worker.model.files import ModelError, check_installed, check_name
+from fairlane.worker.engine.engine import OpenedEngine
+from fairlane.worker.errors import EngineError, ModelError
+from fairlane.worker.model.files import check_installed, check_name
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +76,7 @@ def _ours() -> OpenEngine:
     # Import now what loading a model would import later: a third of the startup time.
     from transformers import AutoModelForCausalLM, PreTrainedModel  # noqa: F401
 
-    from fairlane.worker.engine.open import open_engine
+    from fairlane.worker.own_engine import open_engine
 
     return open_engine
 

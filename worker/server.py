@@ -28,8 +28,8 @@ from fairlane.scheduler.queue.types import Publication, Wake
 from fairlane.store.retry import StoreLink
 from fairlane.worker import job_log
 from fairlane.worker.block_reports import BlockReports
-from fairlane.worker.engine.engine import EngineError
 from fairlane.worker.engine_thread import Drop, EngineThread, described
+from fairlane.worker.errors import EngineError
 from fairlane.worker.heartbeat import Heartbeat
 from fairlane.worker.leases import HeldLeases, Intake
 from fairlane.worker.publisher import Publisher

@@ -10,9 +10,9 @@ from benchmarks.costs.counting import CallCounter
 from fairlane.scheduler.planner.costs import CostModel
 from fairlane.worker.engine.build import planner_for
 from fairlane.worker.engine.engine import Engine
-from fairlane.worker.engine.kv_cache import KVCache, KVShape
 from fairlane.worker.engine.runner import Runner
 from fairlane.worker.engine_thread import EngineThread
+from fairlane.worker.kv.cache import KVCache, KVShape
 from fairlane.worker.model.interface import Output, Packed
 from fairlane.worker.reports import Report
 

@@ -32,8 +32,8 @@ from fairlane.scheduler.protocol.messages import Preempted, YieldMode
 from fairlane.scheduler.protocol.settings import DEFAULT_MODEL
 from fairlane.worker.engine.build import planner_for
 from fairlane.worker.engine.engine import Engine
-from fairlane.worker.engine.kv_cache import KVCache
 from fairlane.worker.engine.runner import Runner
+from fairlane.worker.kv.cache import KVCache
 from fairlane.worker.model.files import ModelFiles, resolve
 from fairlane.worker.model.interface import Model
 from fairlane.worker.model.select import load_fastest

@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.table import Table
 
 from fairlane.scheduler.planner.steps import Row, SeqId
-from fairlane.worker.engine.kv_cache import KVCache
-from fairlane.worker.engine.runner import pack
+from fairlane.worker.kv.cache import KVCache
 from fairlane.worker.model.interface import Model
+from fairlane.worker.model.packing import pack
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -11,9 +11,9 @@ from benchmarks.engine.work import demand_tokens
 from fairlane.scheduler.planner.costs import CostModel
 from fairlane.worker.engine.build import planner_for
 from fairlane.worker.engine.engine import Engine
-from fairlane.worker.engine.kv_cache import KVCache
 from fairlane.worker.engine.runner import Runner
 from fairlane.worker.engine_thread import EngineThread
+from fairlane.worker.kv.cache import KVCache
 from fairlane.worker.model.interface import Model, Output, Packed
 from fairlane.worker.reports import Report
 

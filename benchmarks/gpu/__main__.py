@@ -32,9 +32,9 @@ from fairlane.worker.attention.backends import BACKENDS, REFERENCE, disagreement
 from fairlane.worker.attention.triton import TritonPaged
 from fairlane.worker.engine.build import planner_for
 from fairlane.worker.engine.engine import Engine
-from fairlane.worker.engine.kv_cache import KVShape
-from fairlane.worker.engine.runner import pack
-from fairlane.worker.engine.transfer import transfer_for
+from fairlane.worker.kv.cache import KVShape
+from fairlane.worker.kv.transfer import transfer_for
+from fairlane.worker.model.packing import pack
 
 LINE = 7
 ROWS, CONTEXT = 64, 1024

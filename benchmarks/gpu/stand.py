@@ -10,8 +10,8 @@ import torch
 import transformers
 
 from fairlane.worker.attention.backends import fastest_backends
-from fairlane.worker.engine.kv_cache import KVCache, KVShape
 from fairlane.worker.engine.runner import Runner
+from fairlane.worker.kv.cache import KVCache, KVShape
 from fairlane.worker.model.cuda_graphs import with_graphs
 from fairlane.worker.model.fused import FusedModel, take_weights
 

@@ -19,10 +19,10 @@ from fairlane.scheduler.simulation.calibration import Calibration
 from fairlane.scheduler.simulation.simulate import Policy
 from fairlane.scheduler.simulation.workload import Arrival, Record
 from fairlane.worker.engine.engine import Engine
-from fairlane.worker.engine.kv_cache import KVCache
 from fairlane.worker.engine.runner import Runner
 from fairlane.worker.engine_thread import EngineThread
 from fairlane.worker.heartbeat import CostReport
+from fairlane.worker.kv.cache import KVCache
 from fairlane.worker.model.interface import Model
 from fairlane.worker.reports import Report
 

@@ -12,7 +12,8 @@ from fairlane.cli.doctor.findings import Finding, fail, ok, warn
 from fairlane.cli.extras import packages_of, version
 from fairlane.scheduler.protocol.settings import DEFAULT_MODEL
 from fairlane.worker.config import WorkerSettings
-from fairlane.worker.model.files import ModelError, check_name
+from fairlane.worker.errors import ModelError
+from fairlane.worker.model.files import check_name
 
 OLDEST_PYTHON = (3, 11)
 # Packages whose versions are shown.

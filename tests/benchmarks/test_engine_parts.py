@@ -10,7 +10,7 @@ from benchmarks.engine.overhead import TimedModel, overhead
 from benchmarks.engine.preempting import preempt
 from benchmarks.engine.profile import decode
 from benchmarks.engine.programme import arrivals_s
-from fairlane.worker.model.interface import TransformersModel
+from fairlane.worker.model.reference import TransformersModel
 from tests.support.worker.stepped import Client
 
 REQUESTS = [([number + 1] * 5, tokens) for number, tokens in enumerate((4, 1, 6, 2, 3))]

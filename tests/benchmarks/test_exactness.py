@@ -7,7 +7,7 @@ import pytest
 from benchmarks.engine.exactness import WAYS, Way, compare, generate, load_reference, make_prompts, serve
 from fairlane.worker.model.files import ModelFiles
 from fairlane.worker.model.fused import FusedModel
-from fairlane.worker.model.interface import TransformersModel
+from fairlane.worker.model.reference import TransformersModel
 from fairlane.worker.model.select import build_fused
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ import transformers
 
 from benchmarks.gpu import __main__ as gpu
 from benchmarks.gpu.stand import BLOCK_SIZE, SHAPES, Ceilings, Stand
-from fairlane.worker.engine.kv_cache import KVCache
 from fairlane.worker.engine.runner import Runner
+from fairlane.worker.kv.cache import KVCache
 from fairlane.worker.model.fused import FusedModel, take_weights
-from fairlane.worker.model.interface import TransformersModel, register_attention
+from fairlane.worker.model.reference import TransformersModel, register_attention
 
 CEILINGS = Ceilings(bytes_per_s=1e9, flops_per_s=1e9, out_bytes_per_s=1e9, in_bytes_per_s=1e9)
 

@@ -6,7 +6,7 @@ from benchmarks.scheduling.lines.fidelity import BLOCKS, HOST_SLOTS, NAMES, aske
 from benchmarks.scheduling.lines.world import BLOCK_SIZE
 from benchmarks.scheduling.real_runs import Bench, Learner
 from fairlane.scheduler.protocol.messages import Outcome
-from fairlane.worker.model.interface import TransformersModel
+from fairlane.worker.model.reference import TransformersModel
 
 ARRIVALS = [one for one in asked(0, 0.5) if one.output_tokens < 60][:6]
 

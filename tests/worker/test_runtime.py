@@ -9,7 +9,7 @@ from fairlane.common.settings_error import SettingsError
 from fairlane.worker.__main__ import prepare_threads
 from fairlane.worker.config import WorkerSettings
 from fairlane.worker.engine.engine import OpenedEngine
-from fairlane.worker.engine.open import usable_cores
+from fairlane.worker.own_engine import usable_cores
 from fairlane.worker.runtime import serve
 from tests.support.store.acl import administering, user_url
 

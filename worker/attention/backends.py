@@ -16,7 +16,7 @@ from fairlane.worker.attention.base import AttentionBackend, Metadata
 from fairlane.worker.attention.cpu import CpuKernel
 from fairlane.worker.attention.gather import SdpaGather
 from fairlane.worker.attention.triton import TritonPaged
-from fairlane.worker.engine.kv_cache import KVCache, KVShape
+from fairlane.worker.kv.cache import KVCache, KVShape
 
 REFERENCE = "sdpa"
 BACKENDS: dict[str, AttentionBackend] = {

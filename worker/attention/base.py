@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 import torch
 
 from fairlane.scheduler.planner.steps import Row
-from fairlane.worker.engine.kv_cache import KVCache
+from fairlane.worker.kv.cache import KVCache
 
 
 class Metadata(NamedTuple):

@@ -11,7 +11,7 @@ import torch
 
 from fairlane.scheduler.planner.steps import Row
 from fairlane.worker.attention.base import Metadata
-from fairlane.worker.engine.kv_cache import KVCache, KVShape
+from fairlane.worker.kv.cache import KVCache, KVShape
 from fairlane.worker.native.library import HEAD_DIMS, is_compiled, kernels
 
 

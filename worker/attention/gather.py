@@ -11,7 +11,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from fairlane.scheduler.planner.steps import Row
 from fairlane.worker.attention.base import Metadata
-from fairlane.worker.engine.kv_cache import KVCache
+from fairlane.worker.kv.cache import KVCache
 
 # A batch of single-token rows; a row that starts its sequence; a row that continues one.
 _SINGLES, _WHOLE, _CHUNK = range(3)

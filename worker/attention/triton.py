@@ -9,8 +9,8 @@ import torch
 
 from fairlane.scheduler.planner.steps import Row
 from fairlane.worker.attention.base import Metadata
-from fairlane.worker.engine.kv_cache import KVCache, KVShape
-from fairlane.worker.engine.row_layout import int32, upload
+from fairlane.worker.kv.cache import KVCache, KVShape
+from fairlane.worker.kv.row_layout import int32, upload
 
 # Head sizes that the kernels' tiles support.
 HEAD_DIMS = {16, 32, 64, 128, 256}

@@ -13,7 +13,8 @@ from typing import Any, Literal
 import torch
 from torch.nn.functional import normalize
 
-from fairlane.worker.model.files import MODULES, ModelError
+from fairlane.worker.errors import ModelError
+from fairlane.worker.model.files import MODULES
 
 Mode = Literal["cls", "mean", "lasttoken"]
 _MODES: Mapping[str, Mode] = {

@@ -17,8 +17,8 @@ from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, Lane, LaneName
 from fairlane.scheduler.protocol.messages import Job, Lease, Sampling
 from fairlane.worker.engine.engine import Engine
 from fairlane.worker.engine.grammar import Grammars
-from fairlane.worker.engine.kv_cache import KVCache, size_pools
 from fairlane.worker.engine.runner import Runner
+from fairlane.worker.kv.cache import KVCache, size_pools
 from fairlane.worker.model.cuda_graphs import with_graphs
 from fairlane.worker.model.files import ModelFiles
 from fairlane.worker.model.interface import Model

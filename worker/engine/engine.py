@@ -19,10 +19,6 @@ from fairlane.scheduler.protocol.messages import Event, Job, Lease, ModelCard, O
 LookAhead = Callable[[], Sequence[Row]]
 
 
-class EngineError(Exception):
-    """The engine cannot be opened; the message gives the reason in one line."""
-
-
 class StepRunner(Protocol):
     """Computes the steps. The engine's thread calls it, except for `wake`."""
 

@@ -5,14 +5,12 @@ pass, it packs the next step's rows, before their tokens are known.
 """
 
 import logging
-import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain, count
 
-import numpy as np
 import torch
 from llguidance import LLMatcher
 
@@ -22,55 +20,16 @@ from fairlane.scheduler.protocol.messages import Job, Lease, PositionLogprobs, S
 from fairlane.worker.attention.backends import BACKENDS
 from fairlane.worker.engine.engine import LookAhead
 from fairlane.worker.engine.grammar import PATIENCE_S, Constraint, Grammars
-from fairlane.worker.engine.kv_cache import KVCache
-from fairlane.worker.engine.row_layout import upload
 from fairlane.worker.engine.sampling import TokenDraw, TokenHistory, draw_tokens, find_likeliest, is_plain
-from fairlane.worker.engine.transfer import transfer_for
-from fairlane.worker.model.interface import Model, Packed
+from fairlane.worker.kv.cache import KVCache
+from fairlane.worker.kv.transfer import transfer_for
+from fairlane.worker.model.interface import Model
+from fairlane.worker.model.packing import Packer, packing_order
 
 UNKNOWN_ID = "the prompt holds a token that the model does not know"
 UNCOMPUTABLE = "the model could not compute this request"
 
 _log = logging.getLogger(__name__)
-
-
-def packing_order(row: Row) -> int:
-    """Sort key for the order that `AttentionBackend.prepare` needs: rows of one token first, by number of blocks."""
-    return len(row.block_table) if len(row.token_ids) == 1 else sys.maxsize
-
-
-def pack(rows: Sequence[Row], cache: KVCache, backend: str) -> Packed:
-    """Lay out rows that are in packing order."""
-    layout = cache.row_layout(rows)
-    arrays = layout.tokens[0], layout.tokens[1], layout.ends
-    token_ids, positions, logit_rows = [upload(torch.from_numpy(array), cache.device) for array in arrays]
-    return Packed(token_ids, positions, logit_rows, BACKENDS[backend].prepare(rows, cache))
-
-
-class Packer:
-    """Packs rows. Rows that were packed ahead only receive their tokens."""
-
-    def __init__(self, cache: KVCache, backend: str) -> None:
-        self._cache = cache
-        self._backend = backend
-        self._ready: tuple[list[tuple[object, ...]], Packed] | None = None
-
-    def make_ready(self, rows: Sequence[Row]) -> None:
-        """Pack rows of one token each ahead for the next `pack`, which inserts their tokens."""
-        ordered = sorted(rows, key=packing_order)
-        self._ready = ([*map(_place, ordered)], pack(ordered, self._cache, self._backend)) if ordered else None
-
-    def pack(self, rows: Sequence[Row]) -> Packed:
-        ready, self._ready = self._ready, None
-        if ready is None or ready[0] != [*map(_place, rows)]:
-            return pack(rows, self._cache, self._backend)
-        token_ids = torch.from_numpy(np.array([row.token_ids[0] for row in rows], np.int64))
-        return replace(ready[1], token_ids=upload(token_ids, self._cache.device))
-
-
-def _place(row: Row) -> tuple[object, ...]:
-    """Return everything that a row's layout depends on, that is all but its tokens."""
-    return (row.seq, len(row.token_ids), row.first_position, row.block_table, row.samples)
 
 
 class RunnerError(Exception):

@@ -15,7 +15,7 @@ import torch
 from fairlane.worker.attention.backends import in_short
 from fairlane.worker.attention.base import Metadata
 from fairlane.worker.attention.triton import NOWHERE, TritonPaged, table_width
-from fairlane.worker.engine.kv_cache import KVCache
+from fairlane.worker.kv.cache import KVCache
 from fairlane.worker.model.interface import Model, Output, Packed
 
 # Computes from the current contents of its input tensors; returns the same tensors each time.

@@ -24,6 +24,7 @@ from msgspec import UNSET, UnsetType
 
 from fairlane.scheduler.protocol.messages import ModelCard, Sampling
 from fairlane.scheduler.protocol.settings import DEFAULT_MODEL
+from fairlane.worker.errors import ModelError
 from fairlane.worker.model.gguf import convert
 
 # In an embedder's directory: its list of modules.
@@ -54,10 +55,6 @@ _DRAWN = {
 _SILENT = frozenset({"_name_or_path", "architectures", "transformers_version", "torch_dtype", "dtype"})
 
 _log = logging.getLogger(__name__)
-
-
-class ModelError(Exception):
-    """The model cannot be served; the message gives the reason in one line."""
 
 
 @dataclass(frozen=True, slots=True)

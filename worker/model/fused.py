@@ -20,7 +20,7 @@ from torch.nn.functional import embedding, linear, rms_norm, silu
 
 from fairlane.worker.attention.backends import BACKENDS
 from fairlane.worker.attention.base import AttentionBackend, Metadata
-from fairlane.worker.engine.kv_cache import KVCache, KVShape
+from fairlane.worker.kv.cache import KVCache, KVShape
 from fairlane.worker.model.interface import Output, Packed, Rotary
 
 if TYPE_CHECKING:

@@ -21,13 +21,15 @@ import torch
 
 from fairlane.scheduler.planner.steps import Row, SeqId
 from fairlane.worker.attention.backends import fastest_backends, in_short
-from fairlane.worker.engine.kv_cache import KVCache
-from fairlane.worker.engine.runner import pack
-from fairlane.worker.model.files import ModelError, ModelFiles, first_line
+from fairlane.worker.errors import ModelError
+from fairlane.worker.kv.cache import KVCache
+from fairlane.worker.model.files import ModelFiles, first_line
 from fairlane.worker.model.fused import FusedModel, NotLlamaError, take_weights
-from fairlane.worker.model.interface import Model, TransformersModel, choose_device, load
+from fairlane.worker.model.interface import Model
+from fairlane.worker.model.native import NativeModel
+from fairlane.worker.model.packing import pack
+from fairlane.worker.model.reference import TransformersModel, choose_device, load
 from fairlane.worker.native.library import has_int8, is_fastest
-from fairlane.worker.native.model import NativeModel
 
 _REFERENCE_TOLERANCE = {torch.float32: 1e-3}
 # Relative error of the logits' norm in 16 bits: rounding stays well below it, another kind of attention well above.

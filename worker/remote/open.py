@@ -14,7 +14,8 @@ from fairlane.scheduler.planner.planner import Planner
 from fairlane.scheduler.protocol.messages import ModelCard
 from fairlane.scheduler.protocol.settings import DEFAULT_MODEL
 from fairlane.worker.config import EngineKind, WorkerSettings
-from fairlane.worker.engine.engine import Engine, EngineError, OpenedEngine
+from fairlane.worker.engine.engine import Engine, OpenedEngine
+from fairlane.worker.errors import EngineError
 from fairlane.worker.model.files import model_card, resolve
 from fairlane.worker.remote.api import Api, Away, Facts
 from fairlane.worker.remote.openai import OpenAiApi

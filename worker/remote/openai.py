@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from fairlane.scheduler.protocol.messages import ModelCard
-from fairlane.worker.engine.engine import EngineError
+from fairlane.worker.errors import EngineError
 from fairlane.worker.remote.api import Ask, Away, Facts, Lied, Piece, Refused
 from fairlane.worker.remote.http import BAD_KEY, UNAUTHORISED, UNKNOWN, BadStatus, Http
 from fairlane.worker.remote.openai_wire import ALL, LLAMA, VLLM, Choice, Chunk, Ways, body_of, logprobs_of, read, trial

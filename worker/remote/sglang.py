@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from fairlane.scheduler.protocol.messages import ModelCard, PositionLogprobs
-from fairlane.worker.engine.engine import EngineError
+from fairlane.worker.errors import EngineError
 from fairlane.worker.remote.api import Ask, Away, Facts, Lied, Piece, Refused
 from fairlane.worker.remote.http import REFUSED, Answer, Http
 

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from fairlane.scheduler.planner.steps import SeqId
 from fairlane.scheduler.protocol.messages import PositionLogprobs
-from fairlane.worker.engine.engine import EngineError
+from fairlane.worker.errors import EngineError
 from fairlane.worker.remote.api import Api, Ask, Away, Facts, Lied, Piece, Refused
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ import msgspec
 
 from fairlane.scheduler.protocol import engine_priority
 from fairlane.scheduler.protocol.messages import ModelCard, PositionLogprobs, Sampling
-from fairlane.worker.engine.engine import EngineError
+from fairlane.worker.errors import EngineError
 from fairlane.worker.remote.api import Ask, Away, Facts, Lied, Piece, Refused
 from fairlane.worker.remote.http import Http
 from fairlane.worker.remote.lark import HEADER

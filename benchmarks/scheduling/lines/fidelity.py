@@ -26,7 +26,8 @@ from fairlane.scheduler.simulation.simulate import Policy, Simulation
 from fairlane.scheduler.simulation.synthetic_tenants import Client, flood, lane_tiers
 from fairlane.scheduler.simulation.workload import Arrival, Record
 from fairlane.worker.__main__ import prepare_threads
-from fairlane.worker.model.files import ModelError, resolve
+from fairlane.worker.errors import ModelError
+from fairlane.worker.model.files import resolve
 
 if TYPE_CHECKING:
     from benchmarks.scheduling.real_runs import Bench
@@ -130,8 +131,8 @@ def _bench() -> "Bench":
     import torch
 
     from benchmarks.scheduling.real_runs import Bench
-    from fairlane.worker.engine.open import usable_cores
-    from fairlane.worker.model.interface import load
+    from fairlane.worker.model.reference import load
+    from fairlane.worker.own_engine import usable_cores
 
     torch.set_num_threads(usable_cores())
     return Bench(load(resolve(DEFAULT_MODEL, MODELS_DIR)), BLOCK_SIZE, BLOCKS, HOST_SLOTS)

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from fairlane.scheduler.planner.steps import Copy, Row, SeqId, StepPlan, StepResult
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import Job, Lease, Sampling
-from fairlane.worker.engine.kv_cache import KVCache
 from fairlane.worker.engine.runner import Runner
+from fairlane.worker.kv.cache import KVCache
 from fairlane.worker.model.interface import Model
 
 GREEDY = Sampling(temperature=0.0)

@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from fairlane.scheduler.protocol.settings import DEFAULT_MODEL
 from fairlane.worker.model.files import ModelFiles, resolve
-from fairlane.worker.model.interface import ATTENTION, TransformersModel, load, register_attention
+from fairlane.worker.model.reference import ATTENTION, TransformersModel, load, register_attention
 
 
 @pytest.fixture(scope="session", autouse=True)

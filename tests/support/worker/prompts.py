@@ -1,6 +1,6 @@
 """Prompts, and what a runner alone makes of them."""
 
-from fairlane.worker.model.interface import TransformersModel
+from fairlane.worker.model.reference import TransformersModel
 from tests.support.worker.hand import Hand, lease
 
 PROMPTS = [[5], [1, 2, 3], list(range(10, 27)), [60, 61, 62, 63, 64], list(range(90, 50, -1))]

@@ -4,7 +4,7 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM
 
-from fairlane.worker.model.interface import ATTENTION, TransformersModel, register_attention
+from fairlane.worker.model.reference import ATTENTION, TransformersModel, register_attention
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 101}
 GROUPED = SMALL | {"num_key_value_heads": 2, "intermediate_size": 40, "pad_token_id": 0, "initializer_range": 0.3}

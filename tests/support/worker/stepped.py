@@ -10,9 +10,9 @@ from fairlane.scheduler.protocol.messages import Lease, TokenDelta
 from fairlane.worker.engine.build import planner_for
 from fairlane.worker.engine.engine import Engine, StepReport
 from fairlane.worker.engine.grammar import Grammars
-from fairlane.worker.engine.kv_cache import KVCache
 from fairlane.worker.engine.runner import Runner
-from fairlane.worker.model.interface import TransformersModel
+from fairlane.worker.kv.cache import KVCache
+from fairlane.worker.model.reference import TransformersModel
 
 
 class Client:

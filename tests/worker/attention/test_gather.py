@@ -8,8 +8,8 @@ import torch
 
 from fairlane.scheduler.planner.steps import Row, SeqId
 from fairlane.worker.attention.backends import BACKENDS, paged_attention
-from fairlane.worker.engine.kv_cache import KVCache, KVShape
-from fairlane.worker.engine.runner import packing_order
+from fairlane.worker.kv.cache import KVCache, KVShape
+from fairlane.worker.model.packing import packing_order
 from fairlane.worker.native import library
 
 HEADS, KV_HEADS, HEAD_DIM, BLOCK_SIZE = 6, 2, 8, 4

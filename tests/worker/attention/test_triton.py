@@ -11,8 +11,8 @@ from fairlane.worker.attention import backends
 from fairlane.worker.attention.backends import BACKENDS, disagreement, fastest_backends
 from fairlane.worker.attention.base import Metadata
 from fairlane.worker.attention.triton import TritonPaged
-from fairlane.worker.engine.kv_cache import KVCache, KVShape
-from fairlane.worker.engine.runner import packing_order
+from fairlane.worker.kv.cache import KVCache, KVShape
+from fairlane.worker.model.packing import packing_order
 
 pytest.importorskip("triton", reason="triton is not installed: its kernels are not tested")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

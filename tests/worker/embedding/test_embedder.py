@@ -11,8 +11,8 @@ import torch
 from fairlane.scheduler.protocol.messages import Finished, Outcome, TokenDelta
 from fairlane.worker.config import WorkerSection, WorkerSettings
 from fairlane.worker.engine.engine import OpenedEngine
-from fairlane.worker.engine.open import open_engine
-from fairlane.worker.model.files import ModelError
+from fairlane.worker.errors import ModelError
+from fairlane.worker.own_engine import open_engine
 from tests.support.worker.hand import lease
 from tests.support.worker.tiny_embedder import LONGEST, WIDTH, WORDS, reference, write_tiny_embedder
 

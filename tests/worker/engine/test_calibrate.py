@@ -5,7 +5,7 @@ import pytest
 from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.steps import StepFeatures
 from fairlane.worker.engine.build import calibrate
-from fairlane.worker.model.interface import TransformersModel
+from fairlane.worker.model.reference import TransformersModel
 from tests.support.worker.hand import lease
 from tests.support.worker.prompts import PROMPTS, alone
 from tests.support.worker.stepped import Client

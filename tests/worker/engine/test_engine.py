@@ -8,7 +8,7 @@ import pytest
 from fairlane.scheduler.planner.steps import SeqId
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import Outcome, Preempted, Resumed, Sampling, YieldMode
-from fairlane.worker.model.interface import TransformersModel
+from fairlane.worker.model.reference import TransformersModel
 from tests.support.worker.hand import lease
 from tests.support.worker.prompts import PROMPTS, alone
 from tests.support.worker.stepped import Client

@@ -32,7 +32,7 @@ from fairlane.worker.engine.grammar import (
     Mask,
     _KeptGrammars,
 )
-from fairlane.worker.model.interface import TransformersModel
+from fairlane.worker.model.reference import TransformersModel
 from tests.support.worker.hand import GREEDY, lease
 from tests.support.worker.prompts import PROMPTS, alone
 from tests.support.worker.stepped import Client

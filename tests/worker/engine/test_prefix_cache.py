@@ -11,7 +11,7 @@ from fairlane.scheduler.planner.steps import SeqId
 from fairlane.scheduler.protocol.messages import Outcome, Sampling
 from fairlane.worker.engine.build import planner_for
 from fairlane.worker.engine.engine import Engine
-from fairlane.worker.model.interface import TransformersModel
+from fairlane.worker.model.reference import TransformersModel
 from tests.support.worker.hand import lease
 from tests.support.worker.prompts import PROMPTS, alone
 from tests.support.worker.stepped import Client

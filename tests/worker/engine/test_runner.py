@@ -7,7 +7,7 @@ from fairlane.scheduler.planner.steps import SeqId, StepPlan
 from fairlane.scheduler.protocol.messages import Sampling
 from fairlane.worker.engine.runner import UNCOMPUTABLE, UNKNOWN_ID, Runner, RunnerError
 from fairlane.worker.engine.sampling import BROKEN_LOGITS
-from fairlane.worker.model.interface import TransformersModel
+from fairlane.worker.model.reference import TransformersModel
 from tests.support.worker.hand import GREEDY, Hand, Line, lease
 from tests.support.worker.prompts import PROMPTS, alone
 

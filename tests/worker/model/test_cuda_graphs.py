@@ -13,7 +13,8 @@ import transformers
 from fairlane.worker.engine.runner import Runner
 from fairlane.worker.model.cuda_graphs import DecodeGraphs, Replay, bucket_sizes, with_graphs
 from fairlane.worker.model.fused import FusedModel, take_weights
-from fairlane.worker.model.interface import Output, TransformersModel
+from fairlane.worker.model.interface import Output
+from fairlane.worker.model.reference import TransformersModel
 from tests.support.worker.hand import Hand, Line, lease
 from tests.support.worker.random_models import GROUPED, random_model
 

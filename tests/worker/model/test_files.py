@@ -17,10 +17,11 @@ from safetensors.torch import load_file
 from transformers import LlamaConfig, PreTrainedTokenizerFast
 
 from fairlane.scheduler.protocol.settings import DEFAULT_MODEL
+from fairlane.worker.errors import ModelError
 from fairlane.worker.model import files as model_files
 from fairlane.worker.model import gguf as conversion
-from fairlane.worker.model.files import ModelError, ModelFiles, model_card, resolve
-from fairlane.worker.model.interface import load
+from fairlane.worker.model.files import ModelFiles, model_card, resolve
+from fairlane.worker.model.reference import load
 from fairlane.worker.model.select import prove
 
 WIDTH, LAYERS, VOCABULARY = 64, 1, 300

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from fairlane.worker.model.files import fingerprint, weights_digest
-from fairlane.worker.model.interface import TransformersModel
+from fairlane.worker.model.reference import TransformersModel
 from fairlane.worker.model.select import precision
 from tests.support.worker.tiny_model import write_tiny_model
 

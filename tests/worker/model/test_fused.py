@@ -11,7 +11,7 @@ from torch.nn.functional import linear
 from fairlane.worker.engine.sampling import BROKEN_LOGITS
 from fairlane.worker.model import fused as module
 from fairlane.worker.model.fused import FusedModel, make_linear
-from fairlane.worker.model.interface import TransformersModel
+from fairlane.worker.model.reference import TransformersModel
 from fairlane.worker.model.select import build_fused
 from tests.support.worker.fused_family import FAMILY, generate
 from tests.support.worker.hand import Hand, lease

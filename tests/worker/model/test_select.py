@@ -12,14 +12,14 @@ from fairlane.worker.attention.backends import BACKENDS
 from fairlane.worker.attention.base import Metadata
 from fairlane.worker.attention.gather import SdpaGather
 from fairlane.worker.model import fused, select
-from fairlane.worker.model import interface as model
+from fairlane.worker.model import native as native_model
+from fairlane.worker.model import reference as model
 from fairlane.worker.model.files import ModelFiles, resolve
 from fairlane.worker.model.fused import FusedModel, Linear, Norm, make_linear
-from fairlane.worker.model.interface import TransformersModel
+from fairlane.worker.model.native import NativeModel, interleaved
+from fairlane.worker.model.reference import TransformersModel
 from fairlane.worker.model.select import build_fused, build_native, every_logit, load_fastest
-from fairlane.worker.native import model as native_model
 from fairlane.worker.native.library import is_compiled, is_fastest
-from fairlane.worker.native.model import NativeModel, interleaved
 from tests.support.worker.random_models import GROUPED, SERVED, random_model
 from tests.support.worker.tiny_model import write_tiny_model
 

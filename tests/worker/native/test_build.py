@@ -8,7 +8,7 @@ import torch
 
 from fairlane.worker.attention.backends import fastest_backends
 from fairlane.worker.attention.cpu import serves
-from fairlane.worker.engine.kv_cache import KVShape
+from fairlane.worker.kv.cache import KVShape
 from fairlane.worker.native import library
 from fairlane.worker.native.library import BuildError, load_library
 

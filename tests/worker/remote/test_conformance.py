@@ -10,7 +10,7 @@ import pytest
 from fairlane.scheduler.planner.steps import SeqId
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import Cause, Lease, Outcome, Paused, Preempted, Sampling, TokenDelta
-from fairlane.worker.engine.engine import EngineError
+from fairlane.worker.errors import EngineError
 from fairlane.worker.remote import runner as remote_runner
 from fairlane.worker.remote import streams
 from fairlane.worker.remote.api import Api

@@ -9,7 +9,7 @@ import pytest
 from fairlane.scheduler.planner.steps import SeqId
 from fairlane.scheduler.protocol.messages import ModelCard, Outcome
 from fairlane.worker.config import WorkerSection, WorkerSettings
-from fairlane.worker.engine.engine import EngineError
+from fairlane.worker.errors import EngineError
 from fairlane.worker.remote import runner as remote_runner
 from fairlane.worker.remote import streams
 from fairlane.worker.remote.open import open_engine

@@ -8,7 +8,8 @@ import pytest
 from msgspec import UNSET
 
 from fairlane.worker.config import EngineKind, WorkerSection, WorkerSettings
-from fairlane.worker.engine.engine import EngineError, OpenedEngine
+from fairlane.worker.engine.engine import OpenedEngine
+from fairlane.worker.errors import EngineError
 from fairlane.worker.remote.open import open_engine
 from tests.support.worker.openai_stand_in import OpenAiStandIn
 from tests.support.worker.sglang_stand_in import SglangStandIn

@@ -9,7 +9,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from fairlane.scheduler.planner.steps import SeqId
 from fairlane.scheduler.protocol.messages import Outcome, Sampling
-from fairlane.worker.engine.engine import EngineError
+from fairlane.worker.errors import EngineError
 from fairlane.worker.remote.api import Api, Facts, Refused
 from fairlane.worker.remote.openai import OpenAiApi
 from fairlane.worker.remote.retokenise import Retokeniser

@@ -5,7 +5,7 @@ import pytest
 from fairlane.scheduler.planner.steps import SeqId
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import Outcome, Sampling
-from fairlane.worker.engine.engine import EngineError
+from fairlane.worker.errors import EngineError
 from fairlane.worker.remote.sglang import SglangApi
 from tests.support.worker.hand import lease
 from tests.support.worker.remote import facts_of, remote_client

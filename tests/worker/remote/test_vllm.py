@@ -6,7 +6,7 @@ import pytest
 from fairlane.scheduler.planner.steps import SeqId
 from fairlane.scheduler.protocol import engine_priority
 from fairlane.scheduler.protocol.lanes import LaneName
-from fairlane.worker.engine.engine import EngineError
+from fairlane.worker.errors import EngineError
 from fairlane.worker.remote.vllm import VllmApi
 from tests.support.worker.hand import lease
 from tests.support.worker.remote import facts_of, remote_client

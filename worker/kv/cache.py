@@ -24,8 +24,8 @@ import psutil
 import torch
 
 from fairlane.scheduler.planner.steps import Row
-from fairlane.worker.engine.engine import EngineError
-from fairlane.worker.engine.row_layout import BlockTables, RowLayout, upload
+from fairlane.worker.errors import EngineError
+from fairlane.worker.kv.row_layout import BlockTables, RowLayout, upload
 
 _CHUNK_BYTES = 2**30
 # A registration covers whole pages; two must not share one.

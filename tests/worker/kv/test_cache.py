@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from fairlane.scheduler.planner.steps import Row, SeqId
-from fairlane.worker.engine import kv_cache
-from fairlane.worker.engine.kv_cache import KVCache, KVMemoryError, KVShape, PoolSizes, container_free_bytes, size_pools
+from fairlane.worker.kv import cache as kv_cache
+from fairlane.worker.kv.cache import KVCache, KVMemoryError, KVShape, PoolSizes, container_free_bytes, size_pools
 
 CPU = torch.device("cpu")
 SHAPE = KVShape(layers=3, kv_heads=2, head_dim=4, dtype=torch.bfloat16)

@@ -6,12 +6,12 @@ import pytest
 import torch
 import transformers
 
-from fairlane.worker.engine.runner import pack
 from fairlane.worker.engine.sampling import BROKEN_LOGITS
-from fairlane.worker.model.interface import TransformersModel
+from fairlane.worker.model.native import Arena, NativeModel, QuantisedWeights, interleaved, quantised, tiled
+from fairlane.worker.model.packing import pack
+from fairlane.worker.model.reference import TransformersModel
 from fairlane.worker.model.select import build_native, every_logit
 from fairlane.worker.native.library import has_int8, is_compiled, is_fastest
-from fairlane.worker.native.model import Arena, NativeModel, QuantisedWeights, interleaved, quantised, tiled
 from tests.support.worker.fused_family import FAMILY, generate
 from tests.support.worker.hand import Hand, lease
 from tests.support.worker.prompts import PROMPTS
@@ -60,7 +60,7 @@ def test_a_wrong_scale_of_8_bits_is_noticed(monkeypatch: pytest.MonkeyPatch, cap
         return quantised(weight)._replace(scales=quantised(weight).scales.flip(0) * 3)
 
     monkeypatch.setattr("fairlane.worker.model.select.is_fastest", lambda *_: True)
-    monkeypatch.setattr("fairlane.worker.native.model.quantised", shuffled)
+    monkeypatch.setattr("fairlane.worker.model.native.quantised", shuffled)
 
     reference = random_model(transformers.LlamaConfig(**GROUPED), torch.bfloat16)
     assert build_native(reference, every_logit(reference), int8=True) is None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch.nn.functional import pad
 
-from fairlane.worker.engine.kv_cache import KVCache, KVShape, zeros
+from fairlane.worker.kv.cache import KVCache, KVShape, zeros
 from fairlane.worker.model.fused import FusedLayer, Norm, NotLlamaError, Projection, RawWeights
 from fairlane.worker.model.interface import Likeliest, Output, Packed, Rotary
 from fairlane.worker.native.library import TILE_OUTPUTS, CLayer, CModel, CNorm, CStep, CWeights, kernels

@@ -4,8 +4,8 @@ import pytest
 import torch
 import transformers
 
-from fairlane.worker.model.files import ModelError
-from fairlane.worker.model.interface import check_supported
+from fairlane.worker.errors import ModelError
+from fairlane.worker.model.reference import check_supported
 from fairlane.worker.model.select import prove
 from tests.support.worker.random_models import GROUPED, SERVED, SMALL, random_model
 

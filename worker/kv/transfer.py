@@ -10,8 +10,8 @@ import numpy.typing as npt
 import torch
 
 from fairlane.scheduler.planner.steps import Copy
-from fairlane.worker.engine.kv_cache import KVCache, blocks_per_chunk
-from fairlane.worker.engine.row_layout import upload
+from fairlane.worker.kv.cache import KVCache, blocks_per_chunk
+from fairlane.worker.kv.row_layout import upload
 
 # Size of each half of the staging area. A step that swaps out more than both halves hold waits for the host link.
 _STAGING_BYTES = 512 * 2**20

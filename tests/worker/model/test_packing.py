@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from fairlane.scheduler.planner.steps import Row, SeqId
-from fairlane.worker.engine.kv_cache import KVCache
-from fairlane.worker.engine.runner import Packer, pack
-from fairlane.worker.model.interface import Packed, TransformersModel
+from fairlane.worker.kv.cache import KVCache
+from fairlane.worker.model.interface import Packed
+from fairlane.worker.model.packing import Packer, pack
+from fairlane.worker.model.reference import TransformersModel
 from tests.support.worker.hand import lease
 from tests.support.worker.prompts import PROMPTS
 from tests.support.worker.stepped import Client
@@ -82,7 +83,7 @@ def test_an_engine_that_looks_ahead_says_the_same(tiny: TransformersModel, monke
         filled.append(len(packed.token_ids))
         return replace(packed, **changes)
 
-    monkeypatch.setattr("fairlane.worker.engine.runner.replace", counted)
+    monkeypatch.setattr("fairlane.worker.model.packing.replace", counted)
     plain, ahead = Client(tiny), Client(tiny, looks_ahead=True)
     for client in (plain, ahead):
         for index, prompt in enumerate(PROMPTS):

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlane.scheduler.planner.steps import Copy
-from fairlane.worker.engine.kv_cache import KVCache, KVShape, blocks_per_chunk
-from fairlane.worker.engine.transfer import CopyRun, merge_runs, staging_blocks, transfer_for
+from fairlane.worker.kv.cache import KVCache, KVShape, blocks_per_chunk
+from fairlane.worker.kv.transfer import CopyRun, merge_runs, staging_blocks, transfer_for
 
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from fairlane.scheduler.planner.steps import Row, SeqId
-from fairlane.worker.engine.row_layout import BlockTables, RowLayout
+from fairlane.worker.kv.row_layout import BlockTables, RowLayout
 
 
 def row(name: str, first: int, tokens: Sequence[int], table: tuple[int, ...], *, samples: bool = True) -> Row:

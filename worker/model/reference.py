@@ -1,0 +1,248 @@
+"""The reference: a transformers model with our attention.
+
+Models that the paged attention cannot serve exactly are refused at load, with the reason.
+"""
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, cast
+
+import torch
+
+from fairlane.worker.attention.backends import paged_attention
+from fairlane.worker.attention.base import Metadata
+from fairlane.worker.errors import ModelError
+from fairlane.worker.kv.cache import KVCache, KVShape
+from fairlane.worker.model.files import ModelFiles, reading
+from fairlane.worker.model.interface import Output, Packed
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
+
+
+# Rotary embeddings whose angles depend on the longest sequence of the batch.
+_OTHER_ROPE = {"dynamic", "longrope"}
+# Name of our attention in transformers' registry.
+ATTENTION = "fairlane_paged"
+# Arguments of the attention interface that change the result, and that our attention does not support.
+_UNSERVED = {
+    "sliding_window": "sliding-window attention",
+    "softcap": "soft-capped attention",
+    "s_aux": "attention sinks",
+    "position_bias": "a position bias",
+}
+
+_log = logging.getLogger(__name__)
+
+
+def check_supported(name: str, config: "PreTrainedConfig") -> None:
+    """Raise ModelError with the first reason why a model of this configuration cannot be served exactly."""
+    for found, reason in _reasons(config):
+        if found:
+            raise ModelError(f"model {name}: {reason} is not supported (model type {config.model_type})")
+
+
+def _reasons(config: "PreTrainedConfig") -> list[tuple[bool, str]]:
+    return [
+        (bool(getattr(config, "is_encoder_decoder", False)), "an encoder-decoder"),
+        (config.get_text_config() is not config, "more than text"),
+        (bool(getattr(config, "kv_lora_rank", None)), "multi-head latent attention"),
+        (_window_binds(config), "sliding-window attention"),
+        (bool(_other_layers(config)), f"attention of kind {', '.join(_other_layers(config))}"),
+        (getattr(config, "attn_logit_softcapping", None) is not None, "soft-capped attention"),
+        (bool(getattr(config, "use_bidirectional_attention", False)), "bidirectional attention"),
+        (bool(_rope_types(config) & _OTHER_ROPE), "a rotary embedding that depends on the batch"),
+        (not _is_causal_lm(config), "anything but a causal language model on transformers' attention interface"),
+        (not getattr(config, "max_position_embeddings", None), "an unlimited or unknown context length"),
+    ]
+
+
+def _is_causal_lm(config: "PreTrainedConfig") -> bool:
+    """Return whether the language-model class has replaceable attention, and no state but keys and values."""
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    kind = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    kind = kind[0] if isinstance(kind, tuple) else kind
+    return kind is not None and kind._supports_attention_backend and not kind._is_stateful
+
+
+def _window_binds(config: "PreTrainedConfig") -> bool:
+    """Return whether some layer's window is shorter than the context length."""
+    window = getattr(config, "sliding_window", None)
+    if window is None or not getattr(config, "use_sliding_window", True):
+        return False
+    layers = getattr(config, "layer_types", None) or ["sliding_attention"]
+    return "sliding_attention" in layers and window < (getattr(config, "max_position_embeddings", None) or 0)
+
+
+def _other_layers(config: "PreTrainedConfig") -> list[str]:
+    known = {"full_attention", "sliding_attention"}
+    return sorted(set(getattr(config, "layer_types", None) or ()) - known)
+
+
+def _rope_types(config: "PreTrainedConfig") -> set[str]:
+    parameters = getattr(config, "rope_parameters", None) or {}
+    nested = [parameters, *(value for value in parameters.values() if isinstance(value, dict))]
+    return {str(entry["rope_type"]) for entry in nested if "rope_type" in entry}
+
+
+@dataclass(frozen=True, slots=True)
+class _LayerInputs:
+    """One attention module's inputs in a step.
+
+    They are attached to the module rather than looked up by layer number, so that one traced graph serves every layer.
+    """
+
+    kv: torch.Tensor  # [blocks, 2, block_size, kv_heads, head_dim]
+    metadata: Metadata
+    backend: str
+
+
+class _AttentionModule(Protocol):
+    """The attributes of transformers' attention modules that we rely on, and the one that we add."""
+
+    layer_idx: int
+    head_dim: int
+    is_causal: bool
+    fairlane_layer: _LayerInputs
+
+
+class TransformersModel:
+    """The reference: transformers' modules. Keys and values are stored in the cache that `forward` receives."""
+
+    def __init__(self, name: str, causal_lm: "PreTrainedModel", *, backend: str = "sdpa") -> None:
+        config = causal_lm.config
+        self.name = name
+        self.vocab_size = int(config.vocab_size)
+        self.context_length = int(config.max_position_embeddings)
+        self._model = causal_lm
+        self.backend = backend
+        self._modules = _attention_modules(name, causal_lm)
+        self.device: torch.device = causal_lm.device
+        self.shape = KVShape(
+            layers=len(self._modules),
+            kv_heads=int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads),
+            head_dim=self._modules[0].head_dim,
+            dtype=causal_lm.dtype,
+        )
+
+    @property
+    def causal_lm(self) -> "PreTrainedModel":
+        """Return the model as loaded by transformers, with our attention."""
+        return self._model
+
+    def forward(self, packed: Packed, cache: KVCache) -> Output:
+        for module, kv in zip(self._modules, cache.layers, strict=True):
+            module.fairlane_layer = _LayerInputs(kv, packed.metadata, self.backend)
+        output = self._model(
+            input_ids=packed.token_ids[None],
+            position_ids=packed.positions[None],
+            use_cache=False,
+            logits_to_keep=packed.logit_rows,
+        )
+        return Output(output.logits[0])
+
+    def plain_logits(self, token_ids: list[int]) -> torch.Tensor:
+        """Return the last token's logits by transformers' own attention, without any cache: [vocabulary]."""
+        with self._own_attention():
+            ids = torch.tensor([token_ids], device=self.device)
+            output = self._model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False, logits_to_keep=1)
+        logits: torch.Tensor = output.logits[0, -1]
+        return logits
+
+    @contextmanager
+    def _own_attention(self) -> Iterator[None]:
+        self._model.set_attn_implementation("eager")
+        try:
+            yield
+        finally:
+            self._model.set_attn_implementation(ATTENTION)
+
+
+def load(files: ModelFiles, *, dtype: str = "auto", device: str = "auto", backend: str = "sdpa") -> TransformersModel:
+    """Load the model with our attention. Raises ModelError if it cannot be served exactly."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.utils.logging import disable_progress_bar
+
+    register_attention()
+    disable_progress_bar()
+    place = choose_device(device)
+    began = time.perf_counter()
+    with reading(files.name):
+        config = AutoConfig.from_pretrained(files.directory)
+        check_supported(files.name, config)
+        causal_lm = AutoModelForCausalLM.from_pretrained(
+            files.directory,
+            dtype=choose_dtype(dtype, place),
+            attn_implementation=ATTENTION,
+            device_map=str(place) if place.type != "cpu" else None,
+        )
+    model = TransformersModel(files.name, causal_lm.eval().requires_grad_(False), backend=backend)
+    _log.info("loaded %s in %.1f s: %s on %s", files.name, time.perf_counter() - began, model.shape.dtype, place)
+    return model
+
+
+def register_attention() -> None:
+    """Register our attention with transformers. No mask function is registered, so that no mask is built."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(ATTENTION, _attend)
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the device; `auto` is the first GPU, if there is one. Raises ModelError for a GPU that does not exist."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ModelError(f"device {name}: there is no such GPU")
+    return device
+
+
+def choose_dtype(name: str, device: torch.device) -> torch.dtype:
+    """Return the dtype; `auto` is bfloat16 if the hardware computes in it, else float32."""
+    if name != "auto":
+        return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
+    if device.type == "cuda":
+        return torch.bfloat16
+    found: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
+    computes = any(found.get(feature) for feature in ("amx_bf16", "avx512_bf16", "bf16"))
+    return torch.bfloat16 if computes else torch.float32
+
+
+def _attention_modules(name: str, causal_lm: "PreTrainedModel") -> list[_AttentionModule]:
+    found = [m for m in causal_lm.modules() if hasattr(m, "is_causal") and hasattr(m, "layer_idx")]
+    modules = sorted(cast("list[_AttentionModule]", found), key=lambda module: module.layer_idx)
+    if len(modules) != causal_lm.config.num_hidden_layers:
+        raise ModelError(f"model {name}: more or less than one attention per layer is not supported")
+    if not all(module.is_causal for module in modules):
+        raise ModelError(f"model {name}: attention that looks ahead is not supported")
+    return modules
+
+
+def _attend(
+    module: _AttentionModule,
+    query: torch.Tensor,  # [1, heads, tokens, head_dim]
+    key: torch.Tensor,  # [1, kv_heads, tokens, head_dim]
+    value: torch.Tensor,  # [1, kv_heads, tokens, head_dim]
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    **others: object,
+) -> tuple[torch.Tensor, None]:
+    """Implement transformers' attention interface: return [1, tokens, heads, head_dim], and no weights."""
+    layer = module.fairlane_layer
+    _refuse_unserved(others, layer)
+    states = (packed[0].transpose(0, 1) for packed in (query, key, value))
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    attended = paged_attention(*states, layer.kv, *layer.metadata, scale, layer.backend)
+    return attended[None], None
+
+
+def _refuse_unserved(others: dict[str, object], layer: _LayerInputs) -> None:
+    """Raise ModelError for an unsupported argument. `check_supported` accepts a window that is never exceeded."""
+    for argument in _UNSERVED.keys() & others.keys():
+        if others[argument] is not None and argument != "sliding_window":
+            raise ModelError(f"{_UNSERVED[argument]} is not supported")
