@@ -11,5 +11,5 @@
     keys.py, scripts.py         Redis keys and scripts (`lua/`)
 
 The callers are the file and batch endpoints in `gateway.api`, and the application, which passes its endpoints to the
-runner. This package decides nothing about budgets or queues: a line goes through `gateway.requests` like a client's
+runner. This package decides nothing about budgets or queues: a line goes through `gateway.pipeline` like a client's
 request. It never imports `gateway.api`."""

@@ -1,4 +1,4 @@
-"""What the settings make of the ledger's retention: how long it is kept, and where it is exported."""
+"""Builds the ledger's retention and export from the settings."""
 
 from redis.asyncio import Redis
 
@@ -10,12 +10,12 @@ from fairlane.quotas import keyspace
 from fairlane.quotas.ledger import LedgerExports, RollUp
 from fairlane.store.election import Election
 
+# Rounds without a sign of life after which another gateway takes over.
 EXPORT_LEASES = 2.5
-"""Rounds after which another gateway takes over from a silent one."""
 
 
 def roll_up_of(settings: GatewaySettings, client: Redis) -> RollUp:
-    """Return what drops and adds up what is old; `client`: of the store of the budgets."""
+    """Return the task that drops and sums up old entries. `client`: of the store of the budgets."""
     section = settings.gateway
     return RollUp(
         client,
@@ -29,7 +29,7 @@ def roll_up_of(settings: GatewaySettings, client: Redis) -> RollUp:
 def exporter_of(
     settings: GatewaySettings, client: Redis, drafts: Drafts, gateway_id: str, telemetry: Telemetry
 ) -> LedgerExporter | None:
-    """Return the exporter that the settings ask for; None: none. `client`: of the store of the budgets."""
+    """Return the configured exporter, or None. `client`: of the store of the budgets."""
     section = settings.gateway.ledger
     if not section.export_url:
         return None

@@ -1,6 +1,6 @@
 """Response shapes of the admin API, published in OpenAPI, and functions that build them. Times are Unix seconds.
 
-The fields' descriptions are in `gateway.openapi`."""
+The fields' descriptions are in `gateway.control.openapi`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, Literal, NotRequired, TypeVar, cast

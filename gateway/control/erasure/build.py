@@ -1,4 +1,4 @@
-"""Puts the erasure of one gateway together."""
+"""Builds the erasure of one gateway."""
 
 from collections.abc import Callable, Iterable
 
@@ -31,7 +31,7 @@ def build_erasure(
     queues: Callable[[], Iterable[ErasableQueue]],
     is_store_embedded: bool,
 ) -> Erasure:
-    """`client`: of the budgets' store, where files and batches are too. `queues`: of all models."""
+    """Build the erasure. `client`: of the store of budgets, files and batches. `queues`: of all models."""
     steps = ErasureSteps(
         budgets=BudgetErasure(client),
         ledger=LedgerErasure(client),

@@ -1,4 +1,4 @@
-"""Has the embedded store write its append-only file anew, so that what was erased is in no file of it either."""
+"""Rewrites the embedded store's append-only file, so that erased data is also gone from disk."""
 
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
@@ -7,15 +7,16 @@ from fairlane.store.errors import is_rewriting
 
 
 class StoreRewrite:
-    """Rewrites the file of a store that is ours alone. Other stores' files are their operators' to rewrite."""
+    """Rewrites the append-only file of the embedded store. Operators must rewrite those of other stores."""
 
     def __init__(self, client: Redis, *, is_embedded: bool) -> None:
         self._client = client
         self._is_embedded = is_embedded
 
     async def begin(self) -> bool:
-        """Begin a rewrite of what the store holds now. False: one that began earlier is not over, and may hold what was
-        erased since. May raise redis.RedisError."""
+        """Start a rewrite. Return False if an earlier one still runs, which may contain data erased since.
+
+        May raise redis.RedisError."""
         if not self._is_embedded:
             return True
         try:

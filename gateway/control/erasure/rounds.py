@@ -1,4 +1,4 @@
-"""Which deleted tenants are due for erasure: a round looks at all of them, on whichever gateway has the lease."""
+"""Rounds of erasure: the gateway that holds the lease makes a pass over every deleted tenant that is due."""
 
 import asyncio
 import logging
@@ -14,32 +14,32 @@ from fairlane.store.errors import STORE_ERRORS
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 30.0
+# Seconds before an incomplete pass is repeated.
 AGAIN_S = 30.0
-"""When a pass that was not whole is repeated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Erased:
-    """What a pass over some tenants came to."""
+    """The result of a pass over some tenants."""
 
+    # Erased objects by kind.
     counts: Counter[str]
-    """How many of each kind of thing were erased."""
+    # False: later passes, which need no further call, erase the rest.
     is_complete: bool
-    """Nothing is left of any of them; else later passes follow by themselves."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Passed:
-    """What one pass over one tenant came to."""
+    """The result of a pass over one tenant."""
 
     gone: GoneTenant
     result: PassResult
+    # By the store's clock.
     began_ms: int
-    """By the store's clock."""
 
 
 class Erasure:
-    """The rounds of one gateway. `run` makes them; `wake` makes the next one begin now."""
+    """The rounds of one gateway: `run` makes them, `wake` starts the next one now."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Erasure:
         *,
         rewrite: Callable[[], Awaitable[bool]],
     ) -> None:
-        """`rewrite`: has what was erased leave the store's files too; False where that has to be tried again."""
+        """`rewrite` removes erased data from the store's files; it returns False if it must be called again."""
         self._listed = listed
         self._steps = steps
         self._gateway_id = gateway_id
@@ -57,25 +57,23 @@ class Erasure:
         self._woken = asyncio.Event()
 
     def wake(self) -> None:
-        """A tenant was deleted."""
         self._woken.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
         while True:
             try:
                 await self.round()
             except STORE_ERRORS as error:
-                log.debug("erasing deleted tenants waits for the store (%s)", type(error).__name__)
+                log.debug("erasure of deleted tenants waits for the store: error=%s", type(error).__name__)
             except Exception:  # a defect in one round must not end all of them
-                log.exception("erasing deleted tenants failed")
+                log.exception("erasure of deleted tenants failed")
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_EVERY_S):
                     await self._woken.wait()
             self._woken.clear()
 
     async def round(self) -> None:
-        """Make a pass over every tenant that is due. Raises STORE_ERRORS."""
+        """Make a pass over every tenant that is due. Raise STORE_ERRORS."""
         roots, passed = await self._listed.roots(), list[_Passed]()
         for root in roots:
             if not await self._listed.is_led_by(self._gateway_id):
@@ -87,14 +85,14 @@ class Erasure:
             await self._listed.unlist_if_empty(root)
 
     async def erase_ledgers(self, root: str, accounts: Sequence[str]) -> Erased:
-        """Erase what is left of deleted tenants, their ledgers too. Raises STORE_ERRORS."""
+        """Erase the remaining data of deleted tenants, including their ledgers. Raise STORE_ERRORS."""
         now_ms = await self._listed.now_ms()
         for account in accounts:
             await self._listed.add(root, account, now_ms)
         return await self.erase([await self._listed.get(root, account) for account in accounts])
 
     async def erase(self, due: Sequence[GoneTenant]) -> Erased:
-        """Make a pass over these tenants, and list their next ones. Raises STORE_ERRORS."""
+        """Make a pass over these tenants and schedule the next ones. Raise STORE_ERRORS."""
         return await self._list_next(await self._pass_over(due))
 
     async def _pass_over(self, due: Sequence[GoneTenant]) -> list[_Passed]:
@@ -102,8 +100,9 @@ class Erasure:
         return [_Passed(gone, await self._steps.run(gone, now_ms), now_ms) for gone in due]
 
     async def _list_next(self, passed: Sequence[_Passed]) -> Erased:
-        """List the next passes, after one rewrite for all: a store makes one at a time, and a tenant whose rewrite
-        could not begin is passed over again."""
+        """Schedule the next passes after one rewrite for all tenants; a store runs one rewrite at a time.
+
+        If the rewrite could not start, all passes are repeated."""
         counts, is_complete, is_rewritten = Counter[str](), True, await self._rewrite()
         for each in passed:
             gone, result = each.gone, each.result

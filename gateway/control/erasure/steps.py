@@ -1,4 +1,4 @@
-"""One pass over one deleted tenant: what is erased, and in which order."""
+"""One pass over one deleted tenant: what is erased, in which order."""
 
 import logging
 from collections import Counter
@@ -15,44 +15,42 @@ from fairlane.store.errors import STORE_ERRORS
 
 log = logging.getLogger(__name__)
 
+# Queue events younger than this are kept; every live gateway has read all older ones.
 EVENTS_KEPT_MS = 300_000
-"""Events of queues that are younger are left: a gateway has read all older ones, or is gone."""
 
 
 class ErasableQueue(Protocol):
-    """The queue of one model; `scheduler.queue.redis_queue.RedisQueue` is one."""
+    """The queue of one model; `scheduler.queue.redis_queue.RedisQueue` implements it."""
 
     async def erase(self, tenant: str, deleted_ms: int, *, events_until_ms: int = 0) -> int:
-        """Drop what is left of a deleted tenant's jobs; how many records."""
+        """Delete the remaining records of a deleted tenant's jobs; return their number."""
 
 
 class CachedPrompts(Protocol):
-    """The prefix caches of the workers; `scheduler.queue.registry.RedisRegistry` is one."""
+    """The prefix caches of the workers; `scheduler.queue.registry.RedisRegistry` implements it."""
 
     async def forget_prompts(self, tenant: str, tenant_since: float, share_group: str) -> int:
-        """Have every worker evict what it has cached of a tenant; how many workers were told."""
+        """Ask every worker to evict the tenant's cached prompts; return the number of workers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassResult:
-    """What one pass came to."""
+    """The result of one pass."""
 
+    # Erased objects by kind.
     erased: Counter[str]
-    """How many of each kind of thing."""
+    # Batches that are being cancelled; a later pass erases them.
     open_batches: int = 0
-    """That are being cancelled: another pass erases them."""
+    # Steps that failed in the store or the storage; a later pass repeats them.
     failures: int = 0
-    """Steps that the store or the storage failed: another pass repeats them."""
 
     @property
     def is_whole(self) -> bool:
-        """Nothing is left of what this pass was to erase."""
         return not (self.open_batches or self.failures)
 
 
 class ErasureSteps:
-    """Erases one tenant's data. What the store or the storage fails is counted, and does not keep the next step from
-    being made."""
+    """Erases one tenant's data. A step that fails is counted, and the next steps still run."""
 
     def __init__(
         self,
@@ -65,7 +63,7 @@ class ErasureSteps:
         cached_prompts: CachedPrompts,
         figures: Callable[[GoneTenant], Awaitable[int]],
     ) -> None:
-        """`figures`: erases a tenant's name from the history of figures."""
+        """`figures` erases a tenant's name from the history of figures."""
         self._budgets = budgets
         self._ledger = ledger
         self._batches = batches
@@ -75,10 +73,9 @@ class ErasureSteps:
         self._figures = figures
 
     async def run(self, gone: GoneTenant, now_ms: int) -> PassResult:
-        """Make one pass."""
         is_settled, done = gone.is_settled(now_ms), _Pass()
         open_batches = await done.make("batches", self._batches.batches(gone, is_settled=is_settled))
-        if open_batches == 0:  # open ones read and write files to their end
+        if open_batches == 0:  # open batches still read and write files
             await done.make("files", self._batches.files(gone))
         await done.make("keys", self._budgets.keys(gone))
         await done.make("responses", self._budgets.responses(gone))
@@ -104,20 +101,20 @@ class ErasureSteps:
 
 
 class _Pass:
-    """The steps of one pass as they are made."""
+    """The results of the steps of one pass."""
 
     def __init__(self) -> None:
         self.erased = Counter[str]()
         self.failures = 0
 
     async def make(self, name: str, step: Awaitable[int | tuple[int, int]]) -> int | None:
-        """Make a step, and count what it erased; what it says of what is left, 0 if nothing; None: it failed."""
+        """Run a step and count what it erased. Return what is left, 0 if nothing, or None if the step failed."""
         try:
             erased = await step
         except (*STORE_ERRORS, OSError) as error:
-            log.info("erasing %s has to wait (%s)", name, type(error).__name__)
-        except Exception:  # a defect in one step must not keep the others, or other tenants, from being erased
-            log.exception("erasing %s failed", name)
+            log.info("erasure step failed and will be repeated: step=%s error=%s", name, type(error).__name__)
+        except Exception:  # a defect in one step must not stop the other steps or tenants
+            log.exception("erasure step failed: step=%s", name)
         else:
             count, left = erased if isinstance(erased, tuple) else (erased, 0)
             self.erased[name] += count

@@ -1,4 +1,4 @@
-"""Stores the ledger's entries in segments; the package's page says how."""
+"""Stores the ledger's entries in segments; see the package's docstring."""
 
 import asyncio
 import logging
@@ -19,8 +19,8 @@ from fairlane.store.retry import every
 
 log = logging.getLogger(__name__)
 
+# Per segment: some megabytes.
 MOST_ENTRIES = 10_000
-"""Of a segment: some megabytes."""
 
 
 class Span(msgspec.Struct, frozen=True, array_like=True):
@@ -28,19 +28,19 @@ class Span(msgspec.Struct, frozen=True, array_like=True):
 
     root: str
     account: str
+    # Id of the entry before the first.
     after: str
-    """Id of the entry before them."""
+    # Id of the last entry.
     last: str
-    """Id of the last of them."""
+    # Number of the last entry, counted from the ledger's start.
     number: int
-    """Of the last: how many entries the ledger had up to it."""
     entries: int
+    # Entries that were trimmed before these.
     lost: int
-    """Entries that were trimmed before them."""
 
 
 class Segment(msgspec.Struct, frozen=True):
-    """One object of the export. Without spans it is finished."""
+    """One object of the export; finished if it has no spans."""
 
     number: int = 0
     day: str = ""
@@ -48,12 +48,11 @@ class Segment(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """Where it is stored."""
         return f"{self.day}/{self.number:010}.jsonl"
 
 
 class LedgerExporter:
-    """One gateway's; of all gateways one exports at a time."""
+    """The exporter of one gateway; only the elected gateway exports."""
 
     def __init__(
         self,
@@ -72,15 +71,14 @@ class LedgerExporter:
         self._drafts = drafts
         self._every_s = every_s
         self._currency = currency
+        # If True, only tenants with recent requests can have unexported entries.
         self._has_seen_all = False
-        """Only tenants with requests of late can have unexported entries."""
+        # Entries that this process stored.
         self.exported = 0
-        """Entries that this process stored."""
+        # Entries that were trimmed before they were exported.
         self.lost = 0
-        """Entries that were trimmed before they were exported."""
 
     async def run(self) -> None:
-        """Export until cancelled."""
         try:
             await every(self._every_s, "exporting the ledger", self._round)
         finally:
@@ -96,14 +94,14 @@ class LedgerExporter:
             await self.export()
         except STORE_ERRORS as error:
             self._has_seen_all = False
-            log.warning("the ledger is not exported: it is tried again in %.0f s (%s)", self._every_s, error)
+            log.warning("ledger export failed: retry_s=%.0f error=%s", self._every_s, error)
 
     async def export(self) -> None:
-        """Store all that is not exported, if this gateway is the one to do so. Raises STORE_ERRORS."""
+        """Store all unexported entries if this gateway is elected. Raise STORE_ERRORS."""
         while await self._is_elected():
             known = await self._exports.known()
             segment = msgspec.json.decode(known, type=Segment) if known else Segment()
-            if segment.spans:  # of an exporter that was interrupted
+            if segment.spans:  # an exporter was interrupted
                 await self._finish(segment, await self._lines(segment))
                 continue
             following, lines = await self._collected(segment.number + 1)
@@ -116,7 +114,7 @@ class LedgerExporter:
         self._has_seen_all = False
 
     async def _collected(self, number: int) -> tuple[Segment, list[bytes]]:
-        """The next segment, and its lines: entries of the first day that is found."""
+        """Return the next segment and its lines; its day is that of the first entry found."""
         day, spans, lines = "", [], list[bytes]()
         async for account, root in self._exports.accounts(lately=self._has_seen_all):
             found = await self._exports.unexported(root, account, MOST_ENTRIES - len(lines))
@@ -131,7 +129,7 @@ class LedgerExporter:
         return Segment(number, day, tuple(spans)), lines
 
     async def _lines(self, segment: Segment) -> list[bytes]:
-        """A planned segment's lines, of what is still there."""
+        """Return the lines of a planned segment, as far as the store still has them."""
         lines = list[bytes]()
         for span in segment.spans:
             entries = await self._exports.between(span.root, span.account, span.after, span.last)
@@ -142,7 +140,7 @@ class LedgerExporter:
         return ledger_lines(account, self._currency, entries)
 
     async def _finish(self, segment: Segment, lines: list[bytes]) -> None:
-        """Store a segment that is planned, unless that was done, and move the tenants' marks."""
+        """Store a planned segment, unless it is stored already, and move the tenants' marks."""
         lost = sum([span.lost for span in segment.spans])
         if not await self._is_stored(segment.name):
             if lines:
@@ -154,11 +152,12 @@ class LedgerExporter:
             await self._exports.exported(span.root, span.account, span.after, span.last, span.number)
         if await self._exports.write(_encoded(segment), _encoded(Segment(segment.number))) and lost:
             self.lost += lost
-            log.error("%d entries of the ledger were dropped before they were exported: raise its bytes", lost)
+            log.error("%d entries of the ledger were dropped before they were exported: raise its byte limit", lost)
 
     async def _under_free_name(self, segment: Segment) -> Segment:
-        """A new segment with the next number that no object has: a store that lost its last plan gives that number
-        again, to other entries."""
+        """Return the segment under the next number without an object.
+
+        A store that has lost its latest plan gives out that plan's number again."""
         while await self._is_stored(segment.name):
             segment = msgspec.structs.replace(segment, number=segment.number + 1)
         return segment
@@ -171,7 +170,6 @@ class LedgerExporter:
 
 
 def _day(entry: LedgerEntry) -> str:
-    """The UTC day on which an entry was written."""
     return datetime.fromtimestamp(int(entry.id.partition("-")[0]) / 1e3, UTC).date().isoformat()
 
 
@@ -180,7 +178,6 @@ def _encoded(segment: Segment) -> str:
 
 
 def _drafted(drafts: Drafts, lines: Sequence[bytes]) -> Path:
-    """A draft of these lines, on the disk."""
     draft = drafts.new()
     with draft.open("wb") as file:
         file.writelines(lines)

@@ -294,7 +294,7 @@ class _Child:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
             limit=_MOST_LINE_BYTES,
-            start_new_session=True,  # a signal to the gateway's group is the gateway's to obey
+            start_new_session=True,  # so that signals to the gateway's group do not reach the child
         )
         await self._exchange(process, CheckRequest("choice", '["ready"]'))
         return process

@@ -1,21 +1,20 @@
-"""What the whole fleet does, in figures that operators see: now, over a day, over a month.
+"""Figures of the whole fleet for operators: current values, and histories of a day and a month.
 
-    sums.py        mergeable sums of one stretch of time: histograms, refusals, lanes, tenants; pure
-    recorder.py    counts this gateway's requests into the sums of the moment
+    sums.py          mergeable sums of a span of time: histograms, refusals, lanes, tenants; pure; open it first
+    recorder.py      counts this gateway's requests into the current sums
     figure_store.py  the sums of all gateways in the store, and the rings of history
-    teller.py      tells the store every few seconds what was counted, and merges what has closed
-    overview.py    the answer of `/admin/v1/overview`
+    teller.py        reports the counts to the store every few seconds, and merges closed slots
 
-Open `sums.py` first. The runtime runs the teller; the admin API asks. Knows the fleet cache, never a request.
+The runtime runs the reporter; the admin API reads. This package uses the fleet cache, never a request.
 
-Every gateway writes what it counted in the current slot of ten seconds. One of them, under a lease, merges each slot
-that has closed into a ring, and each stretch of a ring that has closed into the next one: merging twice gives the same.
-All keys share one hash tag. Under `fl:{figures}:`
+Every gateway writes its counts of the current ten-second slot. One gateway, which holds a lease, merges each closed
+slot into a ring, and each closed step of a ring into the next ring. Merging is idempotent. All keys share one hash tag.
+Under `fl:{figures}:`
 
 | key | type | holds |
 | --- | --- | --- |
-| `slot:<n>` | hash | gateway → its encoded Told of the n-th ten seconds since 1970; goes after ten minutes |
-| `ring:<seconds>` | hash | place → number of the step and its encoded Sums, compressed; RINGS says how many places |
+| `slot:<n>` | hash | gateway → its encoded Told of the n-th ten seconds since 1970; expires after ten minutes |
+| `ring:<seconds>` | hash | place → number of the step and its encoded Sums, compressed; RINGS has the number of places
+|
 | `merged` | hash | ring → number of the last step that was merged into it |
-| `merger` | string | the gateway that merges, for some seconds |
-"""
+| `merger` | string | the gateway that merges, under a lease of some seconds |"""

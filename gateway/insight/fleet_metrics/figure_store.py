@@ -1,4 +1,4 @@
-"""The figures of all gateways in the store: what each told lately, and the rings of history."""
+"""The figures of all gateways in the store: recent slots, and the rings of history."""
 
 import asyncio
 import zlib
@@ -15,23 +15,23 @@ from fairlane.gateway.insight.fleet_metrics.sums import OTHERS, Sums, merged
 from fairlane.store.scripts import Script, read_scripts
 
 PREFIX = "fl:{figures}:"
+# The span of time that gateways count in, in seconds.
 SLOT_S = 10
-"""The stretch of time that gateways count in."""
+# Slots that are kept; older ones are merged or lost.
 SLOTS_KEPT = 60
-"""What was told this many slots ago is merged, or lost."""
+# Lease of the merging gateway.
 MERGER_MS = 15_000
-"""A gateway that merges and is killed is replaced after that."""
+# Steps that an erasure reads at a time.
 ERASED_AT_ONCE = 64
-"""Steps that an erasure reads at a time."""
+# A slot is merged when this many have begun after it: by then every gateway has reported its counts.
 LATE_SLOTS = 2
-"""A slot is merged when this many have begun after it: by then every gateway has told what it counted."""
 
 _SCRIPTS = {name: Script(source) for name, source in read_scripts(Path(__file__).parent / "lua").items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """One resolution of the history: so many steps, of so many seconds each."""
+    """One resolution of the history: `steps` steps of `step_s` seconds each."""
 
     step_s: int
     steps: int
@@ -41,22 +41,22 @@ class Ring:
         return f"{PREFIX}ring:{self.step_s}"
 
 
+# A day, a month, and the month at a lower resolution; each is computed from the one before.
 RINGS = (Ring(SLOT_S, 8_640), Ring(300, 8_640), Ring(7_200, 372))
-"""A day, a month, and the month again in few points; each made of the one before."""
 
 
 class Told(msgspec.Struct, array_like=True):
-    """What a gateway has to say of a slot so far."""
+    """A gateway's report of a slot so far."""
 
+    # By the gateway's estimate of the store's clock.
     at_ms: int
-    """By the store's clock, as well as the gateway knows it."""
     sums: Sums
+    # Running and waiting requests at that moment, by tenant.
     now: dict[str, tuple[int, int]] = {}
-    """Requests that run and wait at that moment, by tenant."""
 
 
 class GatewayFigures(NamedTuple):
-    """What one gateway told of one slot."""
+    """One gateway's report of one slot."""
 
     slot: int
     gateway: str
@@ -76,13 +76,15 @@ _step: msgspec.msgpack.Decoder[tuple[int, Sums]] = msgspec.msgpack.Decoder(tuple
 
 
 class FigureStore:
-    """Every call may raise redis.RedisError."""
+    """The store of figures. Every call may raise redis.RedisError."""
 
     def __init__(self, client: Redis) -> None:
         self._client = client
 
     async def tell(self, slot: int, gateway: str, told: Told) -> tuple[int, bool]:
-        """Replace what this gateway said of a slot; the store's clock in ms, and whether this gateway is to merge."""
+        """Replace this gateway's report of a slot.
+
+        Return the store's clock in ms, and whether this gateway must merge."""
         kept_ms = SLOTS_KEPT * SLOT_S * 1_000
         reply = await _SCRIPTS["figures_tell"].run(
             self._client, PREFIX, slot, gateway, _encode(told), kept_ms, MERGER_MS
@@ -90,13 +92,13 @@ class FigureStore:
         return int(reply[0]), bool(reply[1])
 
     async def recent(self, slots: Iterable[int]) -> list[GatewayFigures]:
-        """What all gateways told of these slots."""
+        """Return all gateways' reports of these slots."""
         reply = await _SCRIPTS["figures_recent"].run(self._client, PREFIX, *slots)
         parts = zip(reply[::3], reply[1::3], reply[2::3], strict=True)
         return [GatewayFigures(int(slot), gateway.decode(), _told.decode(blob)) for slot, gateway, blob in parts]
 
     async def read(self, ring: Ring, first: int, last: int) -> list[Step]:
-        """The steps of a ring from the first to the last that are there, in order; not more than the ring holds."""
+        """Return the existing steps of a ring from `first` to `last`, in order."""
         wanted = range(max(first, last - ring.steps + 1), last + 1)
         if not wanted:
             return []
@@ -106,7 +108,8 @@ class FigureStore:
         return [step for step in found if step.number in wanted]
 
     async def merge(self, slot: int) -> None:
-        """Bring the rings up to date while `slot` is the current one. Whoever does it again writes the same."""
+        """Merge into the rings everything that is complete while `slot` is the current one. Repeating it writes the
+        same."""
         marks = {int(step_s): int(mark) for step_s, mark in (await self._hash(f"{PREFIX}merged")).items()}
         last = slot - LATE_SLOTS
         first = max(marks.get(SLOT_S, last - 1) + 1, last - SLOTS_KEPT + LATE_SLOTS)
@@ -118,10 +121,10 @@ class FigureStore:
             last = await self._coarsen(finer, ring, last, marks.get(ring.step_s))
 
     async def erase(self, tenant: str, first_s: float, last_s: float) -> int:
-        """Count a deleted tenant among the others, in all steps from one time to another; in how many it was named.
+        """Count a deleted tenant under OTHERS in all steps from `first_s` to `last_s`; return the number of changed
+        steps.
 
-        The sums stay. A tenant that has the id since keeps its name in the steps after that.
-        """
+        The sums stay the same. A new tenant with the same id keeps its name in later steps."""
         erased = 0
         for ring in RINGS:
             last = int(last_s // ring.step_s)
@@ -137,7 +140,7 @@ class FigureStore:
         return erased
 
     async def _coarsen(self, finer: Ring, ring: Ring, finer_last: int, mark: int | None) -> int:
-        """Merge the steps of a finer ring that are whole in this one; the last of them."""
+        """Merge the complete steps of the finer ring into this one; return the last step."""
         ratio = ring.step_s // finer.step_s
         last = (finer_last + 1) // ratio - 1
         first = max(last if mark is None else mark + 1, last - finer.steps // ratio + 2)
@@ -160,7 +163,7 @@ class FigureStore:
 
 
 def _renamed(blobs: Sequence[bytes | None], tenant: str, ring: Ring, wanted: range) -> list[bytes | int]:
-    """Places and contents of the steps that name a tenant, without its name."""
+    """Return places and contents of the steps that name a tenant, without its name."""
     fields: list[bytes | int] = []
     for blob in blobs:
         step = None if blob is None else _decoded(blob)

@@ -1,4 +1,4 @@
-"""What this gateway counts of its requests for the fleet's figures: some additions to a dict when a request ends."""
+"""Counts this gateway's requests for the fleet's figures; the cost is a few additions when a request ends."""
 
 import math
 from collections import defaultdict
@@ -13,37 +13,37 @@ from fairlane.scheduler.protocol.lanes import Lane, LaneName
 
 OK = "ok"
 NO_LANE = "none"
+# Tenants that are counted separately between two reports; the others are counted together.
 MOST_COUNTED = 256
-"""Tenants that a gateway tells apart between two tellings; what others do meanwhile is added up."""
+# Error types of failures caused by the system, not the caller.
 _OURS = frozenset({"overloaded_error", "server_error", "timeout_error"})
-"""Families of errors by which the system, not the caller, failed a request."""
 _CALLERS = frozenset({"request_timeout"})
 JUDGED = frozenset(code for code, rule in TABLE.items() if rule.type in _OURS and code not in _CALLERS)
 REFUSED = JUDGED | frozenset(code for code, rule in TABLE.items() if rule.status in (403, 429))
 
 
 class Ended(msgspec.Struct, frozen=True, gc=False):
-    """A request that is over; seconds are None where it never came so far."""
+    """A request that has ended; a time is None if the request never reached that point."""
 
     tenant: str
     lane: str
     code: str
+    # From arrival to the first token.
     ttft_s: float | None
-    """From its arrival to its first token."""
+    # Mean time between two tokens.
     pace_s: float | None
-    """Mean time from one of its tokens to the next."""
+    # From arrival until a worker began it.
     queue_s: float | None
-    """From its arrival until a worker began with it."""
 
 
 @dataclass(slots=True)
 class InHand:
-    """What a tenant has at this gateway now."""
+    """A tenant's current jobs at this gateway."""
 
     running: int = 0
     queued: int = 0
+    # Received tokens of those jobs.
     published: int = 0
-    """Tokens of those jobs that have arrived."""
 
 
 class Recorder:
@@ -51,15 +51,14 @@ class Recorder:
 
     def __init__(self) -> None:
         self.sums = Sums()
+        # TTFT and TPOT by lane, set by the reporter, which knows the workers' speed.
         self.targets_ms: Mapping[str, tuple[float, float]] = {}
-        """By lane: TTFT and TPOT; whoever tells the figures knows how fast the workers are."""
+        # Output tokens charged since the last report, by tenant.
         self._settled: defaultdict[str, int] = defaultdict(int)
-        """Output tokens charged since the last telling, by tenant."""
+        # Tokens of current jobs that had been received at the last report, by tenant.
         self._published: dict[str, int] = {}
-        """Tokens that had arrived of jobs in hand at the last telling, by tenant."""
 
     def ended(self, request: Ended) -> None:
-        """Count a request that is over."""
         sums, code = self.sums, request.code
         if code != OK and code in REFUSED:
             sums.refusals[code] = sums.refusals.get(code, 0) + 1
@@ -72,11 +71,11 @@ class Recorder:
         tenant.refused += code in REFUSED
 
     def charged(self, tenant: str, output_tokens: int) -> None:
-        """A job was settled."""
+        """Count the output tokens of a settled job."""
         self._settled[self._known(tenant)] += output_tokens
 
     def look(self, in_hand: Mapping[str, InHand], since_s: float) -> None:
-        """Count what the tenants have in hand, who had it for so long, and what they got since the last look."""
+        """Count the tenants' current jobs for the last `since_s`, and their tokens since the last call."""
         published: dict[str, int] = {}
         for name in {*in_hand, *self._settled, *self._published}:
             known, had = self._known(name), in_hand.get(name, InHand())
@@ -91,7 +90,6 @@ class Recorder:
         self._settled.clear()
 
     def begin(self) -> None:
-        """Start the next slot."""
         self.sums = Sums()
 
     def _count(self, lane: LaneSums, request: Ended) -> None:
@@ -119,12 +117,12 @@ class Recorder:
 
 
 def targets(lanes: Mapping[LaneName, Lane], single_stream_ms: float) -> dict[str, tuple[float, float]]:
-    """What each lane aims at on workers of that speed: TTFT and TPOT in ms."""
+    """Return each lane's targets on workers of this speed: TTFT and TPOT in ms."""
     return {name.value: (lane.ttft_ms, lane.tpot_on(single_stream_ms)) for name, lane in lanes.items()}
 
 
 def in_hand(jobs: Iterable[tuple[str, bool, int]]) -> dict[str, InHand]:
-    """By tenant, from each job's tenant, whether it has begun, and its tokens that have arrived."""
+    """Sum jobs by tenant. Each job is its tenant, whether it has begun, and its received tokens."""
     found: defaultdict[str, InHand] = defaultdict(InHand)
     for tenant, begun, published in jobs:
         had = found[tenant]

@@ -1,51 +1,50 @@
-"""Sums of what a stretch of time held, made to be added up over gateways and over time. Pure.
+"""Sums over a span of time, which can be added up over gateways and over time. Pure.
 
-A duration is counted in a bucket of a fixed series, four to each doubling of a millisecond: sums of any two gateways
-add up, and a percentile is at most a tenth off. Figures that are levels (queued, running) are summed over the samples
-that were taken, so that their mean over gateways and time is right: each gateway sees the whole fleet.
-"""
+Durations are counted in a fixed series of buckets, four for each doubling of a millisecond: the sums of any two
+gateways can be added, and the error of a percentile is at most 10%. Levels (queued, running) are summed over samples.
+Each gateway samples the whole fleet, so the mean over gateways and time is right."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+# Number of durations in each bucket, by bucket number.
 Buckets = dict[int, int]
-"""How many durations fell into each bucket, by its number."""
 
 PER_DOUBLING = 4
+# Contains everything longer than about a day and a half.
 LAST_BUCKET = 108
-"""Holds all that is longer than about a day and a half."""
+# Tenants that are named, by most tokens and requests; the others are summed up under OTHERS.
 MOST_TENANTS = 16
-"""Tenants that the sums name, those with most tokens and requests; the others are added up."""
+# No tenant has this id.
 OTHERS = ""
-"""Stands for those: no tenant has this id."""
 
 
 class LaneSums(msgspec.Struct, array_like=True):
     """One lane."""
 
+    # Ended requests, including refused ones.
     requests: int = 0
-    """That ended, refused ones too."""
+    # Requests that a limit, a deadline or the system's load refused or ended.
     refused: int = 0
-    """That a limit, a deadline or the system's load refused or ended."""
+    # Requests that were answered or should have been: the denominator of goodput.
     judged: int = 0
-    """That were answered, or should have been: goodput is what part of them met the lane's targets."""
     met: int = 0
     ttft: Buckets = {}
     tpot: Buckets = {}
     queue_wait: Buckets = {}
+    # Summed over all samples, as are the next three.
     queued: float = 0.0
-    """Over all samples, as the next three."""
     running: float = 0.0
     preempted: float = 0.0
     tokens_per_s: float = 0.0
+    # Maximum of all samples.
     oldest_wait_ms: float = 0.0
-    """The longest of all samples."""
 
 
 class TenantSums(msgspec.Struct, array_like=True):
-    """One tenant. What runs and waits is in seconds of requests: a mean once it is divided by the time."""
+    """One tenant. `running_s` and `queued_s` are request-seconds: divided by the span they are means."""
 
     requests: int = 0
     refused: int = 0
@@ -55,32 +54,29 @@ class TenantSums(msgspec.Struct, array_like=True):
 
 
 class Sums(msgspec.Struct, array_like=True):
-    """A stretch of time."""
+    """The sums of a span of time."""
 
     samples: int = 0
     lanes: dict[str, LaneSums] = {}
+    # Refused requests by code.
     refusals: dict[str, int] = {}
-    """Requests that were refused, by code."""
     tenants: dict[str, TenantSums] = {}
+    # Share of KV blocks in use, summed over all samples.
     kv_used: float = 0.0
-    """Share of the KV blocks that is in use, over all samples."""
 
     def lane(self, name: str) -> LaneSums:
-        """One lane's, to be counted into."""
         found = self.lanes.get(name)
         if found is None:
             found = self.lanes[name] = LaneSums()
         return found
 
     def tenant(self, name: str) -> TenantSums:
-        """One tenant's, to be counted into."""
         found = self.tenants.get(name)
         if found is None:
             found = self.tenants[name] = TenantSums()
         return found
 
     def add(self, other: "Sums") -> None:
-        """Count all of another stretch in."""
         self.samples += other.samples
         self.kv_used += other.kv_used
         add_counts(self.refusals, other.refusals)
@@ -91,7 +87,7 @@ class Sums(msgspec.Struct, array_like=True):
 
 
 def merged(parts: Iterable[Sums]) -> Sums:
-    """The sums of all parts, with the busiest tenants by name."""
+    """Return the sum of all parts, with the busiest tenants by name."""
     whole = Sums()
     for part in parts:
         whole.add(part)
@@ -100,7 +96,7 @@ def merged(parts: Iterable[Sums]) -> Sums:
 
 
 def bounded(tenants: Mapping[str, TenantSums], most: int = MOST_TENANTS) -> dict[str, TenantSums]:
-    """The busiest by name and the others together: nothing is lost of the sums."""
+    """Keep the busiest tenants by name and sum up the others."""
     if len(tenants) <= most:
         return dict(tenants)
     named = sorted((name for name in tenants if name != OTHERS), key=lambda name: _busy(name, tenants[name]))
@@ -112,12 +108,12 @@ def bounded(tenants: Mapping[str, TenantSums], most: int = MOST_TENANTS) -> dict
 
 
 def bucket(ms: float) -> int:
-    """Number of the bucket that a duration belongs to: its upper bound is `upper_ms` of it."""
+    """Return the number of the bucket of a duration; `upper_ms` is the bucket's upper bound."""
     return 0 if ms <= 1.0 else min(LAST_BUCKET, math.ceil(PER_DOUBLING * math.log2(ms)))
 
 
 def upper_ms(number: int) -> float:
-    """The longest duration of a bucket."""
+    """Return the longest duration of a bucket."""
     return float(2.0 ** (number / PER_DOUBLING))
 
 
@@ -128,7 +124,7 @@ def observe(buckets: Buckets, ms: float) -> None:
 
 
 def percentiles_ms(buckets: Buckets, shares: Sequence[float]) -> list[float]:
-    """For each share, in ascending order, the duration that this part of all does not exceed. There is one at least."""
+    """Return the percentile of each share, in ascending order. `buckets` must not be empty."""
     found, total, seen = list[float](), sum(buckets.values()), 0.0
     for number, count in sorted(buckets.items()):
         seen += count
@@ -139,8 +135,8 @@ def percentiles_ms(buckets: Buckets, shares: Sequence[float]) -> list[float]:
 
 
 def add_counts(into: dict[str, int] | Buckets, counts: Mapping[str, int] | Mapping[int, int]) -> None:
-    """Add counts to those of the same name."""
-    known: dict[object, int] = into  # type: ignore[assignment]  # of either kind of name
+    """Add counts by name."""
+    known: dict[object, int] = into  # type: ignore[assignment]  # names are str or int
     for name, count in counts.items():
         known[name] = known.get(name, 0) + count
 
@@ -169,5 +165,5 @@ def _add_tenant(into: TenantSums, tenant: TenantSums) -> None:
 
 
 def _busy(name: str, tenant: TenantSums) -> tuple[float, str]:
-    """Sorts the busiest first, and by name where they are alike."""
+    """Return a key that sorts the busiest tenants first, and equal ones by name."""
     return -(tenant.output_tokens + tenant.requests + tenant.running_s + tenant.queued_s), name

@@ -1,7 +1,6 @@
-"""Tells the store what this gateway counted, twice in each slot, and merges history where that is this gateway's turn.
+"""Reports this gateway's counts to the store twice in each slot, and merges history if this gateway holds the lease.
 
-A gateway that is killed loses what it counted since it told last: five seconds.
-"""
+A gateway that is killed loses the counts since its last report: at most five seconds."""
 
 import asyncio
 import logging
@@ -24,28 +23,25 @@ from fairlane.store.errors import STORE_ERRORS
 log = logging.getLogger(__name__)
 
 TELL_EVERY_S = 5.0
+# Tenants whose current requests are reported by name.
 MOST_TOLD = 64
-"""Tenants whose requests in hand are told by name."""
 
 
 class FleetPicture(Protocol):
-    """The fleet as it was read last; `gateway.fleet.FleetCache` is one."""
+    """The latest state of the fleet; `gateway.fleet.FleetCache` implements it."""
 
     @property
-    def is_fresh(self) -> bool:
-        """It was read lately."""
+    def is_fresh(self) -> bool: ...
 
     @property
-    def workers(self) -> list[WorkerStatus]:
-        """Every worker that is alive."""
+    def workers(self) -> list[WorkerStatus]: ...
 
     @property
-    def models(self) -> Mapping[str, ServedModel]:
-        """Every model, by name."""
+    def models(self) -> Mapping[str, ServedModel]: ...
 
 
 class Teller:
-    """One gateway's. `tell` may raise redis.RedisError; what it could not say then, it says later."""
+    """The reporter of one gateway. `tell` may raise redis.RedisError; the next call then sends what is missing."""
 
     def __init__(
         self,
@@ -58,8 +54,8 @@ class Teller:
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`jobs`: tenant of each job in hand, whether it has begun, and its tokens that have arrived. `clock`: Unix
-        seconds; how far it is from the store's is learnt."""
+        """`jobs` yields for each current job its tenant, whether it has begun, and its received tokens. `clock` returns
+        Unix seconds; its offset from the store's clock is measured."""
         self._figures = figures
         self._recorder = recorder
         self._fleet = fleet
@@ -67,31 +63,30 @@ class Teller:
         self._gateway_id = gateway_id
         self._jobs = jobs
         self._clock = clock
+        # The store's clock minus ours.
         self._ahead_s = 0.0
-        """How far the store's clock is ahead."""
         self._looked_s = clock()
+        # Closed slots that the store has not confirmed.
         self._closed: deque[tuple[int, Told]] = deque(maxlen=SLOTS_KEPT)
-        """Slots that are over and that the store has not confirmed."""
         self._slot = int(self.now_s // SLOT_S)
 
     @property
     def now_s(self) -> float:
-        """Unix seconds by the store's clock."""
+        """Return Unix seconds by the store's clock."""
         return self._clock() + self._ahead_s
 
     async def run(self) -> None:
-        """Tell until cancelled."""
         while True:
             await asyncio.sleep(TELL_EVERY_S - self.now_s % TELL_EVERY_S)
             try:
                 await self.tell()
             except STORE_ERRORS as error:
-                log.debug("telling the figures waits for the store (%s)", type(error).__name__)
-            except Exception:  # a defect here must not end what history relies on
-                log.exception("telling the figures failed")
+                log.debug("reporting the figures waits for the store: error=%s", type(error).__name__)
+            except Exception:  # a defect must not end the reports
+                log.exception("reporting the figures failed")
 
     async def tell(self) -> None:
-        """Say what was counted in the slot; where that is over, begin the next."""
+        """Report the current slot, and begin the next one if it is over."""
         now_s, slot = self.now_s, self._slot
         had = in_hand(self._jobs())
         self._look(had)
@@ -100,7 +95,7 @@ class Teller:
         told = Told(round(now_s * 1e3), bounded_sums, _levels(had))
         is_over = int(now_s // SLOT_S) != slot
         if is_over:
-            self._recorder.begin()  # before the store is waited for: what ends meanwhile belongs to the next
+            self._recorder.begin()  # before the call of the store: requests that end meanwhile belong to the next slot
             self._slot = int(now_s // SLOT_S)
             self._closed.append((slot, told))
         merges = False
@@ -113,13 +108,13 @@ class Teller:
             await self._figures.merge(self._slot)
 
     async def _say(self, slot: int, told: Told) -> bool:
-        """Whether this gateway is to merge. Saying it twice changes nothing."""
+        """Send a report, which may be repeated. Return whether this gateway must merge."""
         store_ms, merges = await self._figures.tell(slot, self._gateway_id, told)
         self._ahead_s = store_ms / 1e3 - self._clock()
         return merges
 
     def _look(self, had: Mapping[str, InHand]) -> None:
-        """Count the levels of this moment."""
+        """Sample the current levels."""
         at_s = self._clock()
         self._recorder.look(had, max(0.0, at_s - self._looked_s))
         self._looked_s = at_s
@@ -130,14 +125,14 @@ class Teller:
 
 
 def kv_used(workers: Iterable[WorkerStatus]) -> float:
-    """Share of all KV blocks that hold something in use; 0 where there are none."""
+    """Return the share of all KV blocks in use, 0 without workers."""
     pools = [(worker.blocks_total, worker.blocks_free) for worker in workers]
     total = sum(blocks for blocks, _ in pools)
     return 1.0 - sum(free for _, free in pools) / total if total else 0.0
 
 
 def sample(sums: Sums, workers: Iterable[WorkerStatus], models: Iterable[ServedModel]) -> None:
-    """Count the fleet as it is now."""
+    """Add the fleet's current levels to the sums."""
     alive, waiting = list(workers), together([model.depths for model in models])
     sums.samples += 1
     sums.kv_used += kv_used(alive)
@@ -151,6 +146,6 @@ def sample(sums: Sums, workers: Iterable[WorkerStatus], models: Iterable[ServedM
 
 
 def _levels(had: Mapping[str, InHand]) -> dict[str, tuple[int, int]]:
-    """What runs and waits, of the tenants with most of it."""
+    """Return running and waiting requests of the busiest tenants."""
     busiest = sorted(had.items(), key=lambda one: -(one[1].running + one[1].queued))[:MOST_TOLD]
     return {tenant: (had.running, had.queued) for tenant, had in busiest}

@@ -1,8 +1,7 @@
-"""The record of a request that runs, built from what gateway and workers report of it.
+"""The record of a running request, built from reports of gateway and workers.
 
-Its methods are called on the event loop, on a request's path, so they only keep what they are given. The record
-itself is made when it is read or written; most requests of a busy gateway end before that. No method is called for each
-token.
+The methods are called on the event loop, on a request's path, so they only store their arguments. The record itself is
+built when it is read or written; most requests of a busy gateway end before that. No method is called for each token.
 """
 
 from collections.abc import Callable
@@ -26,19 +25,17 @@ from fairlane.scheduler.protocol.messages import (
 
 
 class TokenTimes(Protocol):
-    """When tokens arrived, on the event loop's clock; `requests.stream.TokenEvents` implements it."""
+    """Token times on the event loop's clock; `gateway.pipeline.stream.TokenEvents` implements it."""
 
     @property
-    def first_token_s(self) -> float | None:
-        """None before the first token."""
+    def first_token_s(self) -> float | None: ...
 
     @property
-    def last_token_s(self) -> float | None:
-        """None before the first token."""
+    def last_token_s(self) -> float | None: ...
 
 
 class Answered:
-    """How and when an answer ended, on the event loop's clock. `code`: the error's; None without an error."""
+    """The end of an answer, on the event loop's clock. `code` is None without an error."""
 
     __slots__ = ("at_s", "code", "limit", "message", "outcome")
 
@@ -94,19 +91,18 @@ class LiveRecord:
         clock: Callable[[], float],
         on_over: Callable[["LiveRecord"], None],
     ) -> None:
-        """`make` begins the record with who asked for what. `names`: `x-request-id`, and the answer's id, which is
-        empty where it contains the request's. `due_ms`: when the first token is due. `arrived_s`, `clock`: of the event
+        """`make` builds the record's first fields. `names`: `x-request-id`, and the answer's id, or empty if that
+        contains the request's id. `due_ms`: when the first token is due. `arrived_s` and `clock` are of the event
         loop. `on_over` is called once, when the request is over."""
         self.id = request.id
         self.account = request.ask.account
         self.names = names
         self.due_ms = due_ms
         self.preempted = self.paused = self.moved = 0
-        """How often each happened."""
+        # Something has happened since the last write.
         self.has_news = True
-        """Something has happened since it was last written."""
+        # Time of the last write; 0.0: never.
         self.written_s = 0.0
-        """When it was last written; 0.0: never."""
         self.taken = False
         self._make: Callable[[LiveRecord], RequestRecord] | None = make
         self._jobs = request.jobs
@@ -115,27 +111,27 @@ class LiveRecord:
         self._on_over = on_over
         self._record: RequestRecord | None = None
         self._progress: TokenTimes | None = None
+        # Ends of jobs that are not in the record yet.
         self._finished: list[Finished] | None = None
-        """Ends of its jobs that are not in the record yet."""
         self._charge: Charge | None = None
         self._answered: Answered | None = None
+        # Choices that are preempted now.
         self._away: dict[tuple[str, int], RecordedPreemption] | None = None
-        """Choices that are preempted now."""
+        # Choices that are paused now, with the time since when, in ms after arrival.
         self._pauses: dict[tuple[str, int], float] | None = None
-        """Choices that are paused now, and since when (ms after arrival)."""
+        # Time in the queue until the prompt was begun, as reported at the end of a job without tokens.
         self._begun_after_ms: float | None = None
-        """How long it was in the queue until its prompt was begun, as the end of a job without tokens says."""
         self._starts: list[Start] = []
         self._stalls: list[Stall] | None = None
+        # The account of its time; set at the answer's end if `answered` was called with `is_timed`.
         self.time: TimeParts | None = None
-        """The account of its time; set at the answer's end where `answered` was asked for it."""
         self._is_settled = False
+        # Workers that sent tokens, in order.
         self._workers: list[str] = []
-        """Workers whose tokens arrived, in order."""
 
     @property
     def record(self) -> RequestRecord:
-        """The record with everything known so far."""
+        """Return the record with everything known so far."""
         record = self._record
         if record is None:
             assert self._make is not None  # noqa: S101 - `let_go` is called after the last read
@@ -148,47 +144,43 @@ class LiveRecord:
 
     @property
     def job(self) -> LiveJob:
-        """The job whose place in the queue is shown."""
+        """Return the job whose place in the queue is shown."""
         return self._jobs[0]
 
     @property
     def jobs(self) -> list[LiveJob]:
-        """All of its jobs, including those that have ended."""
+        """Return all jobs, including those that have ended."""
         return self._jobs
 
     @property
     def age_ms(self) -> float:
-        """Milliseconds since the request arrived."""
         return (self._clock() - self._arrived_s) * 1e3
 
     @property
     def waits(self) -> bool:
-        """Whether no worker is known to have taken it."""
+        """Return whether no worker is known to have taken it."""
         return not (self.taken or any(job.begun for job in self._jobs))
 
     @property
     def answer(self) -> Answered | None:
-        """How its answer ended; None before that."""
         return self._answered
 
     @property
     def charge(self) -> Charge | None:
-        """The charge that it was settled with; None before that, or where a reaper settles it."""
+        """Return the charge it was settled with, or None before that or if a reaper settles it."""
         return self._charge
 
     @property
     def is_late(self) -> bool:
-        """Whether its first token arrived after it was due."""
+        """Return whether its first token arrived after it was due."""
         first_s = None if self._progress is None else self._progress.first_token_s
         return first_s is not None and (first_s - self._arrived_s) * 1e3 > self.due_ms
 
     def follow(self, progress: TokenTimes) -> None:
-        """Read the times of its tokens from `progress`."""
         self._progress = progress
 
     def place(self, position: int | None) -> None:
-        """Note its place in the queue. None: a worker has taken it at some time since the last look; the worker reports
-        when that was with the job's end."""
+        """Record its place in the queue. None: a worker has taken it; the end of the job reports when."""
         if position is None:
             self.has_news = self.has_news or self.waits
             self.taken = True
@@ -199,7 +191,7 @@ class LiveRecord:
             record.add(self.age_ms, "position", position)
 
     def heard(self, job: LiveJob, event: Event) -> None:
-        """Note a worker's event. Of tokens only the first under each lease is reported, before it is counted."""
+        """Record a worker's event. Of tokens, only the first under each lease is reported, before it is counted."""
         self.has_news = True
         if isinstance(event, Finished):
             if event.steps is not None and event.steps.queued_ms is not None:
@@ -220,18 +212,17 @@ class LiveRecord:
             self._taken_up(job, event)
 
     def charged(self, charge: Charge) -> None:
-        """Note that it was settled with this charge."""
         self._charge = charge
         self.settled()
 
     def settled(self) -> None:
-        """Note that its charge is final for this gateway: booked, or left to a reaper."""
+        """Record that its charge is final for this gateway: booked, or left to a reaper."""
         self._is_settled = True
         if self._answered is not None:
             self._on_over(self)
 
     def answered(self, code: str | None, outcome: Outcome, message: str, limit: str, *, is_timed: bool = False) -> None:
-        """Note that its answer has ended, with an error if `code` names one. `is_timed`: also set `time`."""
+        """Record the end of its answer, with an error if `code` names one. `is_timed`: also set `time`."""
         if self._answered is None:
             self._answered = Answered(self._clock(), code, outcome, message, limit)
             if is_timed:
@@ -240,11 +231,11 @@ class LiveRecord:
                 self._on_over(self)
 
     def let_go(self) -> None:
-        """Drop the references to the request, which refers to this. Call it once the record will not be read again."""
+        """Drop the references to the request, which refers to this object. The record cannot be updated after that."""
         self._make, self._progress, self._jobs = None, None, []
 
     def refresh(self) -> None:
-        """Set `has_news` if tokens arrived since it was last written."""
+        """Set `has_news` if tokens arrived since the last write."""
         if self._record is None or self._published() > self._record.output_tokens:
             self.has_news = True
 
@@ -252,7 +243,7 @@ class LiveRecord:
         return sum([choice.published for job in self._jobs for choice in job.choices])
 
     def _update(self, record: RequestRecord) -> None:
-        """Add to the record what was reported since the last update."""
+        """Add everything reported since the last update to the record."""
         record.workers += [one for one in self._workers if one not in record.workers]
         record.output_tokens = self._published()
         self._add_times(record)
@@ -287,7 +278,7 @@ class LiveRecord:
             record.last_token_ms = self._at_ms(progress.last_token_s)
 
     def _account(self) -> TimeParts:
-        """The account of its time until its answer ended, or until now."""
+        """Return the account of its time until its answer ended, or until now."""
         answered, progress = self._answered, self._progress
         last_s = None if progress is None else progress.last_token_s
         until_ms = self.age_ms if answered is None else (answered.at_s - self._arrived_s) * 1e3
@@ -309,7 +300,7 @@ class LiveRecord:
 
     @property
     def _queued_ms(self) -> float:
-        """When the first of its jobs was put into the queue."""
+        """Return when the first of its jobs was enqueued."""
         put_s = min([job.queued_s for job in self._jobs if job.queued_s], default=self._arrived_s)
         return (put_s - self._arrived_s) * 1e3
 
@@ -334,7 +325,7 @@ class LiveRecord:
             self._stalled("paused", pauses.pop(place))
 
     def _stalled(self, kind: StallKind, since_ms: float) -> None:
-        """Note a stall that ends now."""
+        """Record a stall that ends now."""
         self._stalls = self._stalls or []
         self._stalls.append(Stall(kind, since_ms, self.age_ms))
 
@@ -364,7 +355,7 @@ class LiveRecord:
         record.add(at_ms, "paused")
 
     def _taken_up(self, job: LiveJob, event: TokenDelta) -> None:
-        """Note a worker's first token of a job. If another worker sent tokens of it before, the job moved."""
+        """Record a worker's first token of a job. If another worker has sent tokens of it before, the job has moved."""
         if event.worker_id and event.worker_id not in self._workers:
             self._workers.append(event.worker_id)
         last_s = None if self._progress is None else self._progress.last_token_s
@@ -385,10 +376,10 @@ class LiveRecord:
         if preemption is not None:
             preemption.stall_ms = stall_ms
             record.stalled_ms += stall_ms
-            if event.blocks:  # it may have given up (more) blocks after it was set aside
+            if event.blocks:  # it may have lost (more) blocks after its preemption
                 preemption.mode, preemption.blocks, preemption.bytes = event.mode, event.blocks, event.bytes
                 preemption.predicted_ms = round(event.predicted_ms, 3)
-                if preemption.resource is None:  # the cause is whoever displaced it first
+                if preemption.resource is None:  # the first displacement is the cause
                     _blame(preemption, event.cause)
         elif was_paused:
             record.paused_ms += stall_ms
@@ -402,7 +393,7 @@ def _blame(preemption: RecordedPreemption, cause: Cause | None) -> None:
 
 
 def _add_end(record: RequestRecord, event: Finished, queued_ms: float) -> None:
-    """Add what a worker reports at the end of a job. `queued_ms`: when the request was put into the queue."""
+    """Add a worker's report at the end of a job. `queued_ms`: when the request was enqueued."""
     record.takings = max(record.takings, event.epoch)
     if event.worker_id and event.worker_id not in record.workers:
         record.workers.append(event.worker_id)

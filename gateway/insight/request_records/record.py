@@ -1,9 +1,8 @@
-"""One request's record, as it is stored: who asked for what, what it waited for, what happened to it, how it ended.
+"""One request's record as stored: its parameters, its waits, its events and its outcome.
 
-Bounded: events and preemptions beyond the first and last few are counted, not kept. It holds figures, ids and names
-alone; nothing of a prompt or an answer is ever in it. Durations are milliseconds; those called `at_ms` count from the
-request's arrival. Fields that are added need a default: gateways of two releases read each other's.
-"""
+It is bounded: events and preemptions beyond the first and last few are counted, not kept. It contains figures, ids and
+names only, never any text of a prompt or an answer. Durations are milliseconds; `at_ms` counts from the request's
+arrival. A new field needs a default, since gateways of two releases read each other's records."""
 
 from typing import Literal
 
@@ -12,20 +11,21 @@ import msgspec
 from fairlane.gateway.insight.request_records.time_account import TimeParts
 from fairlane.quotas import keyspace
 
+# `lost`: its gateway is silent, and the request has not been settled yet.
 State = Literal["queued", "running", "preempted", "paused", "lost", "ended"]
-"""`lost`: its gateway has gone silent, and nobody has settled it yet."""
 STATES: tuple[State, ...] = ("queued", "running", "preempted", "paused", "lost", "ended")
+# Per record; of more, the first half and the latest are kept.
 MOST_EVENTS, MOST_PREEMPTIONS = 48, 24
-"""That a record keeps; of more, the first half and the last ones."""
+# Of one encoded record.
 MOST_BYTES = 6_144
-"""Of one record as it is stored."""
+# Characters of an error's message.
 LONGEST_TEXT = 300
-"""Of an error's message."""
 
 
 class RecordedEvent(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
-    """Something that happened: `queued` and `position` (its place), `taken`, `first_token`, `preempted`, `paused`,
-    `resumed` (after how many ms), `ended`."""
+    """One event: `queued` and `position` (figure: the place), `taken`, `first_token`, `preempted`, `paused`, `resumed`
+    (figure:
+    the stall in ms), `moved` (the same) or `ended`."""
 
     at_ms: float
     kind: str
@@ -33,7 +33,7 @@ class RecordedEvent(msgspec.Struct, array_like=True, omit_defaults=True, gc=Fals
 
 
 class RecordedPreemption(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One choice that had to yield, to whom, and what that cost."""
+    """One choice that was preempted, by whom and at what cost."""
 
     at_ms: float
     choice: int = 0
@@ -41,105 +41,101 @@ class RecordedPreemption(msgspec.Struct, kw_only=True, omit_defaults=True):
     blocks: int = 0
     bytes: int = 0
     predicted_ms: float = 0.0
+    # None: it has not resumed.
     stall_ms: float | None = None
-    """None: it has not come back."""
+    # None: its worker did not report the cause.
     resource: str | None = None
-    """None: its worker did not say for whom."""
     lane: str = ""
     tenant: str = ""
+    # Id of the request that displaced it.
     request: str = ""
-    """Id of the request that it yielded to."""
 
 
 class RequestRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """All that is kept of a request."""
+    """Everything that is kept of a request."""
 
     id: str
     request_id: str
     tenant: str
+    # The tenant's incarnation.
     incarnation: str = ""
-    """Of the tenant."""
     key: str
+    # Unix seconds.
     arrived_s: float
-    """Unix seconds."""
     endpoint: str = ""
     model: str = ""
     lane: str = ""
     gateway: str = ""
+    # Empty: not traced.
     trace_id: str = ""
-    """Of its trace; empty: nobody keeps one."""
+    # The answer's id, if it does not contain the record's id.
     answer_id: str = ""
-    """Of its answer, where that does not hold the record's id."""
     state: State = "queued"
     outcome: str | None = None
     code: str | None = None
     message: str = ""
-    """Of the error."""
+    # The limit that refused or ended it.
     limit: str = ""
-    """That refused or cut it."""
+    # None: it was refused before any promise.
     guaranteed: bool | None = None
-    """None: it was refused before anything was promised."""
     deadline_ms: float | None = None
     ttft_deadline_ms: float | None = None
     ttft_target_ms: float | None = None
+    # Admission's prediction.
     expected_ttft_ms: float | None = None
-    """What admission reckoned with."""
+    # The account of its time so far; None: written by a gateway of an earlier release.
     time: TimeParts | None = None
-    """Where its time went so far; None: a gateway of an earlier release wrote the record."""
+    # The queue's part of `time`, once it is final.
     queue_ms: float | None = None
-    """The account's part of the queue, once it is known that the queue is over."""
+    # When the worker that ended it took it from the queue.
     taken_ms: float | None = None
-    """When the worker that ended it took it from the queue."""
     ttft_ms: float | None = None
     last_token_ms: float | None = None
     total_ms: float | None = None
     prompt_tokens: int = 0
+    # Published tokens.
     output_tokens: int = 0
-    """That were published."""
     choices: int = 1
+    # Prompt, cached and output tokens; None: not settled.
     charges: tuple[int, int, int] | None = None
-    """Tokens of prompt, of that from a cache, and of output; None: nothing is settled yet."""
+    # Cost of `charges` in nano-units of the currency; None: settled by a gateway that did not know its prices.
     spend: int | None = None
-    """What these cost, in nano-units of the currency; None: a gateway settled it that did not know its prices."""
     gpu_us: int = 0
     kv_block_ms: int = 0
     preempted: int = 0
+    # Of all preemptions that are over.
     stalled_ms: float = 0.0
-    """Of all preemptions that are over."""
     paused: int = 0
     paused_ms: float = 0.0
     prefill_steps: int = 0
     prefill_tokens: int = 0
     decode_steps: int = 0
+    # Waits at the worker, by the planner's reason.
     waits_ms: dict[str, float] = {}
-    """At the worker, by the planner's reason."""
     workers: list[str] = []
+    # Number of times that a worker took it from the queue.
     takings: int = 0
-    """How often a worker took it from the queue."""
     events: list[RecordedEvent] = []
     preemptions: list[RecordedPreemption] = []
+    # Events and preemptions that were dropped.
     left_out: int = 0
-    """Events and preemptions that are not kept."""
 
     @property
     def account(self) -> str:
-        """The tenant's, by which it finds the record."""
         return keyspace.account(self.tenant, self.incarnation)
 
     @property
     def ended_ms(self) -> int:
-        """When it ended, epoch ms; 0: it has not."""
+        """Return when it ended, in epoch ms, or 0 while it runs."""
         return 0 if self.total_ms is None else round(self.arrived_s * 1e3 + self.total_ms)
 
     def add(self, at_ms: float, kind: str, figure: float | None = None) -> None:
-        """Note an event."""
         if len(self.events) >= MOST_EVENTS:
             del self.events[MOST_EVENTS // 2]
             self.left_out += 1
         self.events.append(RecordedEvent(round(at_ms, 1), kind, figure))
 
     def add_preemption(self, preemption: RecordedPreemption) -> None:
-        """Note a preemption."""
         self.preempted += 1
         if len(self.preemptions) >= MOST_PREEMPTIONS:
             del self.preemptions[MOST_PREEMPTIONS // 2]
@@ -152,7 +148,7 @@ _decoder = msgspec.msgpack.Decoder(RequestRecord)
 
 
 def encode(record: RequestRecord) -> bytes:
-    """As it is stored; what makes it too long is left out of it for good."""
+    """Encode a record. If it is too long, events and preemptions are dropped from the record itself."""
     encoded = _encoder.encode(record)
     while len(encoded) > MOST_BYTES and (record.events or record.preemptions):
         longest = record.events if len(record.events) >= 2 * len(record.preemptions) else record.preemptions
@@ -164,5 +160,5 @@ def encode(record: RequestRecord) -> bytes:
 
 
 def decode(stored: bytes) -> RequestRecord:
-    """What was stored. Raises msgspec.DecodeError where it is none."""
+    """Decode a stored record. Raise msgspec.DecodeError if it is invalid."""
     return _decoder.decode(stored)

@@ -1,10 +1,9 @@
-"""The records of this gateway's requests: which are kept, and when they are written. Nothing here fails a request.
+"""The records of this gateway's requests: which are kept, and when they are written. Errors here never fail a request.
 
-A request pays for a few assignments; a timer writes what has come together, one call of the store for all. Where more
-requests end than are kept, those with something special about them (failed, refused for a deadline or for want of a
-worker, preempted, paused, late) come first and the others are drawn by lot; of a tenant's refusals a few are kept each
-time, however many there are. While the store is away what waits is bounded, and the oldest of it goes.
-"""
+A request pays for a few assignments. A timer writes the records in batches. If more requests end than can be kept,
+special ones come first (failed, refused for a deadline or without a worker, preempted, paused, late), and the others
+are sampled at random. A few refusals of each tenant are kept per flush. While the store is unavailable, waiting records
+are bounded, and the oldest are dropped."""
 
 import asyncio
 import itertools
@@ -29,38 +28,38 @@ from fairlane.store.errors import STORE_ERRORS
 from fairlane.store.retry import every
 
 FLUSH_EVERY_S = 0.5
+# Records of ended requests per flush, of special and of plain ones each.
 MOST_A_FLUSH = 100
-"""Records of requests that ended, of either kind."""
+# Records of ended requests that wait while the store is unavailable.
 MOST_WAITING = 10 * MOST_A_FLUSH
-"""Of these, while the store is away."""
+# Refused requests that are kept per flush, of all tenants and of one.
 MOST_REFUSALS, MOST_OF_A_TENANT = 40, 5
-"""RefusedRequest requests that are kept each time, of all and of one tenant."""
+# Running requests that are shown to other gateways: the oldest.
 MOST_LIVE = 1_000
-"""Requests that run and are shown to other gateways; those that came first."""
+# Running requests that are written per flush; the others follow with the next.
 MOST_NEWS = 200
-"""Of these, that are written at once: what is left comes the next time."""
+# A request that ends sooner is written only once.
 NEWS_AFTER_MS = 500.0
-"""A request that is over sooner is written once."""
+# Interval at which a request is written that only produces tokens.
 REFRESH_S = 5.0
-"""How often a request is written that does nothing but produce tokens."""
+# Requests per flush whose place in the queue is looked up.
 PLACES_A_FLUSH = 8
-"""Requests whose place in the queue is asked for."""
 PLACE_AFTER_MS = 1_000.0
+# Refusals caused by the caller's own limits, which are not special.
 _OWN_LIMITS = frozenset({"rate_limit_exceeded", "concurrency_limit_exceeded", "queue_full", "insufficient_quota"})
-"""Refusals that say more of the caller than of the system."""
 _ORDINARY = frozenset({Outcome.FINISHED.value, Outcome.CANCELLED.value})
 
 
 class Queues(Protocol):
-    """Where a job waits; `requests.delivery.Dispatcher` is one."""
+    """The place of a job in its queue; `gateway.pipeline.delivery.Dispatcher` implements it."""
 
     async def position(self, job: LiveJob) -> int | None:
-        """Its place, from 1; None once a worker has it. Raises STORE_ERRORS."""
+        """Return its place, from 1, or None once a worker has it. Raise STORE_ERRORS."""
 
 
 @dataclass(frozen=True, slots=True)
 class RefusedRequest:
-    """What is known of a request that was not let in."""
+    """A request that was not admitted."""
 
     tenant: str
     key: str
@@ -73,20 +72,20 @@ class RefusedRequest:
     model: str = ""
     prompt_tokens: int = 0
     trace_id: str = ""
+    # The tenant's incarnation.
     incarnation: str = ""
-    """Of the tenant."""
 
 
 @dataclass(slots=True)
 class _Lot:
-    """Some of all that came, each as likely as the others."""
+    """A random sample of fixed size (reservoir sampling)."""
 
     most: int
     came: int = 0
     kept: list[EndedRecord] = field(default_factory=list)
 
     def draw(self) -> int | None:
-        """Where the next one is to be put; None: it is not kept. It need not be there before that is known."""
+        """Return the place of the next record, or None if it is not kept. The record is built only if it is kept."""
         self.came += 1
         if len(self.kept) < self.most:
             return len(self.kept)
@@ -94,12 +93,11 @@ class _Lot:
         return place if place < self.most else None
 
     def put(self, place: int, one: EndedRecord) -> None:
-        """Where `draw` said."""
         self.kept[place : place + 1] = [one]
 
 
 class RequestRecorder:
-    """Of one gateway. `run` writes; the other calls only take notes."""
+    """The recorder of one gateway. `run` writes; the other calls only take notes."""
 
     def __init__(
         self,
@@ -116,19 +114,19 @@ class RequestRecorder:
         self.enabled = enabled
         self._wall_clock = wall_clock
         self._live: dict[str, LiveRecord] = {}
+        # Live records by each of their other names, as built by `keys`, and by id; the newest last.
         self._named: dict[str, dict[str, LiveRecord]] = {}
-        """The same by each of their other names, as `keys` builds them, and by id; the newest last."""
         self._special, self._plain = _Lot(MOST_A_FLUSH), _Lot(MOST_A_FLUSH)
+        # Taken from the two samples, and not in the store yet.
         self._unwritten: list[EndedRecord] = []
-        """Taken from the two, and not in the store yet."""
+        # Requests that were written as running and are over: names by id.
         self._gone: dict[str, str] = {}
-        """What was written as running and is over: names by id."""
+        # By tenant, since the last flush.
         self._refusals: Counter[str] = Counter()
-        """By tenant, since the last time."""
         self._turns: Iterator[str] = iter(())
         self._one_at_a_time = asyncio.Lock()
+        # Ended requests whose record was not kept.
         self.dropped = 0
-        """Requests that ended without a record that is kept."""
 
     def open(
         self,
@@ -138,8 +136,7 @@ class RequestRecorder:
         arrived_s: float,
         due_ms: float,
     ) -> LiveRecord | None:
-        """Keep what becomes of a request whose jobs are all put. As `LiveRecord`; `make` is called once that is to be
-        read or written."""
+        """Start the record of a request whose jobs are all enqueued. The parameters are those of `LiveRecord`."""
         if not self.enabled or not request.jobs:
             return None
         clock = asyncio.get_running_loop().time
@@ -150,7 +147,7 @@ class RequestRecorder:
         return live
 
     def refused(self, refused: RefusedRequest, arrived_s: float) -> None:
-        """Keep, of requests that were not let in, a few."""
+        """Record a refused request, unless enough of them are kept already."""
         refusals, tenant = self._refusals, refused.tenant
         if not self.enabled or refusals[tenant] >= MOST_OF_A_TENANT or refusals.total() >= MOST_REFUSALS:
             self.dropped += self.enabled
@@ -185,8 +182,9 @@ class RequestRecorder:
             lot.put(place, EndedRecord(record, is_special))
 
     def local(self, name: str, account: str | None = None) -> RequestRecord | None:
-        """A record that this gateway has and the store may not have yet: by its id or, for the tenant of an account if
-        one is named, by the request's or the answer's id."""
+        """Return a record that this gateway has and the store may not have yet.
+
+        `name` is its id, or the request's or answer's id. `account`: return only records of this account's tenant."""
         live = self._live.get(name)
         if live is None or account not in (None, live.account):
             named = self._named.get(keys.of_anybody(name) if account is None else keys.of_tenant(account, name), {})
@@ -202,7 +200,7 @@ class RequestRecorder:
         return None
 
     def running(self) -> list[RequestRecord]:
-        """Of this gateway, as they are now; the same that others are told of."""
+        """Return this gateway's running requests, as shown to other gateways."""
         return [self._told(live) for live in itertools.islice(self._live.values(), MOST_LIVE)]
 
     def _told(self, live: LiveRecord) -> RequestRecord:
@@ -211,7 +209,7 @@ class RequestRecorder:
         return record
 
     async def reaped(self, lapsed: Lapsed, charge: Charge) -> None:
-        """The request of a gateway that is gone was settled here: its record says so from now on."""
+        """Record that a request of a dead gateway was settled here."""
         if not self.enabled:
             return
         record = await self._store.find(lapsed.reservation_id)
@@ -234,18 +232,17 @@ class RequestRecorder:
         if record.state != "ended":
             record.state = "ended"
             record.total_ms = round((self._wall_clock() - record.arrived_s) * 1e3, 1)
-            record.message = "The gateway that served it was lost, and what had been published is charged."
+            record.message = "The gateway that served it was lost; its published tokens are charged."
             record.time = (record.time or TimeParts()).until(record.total_ms)
             record.add(record.total_ms, "ended")
         await self._store.settle_lost(record.gateway or self._gateway_id, record)
 
     async def run(self) -> None:
-        """Until cancelled."""
         if self.enabled:
             await every(FLUSH_EVERY_S, "writing request records", self.flush)
 
     async def flush(self) -> None:
-        """Write what there is to say. Raises STORE_ERRORS; then it is said the next time."""
+        """Write all news. Raise STORE_ERRORS; the next call then repeats it."""
         async with self._one_at_a_time:
             await self._flush()
 
@@ -265,7 +262,7 @@ class RequestRecorder:
             return
         told = [self._told(live) for live in running]
         for live in running:
-            live.has_news = False  # what is heard while that is written is news again
+            live.has_news = False  # reports during the write are news again
         try:
             await self._store.write(ended, told, gone)
         except BaseException:
@@ -274,19 +271,19 @@ class RequestRecorder:
             raise
         for live in running:
             live.written_s = now_s
-            if live.id not in self._live:  # it ended while that was written
+            if live.id not in self._live:  # it ended during the write
                 self._gone[live.id] = packed_names(live.record)
         del self._unwritten[: len(ended)]
         for record_id, _ in gone:
             self._gone.pop(record_id, None)
 
     async def aclose(self) -> None:
-        """Write what is left: this gateway ends."""
+        """Write the rest on shutdown."""
         if not self.enabled:
             return
         try:
             await self.flush()
-            if not self._live:  # what a reaper has to settle is found by its record
+            if not self._live:  # a reaper needs the records of requests that it must settle
                 await self._store.leave()
         except STORE_ERRORS:
             return
@@ -308,7 +305,7 @@ class RequestRecorder:
         live.let_go()
 
     def _with_news(self, now_s: float) -> list[LiveRecord]:
-        """What is to be written of what runs."""
+        """Return running records that must be written."""
         found = []
         for live in itertools.islice(self._live.values(), MOST_LIVE):
             if live.age_ms < NEWS_AFTER_MS:
@@ -322,7 +319,7 @@ class RequestRecorder:
         return found
 
     async def _ask_places(self) -> None:
-        """Of some that wait, in turns."""
+        """Update the queue places of some waiting requests, in turns."""
         waiting: list[LiveRecord] = []
         for _ in range(len(self._live)):
             name = next(self._turns, None)
@@ -337,12 +334,12 @@ class RequestRecorder:
         if waiting:
             asked: list[Awaitable[int | None]] = [self._queues.position(live.job) for live in waiting]
             for live, place in zip(waiting, await asyncio.gather(*asked), strict=True):
-                if live.id in self._live:  # else it ended meanwhile
+                if live.id in self._live:  # else it has ended
                     live.place(place)
 
 
 def _is_special(live: LiveRecord) -> bool:
-    """Somebody may ask why."""
+    """Return whether somebody may ask for the reason of its outcome or latency."""
     if live.preempted or live.paused or live.moved or live.is_late:
         return True
     charge, answer = live.charge, live.answer

@@ -1,7 +1,6 @@
-"""Lists of records: those that run first, the latest first; then those that have ended, in the same order.
+"""Lists of records: running requests, the latest first, then ended ones in the same order.
 
-A list looks at the whole ring at most, a part at a time, and keeps no more than a page of it.
-"""
+A list reads at most the whole ring, a part at a time, and keeps no more than a page of it."""
 
 import asyncio
 import heapq
@@ -19,16 +18,16 @@ from fairlane.gateway.insight.request_records.storage import PAGE, RecordStore
 Slowest = Literal["ttft", "total", "queue"]
 _FOREVER_MS = 9_999_999_999_999
 AFTER = r"^[0-9]{13}-[0-9]{13}-[0-9a-f]{1,40}$"
+# A request's id, alone, within an answer's id, or within a job's id, as logs show it.
 _OWN_ID = re.compile(r"(?:chatcmpl-|cmpl-|msg_)?(?P<id>[0-9a-f]{24})(?:-[0-9]{3})?")
-"""A request's, as it is, within an answer's, or within a job's, as logs name it."""
+# Sort key of a record; lists are in descending order. By time: end and arrival, epoch ms. By duration: microseconds,
+# and 0.
 Place = tuple[int, int, str]
-"""Where a record stands in a list; lists go from the highest down. By time: when it ended and when it came, epoch ms;
-of the slowest: how long, microseconds, and 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordQuery:
-    """Which records, in which order, from where on."""
+    """A filter, an order and a page."""
 
     tenant: str | None = None
     lane: str | None = None
@@ -40,12 +39,11 @@ class RecordQuery:
 
     @property
     def part(self) -> int:
-        """How many ended records to look at next: of all, what a page takes."""
+        """Return how many ended records to read at a time: about a page if there is no filter."""
         is_of_all = not (self.tenant or self.lane or self.state or self.outcome)
         return min(self.limit + 1, PAGE) if is_of_all else PAGE
 
     def has(self, record: RequestRecord) -> bool:
-        """It is one of these."""
         pairs = (
             (self.tenant, record.tenant),
             (self.lane, record.lane),
@@ -55,20 +53,20 @@ class RecordQuery:
         return all(wanted in (None, found) for wanted, found in pairs) and self.place(record)[0] >= 0
 
     def place(self, record: RequestRecord) -> Place:
-        """Where it stands; a negative first figure: nowhere, as it has none of what is asked for."""
+        """Return the sort key; its first number is negative if the record lacks the figure to sort by."""
         if self.slowest is None:
             return record.ended_ms or _FOREVER_MS, round(record.arrived_s * 1e3), record.id
         found = {"ttft": record.ttft_ms, "total": record.total_ms, "queue": record.queue_ms}[self.slowest]
         return -1 if found is None else round(found * 1e3), 0, record.id
 
     def shown_place(self, record: RequestRecord) -> str:
-        """For `after` of the next page."""
+        """Return the sort key as text, for `after` of the next page."""
         first, second, name = self.place(record)
         return f"{first:013}-{second:013}-{name}"
 
     @property
     def before(self) -> Place:
-        """All of the page stands below this."""
+        """Return the sort key that all records of the page are below."""
         if self.after is None or re.match(AFTER, self.after) is None:
             return _FOREVER_MS + 1, 0, ""
         first, second, name = self.after.split("-", 2)
@@ -76,7 +74,7 @@ class RecordQuery:
 
 
 class Records:
-    """What any gateway can say of all gateways' requests. Every call may raise StoreUnavailable."""
+    """Records of the requests of all gateways. Every call may raise StoreUnavailable."""
 
     def __init__(self, store: RecordStore, recorder: RequestRecorder) -> None:
         self._store = store
@@ -84,8 +82,9 @@ class Records:
         self._one_at_a_time = asyncio.Lock()
 
     async def find(self, given: str, account: str | None = None) -> RequestRecord | None:
-        """The record that a caller means by an id: its own, as it is or within an answer's or a job's, or another name
-        of it. `account`: only one of the tenant's of this account."""
+        """Return the record of an id: its own, alone or within an answer's or job's id, or another of its names.
+
+        `account`: return only records of this account's tenant."""
         if not given:
             return None
         own = _OWN_ID.fullmatch(given)
@@ -102,7 +101,7 @@ class Records:
         return None
 
     async def listed(self, wanted: RecordQuery) -> list[RequestRecord]:
-        """A page, and one more where there is more."""
+        """Return a page of records, and one more if there are more."""
         async with self._one_at_a_time:  # the loop has streams to serve
             await self._recorder.flush()
             return await (self._slowest(wanted) if wanted.slowest else self._latest(wanted))
@@ -144,12 +143,12 @@ class Records:
         return [record for _, _, record in sorted(heap, reverse=True)]
 
     async def _running(self) -> list[RequestRecord]:
-        """Our own as they are now, and the others' as they were last said."""
+        """Return this gateway's running requests, and those of the others as last reported."""
         own = {record.id: record for record in self._recorder.running()}
         return [*own.values(), *[one for one in await self._store.running() if one.id not in own]]
 
     async def _ended(self, latest_ms: float, seen: set[str], part: int) -> AsyncIterator[RequestRecord]:
-        """The ring, the newest first, each once, but for those that were seen; so many are read at once."""
+        """Yield the ring's records, newest first, each once and without those in `seen`, reading `part` at a time."""
         passed_over, has_more = 0, True
         while has_more:
             read, has_more = await self._store.ended(latest_ms, passed_over, part)

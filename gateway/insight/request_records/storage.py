@@ -1,4 +1,4 @@
-"""Records in Redis, where any gateway finds those of all: what ended in a bounded ring, what runs by its gateway."""
+"""Records in Redis, readable by every gateway: ended requests in a bounded ring, running ones by gateway."""
 
 from collections.abc import Awaitable, Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -16,28 +16,28 @@ from fairlane.store.bounds import PER_CALL, chunks
 from fairlane.store.errors import StoreUnavailable
 from fairlane.store.scripts import Script, read_scripts
 
+# Records of a silent gateway's running requests are kept this long: longer than any reservation's lease.
 LIVE_MS = 900_000
-"""How long the records of a silent gateway's requests are kept: longer than any reservation's lease."""
+# A gateway that is silent for this long has lost its requests.
 LOST_MS = 15_000
-"""A gateway that was silent for so long is gone, as far as its records go."""
+# Share of the ring: plain records are evicted first while they exceed it, else the oldest record of all.
 PLAIN_SHARE = 0.25
-"""Of the ring: while records without anything special hold more, they make room first; else the oldest of all does."""
+# Records of ended requests that are read at a time.
 PAGE = PER_CALL
-"""Records of ended requests that are read at once."""
 
 _SCRIPTS = {name: Script(source) for name, source in read_scripts(Path(__file__).parent / "lua").items()}
 
 
 @dataclass(frozen=True, slots=True)
 class EndedRecord:
-    """A record that goes into the ring; `is_special`: others make room before it does."""
+    """A record for the ring; special ones are evicted later."""
 
     record: RequestRecord
     is_special: bool
 
 
 class RecordStore:
-    """Every call may raise StoreUnavailable, and may be repeated."""
+    """The store of records. Every call may raise StoreUnavailable, and may be repeated."""
 
     def __init__(self, client: Redis, gateway_id: str, *, most: int) -> None:
         """`most`: records of ended requests."""
@@ -48,32 +48,33 @@ class RecordStore:
     async def write(
         self, ended: Sequence[EndedRecord], running: Sequence[RequestRecord], gone: Iterable[tuple[str, str]] = ()
     ) -> None:
-        """Note what has ended, how far it is what runs, and what runs no more: the last by id and packed names."""
+        """Store ended and running records, and remove running ones that are over, given by id and packed names."""
         parts = list(zip_longest(chunks(ended), chunks(running), chunks(gone), fillvalue=())) or [((), (), ())]
         for part in parts:
             await self._write(self._gateway_id, LIVE_MS, *part)
 
     async def settle_lost(self, gateway_id: str, record: RequestRecord) -> None:
-        """A request of another gateway, which is gone, has ended: it was settled in its place."""
+        """Store the end of a request of a dead gateway."""
         ended = [EndedRecord(record, is_special=True)]
         await self._write(gateway_id, 0, ended, (), [(record.id, packed_names(record))])
 
     async def find(self, name: str) -> RequestRecord | None:
-        """A record by its id or another of its names."""
+        """Return a record by its id or another of its names."""
         found = await self._run("records_find", name)
         if not found:
             return None
         return _as_told(found[0], int(found[1]), found[2].decode())
 
     async def ended(self, latest_ms: float, passed_over: int, most: int = PAGE) -> tuple[list[RequestRecord], bool]:
-        """A part of the ring, the newest first, and whether there may be more: `most` further. `passed_over`: of those
-        that ended by then, so many are known."""
+        """Return a part of the ring, newest first, and whether there may be more.
+
+        It contains `most` records that ended by `latest_ms`, after skipping `passed_over`."""
         latest = "+inf" if latest_ms == float("inf") else str(round(latest_ms))
         found = await self._run("records_ended", latest, passed_over, most)
         return [record for doc in found if doc and (record := _read(doc))], len(found) == most
 
     async def running(self) -> list[RequestRecord]:
-        """Of all gateways, in no order."""
+        """Return the running requests of all gateways, in no particular order."""
         gateways = await self._call("ZRANGE", f"{keys.PREFIX}gateways", 0, -1)
         return [record for gateway in gateways for record in await self._running_in(gateway.decode())]
 
@@ -89,7 +90,7 @@ class RecordStore:
         return found.values()
 
     async def erase(self, account: str) -> int:
-        """Forget the ended requests of a deleted tenant; how many. What still runs is forgotten by its gateway."""
+        """Delete the ended requests of a deleted tenant; return their number. A running one is deleted when it ends."""
         erased = 0
         while ids := await self._call("ZRANGE", keys.listed_of(account), 0, PER_CALL - 1):
             await self._run("records_erase", account, *ids)
@@ -97,7 +98,7 @@ class RecordStore:
         return erased
 
     async def leave(self) -> None:
-        """This gateway has ended, and all its requests with it."""
+        """Remove this gateway and its running requests."""
         await self._run("records_left", self._gateway_id)
 
     async def _write(
@@ -128,12 +129,13 @@ class RecordStore:
 
 
 def packed_names(record: RequestRecord) -> str:
-    """A record's other names, with a NUL behind each."""
+    """Return a record's other names, with a NUL after each."""
     return "".join(f"{name}\0" for name in keys.names_of(record.account, record.request_id, record.answer_id))
 
 
 def _as_told(doc: bytes, silent_ms: int, gateway_id: str) -> RequestRecord | None:
-    """A record; one that runs at a gateway which was silent too long is lost. `silent_ms`: -1: it has ended."""
+    """Decode a record, and mark it as lost if its gateway is silent for too long. `silent_ms` is -1 for an ended
+    one."""
     record = _read(doc)
     if record is not None and silent_ms >= 0:
         record.gateway = gateway_id
@@ -143,7 +145,7 @@ def _as_told(doc: bytes, silent_ms: int, gateway_id: str) -> RequestRecord | Non
 
 
 def _read(doc: bytes) -> RequestRecord | None:
-    """None where a gateway of another release wrote what cannot be read here."""
+    """Decode a record, or return None if a gateway of another release wrote it in an unknown format."""
     try:
         return decode(doc)
     except msgspec.DecodeError:

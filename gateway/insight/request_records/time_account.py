@@ -1,18 +1,18 @@
-"""Where a request's time went: six parts that add up to the time from its arrival to the end of its answer. Pure.
+"""The account of a request's time: six parts that add up to the time from its arrival to the end of its answer. Pure.
 
-All instants are of one clock, the event loop's of the gateway that serves the request, in milliseconds since its
-arrival. What a worker measured enters as a duration alone: how long the job waited until its prompt was begun, how
-long the prompt took, how long a choice was away. A duration is laid on the gateway's clock where it began (the job's
-place in the queue) or ended (the gateway heard of it), and is cut where it would reach beyond what the gateway saw.
+All instants are on the event loop's clock of the gateway that serves the request, in milliseconds since its arrival. A
+worker's measurements are only used as durations: of the job's wait until its prompt was begun, of the prompt's
+computation, of a choice's stall. Each is placed on the gateway's clock by its start (the job was enqueued) or its end
+(the gateway received the event), and is cut where it would exceed the gateway's own observations.
 
 At each instant the request is in exactly one part:
 
-    network    it is received and admitted, until its jobs stand in the queue; its first token is on its way from the
-               worker; and after its last token, until its answer is done
+    network    reception and admission until its jobs are enqueued; the first token's way from the worker; the time
+               from its last token to the end of its answer
     queue      no step has begun its prompt: no worker has it, or its worker has no room; also after a worker was lost
     prefill    from the step that began its prompt to its first token
     decode     from its first token to its last
-    preempted  a choice had to yield to other work, whatever else the request does
+    preempted  a choice had to yield to other work, whatever the request's other choices do
     paused     a choice waits for the request's own limits
 """
 
@@ -40,33 +40,32 @@ class TimeParts(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
     @property
     def total(self) -> float:
-        """Their sum."""
         parts: tuple[float, ...] = msgspec.structs.astuple(self)
         return round(sum(parts), 1)
 
     def until(self, total_ms: float) -> "TimeParts":
-        """The same of a request that ended later than these tell, while nobody watched: the rest is `network`."""
+        """Return the parts of a request that ended later than these, unobserved: the rest is `network`."""
         rest_ms = max(0.0, total_ms - self.total)
         return msgspec.structs.replace(self, network=round(self.network + rest_ms, 1))
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A worker began with the request's prompt and its first token under that lease came."""
+    """The first token under one lease."""
 
+    # When the gateway received that token.
     heard_ms: float
-    """When the gateway heard of that token."""
+    # Time in the queue until the prompt was begun; None: not reported by the worker.
     waited_ms: float | None = None
-    """How long the job had been in the queue when its prompt was begun; None: its worker does not say."""
+    # Time from there to the token, at the worker; None: not reported.
     prefill_ms: float | None = None
-    """How long it took from there to the token, at the worker; None: as above."""
+    # The previous token, from a worker that was lost or gave the job back; None: there was none.
     since_ms: float | None = None
-    """The latest token before, of a worker that was lost or gave the job back; None: there was none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """A choice that could not go on."""
+    """A span in which a choice could not continue."""
 
     kind: StallKind
     from_ms: float
@@ -75,28 +74,29 @@ class Stall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """What is known of a request's time."""
+    """The observations of a request's time."""
 
+    # Time until its answer ended, or until now.
     total_ms: float
-    """Until its answer ended, or until now."""
     has_ended: bool
+    # When its jobs were enqueued.
     queued_ms: float
-    """When its jobs were put into the queue."""
+    # In the order of their reception.
     starts: Iterable[Start] = ()
-    """In the order in which they were heard."""
+    # In any order; they may overlap.
     stalls: Iterable[Stall] = ()
-    """In any order; they may overlap."""
     last_token_ms: float | None = None
+    # Time in the queue until its prompt was begun, if no token followed.
     begun_after_ms: float | None = None
-    """How long it had been in the queue when its prompt was begun, where no token followed."""
 
 
+# In the order of `TimeParts`.
 PARTS: tuple[Part, ...] = ("queue", "prefill", "decode", "preempted", "paused", "network")
-"""In the order of `TimeParts`."""
 
 
 def account(timeline: Timeline) -> TimeParts:
-    """The parts of a request's time. Never negative, and together exactly the total, whatever the timeline says."""
+    """Return the parts of a request's time. They are never negative and add up to the total, whatever the timeline
+    contains."""
     total_ms = max(0.0, timeline.total_ms)
     walk = _walk(timeline, total_ms)
     stalls = [*timeline.stalls]
@@ -111,9 +111,9 @@ def account(timeline: Timeline) -> TimeParts:
 def _interrupted(
     walk: Iterable[tuple[Part, float, float]], stalls: Iterable[Stall], total_ms: float
 ) -> Iterator[tuple[Part, float, float]]:
-    """The walk with its stalls laid over it: at each instant the part that says most."""
+    """Overlay the walk with stalls: at each instant the most informative part."""
+    # (time, part, 1 at its start or -1 at its end); exactly one part of the walk is open at a time.
     events: list[tuple[float, Part, int]] = []
-    """A part begins (1) or ends (-1); of the parts of the walk exactly one is open at a time."""
     for part, from_ms, until_ms in walk:
         events += ((from_ms, part, 1), (until_ms, part, -1))
     for stall in stalls:
@@ -128,13 +128,13 @@ def _interrupted(
 
 
 def _most_telling(is_open: Counter[Part]) -> Part:
-    """What a request does that does several things at once."""
+    """Return the part to count if several are open."""
     order: tuple[Part, ...] = ("preempted", "paused", "queue", "prefill", "decode")
     return next((part for part in order if is_open[part]), "network")
 
 
 def _walk(timeline: Timeline, total_ms: float) -> Iterator[tuple[Part, float, float]]:
-    """The request's way without its stalls: parts one after the other, from its arrival to the total."""
+    """Yield the parts without stalls, one after the other, from arrival to the total."""
     at_ms = 0.0
     for part, until_ms in _stations(timeline):
         if until_ms > total_ms:
@@ -146,7 +146,7 @@ def _walk(timeline: Timeline, total_ms: float) -> Iterator[tuple[Part, float, fl
 
 
 def _stations(timeline: Timeline) -> Iterator[tuple[Part, float]]:
-    """Each part of the way and its end; an end that lies before the one before it makes an empty part."""
+    """Yield each part and its end; an end before the previous one makes an empty part."""
     queued_ms, has_token = timeline.queued_ms, False
     yield "network", queued_ms
     for start in timeline.starts:
@@ -169,7 +169,7 @@ def _stations(timeline: Timeline) -> Iterator[tuple[Part, float]]:
 
 
 def _rounded(spent: Mapping[Part, float]) -> TimeParts:
-    """To a tenth of a millisecond, by the sums so far: the rounded parts add up to the rounded total."""
+    """Round the cumulative sums to a tenth of a millisecond, so that the rounded parts add up to the rounded total."""
     tenths, before, so_far = list[float](), 0, 0.0
     for part_ms in spent.values():
         so_far += part_ms

@@ -1,4 +1,4 @@
-"""The JSON shapes of requests' records, as OpenAPI shows them, and how they are made. Times are Unix seconds."""
+"""JSON shapes of request records, as published in OpenAPI, and functions that build them. Times are Unix seconds."""
 
 from typing import Literal
 
@@ -13,7 +13,7 @@ ClassName = Literal["guaranteed", "best-effort"]
 
 
 class RequestFields(TypedDict):
-    """What both lists and single records show of a request."""
+    """Fields of a request in lists and single records."""
 
     id: str
     request_id: str
@@ -35,8 +35,8 @@ class RequestFields(TypedDict):
     trace_id: str | None
 
 
+# A mix-in for `class`, which cannot be a field name in a class body.
 OfClass = TypedDict("OfClass", {"class": ClassName | None})
-"""A field whose name no class can have."""
 
 
 class RequestView(RequestFields, OfClass):
@@ -46,7 +46,7 @@ class RequestView(RequestFields, OfClass):
 
 
 class RequestEvent(TypedDict):
-    """Something that happened to a request."""
+    """One event of a request."""
 
     at_ms: float
     kind: str
@@ -55,7 +55,7 @@ class RequestEvent(TypedDict):
 
 
 class RequestWait(TypedDict):
-    """What a request waited for."""
+    """One reason for waiting, and its duration."""
 
     reason: str
     words: str
@@ -63,7 +63,7 @@ class RequestWait(TypedDict):
 
 
 class RequestTime(TypedDict):
-    """Where a request's time went: the parts add up to the total."""
+    """The parts of a request's time, which add up to the total."""
 
     total_ms: float
     queue_ms: float
@@ -75,7 +75,7 @@ class RequestTime(TypedDict):
 
 
 class PreemptionCause(TypedDict):
-    """To whom a request yielded, and what that one needed."""
+    """The request that displaced another one, and the resource it needed."""
 
     resource: str
     lane: str
@@ -84,7 +84,7 @@ class PreemptionCause(TypedDict):
 
 
 class RequestPreemption(TypedDict):
-    """One choice of a request that had to yield."""
+    """One preemption of one choice."""
 
     at_ms: float
     choice: int
@@ -97,7 +97,7 @@ class RequestPreemption(TypedDict):
 
 
 class RequestSteps(TypedDict):
-    """A request's steps at its worker, by role."""
+    """A request's steps at its worker, by phase."""
 
     prefill_steps: int
     prefill_tokens: int
@@ -105,7 +105,7 @@ class RequestSteps(TypedDict):
 
 
 class RequestCharges(TypedDict):
-    """What a request was charged, and what it took of the machine."""
+    """The charged tokens of a request, and its use of the machine."""
 
     prompt_tokens: int
     cached_tokens: int
@@ -116,7 +116,7 @@ class RequestCharges(TypedDict):
 
 
 class RequestDetail(RequestFields, OfClass):
-    """One request, and all that is known of it."""
+    """One request with all details."""
 
     endpoint: str
     message: str | None
@@ -144,12 +144,12 @@ class RequestDetail(RequestFields, OfClass):
 
 
 def request_view(record: RequestRecord) -> RequestView:
-    """A record in a list."""
+    """Return a record as shown in a list."""
     return {**_fields(record), "class": _class_name(record), "preemptions": record.preempted}
 
 
 def request_detail(record: RequestRecord, now_s: float) -> RequestDetail:
-    """A record, whole. `now_s`: Unix seconds, for what runs."""
+    """Return a record with all details. `now_s`: Unix seconds, for a running request."""
     return {
         **_fields(record),
         "class": _class_name(record),
@@ -180,7 +180,7 @@ def request_detail(record: RequestRecord, now_s: float) -> RequestDetail:
 
 
 def time_fields(parts: TimeParts) -> RequestTime:
-    """The account of a request's time, as API, console, command line and trace show it."""
+    """Return the account of a request's time as shown by API, console, command line and trace."""
     return {
         "total_ms": parts.total,
         "queue_ms": parts.queue,
@@ -193,7 +193,7 @@ def time_fields(parts: TimeParts) -> RequestTime:
 
 
 def for_tenant(record: RequestRecord) -> RequestRecord:
-    """The same without what it says of other tenants: of who displaced it the lane alone."""
+    """Return the record without data of other tenants: of a request that displaced it, only the lane remains."""
     told = [
         one if one.tenant == record.tenant else msgspec.structs.replace(one, tenant="", request="")
         for one in record.preemptions
@@ -232,7 +232,6 @@ def _class_name(record: RequestRecord) -> ClassName | None:
 
 
 def _tokens_per_s(record: RequestRecord) -> float | None:
-    """From its first token to its last."""
     if record.ttft_ms is None or record.last_token_ms is None or record.last_token_ms <= record.ttft_ms:
         return None
     later = record.output_tokens - record.choices

@@ -1,4 +1,4 @@
-"""Explain a request's record in a few sentences: where its time went, who displaced it, how it ended. Pure."""
+"""Explains a request's record in a few sentences: the parts of its time, who displaced it, how it ended. Pure."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -33,12 +33,13 @@ _PARTS = {
     "paused": "paused by its own limits",
     "network": "to be received, admitted and sent",
 }
+# Shorter waits are left out.
 _LEAST_MS = 1.0
-"""Shorter waits are left out."""
 
 
 def waits_of(record: RequestRecord) -> list[tuple[str, float]]:
-    """What it waited for, the longest first: `queue` is the account's, and a worker's reasons lie within its parts."""
+    """Return its waits, longest first. `queue` is a part of the time account; a worker's reasons lie within its
+    parts."""
     waits = dict(record.waits_ms)
     if record.queue_ms is not None:
         waits["queue"] = record.queue_ms
@@ -48,12 +49,12 @@ def waits_of(record: RequestRecord) -> list[tuple[str, float]]:
 
 
 def words_of(reason: str) -> str:
-    """The reason of a wait in words, as they follow `it waited`."""
+    """Return the words for a wait's reason, as they follow `it waited`."""
     return _REASONS.get(reason, reason)
 
 
 def why(record: RequestRecord, now_ms: float | None = None) -> str:
-    """Return the explanation. `now_ms`: time since its arrival, for a request that runs."""
+    """Return the explanation. `now_ms`: time since its arrival, for a running request."""
     if record.outcome == "rejected":
         return f"It was refused ({record.code}): {record.message}"
     told = [_standing(record, now_ms), _spent(record), _waited(record), _preempted(record.preemptions, record)]
@@ -63,7 +64,7 @@ def why(record: RequestRecord, now_ms: float | None = None) -> str:
 
 def _standing(record: RequestRecord, now_ms: float | None) -> str:
     if record.state == "lost":
-        return "Its gateway has gone silent; what it came to is settled once its lease has run out."
+        return "Its gateway has gone silent; it is settled once its lease has expired."
     if record.state == "ended" or now_ms is None:
         return _first_token(record)
     if record.state == "queued":
@@ -83,7 +84,6 @@ def _first_token(record: RequestRecord) -> str:
 
 
 def _spent(record: RequestRecord) -> str:
-    """The account of its time, the longest part first."""
     if record.time is None:
         return ""
     parts = sorted(msgspec.structs.asdict(record.time).items(), key=lambda part: part[1], reverse=True)
@@ -92,7 +92,7 @@ def _spent(record: RequestRecord) -> str:
 
 
 def _waited(record: RequestRecord) -> str:
-    """A worker's reasons for waits, which lie within the parts of the account."""
+    """Describe the worker's reasons for waits."""
     long = [(reason, ms) for reason, ms in waits_of(record) if ms >= _LEAST_MS and reason != "queue"][:3]
     if not long:
         return ""
@@ -116,7 +116,7 @@ def _preempted(preemptions: Sequence[RecordedPreemption], record: RequestRecord)
 
 
 def _moved(record: RequestRecord) -> str:
-    """Say how often it moved to another worker, and the longest time without a token."""
+    """Describe how often it moved to another worker, and the longest time without a token."""
     gaps_ms = [event.figure or 0.0 for event in record.events if event.kind == "moved"]
     if not gaps_ms:
         return f"Workers took it {record.takings} times before it began." if record.takings > 1 else ""

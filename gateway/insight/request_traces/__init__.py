@@ -1,13 +1,12 @@
-"""Request traces: what a gateway records of its requests, the files of it, and simulations of them for operators.
+"""Request traces: recordings of a gateway's requests, their files, and simulations of them for operators.
 
-    recorder.py          requests that have ended, in batches to a file: sizes and pseudonyms, never content
+    recorder.py          writes ended requests to a file in batches: sizes and pseudonyms, never content
     pseudonyms.py        keyed names of tenants and of prompts' blocks
-    files.py             the folder: recorded and uploaded traces, each bounded, the oldest going first
-    reads.py             who has read which of late, for the audit log
-    simulator.py         one simulation at a time, in a child with bounds on time and memory
-    simulate_process.py  the child
-    figures.py           what it answers: figures by lane and tenant, and data for plots
+    files.py             the folder of recorded and uploaded traces, each kind bounded, the oldest removed first
+    reads.py             recent readers of each trace, for the audit log
+    simulator.py         one simulation at a time, in a child process with bounded time and memory
+    simulate_process.py  the child process
+    figures.py           a simulation's result: figures by lane and tenant, and data for plots
 
-The endpoints of generation tell the recorder, the admin API reads the files and asks the simulator. Never knows a
-request's text, nor the store but for the key of the pseudonyms.
-"""
+The generation endpoints call the recorder; the admin API reads the files and runs the simulator. This package never
+sees a request's text, and uses the store only for the key of the pseudonyms."""

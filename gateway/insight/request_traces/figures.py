@@ -1,6 +1,6 @@
-"""What a simulation answers, as OpenAPI shows it: figures by lane and tenant, and data for plots. Times are as their
-names say, shares 0 to 1.
-"""
+"""The result of a simulation, as published in OpenAPI: figures by lane and tenant, and data for plots.
+
+Names carry the units; shares are 0 to 1."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -12,15 +12,15 @@ from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.simulation.results import Group, Spread, Summary
 from fairlane.scheduler.simulation.synthetic_tenants import Tier
 
+# Tenants with the most service.
 MOST_TENANTS = 20
-"""Those that got the most."""
+# Per line: the backlog after a trace may be many times as long as the trace.
 MOST_POINTS = 400
-"""Of a line: the backlog after a trace may be many times as long as the trace."""
 PERCENTILES = {"p50": 50.0, "p95": 95.0, "p99": 99.0, "p999": 99.9}
 
 
 class PercentilesView(TypedDict):
-    """How times are distributed."""
+    """Percentiles of a time."""
 
     p50: float
     p95: float
@@ -38,7 +38,6 @@ class SimulatedLaneView(TypedDict):
     ttft_ms: PercentilesView | None
     tpot_ms: PercentilesView | None
     goodput: float
-    """Share of the requests that kept both targets."""
     output_tokens_per_s: float
     goodput_tokens_per_s: float
     prompt_tokens: int
@@ -55,11 +54,10 @@ class SimulatedTenantView(TypedDict):
     tpot_ms: PercentilesView | None
     goodput: float
     service: float
-    """Prompt tokens computed, and twice the output tokens."""
 
 
 class ServiceSeriesView(TypedDict):
-    """What a tenant had had by the end of each step of time, from 0 on."""
+    """A tenant's cumulative service at the end of each time step, starting at 0."""
 
     tenant: str
     values: list[float]
@@ -83,7 +81,7 @@ class RunPlotsView(TypedDict):
 
 
 class SimulatedRunView(TypedDict):
-    """One load."""
+    """The run of one load."""
 
     load: float
     requests: int
@@ -93,10 +91,8 @@ class SimulatedRunView(TypedDict):
     goodput_tokens_per_s: float
     output_tokens_per_s: float
     tokens_per_s: float
-    """Prompts' too, each once."""
     preemptions: int
     preemption_tax: float
-    """Share of the workers' time."""
     max_service_gap: float
     lanes: list[SimulatedLaneView]
     tenants: list[SimulatedTenantView]
@@ -104,7 +100,7 @@ class SimulatedRunView(TypedDict):
 
 
 class LoadPlotView(TypedDict):
-    """Output over load, by the runs' order."""
+    """Output by load, in the order of the runs."""
 
     loads: list[float]
     output_tokens_per_s: list[float]
@@ -112,28 +108,23 @@ class LoadPlotView(TypedDict):
 
 
 class SimulationView(TypedDict):
-    """What became of a trace on simulated workers."""
+    """The result of a trace on simulated workers."""
 
     trace: str
     requests: int
-    """In the trace, of those that workers are asked for."""
     played: int
-    """Of these; where they are fewer, the stretch that asks for the most work."""
     from_s: float
     to_s: float
-    """The stretch, as recorded."""
     bad_rows: int
     bad_rows_named: list[str]
-    """Some of those that were left out, with line and column."""
     workers: int
     hardware: str
-    """A name, or `fleet`: as a worker that is alive has measured itself."""
     runs: list[SimulatedRunView]
     output: LoadPlotView
 
 
 def run_view(load: float, summary: Summary, tiers: Iterable[Tier]) -> SimulatedRunView:
-    """The figures of one load."""
+    """Return the figures of one load."""
     targets = {tier.lane: tier for tier in tiers}
     most = sorted(summary.service, key=lambda tenant: -summary.service[tenant])[:MOST_TENANTS]
     return {
@@ -157,7 +148,7 @@ def run_view(load: float, summary: Summary, tiers: Iterable[Tier]) -> SimulatedR
 
 
 def load_plot(runs: Sequence[SimulatedRunView]) -> LoadPlotView:
-    """All loads beside each other."""
+    """Return the output of all loads."""
     return {
         "loads": [run["load"] for run in runs],
         "output_tokens_per_s": [run["output_tokens_per_s"] for run in runs],
@@ -216,7 +207,7 @@ def _plots(summary: Summary, tenants: Sequence[str]) -> RunPlotsView:
 
 
 def _thinned(curve: Sequence[float], stride: int) -> list[float]:
-    """What was had by then, at every so many steps and at the end."""
+    """Return the cumulative sum at every `stride` steps and at the end."""
     values = [*accumulate(curve, initial=0.0)]
     return values[::stride] if len(values) % stride == 1 or stride == 1 else [*values[::stride], values[-1]]
 

@@ -1,6 +1,5 @@
-"""The folder of request traces on this machine: what its gateways recorded, and what operators uploaded. Blocking: call
-it in a thread.
-"""
+"""The folder of request traces on this machine: recordings of its gateways, and uploads. Its calls block: use a
+thread."""
 
 import os
 import re
@@ -16,10 +15,10 @@ import msgspec
 Kind = Literal["recorded", "uploaded"]
 NAME = re.compile(r"(recorded|uploaded)-\d{8}T\d{12}-[0-9a-f]{8}\.trace")
 MOST_UPLOADS = 8
+# Suffix of an incomplete upload.
 DRAFT = ".part"
-"""Ends the name of an upload that is not whole yet."""
+# Seconds without a write after which a draft's process is taken as dead.
 FORGOTTEN_S = 3_600.0
-"""What nobody has written to for so long a killed gateway has left."""
 READ_BYTES = 256 * 1024
 
 
@@ -29,35 +28,35 @@ class StoredTrace(msgspec.Struct, frozen=True):
     name: str
     kind: Kind
     bytes: int
+    # Unix seconds of the last write.
     changed_at: float
-    """Unix seconds; a recording goes on until some time after it."""
 
 
 class TraceFolder:
-    """Names are made here and hold nothing of a caller's. Files of a kind beyond a count go, the oldest first."""
+    """The traces. Their names contain nothing from a caller; the oldest files of a kind are removed beyond its
+    maximum."""
 
     def __init__(self, folder: Path, *, most_recorded: int) -> None:
         self._folder = folder
         self._most: dict[str, int] = {"recorded": most_recorded, "uploaded": MOST_UPLOADS}
 
     def new(self, kind: Kind) -> Path:
-        """A path for a new file, which comes after all others."""
+        """Return the path of a new file, whose name sorts after all others."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         now_us = time.time_ns() // 1_000
         moment = time.strftime("%Y%m%dT%H%M%S", time.gmtime(now_us // 1_000_000))
         return self._folder / f"{kind}-{moment}{now_us % 1_000_000:06}-{secrets.token_hex(4)}.trace"
 
     def listed(self) -> list[StoredTrace]:
-        """All that is there, the newest first."""
         return sorted(self._entries(), key=lambda each: order(each.name), reverse=True)
 
     def path(self, name: str) -> Path | None:
-        """Where the trace of this name is; None where there is none."""
+        """Return the path of a trace, or None if it does not exist."""
         path = self._folder / name
         return path if NAME.fullmatch(name) and path.is_file() else None
 
     def sweep(self, kind: Kind) -> None:
-        """Remove files of a kind beyond its count, and what was never finished."""
+        """Remove the oldest files of a kind beyond its maximum, and abandoned drafts."""
         there = [each for each in self.listed() if each.kind == kind]
         for each in there[self._most[kind] :]:
             with suppress(FileNotFoundError):
@@ -79,12 +78,12 @@ class TraceFolder:
 
 
 def order(name: str) -> str:
-    """By which names are sorted: by time, whatever their kind."""
+    """Return the sort key of a name: its time, whatever its kind."""
     return name.partition("-")[2]
 
 
 def read(path: Path, start: int) -> Iterator[bytes]:
-    """A file's bytes from `start` on, as far as it was written when its end is reached; beyond it there are none."""
+    """Yield a file's bytes from `start` to its current end."""
     with path.open("rb") as file:
         if start > file.seek(0, os.SEEK_END):  # not every place is one that a file could have
             return

@@ -1,26 +1,25 @@
-"""Names in a trace that tell what is alike and nothing else: keyed hashes of tenants, and of what prompts begin with.
+"""Pseudonyms in a trace, which only show equality: keyed hashes of tenants and of prompt prefixes.
 
-The key is one secret of the installation, drawn when it is first wanted and kept in the store (`fl:pseudonyms`): all
-gateways give the same names, and a trace alone confirms no guess at a tenant or a prompt. Who forgets the key can never
-link old traces to anybody.
-"""
+The key is one secret of the installation, created on first use and kept in the store (`fl:pseudonyms`). All gateways
+therefore produce the same names, and nobody can test a guess at a tenant or prompt with a trace alone. Once the key is
+deleted, old traces cannot be linked to anybody."""
 
 from array import array
 from collections import OrderedDict
 from collections.abc import Sequence
 from hashlib import blake2b
 
+# Prompt tokens that one name stands for.
 BLOCK_TOKENS = 128
-"""Of a prompt, what one name stands for."""
+# Blocks of a prompt that are named.
 MOST_BLOCKS = 512
-"""What a prompt has beyond them is not named."""
+# Of a block's name: small enough for any reader's integers.
 _NAME_BYTES = 6
-"""Of a block: few enough for any reader's numbers."""
 REMEMBERED = 10_000
 
 
 class Pseudonyms:
-    """For one thread at a time."""
+    """Computes pseudonyms. For one thread at a time."""
 
     def __init__(self, key: bytes) -> None:
         """`key`: 32 bytes."""
@@ -28,7 +27,7 @@ class Pseudonyms:
         self._tenants: OrderedDict[tuple[str, float], str] = OrderedDict()
 
     def tenant(self, tenant_id: str, created_at: float) -> str:
-        """A tenant's name; one of the same id that was made later has another."""
+        """Return a tenant's name; a later tenant with the same id gets another one."""
         known = (tenant_id, created_at)
         name = self._tenants.get(known)
         if name is None:
@@ -39,8 +38,9 @@ class Pseudonyms:
         return name
 
     def blocks(self, scope: str, prompt: Sequence[int]) -> tuple[int, ...]:
-        """Names of a prompt's whole blocks, each of all tokens up to its end. `scope`: among whom alike prompts have
-        the same names."""
+        """Return names of a prompt's whole blocks, each depending on all tokens up to its end.
+
+        Equal prompts have equal names within one `scope` only."""
         whole = min(len(prompt) // BLOCK_TOKENS, MOST_BLOCKS)
         if not whole:
             return ()

@@ -1,4 +1,4 @@
-"""Who has read which recorded trace of late: the audit log notes a read once an hour, not with each part of a trace."""
+"""Recent readers of recorded traces: the audit log records a read once an hour, not for each part of a trace."""
 
 import math
 import time
@@ -6,19 +6,19 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 NOTE_EVERY_S = 3_600.0
+# Pairs of operator and trace; a forgotten pair is recorded again.
 MOST_REMEMBERED = 10_000
-"""Pairs of operator and trace; whoever is forgotten is noted again."""
 
 
 class TraceReads:
-    """Of this gateway. Following a recording asks for its next bytes again and again: that is one read."""
+    """Reads of this gateway. Repeated calls that follow a recording count as one read."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._noted_s: OrderedDict[tuple[str, str], float] = OrderedDict()
 
     def is_first(self, operator: str, trace: str) -> bool:
-        """Return whether this read is to be noted, and count it as noted."""
+        """Return whether this read must be recorded, and remember it."""
         read, now_s = (operator, trace), self._clock()
         if now_s - self._noted_s.get(read, -math.inf) < NOTE_EVERY_S:
             return False

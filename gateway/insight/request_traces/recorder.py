@@ -1,9 +1,7 @@
-"""What requests asked for, recorded as they end: when they came, how large they were, whose they were by a pseudonym.
+"""Records ended requests: arrival, sizes and pseudonyms.
 
-A request costs one note on the event loop. Each second a thread makes lines of all notes and writes them, so a gateway
-that is killed loses a second, and leaves a file that can be read. No content is written: prompts are named by keyed
-hashes, block by block.
-"""
+A request costs one note on the event loop. A thread writes the notes once a second, so a gateway that is killed loses
+one second and leaves a readable file. No content is written: prompts are named by keyed hashes, block by block."""
 
 import asyncio
 import logging
@@ -29,26 +27,26 @@ from fairlane.store.errors import STORE_ERRORS
 from fairlane.store.retry import every
 
 FLUSH_S = 1.0
+# Ended requests that are not written yet, and tokens of their prompts; further requests are not recorded.
 MOST_WAITING, MOST_WAITING_TOKENS = 20_000, 2_000_000
-"""Requests that have ended and are not written yet, and tokens of their prompts; more are not recorded."""
 CLIENT_CLOSED = "client_closed"
 
 log = logging.getLogger(__name__)
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request asked for, once that is known."""
+    """A request's parameters."""
 
+    # On the event loop's clock.
     arrived_s: float
-    """On the event loop's clock."""
     tenant: Tenant
     model: str
     level: ServiceLevel
     prompts: Sequence[Sequence[int]]
+    # The admission request of each prompt.
     requests: Sequence[Request]
-    """What admission was asked for each prompt."""
+    # The caller's cache salt.
     salt: str
-    """What the caller keeps its cached prompts apart by."""
 
 
 class _Note(msgspec.Struct, frozen=True):
@@ -59,33 +57,32 @@ class _Note(msgspec.Struct, frozen=True):
 
 
 class TraceRecorder:
-    """Writes to one file after another. Without a folder it records nothing."""
+    """Writes to one file after another. It records nothing without a folder."""
 
     def __init__(
         self, folder: TraceFolder | None, key: Callable[[], Awaitable[bytes]], *, most_bytes: int = 64 * 2**20
     ) -> None:
-        """`key`: of the pseudonyms. `most_bytes`: of one file."""
+        """`key` returns the key of the pseudonyms. `most_bytes`: of one file."""
         self._folder = folder
         self._key = key
         self._most_bytes = most_bytes
         self._waiting: list[_Note] = []
         self._waiting_tokens = 0
         self._left_out = 0
+        # The last lines could not be written.
         self._is_failing = False
-        """The last lines could not be written."""
         self._lines: TraceLines | None = None
         self._file: IO[bytes] | None = None
         self._written = 0
+        # `close` may run while the last round's thread still writes.
         self._writing = threading.Lock()
-        """At its end the last round's thread may not be done."""
 
     @property
     def is_on(self) -> bool:
-        """Whether requests are recorded."""
         return self._folder is not None
 
     def ended(self, asked: Asked, outputs: Sequence[int], error: BaseException | None) -> None:
-        """A request is over. `outputs`: tokens of each prompt's choices together, where any came; `error`: what ended
+        """Note an ended request. `outputs`: tokens of all choices of each prompt, if any; `error`: the one that ended
         it."""
         if self._folder is None:
             return
@@ -98,7 +95,7 @@ class TraceRecorder:
         self._waiting.append(_Note(asked, at_ms, outputs, _outcome(error)))
 
     async def run(self) -> None:
-        """Write until cancelled, and then what is left."""
+        """Write until cancelled, then write the rest."""
         try:
             await every(FLUSH_S, "recording requests", self.flush)
         finally:
@@ -107,13 +104,13 @@ class TraceRecorder:
             self.close()
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write the rest."""
         if self._lines is not None:
             self._write(self._take(), self._lines)
         self._give_up()
 
     async def flush(self) -> None:
-        """Write what has ended so far. Raises StoreUnavailable before the key is known."""
+        """Write all notes. Raise StoreUnavailable if the key cannot be read."""
         if not self._waiting or self._folder is None:
             return
         if self._lines is None:
@@ -123,7 +120,7 @@ class TraceRecorder:
     def _take(self) -> list[_Note]:
         taken, self._waiting, self._waiting_tokens = self._waiting, [], 0
         if self._left_out:
-            log.warning("%d requests were not recorded: more ended than can be written", self._left_out)
+            log.warning("%d requests were not recorded: they ended faster than they could be written", self._left_out)
             self._left_out = 0
         return taken
 
@@ -145,15 +142,15 @@ class TraceRecorder:
                 self._give_up()
 
     def _give_up(self) -> None:
-        """Leave a file that cannot be written to as it is: the next lines begin another."""
+        """Close a file that cannot be written; the next lines start another."""
         if self._file is not None:
             with suppress(OSError):
                 self._file.close()
             self._file = None
 
     def _opened(self, lines: "TraceLines") -> IO[bytes]:
-        """The file that has room."""
-        assert self._folder is not None  # noqa: S101 - nothing is noted without one
+        """Return the current file, or a new one if that is full."""
+        assert self._folder is not None  # noqa: S101 - there are no notes without a folder
         if self._file is not None and self._written >= self._most_bytes:
             self._file.close()
             self._file = None
@@ -165,22 +162,22 @@ class TraceRecorder:
 
 
 class TraceLines:
-    """The lines of one file."""
+    """Encodes the lines of one file."""
 
     def __init__(self, pseudonyms: Pseudonyms) -> None:
         self._pseudonyms = pseudonyms
         self._encode = msgspec.json.Encoder().encode
+        # Versions of the tenants in this file, by pseudonym.
         self._told: dict[str, int] = {}
-        """Versions of the tenants that this file has told of."""
 
     def head(self) -> bytes:
-        """The first line of a file, which knows no tenant yet."""
+        """Return the first line of a file, and forget the tenants of the previous one."""
         self._told = {}
         head = RecordedHead(fairlane_trace=VERSION, started_at=round(time.time(), 3), block_tokens=BLOCK_TOKENS)
         return self._encode(head) + b"\n"
 
     def of(self, note: _Note) -> bytes:
-        """A line for each prompt of a request, after one for its tenant where that is new."""
+        """Return a line for each prompt of a request, after one for its tenant if that is new or has changed."""
         asked, tenant = note.asked, note.asked.tenant
         name = self._pseudonyms.tenant(tenant.id, tenant.created_at)
         lines = [self._line(note, name, number) for number in range(len(asked.prompts))]
@@ -213,12 +210,11 @@ class TraceLines:
 
 
 def _created(path: Path) -> IO[bytes]:
-    """A new file that only this user may read."""
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode=0o600), "wb")
 
 
 def _outcome(error: BaseException | None) -> str:
-    """As metrics name it."""
+    """Return the outcome's name as used in metrics."""
     match error:
         case None:
             return SERVED

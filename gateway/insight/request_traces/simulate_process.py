@@ -1,4 +1,4 @@
-"""The child that simulates: one task as JSON on standard input, one answer on standard output, within its bounds."""
+"""The simulating child process: one task as JSON on standard input, one result on standard output."""
 
 import os
 import resource
@@ -15,16 +15,16 @@ from fairlane.scheduler.simulation.synthetic_tenants import SyntheticTenants, la
 from fairlane.scheduler.simulation.trace import BadRows, Trace, TraceError, load_trace, slice_trace, text_lines
 
 MOST_CPU_S = 120
+# Address space, including the interpreter's.
 MOST_MEMORY_BYTES = 3 << 30
-"""Address space, of which the interpreter takes a part."""
 MOST_ROWS = 2_000_000
+# Requests over all loads.
 MOST_PLAYED = 12_000
-"""Requests over all loads."""
 NICENESS = 10
 
 
 class SimulationTask(msgspec.Struct, frozen=True, kw_only=True):
-    """What to simulate."""
+    """A simulation task."""
 
     name: str
     path: str
@@ -42,13 +42,13 @@ class SimulationTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """Why there is nothing to show, in one line."""
+    """The reason for a failure, in one line."""
 
     fault: str
 
 
 def simulated(task: SimulationTask) -> SimulationView:
-    """Play it. Raises ValueError, TraceError and StuckError among them, naming what is wrong."""
+    """Run the simulation. Raise ValueError, including TraceError and StuckError, with the reason."""
     sizes = task.calibration
     loads = [check_load(load) for load in task.loads]
     trace = _read(task)
@@ -98,7 +98,7 @@ def _read(task: SimulationTask) -> Trace:
 
 
 def main() -> int:
-    """Answer the task on standard input; 1 where a bound stops it."""
+    """Process the task on standard input. Return 1 if memory runs out."""
     os.nice(NICENESS)
     resource.setrlimit(resource.RLIMIT_CPU, (MOST_CPU_S, MOST_CPU_S))
     resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY_BYTES, MOST_MEMORY_BYTES))

@@ -1,4 +1,4 @@
-"""Simulations for operators: one at a time on this gateway, each in a child whose time and memory are bounded."""
+"""Simulations for operators: one at a time on this gateway, each in a child process with bounded time and memory."""
 
 import asyncio
 import logging
@@ -13,8 +13,8 @@ from fairlane.gateway.errors import ApiError, invalid
 from fairlane.gateway.insight.request_traces.simulate_process import MOST_CPU_S, SimulationTask
 
 WALL_S = 240.0
+# Seconds before a refused simulation may be tried again.
 RETRY_S = 10.0
-"""After which a simulation that waits for another may be tried again."""
 
 log = logging.getLogger(__name__)
 
@@ -23,13 +23,15 @@ class Simulator:
     """Runs one task at a time."""
 
     def __init__(self, *, wall_s: float = WALL_S) -> None:
-        """`wall_s`: of one simulation, whatever else runs on the machine."""
+        """`wall_s`: time limit of one simulation."""
         self._wall_s = wall_s
         self._is_busy = False
 
     async def run(self, task: SimulationTask) -> dict[str, Any]:
-        """What `simulate_process` answers. Raises ApiError: `overloaded` while another runs, `invalid_request_error`
-        for a trace that cannot be used, `request_exceeds_limit` for one that takes too long."""
+        """Return the result of `simulate_process`.
+
+        Raise ApiError: `overloaded` while another simulation runs, `invalid_request_error` for an unusable trace,
+        `request_exceeds_limit` if it takes too long."""
         if self._is_busy:
             raise ApiError("Another simulation runs on this gateway.", "overloaded", retry_after_s=RETRY_S)
         self._is_busy = True
@@ -49,7 +51,7 @@ class Simulator:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
-            start_new_session=True,  # a signal to the gateway's group is the gateway's to obey
+            start_new_session=True,  # so that signals to the gateway's group do not reach the child
             preexec_fn=die_with_parent(),
         )
         try:
@@ -63,12 +65,14 @@ class Simulator:
                     process.kill()
                 await process.wait()
         if process.returncode or not said:
-            log.warning("a simulation ended with status %s", process.returncode)
+            log.warning("simulation failed: status=%s", process.returncode)
             raise _too_much()
         answer: dict[str, Any] = msgspec.json.decode(said)
         return answer
 
 
 def _too_much() -> ApiError:
-    message = f"The simulation takes more than {MOST_CPU_S} s of a processor, or more memory than it may: take a part."
+    message = (
+        f"The simulation takes more than {MOST_CPU_S} s of CPU time or too much memory: simulate a part of the trace."
+    )
     return ApiError(message, "request_exceeds_limit", "trace")

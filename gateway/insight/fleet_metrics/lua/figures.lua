@@ -1,8 +1,8 @@
-The figures of the fleet. KEYS[1]: the prefix of all keys; the package's page says what each holds.
+The figures of the fleet. KEYS[1]: the prefix of all keys; the package's docstring describes them.
 
 -- name: figures_tell
--- ARGV: number of the slot, gateway, its figures, how long a slot is kept and a lease to merge, ms.
--- Replies with the store's clock in ms, and 1 where this gateway is to merge, else 0.
+-- ARGV: number of the slot, gateway, its figures, ms for which a slot is kept, the merger's lease in ms.
+-- Returns the store's clock in ms, and 1 if this gateway must merge, else 0.
 local slot, merger = KEYS[1] .. 'slot:' .. ARGV[1], KEYS[1] .. 'merger'
 local time = redis.call('TIME')
 redis.call('HSET', slot, ARGV[2], ARGV[3])
@@ -15,7 +15,7 @@ end
 return {time[1] * 1000 + math.floor(time[2] / 1000), merges and 1 or 0}
 
 -- name: figures_recent
--- ARGV: numbers of slots. Replies with number, gateway and figures, one after the other.
+-- ARGV: numbers of slots. Returns number, gateway and figures, one after the other.
 local found = {}
 for _, number in ipairs(ARGV) do
   local told = redis.call('HGETALL', KEYS[1] .. 'slot:' .. number) -- at most the gateways

@@ -1,15 +1,15 @@
--- Records of requests. A document stands under its id with its names before it, each with a NUL behind it, so that a
--- record that makes room takes its names along.
+-- Records of requests. A document contains its names, each with a NUL after it, before the record itself, so that an
+-- eviction can remove the names too.
 
 -- name: records_write
--- Writes what one gateway has to say: records of requests that ended, of those that run, and what runs no more. Called by
+-- Stores one gateway's records of ended and running requests, and removes running ones that are over. Called by
 -- RecordStore.
 -- KEYS[1]  prefix of all keys
--- ARGV     1 gateway, 2 most records of ended requests, 3 plain ones beyond which these make room first, 4 how long those
---          that run are kept, ms (0: it is not the gateway itself that speaks), 5 how many ended; then of each: id, when
---          it ended (ms), 1 or 0 (special), its account behind an @ and its names (each with a NUL behind it), the
---          document; then how many run; then of each: id, its names, the document; then of those that run no more: id,
---          its names
+-- ARGV     1 gateway, 2 most records of ended requests, 3 number of plain ones beyond which these are evicted first, 4 ms
+--          for which running ones are kept (0: another gateway writes for this one), 5 number of ended ones; then for
+--          each: id, its end (ms), 1 or 0 (special), @ with its account and its names (each with a NUL after it), the
+--          document; then the number of running ones; for each: id, its names, the document; then for those that are
+--          over: id, its names
 local prefix, gateway, at = KEYS[1], ARGV[1], 5
 local docs, names, ends, plain = prefix .. 'docs', prefix .. 'names', prefix .. 'ends', prefix .. 'plain'
 local live, gateways = prefix .. 'live:' .. gateway, prefix .. 'gateways'
@@ -20,7 +20,7 @@ local function all_names(packed)
   return found
 end
 
--- The account of a document, nil where an earlier release wrote it, and its names.
+-- Return the account of a document, nil if an earlier release wrote it, and its names.
 local function account_and_names(packed)
   local found = all_names(packed)
   local account = string.match(found[1] or '', '^@(.+)')
@@ -48,7 +48,7 @@ for _ = 1, tonumber(ARGV[5]) do
   end
 end
 
-local excess = math.min(redis.call('ZCARD', ends) - ARGV[2], 2 * 64) -- a call brings 64 at most
+local excess = math.min(redis.call('ZCARD', ends) - ARGV[2], 2 * 64) -- a call adds 64 at most
 while excess > 0 do
   local from = redis.call('ZCARD', plain) > tonumber(ARGV[3]) and plain or ends
   local id = redis.call('ZRANGE', from, 0, 0)[1]
@@ -91,10 +91,10 @@ elseif tonumber(ARGV[4]) > 0 then
 end
 
 -- name: records_find
--- One record by any of its names, ended or not. Called by RecordStore.
+-- Returns one record by any of its names, ended or not. Called by RecordStore.
 -- KEYS[1]  prefix of all keys
 -- ARGV     1 id or other name
--- Returns  {document, ms since its gateway last spoke, or -1 where it has ended, its gateway}, or nothing
+-- Returns  {document, ms since its gateway's last report, or -1 if it has ended, its gateway}, or nothing
 local prefix = KEYS[1]
 local id = redis.call('HGET', prefix .. 'names', ARGV[1]) or ARGV[1]
 local stored = redis.call('HGET', prefix .. 'docs', id)
@@ -115,9 +115,9 @@ end
 return found or {}
 
 -- name: records_ended
--- A part of the ring, the newest first. Called by RecordStore.
+-- Returns a part of the ring, newest first. Called by RecordStore.
 -- KEYS[1]  prefix of all keys
--- ARGV     1 the latest end, ms, or +inf, 2 how many of these are passed over, 3 most records
+-- ARGV     1 the latest end, ms, or +inf, 2 number of records to skip, 3 most records
 -- Returns  documents
 local prefix = KEYS[1]
 local ids = redis.call('ZREVRANGEBYSCORE', prefix .. 'ends', ARGV[1], '-inf', 'LIMIT', ARGV[2], ARGV[3])
@@ -134,10 +134,11 @@ end
 return found
 
 -- name: records_running
--- A page of the requests that run in one gateway. Called by RecordStore until the cursor is 0 again.
+-- Returns a page of the running requests of one gateway. Called by RecordStore until the cursor is 0 again.
 -- KEYS[1]  prefix of all keys
 -- ARGV     1 gateway, 2 cursor, 0 at first, 3 about how many entries to read
--- Returns  {ms since the gateway last wrote, next cursor, document, …}; a document may come twice. {} without the gateway
+-- Returns  {ms since the gateway's last report, next cursor, document, …}; a document may appear twice. {} without the
+--          gateway
 local prefix, time = KEYS[1], redis.call('TIME')
 local spoke = redis.call('ZSCORE', prefix .. 'gateways', ARGV[1])
 if not spoke then return {} end
@@ -149,16 +150,16 @@ end
 return found
 
 -- name: records_left
--- A gateway goes: nothing of it runs any more. Called by RecordStore.
+-- Removes a gateway and its running requests. Called by RecordStore.
 -- KEYS[1]  prefix of all keys
 -- ARGV     1 gateway
 redis.call('DEL', KEYS[1] .. 'live:' .. ARGV[1])
 redis.call('ZREM', KEYS[1] .. 'gateways', ARGV[1])
 
 -- name: records_erase
--- Forgets records of ended requests, with their names. Called by RecordStore.
+-- Deletes records of ended requests, with their names. Called by RecordStore.
 -- KEYS[1]  prefix of all keys
--- ARGV     1 account that they are listed under, 2… ids
+-- ARGV     1 their account, 2… ids
 local prefix, account = KEYS[1], table.remove(ARGV, 1)
 local docs, names = prefix .. 'docs', prefix .. 'names'
 for _, id in ipairs(ARGV) do
