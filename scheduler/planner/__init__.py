@@ -1,4 +1,4 @@
-"""What one worker runs in each step. Start with `planner.py`: `plan(now)`, `apply(result)` and the calls between them.
+"""Step planning for one worker. Start with `planner.py`: `plan(now)`, `apply(result)` and the calls between them.
 
     sequence.py, sequence_group.py   states and transitions of one choice; a job with its choices and deadlines
     sequence_index.py, lane_index.py every sequence, filed by what it can do next; one lane's tenants and waiting work

@@ -198,7 +198,7 @@ class Expiries:
             heapq.heapify(self._times)
 
     def any_by(self, now_ms: float) -> bool:
-        """Return whether a recorded time has passed; `passed` tells whether a job has really expired."""
+        """Return whether a recorded time has passed; `passed` checks whether a job has really expired."""
         return bool(self._times) and self._times[0][0] < now_ms
 
     def passed(self, now_ms: float) -> Iterator[tuple[SequenceGroup, str]]:

@@ -100,7 +100,7 @@ class Yield(NamedTuple):
 
 
 class WaitReason(StrEnum):
-    """Why a sequence has no row in a step."""
+    """Reasons why a sequence has no row in a step."""
 
     # The batch is full of more urgent work.
     SLOTS = "slots"
@@ -207,7 +207,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """What the server has to publish after a step."""
+    """The results of a step that the server has to publish."""
 
     produced: tuple[Produced, ...] = ()
     ended: tuple[Ended, ...] = ()
@@ -246,7 +246,7 @@ class PoolSizes(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What a worker could start in its next step, by lane: free room, and room that it could take from lower lanes."""
+    """Work that a worker could start in its next step, by lane: free room, and room that it could take from lower lanes."""
 
     sequences: Mapping[str, int]
     kv_tokens: Mapping[str, int]

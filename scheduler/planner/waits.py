@@ -1,4 +1,4 @@
-"""Why, and for how long, sequences had no part in a step; reported when their job ends.
+"""Log of why, and for how long, sequences had no part in a step; reported when their job ends.
 
 A sequence that no step examined keeps its last reason. The log is bounded by the sequences that are present: a job that
 leaves takes its entries along."""

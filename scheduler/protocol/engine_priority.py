@@ -5,8 +5,8 @@
     bits 0 to 42    due time of the first token, in Unix milliseconds: until the year 2248
 
 An engine that only compares the integers, as vLLM's priority policy does, serves lane by lane and the earliest deadline
-first. 52 bits fit JSON's doubles exactly. Values below `EARLIEST_MS` are priorities that a caller chose: `decode` tells
-them apart."""
+first. 52 bits fit JSON's doubles exactly. Values below `EARLIEST_MS` are priorities that a caller chose; `decode`
+recognises them."""
 
 from typing import NamedTuple
 

@@ -292,7 +292,7 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True, tag="drain"):
 
 
 class Undrain(msgspec.Struct, frozen=True, kw_only=True, tag="undrain"):
-    """Take jobs again."""
+    """Start taking jobs again."""
 
 
 class ForgetPrompts(msgspec.Struct, frozen=True, kw_only=True, tag="forget_prompts"):

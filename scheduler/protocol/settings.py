@@ -104,7 +104,7 @@ class LaneSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class LanesSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Both lanes' settings."""
+    """The settings of both lanes."""
 
     latency: LaneSettings = LaneSettings()
     throughput: LaneSettings = LaneSettings()

@@ -415,7 +415,7 @@ class LaneQueue:
 
 
 def _lapsed(leases: dict[str, int], now_ms: int, length_ms: int) -> list[str]:
-    """Return the ids with expired leases. Leases beyond the maximum, after the clock was set back, start anew."""
+    """Return the ids with expired leases. Leases longer than the maximum, after the clock was set back, start anew."""
     for name, expires_ms in leases.items():
         leases[name] = min(expires_ms, now_ms + length_ms)
     late = sorted((expires_ms, name) for name, expires_ms in leases.items() if expires_ms <= now_ms)

@@ -25,7 +25,7 @@ from fairlane.scheduler.queue.types import OWED_LIMIT
 
 @dataclass(slots=True)
 class ShareFloor:
-    """One lane's account."""
+    """The share floor account of one lane."""
 
     # The lane's floor; 0.0: none, and no account is kept.
     share: float

@@ -1,7 +1,7 @@
 """The order in which one `take` hands out jobs: (below the share floor, lane, returned, outside Θ, class, urgency,
 counter, due, job_id).
 
-Class and urgency are those of `scheduler.planner.ordering`, as far as the queue can tell: it knows prompts, and from
+Class and urgency are those of `scheduler.planner.ordering`, as far as the queue knows them: it knows prompts, and from
 the worker the time per prompt token. A guaranteed job is never outside Θ: its guarantee holds whatever its tenant has
 used since.
 

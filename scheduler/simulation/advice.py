@@ -92,7 +92,7 @@ class Knob:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """The complete advice."""
+    """The sizing, possible targets and alternative settings."""
 
     sizing: Sizing
     targets: Sequence[Target]

@@ -1,4 +1,4 @@
-"""How close tenants came to their limits in a recorded trace, and what their limits rejected."""
+"""Headroom of tenants' limits in a recorded trace, and the requests that the limits rejected."""
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping

@@ -32,7 +32,7 @@ class _Metered:
 
 @dataclass
 class ServiceMeter:
-    """Observes a simulation.
+    """Measures tenants' service as an observer of a simulation.
 
     `bucket_ms` is the resolution of `curve`; `every_ms` is the interval of measuring gaps (0: each step; the cost grows
     with the square of the number of tenants)."""

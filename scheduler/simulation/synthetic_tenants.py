@@ -3,7 +3,7 @@
 Values in the trace take precedence: a recorded one names tenants, lanes and stated limits. Two numbers are drawn for
 each request, in order, whatever the settings: one selects the tenant, one the tier. Another load, other tiers or
 another number of tenants thus leave everything else of a request unchanged (common random numbers). `max_tokens` is the
-next power of two above the output, so that it tells a policy only the magnitude.
+next power of two above the output, so that a policy learns only the magnitude.
 
 If a trace names prompt blocks, a conversation stays with its tenant: requests that share more than the first block,
 which whole services may share, belong to the tenant drawn for the first of them."""

@@ -117,7 +117,7 @@ class BadRows:
 
 @dataclass(slots=True)
 class Trace:
-    """A parsed trace."""
+    """The rows, bad rows and tenants of a parsed trace."""
 
     # In order of arrival.
     rows: list[TraceRow]

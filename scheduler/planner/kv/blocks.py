@@ -117,7 +117,7 @@ class HostSlots:
 
 
 class OutOfBlocks(RuntimeError):
-    """More blocks or slots were requested than are free; the caller did not check `can_x` first."""
+    """Raised if more blocks or slots are requested than are free; the caller did not check `can_x` first."""
 
 
 class IntegrityError(RuntimeError):

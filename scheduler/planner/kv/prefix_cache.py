@@ -51,7 +51,7 @@ class Leaves:
 
 @dataclass(slots=True, eq=False)
 class Branch:
-    """One scope's tree."""
+    """The tree of one scope."""
 
     scope: Scope
     # First blocks, by their tokens.
@@ -228,7 +228,7 @@ class PrefixCache:
         return ""
 
     def _end(self, scope: Scope, table: Sequence[int], first: int) -> Node | Branch | None:
-        """Return the last node of a table's first blocks, or the root; None if they are of another scope."""
+        """Return the last node of a table's first blocks, or the root; None if they belong to another scope."""
         branch = self._branches.get(scope)
         if not first:
             return branch

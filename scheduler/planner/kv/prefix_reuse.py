@@ -1,4 +1,4 @@
-"""What sequences take from the prefix cache, and what they add to it.
+"""Lookup and publication of sequences' KV blocks in the prefix cache.
 
 KV enters the cache only after a finite token was sampled from it: a row that failed, or was not yet sampled from, adds
 nothing, so that corrupt KV ends with its request. At least one token is always left to compute. A swapped sequence gets

@@ -1,9 +1,9 @@
--- What is left of deleted tenants in a queue. For gateways.
+-- Erasure of deleted tenants' data. For gateways.
 
 -- name: erase
 -- Drop the records of a deleted tenant's ended jobs. Called by RedisQueue.erase for pages of `ended:<tenant>`.
 -- ARGV: clock, tenant, when it was deleted (epoch ms), jobs (PER_CALL at most).
--- Returns how many of the jobs stay: those that arrived after the deletion are of another tenant of the same id.
+-- Returns how many of the jobs stay: those that arrived after the deletion belong to a new tenant with the same id.
 local ended, deleted, kept = key('ended', ARGV[2]), tonumber(ARGV[3]), 0
 for i = 4, #ARGV do
   local job = load(ARGV[i], {'state', 'tenant', 'arrived', 'n'})
@@ -19,5 +19,5 @@ return kept
 
 -- name: trim_events
 -- Drop the events of gateways up to a time. Called by RedisQueue.trim_events.
--- ARGV: clock, until when (epoch ms), gateways (PER_CALL at most). Returns nothing.
+-- ARGV: clock, end of the period (epoch ms), gateways (PER_CALL at most). Returns nothing.
 for i = 3, #ARGV do call('XTRIM', key('events', ARGV[i]), 'MINID', string.format('%.0f', ARGV[2])) end

@@ -1,19 +1,19 @@
--- A gateway's heartbeat, and what gateways tell each other. For gateways.
+-- A gateway's heartbeat, and the exchange of reports. For gateways.
 
 -- name: gateway_alive
--- A gateway's heartbeat: without it for GATEWAY_LEASES leases, its jobs are cancelled. Called by RedisQueue.
+-- A gateway's heartbeat; after GATEWAY_LEASES leases without one, its jobs are cancelled. Called by RedisQueue.
 -- ARGV: clock, gateway. Returns nothing.
 call('ZADD', key('gateways'), NOW + GATEWAY_LEASES * LEASE_MS, ARGV[2])
 call('PEXPIRE', key('events', ARGV[2]), RECORD_TTL_MS)
 
 -- name: exchange_reports
--- What a gateway says to the others and hears of them (scheduler/admission/open_requests.py). Called by
+-- Publish a gateway's report and return those of the others (scheduler/admission/open_requests.py). Called by
 -- RedisQueue.exchange_reports.
--- ARGV: clock, gateway, serial, what it says ('': nothing), then for each lane, in order of rank: us of work that it refused since it
---   said so last and that might have been in time; a repeat (same serial) does not count them again.
--- Returns for each lane the part of all time that was asked of it of late, in millionths; then for each other
---   gateway what it said and how many ms ago.
-local FORMAT = '<d' -- when it was said; what follows
+-- ARGV: clock, gateway, serial, its report ('': none), then for each lane, in rank order, us of work refused since the
+--   last report that might have been in time; a repeat (same serial) does not count them again.
+-- Returns for each lane the fraction of all time recently requested there, in millionths; then for each other gateway
+--   its report and the report's age in ms.
+local FORMAT = '<d' -- time of the report; the report follows
 local gateway, serial, gateways, answer, refused = ARGV[2], ARGV[3], key('doors'), {}, 0
 if ARGV[4] == '' then
   call('HDEL', gateways, gateway)
@@ -28,7 +28,7 @@ if refused > 0 and call('HGET', key('refusals'), gateway) ~= serial then
   call('PEXPIRE', key('refusals'), GATEWAY_LEASES * LEASE_MS)
 end
 for level, lane in ipairs(LANES) do answer[level] = part_of(lane.name) end
-local flat = call('HGETALL', gateways) -- at most the gateways that have requests here
+local flat = call('HGETALL', gateways) -- at most the gateways with requests here
 for i = 1, #flat, 2 do
   local at, first = struct.unpack(FORMAT, flat[i + 1])
   if NOW - at >= GATEWAY_LEASES * LEASE_MS then

@@ -1,8 +1,8 @@
--- What a gateway says of a job that it has put: waiting jobs hear it here, running ones by their holder.
+-- A gateway's commands for its jobs: waiting ones change here, leased ones through their holder's control stream.
 
 -- name: cancel
--- End a waiting job, tell a leased one's holder to stop it. Called by RedisQueue.cancel, for gateways. Idempotent.
--- ARGV: clock, job_id. Returns the record as `record.lua` does; false where it is unknown.
+-- End a waiting job, or ask a leased one's holder to stop it. Called by RedisQueue.cancel, for gateways. Idempotent.
+-- ARGV: clock, job_id. Returns the record as `record` does; false if it is unknown.
 local job = load(ARGV[2])
 if not job then return false end
 stop(job)
@@ -10,9 +10,9 @@ flush_shares()
 return describe(job)
 
 -- name: grant
--- Raise what each choice of a job may produce; its holder may not have heard of what is said again. Called by
--- RedisQueue.grant, for gateways.
--- ARGV: clock, job_id, granted_until (tokens), the encoded Grant. Returns 0 where the job is unknown or has ended.
+-- Raise the token limit of each choice. A repeat is sent to the holder again, since the first may have been lost.
+-- Called by RedisQueue.grant, for gateways.
+-- ARGV: clock, job_id, granted_until (tokens), the encoded Grant. Returns 0 if the job is unknown or has ended.
 local job, granted_until = load(ARGV[2]), tonumber(ARGV[3])
 if not job or job.state == 'ended' then return 0 end
 if granted_until >= job.granted then
@@ -22,10 +22,10 @@ end
 return 1
 
 -- name: amend
--- Replace a job's recorded tokens by those that its client has, and hand it back: its next holder goes on from them.
+-- Replace a job's recorded tokens by those of its client, and queue it again to continue from them.
 -- Called by RedisQueue.amend, for gateways. A repeat (the job's epoch has passed the given one) changes nothing.
 -- ARGV: clock, job_id, the epoch whose tokens differ, for each choice its token ids (4 bytes each).
--- Returns 1, or 0 where the job is unknown or has ended.
+-- Returns 1, or 0 if the job is unknown or has ended.
 local job = load(ARGV[2])
 if not job or job.state == 'ended' then return 0 end
 if job.epoch > tonumber(ARGV[3]) then return 1 end

@@ -1,9 +1,9 @@
--- What a worker holds: its heartbeat, and what it hands back. For workers.
+-- A worker's heartbeat, and the return of its jobs. For workers.
 
 -- name: renew
 -- A worker's heartbeat, for all it holds. Called by RedisQueue.renew, for workers.
--- ARGV: clock, worker, serial. Returns 0 if its lease had lapsed and its jobs were taken away, to one call and its repeats
---   (same serial); else 1.
+-- ARGV: clock, worker, serial. Returns 0 to one call and its repeats (same serial) if its lease had expired and its jobs
+--   were taken away; else 1.
 local worker, serial = ARGV[2], ARGV[3]
 is_quiet()
 call('HSET', key('pulse'), 'served', NOW)
@@ -15,10 +15,10 @@ end
 return call('GET', key('informed', worker)) == serial and 0 or 1
 
 -- name: release
--- Hand jobs back: to the head of their lane, not counted as a loss. Called by RedisQueue.release, on drain, and by
+-- Give jobs back to the head of their lane, without counting a loss. Called by RedisQueue.release, on drain, and by
 -- RedisQueue.renew for jobs of a `take` whose answer was lost.
--- ARGV: clock, worker, '1' for those alone that were leased more than one lease ago or '', jobs (PER_CALL at most). What
---   the worker does not hold stays as it is. Returns nothing.
+-- ARGV: clock, worker, '1' (only jobs leased more than one lease ago) or '', jobs (PER_CALL at most). Jobs held by
+--   others are ignored. Returns nothing.
 local worker, are_old, returned = ARGV[2], ARGV[3] == '1', false
 for i = 4, #ARGV do
   local job = load(ARGV[i])

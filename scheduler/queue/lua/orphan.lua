@@ -1,10 +1,10 @@
--- What becomes of a queue that no worker serves. For gateways.
+-- Queues without workers. For gateways.
 
 -- name: orphan
--- What becomes of a queue that no worker serves. Called by RedisQueue.orphan, for gateways, after `reclaim`.
--- ARGV: clock, grace_ms (how long nobody may have served it). Returns a value of scheduler.queue.types.QueuePresence,
---   and 1 where to call again. Of an orphan the started latency jobs end as unavailable, those among the first PER_CALL
---   that came back; the gateways of the others move or end them. All else waits as it did.
+-- Handle a queue without workers. Called by RedisQueue.orphan, for gateways, after `reclaim`.
+-- ARGV: clock, grace_ms (time without workers). Returns a value of scheduler.queue.types.QueuePresence, and 1 if it has to
+--   be called again. Started latency jobs among the first PER_CALL returned ones end as unavailable; gateways move or end
+--   the other latency jobs. All others keep waiting.
 local LATENCY = 'latency'
 local grace_ms = tonumber(ARGV[2])
 
@@ -27,7 +27,7 @@ local function is_empty()
   return call('EXISTS', key('workers'), key('gateways')) == 0
 end
 
--- All that has no time to live of its own.
+-- Delete all keys that do not expire by themselves.
 local function remove()
   local gone = {key('followers'), key('floors'), key('expiry'), key('level'), key('lost'), key('pulse'), key('wake'),
     key('doors'), key('queued_tokens')}
@@ -37,10 +37,10 @@ local function remove()
       gone[#gone + 1] = key(kind, lane.name)
     end
   end
-  call('DEL', unpack(gone)) -- at most some twenty: the kinds, times the lanes
+  call('DEL', unpack(gone)) -- at most about thirty: the kinds times the lanes
 end
 
-if call('EXISTS', key('pulse')) == 0 and is_empty() then return {'removed', 0} end -- by this call's lost first run
+if call('EXISTS', key('pulse')) == 0 and is_empty() then return {'removed', 0} end -- a repeated call
 if not is_orphan(grace_ms) then return {'served', 0} end
 local is_more = LANE[LATENCY] and end_started()
 flush_shares()
@@ -50,9 +50,9 @@ remove()
 return {'removed', 0}
 
 -- name: withdraw
--- Take a job that has no token yet out of a queue that nobody serves, to be put elsewhere: nothing of it stays, nobody
--- is told. Called by RedisQueue.withdraw, for the job's own gateway. ARGV: clock, job_id, grace_ms as of `orphan`.
--- Returns 1 where nothing of it is here (any more), 0 where it stays.
+-- Remove a job without tokens from an orphaned queue, so that it can be put into another one; no event is published.
+-- Called by RedisQueue.withdraw, for the job's own gateway. ARGV: clock, job_id, grace_ms as for `orphan`.
+-- Returns 1 if the queue no longer holds the job, 0 if it stays.
 local job = load(ARGV[2])
 if not job then return 1 end
 if job.state ~= 'queued' or job.generated > 0 or not is_orphan(tonumber(ARGV[3])) then return 0 end

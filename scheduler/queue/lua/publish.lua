@@ -1,11 +1,11 @@
--- Record one step of one worker for one gateway's jobs: the only way for tokens. Called by RedisQueue.publish, once for
--- each PER_CALL jobs of the step.
--- ARGV: clock, gateway, worker, serial, number of this part of the step from 0, then per job: job_id, epoch, cost, outcome
---   ('' = goes on), its events (one encoded list, '' = none), number of choices with tokens, and for each: choice, first
---   index, ids (4 bytes each).
--- Returns the refused jobs. A call with the serial of the last call for this part of the worker's steps to this gateway is
---   a repeat: it changes nothing and returns the same.
--- What its holder publishes may not fit the record where a crash took the record's end back: others then go on from it.
+-- Record one step of one worker for one gateway's jobs. Called by RedisQueue.publish, once per PER_CALL jobs.
+-- ARGV: clock, gateway, worker, serial, part of the step from 0, then per job: job_id, epoch, cost, outcome
+--   ('': it continues), its events (one encoded list, '': none), number of choices with tokens, and for each: choice,
+--   first index, ids (4 bytes each).
+-- Returns the refused jobs. A call with the serial of the worker's last call for this part and gateway is a repeat: it
+--   changes nothing and returns the same.
+-- A publication can have a gap if a crash of the store lost the end of the record; the job is then given to another
+-- worker, which continues from the record.
 local gateway, worker, serial, part = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local PUBLISHING = {'lane', 'tenant', 'gateway', 'state', 'worker', 'epoch', 'n', 'weight', 'credit', 'generated',
   'claim', 'bucket', 'marks'}
@@ -17,7 +17,7 @@ if string.sub(last, 1, #serial + 1) == serial .. '\n' then
   return refused
 end
 
--- 'new' if each choice goes on where its record ends, 'repeat' if all is on record, 'gap' otherwise.
+-- 'new' if each choice continues where its record ends, 'repeat' if all tokens are recorded, 'gap' otherwise.
 local function compare(job, first_arg, last_arg)
   local is_new, is_repeat = true, true
   for i = first_arg, last_arg, 3 do
@@ -44,7 +44,7 @@ local function accept(job, i, last_arg)
   take_back(job, covered, true)
   serve(job, cost - covered)
   if ARGV[i + 3] ~= '' then
-    spend(job, -job.credit) -- its refund, counted with all else
+    spend(job, -job.credit) -- its refund, counted with the rest
     take_back(job, job.credit, false)
     job.credit = 0
     finish(job, ARGV[i + 3], '', true)

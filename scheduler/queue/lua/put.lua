@@ -1,12 +1,11 @@
 -- Queue a job. Called by RedisQueue.put, for gateways. Idempotent by job_id; a refusal writes nothing.
 -- ARGV: clock, job_id, lane, tenant, tenant_limit ('' = none), gateway, first_due, hard_first, hard_end (ms from
 --   arrival), body, weight, n, prompt, guaranteed, granted, follows, whole (KV tokens that a choice can grow to),
---   claim (us of all workers, 0: none), when that is due (ms from arrival), waited (ms that it has waited in another
---   queue), what tells its prompt from others, work (us of all workers that it will take), ms that a token of a prompt
---   takes (0: not known), digests of its prompt's beginnings, then, where it goes on from what an earlier run of the
---   same request has published, for each choice its ids.
--- Returns {'ok', 1 + the tenant's own ahead in the lane (0: no longer queued), guaranteed, its home ('': none), the
---   worker that was called for it ('': all were woken)},
+--   claim (us of all workers, 0: none), due time of the claim (ms from arrival), waited (ms in another queue),
+--   fingerprint of its prompt, expected work (us of all workers), ms per prompt token (0: not known), digests of its
+--   prompt's prefixes, then, if it continues from an earlier run of the same request, the ids of each choice.
+-- Returns {'ok', 1 + the tenant's own ahead in the lane (0: no longer queued), guaranteed, preferred worker ('': none),
+--   the worker that was called for it ('': all were woken)},
 --   {'tenant', depth, retry_after_ms}, {'lane', depth, retry_after_ms}
 --   or {'late', ms by which it would miss its stated deadline}.
 local job_id, lane, tenant, tenant_limit, gateway = ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
@@ -18,7 +17,7 @@ if known[1] then
   return {'ok', position, tonumber(known[3]), known[4] or '', known[5] or ''}
 end
 
--- When one of so many places frees, at the rate at which the lane drains now.
+-- Time until one of these places frees, at the lane's current rate.
 local function drain(places)
   local oldest = call('ZRANGE', waiting, 0, 0, 'WITHSCORES')[2]
   return math.max(1, math.ceil((NOW - tonumber(oldest or NOW)) / math.max(1, places)))

@@ -1,8 +1,8 @@
--- Clear up after workers and gateways that died and jobs whose time is over, PER_CALL jobs at most; forget counters.
+-- Clear up after dead workers and gateways and expired jobs, PER_CALL jobs at most; drop unneeded counters.
 -- ARGV: clock.
--- Called by RedisQueue.reclaim, by the elected gateway each second, again while the answer says that more is left.
--- Returns {jobs taken from workers whose lease lapsed, 1 where more is left}; does nothing while the store has just been
---   away. A record that the store itself has dropped (eviction) is skipped: it must not stop the clearing for all.
+-- Called by RedisQueue.reclaim, by the elected gateway each second, and again while more is left.
+-- Returns {jobs taken from dead workers, 1 if more is left}; does nothing just after the store was unavailable.
+--   A record that the store has evicted is skipped, so that it does not block the others.
 local quiet = is_quiet()
 call('HSETNX', key('pulse'), 'served', NOW)
 call('PEXPIRE', key('pulse'), KEPT_MS)
@@ -10,7 +10,7 @@ if quiet then return {0, 0} end
 local left = PER_CALL - expire() -- jobs that this call may still touch
 rouse_late()
 
--- Cancel the jobs of a dead gateway. Its events go an hour after the last of them; until then an erasure trims them.
+-- Cancel the jobs of a dead gateway. Its events expire an hour after the last of them; until then an erasure trims them.
 local function abandon(gateway)
   local jobs = call('ZRANGE', key('jobs', gateway), 0, left - 1)
   for _, job_id in ipairs(jobs) do
@@ -26,7 +26,7 @@ local function abandon(gateway)
   call('PEXPIRE', key('past_gateways'), 2 * RECORD_TTL_MS)
 end
 
--- Return the jobs of a dead worker to the queue. It learns of the loss once it renews, after the first call already.
+-- Return the jobs of a dead worker to the queue. Its next `renew` reports the loss, even if some jobs are left.
 local function bury(worker)
   local held = key('held', worker)
   local jobs = call('ZRANGE', held, 0, left - 1)
@@ -42,7 +42,7 @@ local function bury(worker)
   return #jobs
 end
 
--- A lease further away than any reaches was dated by a clock that has stepped back since: it starts anew.
+-- The names with expired leases. Leases beyond the maximum, after the clock was set back, start anew.
 local function lapsed(leases, length)
   local latest = NOW + length
   for _, name in ipairs(call('ZRANGEBYSCORE', leases, string.format('(%.0f', latest), '+inf', 'LIMIT', 0, PER_CALL)) do

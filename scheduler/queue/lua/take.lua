@@ -1,13 +1,12 @@
--- Lease to a worker the jobs that it can start, most urgent first, PER_CALL at most. Called by RedisQueue.take, for
--- workers, again while it finds jobs.
--- ARGV: clock, worker, serial, ms that it takes to prefill a token (0: not known), sequences in a step and KV tokens of the
---   whole worker, then for each lane in order of rank: sequences, KV tokens that can be started; then for each lane what
---   its own work would yield to others: jobs, the tokens of which their prompts must have fewer (0: any length),
---   sequences, KV tokens, the number of tenants that have begun there and their names, the number of those that wait
---   there and their names.
--- Returns a list of {body, epoch, ms since arrival, granted_until, guaranteed, packed ids of choice 0, of choice 1, …}; empty
---   while the worker has not heard (`renew`) that it lost its jobs. A call with the serial of the worker's last is a
---   repeat: it returns the leases of that call which the worker still has.
+-- Lease the most urgent jobs that a worker can start, PER_CALL at most. Called by RedisQueue.take, for workers, and again
+-- while it finds jobs.
+-- ARGV: clock, worker, serial, ms per prompt token (0: not known), sequences in a step and KV tokens of the whole worker;
+--   for each lane in rank order: sequences and KV tokens that can be started; then for each lane what its own work would
+--   yield to others: jobs, exclusive bound of their prompt tokens (0: none), sequences, KV tokens, number and names of
+--   the tenants with started work, number and names of the tenants with waiting work.
+-- Returns a list of {body, epoch, ms since arrival, granted_until, guaranteed, packed ids of choice 0, of choice 1, …};
+--   empty until `renew` has reported a loss of its jobs. A call with the serial of the worker's last is a repeat: it
+--   returns the leases of that call that the worker still has.
 local worker, serial, taken, TAKING = ARGV[2], ARGV[3], {}, {'body', unpack(FIELDS)} -- at most the FIELDS
 local last = call('GET', key('took', worker))
 last = last and cmsgpack.unpack(last)
@@ -32,7 +31,7 @@ local function take()
       file_home(whole.prefix, worker)
       jobs[#jobs + 1] = job.job_id
     else
-      unseat(job) -- the store has dropped its record
+      unseat(job) -- the store has evicted its record
     end
     job = pick()
   end

@@ -1,19 +1,19 @@
--- Who waits, and how many are ahead. For gateways; these write nothing.
+-- Waiting jobs and their positions. For gateways; read-only.
 
 -- name: position
 -- 1 + the tenant's own jobs ahead of a waiting one. Called by RedisQueue.position. ARGV: clock, job_id.
--- Returns false once it is not queued.
+-- Returns false if it is not queued.
 local job = load(ARGV[2])
 if not job or job.state ~= 'queued' then return false end
 return call('ZRANK', key('queue', job.lane, job.tenant), job.job_id) + 1
 
 -- name: waiting
--- Requests of one tenant that wait, over all lanes. Called by RedisQueue.waiting. ARGV: clock, tenant.
+-- A tenant's waiting requests, over all lanes. Called by RedisQueue.waiting. ARGV: clock, tenant.
 return waiting_of(ARGV[2])
 
 -- name: depths
--- How full each lane is. Called by RedisQueue.depths. ARGV: clock.
--- Returns for each lane, in order of rank: jobs that wait, ms that the oldest has waited, tokens of their prompts.
+-- The load of each lane. Called by RedisQueue.depths. ARGV: clock.
+-- Returns for each lane, in rank order: waiting jobs, ms that the oldest has waited, their prompt tokens.
 local answer, tokens = {}, key('queued_tokens')
 for _, lane in ipairs(LANES) do
   local oldest = call('ZRANGE', key('waiting', lane.name), 0, 0, 'WITHSCORES')[2]

@@ -1,10 +1,9 @@
--- Prelude of every script. KEYS[1]: the queue's prefix `fl:{queue}:`; every other key is built from it and so shares
--- its hash tag (the legend is in scheduler/queue/keys.py). ARGV[1]: the clock in ms, '' for the server's own (only
--- tests set it). Times are ms, costs weighted tokens. scheduler/queue/redis_queue.py writes the constants in capitals above
--- this text: LANES (most urgent first: name, max_wait_ms, long_wait_ms, burst_ms, share_floor, max_queued), LEASE_MS,
--- WINDOW, …
--- Numbers go to redis.call as they are: it writes doubles with 17 digits. Never concatenate a double: `..` keeps 14.
-local call, tonumber, ARGV, PREFIX = redis.call, tonumber, ARGV, KEYS[1] -- a global is looked up at each use
+-- Prelude of every script. KEYS[1] is the queue's prefix `fl:{queue}:`; all other keys are built from it and share its
+-- hash tag (scheduler/queue/keys.py lists them). ARGV[1] is the clock in ms, '' for the server's own (only tests set
+-- it). Times are ms, costs weighted tokens. scheduler/queue/keys.py prepends the constants in capitals: LANES (most
+-- urgent first: name, max_wait_ms, long_wait_ms, burst_ms, share_floor, max_queued), LEASE_MS, WINDOW, …
+-- Pass numbers to redis.call unchanged: it writes doubles with 17 digits. Never concatenate a double: `..` keeps 14.
+local call, tonumber, ARGV, PREFIX = redis.call, tonumber, ARGV, KEYS[1] -- locals are faster than globals
 
 local function key(kind, name, part)
   if part then return PREFIX .. kind .. ':' .. name .. ':' .. part end
@@ -31,7 +30,7 @@ local FIELDS = {'lane', 'tenant', 'gateway', 'state', 'worker', 'outcome', 'weig
 local IS_TEXT = {body = true, lane = true, tenant = true, gateway = true, state = true, worker = true, outcome = true,
   prefix = true, marks = true}
 
--- A job's record, or some fields of it; nil where it is unknown. A number that an older release did not note is 0.
+-- A job's record, or some of its fields; nil if it is unknown. Numbers absent in records of older releases are 0.
 local function load(job_id, fields)
   fields = fields or FIELDS
   local values = call('HMGET', key('job', job_id), unpack(fields)) -- at most the FIELDS
@@ -44,7 +43,7 @@ local function load(job_id, fields)
   return job
 end
 
--- What `record` answers.
+-- The answer of `record`.
 local function describe(job)
   local answer = {job.state, job.outcome, job.prompt, job.worker, job.tenant, job.lane, job.gateway, job.cancelled,
     job.epoch, job.guaranteed}
@@ -52,13 +51,13 @@ local function describe(job)
   return answer
 end
 
--- One entry on a stream, which is bounded and goes an hour after its last entry.
+-- Append an entry to a stream, which is bounded and expires an hour after its last entry.
 local function tell(stream, ...)
   call('XADD', stream, 'MAXLEN', '~', STREAM_LENGTH, '*', ...)
   call('PEXPIRE', stream, RECORD_TTL_MS)
 end
 
--- Wake the workers that wait for jobs: one entry, however many of them. `home`: who is to ask first; none: all at once.
+-- Wake the workers that wait for jobs. `preferred`: the worker that asks first; without one, all ask at once.
 local function wake(home)
   call('XADD', key('wake'), 'MAXLEN', 1, '*', 'w', home or '')
 end

@@ -1,10 +1,10 @@
--- Prelude of `put` and `take`, after `jobs`: which worker computed a prompt's beginning of late.
--- scheduler/queue/homes.py states the rules.
+-- Prelude of `put` and `take` after `jobs`: the worker that recently computed a prompt's prefix.
+-- The rules are in scheduler/queue/prefix_affinity.py.
 local function homes_of(generation)
   return key('homes', string.format('%.0f', generation))
 end
 
--- This worker computes a prompt now: `prefix` is the digest of its longest beginning.
+-- Record that a worker now computes a prompt; `prefix` is the digest of its longest known prefix.
 local function file_home(prefix, worker)
   if not prefix or prefix == '' then return end
   local homes = homes_of(math.floor(NOW / HOMES_MS))
@@ -14,7 +14,7 @@ local function file_home(prefix, worker)
   end
 end
 
--- This worker lives, and holds no more jobs than it may beside its peers.
+-- Whether a worker lives and is not more loaded than its peers allow.
 local function counts_as_home(worker)
   local lapses = call('ZSCORE', key('workers'), worker)
   if not lapses or tonumber(lapses) <= NOW then return false end
@@ -23,13 +23,13 @@ local function counts_as_home(worker)
   return (call('ZCARD', key('held', worker)) - 1) * #peers <= HOME_LEAD * held
 end
 
--- Somebody has waited in this lane for so long that no worker can have had room at once.
+-- Whether a job has waited in this lane so long that no worker had room for it.
 local function is_short_of_room(lane)
   local oldest = call('ZRANGE', key('waiting', lane), 0, 0, 'WITHSCORES')[2]
   return oldest ~= nil and NOW - tonumber(oldest) > HOME_MS
 end
 
--- The home of the longest of these beginnings, the shortest first in `keys`, that has one that counts; '' where none.
+-- The worker of the longest known prefix that counts, or ''. `keys` holds the digests, the shortest prefix first.
 local function find_home(keys)
   local prefixes = {}
   for last = #keys, DIGEST_BYTES, -DIGEST_BYTES do

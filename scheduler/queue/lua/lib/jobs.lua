@@ -1,16 +1,16 @@
--- Prelude: what a job costs its tenant and lane, where it waits, how it moves and ends; after `base` and `promises`.
--- scheduler/queue/take_order.py states the rules of counters and places, scheduler/queue/memory_jobs.py those of moves.
+-- Prelude after `base` and `promises`: a job's charges, its places in the queue, and its state changes.
+-- The rules are in scheduler/queue/take_order.py (counters and places) and scheduler/queue/memory_jobs.py (states).
 
 -- Counters of tenants, share floors of lanes.
 local FLOORS, IS_BACKLOGGED, SPENT = {}, {}, {}
 
--- Is anybody waiting in this lane?
+-- Whether jobs wait in this lane.
 local function is_backlogged(lane)
   if IS_BACKLOGGED[lane] == nil then IS_BACKLOGGED[lane] = call('EXISTS', key('waiting', lane)) == 1 end
   return IS_BACKLOGGED[lane]
 end
 
--- The account of a lane with its share floor (scheduler/queue/share_floor.py has the rules); kept here until flush_shares.
+-- The account of a lane's share floor (scheduler/queue/share_floor.py), cached here until flush_shares.
 local FLOOR_FORMAT = '<dddd' -- owed, due, lent, wait
 
 local function floor_of(lane)
@@ -30,7 +30,7 @@ local function debt_of(lane)
   return floor.owed + lane.share_floor * floor.due - floor.lent
 end
 
--- Somebody waits in this lane from now on, where nobody did.
+-- Start a waiting period of a lane in which no job waited.
 local function begin_wait(lane)
   if lane.share_floor > 0 and debt_of(lane) < 0 then
     local floor = floor_of(lane)
@@ -42,7 +42,7 @@ local function add_to_owed(floor, due, own)
   floor.owed = math.max(-OWED_LIMIT, math.min(OWED_LIMIT, floor.owed + due - own))
 end
 
--- Charge a job in advance to all share floors. Returns the marks by which take_back knows the charge, one for each lane.
+-- Charge a job in advance to all share floors. Returns one mark per lane, by which take_back identifies the charge.
 local function lend(job, tokens)
   local marks = {}
   for level, lane in ipairs(LANES) do
@@ -57,11 +57,11 @@ local function lend(job, tokens)
   return table.concat(marks, ' ')
 end
 
--- End a part of a job's charge to the share floors: it was computed, or will not be.
+-- Remove a part of a job's charge to the share floors, because it was computed or never will be.
 local function take_back(job, tokens, is_computed)
   if tokens == 0 then return end
   local level = 0
-  for mark in string.gmatch(job.marks or '', '%d+') do -- an older release noted none
+  for mark in string.gmatch(job.marks or '', '%d+') do -- absent in records of older releases
     level = level + 1
     local lane = LANES[level]
     local floor = mark ~= '0' and floor_of(lane)
@@ -75,7 +75,7 @@ local function take_back(job, tokens, is_computed)
   end
 end
 
--- Account with the share floors for what was computed beyond what was charged.
+-- Record computed tokens that were not charged to the share floors in advance.
 local function serve(job, tokens)
   if tokens == 0 then return end
   for _, lane in ipairs(LANES) do
@@ -87,13 +87,13 @@ local function serve(job, tokens)
   end
 end
 
--- Count what a tenant was served in a lane, by weight.
+-- Add to a tenant's counter in a lane.
 local function count(lane_name, tenant, service)
   local counters = key('counters', lane_name)
   local counter = tonumber(call('ZADD', counters, 'XX', 'INCR', service, tenant))
   if counter then
     call('ZADD', key('backlog', lane_name), 'XX', counter, tenant)
-  else -- forgotten: the tenant starts from the level, and does not wait here
+  else -- no counter: the tenant has the level, and does not wait here
     counter = tonumber(call('HGET', key('level'), lane_name) or 0) + service
     call('ZADD', counters, counter, tenant)
   end
@@ -105,7 +105,7 @@ local function charge(job, tokens)
   if tokens ~= 0 then job.counter = count(job.lane, job.tenant, tokens / job.weight) end
 end
 
--- Charge what many jobs of a tenant may add to: counted once, by flush_shares.
+-- Record tokens to charge, summed per tenant until flush_shares.
 local function spend(job, tokens)
   if tokens == 0 then return end
   local name = key(job.lane, job.tenant)
@@ -116,7 +116,7 @@ local function spend(job, tokens)
   SPENT[name].service = SPENT[name].service + tokens / job.weight
 end
 
--- To call once at the end of every script that charges or seats.
+-- Must be called once at the end of every script that charges or seats.
 local function flush_shares()
   for _, each in ipairs(SPENT) do count(each.lane, each.tenant, each.service) end
   for lane, floor in pairs(FLOORS) do
@@ -126,13 +126,13 @@ local function flush_shares()
   end
 end
 
--- Where a job waits in its lane.
+-- A job's places in its lane.
 local HEAD_FIELDS = {'lane', 'due', 'queued', 'hard_first', 'hard_end', 'prompt', 'n', 'guaranteed', 'whole',
   'generated'}
 local HEAD_FORMAT = '<dddI4I2BI4' -- when it expires, queued, due, prompt, n, guaranteed, whole; its job_id follows
-local RESUMES = 2 -- added to `guaranteed` where the job has tokens already: its record says what else orders it
+local RESUMES = 2 -- added to `guaranteed` if the job has tokens: its other sort fields are in its record
 
--- When a waiting job's time is over: at its hard deadline; where none was stated, after the lane's maximum wait.
+-- When a waiting job expires: at its hard deadline or, without one, after the lane's maximum wait.
 local function expires(job)
   local hard = job.generated > 0 and job.hard_end or math.min(job.hard_end, job.hard_first)
   return hard < NEVER_MS and hard or job.queued + LANE[job.lane].max_wait_ms
@@ -143,7 +143,7 @@ local function head_of(lane, tenant)
   return call('ZRANGEBYSCORE', key('queue', lane, tenant), 0, '+inf', 'LIMIT', 0, 1)[1]
 end
 
--- Keep of a tenant's head what orders it: one read for many.
+-- Store the sort fields of a tenant's first job, so that one read returns those of many tenants.
 local function file_head(lane, tenant, job)
   if not job then return call('HDEL', key('heads', lane), tenant) end
   local guaranteed = job.guaranteed + (job.generated > 0 and RESUMES or 0)
@@ -151,18 +151,18 @@ local function file_head(lane, tenant, job)
   call('HSET', key('heads', lane), tenant, packed .. job.job_id)
 end
 
--- Where a job stands among its tenant's own: what came back first, then what is guaranteed, then the earliest due.
+-- A job's score among its tenant's jobs: returned ones first, then guaranteed ones, then by due time.
 local function place_of(job)
   return job.due + (job.guaranteed == 1 and 0 or APART_MS) - (job.returned == 1 and 2 * APART_MS or 0)
 end
 
--- A lane's window for a worker that computes a prompt's token in so many ms (0: not known).
+-- A lane's window Θ for a worker with this time per prompt token (0: not known).
 local function window_at(lane, token_ms)
   return token_ms > 0 and math.max(WINDOW, lane.burst_ms / token_ms) or WINDOW
 end
 
--- Weighted tokens by which a tenant is ahead of the least served other that waits in the lane, what it was promised and
--- waits for counted in; below all where no other waits.
+-- Weighted tokens by which a tenant is ahead of the least served other tenant that waits in the lane. Its guaranteed
+-- waiting jobs count. Returns -inf if no other tenant waits.
 local function lead_of(job, weight)
   local least = call('ZRANGE', key('backlog', job.lane), 0, 1, 'WITHSCORES')
   local other = least[1] == job.tenant and 3 or 1
@@ -173,19 +173,19 @@ local function lead_of(job, weight)
   return counter + promised / weight - tonumber(least[other + 1])
 end
 
--- Count what a tenant was promised and waits for, or count it no more, where `sign` is -1.
+-- Add a job to its tenant's guaranteed waiting work, or remove it if `sign` is -1.
 local function vouch(job, sign)
   local name, tokens = key('vouched', job.lane), sign * (job.prompt + job.n * QUANTUM_COST)
   if call('HINCRBY', name, job.tenant, string.format('%.0f', tokens)) <= 0 then call('HDEL', name, job.tenant) end
 end
 
--- Put a job in its lane as queued since `job.queued`; a tenant that becomes backlogged is lifted.
+-- Queue a job in its lane since `job.queued`; a tenant that becomes backlogged is lifted.
 local function seat(job)
   local lane, backlog, counters = job.lane, key('backlog', job.lane), key('counters', job.lane)
   if not call('ZSCORE', backlog, job.tenant) then
     local lowest = call('ZRANGE', backlog, 0, 0, 'WITHSCORES')[2]
     local start = lowest and tonumber(lowest) + BEHIND
-    if not lowest then -- nobody waits: the lane is level, and needs no counters
+    if not lowest then -- no job waits: the lane is level, and needs no counters
       lowest = call('ZREVRANGE', counters, 0, 0, 'WITHSCORES')[2] or '0'
       start = tonumber(lowest)
       call('HSET', key('level'), lane, lowest)
@@ -213,8 +213,8 @@ local function seat(job)
   IS_BACKLOGGED[lane] = true
 end
 
--- Forget the counters in a lane that are below those of all waiting tenants, PER_CALL at most: that lowest counter is
--- the new level, and a tenant that begins to wait is lifted above it anyway. Returns whether more are left.
+-- Drop at most PER_CALL counters of a lane that are below those of all waiting tenants. The lowest waiting counter is
+-- the new level; a tenant that starts to wait is lifted above it anyway. Returns whether more are left.
 local function forget_counters(lane)
   local lowest = call('ZRANGE', key('backlog', lane), 0, 0, 'WITHSCORES')[2]
   if not lowest then return false end
@@ -225,14 +225,14 @@ local function forget_counters(lane)
   return below > PER_CALL
 end
 
--- Requests of a tenant that wait, over all lanes: those whose first job does.
+-- A tenant's waiting requests, over all lanes, counted by their first jobs.
 local function waiting_of(tenant)
   local own = 0 - (call('HGET', key('followers'), tenant) or 0)
   for _, lane in ipairs(LANES) do own = own + call('ZCARD', key('queue', lane.name, tenant)) end
   return own
 end
 
--- Free a job's seat.
+-- Remove a job from its lane.
 local function unseat(job)
   local queue = key('queue', job.lane, job.tenant)
   call('ZREM', queue, job.job_id)
@@ -255,23 +255,23 @@ local function unseat(job)
   IS_BACKLOGGED[job.lane] = nil
 end
 
--- How a job ends.
+-- The end of a job.
 
--- Give the tenant back what was charged when the job was taken and has not been computed.
+-- Refund what was charged when the job was taken and has not been computed.
 local function refund(job)
   charge(job, -job.credit)
   take_back(job, job.credit, false)
   job.credit = 0
 end
 
--- List the ended job of a tenant until its record expires, so that an erasure finds it.
+-- List a tenant's ended job until its record expires, so that an erasure finds it.
 local function list_ended(job, until_ms)
   local ended = key('ended', job.tenant)
   call('ZADD', ended, until_ms, job.job_id)
-  call('PEXPIRE', ended, KEPT_MS) -- no record is kept longer
+  call('PEXPIRE', ended, KEPT_MS) -- the longest lifetime of a record
 end
 
--- Drop the record of a job that has ended.
+-- Drop the record of an ended job.
 local function drop(job)
   local keys = {key('job', job.job_id)}
   for choice = 0, job.n - 1 do keys[choice + 2] = key('ids', job.job_id, choice) end
@@ -279,8 +279,8 @@ local function drop(job)
   call('ZREM', key('ended', job.tenant), job.job_id)
 end
 
--- End a job for good; `silent` where its worker tells the gateway. The prompt goes at once, the rest
--- when it is forgotten, or where no gateway lives to do that, at last by itself.
+-- End a job for good; `silent` if its worker notifies the gateway. The prompt is deleted at once, the rest by `forget`
+-- or, if no gateway is left, when it expires.
 local function finish(job, outcome, message, silent)
   if job.state == 'queued' then unseat(job) else call('ZREM', key('held', job.worker), job.job_id) end
   refund(job)
@@ -298,7 +298,7 @@ local function finish(job, outcome, message, silent)
   tell(key('events', job.gateway), 'e', cmsgpack.pack({event}))
 end
 
--- End the first of the waiting jobs whose time is over. Returns how many there were, PER_CALL at most.
+-- End at most PER_CALL expired waiting jobs. Returns how many there were.
 local function expire()
   local late = call('ZRANGEBYSCORE', key('expiry'), '-inf', NOW, 'LIMIT', 0, PER_CALL)
   for _, job_id in ipairs(late) do
@@ -308,9 +308,9 @@ local function expire()
   return #late
 end
 
--- The other moves of a job.
+-- The other state changes of a job.
 
--- What `take` answers for a leased job, which was loaded with its body.
+-- The answer of `take` for a leased job, which was loaded with its body.
 local function describe_lease(job)
   local answer = {job.body, job.epoch, NOW - job.arrived, job.granted, job.guaranteed}
   for choice = 0, job.n - 1 do
@@ -319,7 +319,7 @@ local function describe_lease(job)
   return answer
 end
 
--- Give a waiting job, its body too, to a worker, charging `cost` provisionally: what `take` answers for it.
+-- Lease a waiting job, loaded with its body, to a worker, and charge `cost` provisionally. Returns the answer of `take`.
 local function lease(job, worker, cost)
   unseat(job)
   job.epoch, job.credit = job.epoch + 1, cost
@@ -331,7 +331,7 @@ local function lease(job, worker, cost)
   return describe_lease(job)
 end
 
--- Return a leased job to the head of its lane; one that was told to stop ends instead.
+-- Return a leased job to the head of its lane; end it if it was cancelled.
 local function give_back(job)
   if job.cancelled == 1 then return finish(job, 'cancelled') end
   call('ZREM', key('held', job.worker), job.job_id)
@@ -342,13 +342,13 @@ local function give_back(job)
   seat(job)
 end
 
--- A leased job whose worker is dead, or has lost its thread: back to the queue, but not for ever.
+-- Return a leased job of a dead worker to the queue; after MAX_LOSSES it ends as failed.
 local function lose(job)
   job.losses = job.losses + 1
   if job.losses >= MAX_LOSSES and job.cancelled == 0 then finish(job, 'failed', POISONED) else give_back(job) end
 end
 
--- End a waiting job; tell the holder of a leased one, once.
+-- End a waiting job; ask the holder of a leased one to stop, once.
 local function stop(job)
   if job.state == 'queued' then
     finish(job, 'cancelled')
@@ -359,16 +359,16 @@ local function stop(job)
   end
 end
 
--- After half a lease in which nobody renewed or reclaimed, nothing is taken from anybody for one full lease.
+-- After half a lease without a renew or reclaim, no job is taken away for one full lease.
 local function is_quiet()
   local pulse = call('HMGET', key('pulse'), 'seen', 'quiet_until')
   local quiet_until = tonumber(pulse[2] or 0)
   if pulse[1] and NOW - tonumber(pulse[1]) > LEASE_MS / 2 then quiet_until = NOW + LEASE_MS end
   call('HSET', key('pulse'), 'seen', NOW, 'quiet_until', quiet_until)
-  return NOW < quiet_until and quiet_until <= NOW + LEASE_MS -- a clock may have stepped ahead, and back
+  return NOW < quiet_until and quiet_until <= NOW + LEASE_MS -- the clock may have jumped ahead and back
 end
 
--- No worker has renewed its lease here for so long, though those that live had the time to: somebody looks regularly.
+-- Whether no worker has renewed its lease for `grace_ms`, although the queue was checked regularly.
 local function is_orphan(grace_ms)
   local pulse = call('HMGET', key('pulse'), 'seen', 'quiet_until', 'served')
   if not pulse[3] then return false end

@@ -1,18 +1,18 @@
--- Prelude of what books and releases promised time (scheduler/queue/promises.py states the rules). After `base`.
+-- Prelude after `base`: booking of guaranteed time. The rules are in scheduler/queue/promises.py.
 local function bucket_of(due)
   local width = BUCKET_MS
   while width * BUCKETS < due - NOW do width = width * 2 end
   return math.floor(due / width) * width
 end
 
--- So much work (us of all workers) came to a lane.
+-- Record work (us of all workers) that arrived in a lane.
 local function ask(lane, work)
   if work <= 0 then return end
   local bucket = string.format('%.0f', math.floor(NOW / BUCKET_MS) * BUCKET_MS)
   call('HINCRBY', key('asked', lane), bucket, string.format('%.0f', work))
 end
 
--- What part of all time was asked of a lane of late, in millionths.
+-- The fraction of all time that was recently requested in a lane, in millionths.
 local function part_of(lane)
   local name, weighted, surging = key('asked', lane), 0, 0
   local flat = call('HGETALL', name) -- at most the buckets of RECENT_MS
@@ -29,13 +29,13 @@ local function part_of(lane)
   return math.floor(math.max(part, surge))
 end
 
--- What a lane has of the time however much those above ask for, in millionths: too little to promise anything.
+-- The fraction of the time that a lane always has, in millionths; it is too small to guarantee anything.
 local function least_free(level)
   if level == 1 then return 0 end
   return WHOLE - math.min(math.floor(MOST_TAKEN * WHOLE), math.floor((1 - LANES[level].share_floor) * WHOLE))
 end
 
--- Of each lane, the part of the time that those above leave it.
+-- The fraction of the time that the lanes above leave to each lane.
 local function free_parts()
   local free, asked = {}, 0
   for level, lane in ipairs(LANES) do
@@ -45,7 +45,7 @@ local function free_parts()
   return free
 end
 
--- The sums of a lane, {due, us}; what is long past is dropped.
+-- The sums of a lane, {due, us}; overdue ones are dropped.
 local function sums_of(lane, mine, claim)
   local name, found, sums = key('promised', lane.name), {}, {}
   local flat = call('HGETALL', name) -- at most the BUCKETS of each width
@@ -58,7 +58,7 @@ local function sums_of(lane, mine, claim)
   return sums
 end
 
--- Claim time for a job; the bucket to release it from, nil where it does not fit beside what is promised.
+-- Claim time for a job. Returns the bucket to release it from, or nil if it does not fit next to earlier claims.
 local function book(level, due, claim)
   local bucket, above, free = bucket_of(due), 0, free_parts()
   if bucket < NOW or free[level] <= least_free(level) then return nil end
@@ -76,7 +76,7 @@ local function book(level, due, claim)
   return bucket
 end
 
--- By how much best effort would miss its first token's hard deadline even if all took no longer than expected.
+-- How late best effort would miss its first token's hard deadline if nothing took longer than expected.
 local function late_by(level, hard, claim)
   local sum = claim
   for other = 1, level do
@@ -85,7 +85,7 @@ local function late_by(level, hard, claim)
   return math.ceil(sum * 1000 / MARGIN / free_parts()[level]) - (hard - NOW)
 end
 
--- A job has begun, or is over: what was claimed for it is free.
+-- Release the claim of a job that has started or ended.
 local function release_claim(job)
   if job.claim == 0 then return end
   local name, bucket = key('promised', job.lane), string.format('%.0f', job.bucket)

@@ -1,5 +1,5 @@
--- Prelude of what registers workers' rooms and calls workers, after `jobs`. scheduler/queue/rooms.py states the rules.
--- A room is a list: the sequences and the KV tokens of the whole worker, then those that each lane could start.
+-- Prelude after `jobs`: registered rooms, and calls of workers. The rules are in scheduler/queue/rooms.py.
+-- A room is a list: sequences and KV tokens of the whole worker, then those that each lane could start.
 local function withdraw_room(worker)
   if call('HDEL', key('rooms'), worker) == 0 then return end
   for _, lane in ipairs(LANES) do call('ZREM', key('room', lane.name), worker) end
@@ -27,18 +27,18 @@ local function fits_room(room, job, level)
   return could_hold and job.n <= room[2 * level + 1] and tokens_in(room, job) <= room[2 * level + 2]
 end
 
--- A worker whose room fits this job, and the room; nil where none does.
+-- A worker whose room fits this job, and the room; nil if there is none.
 local function find_room(job, level, home)
   local workers = call('ZREVRANGE', key('room', job.lane), 0, ROOMS_PER_PUT - 1)
   if home ~= '' then table.insert(workers, 1, home) end
   if #workers == 0 then return nil end
-  for i, packed in ipairs(call('HMGET', key('rooms'), unpack(workers))) do -- at most ROOMS_PER_PUT and the home
+  for i, packed in ipairs(call('HMGET', key('rooms'), unpack(workers))) do -- at most ROOMS_PER_PUT + 1
     local room = packed and cmsgpack.unpack(packed)
     if room and fits_room(room, job, level) then return workers[i], room end
   end
 end
 
--- Call a worker for a new job, or wake all; the worker, '' where all were woken.
+-- Call a worker for a new job, or wake all. Returns the worker, or '' if all were woken.
 local function call_worker(job, home)
   local level = LANE[job.lane].level
   local worker, room = find_room(job, level, home)
@@ -55,8 +55,8 @@ local function call_worker(job, home)
   return worker
 end
 
--- One of the jobs that a worker was called for still waits; what does not is dropped. After PER_CALL of those one is
--- assumed to.
+-- Whether a job that a worker was called for still waits; others are dropped. After PER_CALL of those, one is assumed
+-- to wait.
 local function has_waiting_call(calls)
   for _ = 1, PER_CALL do
     local job_id = call('SPOP', calls)
@@ -69,7 +69,7 @@ local function has_waiting_call(calls)
   return true
 end
 
--- A worker has answered its calls, or, where it is `late`, never will.
+-- Close a worker's calls, because it answered or, if `late`, never will.
 local function settle_calls(worker, late)
   local calls = key('calls', worker)
   if call('ZREM', key('called'), worker) == 0 or not has_waiting_call(calls) then return end
@@ -83,8 +83,8 @@ local function settle_calls(worker, late)
   call('DEL', calls)
 end
 
--- Give up on workers that have not answered in time, or were called at a time that is yet to come: the clock was set
--- back. Returns ms until the next call is late, 0 where all are answered.
+-- Close calls that were not answered in time, or that have a future time because the clock was set back. Returns ms
+-- until the next call is late, or 0 if none is open.
 local function rouse_late()
   if call('EXISTS', key('called')) == 0 then return 0 end
   for _, span in ipairs({{'-inf', NOW - CALL_PATIENCE_MS}, {'(' .. NOW, '+inf'}}) do

@@ -1,11 +1,11 @@
--- Prelude of `take`, after `jobs`: what the worker can still start, and in which order its candidates stand.
--- scheduler/queue/take_order.py states the rules.
+-- Prelude of `take` after `jobs`: the worker's remaining room, and the order of candidates.
+-- The rules are in scheduler/queue/take_order.py.
 local SEQUENCES, KV_TOKENS, PREFILL_MS = {}, {}, tonumber(ARGV[4])
 local MAX_SEQUENCES, POOL_TOKENS, HAS_SUSPECT = 0, 0, false
-local ROOM = {} -- all that it offers, as `rooms.lua` files it
-local YIELDING = {} -- what each lane's own work there would yield, to tenants that were served less
+local ROOM = {} -- the offered room, as `rooms.lua` stores it
+local YIELDING = {} -- by lane, what its own work there would yield to less served tenants
 
--- The tenants named in ARGV from `at` on, behind their number; and where the next value stands.
+-- The tenants in ARGV after their number at `at`, and the index of the next value.
 local function read_tenants(at)
   local tenants, last = {}, at + tonumber(ARGV[at])
   for i = at + 1, last do tenants[#tenants + 1] = ARGV[i] end
@@ -18,8 +18,8 @@ local function set_of(tenants)
   return set
 end
 
--- Read of a lane from ARGV[at] on: jobs, the tokens of which their prompts must have fewer, sequences, KV tokens,
--- tenants that have begun there, tenants that wait there.
+-- Read one lane from ARGV[at] on: jobs, exclusive bound of their prompt tokens, sequences, KV tokens, tenants with
+-- started work, tenants with waiting work.
 local function open_yielding(lane, at)
   local own = {jobs = tonumber(ARGV[at]), shorter_than = tonumber(ARGV[at + 1]), sequences = tonumber(ARGV[at + 2]),
     kv_tokens = tonumber(ARGV[at + 3])}
@@ -33,7 +33,7 @@ local function open_yielding(lane, at)
   return at
 end
 
--- Read from ARGV[first] on what the whole worker is, then the room of each lane, then what each would yield.
+-- Read from ARGV[first] on: the size of the whole worker, the room of each lane, and what each lane would yield.
 local function open_room(worker, first)
   MAX_SEQUENCES, POOL_TOKENS = tonumber(ARGV[first]), tonumber(ARGV[first + 1])
   ROOM[1], ROOM[2] = MAX_SEQUENCES, POOL_TOKENS
@@ -51,43 +51,42 @@ local function window_of(lane)
   return window_at(lane, PREFILL_MS)
 end
 
--- Anything could be started in this lane without its own work yielding.
+-- Whether a job could start in this lane without preempting the lane's own work.
 local function is_open(lane)
   return SEQUENCES[lane.level] > 0 and KV_TOKENS[lane.level] > 0
 end
 
--- A job could ever end here: all its choices in one step, and each alone as long as it can grow. Not where it may have
--- killed its workers, and one such job is here already.
+-- Whether a job could run here after enough other work has ended: all its choices in one step, and each alone at its
+-- longest. A job that may have killed workers is refused while another one is here.
 local function could_hold(job)
   return job.n <= MAX_SEQUENCES and job.whole <= POOL_TOKENS and not (HAS_SUSPECT and job.losses >= SUSPECT_LOSSES)
 end
 
--- KV tokens that its next step holds; one that has grown beyond the pool, its choices in turns, needs all of that.
+-- KV tokens of its next step; if they exceed the pool, its choices take turns and it needs the whole pool.
 local function tokens_of(job)
   return math.min(job.kv_tokens, POOL_TOKENS)
 end
 
--- Room for all its choices, now and until they end.
+-- Whether there is room for all its choices now.
 local function fits(job)
   return job.n <= SEQUENCES[job.level] and tokens_of(job) <= KV_TOKENS[job.level]
 end
 
--- Due: room is to gather for it.
+-- Whether it is due, so that room must gather for it.
 local function gathers(job)
   return job.due <= NOW and SEQUENCES[job.level] > 0
 end
 
--- Starts with no more than its lane's share floor has of the worker, nor several choices.
+-- Whether it has one choice and starts within its lane's share of the worker.
 local function is_within_floor(job)
   return job.n == 1 and tokens_of(job) <= LANE[job.lane].share_floor * POOL_TOKENS
 end
 
--- Somebody could be owed something.
 local function yields(lane)
   return YIELDING[lane.level].sequences > 0
 end
 
--- Tenants' counters, or the level where that is higher.
+-- Tenants' counters, or the level if that is higher.
 local function counters_or_level(lane, tenants)
   local level, counters = tonumber(call('HGET', key('level'), lane.name) or 0), {}
   for first = 1, #tenants, PER_CALL do -- a worker runs as many tenants' jobs as it has sequences
@@ -99,8 +98,8 @@ local function counters_or_level(lane, tenants)
   return counters
 end
 
--- The largest counter of those who have begun there, as it is when first asked for; and whether one of them that is
--- behind it by more than the window waits there already.
+-- The largest counter of the running tenants, as of the first call. Sets `one_waits` if one that is behind it by more
+-- than the window already waits there.
 local function most_served(own, lane)
   if not own.most then
     local counters = counters_or_level(lane, own.tenants)
@@ -113,7 +112,7 @@ local function most_served(own, lane)
   return own.most
 end
 
--- This job is of a tenant that is owed, and what would be yielded suffices for it (Owed in scheduler/queue/take_order.py).
+-- Whether work yields to this job, and frees enough for it (`YieldOffer` in scheduler/queue/take_order.py).
 local function is_owed(job, lane)
   local own, tenant = YIELDING[lane.level], job.tenant
   if job.n > own.sequences or tokens_of(job) > own.kv_tokens then return false end
@@ -124,7 +123,7 @@ local function is_owed(job, lane)
   return own.jobs > 0 and job.prompt < own.shorter_than and lead >= -window_of(lane)
 end
 
--- A job is taken, and waits there for others to yield.
+-- Record that this job was taken and waits there for work to yield.
 local function give_owed(job)
   local own, tenant = YIELDING[job.level], job.tenant
   if own.begun[tenant] then
@@ -136,7 +135,7 @@ local function give_owed(job)
   own.sequences, own.kv_tokens = own.sequences - job.n, own.kv_tokens - tokens_of(job)
 end
 
--- Give the room to this job: gone for its lane and all below.
+-- Use room of the job's lane and of all lanes below.
 local function occupy(job)
   if job.is_owed then give_owed(job) end
   for below = job.level, #LANES do
@@ -145,17 +144,17 @@ local function occupy(job)
   HAS_SUSPECT = HAS_SUSPECT or job.losses >= SUSPECT_LOSSES
 end
 
--- Give nothing more to these lanes, so that room gathers.
+-- Take no more jobs of these lanes, so that room gathers.
 local function close(first, last)
   for level = first, last do SEQUENCES[level] = 0 end
 end
 
--- The one order of candidates.
+-- The order of candidates.
 local RANKING = {'lane', 'tenant', 'returned', 'queued', 'due', 'hard_first', 'hard_end', 'prompt', 'generated', 'n',
   'guaranteed', 'losses', 'whole'}
 local CANDIDATES = {}
 
--- Byte by byte, as sorted sets and Python order ids: Lua's own `<` on strings follows the server's locale.
+-- Compare bytes, as sorted sets and Python do; Lua's `<` on strings depends on the server's locale.
 local function is_before(a, b)
   for i = 1, math.min(#a, #b) do
     local x, y = a:byte(i), b:byte(i)
@@ -164,7 +163,7 @@ local function is_before(a, b)
   return #a < #b
 end
 
--- Weighted tokens that taking a job is charged: nobody pays again for what was computed before.
+-- Weighted tokens charged when a job is taken. Work that was computed before is not charged again.
 local function provisional_cost(job)
   return (job.generated > 0 and 0 or job.prompt) + job.n * QUANTUM_COST
 end
@@ -177,7 +176,7 @@ local function prospects(slack_ms, service_ms, lead_ms, waited_ms, long_wait_ms,
   return false, slack_ms + SHORT_FIRST * service_ms + LEAD * lead_ms
 end
 
--- Give a job what orders it, its tenant being ahead by `lead`. What has begun before is as urgent as it is late.
+-- Set a job's sort fields; its tenant is ahead by `lead`. A returned job has started and is as urgent as it is late.
 local function judge(job, lead)
   local lane = LANE[job.lane]
   local service_ms = job.returned == 1 and 0 or job.prompt * PREFILL_MS
@@ -189,13 +188,12 @@ local function judge(job, lead)
   job.outside = lead > window_of(lane) and job.guaranteed == 0 and 1 or 0
 end
 
--- Where it waits, and what it takes.
 local function measured(job)
   job.level, job.kv_tokens = LANE[job.lane].level, job.prompt + job.generated + job.n
   return job
 end
 
--- A waiting job of a lane by its job_id; nil where the store has dropped its record, or its time is over.
+-- A waiting job of a lane by its job_id; nil if it has expired, or if the store has evicted its record.
 local function find(job_id, lane)
   local job = CANDIDATES[job_id] or load(job_id, RANKING)
   if not job then
@@ -206,7 +204,7 @@ local function find(job_id, lane)
   return expires(job) > NOW and job or nil
 end
 
--- A tenant's head, as `file_head` has packed it.
+-- A tenant's first job, as packed by `file_head`.
 local function unpack_head(packed, lane, tenant)
   local job = CANDIDATES[packed]
   if not job then
@@ -219,17 +217,17 @@ local function unpack_head(packed, lane, tenant)
   return job.ends > NOW and job or nil
 end
 
--- Make a job one of those that are compared, `least` being the smallest counter of its lane.
+-- Add a job to the compared ones; `least` is the smallest counter of its lane.
 local function add(jobs, job, counter, least)
   job.counter = counter
   judge(job, counter - least)
   jobs[#jobs + 1] = job
 end
 
--- The first jobs of a sorted set, at most `count` of the first `looks` from `least` to `most`, that could run here.
+-- At most `count` jobs that could run here, of the first `looks` jobs of a sorted set between two scores.
 local function first_here(set, lane, least, most, looks, count)
   local found, seen = {}, 0
-  while #found < count and seen < looks do -- more are read only where some of the first could not
+  while #found < count and seen < looks do -- reads on only if some of the first jobs could not run
     local part = math.min(ELDERS_PER_TAKE, looks - seen)
     local jobs = call('ZRANGEBYSCORE', set, least, most, 'LIMIT', seen, part)
     for _, job_id in ipairs(jobs) do
@@ -242,7 +240,7 @@ local function first_here(set, lane, least, most, looks, count)
   return found
 end
 
--- Add the first of a lane's list that could run here, up to a score.
+-- Add the first jobs of a lane's list that could run here, up to a score.
 local function add_first(jobs, lane, list, most)
   local found = first_here(key(list, lane.name), lane, '-inf', most, LOOKS_PER_TAKE, ELDERS_PER_TAKE)
   if #found == 0 then return end
@@ -251,14 +249,14 @@ local function add_first(jobs, lane, list, most)
   for _, job in ipairs(found) do add(jobs, job, tonumber(call('ZSCORE', backlog, job.tenant)), least) end
 end
 
--- Of a lane: the first that came back from a worker.
+-- A lane's first returned jobs.
 local function returned(lane)
   local jobs = {}
   add_first(jobs, lane, 'returned', '+inf')
   return jobs
 end
 
--- Of a lane: the first of each of the tenants served least that could run here, and the first due of what is guaranteed.
+-- A lane's first job of each least served tenant that could run here, and its first guaranteed jobs.
 local function heads(lane)
   local jobs, tenants, others = {}, {}, {}
   local least = call('ZRANGE', key('backlog', lane.name), 0, TENANTS_PER_TAKE - 1, 'WITHSCORES')
@@ -281,13 +279,12 @@ local function heads(lane)
   return jobs
 end
 
--- What has waited so long in a lane that it goes first there, and is promoted to the one above.
+-- Add jobs that have waited long enough to go first in their lane and to be promoted to the one above.
 local function add_elders(jobs, lane)
   if not lane or not is_open(lane) then return end
   add_first(jobs, lane, 'waiting', NOW - lane.long_wait_ms)
 end
 
--- Of a lane: its heads and elders, and what long waits have promoted from the lane below.
 local function heads_and_elders(lane)
   local jobs = heads(lane)
   add_elders(jobs, lane)
@@ -295,7 +292,7 @@ local function heads_and_elders(lane)
   return jobs
 end
 
--- Those of these jobs that their lane's share floor is behind enough for.
+-- The jobs for whose cost their lane's share floor is behind enough.
 local function owed(jobs)
   local found = {}
   for _, job in ipairs(jobs) do
@@ -314,7 +311,7 @@ local function precedes(a, b)
   return is_before(a.job_id, b.job_id)
 end
 
--- The first of these jobs that fits. One that is due and could fit once closes its lane, up to `lane`, to those behind.
+-- The first of these jobs that fits. A due one that does not fit yet closes the lanes from `lane` to its own.
 local function first_to_fit(jobs, lane)
   while true do
     local best
@@ -326,7 +323,7 @@ local function first_to_fit(jobs, lane)
   end
 end
 
--- The first of these jobs, in order, of which `is_wanted` is true.
+-- The first of these jobs, in order, that satisfies `is_wanted`.
 local function first_of(jobs, is_wanted, lane)
   local best
   for _, job in ipairs(jobs) do
@@ -335,8 +332,8 @@ local function first_of(jobs, is_wanted, lane)
   return best
 end
 
--- What a lane's share floor is behind for. What needs no more than that share and lacks KV alone gathers room from all
--- lanes above too; a lane without a free row holds its share of the rows already.
+-- The next job owed to a lane's share floor. A job that needs at most that share and lacks only KV also blocks the
+-- lanes above; a lane without a free row already holds its share of the rows.
 local function pick_for_floor(lane)
   for _, jobs in ipairs({owed(returned(lane)), owed(heads(lane))}) do
     local small = first_of(jobs, is_within_floor, lane)
@@ -347,7 +344,7 @@ local function pick_for_floor(lane)
   end
 end
 
--- The first, lane by lane, of those for whom work of their own lane yields.
+-- The first job, lane by lane, to which work of its own lane yields.
 local function pick_owed()
   for _, lane in ipairs(LANES) do
     if yields(lane) then
@@ -362,7 +359,7 @@ local function pick_owed()
   end
 end
 
--- The next job to take; nil where there is none.
+-- The next job to take, or nil.
 local function pick()
   for _, lane in ipairs(LANES) do
     if lane.share_floor > 0 and debt_of(lane) >= QUANTUM_COST then
