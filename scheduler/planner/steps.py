@@ -246,7 +246,7 @@ class PoolSizes(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """Work that a worker could start in its next step, by lane: free room, and room that it could take from lower lanes."""
+    """Work that a worker could start in its next step, by lane, in free room or room taken from lower lanes."""
 
     sequences: Mapping[str, int]
     kv_tokens: Mapping[str, int]
