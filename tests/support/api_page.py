@@ -39,8 +39,7 @@ SECTIONS = (
         "Metrics",
         "admin",
         "/metrics",
-        "On the tenants' port this needs the admin key or an operator token; see"
-        " [ports](security.md#what-is-on-which-port).",
+        "On the tenants' port this needs the admin key or an operator token; see [ports](security.md#ports).",
     ),
     ("Health and documentation", "anyone", "/", "These calls need no key."),
 )
