@@ -5,12 +5,13 @@ from collections import deque
 from collections.abc import Iterable
 
 from fairlane.scheduler.planner.steps import Capacity
-from fairlane.scheduler.protocol.messages import Cancel, Grant, Lease
+from fairlane.scheduler.protocol.messages import Cancel, Grant, Job, Lease
 from fairlane.scheduler.queue.homes import HOME_MS
 from fairlane.worker.reports import Report
 
 # Maximum number of messages kept; a message is early only while a `take` is in progress.
 MOST_EARLY = 1_000
+MOST_TOO_LARGE = 1_000
 NO_CAPACITY = Capacity({}, {})
 
 
@@ -24,6 +25,8 @@ class HeldLeases:
     def __init__(self) -> None:
         self._epochs: dict[str, int] = {}
         self._early: deque[Cancel | Grant] = deque(maxlen=MOST_EARLY)
+        # Jobs handed back once because they need more than this worker holds.
+        self._too_large: deque[str] = deque(maxlen=MOST_TOO_LARGE)
 
     def __len__(self) -> int:
         return len(self._epochs)
@@ -42,6 +45,13 @@ class HeldLeases:
     def known(self, leases: Iterable[Lease]) -> list[Lease]:
         """Return the leases whose jobs are already held, under the same or a newer epoch."""
         return [lease for lease in leases if self._epochs.get(lease.job.job_id, -1) >= lease.epoch]
+
+    def too_large(self, leases: Iterable[Lease], capacity: Capacity) -> list[Job]:
+        """Return the jobs that need more than this worker holds, each only the first time."""
+        large = [lease.job for lease in leases if not capacity.holds(lease.job.n, lease.job.max_total_tokens)]
+        fresh = [job for job in large if job.job_id not in self._too_large]
+        self._too_large.extend(job.job_id for job in fresh)
+        return fresh
 
     def received(self, message: Cancel | Grant) -> bool:
         """Return whether the message concerns a held job. It is kept in any case, since applying it twice has no

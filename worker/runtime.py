@@ -76,7 +76,11 @@ async def _serve(settings: WorkerSettings, environ: Mapping[str, str], opened: O
             block_s=timeout_s / 2,
         )
         _hear_signals(server)
-        opened.watch(server.engine_is_there, server.engine_is_another)
+        lifecycle, from_any_thread = server.lifecycle, asyncio.get_running_loop().call_soon_threadsafe
+        opened.watch(
+            lambda is_up: from_any_thread(lifecycle.engine_changed, is_up),
+            lambda change: from_any_thread(lifecycle.engine_replaced, change),
+        )
         log.info("%s serves %s", about.worker_id, about.queue)
         with metrics.told_over_otlp(environ):
             status = await server.run()
@@ -171,7 +175,7 @@ def _hear_signals(server: WorkerServer) -> None:
             log.warning("told twice to stop: leaving at once")
             logging.shutdown()
             os._exit(128 + number)
-        server.stop()
+        server.lifecycle.stop()
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -1,27 +1,26 @@
-"""The worker's event loop: take jobs, read control messages, publish tokens, renew the leases, and end in order.
+"""The worker's event loop: takes jobs, reads control messages, publishes tokens, renews the leases, and ends in order.
 
-Seven tasks: take, control, publish, renew the leases, heartbeat, announce the model card, tell the block map while
-somebody watches. The engine steps in its own thread and gets its commands through `EngineThread`. What ends the worker:
+Seven tasks: take, control, publish, renew the leases, heartbeat, announce the model card, publish the block map while
+it is watched. The engine steps in its own thread and gets its commands through `EngineThread`. A worker's phases are
+in `lifecycle.py`. These events end it or stop it from taking jobs:
 
-    SIGTERM, SIGINT   drain: take no more, let what runs end within `drain_s`, publish everything, hand the rest
+    SIGTERM, SIGINT   take no more jobs, let running ones end within `drain_s`, publish everything, hand the rest
                       back, leave the registry, exit 0. A second signal exits at once.
-    Drain             the same, but the process stays, idle, until it gets a signal or Undrain: take jobs again.
-    another engine    the server elsewhere is not the one of our card any more: hand all back, exit 1.
-    engine failure    publish what was computed, then exit 1 with the leases held: they lapse, and the jobs go on
-                      elsewhere, counted as a loss, so that a job that breaks every engine is not tried for ever.
+    Drain             the same, but the idle process stays until a signal or Undrain, which takes jobs again.
+    engine replaced   the external server no longer matches our model card: hand all jobs back, exit 1.
+    engine failure    publish what was computed, then exit 1 with the leases held. They lapse, and the jobs continue
+                      elsewhere, counted as a loss, so that a job that breaks every engine is not retried forever.
 """
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Awaitable, Coroutine, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any
 
 from fairlane.scheduler.planner.steps import Capacity
 from fairlane.scheduler.protocol.block_map import WatchBlocks
-from fairlane.scheduler.protocol.messages import Drain, ForgetPrompts, Lease, ModelCard, Undrain
+from fairlane.scheduler.protocol.messages import Drain, ForgetPrompts, Lease, ModelCard, Undrain, WorkerStatus
 from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.registry import RedisRegistry
 from fairlane.scheduler.queue.types import Publication, Wake
@@ -29,9 +28,10 @@ from fairlane.store.retry import StoreLink
 from fairlane.worker import job_log
 from fairlane.worker.block_reports import BlockReports
 from fairlane.worker.engine_thread import Drop, EngineThread, described
-from fairlane.worker.errors import EngineError
 from fairlane.worker.heartbeat import Heartbeat
 from fairlane.worker.leases import HeldLeases, Intake
+from fairlane.worker.lifecycle import Lifecycle, Phase
+from fairlane.worker.presence import HEARTBEATS_PER_LEASE, Presence, within
 from fairlane.worker.publisher import Publisher
 from fairlane.worker.reports import EngineObserver, Report
 
@@ -39,11 +39,6 @@ log = logging.getLogger(__name__)
 
 # Time for the last tokens to reach the store when the worker ends.
 FLUSH_S = 3.0
-LEAVE_S = 2.0
-# Interval at which the model card's expiry is extended.
-ANNOUNCE_S = 600.0
-HEARTBEATS_PER_LEASE = 4
-MOST_TOO_LARGE = 1_000
 # An engine that has work but ended no step for this long counts as failed.
 STUCK_S = 300.0
 
@@ -73,8 +68,6 @@ class WorkerServer:
         self._worker_id = worker_id
         self._engine = engine
         self._queue = queue
-        self._registry = registry
-        self._card = card
         self._link = link
         self._heartbeat = heartbeat
         self._observers = (heartbeat, *observers)
@@ -82,38 +75,25 @@ class WorkerServer:
         self._drain_s = drain_s
         self._block_ms = int(block_s * 1e3)
         self._intake = Intake()
+        self.lifecycle = Lifecycle(self._intake.close)
         self._publisher = Publisher(self._publish, link, on_settled=self._settled, on_full=self._hold)
         self._leases = HeldLeases()
         # Jobs handed back once because they need more than this worker holds.
-        self._too_large: deque[str] = deque(maxlen=MOST_TOO_LARGE)
+        self._presence = Presence(registry, card, link, self._status, lease_s)
         self._blocks = BlockReports(worker_id, engine, registry, heartbeat)
         self._last_turn_s = 0.0
         self._idle = asyncio.Event()
-        self._undrained = asyncio.Event()
-        """Jobs may be taken."""
-        self._undrained.set()
-        self._present = asyncio.Event()
-        """The engine is there."""
-        self._present.set()
-        self._done = asyncio.Event()
-        """Drained, or the engine failed."""
-        self._leaving = asyncio.Event()
-        self._failure: BaseException | None = None
-        self._stranger: EngineError | None = None
-        """Said of an engine that is not ours any more."""
-        self._changed = asyncio.Event()
 
     async def run(self) -> int:
-        self._loop = asyncio.get_running_loop()
         self._engine.start(self._turned, self._failed)
         try:
             await self._run_loops()
         except* Exception as faults:  # noqa: BLE001 - a loop that breaks breaks a promise: say which, and end
             for fault in faults.exceptions:
                 log.error("the worker failed: %s", described(fault))
-            self._failure = faults.exceptions[0]
+            self.lifecycle.fail()
         await self._engine.stop()
-        return 0 if self._failure is None else 1
+        return 1 if self.lifecycle.phase is Phase.FAILED else 0
 
     async def _run_loops(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -124,79 +104,33 @@ class WorkerServer:
                     self._control(),
                     self._publisher.run(),
                     self._keep_leases(),
-                    self._beat(),
-                    self._announce(),
+                    self._presence.beat(),
+                    self._presence.announce(),
                     self._blocks.run(),
                 )
             ]
-            await self._leaving.wait()
+            await self.lifecycle.until(Phase.LEAVING, Phase.LEFT, Phase.FAILED)
             await self._leave()
             for task in loops:
                 task.cancel()
 
-    def stop(self) -> None:
-        """Drain, then end `run`."""
-        self.drain()
-        self._leaving.set()
-
-    @property
-    def _draining(self) -> bool:
-        return not self._undrained.is_set()
-
-    def drain(self) -> None:
-        """Take no more jobs; finish those that run, or hand them back."""
-        if not self._draining:
-            log.info("draining: taking no more jobs")
-            self._undrained.clear()
-            self._intake.close()
-
-    def undrain(self) -> None:
-        """Take jobs again, unless `run` is about to end."""
-        if self._draining and not self._leaving.is_set():
-            log.info("no longer draining: taking jobs again")
-            self._done.clear()
-            self._undrained.set()
-            self._intake.open()
-
-    def engine_is_there(self, is_there: bool) -> None:
-        """By any thread: the engine, a server elsewhere, has gone, so that its jobs go on elsewhere; or is back."""
-        self._loop.call_soon_threadsafe(self._present.set if is_there else self._engine_left)
-
-    def engine_is_another(self, change: str) -> None:
-        """By any thread: the server elsewhere is not what our card says of it. The jobs go on elsewhere, and this
-        worker ends: whoever starts it again has it find out what is there now."""
-        self._loop.call_soon_threadsafe(self._engine_changed, change)
-
-    def _engine_changed(self, change: str) -> None:
-        self._stranger = EngineError(f"it is another now: {change}")
-        self._engine_left()
-        self._changed.set()
-
-    def _engine_left(self) -> None:
-        self._present.clear()
-        self._intake.close()
-
-    # Jobs in.
-
     async def _serve(self) -> None:
-        """Take jobs until the worker drains or its engine goes, then release them; begin again once that is over."""
+        """Take jobs until the worker drains or its engine goes, hand back what is left, and begin again if allowed."""
+        lifecycle = self.lifecycle
         while True:
             await self._take()
             await self._link.persist("retire", partial(self._queue.retire, self._worker_id))
-            if self._present.is_set():
-                await _within(self._drain_s, _first(self._idle.wait(), self._undrained.wait()))
-            if self._draining or not self._present.is_set():
+            if lifecycle.phase in (Phase.DRAINING, Phase.LEAVING) and lifecycle.is_engine_up:
+                undrained = lifecycle.until(Phase.SERVING, Phase.ENGINE_AWAY, Phase.REPLACED)
+                await within(self._drain_s, _first(self._idle.wait(), undrained))
+            if lifecycle.phase is not Phase.SERVING:
                 await self._hand_back()
-            if self._draining:
-                log.info("drained")
-                self._done.set()
-                await self._undrained.wait()
-            await _first(self._present.wait(), self._changed.wait())
-            if self._stranger is not None:
-                self._failed(self._stranger)
-                return
-            if not self._draining:
+                lifecycle.handed_back()
+            await lifecycle.until(Phase.SERVING, Phase.DRAINING, Phase.LEAVING, Phase.REPLACED)
+            if lifecycle.phase is Phase.SERVING:
                 self._intake.open()
+            elif lifecycle.phase is Phase.REPLACED:
+                lifecycle.fail()
 
     async def _take(self) -> None:
         while (capacity := await self._intake.worth_asking()) is not None:
@@ -215,17 +149,17 @@ class WorkerServer:
                 self._engine.tell(*leases, *early)
 
     async def _fitting(self, leases: Sequence[Lease], capacity: Capacity) -> list[Lease]:
-        """The leases whose jobs fit into this worker's KV pool. `take` gives others only by a record that does not say
-        what a job needs: such a job goes back once, since it may fit elsewhere; a second time the planner ends it."""
-        large = [lease.job for lease in leases if not capacity.holds(lease.job.n, lease.job.max_total_tokens)]
-        fresh = [job for job in large if job.job_id not in self._too_large]
-        back = [job.job_id for job in fresh]
-        if back:
-            for job in fresh:
-                log.warning("job %s needs more than this worker holds: handed back", job.job_id, extra=job_log.of(job))
-            self._too_large.extend(back)
-            await self._release(back)
-        return [lease for lease in leases if lease.job.job_id not in back]
+        """Return the leases without jobs that are too large, which are released.
+
+        `take` returns such a job only by a record without its size. It goes back once, since it may fit elsewhere; the
+        second time the planner ends it.
+        """
+        large = self._leases.too_large(leases, capacity)
+        for job in large:
+            log.warning("job %s needs more than this worker holds: handed back", job.job_id, extra=job_log.of(job))
+        if large:
+            await self._release([job.job_id for job in large])
+        return [lease for lease in leases if lease.job not in large]
 
     async def _unheld(self, leases: Sequence[Lease]) -> list[Lease]:
         """The leases of jobs not held already. A store that forgot a take gives the job out again under the same
@@ -245,9 +179,9 @@ class WorkerServer:
             last_id, messages, wake = await self._link.persist("control", read)
             for message in messages:
                 if isinstance(message, Drain):
-                    self.drain()
+                    self.lifecycle.drain()
                 elif isinstance(message, Undrain):
-                    self.undrain()
+                    self.lifecycle.undrain()
                 elif isinstance(message, WatchBlocks):
                     self._blocks.watch(message.for_ms / 1e3)
                 elif isinstance(message, ForgetPrompts) or self._leases.received(message):
@@ -258,8 +192,6 @@ class WorkerServer:
                 self._intake.woken()
             elif wake is Wake.LATER:
                 self._intake.woken_after_another()
-
-    # Tokens out.
 
     def _turned(self, report: Report) -> None:
         self._last_turn_s = asyncio.get_running_loop().time()
@@ -294,8 +226,6 @@ class WorkerServer:
         self._engine.hold(held)
         self._last_turn_s = asyncio.get_running_loop().time()
 
-    # Leases and presence.
-
     async def _keep_leases(self) -> None:
         while True:
             if not await self._link.persist("renew", partial(self._renew, self._queue.new_serial())):
@@ -305,24 +235,12 @@ class WorkerServer:
             self._check_engine()
             await asyncio.sleep(self._lease_s / HEARTBEATS_PER_LEASE)
 
-    async def _beat(self) -> None:
-        """On a cluster the registry may be on another node than the queue: where that is away, the leases stay."""
-        while True:
-            self._blocks.count(idle=self._idle.is_set())
-            status = self._heartbeat.status(draining=self._draining or not self._present.is_set())
-            await self._link.persist("beat", partial(self._registry.beat, status, int(self._lease_s * 1e3)))
-            await asyncio.sleep(self._lease_s / HEARTBEATS_PER_LEASE)
+    def _status(self) -> WorkerStatus:
+        self._blocks.count(idle=self._idle.is_set())
+        return self._heartbeat.status(draining=self.lifecycle.phase is not Phase.SERVING)
 
     async def _renew(self, serial: str) -> bool:
         return await self._queue.renew(self._worker_id, holding=self._leases.ids(), serial=serial)
-
-    async def _announce(self) -> None:
-        while True:
-            await self._link.persist("announce", partial(self._registry.announce, self._card))
-            self._link.returned.clear()
-            await _within(ANNOUNCE_S, self._link.returned.wait())
-
-    # The end.
 
     async def _hand_back(self) -> None:
         """Publish what was computed and release every job in hand; the store ignores those that are not ours."""
@@ -345,9 +263,7 @@ class WorkerServer:
 
     def _failed(self, error: Exception) -> None:
         log.error("the engine failed: %s", described(error))
-        self._failure = error
-        self._done.set()
-        self._leaving.set()
+        self.lifecycle.fail()
 
     def _check_engine(self) -> None:
         silent_s = asyncio.get_running_loop().time() - self._last_turn_s
@@ -356,9 +272,9 @@ class WorkerServer:
 
     async def _leave(self) -> None:
         """Drain, publish and leave the registry, each within a time limit: the store may be away."""
-        await _within(self._drain_s + FLUSH_S, self._done.wait())
-        await _within(FLUSH_S, self._publisher.emptied())
-        await _within(LEAVE_S, self._link.persist("leave", partial(self._registry.leave, self._worker_id)))
+        await within(self._drain_s + FLUSH_S, self.lifecycle.until(Phase.LEFT, Phase.FAILED))
+        await within(FLUSH_S, self._publisher.emptied())
+        await self._presence.leave(self._worker_id)
 
 
 async def _first(*waits: Coroutine[Any, Any, object]) -> None:
@@ -369,9 +285,3 @@ async def _first(*waits: Coroutine[Any, Any, object]) -> None:
     finally:
         for task in tasks:
             task.cancel()
-
-
-async def _within(limit_s: float, what: Awaitable[object]) -> None:
-    with suppress(TimeoutError):
-        async with asyncio.timeout(limit_s):
-            await what

@@ -89,11 +89,11 @@ async def test_a_job_whose_worker_died_after_it_was_called_goes_to_another(
 async def test_a_worker_that_drains_is_called_no_more(valkey_url: str, store: redis.asyncio.Redis) -> None:
     async with gateway(valkey_url, lease_s=LEASE_S) as listener, working(valkey_url, lease_s=LEASE_S) as worker:
         await registered(store, 1)
-        worker.server.drain()
+        worker.server.lifecycle.drain()
         await registered(store, 0)
 
         assert (await listener.queue.put(job())).called == ""
-        worker.server.undrain()
+        worker.server.lifecycle.undrain()
         await listener.ended("job")
 
 

@@ -204,7 +204,7 @@ async def test_stopping_lets_what_runs_finish_and_takes_no_more(valkey_url: str)
         await listener.queue.put(job("running", max_tokens=3))
         worker.runner.allow()
         await listener.until(lambda: listener.count("running") == 1)
-        worker.server.stop()
+        worker.server.lifecycle.stop()
         await listener.queue.put(job("late"))
         worker.runner.open()
         assert await worker.ended() == 0
@@ -221,7 +221,7 @@ async def test_what_does_not_finish_in_time_is_handed_back_with_its_tokens(valke
             await listener.queue.put(job(max_tokens=9))
             old.runner.allow(4)
             await listener.until(lambda: listener.count("job") == 4)
-            old.server.stop()
+            old.server.lifecycle.stop()
             await old.told(2)  # the job, and to hand it back
             old.runner.allow()
             assert await old.ended() == 0
@@ -262,7 +262,7 @@ async def test_a_drained_worker_stays_until_it_is_stopped(valkey_url: str) -> No
         late = await listener.queue.record("late")
         assert late is not None
         assert late.state is JobState.QUEUED
-        worker.server.stop()
+        worker.server.lifecycle.stop()
         assert await worker.ended() == 0
 
 
@@ -281,7 +281,7 @@ async def test_a_drained_worker_takes_jobs_again_once_it_is_undrained(valkey_url
             async with asyncio.timeout(10):
                 while (await worker.status()).draining:
                     pass
-        worker.server.stop()
+        worker.server.lifecycle.stop()
         assert await worker.ended() == 0
 
 
@@ -291,8 +291,8 @@ async def test_what_runs_goes_on_where_a_drain_is_taken_back(valkey_url: str) ->
         await listener.queue.put(job(max_tokens=9))
         runner.allow(3)
         await listener.until(lambda: listener.count("job") == 3)
-        worker.server.drain()
-        worker.server.undrain()
+        worker.server.lifecycle.drain()
+        worker.server.lifecycle.undrain()
         await listener.queue.put(job("late"))
         runner.open()
         await listener.ended("job")
@@ -308,15 +308,15 @@ async def test_an_engine_that_goes_hands_its_jobs_back_at_once_and_takes_them_ag
         await listener.queue.put(job(max_tokens=200))
         runner.allow(3)
         await listener.until(lambda: listener.count("job") == 3)
-        worker.server.engine_is_there(False)
+        worker.server.lifecycle.engine_changed(False)
         async with asyncio.timeout(LIMIT_S):
             while (record := await listener.queue.record("job")) is None or record.state is not JobState.QUEUED:
                 runner.allow()  # the step that runs ends first
-        worker.server.engine_is_there(True)
+        worker.server.lifecycle.engine_changed(True)
         runner.open()
         await listener.ended("job")
         assert listener.tokens["job", 0] == script(200)
-        worker.server.stop()
+        worker.server.lifecycle.stop()
         assert await worker.ended() == 0
 
 
@@ -330,11 +330,11 @@ async def test_an_engine_that_is_another_gets_no_job_and_ends_the_worker(valkey_
             runner.allow(3)
             await listener.until(lambda: listener.count("job") == 3)
             if was_away:
-                worker.server.engine_is_there(False)
+                worker.server.lifecycle.engine_changed(False)
                 async with asyncio.timeout(LIMIT_S):
                     while (record := await listener.queue.record("job")) is None or record.state is not JobState.QUEUED:
                         runner.allow()
-            worker.server.engine_is_another("its root was one, and is two")
+            worker.server.lifecycle.engine_replaced("its root was one, and is two")
             runner.open()
             assert await worker.ended() == 1
         async with working(valkey_url, worker_id="next"):
@@ -345,8 +345,8 @@ async def test_an_engine_that_is_another_gets_no_job_and_ends_the_worker(valkey_
 async def test_a_worker_whose_engine_is_gone_can_be_stopped(valkey_url: str) -> None:
     async with gateway(valkey_url), working(valkey_url) as worker:
         await worker.status()
-        worker.server.engine_is_there(False)
-        worker.server.stop()
+        worker.server.lifecycle.engine_changed(False)
+        worker.server.lifecycle.stop()
         assert await worker.ended() == 0
 
 

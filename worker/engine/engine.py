@@ -191,7 +191,7 @@ class Engine:
 class RemotePart(Protocol):
     """The connection to an external server."""
 
-    def watch(self, on_presence: Callable[[bool], None], on_change: Callable[[str], None]) -> None: ...
+    def watch(self, on_presence: Callable[[bool], object], on_change: Callable[[str], object]) -> None: ...
 
     def close(self) -> None:
         """End every request there."""
@@ -210,7 +210,7 @@ class OpenedEngine:
     # The external server, if the engine uses one.
     remote: RemotePart | None = None
 
-    def watch(self, on_presence: Callable[[bool], None], on_change: Callable[[str], None]) -> None:
+    def watch(self, on_presence: Callable[[bool], object], on_change: Callable[[str], object]) -> None:
         """Watch an external engine; both callbacks run on any thread.
 
         `on_presence` is called whenever it goes away or comes back, `on_change` when another has replaced it, with the

@@ -107,8 +107,8 @@ class Streams:
         self._woken = False
         self._is_up = True
         self._is_closed = False
-        self._on_presence: Callable[[bool], None] = lambda _: None
-        self._on_change: Callable[[str], None] = lambda _: None
+        self._on_presence: Callable[[bool], object] = lambda _: None
+        self._on_change: Callable[[str], object] = lambda _: None
         # The last logged reason why the server has changed.
         self._strangeness = ""
         self._last_piece_s = 0.0
@@ -118,7 +118,7 @@ class Streams:
         self._thread = threading.Thread(target=self._loop.run_forever, name="engine requests", daemon=True)
         self._thread.start()
 
-    def watch(self, on_presence: Callable[[bool], None], on_change: Callable[[str], None] = lambda _: None) -> None:
+    def watch(self, on_presence: Callable[[bool], object], on_change: Callable[[str], object] = lambda _: None) -> None:
         """Set callbacks for the streams' thread: `on_presence` when the server goes away or returns, `on_change` if it
         was replaced, with the difference. A replaced server receives no further requests."""
         self._on_presence, self._on_change = on_presence, on_change

@@ -134,7 +134,7 @@ async def working(
         yield worker
     finally:
         runner.open()
-        server.stop()
+        server.lifecycle.stop()
         await asyncio.wait_for(worker.task, LIMIT_S)
         await client.aclose()
 
