@@ -1,9 +1,9 @@
-"""The HTTP gateway: authenticates, reserves, admits, queues and streams back.
+"""The HTTP gateway: authenticates and admits requests, reserves their budget, enqueues jobs and streams the output.
 
 Layers, highest first; each imports only those below it:
 
-    __main__, server, app, runtime/   compose the process
-    control/       what operators call and see: admin API, console, OpenAPI, upkeep
+    __main__, server, app, runtime/   composition of the process
+    control/       the operators' side: admin API, console, OpenAPI, upkeep
     api/           the tenants' endpoints
     batches/       files of requests, run line by line
     middleware/    tenant, request id, idempotency
@@ -11,13 +11,13 @@ Layers, highest first; each imports only those below it:
     answers/       responses, streamed or whole, in each dialect
     insight/       request records, fleet metrics, request traces, telemetry
     request/       one request's state
-    fleet.py       the models and workers there are
-    model_text/    text to tokens and back, chat templates in a sandbox
+    fleet.py       the known models and workers
+    model_text/    tokenizers, and chat templates in a sandbox
     dialects/      OpenAI's and Anthropic's formats, tool calls, grammars
     identity/      API keys, tokens of identity providers
     http/          connections, limits, bodies, SSE
-    errors.py      every error that a client can see
+    errors.py      all API errors
 
-Open `app.py` first: every route on one screen. Then `api/generate.py`, which serves tokens, and `runtime/resources.py`.
-`python -m fairlane.gateway` runs it. Never imports torch, nor the worker.
+Open `app.py` first: every route on one screen. Then `api/generate.py`, which serves generation, and
+`runtime/resources.py`. `python -m fairlane.gateway` runs it. Never imports torch or the worker.
 """

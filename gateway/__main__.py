@@ -66,7 +66,7 @@ def _serve(
     # Imports here, so that `--check-config` does not load the whole gateway.
     keep_little()
     sys.setswitchinterval(SWITCH_EVERY_S)
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # one text at a time needs no pool of threads
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # texts are encoded one at a time
     import uvloop
 
     from fairlane.gateway import server

@@ -288,12 +288,12 @@ def _admin(resources: Resources) -> AdminParts:
 
 async def _routing_error(request: Request, error: Exception) -> Response:
     """Answer the router's errors: unknown path, unsupported method, WebSocket handshake."""
-    assert isinstance(error, HTTPException)  # noqa: S101 - it is registered for these alone
+    assert isinstance(error, HTTPException)  # noqa: S101 - registered only for these
     told = errors.of_http_exception(error)
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED and "sec-websocket-key" in request.headers:
         told = errors.websocket_not_supported()
     response = errors.response(told, path=request.url.path, request_id=request.state.request_id)
-    if told.status == HTTPStatus.UPGRADE_REQUIRED:  # the one status that has Codex go on with a POST at once
+    if told.status == HTTPStatus.UPGRADE_REQUIRED:  # the only status after which Codex falls back to POST at once
         response.headers.update({"upgrade": "HTTP/1.1", "connection": "upgrade"})
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         asked = {"type": "http", "method": request.method, "path": request.url.path, "root_path": ""}

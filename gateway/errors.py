@@ -317,7 +317,7 @@ def tenant_deleted() -> ApiError:
 
 def invalid_token() -> ApiError:
     """Return the error for an invalid token. The reason is withheld, so that a forger learns nothing from trying."""
-    return ApiError("This is no valid token of an issuer that is accepted here.", "invalid_token")
+    return ApiError("The token is not valid, or its issuer is not accepted here.", "invalid_token")
 
 
 def identity_conflict() -> ApiError:
@@ -327,7 +327,7 @@ def identity_conflict() -> ApiError:
 
 def tenant_not_allowed() -> ApiError:
     """Return the error for an authenticated caller that names no tenant, or one that it may not act for."""
-    return ApiError("The request is of no tenant that this caller may come as.", "tenant_not_allowed")
+    return ApiError("The request names no tenant that this caller may act for.", "tenant_not_allowed")
 
 
 def model_not_found() -> ApiError:
@@ -337,7 +337,7 @@ def model_not_found() -> ApiError:
 
 def fleet_unknown() -> ApiError:
     """Return the error for a fleet that was not read yet, or not recently."""
-    return ApiError("The store has not said which models there are.", "quota_store_unavailable", retry_after_s=1.0)
+    return ApiError("The models could not be read from the store yet.", "quota_store_unavailable", retry_after_s=1.0)
 
 
 def not_found(what: str = "resource") -> ApiError:
@@ -368,14 +368,14 @@ def request_timeout(timeout_s: float) -> ApiError:
 
 def body_budget_full(most_bytes: int, held_bytes: int, more: int) -> ApiError:
     """Return the error for a body for which the tenant's share of the body budget has no room."""
-    message = f"Bodies of this tenant's requests that are being read may hold {most_bytes} bytes at a time."
+    message = f"The bodies of this tenant that are being read may hold at most {most_bytes} bytes in all."
     block = LimitBlock("body_bytes", "tenant", most_bytes, held_bytes, 0, more, None)
     return ApiError(message, "concurrency_limit_exceeded", limit=block, retry_after_s=1.0)
 
 
 def overloaded_memory() -> ApiError:
     """Return the error for a body for which the process's body budget has no room."""
-    return ApiError("Too many bodies of requests are being read here.", "overloaded_memory", retry_after_s=1.0)
+    return ApiError("Too many bodies of requests are being read.", "overloaded_memory", retry_after_s=1.0)
 
 
 def store_unavailable() -> ApiError:
@@ -385,12 +385,12 @@ def store_unavailable() -> ApiError:
 
 def unavailable() -> ApiError:
     """Return the error for a request whose workers left without a replacement in time."""
-    return ApiError("All workers that could go on with this request are gone.", "unavailable")
+    return ApiError("No worker is left that could continue this request.", "unavailable")
 
 
 def internal_error() -> ApiError:
     """Return the error for a fault of the gateway. The log has the details under the request's id."""
-    return ApiError("Something went wrong here. Nothing in the request explains it.", "internal_error")
+    return ApiError("The gateway failed to serve this request. The request itself is not at fault.", "internal_error")
 
 
 Denial = Literal["rate", "concurrency", "quota", "exceeds"]
@@ -430,7 +430,7 @@ def limit_denied(
 def of_http_exception(error: HTTPException) -> ApiError:
     """Translate an error of the router."""
     if error.status_code == 405:
-        return ApiError("This path does not take that method.", "method_not_allowed")
+        return ApiError("This path does not support that method.", "method_not_allowed")
     if error.status_code == 404:
         return not_found("path")
     return invalid(None, "The request cannot be understood.") if error.status_code < 500 else internal_error()

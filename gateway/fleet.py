@@ -237,7 +237,7 @@ class FleetCache:
             return self._texts.get(sha256)
         try:
             card = await self._registry.card(sha256)
-        except ValueError as error:  # of a worker that writes cards otherwise
+        except ValueError as error:  # written by an incompatible worker
             self._refused.add(sha256)
             log.error("the card %s cannot be read: %s", sha256, error)
             return None

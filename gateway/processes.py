@@ -87,7 +87,7 @@ class Child:
         for run in itertools.count():
             started_s = time.monotonic()
             process = await self.start()
-            if self._stopping.is_set():  # while it was being started: nobody has told it
+            if self._stopping.is_set():  # `stop` was called during the start
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
             status = await process.wait()
@@ -97,7 +97,7 @@ class Child:
                 raise ChildRefused(f"the {self.name} cannot work with its settings: its last line says why")
             if time.monotonic() - started_s > HEALTHY_AFTER_S:
                 backoff_s = FIRST_BACKOFF_S
-            log.warning("%s ended with status %d; starting it again in %.1f s", self.name, status, backoff_s)
+            log.warning("%s ended with status %d; restarting it in %.1f s", self.name, status, backoff_s)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), backoff_s)
                 return
@@ -113,7 +113,7 @@ class Child:
         try:
             await asyncio.wait_for(self.process.wait(), self.stop_timeout_s)
         except TimeoutError:
-            log.warning("%s did not stop within %.0f s and is killed", self.name, self.stop_timeout_s)
+            log.warning("%s did not stop within %.0f s; killing it", self.name, self.stop_timeout_s)
             with contextlib.suppress(ProcessLookupError):
                 self.process.kill()
             await self.process.wait()

@@ -132,7 +132,7 @@ def _config(
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        reset_contextvars=True,  # a pipelined request begins amid the one before it, and is to know nothing of that
+        reset_contextvars=True,  # a pipelined request starts within the one before it and must not inherit its context
         limit_concurrency=settings.gateway.max_connections,
         backlog=BACKLOG,
         timeout_keep_alive=round(settings.gateway.keep_alive_s),

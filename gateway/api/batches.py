@@ -86,7 +86,7 @@ class CreateBatch:
         await self._take_on(caller, batch)
         self._runner.wake()
         made = KnownBatch(batch, None) if key is None else await _own(self._records, caller, batch.id)
-        _check_same(made, asked)  # another request with the key may have been first
+        _check_same(made, asked)  # a concurrent request with the same key may have created it
         await send_json(send, made.shown(), [])
 
     async def _earlier(self, caller: Caller, key: bytes) -> KnownBatch | None:
@@ -130,7 +130,7 @@ class CreateBatch:
         except ApiError:
             raise invalid("input_file_id", "`input_file_id` is not the id of a file.") from None
         if found.purpose != files.PURPOSE:
-            raise invalid("input_file_id", f"The file is not of purpose `{files.PURPOSE}`.")
+            raise invalid("input_file_id", f"The file's purpose is not `{files.PURPOSE}`.")
         return found
 
     async def _take_on(self, caller: Caller, batch: Batch) -> None:
@@ -156,7 +156,7 @@ class CreateBatch:
             with translated():
                 index = LineIndex(await read_all(self._storage, files.index(batch.input_file_id)))
         except NotStored:
-            message = "The file's contents are not in this gateway's storage."
+            message = "The file's content is not in this gateway's storage."
             raise ApiError(message, "unavailable", retry_after_s=5.0) from None
         unstated = self._fleet_cache.longest_context() or 0
         return await asyncio.to_thread(lambda: sum(entry.tokens(unstated) for entry in index))

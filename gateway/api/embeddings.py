@@ -12,7 +12,7 @@ PATH = "/v1/embeddings"
 def _inputs(text: TextModel, request: EmbeddingRequest) -> list[Tokens]:
     size = text.card.embedding_size
     if request.dimensions not in (None, size):
-        raise invalid("dimensions", f"`dimensions` must be {size}, which is what this model makes, or absent.")
+        raise invalid("dimensions", f"`dimensions` must be {size}, the size of this model's embeddings, or absent.")
     return [text.input(each) for each in request.inputs]
 
 

@@ -73,7 +73,7 @@ class UploadFile:
                     kept = await self._kept(scope, receive, caller, file_id)
                 await parts.records.keep(caller.root, caller.account, kept)
             except (ApiError, ClientDisconnect, *STORE_ERRORS):
-                with suppress(*STORE_ERRORS):  # then it is swept
+                with suppress(*STORE_ERRORS):  # else the sweep removes it
                     await drop(parts, caller.root, file_id)
                 raise
         await send_json(send, kept.shown(), [])
@@ -100,7 +100,7 @@ class UploadFile:
             await parts.storage.put(files.index(file_id), indexed)
             await parts.storage.put(files.contents(file_id), draft.path)
         finally:
-            scope["state"]["journal"].body_bytes = draft.bytes  # what was read for nothing counts against its key
+            scope["state"]["journal"].body_bytes = draft.bytes  # a rejected upload counts against its key
             await asyncio.to_thread(draft.discard)
         now_s = int(time.time())
         return StoredFile(
@@ -120,7 +120,7 @@ class UploadFile:
         most = self._parts.uploads_at_once
         if self._uploading[tenant] >= most:
             block = LimitBlock("uploads", "tenant", most, self._uploading[tenant], 0, 1, None)
-            message = f"This tenant sends {most} files here at the same time already."
+            message = f"This tenant is already uploading {most} files at the same time."
             raise ApiError(message, "concurrency_limit_exceeded", limit=block, retry_after_s=1.0)
         self._uploading[tenant] += 1
         try:
@@ -205,7 +205,7 @@ class FileContent:
                     if not left:  # clients stop reading at the content-length, before the storage reports its end
                         client.complete()
             except NotStored:
-                message = "The file's contents are not in this gateway's storage."
+                message = "The file's content is not in this gateway's storage."
                 raise ApiError(message, "unavailable", retry_after_s=5.0) from None
             if not started:
                 await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -226,7 +226,7 @@ def translated() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ApiError("Files cannot be kept or read here now.", "unavailable", retry_after_s=5.0) from error
+        raise ApiError("The file storage cannot be used now.", "unavailable", retry_after_s=5.0) from error
 
 
 async def drop(parts: FileParts, root: str, file_id: str) -> None:
@@ -288,9 +288,9 @@ def _expires_after_s(form: Form) -> int:
     fields: Mapping[str, str] = form.fields
     for name in fields:
         if name not in _FIELDS:
-            raise invalid(name[:64], "The form has a field that this API does not know.")
+            raise invalid(name[:64], "The form has an unknown field.")
     if fields.get("purpose") != files.PURPOSE:
-        raise invalid("purpose", f"`purpose` must be `{files.PURPOSE}`: files of other purposes are not kept here.")
+        raise invalid("purpose", f"`purpose` must be `{files.PURPOSE}`: other purposes are not supported.")
     if form.file_name is None:
         raise invalid(FILE, f"`{FILE}` is required.")
     if _ANCHOR not in fields and _SECONDS not in fields:

@@ -142,7 +142,7 @@ class Generate(Generic[Generation]):
             answer = await self._begin(plan, caller, journal, out)
             try:
                 await self._answer(plan, caller, journal, answer, out)
-            except Exception as error:  # whatever it is, a stream that has begun ends with a frame that says so
+            except Exception as error:  # a stream that has started ends with an error frame
                 if not out.started:
                     raise
                 fault = error

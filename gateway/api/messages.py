@@ -35,8 +35,7 @@ _COUNTED = replace(MESSAGES, parse=parse_count)
 
 
 class CountTokens:
-    """`POST /v1/messages/count_tokens`. Bodies are parsed and bounded as for `MESSAGES`; too long a prompt is an
-    error."""
+    """`POST /v1/messages/count_tokens`. Bodies are parsed and bounded as for `MESSAGES`."""
 
     def __init__(self, preparer: Preparer, bounds: Bounds) -> None:
         self._preparer = preparer
@@ -60,6 +59,6 @@ class CountTokens:
             request, model, [prompt] = await self._preparer.understand(_COUNTED, body, caller)
         finally:
             hold.release()
-        if len(prompt) > model.context_length:  # as `POST /tokenize`
+        if len(prompt) > model.context_length:  # as for `POST /tokenize`
             raise too_long(len(prompt), request, model, prompt_param=_COUNTED.prompt_param)
         await send_json(send, {"input_tokens": len(prompt)}, [])

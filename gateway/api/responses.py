@@ -47,7 +47,7 @@ def _prompts(text: TextModel, request: ResponseRequest) -> list[Tokens]:
     try:
         return conversation(text, request)
     except ApiError as error:
-        if error.param == "messages":  # as chat calls them
+        if error.param == "messages":  # the field's name in a chat
             error.param = "input"
         raise
 
@@ -108,7 +108,7 @@ class Respond(Generate[ResponseRequest]):
         """Return the stored response that a body continues. Raises ApiError if there is none."""
         previous = await self._kept.read(caller.root, caller.account, response_id)
         if previous is None:
-            raise ApiError("No response of this id is kept.", "not_found", PARAM)
+            raise ApiError("There is no stored response with this id.", "not_found", PARAM)
         return previous
 
     async def _heard(self, answer: AnswerBuilder, caller: Caller) -> None:
@@ -236,7 +236,7 @@ def _page(items: list[Json], limit: int) -> Json:
 def _position(items: list[Json], item_id: str) -> int:
     found = next((index for index, item in enumerate(items) if item["id"] == item_id), None)
     if found is None:
-        raise invalid("after", "`after` is none of the response's items.")
+        raise invalid("after", "`after` is not an item of the response.")
     return found
 
 

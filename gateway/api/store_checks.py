@@ -69,4 +69,4 @@ class StoreChecks:
                     )
             for fault in known:
                 if fault not in found:
-                    log.info("the %s has no longer this fault: %s", name, fault.found)
+                    log.info("the %s no longer has this fault: %s", name, fault.found)

@@ -1,12 +1,12 @@
-"""The control plane: what operators call and see, and the gateway's periodic upkeep.
+"""The control plane: the operators' API and console, and the gateway's periodic upkeep.
 
     admin/         the admin API
     operators/     operators, their tokens, roles and single sign-on
     console/       the web console
     openapi/       the OpenAPI document and its page
-    ledger/        exports of the ledger
+    ledger/        export of the ledger
     erasure/       erasure of a deleted tenant's data
-    elections.py   which gateway does the upkeep of each store
+    elections.py   elects the gateway that does the upkeep of each store
 
-Slow and rare compared with the tenants' endpoints, which never import it.
+It is slow and rarely used. The tenants' endpoints never import it.
 """

@@ -65,16 +65,16 @@ def declared_length(declared: bytes, max_bytes: int) -> int:
 
 async def _received(receive: Receive, max_bytes: int, hold: BodyHold | None) -> bytes:
     parts: list[bytes] = []
-    small = bytearray()  # parts that are gathered, so that no body is held as many small objects
+    small = bytearray()  # small parts are merged, so that no body is held as many small objects
     count, more = 0, True
     while more:
         message = await receive()
         if hold is not None:
-            hold.check()  # what was not taken in has not come here
+            hold.check()  # a refused part does not arrive here
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
         body, more = message.get("body", b""), message.get("more_body", False)
-        del message  # else this part is held twice while the next is waited for
+        del message  # frees this part while the next is awaited
         count += len(body)
         if count > max_bytes:
             raise request_too_large(max_bytes)

@@ -36,7 +36,10 @@ class BodyBudget:
     ) -> None:
         # Called with the number of bytes freed: by this class for bodies, by its users for connections.
         self.freed = freed
-        self.most_bytes, self.most_tenant_bytes = int(most_bytes), int(most_tenant_bytes)  # an answer tells them
+        self.most_bytes, self.most_tenant_bytes = (
+            int(most_bytes),
+            int(most_tenant_bytes),
+        )  # plain ints: they are encoded in errors
         self.held_bytes = 0
         self.intake = Intake()
         self._tenants: dict[str, int] = {}
@@ -96,7 +99,7 @@ class BodyHold:
         Raises ApiError `concurrency_limit_exceeded` over the tenant's budget, `overloaded_memory` over the process's.
         """
         if self._tenant is None and self.refusal is None and not self._is_over:
-            self._budget.add(None, -self.held_bytes)  # anew, as the tenant's
+            self._budget.add(None, -self.held_bytes)  # charged again below, to the tenant
             self._tenant, self.held_bytes = tenant, 0
             self._grow(max(self._come_bytes, declared_bytes))
         self.check()
@@ -119,7 +122,7 @@ class BodyHold:
             try:
                 raise self.refusal
             finally:
-                self.refusal = None  # it has this frame in its traceback, and with it the hold and itself
+                self.refusal = None  # breaks the cycle through its traceback's frame
 
     def release(self) -> None:
         """Give all of it back. Further bytes of the body are refused."""
@@ -215,7 +218,7 @@ class Trimmer:
         if self._trim is None or (self._trimming is not None and not self._trimming.done()):
             return
         self._bytes = 0
-        with suppress(RuntimeError):  # the loop is closing, and takes no more for its threads
+        with suppress(RuntimeError):  # the loop is closing
             self._trimming = asyncio.get_running_loop().run_in_executor(None, self._trim, 0)
 
 

@@ -225,7 +225,7 @@ class Crowd:
             if not place.connection.is_answering():
                 self._give_up(place)
                 return True
-            own[place] = own.pop(place)  # so that others are looked at next time
+            own[place] = own.pop(place)  # so that other places are examined next time
         return False
 
     def _give_up(self, place: Place) -> None:
@@ -252,8 +252,7 @@ class Heads:
         self.bytes = 0
 
     def hold(self, sender: Sender, count: int) -> None:
-        """Record the size of a head so far. Over the limit, the oldest senders are closed, `sender` itself if need
-        be."""
+        """Record the size of a head so far. Over the limit, the oldest senders are closed, maybe `sender` too."""
         self.bytes += count - self._held.get(sender, 0)
         self._held[sender] = count
         while self.bytes > self._most_bytes:

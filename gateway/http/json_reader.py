@@ -73,7 +73,9 @@ def read_object(body: bytes, *, token_ids: int = 0) -> dict[str, Any]:
     try:
         value = _read(body.decode("utf-8")) if lifted is None else _read_rest(lifted)
     except (ApiError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        refused = _explain(error, body, lifted)  # raised below, so that no traceback chains to what quotes the body
+        refused = _explain(
+            error, body, lifted
+        )  # raised below, so that it is not chained to an exception that quotes the body
     else:
         text = body if lifted is None else lifted.text
         is_deep = text.count(b"[") + text.count(b"{") > MAX_DEPTH and _is_deep(value)
@@ -83,7 +85,7 @@ def read_object(body: bytes, *, token_ids: int = 0) -> dict[str, Any]:
     try:
         raise refused
     finally:
-        del refused  # it has this frame in its traceback, and with it the body, until the next collection otherwise
+        del refused  # breaks the cycle through its traceback's frame, which holds the body
 
 
 def read_text(text: str, *, strict: bool = True) -> object:
@@ -160,7 +162,7 @@ def _read(text: str) -> object:
         return _decode(text)
     except (json.JSONDecodeError, ApiError):
         raise
-    except ValueError:  # a whole number of thousands of digits; as infinity it meets its field's own rule
+    except ValueError:  # an integer of thousands of digits; its field's own check rejects infinity
         return json.loads(text, object_pairs_hook=_no_doubles, parse_int=_whole_number, parse_float=_number)
 
 
@@ -225,7 +227,7 @@ def _explain(error: Exception, body: bytes, lifted: Lifted | None) -> ApiError:
 
 
 def _too_deep(body: bytes) -> ApiError:
-    return invalid(_field_of(body), f"The body is nested too deeply: {MAX_DEPTH} levels are the most.")
+    return invalid(_field_of(body), f"The body is nested too deeply: {MAX_DEPTH} levels are allowed.")
 
 
 def _is_deep(value: object) -> bool:

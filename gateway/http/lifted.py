@@ -104,7 +104,7 @@ class Lifted:
             until = min(end, start + PIECE_BYTES)
             found = _LONG_LIST.search(self._body, start, until)
             if found is None:
-                start = until if until == end else until - _SHORT_BYTES  # one may begin there and not be long yet
+                start = until if until == end else until - _SHORT_BYTES  # a list may start there
                 continue
             start = found.end() - 1 if found[1] else self._next_bracket(until, end)
             if start < end and self._body[start] == _LIST_END:
@@ -130,7 +130,7 @@ class Lifted:
         body, at, pieces = self._body, start + 1, [""]
         while at < end - 1:
             most = min(end - 1, at + PIECE_BYTES)
-            while most < end - 1 and body[most] & 0xC0 == 0x80:  # within a character
+            while most < end - 1 and body[most] & 0xC0 == 0x80:  # inside of a UTF-8 character
                 most -= 1
             found = _TEXT_PIECE.match(body, at, most)
             until = at if found is None else found.end()
@@ -197,7 +197,7 @@ class Lifted:
         for at in range(start, max(end, start + 1), PIECE_BYTES):
             until = min(end, at + PIECE_BYTES)
             self._parts += count(b"[", at, until) + count(b"{", at, until)
-            if self._parts > MAX_PARTS + 1:  # there is one stretch more outside of strings than there are strings
+            if self._parts > MAX_PARTS + 1:  # there is one more stretch outside strings than there are strings
                 raise ApiError(f"The body holds more than {MAX_PARTS} strings, lists and objects.", "request_too_large")
 
     def _count_loose(self, start: int, end: int) -> None:
@@ -206,7 +206,7 @@ class Lifted:
             self._loose += count(b",", at, min(end, at + PIECE_BYTES))
         self._loose_bytes += end - start
         if self._loose > _MAX_LOOSE or self._loose_bytes > _MAX_LOOSE_BYTES:
-            message = f"The body holds more than {_MAX_LOOSE} values, or {_MAX_LOOSE_BYTES} bytes outside its texts."
+            message = f"The body holds more than {_MAX_LOOSE} values, or {_MAX_LOOSE_BYTES} bytes outside its strings."
             raise ApiError(message, "request_too_large")
 
 

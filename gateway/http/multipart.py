@@ -170,7 +170,7 @@ async def _stream(receive: Receive, reader: FormReader, sink: Sink, hold: BodyHo
     more, around = True, 0
     while more:
         message = await receive()
-        hold.check()  # what was not taken in has not come here
+        hold.check()  # a refused part does not arrive here
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
         body, more = message.get("body", b""), message.get("more_body", False)

@@ -121,10 +121,10 @@ class Acceptor:
         for _ in range(MOST_LOOKED_AT):
             try:
                 connection, peer = self._listener.accept()
-            except (BlockingIOError, ConnectionAbortedError):  # another process was quicker; its client has left
+            except (BlockingIOError, ConnectionAbortedError):  # another process was faster, or its client has left
                 return
             except OSError as error:
-                log.error("cannot take a connection: %s", error.strerror)
+                log.error("cannot accept a connection: %s", error.strerror)
                 self._rest(LONG_REST_S)
                 return
             if not self._admits(peer[0] if peer else ""):
@@ -152,21 +152,19 @@ class Acceptor:
 
 
 class Member(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One of the processes behind a port, as `gateway.processes` tells it what it is."""
+    """One of the processes behind a port, as passed to it with `--member`."""
 
     index: int
     count: int
-    """How many there are, from index 0 on."""
+    # Listening file descriptors of each port, the same for all processes.
     sockets: dict[PortName, tuple[int, ...]]
-    """File descriptors that listen on each port, the same for all processes."""
+    # The folder of the processes' Unix sockets.
     fleet_cache: str
-    """Where they reach each other."""
 
     @property
     def name(self) -> str:
-        """In logs."""
         return f"gateway-{self.index}"
 
     def path(self, index: int) -> Path:
-        """Where one of them is asked for its metrics."""
+        """Return the Unix socket on which a process serves its metrics to the others."""
         return Path(self.fleet_cache) / f"{index}.sock"

@@ -100,7 +100,10 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
-        self._most_tasks, self.limit_concurrency = config.limit_concurrency, None  # uvicorn would answer in plain text
+        self._most_tasks, self.limit_concurrency = (
+            config.limit_concurrency,
+            None,
+        )  # uvicorn's own rejection is plain text
         self.url = b""  # uvicorn has none before the first request
         self.flow: Flow
         self._place: Place | None = None
@@ -136,7 +139,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._cycles: list[RequestResponseCycle] = []
         self._disconnect = Disconnect(lambda: self.flow.resume_reading())
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as in uvicorn
         super().connection_made(transport)
         self.flow = Flow(transport)
         peer = self.client[0] if self.client else ""
@@ -157,7 +160,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self.heads.release(self)
         self.bodies.freed(FREED_BYTES + self._received_bytes)
         for cycle in self._cycles:
-            cycle.disconnected = not cycle.response_complete  # uvicorn marks the latest alone
+            cycle.disconnected = not cycle.response_complete  # uvicorn marks only the latest
         super().connection_lost(exc)
         self._unset_keepalive_if_required()
         self._disconnect.left()
@@ -206,7 +209,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             return
         self.flow.hold()
         if not self.turns.wait(self, self._place.holder if self._place else "", data):
-            self._refuse(ApiError("Too many requests in many small pieces are read here.", "overloaded"))
+            self._refuse(ApiError("Too many requests are arriving in small pieces.", "overloaded"))
 
     def parse(self, piece: bytes) -> int:
         """Parse a piece. Return the number of parser callbacks."""
@@ -216,7 +219,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._pass_on_body()
         if self._awaits_headers and not self._received_bytes and self._has_begun():
             self._ahead_bytes = min(len(piece), self.limits.max_header_bytes)
-        self._data = b""  # it may be large, and the connection silent for long
+        self._data = b""  # it may be large, and the connection idle for long
         self._weigh_up()
         if self._input is not _Input.PARSED:
             self._drop_waiting()
@@ -282,12 +285,12 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self.scope["state"][STATE], self.scope["state"][connections.STATE] = self._disconnect, self._place
         super().on_headers_complete()
         if self.pipeline:
-            self.flow.resume_reading()  # uvicorn stops it, and would not notice that the client leaves
+            self.flow.resume_reading()  # uvicorn pauses it, and would not notice a disconnection
         self._cycles = [*[cycle for cycle in self._cycles if not cycle.response_complete], self.cycle]
-        self.cycle.transport = AnsweringTransport(self.transport, self.hang_up)  # type: ignore[assignment] # all that it uses
+        self.cycle.transport = AnsweringTransport(self.transport, self.hang_up)  # type: ignore[assignment] # the methods that it uses
         self._hold = self.scope["state"][body_budget.STATE] = BodyHold(self.bodies)
         answer = Answer(self.cycle, self._hold)
-        self.cycle.send = answer.send  # type: ignore[method-assign] # what the application is given
+        self.cycle.send = answer.send  # type: ignore[method-assign] # passed to the application
         self.scope["state"][response.STATE] = answer
 
     def on_body(self, body: bytes) -> None:
@@ -319,7 +322,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._awaits_headers = True
         self._received_bytes = self._body_bytes = self._late_bytes = self._late_chunks = 0
         super().on_message_complete()
-        if self.cycle is not None and self.cycle.response_complete:  # its answer did not wait for its body
+        if self.cycle is not None and self.cycle.response_complete:  # its response did not wait for its body
             self._expect_within(self.limits.header_timeout_s)
             self._forget()
 
@@ -338,7 +341,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._forget()
 
     def _should_upgrade(self) -> bool:
-        return False  # not by uvicorn's means
+        return False  # never by uvicorn
 
     def _unsupported_upgrade_warning(self) -> None:
         """Parse a request that asks for an upgrade again, as plain HTTP/1.1. The parser has stopped there."""
@@ -393,10 +396,10 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._drop_waiting()
         is_own = not self._awaits_headers and self.cycle is not None and self.cycle.scope is self.scope
         if self.pipeline or (self.is_answering() and (self.cycle.response_started or not is_own)):
-            self._close()  # an error can stand neither within another answer nor in its place
+            self._close()  # an error can neither interrupt nor replace another response
             return
         if self.is_answering():
-            self.cycle.disconnected = True  # the application need not go on
+            self.cycle.disconnected = True  # the application may stop
             self.cycle.message_event.set()
             self._disconnect.left()
         self.transport.write(answer_bytes(error, self.headers or (), self.url))
@@ -406,14 +409,14 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         """Return the error if too many requests wait on this connection or on the port. Probes are always served."""
         if len(self.pipeline) >= self.limits.max_pipelined:
             self._input = _Input.ENDED
-            self.pipeline[0][0].keep_alive = False  # the answer to the newest that waits is the connection's last
-            return ApiError("Too many requests wait on this connection.", "overloaded", retry_after_s=1.0)
+            self.pipeline[0][0].keep_alive = False  # the response to the newest waiting request is the last one
+            return ApiError("Too many pipelined requests wait on this connection.", "overloaded", retry_after_s=1.0)
         is_full = self._place is None or self._place.is_too_much
         if not is_full and (self._most_tasks is None or len(self.tasks) < self._most_tasks):
             return None
         if self.url.partition(b"?")[0] in PROBES:
             return None
-        return ApiError("Too many connections are open here.", "overloaded", retry_after_s=1.0)
+        return ApiError("Too many connections are open.", "overloaded", retry_after_s=1.0)
 
     def _forwarded(self) -> ApiError | None:
         """Take the client's address from a trusted proxy. Return an error if that address has too many connections."""
@@ -426,7 +429,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self.scope["scheme"] = "https"
         if self._place is None or self._place.carries(address):
             return None
-        return ApiError("Too many connections of this address are open here.", "overloaded", retry_after_s=1.0)
+        return ApiError("Too many connections from this address are open.", "overloaded", retry_after_s=1.0)
 
     def is_answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
@@ -471,5 +474,5 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._deadline = None
         if self._awaits_headers and (self._received_bytes or self._ahead_bytes) and self._input is _Input.PARSED:
             self._refuse(request_timeout(self.limits.header_timeout_s))
-        else:  # it sent nothing, or still sends a body that was answered
+        else:  # idle, or still sending a body that was answered
             self._close()

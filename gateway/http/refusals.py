@@ -43,7 +43,7 @@ def refusal_of(
 ) -> ApiError | None:
     """Return the error for a request with these headers, if it is not served. Header names are in lower case."""
     if method == b"CONNECT":
-        return invalid(None, "This is no proxy.")
+        return invalid(None, "CONNECT is not supported: this is not a proxy.")
     size, hosts, codings, has_length = len(url), 0, [], False
     for name, value in headers:
         size += len(name) + len(value) + _SEPARATORS
@@ -69,7 +69,7 @@ def _misframed(version: str, codings: Sequence[bytes], has_length: bool) -> ApiE
     if has_length:
         return invalid("content-length", "`content-length` and `transfer-encoding` exclude each other.")
     if codings != [b"chunked"] or version == "1.0":
-        return invalid("transfer-encoding", "No `transfer-encoding` but HTTP/1.1's `chunked` is supported.")
+        return invalid("transfer-encoding", "The only supported `transfer-encoding` is HTTP/1.1's `chunked`.")
     return None
 
 

@@ -1,11 +1,11 @@
-"""Request ids: the caller's `x-request-id` where it is well-formed, a random one otherwise."""
+"""Request ids: the caller's `x-request-id` if it is well-formed, else a random one."""
 
 import os
 import re
 from collections.abc import Iterable
 
 HEADER = b"x-request-id"
-# The same id in responses that Anthropic's clients read.
+# The same header for Anthropic's clients.
 ANTHROPIC_HEADER = b"request-id"
 _WELL_FORMED = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 _ID_BYTES = 12
@@ -26,7 +26,7 @@ def random_id() -> str:
 
 
 def request_id_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """The caller's id if it sent exactly one, well-formed; else a fresh one."""
+    """Return the caller's id if it sent exactly one, well-formed; else a new one."""
     given = [value for name, value in headers if name == HEADER]
     if len(given) == 1 and _WELL_FORMED.fullmatch(given[0]):
         return given[0].decode("ascii")

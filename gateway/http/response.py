@@ -17,7 +17,7 @@ STATE = "answer"
 _BODILESS = (101, 204, 304)
 
 
-@lru_cache(maxsize=256)  # answers have few sets of names
+@lru_cache(maxsize=256)  # responses have few sets of header names
 def _places(names: tuple[bytes, ...]) -> tuple[int | None, int | None, int | None]:
     """Return the positions of `connection`, `content-length` and `transfer-encoding`. Raises RuntimeError for a bad
     name."""
@@ -113,7 +113,7 @@ class Answer:
         elif coding is not None and coding.lower() == b"chunked":
             cycle.chunked_encoding = True
         elif cycle.scope["method"] != "HEAD" and status not in _BODILESS:
-            self._is_open_ended = cycle.scope["http_version"] == "1.0"  # its connection is not kept alive
+            self._is_open_ended = cycle.scope["http_version"] == "1.0"  # HTTP/1.0: the connection is not kept alive
             cycle.chunked_encoding = not self._is_open_ended
             if cycle.chunked_encoding:
                 head.append(b"transfer-encoding: chunked\r\n")

@@ -23,7 +23,7 @@ HEADERS = {
     "referrer-policy": "no-referrer",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
-    "cache-control": "no-cache",  # asked about each time, answered 304 while it is the same
+    "cache-control": "no-cache",  # revalidated each time, answered 304 if unchanged
 }
 
 

@@ -31,7 +31,7 @@ class ThreadTurns:
             try:
                 await turn
             except asyncio.CancelledError:
-                if not turn.cancelled():  # the turn came at the same moment
+                if not turn.cancelled():  # the turn was given at the same moment
                     self._pass_on()
                 raise
         self._is_busy = True

@@ -117,7 +117,7 @@ class Turns:
 
     def _turn(self) -> None:
         loop, events = asyncio.get_running_loop(), 0
-        self._next = loop.call_soon(self._turn)  # first, so that a fault here stops nobody
+        self._next = loop.call_soon(self._turn)  # first, so that an exception below does not stop the turns
         until = self.waiting_bytes - TURN_BYTES
         while self._lines and events < MOST_EVENTS and self.waiting_bytes > until:
             events += self._parse_one()

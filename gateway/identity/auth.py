@@ -128,7 +128,7 @@ class Authenticator:
 
     async def _lookup(self, brought: Credentials) -> Identity:
         now_s, name, known = self._clock(), _name(brought), self._known
-        identity = await asyncio.shield(self._asked(brought, name))  # who else waits must not lose it
+        identity = await asyncio.shield(self._asked(brought, name))  # other callers may share this lookup
         if identity is None:
             known.pop(name, None)
             raise invalid_api_key()
@@ -150,7 +150,7 @@ class Authenticator:
         if self._asking.get(name) is asked:
             del self._asking[name]
         if not asked.cancelled():
-            asked.exception()  # where nobody waits any more, nobody needs to hear of it
+            asked.exception()  # marks it as retrieved: its callers may all be gone
 
     async def _resolve(self, brought: Credentials) -> Identity | None:
         own = await self._of_secret(brought.secret)

@@ -123,7 +123,7 @@ def check_issuers(issuers: Sequence[IssuerSection]) -> None:
 def check_header(name: str) -> None:
     """Check the name of the tenant header. Raises SettingsError."""
     if not HEADER.fullmatch(name) or name in TAKEN_HEADERS:
-        raise SettingsError("setting gateway.tenant_header: must be a header of its own, in small letters")
+        raise SettingsError("setting gateway.tenant_header: must be a lower-case header without another meaning")
 
 
 def is_safe(url: str) -> bool:

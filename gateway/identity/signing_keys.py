@@ -72,7 +72,9 @@ class SigningKeys:
         if not is_recent and not self._may_seek():
             wait_s = UNKNOWN_EVERY_S - (self._clock() - self._sought_s)
             raise ApiError(
-                "The issuer cannot be asked for the token's key yet.", "issuer_unavailable", retry_after_s=wait_s
+                "The token's key is unknown, and its issuer cannot be asked again yet.",
+                "issuer_unavailable",
+                retry_after_s=wait_s,
             )
         if not is_recent:
             await asyncio.shield(self._fetch())
@@ -120,7 +122,7 @@ class SigningKeys:
         began_s = self._clock()
         try:
             found = await read_keys(self._issuer)
-        except Exception as error:  # noqa: BLE001 - whatever a stranger's answer does: the keys stay as they were
+        except Exception as error:  # noqa: BLE001 - whatever the response causes, the old keys stay
             if not self._is_failing:
                 reason = str(error) if isinstance(error, KeysRefused) else type(error).__name__
                 log.warning("the keys of issuer %s cannot be read: %s", self._issuer.name, reason)
@@ -140,9 +142,9 @@ async def read_keys(issuer: Signer) -> Keys:
 
 async def _download(url: str) -> bytes:
     raw = bytearray()
-    plain = {"accept": "application/json", "accept-encoding": "identity"}  # what is packed has no bound
+    plain = {"accept": "application/json", "accept-encoding": "identity"}  # a compressed response has no bound
     async with httpx.AsyncClient(timeout=FETCH_TIMEOUT_S) as http, http.stream("GET", url, headers=plain) as answer:
-        if answer.status_code != httpx.codes.OK:  # a redirection too: where keys are, the settings alone say
+        if answer.status_code != httpx.codes.OK:  # redirects too: only the settings say where keys are
             raise KeysRefused(f"it answers {answer.status_code}")
         async for part in answer.aiter_raw():
             raw += part
@@ -169,7 +171,7 @@ def decode_keys(raw: bytes, algorithms: tuple[Algorithm, ...]) -> Keys:
             if fits(each, algorithm) and (key := _loaded(each, algorithm)) is not None:
                 found.setdefault((each["kid"], algorithm), key)
     if not found:
-        raise KeysRefused("none of its keys fits the algorithms that the settings allow")
+        raise KeysRefused("none of its keys fits the configured algorithms")
     return found
 
 

@@ -127,9 +127,7 @@ def verified(token: str, key: jwt.PyJWK, issuer: Signer) -> dict[str, Any]:
             "The token is not valid yet.", "token_not_yet_valid", retry_after_s=_until_valid_s(token, issuer)
         ) from None
     except jwt.InvalidAudienceError:
-        raise ApiError(
-            "The token was made for somebody else: its audience is not this gateway's.", "wrong_audience"
-        ) from None
+        raise ApiError("The token's audience is not this gateway.", "wrong_audience") from None
     except (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError):
         raise invalid_token() from None
     return claims

@@ -87,7 +87,7 @@ class Listener:
                     completed()
         except Lost:
             if self._started:
-                raise ClientDisconnect from None  # too far behind: what comes next is no longer kept
+                raise ClientDisconnect from None  # too far behind: the next part is no longer kept
             raise not_kept() from None
         while not self._recording.has_ended:
             await self._recording.changed(None)
@@ -166,8 +166,7 @@ class Idempotent:
         most_prompts: int,
         error_frame: Callable[[Json], bytes],
     ) -> None:
-        """`most_prompts`: prompts that one request may hold. `error_frame` makes a stream's frame from an error's
-        JSON."""
+        """`most_prompts` bounds one request's prompts. `error_frame` makes a stream's frame of an error's JSON."""
         self._app = app
         self._error_frame = error_frame
         self._most_prompts = most_prompts
@@ -205,14 +204,14 @@ class Idempotent:
             digest, wants_stream = await bounds.room.in_thread(caller.tenant_id, len(body), looked_at)
             del looked_at
         whole = [body]
-        del body  # whoever performs it takes it: it is not kept for as long as the answer lasts
+        del body  # `perform` takes it from `whole`, so that it is freed before the response ends
 
         async def perform(mine: Mine, to: Recording, disconnect: Disconnect) -> None:
             caller.once, caller.runs = mine.once, mine.runs
             replaced = {STATE: disconnect, response.STATE: Spoken(whole.pop(), to)}
             await self._app({**scope, "state": {**state, **replaced}}, _nothing_more, to.send)
 
-        tells_progress = asks_progress(scope["headers"])  # of a run too, which it must not begin if that is no answer
+        tells_progress = asks_progress(scope["headers"])  # checked first: an invalid value must not start a run
         name = Name(caller.root, caller.key_id, hashlib.sha256(caller.holder + key).hexdigest())
         seal = Seal(caller.secret)
         fingerprint = seal.mark(digest)

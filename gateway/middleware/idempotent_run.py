@@ -55,8 +55,7 @@ class Spoken:
 
 
 class Recording:
-    """The ASGI messages of one response. Writing never waits: a listener that is too slow loses it, and no other
-    does."""
+    """The ASGI messages of one response. Writing never waits: a listener that is too slow loses it."""
 
     def __init__(self, max_bytes: int) -> None:
         """`max_bytes` of the body are kept; above it the oldest are dropped."""
@@ -121,7 +120,9 @@ class Recording:
         """Return the body from chunk `position` on. Raises Lost."""
         if position < self._forgotten:
             raise Lost
-        newest_first = islice(reversed(self._chunks), self.count - position)  # a listener usually lacks the last few
+        newest_first = islice(
+            reversed(self._chunks), self.count - position
+        )  # a listener usually needs only the last few
         return b"".join(reversed([*newest_first]))
 
     async def changed(self, within_s: float | None) -> bool:
@@ -159,8 +160,8 @@ def conflict() -> ApiError:
 
 def not_kept() -> ApiError:
     """Return the error for a run that has ended, but whose response is no longer kept."""
-    message = "The request of this idempotency key was served and charged, and its answer is no longer kept."
-    return ApiError(f"{message} Use another key to run it anew.", "idempotency_conflict", HEADER)
+    message = "The request of this idempotency key was served and charged, but its response is no longer kept."
+    return ApiError(f"{message} Use another key to run it again.", "idempotency_conflict", HEADER)
 
 
 class Run:
@@ -217,10 +218,10 @@ class Run:
                 await self._run(begun)
             else:
                 self._replay(begun)
-        except STORE_ERRORS as error:  # of the question; it may have been heard all the same
+        except STORE_ERRORS as error:  # the store may have begun the run all the same
             self.recording.end(error)
             await self._release()
-        except Exception as error:  # noqa: BLE001 - each listener raises it, if one is left
+        except Exception as error:  # noqa: BLE001 - each remaining listener raises it
             self._report(error)
             self.recording.end(error)
         finally:
@@ -262,7 +263,7 @@ class Run:
         renewing = asyncio.create_task(self._renew())
         try:
             await self._perform(mine, self.recording, self._disconnect)
-        except Exception as error:  # noqa: BLE001 - each listener raises it, if one is left
+        except Exception as error:  # noqa: BLE001 - each remaining listener raises it
             failure = error
             self._report(error)
         finally:
@@ -271,16 +272,16 @@ class Run:
             self.recording.end(failure)
             await self._keep()
         else:
-            await self._release()  # first: who hears of a refusal may come again at once
+            await self._release()  # first: a client may retry at once after a rejection
             self.recording.end(failure)
 
     async def _renew(self) -> None:
         held = True
         while held:
             await asyncio.sleep(self._runs.lease_s / 3)
-            with suppress(*STORE_ERRORS):  # the next time, or the lease lapses
+            with suppress(*STORE_ERRORS):  # retried next time, before the lease expires
                 held = await self._records.renew(self.name, self._owner)
-        self._grace_s = 0.0  # another runs it: here it goes on only for those who listen
+        self._grace_s = 0.0  # another gateway runs it now: here it continues only for its listeners
         if self.is_unheard:
             self._give_up()
 
@@ -299,7 +300,7 @@ class Run:
                 await asyncio.sleep(RETRY_S)
 
     async def _release(self) -> None:
-        with suppress(*STORE_ERRORS):  # then it is free when its lease has lapsed
+        with suppress(*STORE_ERRORS):  # else it is free once its lease has expired
             await self._records.release(self.name, self._owner)
 
     def _unheard(self) -> None:
@@ -343,8 +344,7 @@ class Runs:
         lease_s: float,
         max_answer_bytes: int,
     ) -> None:
-        """`refusal` returns the error for new requests while the gateway shuts down. `lease_s` is that of the
-        records."""
+        """`refusal` returns the error for new requests during a shutdown. `lease_s` is that of the records."""
         self.records = records
         self.refusal = refusal
         self.grace_s = grace_s

@@ -63,7 +63,7 @@ class FaultMiddleware:
 
         try:
             await self._app(scope, receive, watched)
-        except Exception as error:  # noqa: BLE001 - the last place where it can be caught
+        except Exception as error:  # noqa: BLE001 - the last place to catch it
             request_id = scope.get("state", {}).get("request_id", "")
             log_fault(request_id, error)
             if not started:

@@ -184,7 +184,7 @@ class TenantMiddleware:
                     await self._answer(scope, receive, answer, journal)
                 finally:
                     self._record(journal, span, loop.time())
-        except Exception as error:  # noqa: BLE001 - the last place where it can be caught
+        except Exception as error:  # noqa: BLE001 - the last place to catch it
             log_fault(request_id, error)
             if not answer.started:
                 told = errors.response(internal_error(), path=self._endpoint, request_id=request_id)
@@ -199,7 +199,7 @@ class TenantMiddleware:
                 caller = self._authenticator.remembered(scope) or await self._authenticator.identify(scope)
                 if span.is_recording:
                     span.tell({"fairlane.tenant": caller.tenant_id, "fairlane.key_id": caller.key_id})
-            scope["state"]["caller"] = answer.caller = caller  # from here on a refusal too says how the limits stand
+            scope["state"]["caller"] = answer.caller = caller  # from here on errors have limit headers too
             journal.tenant = caller.tenant_id
             vouch(scope, caller.root)
             check(caller, scope)
@@ -214,10 +214,10 @@ class TenantMiddleware:
             if refusal is None or answer.started:
                 journal.code = CLIENT_CLOSED
                 raise
-            await self._refuse(refusal, scope, receive, answer, journal)  # the server waits for it no longer
+            await self._refuse(refusal, scope, receive, answer, journal)  # the server has stopped waiting for it
         except STORE_ERRORS:
             await self._refuse(store_unavailable(), scope, receive, answer, journal)
-        except Exception as error:  # noqa: BLE001 - a fault of ours must not leave a client without an answer
+        except Exception as error:  # noqa: BLE001 - an internal error must not leave a client without a response
             log_fault(journal.request_id, error)
             await self._refuse(internal_error(), scope, receive, answer, journal)
 

@@ -2,15 +2,15 @@
 
     prepare.py        parse, tokenize and plan it
     constraints.py    combine its response format and its tools into one grammar
-    admission.py      decide whether it is admitted, and what it is promised
+    admission.py      decide whether it is admitted, and with which guarantee
     prices.py         look up what its tokens cost
     submit.py         reserve its tokens and enqueue its jobs, all or nothing
-    delivery.py       hand events from the queues to its jobs
-    stream.py         turn tokens into text; deadlines, progress
+    delivery.py       deliver events from the queues to its jobs
+    stream.py         turn tokens into text; deadlines and progress
     grants.py         grant more output while it runs
     settlement.py     end it once, and charge it once
 
 `recovery.py`, `orphans.py` and `resume.py` take over what other processes lost. `guarded_quotas.py` keeps serving while
-the store of the budgets is down, `queue_watch.py` reads how full the queues are, and `bounds.py` holds every request's
-bounds. Called by `api/` and `batches/`. The state itself is in `request/`: read that first. Never imports Starlette.
+the store of the budgets is down, `queue_watch.py` reads the queues' depths, and `bounds.py` has the bounds of every
+request. Called by `api/` and `batches/`. The state itself is in `request/`: read it first. Never imports Starlette.
 """

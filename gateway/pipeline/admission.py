@@ -158,10 +158,10 @@ def queue_refused(full: LaneFull | TenantQueueFull | Unattainable, scope: Scope 
         message = f"The lane {full.lane} is full: {full.depth} requests wait."
         return ApiError(message, "overloaded", retry_after_s=full.retry_after_ms / 1e3)
     if isinstance(full, Unattainable):
-        message = "The deadline cannot be met: the time was promised to others."
+        message = "The deadline cannot be met: the capacity is promised to other requests."
         return ApiError(message, "deadline_unattainable", retry_after_s=full.late_ms / 1e3)
     block = LimitBlock("queued_requests", scope, full.limit, full.depth, 0, 1, None)
-    message = f"The limit queued_requests of this {scope} refuses the request: {full.depth} of the tenant's wait."
+    message = f"The limit queued_requests of this {scope} is reached: {full.depth} requests of the tenant wait."
     return ApiError(message, "queue_full", limit=block, retry_after_s=full.retry_after_ms / 1e3)
 
 
@@ -229,7 +229,7 @@ class AllOpenRequests:
         choices = job.choices
         published = choices[0].published if len(choices) == 1 else sum(choice.published for choice in choices)
         are_last = ends and len(choices) == 1
-        own = self._open_requests[job.queue]  # it is among them
+        own = self._open_requests[job.queue]  # it exists: the job entered it
         own.produced(job.id, published // len(choices), self._clock() * 1e3, are_last=are_last)
 
     def left(self, job: LiveJob) -> None:

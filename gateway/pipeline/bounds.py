@@ -1,4 +1,4 @@
-"""Bounds that every request must keep to."""
+"""Bounds of every generation request."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from fairlane.gateway.http.body_budget import BodyRoom
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """What every request must keep to, and how its waiting client is kept informed."""
+    """Bounds of every generation request, and the rhythm of a waiting stream."""
 
     room: BodyRoom
     body_timeout_s: float

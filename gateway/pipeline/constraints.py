@@ -32,13 +32,13 @@ async def grammar_of(
         return answer
     grammar = await _with_tools(request, answer, text, text.tail(prompt), checker, tenant_id)
     if len(grammar.text) > MOST_GRAMMAR_CHARS:
-        raise invalid("tools", f"`tools` and the form of the answer come to more than {MOST_GRAMMAR_CHARS} characters.")
+        raise invalid("tools", f"`tools` and the output format take more than {MOST_GRAMMAR_CHARS} characters.")
     return grammar
 
 
 def _refuse_forms(request: GenerationRequest) -> None:
     """Raise ApiError if the request constrains its output, for a model that does not support grammars."""
-    said = "answers of this model cannot be kept to a form."
+    said = "the output of this model cannot be constrained."
     if request.structure is not None:
         raise invalid(request.structure.param, f"`{request.structure.param}` cannot be served: {said}")
     if isinstance(request, ChatRequest) and request.tool_choice.mode == "required":
@@ -54,7 +54,7 @@ async def _with_tools(
     tools, model = request.offered_tools, text.output_format
     if tools and request.tool_choice.mode == "required":
         if not model.can_force:
-            raise invalid("tool_choice", "This model cannot be made to call: how it writes calls is not known.")
+            raise invalid("tool_choice", "This model cannot be forced to call a tool: its call format is unknown.")
         held = await _check(request, tools, 0, checker, tenant_id)
         parallel = request.parallel_tool_calls and len(tools) > 1
         return _framed(model.forced(tools, parallel=parallel, prompt_tail=tail), held)
@@ -79,21 +79,19 @@ async def _check(
     end_s = clock() + MOST_CHECKING_S
     for tool in tools:
         param = request.parameters_param.format(index=request.tools.index(tool))
-        if clock() > end_s:  # others wait for the same few processes; what was checked is kept for the next try
-            message = f"Checking `{param}` and what stands before it takes more than {MOST_CHECKING_S:g} s."
+        if clock() > end_s:  # others wait for the same few processes; results are cached for a retry
+            message = f"Checking the tools up to `{param}` takes more than {MOST_CHECKING_S:g} s."
             raise ApiError(message, "overloaded", param, retry_after_s=1.0)
         held_bytes += (await checker.check(json_structure(tool.parameters, param), tenant_id)).compiled_bytes
         if held_bytes > MOST_COMPILED_BYTES:
             most = f"{MOST_COMPILED_BYTES >> 20} MiB of memory"
-            raise invalid(
-                param, f"`{param}` cannot be served: compiled with what stands before it, it takes over {most}."
-            )
+            raise invalid(param, f"`{param}` cannot be served: compiled with all before it, it takes over {most}.")
     return held_bytes
 
 
 def _joined(frame: str, answer: str) -> str:
     """Combine a Lark grammar that refers to `@answer` with the grammar of that name."""
     named = {"lark_grammar": answer}
-    if answer.startswith("{"):  # the others begin with a rule
+    if answer.startswith("{"):  # JSON: it combines grammars already
         named = msgspec.json.decode(answer)["grammars"][0]
     return msgspec.json.encode({"grammars": [{"lark_grammar": frame}, {**named, "name": "answer"}]}).decode()

@@ -223,8 +223,7 @@ class Dispatcher:
             self._left.add(job.id)
 
     def forget(self, queue: str, job_id: str, *, until_ms: int = 0) -> None:
-        """Schedule the deletion of a settled job's record. `until_ms` is the time until which its tokens may be
-        needed."""
+        """Schedule the deletion of a settled job's record. Its tokens may be needed until `until_ms`."""
         if until_ms:
             self._wanted[job_id] = until_ms
         if queue in self._lines:
@@ -342,12 +341,14 @@ class Dispatcher:
         """Run one round of upkeep for a queue with a line. Raises STORE_ERRORS."""
         line = self._lines[name]
         queue = line.link.calls
-        if any(job.queue == line.name for job in self._jobs.values()):  # `put` holds for several rounds, too
-            await line.link.reader.gateway_alive(self.gateway_id)  # which knows how far it has read
+        if any(
+            job.queue == line.name for job in self._jobs.values()
+        ):  # `put` counts as a heartbeat for several rounds, too
+            await line.link.reader.gateway_alive(self.gateway_id)  # the reader knows how far it has read
         if self._is_elected():
             await queue.reclaim()
         strays = [job_id for job_id in line.strays if not self._is_at(job_id, line)]
-        for job_id in strays[:PER_CALL]:  # the heartbeat waits for each of these calls
+        for job_id in strays[:PER_CALL]:  # bounded: the heartbeat waits for these calls
             record = await queue.cancel(job_id)
             line.strays.pop(job_id, None)
             if record is not None and record.state is not JobState.ENDED:
@@ -360,6 +361,6 @@ class Dispatcher:
                 await queue.keep(wanted)
             if len(wanted) < len(chunk):
                 await queue.forget([job_id for job_id in chunk if job_id not in wanted])
-            for job_id in chunk:  # what the store has taken is not sent again, should it fail at the next
+            for job_id in chunk:  # not sent again if a later chunk fails
                 line.ended.pop(job_id, None)
                 self._wanted.pop(job_id, None)

@@ -80,7 +80,7 @@ class OutputGrants:
         """Extend until the grant is sufficient for a while, or there is no more."""
         try:
             await self._ask_on()
-        finally:  # with the last look at who is low: one that speaks right after it starts anew
+        finally:  # in the same step as the last check, so that later tokens start a new task
             self._asking = None
 
     async def _ask_on(self) -> None:
@@ -103,7 +103,7 @@ class OutputGrants:
                 return
             retry_s = 2 * retry_s if extension is None else extension.retry_after_s
             retry_s = min(max(retry_s, SOONEST_S), LATEST_S)
-            with suppress(TimeoutError):  # what is used up is charged at once: a minute frees it the sooner
+            with suppress(TimeoutError):  # charge used output at once, so that it leaves the minute's window sooner
                 async with asyncio.timeout(retry_s):
                     await self._used_up.wait()
 
@@ -123,7 +123,7 @@ class OutputGrants:
         )
         try:
             return await self._quotas.extend(self._request.ask.root, self._request.id, need)
-        except (*STORE_ERRORS, AlreadySettled):  # settled: it was taken from us, as its renewal says, which ends it
+        except (*STORE_ERRORS, AlreadySettled):  # settled by another gateway: the next renewal ends the request
             return None
 
     def _take(self, extension: Extension) -> bool:
@@ -159,7 +159,7 @@ class OutputGrants:
     def _give_up(self) -> None:
         for job in self._request.jobs:
             if not job.settled:
-                job.fail(ApiError("The budget gave no more tokens in time.", "quota_store_unavailable"))
+                job.fail(ApiError("No more tokens could be reserved in time.", "quota_store_unavailable"))
 
     def _choices(self) -> list[Choice]:
         return [choice for job in self._request.jobs for choice in job.choices]
@@ -174,5 +174,5 @@ class OutputGrants:
 
     def _asked(self, asking: asyncio.Task[None]) -> None:
         if not asking.cancelled() and asking.exception() is not None:
-            log.error("asking for more tokens failed", exc_info=asking.exception())
+            log.error("extending a reservation failed", exc_info=asking.exception())
             self._give_up()

@@ -135,7 +135,7 @@ class LocalShare:
         chain = [own, *(self._tenant(parent) for parent in own.above)]
         key = self.known.get(("key", ask.key_id)) if ask.key_id else None
         if ask.key_id and key is None:
-            raise StoreUnavailable("nothing is known of the key")
+            raise StoreUnavailable("the key is not cached")
         names = {name for tenant in chain for name in _refusing(tenant)} | set(key.of.limits.as_dict() if key else ())
         windowed = {name for name in names if _WINDOWS[name] != "request"}
         if "fail_closed" in ({self.modes.of(name) for name in windowed} or {self.modes.default}):
@@ -148,7 +148,7 @@ class LocalShare:
     def _tenant(self, tenant_id: str) -> Tenant:
         known = self.known.get(("tenant", tenant_id))
         if known is None or not isinstance(known.of, Tenant):
-            raise StoreUnavailable("nothing is known of the tenant")
+            raise StoreUnavailable("the tenant is not cached")
         return known.of
 
     async def _put(self, root: str, kind: str, name: str) -> None:
@@ -277,7 +277,7 @@ class GuardedQuotas:
                 await self._report()
                 await self._presence.leave()
         if self._backlog:
-            log.error("%d requests that were admitted without the budgets' store are never charged", len(self._backlog))
+            log.error("%d requests admitted without the budgets' store will never be charged", len(self._backlog))
 
     async def beat(self) -> None:
         """Send a heartbeat and read the number of gateways. Raises StoreUnavailable."""
@@ -287,7 +287,7 @@ class GuardedQuotas:
     async def keep(self) -> None:
         """Report charges, then read the limits of recent callers. Raises StoreUnavailable."""
         await self._report()
-        if not self._backlog:  # which the store's figures do not have yet
+        if not self._backlog:  # else the store's figures lack the backlog
             await self._look()
 
     async def reserve(self, ask: Ask) -> Reservation:
@@ -346,7 +346,7 @@ class GuardedQuotas:
         self._local[ask.reservation_id] = _Unasked(ask, may_be_stored)
         if self._away_since_s is None:
             self._away_since_s = self._clock()
-            log.warning("budgets cannot be asked: requests are admitted by what is known of them here")
+            log.warning("the budgets' store does not answer: admitting requests from this gateway's share")
         return reservation
 
     async def _report(self) -> None:
@@ -366,7 +366,10 @@ class GuardedQuotas:
             self._backlog.rotate(-1)
         failures.raise_last()
         if self._away_since_s is not None and not self._local:
-            log.warning("all that budgets had to hear is charged, %.1f s later", self._clock() - self._away_since_s)
+            log.warning(
+                "all requests admitted without the budgets' store are charged, %.1f s later",
+                self._clock() - self._away_since_s,
+            )
             self._away_since_s = None
 
     def _remember(self, ask: Ask) -> None:

@@ -95,7 +95,7 @@ class Orphans:
         """Run one round. Raises STORE_ERRORS."""
         orphans, failures = self.fleet_cache.orphans, StoreFailures()
         unlisted = self.fleet_cache.unlisted if self.is_elected() else {}
-        for name, sha256 in unlisted.items():  # workers of an older release; a store that failed over
+        for name, sha256 in unlisted.items():  # after a failover, or with workers of an older release
             with failures:
                 await self.registry.note_queue(name, sha256)
         own = {job.queue for job in self.dispatcher.jobs.values()}
@@ -120,7 +120,7 @@ class Orphans:
                 card = await self.registry.card(sha256) if jobs else None
                 moved = sum([await self._help(job, queue, card) for job in jobs])
                 if moved:
-                    log.info("%d requests went on from %s, which nobody serves, to a newer card", moved, name)
+                    log.info("moved %d requests from %s, which has no workers, to a newer card", moved, name)
 
     async def _help(self, job: LiveJob, queue: OrphanQueue, card: ModelCard | None) -> bool:
         """Move a job, or fail it. Return whether it was moved."""
@@ -144,7 +144,7 @@ class Orphans:
                 job.fail(unavailable())
             return False
         self.open_requests.at(old).withdraw(job.id, self.open_requests.now_ms)
-        if job.settled:  # meanwhile, and maybe before it was there to be cancelled
+        if job.settled:  # meanwhile, and its cancellation may have come before `put`
             await self.dispatcher.queue(target.queue).cancel(job.id)
         else:
             door.enter(job.id, request, guaranteed=guaranteed, now_ms=self.open_requests.now_ms)
@@ -197,7 +197,7 @@ def _asked(message: Job, waited_ms: float) -> Request:
         tenant=message.tenant,
         prompt_tokens=len(message.prompt),
         max_tokens=message.max_tokens,
-        max_tokens_stated=message.guaranteed,  # or only the first token was promised, which does not depend on it
+        max_tokens_stated=message.guaranteed,  # else only the first token was guaranteed, which does not depend on it
         choices=message.n,
         deadline_ms=None if message.deadline_ms is None else message.deadline_ms - waited_ms,
         ttft_ms=None if message.hard_ttft_ms is None else message.hard_ttft_ms - waited_ms,

@@ -37,8 +37,8 @@ from fairlane.scheduler.protocol.lanes import Lane, LaneName
 
 # By whether the endpoint is for embeddings.
 _OTHER_MODEL = {
-    True: "This model makes no embeddings: it generates text.",
-    False: "This model makes embeddings, and generates no text: /v1/embeddings works.",
+    True: "This model generates text and makes no embeddings.",
+    False: "This model makes embeddings and generates no text: use /v1/embeddings.",
 }
 
 Generation = TypeVar("Generation", bound=GenerationRequest)
@@ -162,7 +162,7 @@ def _asked(
     )
 
 
-@cache  # of few lanes and two classes
+@cache  # few lanes and two classes
 def _served_as(lane: str, class_name: str) -> tuple[tuple[bytes, bytes], ...]:
     return (LANE_HEADER.encode(), lane.encode()), (CLASS_HEADER.encode(), class_name.encode())
 
@@ -206,7 +206,7 @@ class Preparer:
         if request.structure is not None or request.offered_tools:
             grammar = await grammar_of(request, model.text, prompts[0], self._grammars, caller.tenant_id)
         refusal = self._refusal()
-        if refusal is not None:  # it came before the last body, or while that was read
+        if refusal is not None:  # the shutdown may have begun while the body was read
             raise refusal
         ids = job_ids(random_id(), len(prompts))
         self._open_requests.hold(ids)

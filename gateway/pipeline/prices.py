@@ -36,5 +36,5 @@ class KnownPrices:
     async def _read(self) -> PriceList:
         before, self._known = self._known, await self._store.get()
         if before is not None:
-            log.info("prices of version %d hold now", self._known.version)
+            log.info("using prices of version %d", self._known.version)
         return self._known

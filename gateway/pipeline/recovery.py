@@ -113,17 +113,16 @@ class Reaper:
             return
         is_marked = self._clock() - self._renewed_s < TOMBSTONE_MS / 2e3
         if is_marked and await self._quotas.book(request.ask):
-            log.warning("the store had forgotten job %s, which goes on", request.id)
+            log.warning("the store had lost the reservation of job %s, booked again", request.id)
             return
         for job in request.jobs:
             if not job.settled:
                 job.fail(ApiError("The request's reservation was lost.", "quota_store_unavailable"))
 
     async def reap(self) -> None:
-        """Settle lapsed reservations. A job that a worker still runs is cancelled first, and settled in a later
-        round."""
+        """Settle lapsed reservations. A job that still runs is cancelled first and settled in a later round."""
         if not (self._is_elected() and self._fleet_cache.is_fresh):
-            return  # a job in a queue that is not known yet would pass for one that never was
+            return  # jobs in queues that are not known yet would count as never enqueued
         failures = StoreFailures()
         for lapsed in await self._quotas.expired(REAP_BATCH):
             if lapsed.reservation_id not in self._dispatcher.jobs:
@@ -160,7 +159,7 @@ class Reaper:
         for job_id in job_ids(lapsed.reservation_id, lapsed.prompts):
             for name in sorted(self._fleet_cache.queues_of(lapsed.model)):
                 record = await self._dispatcher.queue(name).cancel(job_id)
-                if record is not None:  # otherwise its gateway died before the job was put
+                if record is not None:  # else its gateway died before it enqueued the job
                     found.append((name, job_id, record))
         if any(record.state is not JobState.ENDED for _, _, record in found):
             return

@@ -86,9 +86,9 @@ class Earlier:
         found = [await self._heads_of(root, once, run, wanted, until_s) for run in runs]
         furthest = max(found, key=_published, default=[])
         if not _published(furthest):
-            log.info("job %s, sent again, begins anew", wanted[0].message.job_id)
+            log.info("job %s: the repeated request starts from scratch", wanted[0].message.job_id)
             return []
-        log.info("job %s, sent again, goes on from %d tokens", wanted[0].message.job_id, _published(furthest))
+        log.info("job %s: the repeated request resumes from %d tokens", wanted[0].message.job_id, _published(furthest))
         return furthest
 
     async def _heads_of(self, root: str, once: Once, run: str, wanted: Sequence[Wanted], until_s: float) -> list[Heads]:
@@ -106,7 +106,7 @@ class Earlier:
                 counted = tuple([head.counted for head in own])
                 charges.append(recorded(replace(record, generated=counted) if own else record))
                 self.dispatcher.forget(each.queue, job_id, until_ms=once.until_ms)
-        if len(known) == len(ids):  # else a reaper looks for the others in other queues too
+        if len(known) == len(ids):  # else a reaper settles it, which searches other queues too
             await self.quotas.settle(root, run, total(charges))
         return heads
 
@@ -126,7 +126,7 @@ def begin(job: LiveJob, message: Job, heads: Heads) -> bool:
     ends = [head.end(message) for head in heads]
     for choice, (head, end) in enumerate(zip(heads, ends, strict=True)):
         if head.token_ids:
-            told = None if head.stopped else end  # whoever reads the text finds the stop string
+            told = None if head.stopped else end  # the reader finds the stop string itself
             job.accept(
                 TokenDelta(
                     job_id=job.id,

@@ -108,7 +108,7 @@ class Settlements:
         The store is called directly, without creating a task. If it does not answer, a task retries."""
         if job.settled:
             return
-        if job.finished is None:  # all was told before the worker was done: a stop string
+        if job.finished is None:  # a stop string ended it before the worker did
             self._spawn(self._cancel(job))
         job.settled = True
         request, began_s = job.request, asyncio.get_running_loop().time()
@@ -194,7 +194,7 @@ class Settlements:
             request.record.charged(charge)
         for job in request.jobs:
             self._dispatcher.release(job)
-        request.jobs = []  # which hold it: else all of them would stay until the next collection
+        request.jobs = []  # breaks a reference cycle
         if not charge.is_refund:
             self._telemetry.charged(ask.tenant, ask.lane, _fresh(charge, ask.resumption))
 
@@ -215,7 +215,7 @@ class Settlements:
             queue = self._dispatcher.queue(job.queue)
             record = await self._persist(lambda: queue.cancel(job.id))
             if record is None and not job.begun:
-                return Charge.refund()  # it never got into the queue
+                return Charge.refund()  # it was never enqueued
             if record is not None and record.state is not JobState.ENDED:
                 await self._confirmed(job)
                 record = await self._persist(lambda: queue.record(job.id))

@@ -158,20 +158,19 @@ class TokenEvents:
                         piece = self._hear(job, item, now_s)
                         if piece is not None:
                             unsaid.append(piece)
-            finally:  # tokens before a fault are said
+            finally:  # tokens before a fault are sent
                 if unsaid and not self._is_behind:
                     self._unsaid, self._spoke_s = [], now_s
                     self._is_behind = not listener.hear(unsaid)
-        except Exception as fault:  # noqa: BLE001 - the request's own: whoever rings must not suffer from it
+        except Exception as fault:  # noqa: BLE001 - kept for the request's task: the caller must not fail
             self._fault = fault
-            if self._is_behind:  # the client may not hear of it for long, and nothing waits for that
+            if self._is_behind:  # a slow client must not delay the settlement
                 self.settlements.hand_over(self.request, outcome_of(fault))
         if self._needs_care:
             self._rouse()
 
     def _count_unheard(self) -> None:
-        """Read the tokens that the client has not received, so that it is charged only up to a stop string among
-        them."""
+        """Read the tokens that the client has not received: it is charged only up to a stop string in them."""
         for job, news in self.request.take_news():
             if isinstance(news, TokenDelta):
                 self._read_tokens(job, job.choices[news.choice], news)
@@ -180,7 +179,7 @@ class TokenEvents:
         if isinstance(news, TokenDelta):
             if self.last_token_s is None:
                 self._began(news, now_s)
-            elif now_s > self.last_token_s:  # else it is of the same arrival
+            elif now_s > self.last_token_s:  # else they arrived together
                 self.gap(now_s - self.last_token_s)
             self.last_token_s = now_s
             return self._read_tokens(job, job.choices[news.choice], news)
@@ -208,7 +207,7 @@ class TokenEvents:
 
     def _read_tokens(self, job: LiveJob, choice: Choice, delta: TokenDelta) -> TextChunk | None:
         reader = choice.reader
-        if reader is None or choice.finish_reason is not None:  # beyond its stop string, or told twice
+        if reader is None or choice.finish_reason is not None:  # after its stop string, or a repeated end
             return None
         piece = reader.push(delta.token_ids)
         text, finish = piece.text, delta.finish_reason
@@ -246,9 +245,9 @@ class TokenEvents:
                 param = self.grammar_param
                 raise invalid(param, f"`{param}` cannot be served: {BROKEN_GRAMMAR}.")
             case Outcome.FAILED:
-                raise ApiError(f"The model failed at this request: {finished.error or 'no reason'}.", "internal_error")
+                raise ApiError(f"The model failed on this request: {finished.error or 'no reason'}.", "internal_error")
             case Outcome.CANCELLED:
-                raise ApiError("The request was cancelled: its gateway was out of touch.", "quota_store_unavailable")
+                raise ApiError("The request was cancelled: its gateway had lost the store.", "quota_store_unavailable")
             case _:
                 raise internal_error()
 
@@ -262,8 +261,7 @@ class TokenEvents:
         return self.arrived_s + due_ms / 1e3
 
     def _all_begun(self) -> bool:
-        """Return whether every job has a token. The result is cached once it is true, since it is asked for each
-        token."""
+        """Return whether every job has a token. Once true it is cached, since it is asked for each token."""
         self._begun = self._begun or not [job for job in self.jobs if not job.begun]
         return self._begun
 

@@ -121,10 +121,10 @@ class Submitter:
         try:
             if isinstance(error, ApiError):
                 await self._refuse(caller, request, error, submitted=submitted)
-        finally:  # for a submission or a client that was cancelled: nobody waits for this
+        finally:  # also for a cancelled submission or client, which cannot wait
             self._settlements.hand_over(request, Outcome.CANCELLED if submitted else Outcome.REJECTED)
         if error is None and request.settled:
-            caller.statuses = request.statuses  # what was reserved and not used is free again
+            caller.statuses = request.statuses  # without the unused part of the reservation
 
     async def _refuse(self, caller: Caller, request: LiveRequest, error: ApiError, *, submitted: bool) -> None:
         outcome = outcome_of(error) if submitted else Outcome.REJECTED
@@ -132,7 +132,7 @@ class Submitter:
             self._settlements.hand_over(request, outcome)
         else:
             await self._settlements.end(request, outcome)
-        caller.statuses = request.statuses  # where the store has not said, whoever wants to tell them asks
+        caller.statuses = request.statuses  # None if the store has not answered: they are read when needed
 
     async def _start(self, caller: Caller, request: LiveRequest, plan: Plan, arrived_s: float) -> None:
         """Reserve the tokens of all jobs, then enqueue each. Raises ApiError."""
@@ -229,12 +229,12 @@ class Submitter:
             return await self._quotas.reserve(ask)
         except (Denied, AccessDenied) as denied:
             if not denied.may_be_stored:
-                request.jobs = []  # nothing was written, so nothing has to be given back
+                request.jobs = []  # nothing was written, so there is nothing to undo
             if isinstance(denied, AccessDenied):
                 raise _access_denied(denied) from denied
             raise _limit_denied(denied, _exceeded_param(denied.status, ask, plan), ask) from denied
         except StoreAway as error:
-            request.jobs = []  # as above: nothing was asked
+            request.jobs = []  # as above: the store was not reached
             raise store_unavailable() from error
         except STORE_ERRORS as error:
             raise store_unavailable() from error
@@ -253,7 +253,7 @@ class Submitter:
             job.message = None  # nothing was written
             raise queue_refused(full, "tenant" if limit is None else limit.scope) from full
         except StoreAway as error:
-            job.message = None  # as above
+            job.message = None  # nothing was written: the store was not reached
             raise store_unavailable() from error
         except STORE_ERRORS as error:
             raise store_unavailable() from error

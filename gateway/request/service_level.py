@@ -66,8 +66,7 @@ def agree(
     identity: Identity,
     lanes: Mapping[LaneName, Lane],
 ) -> ServiceLevel:
-    """Return the terms of one request. `headers` are the ASGI scope's. Raises ApiError for an invalid lane or
-    figure."""
+    """Return the terms of one request. `headers` are the ASGI scope's. Raises ApiError for an invalid header."""
     given = _given(headers)
     name = _lane(request, given.get(LANE_HEADER), identity)
     lane = lanes[name]
@@ -130,7 +129,7 @@ def _lane(request: GenerationRequest, header: str | None, identity: Identity) ->
     return default if default in allowed else allowed[0]
 
 
-@lru_cache(maxsize=64)  # of few kinds of keys, and asked for by each request
+@lru_cache(maxsize=64)  # few combinations, and needed by each request
 def _allowed(tenants: tuple[str, ...], keys: tuple[str, ...] | None) -> tuple[LaneName, ...]:
     return tuple(name for name in LaneName if name in tenants and (keys is None or name in keys))
 
@@ -153,7 +152,7 @@ def _patience_ms(given: Mapping[str, str]) -> float:
 
 def _number(text: str) -> float | None:
     try:
-        value = math.nan if "_" in text else float(text)  # 1_000 is a number only to Python
+        value = math.nan if "_" in text else float(text)  # Python alone accepts 1_000
     except ValueError:
         return None
     return value if math.isfinite(value) else None

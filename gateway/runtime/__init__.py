@@ -1,5 +1,5 @@
-"""Composition: everything that one gateway process holds, built from its settings.
+"""Composition of one gateway process from its settings.
 
-resources.py  all of it, opened and closed together
+resources.py  all parts, opened and closed together
 ledger.py     roll-up and export of the ledger
 """

@@ -1,4 +1,4 @@
-"""Builds the ledger's retention and export from the settings."""
+"""The ledger's retention and export, built from the settings."""
 
 from redis.asyncio import Redis
 
@@ -10,12 +10,12 @@ from fairlane.quotas import keyspace
 from fairlane.quotas.ledger import LedgerExports, RollUp
 from fairlane.store.election import Election
 
-# Rounds without a sign of life after which another gateway takes over.
+# Export rounds after which another gateway takes over from a silent one.
 EXPORT_LEASES = 2.5
 
 
 def roll_up_of(settings: GatewaySettings, client: Redis) -> RollUp:
-    """Return the task that drops and sums up old entries. `client`: of the store of the budgets."""
+    """Return the roll-up of old entries. `client` is that of the budgets' store."""
     section = settings.gateway
     return RollUp(
         client,
@@ -29,7 +29,7 @@ def roll_up_of(settings: GatewaySettings, client: Redis) -> RollUp:
 def exporter_of(
     settings: GatewaySettings, client: Redis, drafts: Drafts, gateway_id: str, telemetry: Telemetry
 ) -> LedgerExporter | None:
-    """Return the configured exporter, or None. `client`: of the store of the budgets."""
+    """Return the configured exporter, if any. `client` is that of the budgets' store."""
     section = settings.gateway.ledger
     if not section.export_url:
         return None

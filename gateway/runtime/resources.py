@@ -304,9 +304,7 @@ class Resources:
             IdempotencyRecords(
                 patient,
                 lease_ms=round(section.reservation_lease_s * 1e3),
-                most_bytes=int(
-                    section.idempotency_kept_bytes
-                ),  # of no other kind of number: the store's client asks for it
+                most_bytes=int(section.idempotency_kept_bytes),  # a plain int, which the store's client requires
             ),
             self.refusal,
             grace_s=section.idempotency_grace_s,
@@ -396,7 +394,7 @@ class Resources:
         await self._landed(grace_s)
         left = [job for job in self.dispatcher.jobs.values() if not job.settled]
         if left:
-            log.warning("%d jobs are cut short by the shutdown", len(left))
+            log.warning("the shutdown ends %d jobs early", len(left))
         for job in left:
             job.fail(_shutting_down())
         await self._landed(SETTLE_GRACE_S)
@@ -508,7 +506,7 @@ async def _end(tasks: list[asyncio.Task[None]]) -> None:
         task.cancel()
     for ended in await asyncio.gather(*tasks, return_exceptions=True):
         if isinstance(ended, Exception):
-            log.error("a background task had failed", exc_info=ended)
+            log.error("a background task failed", exc_info=ended)
 
 
 def _shutting_down() -> ApiError:

@@ -54,8 +54,7 @@ class AdminTokens:
         self._clock = clock
 
     async def create(self, name: str, role: Role, maker: Operator, expires_at: float | None = None) -> NewToken:
-        """Create a token. Raises FieldError for an invalid name or a past time, ApiError if there are too many
-        tokens."""
+        """Create a token. Raises FieldError for an invalid name or past time, ApiError if there are too many."""
         if not text(name, "name").strip():
             raise FieldError("name", "must not be empty")
         if expires_at is not None and expires_at <= self._clock():

@@ -104,7 +104,7 @@ class Sessions:
             return None
         try:
             return _decode.decode(blob.encode() if isinstance(blob, str) else blob)
-        except msgspec.DecodeError:  # of an earlier release
+        except msgspec.DecodeError:  # written by an earlier release
             return None
 
     async def _count_sign_in(self, operator: Operator) -> None:
@@ -194,7 +194,7 @@ def check_origin(scope: Scope) -> None:
     for name, value in scope["headers"]:
         given.setdefault(name, []).append(value)
     host = given.get(b"host", [b""])[0]
-    schemes = (b"https",) if _is_secure(scope) else (b"http", b"https")  # a proxy that is not trusted may end TLS
+    schemes = (b"https",) if _is_secure(scope) else (b"http", b"https")  # an untrusted proxy may terminate TLS
     is_own = given.get(b"origin") in [[scheme + b"://" + host] for scheme in schemes]
     if not (host and is_own and any(given.get(CSRF_HEADER, ()))):
         raise ApiError("Only the console's own page may do that with a session.", "origin_not_allowed")

@@ -66,8 +66,8 @@ def check_sign_in(section: SignInSection) -> None:
     if not section.client_id:
         raise SettingsError("setting gateway.sign_in.client_id: must name this client of the identity provider")
     if "openid" not in section.scopes:
-        raise SettingsError("setting gateway.sign_in.scopes: must have openid among them")
+        raise SettingsError("setting gateway.sign_in.scopes: must include openid")
     if not section.roles:
-        raise SettingsError("setting gateway.sign_in.roles: must give a role to one group at least")
+        raise SettingsError("setting gateway.sign_in.roles: must give at least one group a role")
     if not (section.name_claim and section.roles_claim):
         raise SettingsError("setting gateway.sign_in: name_claim and roles_claim cannot be empty")

@@ -124,7 +124,7 @@ class SingleSignOn:
         section = self.section
         known = [section.roles[each] for each in texts(claims, section.roles_claim) if each in section.roles]
         if not known:
-            raise ApiError("Your identity provider gives you no role here.", "role_not_allowed")
+            raise ApiError("Your identity provider does not give you a role here.", "role_not_allowed")
         is_proven = section.name_claim != "email" or claims.get("email_verified", True) is True
         named = texts(claims, section.name_claim) if is_proven else []
         said = [each for each in (*named, sub) if each.isprintable() and each.strip()]
@@ -180,7 +180,7 @@ class SingleSignOn:
             raise invalid_token() from None
 
 
-_ACCEPTS = {"accept": "application/json", "accept-encoding": "identity"}  # what is packed has no bound
+_ACCEPTS = {"accept": "application/json", "accept-encoding": "identity"}  # a compressed response has no bound
 
 
 async def _whole(answer: httpx.Response) -> bytes:

@@ -7,8 +7,7 @@ CARRIED: ContextVar[tuple[str, str]] = ContextVar("carried", default=("", ""))
 
 
 def traceparent() -> str:
-    """Return the `traceparent` for a worker to continue: the caller's own if the gateway does not trace; may be
-    empty."""
+    """Return the `traceparent` for a worker to continue: the caller's own without tracing; may be empty."""
     return CARRIED.get()[0]
 
 

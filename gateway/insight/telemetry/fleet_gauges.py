@@ -73,7 +73,9 @@ class FleetGauges(Collector):
             "lane_tpot_target_seconds", "Target of a lane for each further token on a model, in seconds.", _BY_LANE
         )
         longest = _gauge(
-            "lane_max_wait_seconds", "Longest wait of a lane, in seconds; a job that waited so long ends.", ("lane",)
+            "lane_max_wait_seconds",
+            "Longest wait of a lane, in seconds; a job that has waited this long ends.",
+            ("lane",),
         )
         most = _gauge("lane_max_queued", "Jobs that may wait in a lane per model, as a number.", ("lane",))
         for lane in self.lanes.values():

@@ -16,16 +16,16 @@ FORMAT = "%(asctime)s %(levelname)s {}[{}] %(message)s"
 
 def start_logging(level: str, name: str = "gateway", form: LogFormat = "text") -> None:
     """Configure logging: one line per record on stderr. Records must not contain content or keys."""
-    logging._srcfile = None  # no line of ours tells where it comes from: finding that out costs as much as all the rest
+    logging._srcfile = None  # skips the lookup of the caller, which costs as much as all the rest
     logging.logThreads = logging.logMultiprocessing = False
-    logging.logProcesses = False  # a process knows its number: to ask for it is a system call
+    logging.logProcesses = False  # avoids a system call: the format has the pid already
     lines = Lines()
     lines.setFormatter(
         JsonLines(name, os.getpid(), facts) if form == "json" else Stamped(FORMAT.format(name, os.getpid()))
     )
     logging.basicConfig(level=level.upper(), handlers=[lines])
     quiet_libraries()
-    logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # it quotes the bytes that are no form
+    logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # it logs the bytes of invalid forms
 
 
 def facts(record: logging.LogRecord) -> Facts:
@@ -73,7 +73,7 @@ class Lines(logging.StreamHandler[TextIO]):
         try:
             lines, self._unwritten = self._unwritten, []
             if lines:
-                with suppress(OSError, ValueError):  # a full disk, a pipe that nobody reads, a closed stream
+                with suppress(OSError, ValueError):  # a full disk, a broken pipe, a closed stream
                     self.stream.write("".join(lines))
                     self.stream.flush()
         finally:

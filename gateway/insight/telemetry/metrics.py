@@ -80,34 +80,34 @@ class Telemetry:
             "code",
         )
         self.refusals = self._counter(
-            "refusals", "Requests that were refused or ended by an error, as a number.", *by_tenant, "code"
+            "refusals", "Requests that were rejected or ended by an error, as a number.", *by_tenant, "code"
         )
         self.replays = self._counter(
             "replays",
-            "Answers of an earlier request that were told to one with the same idempotency key, as a number.",
+            "Responses replayed to a request with the same idempotency key, as a number.",
             "endpoint",
         )
         self.shadow_refusals = self._counter(
             "shadow_refusals",
-            "Requests let in that a limit in shadow would have refused, as a number.",
+            "Requests admitted that a limit in shadow mode would have rejected, as a number.",
             *by_tenant,
             "limit",
         )
         self.jobs = self._counter(
-            "flights", "Jobs by how they ended, as a number; what was refused is none.", "lane", "outcome"
+            "flights", "Jobs by how they ended, as a number; rejected requests have none.", "lane", "outcome"
         )
         self.tokens = self._counter(
             "tokens",
-            "Tokens charged, as a number; tenants beyond the first few count as `other`.",
+            "Tokens charged, as a number; all but the first few tenants count as `other`.",
             *by_tenant,
             "lane",
             "kind",
         )
-        self.preemptions = self._counter("preemptions", "Preemptions that jobs went through, as a number.", "lane")
+        self.preemptions = self._counter("preemptions", "Preemptions of jobs, as a number.", "lane")
         self.in_flight = FastCounter(
             GaugeMetricFamily,
             f"{_PREFIX}in_flight",
-            "Requests that are admitted and have not ended, as a number.",
+            "Requests admitted and not ended, as a number.",
             ("lane",),
             self.registry,
         )
@@ -119,7 +119,7 @@ class Telemetry:
         )
         self.queue_wait = self._histogram(
             "queue_wait_seconds",
-            "Time from a job's place in the queue to the step that begins its prefill, in seconds.",
+            "Time from a job's enqueueing to the step that begins its prefill, in seconds.",
             labels,
         )
         self.time_per_output_token = self._histogram(
@@ -136,7 +136,7 @@ class Telemetry:
         )
         self.duration = self._histogram(
             "request_duration_seconds",
-            "Time from arrival to the end of the answer, in seconds; what was refused is not in it.",
+            "Time from arrival to the end of the response, in seconds, without rejected requests.",
             labels,
         )
 
@@ -146,16 +146,16 @@ class Telemetry:
         self.store_fault = self._gauge(
             "store_fault", "1 while the last check of the stores found a fault of this kind, else 0.", "fault"
         )
-        self.store_openings = self._total("store_openings", "Times that a store was found to be away, as a number.")
+        self.store_openings = self._total("store_openings", "Times that a store became unavailable, as a number.")
         self.connections = self._level("connections", "Open connections of the tenants' port, as a number.")
         self.most_connections = self._level(
-            "max_connections", "Connections of the tenants' port that are accepted at most, as a number."
+            "max_connections", "Most connections accepted on the tenants' port, as a number."
         )
         self.connections_cut = self._total(
             "connections_cut", "Connections without a key that were closed for others, as a number."
         )
         self.malformed = self._total(
-            "malformed_requests", "Requests that are no HTTP, or beyond its bounds, as a number."
+            "malformed_requests", "Requests that are not valid HTTP or exceed its limits, as a number."
         )
         self.unreported = self._level(
             "unreported", "Requests admitted without the store and not charged there yet, as a number."
@@ -171,9 +171,7 @@ class Telemetry:
         self.ledger_lost = self._total(
             "ledger_lost", "Entries of the ledger that were dropped before they were exported, as a number."
         )
-        self.wasted_tokens = self._total(
-            "wasted_tokens", "Tokens published here that nobody is charged for, as a number."
-        )
+        self.wasted_tokens = self._total("wasted_tokens", "Tokens published here without being charged, as a number.")
         build = self._gauge(
             "build_info", "1, with the version of Fairlane and of Python as labels.", "version", "python"
         )

@@ -15,7 +15,7 @@ from fairlane.gateway.http.ports import Member
 
 # Added to each process's metrics.
 PROCESS_UP = """\
-# HELP fairlane_gateway_process_up 1 where this process behind the port has told its metrics, 0 where it has not.
+# HELP fairlane_gateway_process_up 1 if this process behind the port reports its metrics, else 0.
 # TYPE fairlane_gateway_process_up gauge
 fairlane_gateway_process_up {}
 """
@@ -96,7 +96,7 @@ async def _ask(path: Path) -> bytes | None:
             finally:
                 writer.close()
     except (OSError, asyncio.IncompleteReadError) as error:
-        log.warning("%s does not tell its metrics (%s)", path.stem, type(error).__name__)
+        log.warning("%s does not report its metrics (%s)", path.stem, type(error).__name__)
         return None
 
 
