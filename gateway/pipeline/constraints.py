@@ -54,7 +54,7 @@ async def _with_tools(
     tools, model = request.offered_tools, text.output_format
     if tools and request.tool_choice.mode == "required":
         if not model.can_force:
-            raise invalid("tool_choice", "This model cannot be forced to call a tool: its call format is unknown.")
+            raise invalid("tool_choice", "This model cannot be made to call a tool: its call format is unknown.")
         held = await _check(request, tools, 0, checker, tenant_id)
         parallel = request.parallel_tool_calls and len(tools) > 1
         return _framed(model.forced(tools, parallel=parallel, prompt_tail=tail), held)
