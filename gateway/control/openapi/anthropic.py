@@ -1,5 +1,4 @@
-"""The JSON that the tenant API answers with in Anthropic's words, as OpenAPI shows it; `gateway.answers.messages`
-makes it."""
+"""Responses in Anthropic's format, as published in OpenAPI; `gateway.answers.messages` builds them."""
 
 from typing import Any, Literal, NotRequired
 
@@ -10,14 +9,14 @@ from fairlane.gateway.control.openapi.schemas import Limited
 
 
 class TextContent(TypedDict):
-    """What the model says."""
+    """Text of the answer."""
 
     type: Literal["text"]
     text: str
 
 
 class ThinkingContent(TypedDict):
-    """What the model thinks; empty where the request wants it left out."""
+    """The model's thinking; empty if the request omits it."""
 
     type: Literal["thinking"]
     thinking: str
@@ -25,7 +24,7 @@ class ThinkingContent(TypedDict):
 
 
 class ToolUseContent(TypedDict):
-    """A call of a tool."""
+    """A tool call."""
 
     type: Literal["tool_use"]
     id: str
@@ -34,8 +33,7 @@ class ToolUseContent(TypedDict):
 
 
 class MessageUsage(TypedDict):
-    """Tokens of a request, as they are charged: those of the prompt are `input_tokens` and `cache_read_input_tokens`
-    together."""
+    """Charged tokens of a request; `input_tokens` and `cache_read_input_tokens` together are its prompt."""
 
     input_tokens: int
     cache_creation_input_tokens: int
@@ -45,7 +43,7 @@ class MessageUsage(TypedDict):
 
 
 class AnthropicMessage(TypedDict):
-    """A message; a stream tells it in events, from `message_start` to `message_stop`."""
+    """A message; a stream sends it as events, from `message_start` to `message_stop`."""
 
     id: str
     type: Literal["message"]
@@ -59,13 +57,13 @@ class AnthropicMessage(TypedDict):
 
 
 class TokenCount(TypedDict):
-    """How many tokens a prompt has."""
+    """The number of a prompt's tokens."""
 
     input_tokens: int
 
 
 class AnthropicErrorBody(TypedDict):
-    """What went wrong: Anthropic's type, and our own code for programs, the field or limit that is the cause."""
+    """An error: Anthropic's type, Fairlane's machine-readable code, and the field or limit that caused it."""
 
     type: Literal[
         "invalid_request_error",
@@ -85,7 +83,7 @@ class AnthropicErrorBody(TypedDict):
 
 
 class AnthropicError(TypedDict):
-    """Every refusal on Anthropic's paths, in a plain answer and in a stream."""
+    """The error response on Anthropic's paths, also within a stream."""
 
     type: Literal["error"]
     error: AnthropicErrorBody

@@ -1,4 +1,4 @@
-"""The calls of the tenants' API and the open ones, row by row: what each takes, answers and refuses."""
+"""The operations of the tenant API and of the open calls: their inputs, responses and errors."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -50,10 +50,10 @@ _ANY_TENANT: tuple[Code, ...] = (
 )
 _OPERATOR: tuple[Code, ...] = ("invalid_api_key", "rate_limit_exceeded", "quota_store_unavailable", "role_not_allowed")
 ANY_ADMIN: tuple[Code, ...] = ("invalid_request_error", *_OPERATOR)
+# Errors of calls with a body.
 BY_SESSION: tuple[Code, ...] = ("origin_not_allowed",)
-"""Of what changes something."""
+# Errors of the HTTP layer, before authentication.
 ANY_REQUEST: tuple[Code, ...] = ("invalid_request_error", "method_not_allowed", "headers_too_large")
-"""What HTTP itself can have wrong, before anybody looks at who sends it."""
 ANY_BODY: tuple[Code, ...] = ("request_timeout", "request_too_large", "overloaded_memory")
 _GENERATION: tuple[Code, ...] = (
     *_ANY_TENANT,
@@ -106,7 +106,7 @@ _FOUND_AND_CHECKED: tuple[Code, ...] = (*_CHECKED, "not_found")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Documented:
-    """One operation as the document shows it."""
+    """One operation of the document."""
 
     method: str
     path: str
@@ -114,19 +114,19 @@ class Documented:
     summary: str
     who: Who
     query: type[BaseModel] | None = None
+    # A model, a union of models, or a TypedDict that is sent as a form.
     body: Any = None
-    """A model, a union of such, or a TypedDict that is sent as a form."""
     neutral: Neutral = field(default_factory=dict)
     status: int = 200
+    # Content type → type of the response; for a stream, of each event's data. Empty: it is always refused.
     answers: Mapping[str, Any]
-    """Media type → type of the answer; of a stream: of what each event holds. Empty: it is always refused."""
     codes: tuple[Code, ...] = ()
+    # The response has an `ETag`.
     tagged: bool = False
-    """Answers with an `ETag`."""
+    # `If-Match` is honoured.
     if_match: bool = False
-    """Honours `If-Match`."""
+    # The lowest operator role that may call it; empty: any role, or not an operator's call.
     role: str = ""
-    """That an operator who calls it has at least; empty: any, or it is no operator's."""
 
 
 TENANT_API: tuple[Documented, ...] = (
@@ -145,7 +145,7 @@ TENANT_API: tuple[Documented, ...] = (
         method="POST",
         path="/v1/completions",
         name="create_completion",
-        summary="Go on with a text, whole or as a stream",
+        summary="Continue a text, whole or as a stream",
         who="tenant",
         body=CompletionBody,
         neutral=NEUTRAL_COMPLETION,
@@ -156,7 +156,7 @@ TENANT_API: tuple[Documented, ...] = (
         method="POST",
         path=ANTHROPIC_PATH,
         name="create_message",
-        summary="Answer a conversation in Anthropic's words, whole or as a stream",
+        summary="Answer a conversation in Anthropic's format, whole or as a stream",
         who="tenant",
         body=MessagesBody,
         neutral=NEUTRAL_MESSAGES,
@@ -189,7 +189,7 @@ TENANT_API: tuple[Documented, ...] = (
         method="POST",
         path="/v1/responses/compact",
         name="compact_response",
-        summary="Make a conversation short: the model sums it up",
+        summary="Compact a conversation: the model summarizes it",
         who="tenant",
         body=CompactBody,
         neutral=NEUTRAL_COMPACTION,
@@ -200,7 +200,7 @@ TENANT_API: tuple[Documented, ...] = (
         method="GET",
         path="/v1/responses/{response_id}",
         name="get_response",
-        summary="Show a response that was kept",
+        summary="Return a stored response",
         who="tenant",
         query=ResponseQuery,
         answers={JSON: response_schemas.ResponseObject},
@@ -210,7 +210,7 @@ TENANT_API: tuple[Documented, ...] = (
         method="DELETE",
         path="/v1/responses/{response_id}",
         name="delete_response",
-        summary="Forget a response that was kept",
+        summary="Delete a stored response",
         who="tenant",
         answers={JSON: response_schemas.DeletedResponse},
         codes=_FOUND,
@@ -219,7 +219,7 @@ TENANT_API: tuple[Documented, ...] = (
         method="GET",
         path="/v1/responses/{response_id}/input_items",
         name="list_response_input_items",
-        summary="List what a kept response answers",
+        summary="List the input items of a stored response",
         who="tenant",
         query=ItemsQuery,
         answers={JSON: response_schemas.InputItemList},
@@ -229,7 +229,7 @@ TENANT_API: tuple[Documented, ...] = (
         method="GET",
         path="/v1/models",
         name="list_models",
-        summary="List the models that the key may use; with `anthropic-version`, in Anthropic's words",
+        summary="List the models that the key may use; with `anthropic-version`, in Anthropic's format",
         who="tenant",
         answers={JSON: openapi_schemas.ModelList},
         codes=_ANY_TENANT,
@@ -238,7 +238,7 @@ TENANT_API: tuple[Documented, ...] = (
         method="GET",
         path="/v1/models/{model}",
         name="get_model",
-        summary="Show a model",
+        summary="Return a model",
         who="tenant",
         answers={JSON: openapi_schemas.ModelObject},
         codes=(*_ANY_TENANT, "model_not_found"),
@@ -258,7 +258,7 @@ TENANT_API: tuple[Documented, ...] = (
         method="POST",
         path=tokenize.DETOKENIZE_PATH,
         name="detokenize",
-        summary="Say what tokens stand for; nothing is charged",
+        summary="Return the text of tokens; nothing is charged",
         who="tenant",
         body=DetokenizeBody,
         answers={JSON: openapi_schemas.DetokenizedText},
@@ -268,7 +268,7 @@ TENANT_API: tuple[Documented, ...] = (
         method="POST",
         path=embeddings.PATH,
         name="create_embeddings",
-        summary="Make a vector of each input; a model that generates text makes none: 400",
+        summary="Return a vector for each input; 400 for a model that generates text",
         who="tenant",
         body=EmbeddingsBody,
         neutral=NEUTRAL_EMBEDDINGS,
@@ -279,7 +279,7 @@ TENANT_API: tuple[Documented, ...] = (
         method="GET",
         path="/v1/limits",
         name="get_limits",
-        summary="Show the limits of the calling key and its tenant as they stand",
+        summary="Return the limits of the calling key and its tenant, with their current use",
         who="tenant",
         answers={JSON: QuotaView},
         codes=_ANY_TENANT,
@@ -288,7 +288,7 @@ TENANT_API: tuple[Documented, ...] = (
         method="GET",
         path="/v1/requests/{request}",
         name="get_own_request",
-        summary="Show what became of a request of the tenant's and why; by its `x-request-id` or its answer's id",
+        summary="Return the record of one of the tenant's requests, by its `x-request-id` or its answer's id",
         who="tenant",
         answers={JSON: RequestDetail},
         codes=_FOUND,
@@ -299,7 +299,7 @@ BATCH_API: tuple[Documented, ...] = (
         method="POST",
         path="/v1/files",
         name="upload_file",
-        summary="Keep a file of requests for a batch",
+        summary="Upload a file of requests for a batch",
         who="tenant",
         body=UploadForm,
         answers={JSON: openai_batches.FileObject},
@@ -326,7 +326,7 @@ BATCH_API: tuple[Documented, ...] = (
         method="GET",
         path="/v1/files/{file}",
         name="get_file",
-        summary="Show a file",
+        summary="Return a file's metadata",
         who="tenant",
         answers={JSON: openai_batches.FileObject},
         codes=_FOUND,
@@ -335,7 +335,7 @@ BATCH_API: tuple[Documented, ...] = (
         method="DELETE",
         path="/v1/files/{file}",
         name="delete_file",
-        summary="Delete a file that no open batch reads",
+        summary="Delete a file, unless an open batch reads it",
         who="tenant",
         answers={JSON: openai_batches.FileDeleted},
         codes=(*_FOUND_AND_CHECKED, "unavailable"),
@@ -344,7 +344,7 @@ BATCH_API: tuple[Documented, ...] = (
         method="GET",
         path="/v1/files/{file}/content",
         name="get_file_content",
-        summary="Fetch a file's bytes",
+        summary="Return a file's contents",
         who="tenant",
         answers={BYTES: str},
         codes=(*_FOUND, "unavailable"),
@@ -353,7 +353,7 @@ BATCH_API: tuple[Documented, ...] = (
         method="POST",
         path="/v1/batches",
         name="create_batch",
-        summary="Answer every line of a file within a window, on the throughput lane",
+        summary="Create a batch: answer every line of a file within a window, on the throughput lane",
         who="tenant",
         body=openai_batches.BatchBody,
         answers={JSON: openai_batches.BatchObject},
@@ -373,7 +373,7 @@ BATCH_API: tuple[Documented, ...] = (
         method="GET",
         path="/v1/batches",
         name="list_batches",
-        summary="List the tenant's batches, the newest first",
+        summary="List the tenant's batches, newest first",
         who="tenant",
         query=openai_batches.BatchesQuery,
         answers={JSON: openai_batches.BatchList},
@@ -383,7 +383,7 @@ BATCH_API: tuple[Documented, ...] = (
         method="GET",
         path="/v1/batches/{batch}",
         name="get_batch",
-        summary="Show a batch and how far it is",
+        summary="Return a batch and its progress",
         who="tenant",
         answers={JSON: openai_batches.BatchObject},
         codes=_FOUND,
@@ -392,7 +392,7 @@ BATCH_API: tuple[Documented, ...] = (
         method="POST",
         path="/v1/batches/{batch}/cancel",
         name="cancel_batch",
-        summary="End a batch: lines that were answered stay in its output file",
+        summary="Cancel a batch; its output file keeps the lines answered so far",
         who="tenant",
         answers={JSON: openai_batches.BatchObject},
         codes=_FOUND_AND_CHECKED,
@@ -410,7 +410,7 @@ VERSION = Documented(
     method="GET",
     path="/version",
     name="get_version",
-    summary="Say which release answers",
+    summary="Return the gateway's release",
     who="anyone",
     answers={JSON: openapi_schemas.VersionView},
 )
@@ -419,7 +419,7 @@ METRICS = Documented(
     method="GET",
     path="/metrics",
     name="get_metrics",
-    summary="Metrics in Prometheus' text format; without a key on the metrics' own port",
+    summary="Return metrics in Prometheus' text format; the metrics port needs no key",
     who="admin",
     answers={TEXT: str},
     codes=_OPERATOR,
@@ -427,10 +427,10 @@ METRICS = Documented(
 OPEN_CALLS: tuple[Documented, ...] = tuple(
     Documented(method="GET", path=path, name=name, summary=summary, who="anyone", answers={kind: str}, codes=codes)
     for path, name, summary, kind, codes in (
-        ("/healthz", "is_alive", "Say that the process lives", TEXT, ()),
-        ("/health", "is_healthy", "The same", TEXT, ()),
-        ("/ping", "ping", "The same", TEXT, ()),
-        ("/readyz", "is_ready", "Say whether a request would be served, and what is missing", TEXT, _UNREADY),
+        ("/healthz", "is_alive", "Check that the process is alive", TEXT, ()),
+        ("/health", "is_healthy", "Check that the process is alive", TEXT, ()),
+        ("/ping", "ping", "Check that the process is alive", TEXT, ()),
+        ("/readyz", "is_ready", "Check that requests can be served; if not, return what is missing", TEXT, _UNREADY),
         ("/docs", "open_docs", "This document as a page", HTML, ()),
         ("/", "open_console", "The operators' console", HTML, ()),
     )

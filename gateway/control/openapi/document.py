@@ -1,6 +1,6 @@
-"""`GET /openapi.json`: the whole HTTP surface as one OpenAPI 3.1 document, made from the models that check requests,
-the shapes that answers have, and two tables of operations: the admin API's own, and the one below.
-"""
+"""`GET /openapi.json`: the whole HTTP surface as one OpenAPI 3.1 document.
+
+It is built from the models that validate requests, the shapes of responses, and the tables of operations."""
 
 import functools
 import re
@@ -51,7 +51,7 @@ _PATH_SCHEMAS: dict[str, Json] = {"tenant": {"pattern": TENANT_ID.pattern, "maxL
 
 
 def parameters(path: str, query: type[BaseModel] | None) -> list[Json]:
-    """What stands in the path and behind the question mark."""
+    """Return the parameters of path and query."""
     found: list[Json] = [
         {
             "name": name,
@@ -78,11 +78,10 @@ def _query_parameter(name: str, schema: Json, *, required: bool) -> Json:
 
 
 _ERRORS = openapi_schemas.Error, anthropic_schemas.AnthropicError
-"""Ours, and Anthropic's."""
 _TAGS: Mapping[Who, str] = {
-    "tenant": "What applications call, each with a key of its tenant",
-    "admin": "What operators call, with the admin key or a token",
-    "anyone": "What anyone may ask",
+    "tenant": "Calls of applications, with a tenant's key",
+    "admin": "Calls of operators, with the admin key or a token",
+    "anyone": "Calls without a key",
 }
 _SECURITY: Json = {
     "tenant": {"type": "http", "scheme": "bearer", "description": "An API key: fl-<public id>-<secret>"},
@@ -90,9 +89,9 @@ _SECURITY: Json = {
         "type": "apiKey",
         "in": "header",
         "name": "x-api-key",
-        "description": "The same, as Anthropic has it",
+        "description": "The same key in Anthropic's header",
     },
-    "admin": {"type": "http", "scheme": "bearer", "description": "The admin key, or an operators' token"},
+    "admin": {"type": "http", "scheme": "bearer", "description": "The admin key, or an operator token"},
 }
 _NEEDS: dict[Who, list[Json]] = {
     "tenant": [{"tenant": []}, {"tenant_key": []}],
@@ -102,13 +101,13 @@ _NEEDS: dict[Who, list[Json]] = {
 
 
 def operations() -> list[Documented]:
-    """Every operation, the admin API's among them."""
+    """Return every operation, including the admin API's."""
     documented = [_documented(admin.PREFIX, operation) for operation in admin.OPERATIONS]
     return [*TENANT_API, *BATCH_API, *documented, METRICS, OPENAPI, VERSION, *OPEN_CALLS]
 
 
 def route() -> Route:
-    """`GET /openapi.json`."""
+    """Return the route of `GET /openapi.json`."""
     return Route("/openapi.json", _serve, methods=["GET"])
 
 
@@ -122,7 +121,7 @@ def _encoded() -> bytes:
 
 
 def document() -> Json:
-    """The document, made afresh."""
+    """Build the document."""
     rows = operations()
     schemas, named = _schemas(rows)
     paths: dict[str, Json] = defaultdict(dict)
@@ -148,7 +147,7 @@ def document() -> Json:
 
 
 def _documented(prefix: str, operation: Operation[Any]) -> Documented:
-    """A row of an admin API's table."""
+    """Convert a row of the admin API's table."""
     asked = operation.form or (None if operation.input is Nothing else operation.input)
     has_body = operation.method != "GET"
     by_path: tuple[Code, ...] = ("not_found",) if "{" in operation.path else ()
@@ -171,7 +170,7 @@ def _documented(prefix: str, operation: Operation[Any]) -> Documented:
 
 
 def _schemas(rows: Iterable[Documented]) -> tuple[Json, dict[Any, Json]]:
-    """All components, and where each type stands among them."""
+    """Return all components, and the reference to each type."""
     shapes = [shape for row in rows for shape in row.answers.values() if shape is not str]
     bodies: list[Any] = [row.body for row in rows if row.body is not None]
     wanted: list[tuple[Any, Literal["validation", "serialization"], TypeAdapter[Any]]] = [
@@ -187,14 +186,14 @@ def _schemas(rows: Iterable[Documented]) -> tuple[Json, dict[Any, Json]]:
 
 
 def _generates(body: object) -> bool:
-    """Whether a body has fields for what is not served yet."""
+    """Return whether a body has fields that are accepted only at their neutral values."""
     return isinstance(body, type) and issubclass(body, GenerationBody)
 
 
 def _operation(row: Documented, named: Mapping[Any, Json]) -> Json:
     shown: Json = {"operationId": row.name, "summary": row.summary, "tags": [row.who]}
     if row.role:
-        shown["description"] = f"For operators with the role `{row.role}` or a higher one."
+        shown["description"] = f"Requires the operator role `{row.role}` or a higher one."
     of_a_model = STREAM in row.answers and row.who == "tenant"
     is_once = "idempotency_conflict" in row.codes
     asked = openapi_schemas.asked(of_a_model=of_a_model, is_once=is_once, if_match=row.if_match)
@@ -215,12 +214,12 @@ def _operation(row: Documented, named: Mapping[Any, Json]) -> Json:
 
 
 def _is_checked(body: object) -> bool:
-    """Whether a body is JSON: all others are forms."""
+    """Return whether a body is JSON, not a form."""
     return any(isinstance(kind, type) and issubclass(kind, BaseModel) for kind in get_args(body) or (body,))
 
 
 def _must_be_sent(body: type[BaseModel] | UnionType) -> bool:
-    """Whether a call without a body is refused: an empty object is what it stands for."""
+    """Return whether a call without a body is refused; a missing body is read as an empty object."""
     kinds = get_args(body) or (body,)
     models = [kind for kind in kinds if issubclass(kind, BaseModel)]  # the others are forms
     return all(any(field.is_required() for field in kind.model_fields.values()) for kind in models)
@@ -231,20 +230,20 @@ def _example(known: Mapping[str, Mapping[str, Any]], row: Documented) -> Json:
 
 
 def _answer_schema(kind: str, shape: Any, named: Mapping[Any, Json]) -> Json:  # noqa: ANN401 - any type
-    """What a body holds; of a stream: each of its events, as those who read OpenAPI 3.1 take it."""
+    """Return the schema of a response; for a stream, that of its events."""
     schema = named.get(shape, {"type": "string"})
     if kind != STREAM:
         return schema
     inside = (
         {} if shape is str else {"contentMediaType": JSON, "contentSchema": {"anyOf": [schema, {"const": "[DONE]"}]}}
     )
-    data = {"type": "string", "description": "The event as JSON; `[DONE]` ends a whole stream", **inside}
-    name = {"type": "string", "description": "The event's name, where it has one"}
+    data = {"type": "string", "description": "The event as JSON; `[DONE]` ends a complete stream", **inside}
+    name = {"type": "string", "description": "The event's name, if any"}
     return {"type": "object", "properties": {"data": data, "event": name}}
 
 
 def _refusals(row: Documented, named: Mapping[Any, Json]) -> Json:
-    """One answer per status, which says its codes."""
+    """Return one response for each error status, with its codes as the description."""
     by_status: dict[int, list[Code]] = defaultdict(list)
     for code in dict.fromkeys((*ANY_REQUEST, *row.codes)):
         by_status[TABLE[code].status].append(code)

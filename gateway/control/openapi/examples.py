@@ -1,7 +1,6 @@
-"""What a body may look like, for readers of the document and for tools that send examples, by the operation's name.
+"""Example bodies by operation, for readers of the document and for tools that send examples.
 
-A test checks each against its own schema.
-"""
+A test validates each against its schema."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -48,6 +47,7 @@ BODIES: Mapping[str, Mapping[str, Any]] = {
     "simulate": {"trace": "recorded-20270115T080000123456-5f0c2a91.trace", "workers": 4, "loads": [1.0, 2.0]},
     "tokenize": {"model": _MODEL, "messages": _CONVERSATION},
 }
+# Successful responses.
 ANSWERS: Mapping[str, Mapping[str, Any]] = {
     "create_chat_completion": {
         "id": "chatcmpl-8dd0b1c2",
@@ -124,7 +124,7 @@ ANSWERS: Mapping[str, Mapping[str, Any]] = {
     },
     "tokenize": {"count": 3, "max_model_len": 8192, "tokens": [504, 3575, 30]},
 }
-"""Of a plain answer that succeeds."""
+# An error response.
 ERROR: Mapping[str, Any] = {
     "error": {
         "message": "The limit tokens_per_minute of this tenant refuses the request.",
@@ -142,4 +142,3 @@ ERROR: Mapping[str, Any] = {
         },
     }
 }
-"""Of the shape that every refusal has."""

@@ -1,4 +1,4 @@
-"""`GET /docs`: the document as a page to browse and to try calls from, without anything from elsewhere."""
+"""`GET /docs`: the document as a page for reading and trying calls, without external resources."""
 
 from functools import cache
 from importlib import resources
@@ -14,13 +14,13 @@ _FILES = {
     f"{PATH}/swagger-ui-bundle.js": ("vendor/swagger-ui/swagger-ui-bundle.js", "text/javascript"),
     f"{PATH}/swagger-ui.css": ("vendor/swagger-ui/swagger-ui.css", "text/css"),
 }
+# Swagger UI's style sheet embeds its icons.
 _POLICY = {**POLICY, "img-src": "'self' data:"}
-"""Swagger UI's style sheet has its icons in it."""
 
 
 @cache
 def routes() -> tuple[Route, ...]:
-    """One route per file, for every application of this process; each file is read here, once."""
+    """Return one route per file. Each file is read once per process."""
     folder = resources.files("fairlane.gateway.control.openapi")
     return tuple(
         file_route(path, (folder / name).read_bytes(), media_type, _POLICY)

@@ -1,7 +1,6 @@
-"""What is done to pydantic's schemas before the document shows them: so that generators of clients understand them.
+"""Adapts pydantic's schemas to client generators.
 
-An enumeration without a type is nothing to a generator; a property with a default is required to TypeScript's.
-"""
+Generators ignore an enumeration without a type. Those for TypeScript make a property with a default required."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,12 +17,12 @@ _WORDS = {**PROPERTIES, **FIGURES, **SIMULATIONS}
 
 
 def refined(schemas: Mapping[str, Json]) -> Json:
-    """Every component: each property with a type and a description, none with a default."""
+    """Return every component with a type and a description for each property, and without defaults."""
     return {name: _with_described(name, _without_noise(schema)) for name, schema in schemas.items()}
 
 
 def with_neutral_fields(schemas: Json, neutral: Mapping[type[BaseModel], Neutral]) -> Json:
-    """The schemas with those fields that a body may name, as long as they ask for nothing."""
+    """Add the fields that a body may contain at their neutral values only."""
     extended = dict(schemas)
     for body, known in neutral.items():
         schema = extended[body.__name__]
@@ -33,7 +32,7 @@ def with_neutral_fields(schemas: Json, neutral: Mapping[type[BaseModel], Neutral
 
 
 def query_schema(schema: Json) -> Json:
-    """A parameter's: absent is what null is in a body."""
+    """Convert a parameter's schema: an absent parameter stands for null in a body."""
     kept: Json = _without_titles(schema)
     choices = [choice for choice in kept.pop("anyOf", ()) if choice != {"type": "null"}]
     if len(choices) > 1:
@@ -46,7 +45,7 @@ def query_schema(schema: Json) -> Json:
 
 
 def _only(values: tuple[object, ...]) -> Json:
-    """Null and these values, each by a schema of its own type."""
+    """Return a schema of null and these values, each with its type."""
     texts = [value for value in values if isinstance(value, str)]
     others = [value for value in values if not isinstance(value, str)]
     choices = [_constant(value) for value in others if not (value is True and False in others)]
@@ -59,7 +58,6 @@ def _only(values: tuple[object, ...]) -> Json:
 
 
 def _constant(value: object) -> Json:
-    """The schema of one value."""
     match value:
         case bool():
             return {"type": "boolean", "const": value}
@@ -81,7 +79,7 @@ def _constant(value: object) -> Json:
 
 
 def _without_noise(schema: Json) -> Json:
-    """Without pydantic's titles, which repeat names, and without defaults: what is absent its description says."""
+    """Remove pydantic's titles, which repeat names, and defaults, which the descriptions state."""
     bare: Json = _without_titles(schema)
     for told in bare.get("properties", {}).values():
         told.pop("default", None)

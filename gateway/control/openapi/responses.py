@@ -1,4 +1,4 @@
-"""The JSON that the Responses API answers with, as OpenAPI shows it; `gateway/answers/responses.py` makes it."""
+"""Responses of the Responses API, as published in OpenAPI; `gateway/answers/responses.py` builds them."""
 
 from typing import Any, Literal, NotRequired
 
@@ -10,7 +10,7 @@ ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
 
 class OutputText(TypedDict):
-    """What a message says."""
+    """Text of a message."""
 
     type: Literal["output_text"]
     text: str
@@ -19,7 +19,7 @@ class OutputText(TypedDict):
 
 
 class OutputMessage(TypedDict):
-    """What the model says."""
+    """A message of the model."""
 
     type: Literal["message"]
     id: str
@@ -29,14 +29,14 @@ class OutputMessage(TypedDict):
 
 
 class ReasoningText(TypedDict):
-    """What the model thinks."""
+    """Text of the model's reasoning."""
 
     type: Literal["reasoning_text"]
     text: str
 
 
 class ReasoningOutput(TypedDict):
-    """What the model thinks, before it answers."""
+    """The model's reasoning before its answer."""
 
     type: Literal["reasoning"]
     id: str
@@ -46,7 +46,7 @@ class ReasoningOutput(TypedDict):
 
 
 class FunctionCallOutput(TypedDict):
-    """A function that the model calls."""
+    """A function call."""
 
     type: Literal["function_call"]
     id: str
@@ -57,7 +57,7 @@ class FunctionCallOutput(TypedDict):
 
 
 class CustomCallOutput(TypedDict):
-    """A custom tool that the model calls."""
+    """A call of a custom tool."""
 
     type: Literal["custom_tool_call"]
     id: str
@@ -68,20 +68,20 @@ class CustomCallOutput(TypedDict):
 
 
 class InputTokens(TypedDict):
-    """What a cache held of the prompt."""
+    """The cached part of the prompt's tokens."""
 
     cached_tokens: int
     cache_write_tokens: int
 
 
 class OutputTokens(TypedDict):
-    """What of the output came while the model was thinking."""
+    """The reasoning part of the output tokens."""
 
     reasoning_tokens: int
 
 
 class ResponseUsage(TypedDict):
-    """Tokens of a response, as they are charged."""
+    """Charged tokens of a response."""
 
     input_tokens: int
     input_tokens_details: InputTokens
@@ -91,34 +91,34 @@ class ResponseUsage(TypedDict):
 
 
 class IncompleteDetails(TypedDict):
-    """Why a response is not complete."""
+    """The reason why a response is incomplete."""
 
     reason: Literal["max_output_tokens"]
 
 
 class ResponseFailure(TypedDict):
-    """Why a stream's response failed."""
+    """The reason why a streamed response failed."""
 
     code: Literal["server_error", "rate_limit_exceeded"]
     message: str
 
 
 class ReasoningEcho(TypedDict):
-    """How the model was to think."""
+    """The requested reasoning settings."""
 
     effort: str | None
     summary: str | None
 
 
 class TextEcho(TypedDict):
-    """What the answer's text was to be like."""
+    """The requested text settings."""
 
     format: dict[str, Any]
     verbosity: Literal["medium"]
 
 
 class ResponseObject(TypedDict):
-    """A response; a stream tells its making in numbered events, the last of which holds it whole."""
+    """A response; a stream sends it as numbered events, the last of which contains all of it."""
 
     id: str
     object: Literal["response"]
@@ -156,7 +156,7 @@ class ResponseObject(TypedDict):
 
 
 class DeletedResponse(TypedDict):
-    """A response that is kept no more."""
+    """A deleted response."""
 
     id: str
     object: Literal["response"]
@@ -164,7 +164,7 @@ class DeletedResponse(TypedDict):
 
 
 class CompactionOutput(TypedDict):
-    """The summary of a conversation, sealed for its tenant: an item of later input, as it is."""
+    """The summary of a conversation, encrypted for its tenant, to be sent as an item of a later input."""
 
     type: Literal["compaction"]
     id: str
@@ -172,7 +172,7 @@ class CompactionOutput(TypedDict):
 
 
 class UserMessage(TypedDict):
-    """What the user said."""
+    """A message of the user."""
 
     type: Literal["message"]
     id: str
@@ -182,7 +182,7 @@ class UserMessage(TypedDict):
 
 
 class Compaction(TypedDict):
-    """A conversation made short: what its user said, then a summary of all of it."""
+    """A compacted conversation: the user's messages, then a summary of the whole."""
 
     id: str
     object: Literal["response.compaction"]
@@ -193,7 +193,7 @@ class Compaction(TypedDict):
 
 
 class InputItemList(TypedDict):
-    """What a kept response answers: messages, reasoning, calls and what these came to."""
+    """The input items of a stored response: messages, reasoning, calls and their results."""
 
     object: Literal["list"]
     data: list[dict[str, Any]]

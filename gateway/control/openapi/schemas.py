@@ -1,7 +1,6 @@
-"""The JSON that the tenant API answers with, as OpenAPI shows it; `gateway.answers` makes it.
+"""Responses of the tenant API, as published in OpenAPI; `gateway.answers` builds them.
 
-Headers in the OpenAPI document: what a request may carry beside its body, and what each answer tells.
-"""
+Also the headers of requests and responses in the document."""
 
 from collections.abc import Iterable
 from typing import Any, Literal, NotRequired
@@ -31,14 +30,14 @@ Tier = Literal["priority", "flex", "default"]
 
 
 class CachedTokens(TypedDict):
-    """What a cache held of the prompt."""
+    """The cached part of the prompt's tokens."""
 
     cached_tokens: int
     audio_tokens: int
 
 
 class CompletionTokens(TypedDict):
-    """OpenAI's parts of the output, which nothing tells apart here: always 0."""
+    """OpenAI's breakdown of the output tokens; always 0."""
 
     reasoning_tokens: int
     audio_tokens: int
@@ -47,7 +46,7 @@ class CompletionTokens(TypedDict):
 
 
 class Usage(TypedDict):
-    """Tokens of one request, all its choices together, as they are charged."""
+    """Charged tokens of one request, all its choices together."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -57,7 +56,7 @@ class Usage(TypedDict):
 
 
 class Limited(TypedDict):
-    """What cut a choice short, where a limit did."""
+    """The limit that cut a choice short."""
 
     limited_by: str
 
@@ -71,7 +70,7 @@ class TokenLogprob(TypedDict):
 
 
 class ChosenLogprob(TokenLogprob):
-    """A chosen token, and the likeliest ones in its place."""
+    """A generated token, and the most likely ones at its position."""
 
     top_logprobs: list[TokenLogprob]
 
@@ -100,7 +99,7 @@ class CalledFunction(TypedDict):
 
 
 class CallView(TypedDict):
-    """A call of a tool."""
+    """A tool call."""
 
     id: str
     type: Literal["function"]
@@ -108,7 +107,7 @@ class CallView(TypedDict):
 
 
 class CalledFunctionDelta(TypedDict):
-    """A part of a call's function: its name comes first, its arguments bit by bit."""
+    """A part of a call's function: first its name, then its arguments piece by piece."""
 
     name: NotRequired[str]
     arguments: str
@@ -124,7 +123,7 @@ class CallDelta(TypedDict):
 
 
 class AssistantMessage(TypedDict):
-    """What the model says."""
+    """A message of the model."""
 
     role: Literal["assistant"]
     content: str | None
@@ -143,7 +142,7 @@ class ChatChoice(TypedDict):
 
 
 class ChatDelta(TypedDict, total=False):
-    """What a chunk adds to a message."""
+    """The part of a message that a chunk adds."""
 
     role: Literal["assistant"]
     content: str | None
@@ -153,7 +152,7 @@ class ChatDelta(TypedDict, total=False):
 
 
 class ChatChunkChoice(TypedDict):
-    """What a chunk adds to a chat choice."""
+    """The part of a chat choice that a chunk adds."""
 
     index: int
     delta: ChatDelta
@@ -199,7 +198,7 @@ class CompletionChoice(TypedDict):
 
 
 class CompletionChunkChoice(TypedDict):
-    """What a chunk adds to a choice of a plain completion."""
+    """The part of a plain completion's choice that a chunk adds."""
 
     index: int
     text: str
@@ -236,7 +235,7 @@ class Completion(TypedDict):
 
 
 class Embedding(TypedDict):
-    """The vector of one input, of length 1."""
+    """The vector of one input, of unit length."""
 
     object: Literal["embedding"]
     index: int
@@ -244,14 +243,14 @@ class Embedding(TypedDict):
 
 
 class EmbeddedTokens(TypedDict):
-    """What the inputs are charged."""
+    """Charged tokens of the inputs."""
 
     prompt_tokens: int
     total_tokens: int
 
 
 class Embeddings(TypedDict):
-    """The vectors of a request's inputs, in their order."""
+    """The vectors of a request's inputs, in order."""
 
     object: Literal["list"]
     data: list[Embedding]
@@ -260,7 +259,7 @@ class Embeddings(TypedDict):
 
 
 class DefaultSampling(TypedDict, total=False):
-    """What a model's authors say of how its tokens are drawn."""
+    """Sampling parameters recommended by the model's authors."""
 
     temperature: float
     top_p: float
@@ -270,7 +269,7 @@ class DefaultSampling(TypedDict, total=False):
 
 
 class ModelObject(TypedDict):
-    """A model that can be asked for."""
+    """A model that can be requested."""
 
     id: str
     object: Literal["model"]
@@ -290,7 +289,7 @@ class ModelList(TypedDict):
 
 
 class TokenCount(TypedDict):
-    """What a prompt comes to."""
+    """The tokens of a prompt."""
 
     count: int
     max_model_len: int
@@ -299,19 +298,19 @@ class TokenCount(TypedDict):
 
 
 class DetokenizedText(TypedDict):
-    """What tokens stand for."""
+    """The text of tokens."""
 
     prompt: str
 
 
 class VersionView(TypedDict):
-    """Which release answers."""
+    """The gateway's release."""
 
     version: str
 
 
 class ErrorBody(TypedDict):
-    """What went wrong: the code for programs, the message for people, the field or limit that is the cause."""
+    """An error: its machine-readable code, its message, and the field or limit that caused it."""
 
     message: str
     type: str
@@ -321,7 +320,7 @@ class ErrorBody(TypedDict):
 
 
 class Error(TypedDict):
-    """Every refusal, in a plain answer and in a stream."""
+    """The error response, also within a stream."""
 
     error: ErrorBody
 
@@ -337,35 +336,46 @@ _LANE: Json = {"type": "string", "enum": [lane.value for lane in LaneName]}
 _ID = "x-request-id"
 _KEY: Json = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[ -~]+$"}
 
-_ASKED_BY_ALL = {_ID: (_TEXT, "The caller's name for the request; echoed where it is well-formed")}
+_ASKED_BY_ALL = {_ID: (_TEXT, "The caller's id of the request; echoed if it is well-formed")}
 _ASKED_OF_A_MODEL = {
-    LANE_HEADER: (_LANE, "The lane to use; wins over `service_tier`, and is refused where it may not be used"),
-    DEADLINE_HEADER: (_MS, "Milliseconds from arrival to the last token, kept or refused; as `deadline_ms`"),
-    **dict.fromkeys(TTFT_HEADERS, (_MS, "Milliseconds from arrival to the first token, kept or refused")),
-    PROGRESS_HEADER: (_FLAG, "1: a stream that waits says in comments what for"),
+    LANE_HEADER: (_LANE, "The lane to use; overrides `service_tier`, and is refused if the tenant may not use it"),
+    DEADLINE_HEADER: (
+        _MS,
+        "Deadline of the last token in milliseconds from arrival; refused if it cannot be met; as `deadline_ms`",
+    ),
+    **dict.fromkeys(
+        TTFT_HEADERS, (_MS, "Deadline of the first token in milliseconds from arrival; refused if it cannot be met")
+    ),
+    PROGRESS_HEADER: (_FLAG, "1: a waiting stream sends comments with the reason"),
     READ_TIMEOUT_HEADER: (
         {"type": "string"},
-        "Seconds that the official SDK waits for a plain answer; what is no number is passed over",
+        "Seconds that the official SDK waits for a plain answer; ignored if not a number",
     ),
-    "traceparent": (_TEXT, "The caller's trace, which is continued"),
+    "traceparent": (_TEXT, "The caller's trace context, which is continued"),
 }
 _ASKED_ONCE = {
-    IDEMPOTENCY_HEADER: (_KEY, "The request runs once: sent again within 24 hours, it joins or replays what it began")
+    IDEMPOTENCY_HEADER: (
+        _KEY,
+        "The request runs once: repeated within 24 hours, it joins the first run or replays its answer",
+    )
 }
 _OF_A_MODEL = {
-    LANE_HEADER: (_LANE, "The lane that was used"),
-    CLASS_HEADER: ({"type": "string", "enum": ["guaranteed", "best-effort"]}, "What was promised of a stated deadline"),
+    LANE_HEADER: (_LANE, "The lane that served the request"),
+    CLASS_HEADER: (
+        {"type": "string", "enum": ["guaranteed", "best-effort"]},
+        "Whether the stated deadline is guaranteed",
+    ),
 }
 _OF_ONCE = {
-    REPLAYED_HEADER: ({"type": "string", "const": "true"}, "This answer is of an earlier request with the same key")
+    REPLAYED_HEADER: ({"type": "string", "const": "true"}, "The answer is that of an earlier request with the same key")
 }
 _OF_LIMITS = {
     f"x-ratelimit-{figure}-{dimension}": (schema, f"{what} of the limit on {dimension} with the least remaining")
     for dimension in ("requests", "tokens")
     for figure, schema, what in (
-        ("limit", _WHOLE, "The figure"),
-        ("remaining", _WHOLE, "What is left"),
-        ("reset", _TEXT, "Time to full, as 1s or 6m0s,"),
+        ("limit", _WHOLE, "Value"),
+        ("remaining", _WHOLE, "Remaining part"),
+        ("reset", _TEXT, "Time until the refill, such as 1s or 6m0s,"),
     )
 }
 _OF_ANTHROPIC = {
@@ -377,9 +387,9 @@ _OF_ANTHROPIC = {
         )
         for dimension in ("requests", "tokens")
         for figure, schema, what in (
-            ("limit", _WHOLE, "The figure"),
-            ("remaining", _WHOLE, "What is left"),
-            ("reset", _TEXT, "When it is full again, by RFC 3339,"),
+            ("limit", _WHOLE, "Value"),
+            ("remaining", _WHOLE, "Remaining part"),
+            ("reset", _TEXT, "Time of the refill (RFC 3339)"),
         )
     },
 }
@@ -387,21 +397,21 @@ _OF_STORES = {
     PROCESSING_HEADER.decode(): (_WHOLE, "Milliseconds from the request's arrival to this header"),
     DEGRADED_HEADER.decode(): (
         _TEXT,
-        "Stores that are away, with commas: `quota-store`, `queue-store`; absent: none is",
+        "Unavailable stores, comma-separated: `quota-store`, `queue-store`; absent: none",
     ),
 }
-_TAGGED = {"etag": (_TEXT, "The version that is shown; of a quota: of its tenant")}
+_TAGGED = {"etag": (_TEXT, "The version returned; for a quota, that of its tenant")}
 _TAGS: Json = {"type": "string", "pattern": rf"^([*]|{TAGS.pattern})$", "maxLength": LONGEST_TAGS}
-_IF_MATCH = {IF_MATCH: (_TAGS, "Change it only where its `ETag` is one of these, or `*`; else 412")}
+_IF_MATCH = {IF_MATCH: (_TAGS, "Change it only if its `ETag` is one of these, or for `*`; else 412")}
 _WHEN = {
     "retry-after": (_WHOLE, "Seconds until this request would fit"),
     "retry-after-ms": (_WHOLE, "The same in milliseconds"),
 }
-_WHETHER = {"x-should-retry": ({"type": "string", "const": "false"}, "Sending the same request again does not help")}
+_WHETHER = {"x-should-retry": ({"type": "string", "const": "false"}, "A retry of the same request cannot succeed")}
 
 
 def components() -> Json:
-    """Every header that an answer may have, by name."""
+    """Return every response header by name."""
     told = {
         _ID: (_TEXT, "The request's id"),
         **_OF_A_MODEL,
@@ -417,7 +427,7 @@ def components() -> Json:
 
 
 def asked(*, of_a_model: bool, is_once: bool, if_match: bool) -> list[Json]:
-    """Return the headers that a request may carry, as parameters. `is_once`: it honours an idempotency key."""
+    """Return the request headers of an operation as parameters. `is_once`: it honours an idempotency key."""
     groups = ((_ASKED_OF_A_MODEL, of_a_model), (_ASKED_ONCE, is_once), (_IF_MATCH, if_match))
     known = dict(_ASKED_BY_ALL)
     for headers, is_taken in groups:
@@ -436,7 +446,7 @@ def told(
     is_once: bool = False,
     tagged: bool = False,
 ) -> Json:
-    """Return the headers of an answer."""
+    """Return the response headers of an operation."""
     of_tenants = (*_OF_LIMITS, *_OF_STORES) if who == "tenant" else ()
     of_anthropic = _OF_ANTHROPIC if is_anthropic(path) else ()
     of_a_model_or_key = (*(_OF_A_MODEL if of_a_model else ()), *(_OF_ONCE if is_once else ()))
@@ -444,7 +454,7 @@ def told(
 
 
 def of_refusals(codes: Iterable[Code]) -> Json:
-    """What refusals of these codes add."""
+    """Return the additional headers of error responses with these codes."""
     rules = {TABLE[code].retry for code in codes}
     when = rules & {Retry.LATER, Retry.HOPELESS, Retry.IF_KNOWN}
     whether = rules & {Retry.NEVER, Retry.HOPELESS, Retry.IF_KNOWN}

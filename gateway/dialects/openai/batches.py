@@ -26,7 +26,7 @@ class _BatchInput(BaseModel):
 class ExpiresAfter(_BatchInput):
     """When a file expires."""
 
-    anchor: Annotated[Literal["created_at"], Field(description="From when on the seconds count")]
+    anchor: Annotated[Literal["created_at"], Field(description="Start of `seconds`")]
     seconds: Annotated[int, Field(ge=SHORTEST_EXPIRY_S, le=LONGEST_EXPIRY_S, description="From an hour to thirty days")]
 
 
@@ -34,21 +34,21 @@ class BatchBody(_BatchInput):
     """The body of `POST /v1/batches`."""
 
     input_file_id: Annotated[str, Field(max_length=64, description="A file of purpose `batch`")]
-    endpoint: Annotated[LinesEndpoint, Field(description="The path that every line of the file asks")]
+    endpoint: Annotated[LinesEndpoint, Field(description="The path that every line of the file calls")]
     completion_window: Annotated[
         str,
         Field(
             pattern=r"^[1-9][0-9]{0,2}h$",
-            description=f"Whole hours, such as 24h; {LONGEST_WINDOW_H}h at most. What has not run by then expires",
+            description=f"Whole hours, such as 24h; {LONGEST_WINDOW_H}h at most. Lines that have not run by then expire",
         ),
     ]
     metadata: Annotated[
         dict[Annotated[str, Field(max_length=MAX_METADATA_KEY)], Annotated[str, Field(max_length=MAX_METADATA_VALUE)]]
         | None,
-        Field(max_length=MAX_METADATA, description="The caller's own words, told back and never read"),
+        Field(max_length=MAX_METADATA, description="For the caller's own use; returned unchanged"),
     ] = None
     output_expires_after: Annotated[
-        ExpiresAfter | None, Field(description="When output and error file are forgotten; null: after thirty days")
+        ExpiresAfter | None, Field(description="When output and error file are deleted; null: after thirty days")
     ] = None
 
 
@@ -59,17 +59,19 @@ class _ListQuery(BaseModel):
 class FilesQuery(_ListQuery):
     """The files to list."""
 
-    after: Annotated[str, Field(max_length=64, description="The last id of the page before")] = ""
-    limit: Annotated[int, Field(ge=1, le=MOST_FILES_LISTED, description="Items of a page at most")] = MOST_FILES_LISTED
-    order: Annotated[Literal["asc", "desc"], Field(description="By creation; `desc`: the newest first")] = "desc"
+    after: Annotated[str, Field(max_length=64, description="`last_id` of the previous page")] = ""
+    limit: Annotated[int, Field(ge=1, le=MOST_FILES_LISTED, description="Maximum number of items of the page")] = (
+        MOST_FILES_LISTED
+    )
+    order: Annotated[Literal["asc", "desc"], Field(description="By creation time; `desc`: newest first")] = "desc"
     purpose: Annotated[Literal["batch", "batch_output"] | None, Field(description="Absent: any")] = None
 
 
 class BatchesQuery(_ListQuery):
     """The batches to list, newest first."""
 
-    after: Annotated[str, Field(max_length=64, description="The last id of the page before")] = ""
-    limit: Annotated[int, Field(ge=1, le=MOST_BATCHES_LISTED, description="Items of a page at most")] = 20
+    after: Annotated[str, Field(max_length=64, description="`last_id` of the previous page")] = ""
+    limit: Annotated[int, Field(ge=1, le=MOST_BATCHES_LISTED, description="Maximum number of items of the page")] = 20
 
 
 Q = TypeVar("Q", bound=_ListQuery)

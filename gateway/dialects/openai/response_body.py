@@ -96,7 +96,9 @@ class ResponseBody(Fields):
     previous_response_id: Annotated[Hint, Field(min_length=1)] | None = None
     store: bool | None = None
     max_output_tokens: Count | None = None
-    max_tool_calls: Annotated[Count, Field(description="Of built-in tools, of which there are none")] | None = None
+    max_tool_calls: (
+        Annotated[Count, Field(description="Accepted: it limits built-in tools, of which there are none")] | None
+    ) = None
     temperature: Annotated[Real, Field(ge=0, le=2)] | None = None
     top_p: Annotated[Real, Field(ge=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
