@@ -39,7 +39,7 @@ class BatchBody(_BatchInput):
         str,
         Field(
             pattern=r"^[1-9][0-9]{0,2}h$",
-            description=f"Whole hours, such as 24h; {LONGEST_WINDOW_H}h at most. Lines that have not run by then expire",
+            description=f"Whole hours, such as 24h; {LONGEST_WINDOW_H}h at most. Lines not run by then expire",
         ),
     ]
     metadata: Annotated[
