@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from fairlane.scheduler.planner.steps import Capacity
 from fairlane.scheduler.protocol.messages import Cancel, Grant, Job, Lease
-from fairlane.scheduler.queue.homes import HOME_MS
+from fairlane.scheduler.queue.prefix_affinity import AFFINITY_DELAY_MS
 from fairlane.worker.reports import Report
 
 # Maximum number of messages kept; a message is early only while a `take` is in progress.
@@ -117,9 +117,9 @@ class Intake:
         self.woken()
 
     def woken_after_another(self) -> None:
-        """Ask HOME_MS later: the queue may have new work that another worker is to ask for first."""
+        """Ask AFFINITY_DELAY_MS later, because another worker is preferred for the new job."""
         if self._later is None:
-            self._later = asyncio.get_running_loop().call_later(HOME_MS / 1e3, self.woken)
+            self._later = asyncio.get_running_loop().call_later(AFFINITY_DELAY_MS / 1e3, self.woken)
 
     def took(self, leases: int) -> None:
         """Record the number of leases that a take returned."""

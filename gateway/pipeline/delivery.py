@@ -50,7 +50,7 @@ class JobQueue(Protocol):
         """Enqueue a job, which may have waited elsewhere, or have tokens from an earlier run.
 
         Return its place among its tenant's jobs, and whether it is guaranteed. `prefixes` are those of
-        `scheduler.queue.homes.prefix_keys`. Raises LaneFull, TenantQueueFull, Unattainable."""
+        `scheduler.queue.prefix_affinity.prefix_keys`. Raises LaneFull, TenantQueueFull, Unattainable."""
 
     async def grant(self, job_id: str, granted_until: int) -> bool:
         """Raise the output tokens granted to each choice."""

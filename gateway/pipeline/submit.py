@@ -31,7 +31,7 @@ from fairlane.quotas.store import AccessDenied, Ask, Denied, Once, QuotaStore, R
 from fairlane.quotas.tenants import Tenant
 from fairlane.scheduler.planner.kv.prefix_reuse import salted_group
 from fairlane.scheduler.protocol.messages import Job, Outcome
-from fairlane.scheduler.queue.homes import prefix_keys
+from fairlane.scheduler.queue.prefix_affinity import prefix_keys
 from fairlane.scheduler.queue.types import LaneFull, TenantQueueFull, Unattainable
 from fairlane.store.circuit_breaker import StoreAway
 from fairlane.store.errors import STORE_ERRORS

@@ -48,7 +48,7 @@ from pathlib import Path
 
 from fairlane.scheduler.planner import ordering
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
-from fairlane.scheduler.queue import homes, promises, rooms
+from fairlane.scheduler.queue import prefix_affinity, promises, rooms
 from fairlane.scheduler.queue import types as queue_types
 from fairlane.scheduler.queue.memory_jobs import POISONED
 from fairlane.store import bounds
@@ -63,7 +63,8 @@ _LUA_CONSTANTS = {
     queue_types: "APART_MS ELDERS_PER_TAKE GATEWAY_LEASES KEPT_MS LOOKS_PER_TAKE MAX_LOSSES NEVER_MS OWED_LIMIT"
     " QUANTUM_COST RECORD_TTL_MS SUSPECT_LOSSES TENANTS_PER_TAKE",
     bounds: "PER_CALL",
-    homes: "DIGEST_BYTES HOMES_MS HOME_LEAD HOME_MS HOME_PEERS MOST_HOMES",
+    prefix_affinity: "AFFINITY_DELAY_MS AFFINITY_GENERATION_MS AFFINITY_LOAD_RATIO AFFINITY_PEERS DIGEST_BYTES"
+    " MAX_AFFINITIES",
     ordering: "BEHIND LEAD PLENTY SHORT_FIRST",
     rooms: "CALL_PATIENCE_MS ROOMS_PER_PUT",
     promises: "BUCKET_MS BUCKETS PAST_MS MARGIN MOST_TAKEN RECENT_MS SURGE_MS WHOLE",
@@ -85,15 +86,15 @@ def scripts(lanes: dict[LaneName, Lane], lease_ms: int, window: float) -> dict[s
     shared = [_constants(lanes, lease_ms, window), *(_PARTS[name] for name in _PRELUDES)]
     rooms = _PARTS["rooms"]
     more = {
-        "put": [_PARTS["homes"], rooms],
-        "take": [_PARTS["homes"], _PARTS["take_order"], rooms],
+        "put": [_PARTS["prefix_affinity"], rooms],
+        "take": [_PARTS["prefix_affinity"], _PARTS["take_order"], rooms],
         "reclaim": [rooms],
         "retire": [rooms],
         "rouse": [rooms],
     }
     return {
         name: Script("\n".join([*shared, *more.get(name, []), _PARTS[name]]))
-        for name in _PARTS.keys() - {*_PRELUDES, "homes", "rooms", "take_order"}
+        for name in _PARTS.keys() - {*_PRELUDES, "prefix_affinity", "rooms", "take_order"}
     }
 
 

@@ -12,8 +12,8 @@ from fairlane.scheduler.planner.ordering import QUEUE_WINDOW
 from fairlane.scheduler.planner.steps import Capacity
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
 from fairlane.scheduler.protocol.messages import Grant, Job, Lease, Outcome
-from fairlane.scheduler.queue.homes import HOME_MS, Homes, is_light
 from fairlane.scheduler.queue.memory_jobs import JobBook
+from fairlane.scheduler.queue.prefix_affinity import AFFINITY_DELAY_MS, PrefixAffinity, is_light
 from fairlane.scheduler.queue.promises import WHOLE
 from fairlane.scheduler.queue.rooms import Need, WorkerCalls
 from fairlane.scheduler.queue.take_order import Order
@@ -53,7 +53,7 @@ class LaneQueue:
         self._said: dict[str, tuple[bytes, int]] = {}
         # By gateway and worker: the serial of the last call, and the jobs that it refused.
         self._last_publish: dict[tuple[str, str], tuple[str, set[str]]] = {}
-        self._homes = Homes()
+        self._affinity = PrefixAffinity()
         self.calls = WorkerCalls([lane.name for lane in in_rank_order(lanes)])
         self._seen_ms: int | None = None
         self._quiet_until_ms = 0
@@ -79,7 +79,7 @@ class LaneQueue:
         `prefix_keys`. Raises TenantQueueFull, LaneFull and Unattainable without changing anything."""
         known = self._book.entries.get(job.job_id)
         if known is not None:
-            return Put(self.position(job.job_id) or 0, known.job.guaranteed, known.home, known.called)
+            return Put(self.position(job.job_id) or 0, known.job.guaranteed, known.preferred, known.called)
         own, places = self.waiting(job.tenant), self._book.places[job.lane]
         oldest_wait_ms = places.oldest_wait_ms(now_ms)
         if tenant_limit is not None and own >= tenant_limit:
@@ -90,12 +90,12 @@ class LaneQueue:
         entry.prefixes = prefixes
         lapses_ms = now_ms + GATEWAY_LEASES * self._lease_ms
         self._gateways[job.gateway_id] = max(lapses_ms, self._gateways.get(job.gateway_id, 0))
-        is_free = oldest_wait_ms <= HOME_MS and not entry.job.guaranteed
+        is_free = oldest_wait_ms <= AFFINITY_DELAY_MS and not entry.job.guaranteed
         if is_free:
-            entry.home = self._homes.find(now_ms, prefixes, partial(self._counts_as_home, now_ms))
+            entry.preferred = self._affinity.find(now_ms, prefixes, partial(self._may_be_preferred, now_ms))
         need = Need(job.n, entry.tokens, job.max_total_tokens)
-        entry.called = self.calls.call(now_ms, job.job_id, self._book.levels[job.lane], need, entry.home)
-        return Put(places.position(entry), entry.job.guaranteed, entry.home, entry.called)
+        entry.called = self.calls.call(now_ms, job.job_id, self._book.levels[job.lane], need, entry.preferred)
+        return Put(places.position(entry), entry.job.guaranteed, entry.preferred, entry.called)
 
     def cancel(self, job_id: str) -> JobRecord | None:
         """End a waiting job, or ask a leased one's holder to stop it. Idempotent; returns None if it is unknown."""
@@ -229,7 +229,7 @@ class LaneQueue:
         leases: list[Lease] = []
         while len(leases) < bounds.PER_CALL and (entry := order.pick()) is not None:
             leases.append(self._book.lease(entry, worker_id, now_ms))
-            self._homes.file(now_ms, entry.prefixes, worker_id)
+            self._affinity.record(now_ms, entry.prefixes, worker_id)
         self.calls.withdraw(worker_id)
         if not leases:
             self.calls.offer(worker_id, capacity)
@@ -347,7 +347,7 @@ class LaneQueue:
     def _is_empty(self) -> bool:
         return not (self.queued or self._workers or self._gateways)
 
-    def _counts_as_home(self, now_ms: int, worker_id: str) -> bool:
+    def _may_be_preferred(self, now_ms: int, worker_id: str) -> bool:
         """Return whether a worker lives and is not more loaded than its peers allow."""
         lives = self._workers.get(worker_id, now_ms) > now_ms
         return lives and is_light(worker_id, self._book.held_by, self._workers)

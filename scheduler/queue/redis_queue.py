@@ -359,8 +359,8 @@ def _publication(item: Publication) -> list[Arg]:
     return args
 
 
-def _wake(home: bytes, worker_id: str) -> Wake:
-    return Wake.LATER if home and home.decode() != worker_id else Wake.NOW
+def _wake(preferred: bytes, worker_id: str) -> Wake:
+    return Wake.LATER if preferred and preferred.decode() != worker_id else Wake.NOW
 
 
 def _packed(token_ids: Sequence[int]) -> bytes:

@@ -77,9 +77,9 @@ class WorkerCalls:
         # Number of times that every worker was woken, and the preferred worker of the last time.
         self.wakes: tuple[int, str] = 0, ""
 
-    def wake(self, home: str = "") -> None:
-        """Wake every worker, the preferred one (`home`) slightly before the others."""
-        self.wakes = self.wakes[0] + 1, home
+    def wake(self, preferred: str = "") -> None:
+        """Wake every worker, the preferred one slightly before the others."""
+        self.wakes = self.wakes[0] + 1, preferred
 
     def offer(self, worker_id: str, capacity: Capacity) -> None:
         sequences = [capacity.sequences.get(lane, 0) for lane in self._lanes]
@@ -93,11 +93,11 @@ class WorkerCalls:
                 if room.is_open(level):
                     del listed[bisect_left(listed, (room.kv_tokens[level], worker_id))]
 
-    def call(self, now_ms: int, job_id: str, level: int, need: Need, home: str) -> str:
+    def call(self, now_ms: int, job_id: str, level: int, need: Need, preferred: str) -> str:
         """Call a worker for a new job, or wake all. Return the worker's id, or an empty string if all were woken."""
-        worker_id = self._find(level, need, home)
+        worker_id = self._find(level, need, preferred)
         if not worker_id:
-            self.wake(home)
+            self.wake(preferred)
             return ""
         room = self._rooms[worker_id]
         self.withdraw(worker_id)
@@ -136,9 +136,9 @@ class WorkerCalls:
         first = min(self._called.values(), default=None)
         return 0 if first is None else max(1, first + CALL_PATIENCE_MS - now_ms)
 
-    def _find(self, level: int, need: Need, home: str) -> str:
+    def _find(self, level: int, need: Need, preferred: str) -> str:
         nearest = [name for _, name in reversed(self._by_kv[level][-ROOMS_PER_PUT:])]
-        candidates = ([home] if home else []) + nearest
+        candidates = ([preferred] if preferred else []) + nearest
         fitting = (name for name in candidates if name in self._rooms and self._rooms[name].fits(level, need))
         return next(fitting, "")
 

@@ -64,7 +64,7 @@ class QueuedJob:
     # Digests of its prompt's prefixes.
     prefixes: bytes = b""
     # The preferred worker when it was put; empty: none.
-    home: str = ""
+    preferred: str = ""
     # The worker called for it when it was put; empty: every worker was woken.
     called: str = ""
     losses: int = 0

@@ -132,7 +132,7 @@ class Put(NamedTuple):
     # Whether its deadlines are guaranteed: requested by its gateway, and not taken by other gateways' guarantees.
     guaranteed: bool
     # The preferred worker (`scheduler.queue.prefix_affinity`); empty: none.
-    home: str = ""
+    preferred: str = ""
     # The worker that was called for it (`scheduler.queue.rooms`); empty: every worker was woken.
     called: str = ""
 

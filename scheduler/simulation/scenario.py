@@ -70,7 +70,7 @@ class Scenario:
             hardware=self.calibration.hardware,
             queue=LaneQueue(dict(self.lanes)) if self.workers > 1 else None,
             admission=admission.decide if decides else None,
-            has_homes=self.prefix_cache,
+            has_affinity=self.prefix_cache,
             observers=(*observers, admission) if decides else observers,
             seed=self.seed,
         ).run()

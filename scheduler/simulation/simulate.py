@@ -15,8 +15,8 @@ from typing import NamedTuple, Protocol
 from fairlane.scheduler.admission.decide import UNPROMISED, Admitted
 from fairlane.scheduler.planner.steps import Capacity, Ended, StepFeatures, StepOutcome, StepPlan, StepResult
 from fairlane.scheduler.protocol.messages import Finished, Job, Lease, Outcome
-from fairlane.scheduler.queue.homes import prefix_keys
 from fairlane.scheduler.queue.memory_queue import LaneQueue
+from fairlane.scheduler.queue.prefix_affinity import prefix_keys
 from fairlane.scheduler.queue.types import Publication, Put, QueueError
 from fairlane.scheduler.simulation.autoscaling import FleetLoad, ScaledFleet
 from fairlane.scheduler.simulation.cruise import Coaster, CoastObserver, Cruise
@@ -114,7 +114,7 @@ class Simulation:
     queue: LaneQueue | None = None
     admission: AdmissionCheck | None = None
     # An idle worker that has computed a prompt's prefix gets the job first (`scheduler.queue.prefix_affinity`).
-    has_homes: bool = False
+    has_affinity: bool = False
     deaths: Sequence[Death] = ()
     # Scales the workers over time; None: all of them, all the time.
     fleet: ScaledFleet | None = None
@@ -249,13 +249,13 @@ class Simulation:
             return
         for observer in self.observers:
             observer.arrived(arrival, self.now_ms)
-        if put.home:
-            self._call_home(int(put.home))
+        if put.preferred:
+            self._call_preferred(int(put.preferred))
         if self._asleep and (self._waiting or self.queue is None):
             # One per arrival: idle workers race for jobs, and any of them may win.
             self._wake(self._draw_sleeper(), self.now_ms)
 
-    def _call_home(self, number: int) -> None:
+    def _call_preferred(self, number: int) -> None:
         """Let the preferred worker take waiting jobs before the others, even in the middle of a step."""
         if self._workers[number].is_dead:
             return
@@ -285,7 +285,7 @@ class Simulation:
             self._land(0)
             self.policies[0].add(Lease(job=job, epoch=1, arrived_ms_ago=0.0), self.now_ms)
             return Put(0, guaranteed=job.guaranteed)
-        if self.has_homes:
+        if self.has_affinity:
             prefixes = prefix_keys(job)
             for number in [number for number, worker in enumerate(self._workers) if not worker.is_dead]:
                 self.queue.renew(now_ms, str(number))

@@ -118,14 +118,14 @@ async def test_what_another_worker_is_to_ask_for_first_is_news_a_little_later(
     assert await asks(room)
     room.took(0)
 
-    monkeypatch.setattr("fairlane.worker.leases.HOME_MS", 60_000)
+    monkeypatch.setattr("fairlane.worker.leases.AFFINITY_DELAY_MS", 60_000)
     room.woken_after_another()
     assert await asks(room) is None
     room.woken()
     assert await asks(room)
     room.took(0)
 
-    monkeypatch.setattr("fairlane.worker.leases.HOME_MS", 0)
+    monkeypatch.setattr("fairlane.worker.leases.AFFINITY_DELAY_MS", 0)
     room.woken_after_another()
     assert await asyncio.wait_for(room.worth_asking(), 5) == room_for(4)
 

@@ -9,7 +9,7 @@ import redis
 
 from fairlane.cli.embedded_store import EmbeddedStore
 from fairlane.scheduler.protocol.messages import Outcome, Paused
-from fairlane.scheduler.queue.homes import DIGEST_BYTES
+from fairlane.scheduler.queue.prefix_affinity import DIGEST_BYTES
 from fairlane.scheduler.queue.types import JobState
 from tests.support.scheduler.queues import PLENTY
 from tests.support.worker.listener import Listener
@@ -59,7 +59,7 @@ async def test_a_job_whose_home_is_full_is_served_by_another(valkey_url: str) ->
                 record = await listener.queue.record("next")
 
     assert record is not None
-    assert (put.home, record.worker_id) == ("full", "another")
+    assert (put.preferred, record.worker_id) == ("full", "another")
 
 
 async def test_every_choice_is_served(valkey_url: str) -> None:

@@ -10,10 +10,10 @@ from benchmarks.scheduling.lines import (
     fidelity,
     gauntlet,
     guarantees,
-    homes,
     isolation,
     newcomers,
     overload,
+    prefix_affinity,
     returning,
     safety,
     tax,
@@ -33,6 +33,6 @@ MEASURES: Mapping[tuple[int, ...], Callable[[Effort], list[Line]]] = {
     (10,): safety.measure,
     (11,): guarantees.measure,
     (12,): lambda effort: [*newcomers.measure(effort), *returning.measure(effort)],
-    (13,): homes.measure,
+    (13,): prefix_affinity.measure,
 }
 """By the lines that they yield."""

@@ -53,17 +53,17 @@ for i = 25, #ARGV do
   job.generated = job.generated + #ARGV[i] / 4
   if ARGV[i] ~= '' then call('SET', key('ids', job_id, i - 25), ARGV[i]) end
 end
-local home = ''
-if job.guaranteed == 0 and not is_short_of_room(lane) then home = find_home(ARGV[24]) end
-local called = call_worker(job, home)
+local preferred = ''
+if job.guaranteed == 0 and not is_short_of_room(lane) then preferred = find_preferred(ARGV[24]) end
+local called = call_worker(job, preferred)
 call('HSET', record, 'lane', lane, 'tenant', tenant, 'gateway', gateway, 'state', 'queued', 'worker', '', 'outcome', '',
   'due', job.due, 'hard_first', job.hard_first, 'hard_end', job.hard_end, 'epoch', 0, 'arrived', arrived,
   'queued', arrived, 'taken', 0, 'cancelled', 0, 'returned', 0, 'losses', 0, 'generated', job.generated, 'credit', 0,
   'body', ARGV[10], 'weight', ARGV[11], 'n', job.n, 'prompt', job.prompt, 'guaranteed', job.guaranteed,
   'granted', ARGV[15], 'follows', job.follows, 'whole', job.whole, 'claim', job.claim, 'bucket', job.bucket,
-  'print', ARGV[21], 'home', home, 'called', called, 'prefix', ARGV[24]:sub(-DIGEST_BYTES))
+  'print', ARGV[21], 'home', preferred, 'called', called, 'prefix', ARGV[24]:sub(-DIGEST_BYTES))
 call('ZADD', key('jobs', gateway), 0, job_id)
 call('ZADD', key('gateways'), 'GT', NOW + GATEWAY_LEASES * LEASE_MS, gateway)
 seat(job)
 flush_shares()
-return {'ok', call('ZRANK', queue, job_id) + 1, job.guaranteed, home, called}
+return {'ok', call('ZRANK', queue, job_id) + 1, job.guaranteed, preferred, called}

@@ -28,7 +28,7 @@ local function take()
     if whole then
       occupy(job)
       taken[#taken + 1] = lease(whole, worker, provisional_cost(job))
-      file_home(whole.prefix, worker)
+      record_affinity(whole.prefix, worker)
       jobs[#jobs + 1] = job.job_id
     else
       unseat(job) -- the store has evicted its record

@@ -24,7 +24,7 @@ from fairlane.scheduler.protocol.messages import Event, Finished, Lease, Outcome
 from fairlane.scheduler.queue import take_order as lane_order
 from fairlane.scheduler.queue import take_order as lane_places
 from fairlane.scheduler.queue import types as queue_types
-from fairlane.scheduler.queue.homes import DIGEST_BYTES
+from fairlane.scheduler.queue.prefix_affinity import DIGEST_BYTES
 from fairlane.scheduler.queue.types import JobState, Publication, Put, QueueError
 from fairlane.store import bounds
 from tests.support.scheduler.queues import Clock, MemoryQueue, Queue, StoredQueue, job, lanes

@@ -7,7 +7,7 @@ import redis.asyncio
 
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
 from fairlane.scheduler.protocol.messages import Cancel, Event, Grant, TokenDelta
-from fairlane.scheduler.queue.homes import HOMES_MS, prefix_keys
+from fairlane.scheduler.queue.prefix_affinity import AFFINITY_GENERATION_MS, prefix_keys
 from fairlane.scheduler.queue.redis_queue import TRIM_EVERY, RedisQueue
 from fairlane.scheduler.queue.types import Wake
 from tests.support.scheduler.queues import PLENTY, job, tokens
@@ -143,7 +143,7 @@ async def test_a_jobs_home_is_told_to_ask_now_and_others_later(queue: RedisQueue
     wakes = {worker: (await queue.read_control(worker, last_id, 0))[2] for worker, last_id in heard.items()}
     assert wakes == {"w1": Wake.NOW, "w2": Wake.LATER}
     [homes] = await store.keys("fl:{model@1}:homes:*")
-    assert 0 < await store.pttl(homes) <= 2 * HOMES_MS
+    assert 0 < await store.pttl(homes) <= 2 * AFFINITY_GENERATION_MS
 
 
 async def test_wake_ups_do_not_pile_up(queue: RedisQueue, store: redis.asyncio.Redis) -> None:

@@ -8,7 +8,7 @@ import pytest
 from fairlane.cli.embedded_store import EmbeddedStore
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
 from fairlane.scheduler.protocol.messages import Lease, Outcome
-from fairlane.scheduler.queue.homes import prefix_keys
+from fairlane.scheduler.queue.prefix_affinity import prefix_keys
 from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.rooms import CALL_PATIENCE_MS
 from fairlane.scheduler.queue.types import GATEWAY_LEASES, KEPT_MS, Publication, QueuePresence, Wake
@@ -48,7 +48,7 @@ async def put(two: Two) -> None:
     await two.plain.take("w1", room(latency=1))
     await two.twice.put(job("a", guaranteed=True, claim_ms=100.0, work_ms=100.0))
     follows = await two.twice.put(job("b", prompt=LONG), prefixes=prefix_keys(job("b", prompt=LONG)))
-    assert follows.home == "w1"
+    assert follows.preferred == "w1"
 
 
 async def cancel(two: Two) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from fairlane.scheduler.planner.steps import Capacity
 from fairlane.scheduler.protocol.lanes import LaneName
-from fairlane.scheduler.queue.homes import prefix_keys
+from fairlane.scheduler.queue.prefix_affinity import prefix_keys
 from fairlane.scheduler.queue.rooms import CALL_PATIENCE_MS
 from fairlane.scheduler.queue.types import Wake
 from tests.support.scheduler.queues import LEASE_MS, Clock, Queue, job, room, stay_alive, taken
@@ -91,7 +91,7 @@ async def test_a_home_that_has_room_is_called_first(queue: Queue) -> None:
 
     put = await queue.put(again, prefixes=prefix_keys(again))
 
-    assert (put.home, put.called) == ("w1", "w1")
+    assert (put.preferred, put.called) == ("w1", "w1")
 
 
 async def test_a_worker_that_takes_is_called_no_more_until_it_finds_nothing(queue: Queue) -> None:

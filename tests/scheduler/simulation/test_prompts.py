@@ -122,7 +122,7 @@ def test_of_two_idle_workers_a_jobs_home_wins_it() -> None:
     ]
     queue = LaneQueue(DEFAULT_LANES)
 
-    records = Simulation(turns, [planner(), planner()], HARDWARE, queue=queue, has_homes=True).run()
+    records = Simulation(turns, [planner(), planner()], HARDWARE, queue=queue, has_affinity=True).run()
 
     assert [records[f"{number}"].cached for number in range(8)] == [
         0,

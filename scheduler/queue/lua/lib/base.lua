@@ -58,6 +58,6 @@ local function tell(stream, ...)
 end
 
 -- Wake the workers that wait for jobs. `preferred`: the worker that asks first; without one, all ask at once.
-local function wake(home)
-  call('XADD', key('wake'), 'MAXLEN', 1, '*', 'w', home or '')
+local function wake(preferred)
+  call('XADD', key('wake'), 'MAXLEN', 1, '*', 'w', preferred or '')
 end

@@ -28,9 +28,9 @@ local function fits_room(room, job, level)
 end
 
 -- A worker whose room fits this job, and the room; nil if there is none.
-local function find_room(job, level, home)
+local function find_room(job, level, preferred)
   local workers = call('ZREVRANGE', key('room', job.lane), 0, ROOMS_PER_PUT - 1)
-  if home ~= '' then table.insert(workers, 1, home) end
+  if preferred ~= '' then table.insert(workers, 1, preferred) end
   if #workers == 0 then return nil end
   for i, packed in ipairs(call('HMGET', key('rooms'), unpack(workers))) do -- at most ROOMS_PER_PUT + 1
     local room = packed and cmsgpack.unpack(packed)
@@ -39,11 +39,11 @@ local function find_room(job, level, home)
 end
 
 -- Call a worker for a new job, or wake all. Returns the worker, or '' if all were woken.
-local function call_worker(job, home)
+local function call_worker(job, preferred)
   local level = LANE[job.lane].level
-  local worker, room = find_room(job, level, home)
+  local worker, room = find_room(job, level, preferred)
   if not worker then
-    wake(home)
+    wake(preferred)
     return ''
   end
   for below = level, #LANES do

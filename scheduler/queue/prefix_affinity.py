@@ -1,12 +1,12 @@
 """Prefix affinity: the worker that recently computed a prompt's prefix, where its KV is probably still cached.
 
 Affinity is only a hint. `put` names the preferred worker of a new job when it wakes the workers. That worker asks for
-jobs at once, the others HOME_MS later or when they have another reason. The result of `take` does not depend on it, so
-the order of jobs is unaffected, and a preferred worker that is gone or full delays its job by at most HOME_MS.
+jobs at once, the others AFFINITY_DELAY_MS later or when they have another reason. The result of `take` does not depend
+on it, so the order of jobs is unaffected. A preferred worker that is gone or full delays its job by at most that time.
 
 A prefix is identified by digests of its tokens at LENGTHS, salted with the sharing scope, so that no tenant learns of
-another's prompts. `take` records the longest digest of a job, at most MOST_HOMES in a generation of HOMES_MS. `put`
-looks up all of them, the longest first, in this generation and the previous one."""
+another's prompts. `take` records the longest digest of a job, at most MAX_AFFINITIES in a generation. `put` looks up
+all of them, the longest first, in this generation and the previous one."""
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
@@ -17,15 +17,15 @@ from fairlane.scheduler.protocol.messages import Job
 
 # Other workers wait this long before they ask for a job with a preferred worker. If a job has already waited longer in
 # a lane, workers are short of room, and no preferred worker is named there.
-HOME_MS = 5
+AFFINITY_DELAY_MS = 5
 # Length of a generation. An entry is remembered for one to two of them.
-HOMES_MS = 300_000
+AFFINITY_GENERATION_MS = 300_000
 # Further prefixes of one generation are not recorded.
-MOST_HOMES = 65_536
+MAX_AFFINITIES = 65_536
 # A worker is preferred only while it holds at most this multiple of its peers' mean number of jobs, plus one.
-HOME_LEAD = 1.25
+AFFINITY_LOAD_RATIO = 1.25
 # Size of the sample for that mean: the workers whose leases expire first, perhaps including the preferred one.
-HOME_PEERS = 8
+AFFINITY_PEERS = 8
 DIGEST_BYTES = 8
 # Tokens: 256 to 28,672, in steps of a quarter to a seventh.
 LENGTHS = tuple(256 * quarters << octave >> 2 for octave in range(7) for quarters in (4, 5, 6, 7))
@@ -47,34 +47,33 @@ def prefix_keys(job: Job) -> bytes:
     return b"".join(keys)
 
 
-class Homes:
+class PrefixAffinity:
     """The prefix affinities that the in-memory queue knows."""
 
     def __init__(self) -> None:
         self._generations: dict[int, dict[bytes, str]] = {}
 
-    def file(self, now_ms: int, keys: bytes, worker_id: str) -> None:
+    def record(self, now_ms: int, keys: bytes, worker_id: str) -> None:
         """Record that this worker now computes a prompt with these prefixes."""
-        number = now_ms // HOMES_MS
-        self._generations = {one: homes for one, homes in self._generations.items() if one >= number - 1}
-        homes, longest = self._generations.setdefault(number, {}), keys[-DIGEST_BYTES:]
-        if longest and (longest in homes or len(homes) < MOST_HOMES):
-            homes[longest] = worker_id
+        number = now_ms // AFFINITY_GENERATION_MS
+        self._generations = {one: workers for one, workers in self._generations.items() if one >= number - 1}
+        workers, longest = self._generations.setdefault(number, {}), keys[-DIGEST_BYTES:]
+        if longest and (longest in workers or len(workers) < MAX_AFFINITIES):
+            workers[longest] = worker_id
 
     def find(self, now_ms: int, keys: bytes, counts: Callable[[str], bool]) -> str:
         """Return the worker of the longest known prefix that `counts`, or an empty string."""
-        number = now_ms // HOMES_MS
+        number = now_ms // AFFINITY_GENERATION_MS
         generations = [self._generations.get(one, {}) for one in (number, number - 1)]
         for first in reversed(range(0, len(keys), DIGEST_BYTES)):
             key = keys[first : first + DIGEST_BYTES]
-            home = next((homes[key] for homes in generations if key in homes), "")
-            if home and counts(home):
-                return home
+            worker_id = next((workers[key] for workers in generations if key in workers), "")
+            if worker_id and counts(worker_id):
+                return worker_id
         return ""
 
 
-def is_light(home: str, held: Callable[[str], int], lapse_ms: Mapping[str, int]) -> bool:
-    """Return whether a worker's load is within HOME_LEAD of its peers'. `lapse_ms`: when each worker's lease
-    expires."""
-    peers: Sequence[str] = sorted(lapse_ms, key=lambda name: (lapse_ms[name], name))[:HOME_PEERS]
-    return (held(home) - 1) * len(peers) <= HOME_LEAD * sum(map(held, peers))
+def is_light(worker_id: str, held: Callable[[str], int], lapse_ms: Mapping[str, int]) -> bool:
+    """Return whether a worker holds few enough jobs. `lapse_ms`: when each worker's lease expires."""
+    peers: Sequence[str] = sorted(lapse_ms, key=lambda name: (lapse_ms[name], name))[:AFFINITY_PEERS]
+    return (held(worker_id) - 1) * len(peers) <= AFFINITY_LOAD_RATIO * sum(map(held, peers))

@@ -87,7 +87,7 @@ class PinnedQueue(LaneQueue):
         """As `LaneQueue`, with the worker that the conversation's number says."""
         put = super().put(now_ms, job)
         conversation, _, _ = job.job_id.partition("-")
-        return put._replace(home=str(zlib.crc32(conversation.encode()) % self.workers))
+        return put._replace(preferred=str(zlib.crc32(conversation.encode()) % self.workers))
 
 
 def play(case: Case) -> Found:
@@ -101,7 +101,7 @@ def play(case: Case) -> Found:
         [_worker() for _ in range(case.workers)],
         GPU,
         queue=queue,
-        has_homes=case.rule == HOME,
+        has_affinity=case.rule == HOME,
         seed=case.seed,
     ).run()
     begun = [record for record in records.values() if record.ttft_ms is not None]
