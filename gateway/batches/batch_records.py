@@ -76,7 +76,6 @@ class BatchRecords:
     """The store of batches. Every call may raise StoreUnavailable, and may be repeated."""
 
     def __init__(self, client: Redis, *, most_open: int) -> None:
-        """`most_open`: open batches of one tenant."""
         self._client = client
         self.most_open = most_open
 
@@ -110,7 +109,6 @@ class BatchRecords:
         return None
 
     async def get(self, root: str, account: str, batch_id: str) -> KnownBatch | None:
-        """Return a batch of the account, or None."""
         if _ID.fullmatch(batch_id) is None:
             return None
         place = f"{keys.of_root(root)}batch:{batch_id}"
@@ -136,7 +134,6 @@ class BatchRecords:
         return {batch.decode(): int(tokens) for batch, tokens in pairs}
 
     async def standing(self, tenant: Tenant, key: ApiKey | None) -> list[LimitStatus]:
-        """Return the enqueued-token limits of a tenant and its key with their current use."""
         found = list[LimitStatus]()
         shadow = BATCH_LIMIT in tenant.shadow
         levels: list[tuple[Scope, str, Limits, bool]] = [
@@ -152,7 +149,6 @@ class BatchRecords:
         return found
 
     async def open_batches(self) -> list[StandingBatch]:
-        """Return the open batches of all tenants, in no particular order."""
         roots = await self.roots()
         found = list[StandingBatch]()
         for first in range(0, len(roots), ROOTS_AT_ONCE):
@@ -173,16 +169,14 @@ class BatchRecords:
                 return list(found.values())
 
     async def inputs_in_use(self, root: str, account: str) -> set[str]:
-        """Return the input files of a tenant's open batches."""
         found = [await self.get(root, account, batch) for batch in await self.enqueued(root, f"tenant:{account}")]
         return {each.batch.input_file_id for each in found if each is not None and each.batch.status in OPEN}
 
     async def roots(self) -> list[str]:
-        """Return roots that may have open batches."""
         return scripts.texts(await scripts.call(self._client, "ZRANGE", keys.OPEN_ROOTS, 0, MOST_ROOTS - 1))
 
     async def take(self, root: str, owner: str, lease_ms: int, *, but: Iterable[str] = ()) -> TakenBatch | None:
-        """Take a batch that nobody runs, except those in `but`, or return None. A root without open batches is
+        """Take a batch without an owner, except those in `but`, or return None. A root without open batches is
         unlisted."""
         found = await self._run("batch_take", root, owner, lease_ms, secrets.token_hex(8), *but)
         if len(found) == 1:

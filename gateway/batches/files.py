@@ -112,7 +112,6 @@ class FileRecords:
             raise self._full(how, rest[0], kept.bytes)
 
     async def get(self, root: str, account: str, file_id: str) -> StoredFile | None:
-        """Return a file of the account, or None if it is absent or has expired."""
         if not is_id(file_id):
             return None
         place = f"{keys.of_root(root)}file:{file_id}"
@@ -133,11 +132,9 @@ class FileRecords:
         return [each for each in kept if each is not None]
 
     async def drop(self, root: str, file_id: str) -> None:
-        """Delete the metadata of a file whose contents are deleted."""
         await self._run("file_drop", root, file_id)
 
     async def roots(self) -> list[str]:
-        """Return roots that may have something that expires."""
         return scripts.texts(await scripts.call(self._client, "ZRANGE", keys.FILE_ROOTS, 0, -1))
 
     async def unlist_if_empty(self, root: str) -> None:

@@ -97,5 +97,4 @@ class LineCalls:
 
 
 async def _nothing_more() -> Message:
-    """ASGI `receive` after the body has been read."""
     return {"type": "http.disconnect"}

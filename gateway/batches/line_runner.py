@@ -76,8 +76,6 @@ class BatchParts:
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """A line that is running, or waits for a retry."""
-
     place: int
     line: BatchLine
     tries: int = 0
@@ -129,7 +127,6 @@ class LineRunner:
         return len(self._running) + len(self._again) < self._parts.share()
 
     def begin(self, place: int, line: BatchLine) -> None:
-        """Start a line; an invalid one ends at once."""
         if line.refusal is not None:
             self._ended.append(results.refused(self._batch, place, line.custom_id, line.refusal))
         else:
@@ -214,7 +211,6 @@ class LineRunner:
             return _Refused(RETRY_S, is_fault=True)
 
     async def _caller(self, run: _Run) -> Caller:
-        """Return the line's caller. Raise ApiError or STORE_ERRORS."""
         batch = self._batch
         identity = await self._parts.identity(batch)
         if identity is None:

@@ -98,7 +98,6 @@ class LineScanner:
         self._take(data[start:])
 
     def finish(self) -> LineIndex:
-        """Process the last line and return the index. Raise ApiError as `feed`."""
         self._end_line()
         return LineIndex(bytes(self._packed))
 
@@ -179,7 +178,6 @@ def read_line(raw: bytes, entry: LineEntry, endpoint: str) -> BatchLine:
 
 
 def _custom_id(fields: Mapping[str, bytes]) -> str | None:
-    """Return the line's `custom_id`, or None if it is missing or invalid."""
     custom_id = scalar(fields.get("custom_id", b""))
     return custom_id if isinstance(custom_id, str) and 0 < len(custom_id) <= MAX_CUSTOM_ID else None
 

@@ -104,7 +104,6 @@ class OpenBatch:
                     await parts.storage.delete(files.contents(results.output_id(batch.id, kind)))
 
     async def _advance(self) -> None:
-        """Continue from the current status to the end."""
         faults = await self._faults()
         if not faults and not await self._load():
             if time.time() < self._batch.expires_at:
@@ -142,7 +141,6 @@ class OpenBatch:
             self.is_cancelling = self.is_cancelling or is_cancelling
 
     async def _leave(self) -> None:
-        """Give the batch back to a gateway whose storage has its file."""
         log.warning(
             "batch cannot run here, its file is not in this gateway's storage; "
             "all gateways must share one (gateway.files.url): batch=%s",
@@ -177,7 +175,6 @@ class OpenBatch:
         return [BatchFault("invalid_json_line", message, line=entry.number) for entry in lines]
 
     async def _load(self) -> bool:
-        """Load index and progress. Return False if this gateway's storage does not have the file."""
         index = await _read_index(self._parts.storage, self._batch)
         if index is None:
             return False
@@ -195,7 +192,6 @@ class OpenBatch:
         return (place for place in range(len(self._index)) if not self._known_progress.is_done(place))
 
     async def _lines(self) -> AsyncGenerator[tuple[int, BatchLine]]:
-        """Yield unfinished lines in order, read ahead in blocks."""
         ahead, start, slab = list[int](), 0, b""
         undone = await asyncio.to_thread(lambda: list(self._undone()))
         for number, place in enumerate(undone):
@@ -218,7 +214,6 @@ class OpenBatch:
     # Running the lines.
 
     async def _run_lines(self) -> Ending | None:
-        """Return how the batch ends, once no line is running; None if another gateway must continue it."""
         runner = LineRunner(self._batch, self._taken.root, self._parts, may_have_run=self._taken.epoch > 1)
         try:
             async with aclosing(self._lines()) as lines:
@@ -319,7 +314,6 @@ class OpenBatch:
         await self._segments.delete()
 
     async def _expire(self, made: OutputFiles) -> int:
-        """Add an error for each line that has not run; return their number."""
         message, count = "The batch's completion window ended before this line ran.", 0
         try:
             async for place, line in self._lines():
@@ -351,7 +345,6 @@ class OpenBatch:
         )
 
     async def _save(self, **changes: object) -> None:
-        """Save changed fields and the progress. Raise LeaseLost."""
         parts, batch = self._parts, msgspec.structs.replace(self._batch, **changes)
         progress = self._progress or Progress.of(0)
         if not await _persist(lambda: parts.records.save(self._taken, parts.owner, batch, progress, self._tokens)):
@@ -365,7 +358,6 @@ class OpenBatch:
 
 
 async def _read_index(storage: Storage, batch: Batch) -> LineIndex | None:
-    """Return the index of a batch's input, or None if the file is gone."""
     try:
         return LineIndex(await _persist(lambda: read_all(storage, files.index(batch.input_file_id))))
     except NotStored:
@@ -373,7 +365,6 @@ async def _read_index(storage: Storage, batch: Batch) -> LineIndex | None:
 
 
 def _stretch(index: LineIndex, undone: Sequence[int], number: int) -> list[int]:
-    """Return the indexes of lines to read in one block, starting at `undone[number]`."""
     first = index[undone[number]]
     found = [undone[number]]
     if first.flags & TOO_LONG:

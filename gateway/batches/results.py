@@ -74,8 +74,6 @@ class _Details(msgspec.Struct):
 
 
 class _ToldUsage(msgspec.Struct):
-    """The token counts in responses, with the field names of all endpoints."""
-
     prompt_tokens: int = 0
     completion_tokens: int = 0
     input_tokens: int = 0
@@ -143,7 +141,6 @@ class Segments:
         self._drafts = drafts
 
     async def write(self, run: str, number: int, ends: Sequence[LineEnd]) -> None:
-        """Store one segment. Raise OSError."""
         draft = self._drafts.new()
         packed = b"".join([(ERRORS if end.is_error else OUTPUT) + end.record + b"\n" for end in ends])
         await asyncio.to_thread(draft.write_bytes, packed)
@@ -175,7 +172,6 @@ class OutputFiles:
         self._drafts = {kind: _Growing(drafts.new()) for kind in (OUTPUT, ERRORS)}
 
     async def add(self, lines: bytes) -> None:
-        """Add lines of a segment."""
         for line in lines.splitlines(keepends=True):
             self._drafts[line[:1]].add(line[1:])
         for draft in self._drafts.values():
@@ -183,7 +179,6 @@ class OutputFiles:
                 await asyncio.to_thread(draft.flush)
 
     async def put(self) -> dict[bytes, StoredFile]:
-        """Store the non-empty files."""
         made: dict[bytes, StoredFile] = {}
         now_s = int(time.time())
         for kind, draft in self._drafts.items():
@@ -202,7 +197,6 @@ class OutputFiles:
         return made
 
     def discard(self) -> None:
-        """Remove drafts that were not stored."""
         for draft in self._drafts.values():
             draft.path.unlink(missing_ok=True)
 

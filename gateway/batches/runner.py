@@ -105,7 +105,6 @@ class BatchRunner:
 
     @property
     def left_to_others(self) -> list[str]:
-        """Return batches whose files are not in this gateway's storage."""
         return list(self._elsewhere)
 
     def cancelled(self, batch_id: str) -> None:
@@ -115,7 +114,6 @@ class BatchRunner:
                 batch.is_cancelling = True
 
     def wake(self) -> None:
-        """Look for new batches now."""
         self._news.set()
 
     @asynccontextmanager
@@ -150,7 +148,6 @@ class BatchRunner:
             await self._files.unlist_if_empty(root)
 
     async def _sweep(self, root: str) -> None:
-        """Delete what has expired of a root, skipping what the storage fails to delete."""
         stuck, fault = 0, ""
         while expired := await self._files.expired(root, SWEPT_AT_ONCE, but_first=stuck):
             for name in expired:
@@ -165,7 +162,6 @@ class BatchRunner:
             log.warning("%d expired files cannot be deleted from the storage (%s)", stuck, fault)
 
     async def _delete(self, name: str) -> None:
-        """Delete the contents of a file or a batch."""
         if files.is_id(name):
             await self._storage.delete(files.contents(name))
             await self._storage.delete(files.index(name))
@@ -206,18 +202,15 @@ class BatchRunner:
                 self._make_room()
 
     def _places(self) -> Counter[str]:
-        """Return the batches that run here and keep their place, by root."""
         return Counter(batch.root for batch in self._open.values() if not batch.gives_way)
 
     def _may_take(self, root: str) -> bool:
-        """Return whether a batch of this root may start: a place is free, or another root must give one up."""
         places, most = self._places(), self._settings.most_batches
         if len(self._open) >= 2 * most:  # batches that give up their places have not ended yet
             return False
         return places.total() < most or (not places[root] and self._leaving(places) is not None)
 
     def _make_room(self) -> None:
-        """Make a batch give up its place if more than `most_batches` have one."""
         places = self._places()
         leaving = self._leaving(places) if places.total() > self._settings.most_batches else None
         if leaving is not None:

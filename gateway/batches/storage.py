@@ -40,11 +40,9 @@ class Storage(Protocol):
     def read(self, name: str, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
         """Yield the bytes from `start` to before `end`, in parts of about READ_BYTES. Raise NotStored."""
 
-    async def delete(self, name: str) -> None:
-        """Delete an object, if it exists."""
+    async def delete(self, name: str) -> None: ...
 
-    async def delete_folder(self, name: str) -> None:
-        """Delete all objects below a name."""
+    async def delete_folder(self, name: str) -> None: ...
 
 
 class Drafts:
@@ -54,12 +52,10 @@ class Drafts:
         self._folder = folder
 
     def new(self) -> Path:
-        """Return an unused path."""
         _make(self._folder)
         return self._folder / secrets.token_hex(16)
 
     def sweep(self) -> None:
-        """Remove drafts of dead processes."""
         with suppress(FileNotFoundError):
             for entry in os.scandir(self._folder):
                 with suppress(FileNotFoundError):
@@ -174,7 +170,6 @@ async def read_all(kept: Storage, name: str, start: int = 0, end: int | None = N
 
 @contextmanager
 def _translated(name: str) -> Iterator[None]:
-    """Map obstore's errors to those of any storage: NotStored, OSError."""
     from obstore.exceptions import BaseError  # as in `storage`
 
     try:

@@ -1,4 +1,4 @@
-"""KV block maps for the console: the owner of each block of each worker, while somebody watches."""
+"""KV block maps for the console: the owner of each block of each worker, while a console watches."""
 
 import asyncio
 import time

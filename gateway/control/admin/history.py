@@ -74,7 +74,6 @@ class History:
         return await asyncio.to_thread(_view, ring.step_s, steps, lane, tenant)  # a month takes some ten milliseconds
 
     async def _unmerged(self, steps: Sequence[Step], last: int, now_s: float) -> list[Step]:
-        """Return the last slots, which have not been merged into the ring yet."""
         newest = int(now_s // SLOT_S) - 1
         known = {step.number for step in steps}
         missing = [number for number in range(newest - LATE_SLOTS, last + 1) if number not in known]

@@ -168,7 +168,7 @@ class TenantBody(TenantChange):
 
 
 class ScopesBody(_Input):
-    """What a key may be used for; null or absent: everything that its tenant may use."""
+    """The permitted uses of a key; null or absent: everything that its tenant may use."""
 
     models: Texts | None = None
     lanes: Annotated[list[Lane], Field(fail_fast=True)] | None = None
@@ -235,7 +235,7 @@ class PricesBody(_Input):
 
 
 class RotateBody(_Input):
-    """How long the old key stays valid."""
+    """The validity of the old key."""
 
     overlap_s: Annotated[
         Real,
@@ -349,7 +349,7 @@ class HistoryQuery(_Query):
 
 
 class LiveQuery(_Query):
-    """What to watch."""
+    """The events to receive."""
 
     kv: Annotated[bool, Field(description="Also send the map of KV blocks, as `kv` events")] = True
 

@@ -40,7 +40,6 @@ async def make_key(call: Call, body: KeyBody) -> NewKey:
 
 
 def _creation(call: Call, tenant: Tenant) -> Callable[[ApiKey], Note]:
-    """Return a function that builds the audit note of a created key."""
     return lambda key: call.note("key.create", f"{tenant.id}/{key.id}", None, key_view(key))
 
 

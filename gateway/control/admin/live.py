@@ -144,7 +144,6 @@ class LiveHub:
             await asyncio.gather(self._running, return_exceptions=True)
 
     async def _run(self) -> None:
-        """Compute and publish frames while there are watchers."""
         loop = asyncio.get_running_loop()
         next_s = checked_s = loop.time()
         revision: bytes | None = None
@@ -175,13 +174,12 @@ class LiveHub:
             told = error
         except STORE_ERRORS:
             told = store_unavailable()
-        except Exception:  # a defect in one look must not silence the next
+        except Exception:  # a defect in one overview must not end the stream
             log.exception("computing the overview failed")
             told = internal_error()
         return UNAVAILABLE, sse.event(UNAVAILABLE, {"code": told.code, "message": told.message})
 
     async def _tell_blocks(self) -> None:
-        """Publish the block map if it has changed; skip it while the store is unavailable."""
         if not any(watcher.kv for watcher in self._watchers):
             self._map = None
             return

@@ -112,7 +112,6 @@ class Overview:
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`clock` returns Unix seconds by the store's clock."""
         self._fleet = fleet
         self._figures = figures
         self._lanes = lanes

@@ -119,7 +119,6 @@ async def _view(call: Call, first: date, last: date, groups: Sequence[str]) -> C
 
 
 def _csv(view: ChargebackView, groups: Sequence[str]) -> bytes:
-    """Return a row for each tenant, then one for each organisation, then one for the total."""
     text = io.StringIO(newline="")
     fields = ("kind", "month", "organisation", "tenant", *groups, *_FIGURES, "currency")
     writer = csv.DictWriter(text, fields, restval="", extrasaction="ignore")

@@ -63,7 +63,6 @@ class IfMatch:
     tags: frozenset[str] | None = None
 
     def check(self, tag: str) -> None:
-        """Raise ApiError `precondition_failed` unless the tag matches."""
         if self.tags is not None and tag not in self.tags:
             message = (
                 "The object has changed since you read it: read it again, and send `If-Match` with its new `ETag`."
@@ -108,8 +107,7 @@ class Fleet(Protocol):
         """Let the worker take jobs again. Return False if there is no such worker."""
         ...
 
-    async def drain(self, worker_id: str) -> bool:
-        """Stop the worker from taking jobs. Return False if there is no such worker."""
+    async def drain(self, worker_id: str) -> bool: ...
 
     async def depths(self, model: str | None = None) -> Mapping[LaneName, LaneDepth]:
         """Return the depth of each lane for a model, or for all if None. Raise ApiError for an unknown model."""
@@ -118,8 +116,7 @@ class Fleet(Protocol):
         """Return the state of admission of each model that a tenant may use (None: all). Raise ApiError if it is not
         known."""
 
-    async def waiting(self, tenant: str) -> int:
-        """Return the tenant's waiting jobs in the queue where it has the most."""
+    async def waiting(self, tenant: str) -> int: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,7 +253,6 @@ async def showing(operators: Operators, request: Request) -> Operator:
 
 
 async def _let_through(operation: "Operation[Any]", parts: AdminParts, request: Request) -> Operator:
-    """Return the operator if its role suffices. Raise ApiError for anyone else, and redis.RedisError."""
     operator = await parts.operators.calling(request.scope, address_of(request))
     vouch(request.scope, OPERATORS)
     _check_role(operation, operator)

@@ -160,7 +160,6 @@ async def _its_quota(call: Call, tenant: Tenant) -> QuotaView:
 
 
 async def _known_quota(call: Call, tenant: Tenant) -> QuotaView | None:
-    """Return the tenant's quota, or None if its store is unavailable."""
     try:
         return await _quota(call, tenant)
     except STORE_ERRORS:

@@ -131,7 +131,6 @@ def of_worker(status: WorkerStatus) -> Calibration:
 
 
 def _hardware(name: str | None, workers: list[WorkerStatus]) -> Calibration:
-    """Return the named calibration, or that of a live worker. Raise ApiError."""
     if name is not None:
         try:
             return preset(name)
@@ -153,7 +152,6 @@ async def _path(call: Call, name: str) -> Path:
 
 
 async def _received(request: Request, draft: Path) -> None:
-    """Write the form's file to the draft. Raise ApiError or ClientDisconnect."""
     hold = request.scope.get("state", {}).get(body_budget.STATE)
     with await asyncio.to_thread(draft.open, "xb") as file:
 

@@ -77,7 +77,6 @@ def moment_or_day(text: str, name: str) -> float | date:
 
 
 def _day(text: str, name: str, zone: ZoneInfo) -> date:
-    """Parse a date, or return the day of a moment in the tenant's zone. Raise FieldError."""
     stated = moment_or_day(text, name)
     if isinstance(stated, date):
         return stated

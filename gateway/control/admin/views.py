@@ -63,7 +63,7 @@ class TenantView(TypedDict):
 
 
 class ScopesView(TypedDict):
-    """What a key may be used for; null: everything that its tenant may use."""
+    """The permitted uses of a key; null: everything that its tenant may use."""
 
     models: list[str] | None
     lanes: list[str] | None
@@ -101,7 +101,7 @@ class CreatedKeyView(KeyView):
 
 
 class ErasedView(TypedDict):
-    """What was erased of deleted tenants."""
+    """Erased objects of deleted tenants."""
 
     id: str
     tenants: int

@@ -45,5 +45,4 @@ def worker_costs(status: WorkerStatus) -> WorkerCosts | None:
 
 
 def _doubled(last: int) -> list[int]:
-    """Return the powers of two up to `last`, and `last`."""
     return [1 << power for power in range((last - 1).bit_length())] + [last] if last > 0 else []

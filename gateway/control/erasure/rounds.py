@@ -30,8 +30,6 @@ class Erased:
 
 @dataclass(frozen=True, slots=True)
 class _Passed:
-    """The result of a pass over one tenant."""
-
     gone: GoneTenant
     result: PassResult
     # By the store's clock.

@@ -101,8 +101,6 @@ class ErasureSteps:
 
 
 class _Pass:
-    """The results of the steps of one pass."""
-
     def __init__(self) -> None:
         self.erased = Counter[str]()
         self.failures = 0

@@ -64,7 +64,6 @@ class LedgerExporter:
         every_s: float,
         currency: str,
     ) -> None:
-        """`every_s`: seconds between two rounds."""
         self._exports = exports
         self._election = election
         self._storage = storage
@@ -129,7 +128,6 @@ class LedgerExporter:
         return Segment(number, day, tuple(spans)), lines
 
     async def _lines(self, segment: Segment) -> list[bytes]:
-        """Return the lines of a planned segment, as far as the store still has them."""
         lines = list[bytes]()
         for span in segment.spans:
             entries = await self._exports.between(span.root, span.account, span.after, span.last)
@@ -140,7 +138,6 @@ class LedgerExporter:
         return ledger_lines(account, self._currency, entries)
 
     async def _finish(self, segment: Segment, lines: list[bytes]) -> None:
-        """Store a planned segment, unless it is stored already, and move the tenants' marks."""
         lost = sum([span.lost for span in segment.spans])
         if not await self._is_stored(segment.name):
             if lines:

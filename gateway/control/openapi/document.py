@@ -147,7 +147,6 @@ def document() -> Json:
 
 
 def _documented(prefix: str, operation: Operation[Any]) -> Documented:
-    """Convert a row of the admin API's table."""
     asked = operation.form or (None if operation.input is Nothing else operation.input)
     has_body = operation.method != "GET"
     by_path: tuple[Code, ...] = ("not_found",) if "{" in operation.path else ()
@@ -214,7 +213,6 @@ def _operation(row: Documented, named: Mapping[Any, Json]) -> Json:
 
 
 def _is_checked(body: object) -> bool:
-    """Return whether a body is JSON, not a form."""
     return any(isinstance(kind, type) and issubclass(kind, BaseModel) for kind in get_args(body) or (body,))
 
 
@@ -230,7 +228,6 @@ def _example(known: Mapping[str, Mapping[str, Any]], row: Documented) -> Json:
 
 
 def _answer_schema(kind: str, shape: Any, named: Mapping[Any, Json]) -> Json:  # noqa: ANN401 - any type
-    """Return the schema of a response; for a stream, that of its events."""
     schema = named.get(shape, {"type": "string"})
     if kind != STREAM:
         return schema
@@ -243,7 +240,6 @@ def _answer_schema(kind: str, shape: Any, named: Mapping[Any, Json]) -> Json:  #
 
 
 def _refusals(row: Documented, named: Mapping[Any, Json]) -> Json:
-    """Return one response for each error status, with its codes as the description."""
     by_status: dict[int, list[Code]] = defaultdict(list)
     for code in dict.fromkeys((*ANY_REQUEST, *row.codes)):
         by_status[TABLE[code].status].append(code)

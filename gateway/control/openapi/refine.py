@@ -32,7 +32,7 @@ def with_neutral_fields(schemas: Json, neutral: Mapping[type[BaseModel], Neutral
 
 
 def query_schema(schema: Json) -> Json:
-    """Convert a parameter's schema: an absent parameter stands for null in a body."""
+    """Convert a parameter's schema: an absent parameter means null in a body."""
     kept: Json = _without_titles(schema)
     choices = [choice for choice in kept.pop("anyOf", ()) if choice != {"type": "null"}]
     if len(choices) > 1:

@@ -92,7 +92,6 @@ class FigureStore:
         return int(reply[0]), bool(reply[1])
 
     async def recent(self, slots: Iterable[int]) -> list[GatewayFigures]:
-        """Return all gateways' reports of these slots."""
         reply = await _SCRIPTS["figures_recent"].run(self._client, PREFIX, *slots)
         parts = zip(reply[::3], reply[1::3], reply[2::3], strict=True)
         return [GatewayFigures(int(slot), gateway.decode(), _told.decode(blob)) for slot, gateway, blob in parts]
@@ -163,7 +162,6 @@ class FigureStore:
 
 
 def _renamed(blobs: Sequence[bytes | None], tenant: str, ring: Ring, wanted: range) -> list[bytes | int]:
-    """Return places and contents of the steps that name a tenant, without its name."""
     fields: list[bytes | int] = []
     for blob in blobs:
         step = None if blob is None else _decoded(blob)

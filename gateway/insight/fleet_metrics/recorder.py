@@ -71,7 +71,6 @@ class Recorder:
         tenant.refused += code in REFUSED
 
     def charged(self, tenant: str, output_tokens: int) -> None:
-        """Count the output tokens of a settled job."""
         self._settled[self._known(tenant)] += output_tokens
 
     def look(self, in_hand: Mapping[str, InHand], since_s: float) -> None:

@@ -165,5 +165,4 @@ def _add_tenant(into: TenantSums, tenant: TenantSums) -> None:
 
 
 def _busy(name: str, tenant: TenantSums) -> tuple[float, str]:
-    """Return a key that sorts the busiest tenants first, and equal ones by name."""
     return -(tenant.output_tokens + tenant.requests + tenant.running_s + tenant.queued_s), name

@@ -72,7 +72,6 @@ class Teller:
 
     @property
     def now_s(self) -> float:
-        """Return Unix seconds by the store's clock."""
         return self._clock() + self._ahead_s
 
     async def run(self) -> None:
@@ -114,7 +113,6 @@ class Teller:
         return merges
 
     def _look(self, had: Mapping[str, InHand]) -> None:
-        """Sample the current levels."""
         at_s = self._clock()
         self._recorder.look(had, max(0.0, at_s - self._looked_s))
         self._looked_s = at_s
@@ -146,6 +144,5 @@ def sample(sums: Sums, workers: Iterable[WorkerStatus], models: Iterable[ServedM
 
 
 def _levels(had: Mapping[str, InHand]) -> dict[str, tuple[int, int]]:
-    """Return running and waiting requests of the busiest tenants."""
     busiest = sorted(had.items(), key=lambda one: -(one[1].running + one[1].queued))[:MOST_TOLD]
     return {tenant: (had.running, had.queued) for tenant, had in busiest}

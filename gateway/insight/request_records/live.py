@@ -131,7 +131,6 @@ class LiveRecord:
 
     @property
     def record(self) -> RequestRecord:
-        """Return the record with everything known so far."""
         record = self._record
         if record is None:
             assert self._make is not None  # noqa: S101 - `let_go` is called after the last read
@@ -149,7 +148,6 @@ class LiveRecord:
 
     @property
     def jobs(self) -> list[LiveJob]:
-        """Return all jobs, including those that have ended."""
         return self._jobs
 
     @property
@@ -158,7 +156,6 @@ class LiveRecord:
 
     @property
     def waits(self) -> bool:
-        """Return whether no worker is known to have taken it."""
         return not (self.taken or any(job.begun for job in self._jobs))
 
     @property
@@ -172,7 +169,6 @@ class LiveRecord:
 
     @property
     def is_late(self) -> bool:
-        """Return whether its first token arrived after it was due."""
         first_s = None if self._progress is None else self._progress.first_token_s
         return first_s is not None and (first_s - self._arrived_s) * 1e3 > self.due_ms
 
@@ -235,7 +231,6 @@ class LiveRecord:
         self._make, self._progress, self._jobs = None, None, []
 
     def refresh(self) -> None:
-        """Set `has_news` if tokens arrived since the last write."""
         if self._record is None or self._published() > self._record.output_tokens:
             self.has_news = True
 
@@ -243,7 +238,6 @@ class LiveRecord:
         return sum([choice.published for job in self._jobs for choice in job.choices])
 
     def _update(self, record: RequestRecord) -> None:
-        """Add everything reported since the last update to the record."""
         record.workers += [one for one in self._workers if one not in record.workers]
         record.output_tokens = self._published()
         self._add_times(record)
@@ -278,7 +272,6 @@ class LiveRecord:
             record.last_token_ms = self._at_ms(progress.last_token_s)
 
     def _account(self) -> TimeParts:
-        """Return the account of its time until its answer ended, or until now."""
         answered, progress = self._answered, self._progress
         last_s = None if progress is None else progress.last_token_s
         until_ms = self.age_ms if answered is None else (answered.at_s - self._arrived_s) * 1e3
@@ -300,7 +293,6 @@ class LiveRecord:
 
     @property
     def _queued_ms(self) -> float:
-        """Return when the first of its jobs was enqueued."""
         put_s = min([job.queued_s for job in self._jobs if job.queued_s], default=self._arrived_s)
         return (put_s - self._arrived_s) * 1e3
 
@@ -317,7 +309,6 @@ class LiveRecord:
         return round((at_s - self._arrived_s) * 1e3, 1)
 
     def _forget(self, job: LiveJob) -> None:
-        """End the stalls of a job that has ended."""
         away, pauses = self._away or {}, self._pauses or {}
         for place in [place for place in away if place[0] == job.id]:
             self._stalled("preempted", away.pop(place).at_ms)
@@ -325,7 +316,6 @@ class LiveRecord:
             self._stalled("paused", pauses.pop(place))
 
     def _stalled(self, kind: StallKind, since_ms: float) -> None:
-        """Record a stall that ends now."""
         self._stalls = self._stalls or []
         self._stalls.append(Stall(kind, since_ms, self.age_ms))
 
@@ -393,7 +383,6 @@ def _blame(preemption: RecordedPreemption, cause: Cause | None) -> None:
 
 
 def _add_end(record: RequestRecord, event: Finished, queued_ms: float) -> None:
-    """Add a worker's report at the end of a job. `queued_ms`: when the request was enqueued."""
     record.takings = max(record.takings, event.epoch)
     if event.worker_id and event.worker_id not in record.workers:
         record.workers.append(event.worker_id)

@@ -147,7 +147,6 @@ class RequestRecorder:
         return live
 
     def refused(self, refused: RefusedRequest, arrived_s: float) -> None:
-        """Record a refused request, unless enough of them are kept already."""
         refusals, tenant = self._refusals, refused.tenant
         if not self.enabled or refusals[tenant] >= MOST_OF_A_TENANT or refusals.total() >= MOST_REFUSALS:
             self.dropped += self.enabled
@@ -200,7 +199,6 @@ class RequestRecorder:
         return None
 
     def running(self) -> list[RequestRecord]:
-        """Return this gateway's running requests, as shown to other gateways."""
         return [self._told(live) for live in itertools.islice(self._live.values(), MOST_LIVE)]
 
     def _told(self, live: LiveRecord) -> RequestRecord:
@@ -278,7 +276,6 @@ class RequestRecorder:
             self._gone.pop(record_id, None)
 
     async def aclose(self) -> None:
-        """Write the rest on shutdown."""
         if not self.enabled:
             return
         try:
@@ -305,7 +302,6 @@ class RequestRecorder:
         live.let_go()
 
     def _with_news(self, now_s: float) -> list[LiveRecord]:
-        """Return running records that must be written."""
         found = []
         for live in itertools.islice(self._live.values(), MOST_LIVE):
             if live.age_ms < NEWS_AFTER_MS:
@@ -319,7 +315,6 @@ class RequestRecorder:
         return found
 
     async def _ask_places(self) -> None:
-        """Update the queue places of some waiting requests, in turns."""
         waiting: list[LiveRecord] = []
         for _ in range(len(self._live)):
             name = next(self._turns, None)
@@ -339,7 +334,7 @@ class RequestRecorder:
 
 
 def _is_special(live: LiveRecord) -> bool:
-    """Return whether somebody may ask for the reason of its outcome or latency."""
+    """Return whether an operator or the tenant may ask for the reason of its outcome or latency."""
     if live.preempted or live.paused or live.moved or live.is_late:
         return True
     charge, answer = live.charge, live.answer

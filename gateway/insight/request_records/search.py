@@ -60,13 +60,11 @@ class RecordQuery:
         return -1 if found is None else round(found * 1e3), 0, record.id
 
     def shown_place(self, record: RequestRecord) -> str:
-        """Return the sort key as text, for `after` of the next page."""
         first, second, name = self.place(record)
         return f"{first:013}-{second:013}-{name}"
 
     @property
     def before(self) -> Place:
-        """Return the sort key that all records of the page are below."""
         if self.after is None or re.match(AFTER, self.after) is None:
             return _FOREVER_MS + 1, 0, ""
         first, second, name = self.after.split("-", 2)
@@ -101,8 +99,7 @@ class Records:
         return None
 
     async def listed(self, wanted: RecordQuery) -> list[RequestRecord]:
-        """Return a page of records, and one more if there are more."""
-        async with self._one_at_a_time:  # the loop has streams to serve
+        async with self._one_at_a_time:  # lists are long work on an event loop that also serves streams
             await self._recorder.flush()
             return await (self._slowest(wanted) if wanted.slowest else self._latest(wanted))
 
@@ -143,7 +140,6 @@ class Records:
         return [record for _, _, record in sorted(heap, reverse=True)]
 
     async def _running(self) -> list[RequestRecord]:
-        """Return this gateway's running requests, and those of the others as last reported."""
         own = {record.id: record for record in self._recorder.running()}
         return [*own.values(), *[one for one in await self._store.running() if one.id not in own]]
 

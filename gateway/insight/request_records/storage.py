@@ -40,7 +40,6 @@ class RecordStore:
     """The store of records. Every call may raise StoreUnavailable, and may be repeated."""
 
     def __init__(self, client: Redis, gateway_id: str, *, most: int) -> None:
-        """`most`: records of ended requests."""
         self._client = client
         self._gateway_id = gateway_id
         self._most = most
@@ -59,7 +58,6 @@ class RecordStore:
         await self._write(gateway_id, 0, ended, (), [(record.id, packed_names(record))])
 
     async def find(self, name: str) -> RequestRecord | None:
-        """Return a record by its id or another of its names."""
         found = await self._run("records_find", name)
         if not found:
             return None
@@ -74,7 +72,6 @@ class RecordStore:
         return [record for doc in found if doc and (record := _read(doc))], len(found) == most
 
     async def running(self) -> list[RequestRecord]:
-        """Return the running requests of all gateways, in no particular order."""
         gateways = await self._call("ZRANGE", f"{keys.PREFIX}gateways", 0, -1)
         return [record for gateway in gateways for record in await self._running_in(gateway.decode())]
 
@@ -98,7 +95,6 @@ class RecordStore:
         return erased
 
     async def leave(self) -> None:
-        """Remove this gateway and its running requests."""
         await self._run("records_left", self._gateway_id)
 
     async def _write(
@@ -145,7 +141,6 @@ def _as_told(doc: bytes, silent_ms: int, gateway_id: str) -> RequestRecord | Non
 
 
 def _read(doc: bytes) -> RequestRecord | None:
-    """Decode a record, or return None if a gateway of another release wrote it in an unknown format."""
     try:
         return decode(doc)
     except msgspec.DecodeError:

@@ -128,7 +128,6 @@ def _interrupted(
 
 
 def _most_telling(is_open: Counter[Part]) -> Part:
-    """Return the part to count if several are open."""
     order: tuple[Part, ...] = ("preempted", "paused", "queue", "prefill", "decode")
     return next((part for part in order if is_open[part]), "network")
 

@@ -92,7 +92,6 @@ def _spent(record: RequestRecord) -> str:
 
 
 def _waited(record: RequestRecord) -> str:
-    """Describe the worker's reasons for waits."""
     long = [(reason, ms) for reason, ms in waits_of(record) if ms >= _LEAST_MS and reason != "queue"][:3]
     if not long:
         return ""
@@ -116,7 +115,6 @@ def _preempted(preemptions: Sequence[RecordedPreemption], record: RequestRecord)
 
 
 def _moved(record: RequestRecord) -> str:
-    """Describe how often it moved to another worker, and the longest time without a token."""
     gaps_ms = [event.figure or 0.0 for event in record.events if event.kind == "moved"]
     if not gaps_ms:
         return f"Workers took it {record.takings} times before it began." if record.takings > 1 else ""

@@ -33,7 +33,7 @@ class StoredTrace(msgspec.Struct, frozen=True):
 
 
 class TraceFolder:
-    """The traces. Their names contain nothing from a caller; the oldest files of a kind are removed beyond its
+    """The traces. Their names contain nothing from a caller. The oldest files of a kind are removed above its
     maximum."""
 
     def __init__(self, folder: Path, *, most_recorded: int) -> None:
@@ -51,12 +51,10 @@ class TraceFolder:
         return sorted(self._entries(), key=lambda each: order(each.name), reverse=True)
 
     def path(self, name: str) -> Path | None:
-        """Return the path of a trace, or None if it does not exist."""
         path = self._folder / name
         return path if NAME.fullmatch(name) and path.is_file() else None
 
     def sweep(self, kind: Kind) -> None:
-        """Remove the oldest files of a kind beyond its maximum, and abandoned drafts."""
         there = [each for each in self.listed() if each.kind == kind]
         for each in there[self._most[kind] :]:
             with suppress(FileNotFoundError):
@@ -85,7 +83,7 @@ def order(name: str) -> str:
 def read(path: Path, start: int) -> Iterator[bytes]:
     """Yield a file's bytes from `start` to its current end."""
     with path.open("rb") as file:
-        if start > file.seek(0, os.SEEK_END):  # not every place is one that a file could have
+        if start > file.seek(0, os.SEEK_END):  # `seek` rejects offsets that no file can have
             return
         file.seek(start)
         while part := file.read(READ_BYTES):

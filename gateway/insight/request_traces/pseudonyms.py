@@ -22,7 +22,6 @@ class Pseudonyms:
     """Computes pseudonyms. For one thread at a time."""
 
     def __init__(self, key: bytes) -> None:
-        """`key`: 32 bytes."""
         self._key = key
         self._tenants: OrderedDict[tuple[str, float], str] = OrderedDict()
 

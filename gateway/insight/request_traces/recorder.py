@@ -95,7 +95,6 @@ class TraceRecorder:
         self._waiting.append(_Note(asked, at_ms, outputs, _outcome(error)))
 
     async def run(self) -> None:
-        """Write until cancelled, then write the rest."""
         try:
             await every(FLUSH_S, "recording requests", self.flush)
         finally:
@@ -104,7 +103,6 @@ class TraceRecorder:
             self.close()
 
     def close(self) -> None:
-        """Write the rest."""
         if self._lines is not None:
             self._write(self._take(), self._lines)
         self._give_up()
@@ -142,14 +140,12 @@ class TraceRecorder:
                 self._give_up()
 
     def _give_up(self) -> None:
-        """Close a file that cannot be written; the next lines start another."""
         if self._file is not None:
             with suppress(OSError):
                 self._file.close()
             self._file = None
 
     def _opened(self, lines: "TraceLines") -> IO[bytes]:
-        """Return the current file, or a new one if that is full."""
         assert self._folder is not None  # noqa: S101 - there are no notes without a folder
         if self._file is not None and self._written >= self._most_bytes:
             self._file.close()
@@ -214,7 +210,6 @@ def _created(path: Path) -> IO[bytes]:
 
 
 def _outcome(error: BaseException | None) -> str:
-    """Return the outcome's name as used in metrics."""
     match error:
         case None:
             return SERVED

@@ -23,7 +23,6 @@ class Simulator:
     """Runs one task at a time."""
 
     def __init__(self, *, wall_s: float = WALL_S) -> None:
-        """`wall_s`: time limit of one simulation."""
         self._wall_s = wall_s
         self._is_busy = False
 
