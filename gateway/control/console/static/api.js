@@ -1,10 +1,10 @@
-// The admin API, as any other client calls it: with the session's cookie, and the header that only this page can send.
+// The admin API client: it sends the session's cookie, and a header that only this page can send.
 
 const CSRF = { "x-fairlane-csrf": "1" };
 const PATIENCE_MS = 15_000;
 const ADMIN = "/admin/v1";
 
-/** What the gateway refused, in its own words. `param`: the field that is the cause. */
+/** An error response. `param` is the field that caused it. */
 export class ApiError extends Error {
   constructor(status, error = {}) {
     super(error.message ?? `The gateway answered ${status}.`);
@@ -15,7 +15,7 @@ export class ApiError extends Error {
   }
 }
 
-/** The session has ended, or there is none. */
+/** Thrown without a valid session. */
 export class SignedOut extends ApiError {}
 
 async function refusal(response) {
@@ -39,18 +39,18 @@ async function send(path, { method = "GET", headers = {}, body, signal, patience
 
 export const segment = encodeURIComponent;
 
-/** A query of what is set. */
+/** A query string of all fields with a value. */
 export function query(fields) {
   const set = Object.entries(fields).filter(([, value]) => value !== null && value !== undefined && value !== "");
   return set.length ? `?${new URLSearchParams(set)}` : "";
 }
 
-/** Reads. Raises ApiError. */
+/** GET. Throws ApiError. */
 export async function get(path, fields = {}, signal = undefined) {
   return (await send(`${ADMIN}${path}${query(fields)}`, { signal })).json();
 }
 
-/** Reads what an older gateway has not: null where it answers 404. */
+/** GET; null for 404, which an older gateway answers. */
 export async function getIfThere(path, fields = {}, signal = undefined) {
   try {
     return await get(path, fields, signal);
@@ -60,14 +60,14 @@ export async function getIfThere(path, fields = {}, signal = undefined) {
   }
 }
 
-/** Changes something. `version`: what the caller has seen, so that nobody's change is lost. Raises ApiError. */
+/** Sends a change. `version` is the version it is based on, so that no concurrent change is lost. Throws ApiError. */
 export async function change(method, path, body = {}, { version, patience } = {}) {
   const headers = version === undefined ? {} : { "if-match": `"${version}"` };
   const response = await send(`${ADMIN}${path}`, { method, headers, body, patience });
   return response.status === 204 ? null : response.json();
 }
 
-/** Sends a file. Raises ApiError. */
+/** Uploads a file. Throws ApiError. */
 export async function upload(path, file, patience) {
   const form = new FormData();
   form.append("file", file);
@@ -77,7 +77,7 @@ export async function upload(path, file, patience) {
   return response.json();
 }
 
-/** What a list holds up to `most` items, page by page. */
+/** Reads up to `most` items of a list, page by page. */
 export async function list(path, fields = {}, { most = 1000, signal } = {}) {
   const found = [];
   for (let after = null; ; ) {
@@ -88,7 +88,7 @@ export async function list(path, fields = {}, { most = 1000, signal } = {}) {
   }
 }
 
-/** `/console/session`: who is signed in, in, and out. */
+/** `/console/session`: the operator, sign-in and sign-out. */
 export async function session(method, key = null) {
   const headers = key === null ? {} : { authorization: `Bearer ${key}` };
   return send("/console/session", { method, headers });

@@ -1,4 +1,4 @@
-// The shell: who is signed in, which view the address names, and what stands around it.
+// The shell: session, routing and the frame around the views.
 
 import { SignedOut } from "./api.js";
 import { fill, h, named, setText, toast } from "./dom.js";
@@ -36,7 +36,7 @@ const VIEWS = [
 const $ = (id) => document.getElementById(id);
 let leaving = new AbortController();
 
-/** What the address names: the view, the one thing in it, and the fields behind the question mark. */
+/** The parts of the URL: view, item and query. */
 function address() {
   const [path, search = ""] = location.hash.replace(/^#\/?/, "").split("?");
   const [first = "", ...rest] = path.split("/");

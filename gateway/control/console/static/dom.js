@@ -1,6 +1,6 @@
-// Elements. Whatever comes from outside becomes a text node or an attribute's value, never markup.
+// DOM elements. Data becomes text nodes or attribute values, never markup.
 
-/** An element. Attributes: `onclick` and the like are listeners, `true` sets an empty one, null and false set none. */
+/** Creates an element. `on…` attributes are listeners, `true` sets an empty attribute, null and false set none. */
 export function h(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -12,7 +12,7 @@ export function h(tag, attributes = {}, ...children) {
   return made;
 }
 
-/** The same of SVG. */
+/** Creates an SVG element. */
 export function svg(tag, attributes = {}, ...children) {
   const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
   for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, String(value));
@@ -24,20 +24,20 @@ function present(children) {
   return children.flat(3).filter((child) => child !== null && child !== undefined && child !== false);
 }
 
-/** Replaces what stands in an element. */
+/** Replaces an element's children. */
 export function fill(parent, ...children) {
   parent.replaceChildren(...present(children));
   return parent;
 }
 
-/** Sets a text only where it is another one: a screen reader and a selection stay undisturbed. */
+/** Sets a text only if it has changed, so that screen readers and selections are not disturbed. */
 export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
 const LONGEST_NAME = 120;
 
-/** A name that somebody else chose: isolated, so that its direction stays its own, and cut where it is very long. */
+/** A user-chosen name: isolated, so that its text direction does not affect the rest, and truncated if very long. */
 export function named(text, className = "name") {
   const whole = String(text ?? "");
   const letters = [...whole.slice(0, 2 * LONGEST_NAME)];
@@ -49,7 +49,7 @@ export function named(text, className = "name") {
 let ids = 0;
 export const freshId = (prefix) => `${prefix}-${++ids}`;
 
-/** One child for each item, kept from refresh to refresh so that focus and selection stay where they are. */
+/** Keeps one child per item across updates, so that focus and selection are preserved. */
 export function keyed(parent, items, keyOf, make, update) {
   const known = new Map([...parent.children].map((child) => [child.dataset.key, child]));
   const wanted = items.map((item) => {
@@ -65,7 +65,7 @@ export function keyed(parent, items, keyOf, make, update) {
 
 const FOCUSABLE = "a[href], button, input, select, textarea, summary";
 
-/** Changes what is inside of an element; focus goes back to what stands where it was. */
+/** Changes an element's content and restores the focus to the same position. */
 export function keepingFocus(parent, change) {
   const held = parent.contains(document.activeElement) ? document.activeElement : null;
   const at = held ? [...parent.querySelectorAll(FOCUSABLE)].indexOf(held) : -1;
@@ -74,14 +74,14 @@ export function keepingFocus(parent, change) {
   (parent.contains(held) ? held : parent.querySelectorAll(FOCUSABLE)[at])?.focus();
 }
 
-/** Says something to who does not see the page. */
+/** Announces a text to screen readers. */
 function announce(text) {
   const place = document.getElementById("said");
   place.textContent = "";
   requestAnimationFrame(() => (place.textContent = text));
 }
 
-/** A short word at the edge of the page, for some seconds. */
+/** Shows a short message for some seconds. */
 export function toast(text, tone = "good") {
   const shown = h("p", { class: `toast ${tone}` }, text);
   document.getElementById("toasts").append(shown);

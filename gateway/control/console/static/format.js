@@ -1,4 +1,4 @@
-// Figures and moments as people read them, each with its unit.
+// Formats of figures and times, with their units.
 
 const whole = new Intl.NumberFormat("en");
 const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
@@ -7,7 +7,7 @@ const precise = new Intl.NumberFormat("en", { maximumSignificantDigits: 2 });
 const NOTHING = "–";
 
 export const count = (value) => (value == null ? NOTHING : whole.format(value));
-/** Whole as long as it is easily read. */
+/** Whole numbers below a million, compact above. */
 export const amount = (value) => (value == null ? NOTHING : Math.abs(value) < 1e6 ? whole.format(value) : compact.format(value));
 export const short = (value) => (value == null ? NOTHING : compact.format(value));
 export const rate = (value) => (value == null ? NOTHING : value < 100 ? one.format(value) : compact.format(value));
@@ -31,7 +31,7 @@ export function bytes(value) {
   return `${one.format(value / 1024 ** at)} ${units[at]}`;
 }
 
-/** A limit's name, a state's or a code's, in words. */
+/** A limit, state or code as words. */
 export const words = (name) => String(name ?? "").replaceAll("_", " ");
 
 export const plural = (n, one_, many = `${one_}s`) => `${count(n)} ${n === 1 ? one_ : many}`;
@@ -40,7 +40,7 @@ const day = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", y
 const clock = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const isToday = (moment) => day.format(moment) === day.format(new Date());
 
-/** A moment from Unix seconds: today the hour alone. The whole of it is its title. */
+/** A Unix time, without the date if it is today. The title has the full time. */
 export function moment(seconds) {
   if (seconds == null) return NOTHING;
   const at = new Date(seconds * 1000);
@@ -51,7 +51,7 @@ export function moment(seconds) {
   return shown;
 }
 
-/** How long ago, or in how long. */
+/** A Unix time relative to now. */
 export function ago(seconds) {
   if (seconds == null) return NOTHING;
   const ms = Date.now() - seconds * 1000;

@@ -1,4 +1,4 @@
-// What moves: one stream of events for all views, and reads in turn where there is no stream.
+// Live data: one event stream for all views, or polling if there is no stream.
 
 import { SignedOut, get, getIfThere } from "./api.js";
 
@@ -15,15 +15,15 @@ let hasMaps = false;
 let status = () => {};
 let ended = () => {};
 
-/** `onstatus(text, isStale)` is told how it stands; `onend()` when the session has ended. */
+/** Sets the callbacks `onstatus(text, isStale)` and `onend()`, the latter for the end of the session. */
 export function watch(onstatus, onend) {
   status = onstatus;
   ended = onend;
 }
 
 /**
- * Calls back with each `overview` or `kv` until the signal aborts; with the last overview at once. Of `kv` with null where
- * this gateway does not tell it.
+ * Calls back with each `overview` or `kv` until the signal aborts, and at once with the last overview. `kv` is null if
+ * this gateway does not report it.
  */
 export function follow(kind, signal, callback) {
   const set = listeners.get(kind);
@@ -31,7 +31,7 @@ export function follow(kind, signal, callback) {
   signal.addEventListener("abort", () => {
     set.delete(callback);
     clearTimeout(lingering);
-    lingering = setTimeout(() => isWanted() || stop(), LINGERS_MS); // from view to view the stream stays
+    lingering = setTimeout(() => isWanted() || stop(), LINGERS_MS); // the stream is kept from view to view
   });
   if (kind === "overview" && lastOverview) callback(lastOverview);
   if (!source && !timer) start();
@@ -58,7 +58,7 @@ function heard(overview) {
 }
 
 async function start() {
-  timer = -1; // being decided
+  timer = -1; // reserved while the first read runs
   try {
     const overview = await getIfThere("/overview");
     if (!isWanted()) return stop();
@@ -75,7 +75,7 @@ function reopen() {
   open();
 }
 
-/** The maps of blocks come with the stream where somebody looks at them. */
+/** Opens the stream. It includes the maps of blocks only if a view shows them. */
 function open() {
   timer = 0;
   let wasOpen = false;
@@ -87,7 +87,7 @@ function open() {
   source.addEventListener("kv", (event) => tell("kv", JSON.parse(event.data)));
   source.addEventListener("error", () => {
     if (source?.readyState !== EventSource.CLOSED) return status("Reconnecting…", true);
-    source = null; // refused: the session has ended, or there is no stream
+    source = null; // rejected: the session has ended, or there is no stream
     if (wasOpen) return (timer = setTimeout(start, RETRY_MS));
     hasStream = false;
     tell("kv", null);
@@ -95,7 +95,7 @@ function open() {
   });
 }
 
-/** What an older gateway tells, in the newer shape. */
+/** The overview of an older gateway, in the current format. */
 async function assembled() {
   const [lanes, workers] = await Promise.all([get("/lanes"), get("/workers")]);
   return { at: Date.now() / 1000, lanes: lanes.data, workers: workers.data, tenants: null, refusals: null };
@@ -118,7 +118,7 @@ function again(error, what) {
   return undefined;
 }
 
-/** Calls `read` now and then again and again while the page is seen, until the signal aborts. */
+/** Calls `read` now and every `ms` while the page is visible, until the signal aborts. */
 export function every(ms, signal, read) {
   let next = 0;
   async function turn() {

@@ -1,4 +1,4 @@
-// Who is signed in, and what that role may do.
+// The signed-in operator and the rights of the role.
 
 import { ApiError, SignedOut, getIfThere, session } from "./api.js";
 
@@ -7,21 +7,21 @@ const OWNER = { name: "admin", role: "owner" };
 let who = null;
 let provider = null;
 
-/** Whether the role may do what needs at least this one. A button that it may not use is not there. */
+/** Whether the operator has at least this role. Buttons that need more are not shown. */
 const may = (role) => who !== null && (RANKS[who.role] ?? 0) >= RANKS[role];
 export const mayChange = () => may("operator");
 export const mayOwn = () => may("owner");
 export const signedIn = () => who;
 
-/** The company's identity provider, `{name, url}`; null where none is configured. */
+/** The identity provider, `{name, url}`; null if none is configured. */
 export const singleSignOn = () => provider;
 
-/** Learns who is signed in. Raises SignedOut where nobody is. A gateway without named operators has one: the owner. */
+/** Loads the operator. Throws SignedOut without a session. A gateway without named operators has one, the owner. */
 export async function recognise() {
   const told = await asked();
   provider = told.oidc ?? null;
   who = told.operator;
-  if (who === null) throw new SignedOut(401, { message: "Nobody is signed in." });
+  if (who === null) throw new SignedOut(401, { message: "You are not signed in." });
   return who;
 }
 

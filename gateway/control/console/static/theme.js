@@ -1,4 +1,4 @@
-// The theme that was chosen, before the first paint: a classic script, so that no page is shown in the other one.
+// Sets the chosen theme before the first paint; a classic script, so that it runs before rendering.
 (() => {
   const AT = "fairlane-theme";
   const themes = ["light", "dark"];
@@ -6,7 +6,7 @@
     try {
       return localStorage.getItem(AT) ?? "";
     } catch {
-      return ""; // storage is switched off: the system's theme
+      return ""; // storage is disabled: use the system's theme
     }
   }
   function apply(theme) {
@@ -22,7 +22,7 @@
       try {
         localStorage.setItem(AT, choice.value);
       } catch {
-        // kept for this page alone
+        // kept for this page only
       }
       apply(choice.value);
     });

@@ -1,10 +1,10 @@
-// Stacked bars by day, as SVG: few, and each with its table row for who does not see them.
+// Stacked bars by day as SVG. Each has a table row for screen readers.
 
 import { h, svg } from "../dom.js";
 
 const HEIGHT = 140;
 
-/** `series`: `{name, kind, values}` each, one value for each label. */
+/** `series`: a list of `{name, kind, values}`, with one value per label. */
 export function bars({ title, labels, series, shown, unit }) {
   const totals = labels.map((_, i) => series.reduce((all, { values }) => all + values[i], 0));
   const top = Math.max(1, ...totals);

@@ -1,5 +1,5 @@
-// Charts over time, drawn by uPlot in the colours of the theme, each with a sentence for who does not see it. The page
-// loads uPlot before all modules, as a script of its own: its minified build is no module.
+// Charts over time, drawn by uPlot in the theme's colours, each with a sentence for screen readers. The page loads
+// uPlot before all modules with a script tag: its minified build is not a module.
 
 import { fill, h } from "../dom.js";
 
@@ -7,7 +7,7 @@ const HEIGHT = 132;
 const drawn = new Set();
 document.addEventListener("themechange", () => drawn.forEach((each) => each.redraw()));
 
-/** What a custom property of a colour comes to in the theme that holds. */
+/** The value of a colour's custom property in the current theme. */
 export function colour(name, alpha = 1) {
   const probe = document.getElementById("main");
   const was = probe.style.outlineColor;
@@ -20,16 +20,16 @@ export function colour(name, alpha = 1) {
 const SHORTEST_S = 60;
 
 /**
- * `series`: `{name, colour, dash?, area?, quiet?}` each, colours as custom properties; `shown(value)`: a figure with its
- * unit. `ceiling`: the top of the scale where it is fixed. Returns `{element, update(times, values, from?)}`, times in Unix
- * seconds; `from`: where the axis begins.
+ * `series`: a list of `{name, colour, dash?, area?, quiet?}`, with colours as custom properties. `shown(value)` formats
+ * a figure with its unit. `ceiling` fixes the top of the scale. Returns `{element, update(times, values, from?)}`, with
+ * times in Unix seconds; `from` is the start of the axis.
  */
 export function chart({ title, series, shown, ceiling = null, height = HEIGHT, isTime = true, xShown = null, signal }) {
   const legend = h("span", { class: "legend" }, ...series.filter(({ quiet }) => !quiet).map(({ name, colour: key, dash }) =>
     h("span", {}, h("span", { class: `line ${dash ? "dashed" : ""} c-${key}` }), name)));
   const latest = h("span", { class: "latest" });
   const place = h("div", { class: "canvas", role: "img", "aria-label": title });
-  const nothing = h("p", { class: "empty" }, "Nothing was measured in this time.");
+  const nothing = h("p", { class: "empty" }, "There are no measurements in this period.");
   const element = h("figure", { class: "plot" }, h("figcaption", {}, h("span", { class: "plot-title" }, title), latest, legend), place, nothing);
   let data = null;
   let plot = null;
@@ -114,7 +114,7 @@ export function chart({ title, series, shown, ceiling = null, height = HEIGHT, i
   return { element, update };
 }
 
-/** The axis of time: hours and minutes, or days where it spans more than two. */
+/** The time axis: hours and minutes, or days if it spans more than two. */
 function times(u, splits) {
   const isLong = u.scales.x.max - u.scales.x.min > 2 * 86_400;
   const format = isLong ? { day: "numeric", month: "short" } : { hour: "2-digit", minute: "2-digit" };

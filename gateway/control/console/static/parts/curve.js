@@ -1,4 +1,4 @@
-// What a worker's steps cost, as it measured them.
+// A worker's measured step costs.
 
 import { h, svg } from "../dom.js";
 import { duration, rate, short, words } from "../format.js";
@@ -6,7 +6,7 @@ import { facts } from "./pieces.js";
 
 const isPoints = (value) => Array.isArray(value) && value.length > 1 && value.every((each) => Array.isArray(each) && each.length === 2);
 
-/** `costs`: each a figure, or a curve as points of tokens and milliseconds. */
+/** `costs`: figures, or curves as points of tokens and milliseconds. */
 export function curve(costs) {
   const curves = Object.entries(costs).filter(([, value]) => isPoints(value));
   const figures = Object.entries(costs).filter(([, value]) => typeof value === "number");

@@ -1,9 +1,9 @@
-// Dialogs and forms. What the API says against a field stands at that field, in the API's own words.
+// Dialogs and forms. The API's error for a field is shown at that field.
 
 import { ApiError } from "../api.js";
 import { fill, freshId, h } from "../dom.js";
 
-/** Opens a dialog; resolves when it is closed. `body(close)` makes what stands in it. */
+/** Opens a dialog and resolves when it is closed. `body(close)` creates its content. */
 export function openDialog(title, body) {
   const titleId = freshId("dialog");
   return new Promise((resolve) => {
@@ -24,7 +24,7 @@ export function openDialog(title, body) {
   });
 }
 
-/** Asks before something that cannot be undone or that stops traffic. True: go on. */
+/** Confirms an action that cannot be undone or that stops traffic. */
 export function confirm(title, text, action, kind = "danger") {
   return openDialog(title, (close) => [
     h("p", {}, text),
@@ -35,7 +35,7 @@ export function confirm(title, text, action, kind = "danger") {
 }
 
 /**
- * One field: `{name, label, type?, hint?, value?, options?, required?}`. Types: text, number, password, select, checkbox,
+ * A form field: `{name, label, type?, hint?, value?, options?, required?}`. Types: text, number, password, select, checkbox,
  * checkboxes, textarea, datetime-local. Returns `{element, name, read(), fail(text)}`.
  */
 export function field({ name, label, type = "text", hint = null, value = null, options = [], required = false, ...rest }) {
@@ -95,13 +95,13 @@ const READERS = {
 
 const GROUPED = /^\d{1,3}([,_'\s]\d{3})+$/;
 
-/** A figure as a number; what is none goes out as it was typed, so that the API says what is wrong with it. */
+/** Parses a number. Invalid input is returned unchanged, so that the API reports the error. */
 function asNumber(text) {
   const plain = text && GROUPED.test(text) ? text.replaceAll(/\D/g, "") : text;
   return plain && Number.isFinite(Number(plain)) ? Number(plain) : text;
 }
 
-/** The field that a refusal names: `limits.tokens_per_day` is that of `tokens_per_day` where there is no better one. */
+/** The field of an error: `limits.tokens_per_day` falls back to the field `tokens_per_day`. */
 function blamed(fields, param) {
   if (!param) return null;
   const path = param.replaceAll(/\[(\d+)\]/g, ".$1").split(".");
@@ -114,8 +114,8 @@ function blamed(fields, param) {
 }
 
 /**
- * A form. `send(values)` does it; what it raises is shown at the field that it names, else above the buttons. `body`: where
- * the fields stand already.
+ * A form. `send(values)` submits it; its error is shown at the field that it names, else above the buttons. `body` is
+ * an element that contains the fields already.
  */
 export function form({ fields, action, send, body = null, cancel = null, kind = "primary", layout = "" }) {
   const failure = h("p", { class: "error", role: "alert" });
@@ -151,7 +151,7 @@ export function form({ fields, action, send, body = null, cancel = null, kind = 
   return made;
 }
 
-/** A form in a dialog. Resolves with what `send` returned, or undefined where it was closed. */
+/** A form in a dialog. Resolves with the result of `send`, or undefined if it was closed. */
 export function formDialog(title, { intro = null, send, ...rest }) {
   return openDialog(title, (close) => [
     intro && h("p", { class: "note" }, intro),

@@ -1,4 +1,4 @@
-// The points of a chart: what the gateway kept, and after it what came live since.
+// The points of a chart: the gateway's history, followed by live data.
 
 const SPAN_S = { "15m": 900, day: 86_400, month: 31 * 86_400 };
 const MOST_LIVE = 900;
@@ -8,18 +8,18 @@ export class History {
   #live = [];
 
   constructor(span) {
-    /** How much of it is shown, in seconds. */
+    /** The shown period in seconds. */
     this.span = SPAN_S[span];
   }
 
-  /** What the gateway kept, oldest first. */
+  /** Sets the gateway's history, oldest first. */
   replace(points) {
     this.#kept = points;
     const last = points.at(-1)?.at ?? 0;
     this.#live = this.#live.filter(({ at }) => at > last);
   }
 
-  /** The overview of this moment. */
+  /** Adds the current overview. */
   add(overview) {
     const lanes = Object.fromEntries(overview.lanes.map((lane) => [lane.lane, lane]));
     const point = { at: overview.at, lanes, refusals: overview.refusals ?? null, kv_used: kvUsed(overview.workers), isNow: true };

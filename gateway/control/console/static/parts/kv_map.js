@@ -1,4 +1,4 @@
-// The blocks of one worker's KV pool as a map, drawn on a canvas: one cell for each block, or for some where they are many.
+// A worker's KV pool as a map on a canvas: one cell per block, or per several if there are many.
 
 import { h } from "../dom.js";
 import { stateOf } from "./kv_sums.js";
@@ -10,7 +10,7 @@ const TALLEST = 460;
 const FLASH_MS = 700;
 const isCalm = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 
-/** Each block's run, by its place. */
+/** The run of each block, by position. */
 function unrolled(map) {
   const cells = new Int32Array(map.blocks).fill(-1);
   let at = 0;
@@ -23,7 +23,7 @@ function unrolled(map) {
 
 const identity = (run, map) => (run ? `${map.tenants[run[1]] ?? ""}/${map.lanes[run[2]] ?? ""}/${stateOf(run, map)}` : "");
 
-/** `ontell(text)` is told what the pointer is on. */
+/** `ontell(found)` is called with the block under the pointer. */
 export function kvMap(signal, ontell) {
   const canvas = h("canvas", { class: "kv-canvas", role: "img" });
   let map = null;
@@ -128,7 +128,7 @@ export function kvMap(signal, ontell) {
   return {
     canvas,
     update,
-    /** To be called once the canvas stands in its place. */
+    /** Call once the canvas is in the document. */
     placed: () => sized.observe(canvas.parentElement),
     show(by) {
       mode = by;

@@ -1,13 +1,13 @@
-// What a map of KV blocks comes to: who holds how many, and how many of the pool are in use.
+// Sums over a map of KV blocks: blocks by holder, and blocks in use.
 
 import { count, percent, plural } from "../format.js";
 
 export const stateOf = (run, map) => map.states[run[3]] ?? "free";
 
-/** Nobody's own: `cached` blocks keep a prefix until somebody needs the room. `clean` ones belong to a sequence that waits. */
+/** States of blocks not in use. `cached` ones keep a prefix until the room is needed. `clean` ones, of a waiting sequence, are in use. */
 const UNUSED = new Set(["free", "cached"]);
 
-/** How many blocks each tenant holds in each lane and state, the most at the head and what is free at the end. */
+/** Blocks by tenant, lane and state, largest first, free ones last. */
 export function grouped(map, where) {
   const found = new Map();
   for (const run of map.runs) {
@@ -23,7 +23,7 @@ export function grouped(map, where) {
 
 const blocksOf = (rows, takes) => rows.filter(takes).reduce((all, { blocks }) => all + blocks, 0);
 
-/** The device's pool in words. */
+/** The usage of the device's pool as a sentence. */
 export function inUse(map, rows) {
   const used = blocksOf(rows, ({ state, where }) => where === "device" && !UNUSED.has(state));
   const cached = blocksOf(rows, ({ state, where }) => where === "device" && state === "cached");
@@ -31,7 +31,7 @@ export function inUse(map, rows) {
   return `${count(used)} of ${plural(map.blocks, "block")} in use (${percent(map.blocks ? used / map.blocks : null)})${kept}, ${count(map.block_size)} tokens each`;
 }
 
-/** What a row stands under in the legend; room in host memory is no room of the pool. */
+/** A row's legend entry; host memory is not part of the pool. */
 export function labelOf({ tenant, lane, state, where }, mode) {
   if (state === "free") return where === "host" ? "free in host memory" : "free";
   return { tenant: tenant || "others, cached", lane: lane ?? "no lane, cached", state }[mode];

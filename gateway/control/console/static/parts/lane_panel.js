@@ -1,4 +1,4 @@
-// One lane: its figures now against their targets, and its charts.
+// One lane: its current figures against their targets, and its charts.
 
 import { fill, h, setText } from "../dom.js";
 import { amount, count, duration, percent, rate } from "../format.js";
@@ -22,7 +22,7 @@ export function lanePanel(lane, signal) {
     Object.assign(aims, { ttft_ms: now.ttft_target_ms, tpot_ms: now.tpot_target_ms });
     setText(targets, `Targets: first token ${duration(now.ttft_target_ms)}, each further one ${duration(now.tpot_target_ms)}`);
     const state = JSON.stringify(now);
-    if (state !== drawn) fill(figures, ...figuresOf(now)); // a selection stays where nothing has changed
+    if (state !== drawn) fill(figures, ...figuresOf(now)); // keeps a selection if nothing has changed
     drawn = state;
   }
   function plot(points, name, from) {
@@ -33,7 +33,7 @@ export function lanePanel(lane, signal) {
   return { element, update, plot };
 }
 
-/** How a figure stands to its target. */
+/** The tone of a figure compared with its target. */
 const against = (value, target) => (value == null || target == null ? "" : value <= target ? "good" : "bad");
 
 function figuresOf(now) {
@@ -70,7 +70,7 @@ function charts(lane, aims, signal) {
   ];
 }
 
-/** A target is drawn where it is near to what was measured: one that is many times higher flattens the rest. */
+/** Draws a target only near the measured values: one that is many times higher would flatten the rest. */
 function targetWhere(field, aims) {
   return (now) => (now[field]?.p99 * 4 >= aims[field] ? aims[field] : null);
 }

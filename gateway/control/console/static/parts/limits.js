@@ -1,4 +1,4 @@
-// The limits by name, in the order in which they are shown, each with its unit.
+// All limits in display order, with their units.
 
 export const LIMITS = new Map([
   ["requests_per_minute", { label: "Requests per minute", unit: "requests in any 60 seconds" }],

@@ -1,10 +1,10 @@
-// Amounts of money: the API counts in billionths of the installation's currency.
+// Amounts of money, which the API counts in billionths of the installation's currency.
 
 const NANO = 1_000_000_000;
 
 export const isMoney = (limit) => limit.startsWith("spend_");
 
-/** An amount from billionths, to the cent, or to four figures where it is less than one. */
+/** Formats billionths to the cent, or to four digits below one. */
 export function money(nanos, currency = "") {
   if (nanos == null) return "–";
   const value = nanos / NANO;

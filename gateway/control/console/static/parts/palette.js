@@ -1,10 +1,10 @@
-// Colours of what is told apart by colour: tenants by turns, lanes and states by name.
+// Colours: tenants in rotation, lanes and states by name.
 
 import { colour } from "./chart.js";
 
 const HUES = 8;
 
-/** States of a block: its colour, and what it means. `waiting` is what a preemption leaves where it is. */
+/** Colour and meaning of each block state. `waiting` blocks are left in place by a preemption. */
 export const STATES = {
   free: ["kv-free", "free"],
   running: ["good", "held by a sequence that runs"],
@@ -18,14 +18,14 @@ export const STATES = {
 const stateColour = (state) => STATES[state]?.[0] ?? "kv-cached";
 const laneColour = (lane) => (lane === "latency" ? "latency" : lane === "throughput" ? "throughput" : "kv-cached");
 
-/** A block's colour by tenant (its place), lane or state. */
+/** A block's colour by tenant (its position), lane or state. */
 export function blockColour(mode, { tenant, lane, state }) {
   if (state === "free") return "kv-free";
   if (mode === "tenant") return tenant < 0 ? "kv-cached" : `hue-${tenant % HUES}`;
   return mode === "lane" ? laneColour(lane) : stateColour(state);
 }
 
-/** Colours looked up once for a drawing, and again where the theme has changed. */
+/** Resolves colours once per drawing, and again when the theme changes. */
 export function colours() {
   const found = new Map();
   return (name) => found.get(name) ?? found.set(name, colour(name)).get(name);

@@ -1,4 +1,4 @@
-// Small parts that every view uses.
+// Small parts shared by all views.
 
 import { fill, h, named } from "../dom.js";
 import { amount, percent, words } from "../format.js";
@@ -8,7 +8,7 @@ import { isMoney, money } from "./money.js";
 export const badge = (word, tone = "") => h("span", { class: `badge ${tone}` }, word);
 
 export const laneTag = (lane) => h("span", { class: `lane-tag ${laneClass(lane)}` }, lane ?? "–");
-/** The same at the head of a part. */
+/** The lane's name as a title. */
 export const laneTitle = (lane) => h("span", { class: `lane-tag ${laneClass(lane)}` }, `${lane[0].toUpperCase()}${lane.slice(1)} lane`);
 export const laneClass = (lane) => (lane === "latency" ? "is-latency" : lane === "throughput" ? "is-throughput" : "");
 
@@ -21,7 +21,7 @@ const TONES = {
 };
 export const stateBadge = (state) => badge(words(state), TONES[state] ?? "");
 
-/** The head of a page: its title takes the focus when it is entered. */
+/** A page's header. Its title takes the focus when the view opens. */
 export function pageHead(title, note = null, ...actions) {
   const heading = h("h1", { tabindex: "-1" }, title);
   const said = note && h("p", { class: "note" }, note);
@@ -41,15 +41,15 @@ export const link = (href, ...children) => h("a", { href }, ...children);
 export const tenantLink = (id) => (id ? link(`#/tenants/${encodeURIComponent(id)}`, named(id)) : "–");
 export const requestLink = (id, label = id) => link(`#/requests/${encodeURIComponent(id)}`, named(label, "id"));
 
-/** Definitions: pairs of a name and what it is. */
+/** A definition list of pairs of name and value. */
 export function facts(pairs) {
   const shown = pairs.filter(([, value]) => value !== undefined);
   return h("dl", { class: "facts" }, ...shown.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value ?? "–"))));
 }
 
 /**
- * A bar with its label. `parts`: pairs of a class and an amount. One that is full is an alarm where it shows room that is
- * taken, not where it shows work that is done.
+ * A bar with its label. `parts`: pairs of class and amount. A full bar is an alarm if it shows used capacity, and not
+ * if it shows progress.
  */
 export function meter(label, parts, total, isRoom = true) {
   const taken = parts.reduce((all, [, value]) => all + value, 0);
@@ -72,7 +72,7 @@ export function limitMeter(name, limit) {
 
 export const isCounted = (name) => !name.startsWith("max_");
 
-/** A figure with its name; `tone`: how it stands. */
+/** A figure with its name; `tone` is `good`, `warn` or `bad`. */
 export function figure(name, value, { unit = null, tone = "", detail = null } = {}) {
   return h("div", { class: `figure ${tone}` },
     h("dt", {}, name),
@@ -80,9 +80,9 @@ export function figure(name, value, { unit = null, tone = "", detail = null } = 
     detail && h("dd", { class: "detail" }, detail));
 }
 
-/** What this gateway has not. */
+/** A note on a feature that this gateway does not have. */
 export function missing(what) {
-  return h("p", { class: "card empty" }, `This gateway does not offer ${what} yet: it is older than this console. A newer one shows it here.`);
+  return h("p", { class: "card empty" }, `This gateway does not offer ${what} yet: it is older than this console. A newer gateway shows it here.`);
 }
 
 export function problem(error) {
@@ -92,7 +92,7 @@ export function problem(error) {
 
 export const loading = () => h("p", { class: "empty", "aria-busy": "true" }, "Loading…");
 
-/** Choices of which one holds, as a group of radio buttons. */
+/** A group of radio buttons. */
 export function segmented(name, choices, chosen, onchange) {
   const group = h("fieldset", { class: "segmented" }, h("legend", { class: "hidden-label" }, name));
   for (const [value, label] of choices) {
@@ -102,7 +102,7 @@ export function segmented(name, choices, chosen, onchange) {
   return group;
 }
 
-/** Copies a text; the button says so. */
+/** A button that copies a text and confirms it. */
 export function copyButton(text, label = "Copy") {
   const made = button(label, async () => {
     try {

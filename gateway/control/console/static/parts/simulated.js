@@ -1,4 +1,4 @@
-// What a simulation answered: figures of each load by lane, and its plots.
+// Results of a simulation: figures by load and lane, and plots.
 
 import { h, named } from "../dom.js";
 import { amount, count, duration, percent, plural, rate } from "../format.js";
@@ -69,7 +69,7 @@ function oneRun(run, isOneOfMany, signal) {
 function service({ service_step_s: step, service: all }, signal) {
   const drawn = all.slice(0, MOST_LINES);
   const shown = chart({
-    title: "Service that each tenant had had, in tokens",
+    title: "Service that each tenant had received, in tokens",
     isTime: false,
     xShown: (seconds) => duration(1000 * seconds),
     series: drawn.map(({ tenant }, i) => ({ name: tenant.length > 24 ? `${tenant.slice(0, 22)}…` : tenant, colour: `hue-${i}` })),
@@ -87,7 +87,7 @@ function tenants(found) {
   const shown = table({
     caption: "By tenant",
     key: (each) => each.tenant,
-    empty: "No tenant got anything.",
+    empty: "No tenant was served.",
     columns: [
       { name: "Tenant", cell: (each) => named(each.tenant) },
       { name: "Requests", class: "number", cell: (each) => count(each.requests) },

@@ -1,6 +1,6 @@
-// Server-sent events of a stream that `fetch` opened: data and comments, in the order in which they come.
+// A parser of server-sent events for `fetch`: data and comments, in order.
 
-/** Each event as `{comment}` or `{data}`; ends with the stream. */
+/** Yields each event as `{comment}` or `{data}`. */
 export async function* eventsOf(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";

@@ -1,4 +1,4 @@
-// What is of all lanes together: refusals by code, KV memory, who uses it now, and what computes.
+// Figures over all lanes: rejections by code, KV memory, its users, and workers.
 
 import { fill, h, named } from "../dom.js";
 import { count, duration, percent, rate } from "../format.js";
@@ -41,7 +41,7 @@ export function systemPanel(signal) {
   return { element, update, plot };
 }
 
-/** Refusals by code of all points together. */
+/** Rejections by code, summed over all points. */
 function summed(points) {
   const all = {};
   for (const { refusals } of points) for (const [code, n] of Object.entries(refusals ?? {})) all[code] = (all[code] ?? 0) + n;
@@ -54,14 +54,14 @@ function drawCodes(place, refusals, windowS, isKept) {
   if (place.dataset.text === text) return;
   place.dataset.text = text;
   const told = found.map(([code, n]) => h("li", {}, h("code", {}, code), h("strong", {}, count(n))));
-  fill(place, refusals === null ? h("p", { class: "muted" }, "This gateway does not count refusals here.")
-    : told.length ? h("ul", { class: "code-list" }, ...told) : h("p", { class: "muted" }, isKept ? "Nothing was refused in this time." : `Nothing was refused in the last ${duration(1000 * (windowS ?? 60))}.`));
+  fill(place, refusals === null ? h("p", { class: "muted" }, "This gateway does not count rejections here.")
+    : told.length ? h("ul", { class: "code-list" }, ...told) : h("p", { class: "muted" }, isKept ? "No requests were rejected in this period." : `Nothing was refused in the last ${duration(1000 * (windowS ?? 60))}.`));
 }
 
 const tenantsTable = () => table({
-  caption: "Tenants that run or wait",
+  caption: "Tenants with running or waiting requests",
   key: (each) => each.tenant,
-  empty: "No tenant runs or waits.",
+  empty: "No tenant has running or waiting requests.",
   columns: [
     { name: "Tenant", cell: (each) => tenantLink(each.tenant) },
     { name: "Running", class: "number", cell: (each) => count(each.running) },
@@ -74,7 +74,7 @@ const tenantsTable = () => table({
 const workersTable = () => table({
   caption: "Workers",
   key: (worker) => worker.id,
-  empty: "No worker is alive.",
+  empty: "There are no workers.",
   columns: [
     { name: "Worker", class: "id", cell: (worker) => named(worker.id, "id") },
     { name: "State", cell: (worker) => (worker.draining ? badge("draining", "warn") : badge("serving", "good")) },

@@ -1,18 +1,18 @@
-// A table whose rows are kept from refresh to refresh. It scrolls sideways in its own region where it is too wide.
+// A table that keeps its rows across updates, and scrolls sideways in its own region if it is too wide.
 
 import { fill, h, keepingFocus, keyed } from "../dom.js";
 
 const watched = new ResizeObserver((entries) => entries.forEach(({ target }) => reachable(target)));
 
-/** A region that scrolls has to be reached by the keyboard; one that does not is no stop. */
+/** Makes a region reachable by keyboard only if it scrolls. */
 function reachable(region) {
   if (region.scrollWidth > region.clientWidth + 1) region.tabIndex = 0;
   else region.removeAttribute("tabindex");
 }
 
 /**
- * `columns`: `{name, cell(item), class?, hidden?}` each; a hidden name is read aloud alone. `key(item)`: what a row is
- * known by. `empty`: a sentence, or a function that makes the element. Returns `{element, update(items)}`.
+ * `columns`: a list of `{name, cell(item), class?, hidden?}`; a hidden name is for screen readers only. `key(item)`
+ * identifies a row. `empty`: a sentence, or a function that creates the element. Returns `{element, update(items)}`.
  */
 export function table({ caption, columns, key, empty = "Nothing is here." }) {
   const body = h("tbody");

@@ -1,4 +1,4 @@
-// A stream's life as one bar: each state as long as it lasted.
+// A stream's states as one bar, each with its duration.
 
 import { fill, h } from "../dom.js";
 import { duration } from "../format.js";
@@ -7,7 +7,7 @@ const TICK_MS = 300;
 const LAST = ["done", "refused", "failed", "stopped"];
 
 export function timeline() {
-  const bar = h("div", { class: "timeline", role: "img", "aria-label": "Nothing was sent yet" });
+  const bar = h("div", { class: "timeline", role: "img", "aria-label": "Nothing sent yet" });
   let spans = [];
   let begun = 0;
   let ticking = 0;
@@ -19,10 +19,10 @@ export function timeline() {
       begun = performance.now();
       made.state = null;
       clearInterval(ticking);
-      ticking = setInterval(draw, TICK_MS); // the state that holds goes on growing
+      ticking = setInterval(draw, TICK_MS); // the current state keeps growing
       fill(bar);
     },
-    /** From now on it is in this state. */
+    /** Enters a state. */
     enter(state, at) {
       if (state === made.state) return;
       const last = spans.at(-1);

@@ -1,12 +1,12 @@
-// A request's way as bars over time. The figures beside the bars are the API's account, whose parts add up to the total;
-// the bars show about when each part was.
+// A request's phases as bars over time. The figures next to the bars are the API's time account, whose parts add up
+// to the total; the bars show the approximate times.
 
 import { h } from "../dom.js";
 import { duration } from "../format.js";
 
 const PARTS = ["Queue", "Prefill", "Decode", "Preempted", "Paused", "Network"];
 
-/** Stretches of a request: `{name, kind, from, until, note?}` in milliseconds from its arrival. */
+/** Phases of a request: `{name, kind, from, until, note?}` in milliseconds from its arrival. */
 function stretches(request) {
   const total = totalOf(request);
   const { queue_ms: queue, ttft_ms: first } = request;
@@ -22,7 +22,7 @@ function stretches(request) {
   return found.filter(({ from, until }) => until >= from);
 }
 
-/** From each pause to what ended it, as its events tell. */
+/** Each pause from its start to the event that ended it. */
 function pauses({ events = [] }, total) {
   return events.flatMap(({ kind, at_ms: at }, i) => {
     if (kind !== "paused") return [];

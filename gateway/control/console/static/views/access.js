@@ -1,4 +1,4 @@
-// Who may operate, and as what: named tokens with a role, made, shown once, revoked.
+// Operators' tokens: created with a role, shown once, revoked.
 
 import { change, getIfThere, segment } from "../api.js";
 import { h, named, toast } from "../dom.js";
@@ -21,7 +21,7 @@ export async function access(root, { signal }) {
   const shown = table({
     caption: "Tokens",
     key: (token) => token.id,
-    empty: "No token is made yet: whoever operates here shows the admin key.",
+    empty: "There are no tokens yet: all operators use the admin key.",
     columns: [
       { name: "Name", class: "wide", cell: (token) => named(token.name) },
       { name: "Id", class: "id", cell: (token) => token.id },
@@ -34,7 +34,7 @@ export async function access(root, { signal }) {
   });
   const place = h("div", { class: "card flush" }, loading());
   const { name, role } = signedIn();
-  root.append(pageHead("Access", h("span", {}, "Who operates this installation, and as what. You are ", named(name), `, ${role}.`), mayOwn() && button("New token", create, { kind: "primary" })), place);
+  root.append(pageHead("Access", h("span", {}, "The operators of this installation and their roles. You are ", named(name), `, ${role}.`), mayOwn() && button("New token", create, { kind: "primary" })), place);
 
   async function read() {
     const page = await getIfThere("/tokens", { limit: 1000 }, signal);
@@ -47,7 +47,7 @@ export async function access(root, { signal }) {
   }
   async function create() {
     const made = await formDialog("New token", {
-      intro: "It signs in to this console and to the admin API, as this name and with this role. The audit log names it.",
+      intro: "It signs in to this console and the admin API with this name and role. The audit log shows the name.",
       action: "Make token",
       fields: [
         field({ name: "name", label: "Name", required: true, hint: "Whose it is." }),
@@ -61,7 +61,7 @@ export async function access(root, { signal }) {
     await showOnce(made);
   }
   async function revoke(token) {
-    if (!(await confirm(`Revoke ${token.name}?`, "It ends with the next call everywhere, and whoever is signed in by it is signed out.", "Revoke"))) return;
+    if (!(await confirm(`Revoke ${token.name}?`, "The token stops working with the next call, and its sessions end.", "Revoke"))) return;
     try {
       await change("DELETE", `/tokens/${segment(token.id)}`);
       toast(`Token ${token.id} is revoked.`);
@@ -74,7 +74,7 @@ export async function access(root, { signal }) {
 }
 
 const showOnce = (made) => openDialog("Copy the token now", (close) => [
-  h("p", {}, "This is the only time that it is shown."),
+  h("p", {}, "It is shown only this once."),
   h("div", { class: "copy" }, h("input", { class: "secret", readonly: true, value: made.token, "aria-label": `Token ${made.name}`, onfocus: (event) => event.target.select() }), copyButton(made.token)),
   h("div", { class: "buttons" }, button("I have kept it", () => close(true), { kind: "primary" })),
 ]);

@@ -1,4 +1,4 @@
-// Who changed what, newest first.
+// The audit log, newest first.
 
 import { get } from "../api.js";
 import { h, named } from "../dom.js";
@@ -14,7 +14,7 @@ export async function audit(root, { signal }) {
   const shown = table({
     caption: "Changes",
     key: (entry) => entry.id,
-    empty: "Nothing was changed yet.",
+    empty: "There are no changes yet.",
     columns: [
       { name: "When", cell: (entry) => moment(entry.at) },
       { name: "Who", cell: (entry) => [named(entry.actor), h("div", { class: "muted id" }, entry.address)] },
@@ -25,7 +25,7 @@ export async function audit(root, { signal }) {
   });
   const more = button("Show older", () => read());
   const wait = loading();
-  root.append(pageHead("Audit", "Every call that changed something, newest first.", button("Refresh", () => read(true))),
+  root.append(pageHead("Audit", "All changes, newest first.", button("Refresh", () => read(true))),
     h("div", { class: "card flush" }, wait, shown.element, h("div", { class: "pages" }, more)));
 
   async function read(anew = false) {
@@ -39,7 +39,7 @@ export async function audit(root, { signal }) {
   await read(true);
 }
 
-/** Each field that is another one now: what it was, what it is. */
+/** Each changed field with its old and new value. */
 function changesOf({ before, after }) {
   const names = [...new Set([...Object.keys(before ?? {}), ...Object.keys(after ?? {})])];
   const told = names.flatMap((name) => lines(name, before?.[name], after?.[name]));

@@ -1,4 +1,4 @@
-// Batches that have not ended, the window that ends first at the head.
+// Open batches, those due first at the top.
 
 import { get } from "../api.js";
 import { fill, h, named } from "../dom.js";
@@ -29,7 +29,7 @@ export async function batches(root, { fields, signal }) {
   });
   const pages = h("nav", { class: "pages", "aria-label": "Pages of batches" });
   const wait = loading();
-  root.append(pageHead("Batches", tenant ? h("span", {}, "Open batches of ", tenantLink(tenant), ". ", link("#/batches", "All tenants")) : "Batches that have not ended, the window that ends first at the head."),
+  root.append(pageHead("Batches", tenant ? h("span", {}, "Open batches of ", tenantLink(tenant), ". ", link("#/batches", "All tenants")) : "Open batches, those due first at the top."),
     h("div", { class: "card flush" }, wait, shown.element, pages));
   await every(EVERY_MS, signal, async () => {
     const page = await get("/batches", { limit: PAGE, tenant, after: fields.get("after") }, signal);

@@ -1,4 +1,4 @@
-// The KV pool of each worker as a map of blocks: by tenant, lane or state, moving as it happens; and the same as a table.
+// Each worker's KV pool as a live map of blocks, by tenant, lane or state, and as a table.
 
 import { fill, h, keyed, named } from "../dom.js";
 import { count, percent } from "../format.js";
@@ -10,19 +10,19 @@ import { laneTag, missing, pageHead, segmented, tenantLink } from "../parts/piec
 import { table } from "../parts/table.js";
 
 const MODES = [["tenant", "Tenant"], ["lane", "Lane"], ["state", "State"]];
-const HINT = "Point at a block to see whose it is.";
+const HINT = "Point at a block to see its tenant.";
 
 export async function kv(root, { signal }) {
   let mode = "tenant";
   let last = [];
   const pools = new Map();
   const place = h("div", { class: "pools" });
-  const wait = h("p", { class: "card empty", "aria-busy": "true" }, "Workers are asked for their blocks…");
+  const wait = h("p", { class: "card empty", "aria-busy": "true" }, "Loading the workers' blocks…");
   const choice = segmented("Colour by", MODES, mode, (chosen) => {
     mode = chosen;
     show(last);
   });
-  root.append(pageHead("KV blocks", "Every block of each worker's pool, and whose it is. A block that changes hands flashes.", h("span", { class: "muted" }, "Colour by"), choice), wait, place);
+  root.append(pageHead("KV blocks", "Every block of each worker's pool, and its tenant. A block flashes when it changes hands.", h("span", { class: "muted" }, "Colour by"), choice), wait, place);
 
   function show(maps) {
     last = maps;
@@ -40,13 +40,12 @@ export async function kv(root, { signal }) {
   follow("kv", signal, (told) => (told === null ? unable() : show(told.workers)));
 }
 
-/** Tenants that keep prefixes together are told as `group NAME`. */
+/** Tenants that share cached prefixes are reported as `group NAME`. */
 const isGroup = (name) => name?.includes(" ");
 
-/** The host pool's map in the shape of the other. */
+/** The host pool's map in the format of the device pool's. */
 const hostOf = (map) => ({ ...map, blocks: map.host_blocks, runs: map.host_runs });
 
-/** One worker's pools. */
 function pool(signal) {
   const title = h("h2");
   const sums = h("p", { class: "muted" });

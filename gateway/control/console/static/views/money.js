@@ -1,4 +1,4 @@
-// What tokens cost, and what a month came to, tenant by tenant.
+// Token prices, and each tenant's cost by month.
 
 import { change, get, getIfThere, query } from "../api.js";
 import { fill, h, named, toast } from "../dom.js";
@@ -13,7 +13,7 @@ const MILLION = 1_000_000;
 const ANY = "*";
 
 export async function moneyView(root, { fields, signal }) {
-  root.append(pageHead("Money", "What tokens cost, fixed when a request is let in, and what a month came to."));
+  root.append(pageHead("Money", "Token prices, fixed when a request is admitted, and the costs of each month."));
   const prices = await getIfThere("/prices", {}, signal);
   if (prices === null) return void root.append(missing("prices"));
   const place = h("div", { class: "stack" });
@@ -23,14 +23,14 @@ export async function moneyView(root, { fields, signal }) {
   show(prices);
 }
 
-/** The price list; `save(rows)` replaces it. Prices are told per million tokens, as people compare them. */
+/** The price list; `save(rows)` replaces it. Prices are shown per million tokens. */
 function priceList({ prices, currency }, save) {
   const perMillion = (nanos) => money(nanos * MILLION, currency);
   const others = (row) => prices.filter((each) => each !== row);
   const shown = table({
     caption: "Prices",
     key: (row) => `${row.model}/${row.lane}`,
-    empty: "No price is set: requests cost nothing, and spend limits are never reached.",
+    empty: "No prices are set: requests cost nothing, and spend limits are never reached.",
     columns: [
       { name: "Model", cell: (row) => (row.model === ANY ? "any" : named(row.model)) },
       { name: "Lane", cell: (row) => (row.lane === ANY ? "any" : laneTag(row.lane)) },
@@ -47,7 +47,7 @@ function priceList({ prices, currency }, save) {
   async function done(saved) {
     try {
       await saved;
-      toast("Prices are saved: they hold for requests that come from now on.");
+      toast("Prices are saved and apply to new requests.");
     } catch (error) {
       toast(error.message, "bad");
     }
@@ -65,13 +65,13 @@ function priceList({ prices, currency }, save) {
     ],
     async send(values) {
       await save([...others(row), { ...values, input: nanos(values.input), cached_input: nanos(values.cached_input), output: nanos(values.output) }]);
-      toast("Prices are saved: they hold for requests that come from now on.");
+      toast("Prices are saved and apply to new requests.");
     },
   });
   return card(null, h("div", { class: "row-head" }, h("h2", {}, "Prices"), mayOwn() && button("New price", () => edit(), { kind: "primary" })), shown.element);
 }
 
-/** The API's billionths a token from units a million tokens; what is no number goes out as it was typed. */
+/** Converts a price per million tokens to the API's billionths per token. Invalid input is sent unchanged. */
 const nanos = (value) => (typeof value === "number" ? Number((value * 1000).toPrecision(15)) : value);
 
 async function month(chosen, signal) {
@@ -80,7 +80,7 @@ async function month(chosen, signal) {
   const shown = table({
     caption: "Chargeback by tenant",
     key: (line) => line.tenant ?? "all",
-    empty: "No tenant used anything in this month.",
+    empty: "No tenant used tokens in this month.",
     columns: [
       { name: "Tenant", cell: (line) => (line.tenant ? tenantLink(line.tenant) : h("strong", {}, "All")) },
       { name: "Organisation", cell: (line) => (line.organisation ? named(line.organisation) : "") },

@@ -1,4 +1,4 @@
-// How it stands now and how it went: lanes against their targets, refusals, tenants, workers.
+// The overview: lanes against their targets, rejections, tenants and workers, now and over time.
 
 import { getIfThere } from "../api.js";
 import { fill, h } from "../dom.js";
@@ -48,16 +48,16 @@ export async function overview(root, { fields, signal }) {
   await every(READ_EVERY_MS[span], signal, async () => {
     const read = await getIfThere("/history", { span }, signal);
     if (read) history.replace(read.points);
-    else fill(note, "This gateway keeps no history: the charts begin when this page was opened. A newer one keeps a day at 10 seconds and a month at 5 minutes.");
+    else fill(note, "This gateway keeps no history: the charts start when this page was opened. A newer gateway keeps a day at 10 seconds and a month at 5 minutes.");
     draw();
   });
 }
 
-/** What needs somebody now, one sentence each. */
+/** Conditions that need attention, one sentence each. */
 function drawAlarms(place, { lanes, workers }) {
   const found = [];
-  if (!workers.length) found.push("No worker is alive: requests are refused with 503 until one is.");
-  else if (workers.every((worker) => worker.draining)) found.push("Every worker drains: nothing takes new requests.");
+  if (!workers.length) found.push("There are no workers: requests are rejected with 503 until one starts.");
+  else if (workers.every((worker) => worker.draining)) found.push("Every worker is draining: no new requests are taken.");
   for (const { lane, ttft_ms: ttft, ttft_target_ms: target, queued, oldest_wait_ms: oldest } of lanes) {
     if (ttft?.p95 > target) found.push(`In the ${lane} lane one first token in twenty takes ${duration(ttft.p95)} or longer; the target is ${duration(target)}.`);
     else if (queued > 0 && oldest > target) found.push(`In the ${lane} lane ${count(queued)} wait, the oldest for ${duration(oldest)}; the target is ${duration(target)}.`);

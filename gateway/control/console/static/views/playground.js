@@ -1,4 +1,4 @@
-// The same prompt on both lanes at once, with a tenant's key: what waits, is paused or preempted says so as it happens.
+// The same prompt on both lanes at once, with a tenant's key, showing waits, pauses and preemptions live.
 
 import { fill, h, named } from "../dom.js";
 import { duration, rate } from "../format.js";
@@ -12,11 +12,11 @@ const LEGEND = [["queued", "waits"], ["prefilling", "prompt is computed"], ["str
 const PATH = "/v1/chat/completions";
 
 export async function playground(root, { signal }) {
-  const key = field({ name: "key", label: "Tenant key", type: "password", required: true, hint: "Used for these streams alone, and kept nowhere." });
-  const model = field({ name: "model", label: "Model", type: "select", options: [["", "the first that the key may use"]] });
+  const key = field({ name: "key", label: "Tenant key", type: "password", required: true, hint: "Used only for these streams and not stored." });
+  const model = field({ name: "model", label: "Model", type: "select", options: [["", "the first one the key may use"]] });
   const prompt = field({ name: "prompt", label: "Prompt", type: "textarea", rows: 2, required: true, value: "Explain in some paragraphs how a library lends its books fairly when everybody wants the same one." });
   const most = field({ name: "max_tokens", label: "Output at most", type: "number", value: 200, hint: "tokens" });
-  const copies = field({ name: "copies", label: "Streams on the throughput lane", type: "number", value: 1, hint: "1 to 16: more of them make the latency lane preempt" });
+  const copies = field({ name: "copies", label: "Streams on the throughput lane", type: "number", value: 1, hint: "1 to 16: with several, the latency lane preempts them" });
   const panes = Object.fromEntries(LANES.map((lane) => [lane, pane(lane)]));
   let running = new AbortController();
   const stop = h("button", { type: "button", class: "quiet", hidden: true, onclick: () => running.abort() }, "Stop");
@@ -43,7 +43,7 @@ export async function playground(root, { signal }) {
   });
   sheet.querySelector(".buttons").prepend(stop);
   root.append(
-    pageHead("Playground", h("span", {}, "One prompt on both lanes at once, without chance: both say the same, whatever preempts them. What became of a request stands in ", link("#/requests", "Requests"), ".")),
+    pageHead("Playground", h("span", {}, "One prompt on both lanes at once, at temperature 0: both produce the same output, whatever preempts them. The outcome of a request is shown in ", link("#/requests", "Requests"), ".")),
     card(null, sheet),
     h("p", { class: "legend" }, ...LEGEND.map(([state, what]) => h("span", {}, h("span", { class: `dot in-${state}` }), what))),
     h("div", { class: "halves" }, ...LANES.map((lane) => panes[lane].element)));
@@ -59,12 +59,11 @@ async function listModels(key, model) {
 }
 
 async function refusalOf(response) {
-  if (response.status === 404) return "The tenant API is not served on this port: the operators' console has one of its own here.";
+  if (response.status === 404) return "The tenant API is not served on this port, which is the operators' own.";
   const said = await response.json().catch(() => null);
   return said?.error ? `${response.status} ${said.error.code}: ${said.error.message}` : `The gateway answered ${response.status}.`;
 }
 
-/** Where a lane's stream is shown. */
 function pane(lane) {
   const state = h("span", { class: "stream-state" }, badge("idle"));
   const figures = h("p", { class: "figures-line muted" }, "Not sent yet.");
@@ -78,7 +77,7 @@ function pane(lane) {
 
 const TONES = { queued: "info", prefilling: "info", streaming: "good", done: "good", paused: "warn", preempted: "warn", refused: "bad", failed: "bad", stopped: "" };
 
-/** One stream; shown in its pane where it has one. */
+/** Runs one stream and shows it in its pane, if it has one. */
 async function stream(lane, asked, signal, place) {
   const begun = performance.now();
   const seen = { first: null, last: null, tokens: 0, id: null, isCut: null };

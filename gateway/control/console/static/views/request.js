@@ -1,4 +1,4 @@
-// One request: its way as a waterfall, each preemption with its cause, its waits, its charges, and why it took so long.
+// One request: a waterfall, preemptions with their causes, waits, charges, and the reasons for its latency.
 
 import { getIfThere, segment } from "../api.js";
 import { fill, h, named } from "../dom.js";
@@ -18,7 +18,7 @@ export async function request(root, { id, signal }) {
   fill(head, pageHead("Request", named(id, "id")));
   let drawn = "";
   await every(EVERY_MS, signal, async () => {
-    if (drawn && !isRunning(JSON.parse(drawn))) return; // it has ended, and nothing of it changes any more
+    if (drawn && !isRunning(JSON.parse(drawn))) return; // it has ended and does not change any more
     const found = await getIfThere(`/requests/${segment(id)}`, {}, signal);
     if (found === null) return void (drawn || fill(body, gone()));
     const text = JSON.stringify(found);
@@ -30,7 +30,7 @@ export async function request(root, { id, signal }) {
 }
 
 const isRunning = ({ outcome, total_ms: total }) => outcome == null || total == null;
-const gone = () => h("p", { class: "card empty" }, "No record of this request is kept: it is older than the latest that are, it was not sampled, or this gateway keeps none. ", link("#/requests", "All requests"));
+const gone = () => h("p", { class: "card empty" }, "There is no record of this request: it is too old, was not sampled, or this gateway keeps no records. ", link("#/requests", "All requests"));
 
 function parts(found) {
   return [
@@ -103,7 +103,7 @@ function waitTable(waits) {
   const shown = table({
     caption: "Waits",
     key: (each) => each.reason,
-    empty: "It waited for nothing.",
+    empty: "It did not wait.",
     columns: [
       { name: "For", class: "wide", cell: (each) => [words(each.reason), h("div", { class: "muted" }, each.words)] },
       { name: "In all", class: "number", cell: (each) => duration(each.ms) },
@@ -113,7 +113,7 @@ function waitTable(waits) {
   return shown.element;
 }
 
-/** A field of an event: a duration by its name's end. */
+/** A field of an event; the suffix of its name tells a duration. */
 function told([name, value]) {
   if (name.endsWith("_ms")) return `${words(name.slice(0, -3))} ${duration(value)}`;
   return `${words(name)} ${typeof value === "object" ? JSON.stringify(value) : value}`;
@@ -123,7 +123,7 @@ function eventTable(events) {
   const shown = table({
     caption: "Events",
     key: (each) => JSON.stringify(each),
-    empty: "No event is recorded.",
+    empty: "No events are recorded.",
     columns: [
       { name: "After", class: "number", cell: (each) => duration(each.at_ms) },
       { name: "Event", cell: (each) => words(each.kind) },

@@ -1,4 +1,4 @@
-// Requests that run and that have ended lately, with filters that stand in the address.
+// Running and recent requests, with filters in the URL.
 
 import { getIfThere } from "../api.js";
 import { fill, h, named } from "../dom.js";
@@ -31,7 +31,7 @@ export async function requests(root, { fields, signal }) {
   const more = h("div", { class: "pages" });
   const wait = loading();
   let pages = 1;
-  root.append(pageHead("Requests", "What runs now and what has ended lately. Of a request no text is kept: only what it waited for and what it cost."), bar, place);
+  root.append(pageHead("Requests", "Running and recent requests. No text of a request is stored, only its waits and costs."), bar, place);
   fill(place, wait, shown.element, more);
 
   async function read() {
@@ -66,7 +66,7 @@ export async function requests(root, { fields, signal }) {
 const requestTable = () => table({
   caption: "Requests",
   key: (each) => each.id,
-  empty: "No request of these filters is known. Records are kept of what runs and of the latest that ended.",
+  empty: "No request matches these filters. Records are kept of running and recent requests.",
   columns: [
     { name: "Request", cell: (each) => requestLink(each.id, shortId(each.request_id ?? each.id)) },
     { name: "Arrived", cell: (each) => moment(each.arrived_at) },

@@ -1,4 +1,4 @@
-// Signing in: by the admin key or a token, or by the company's identity provider where one is configured.
+// Sign-in with the admin key or a token, or with an identity provider if one is configured.
 
 import { SignedOut } from "../api.js";
 import { fill, h, named } from "../dom.js";
@@ -10,7 +10,7 @@ export function showSignIn(main, begin, reason) {
     name: "key",
     label: "Admin key or token",
     type: "password",
-    hint: "Signs this browser in for eight hours. The key itself is not kept.",
+    hint: "Signs this browser in for eight hours. The key itself is not stored.",
     required: true,
   });
   key.control.autocomplete = "current-password";

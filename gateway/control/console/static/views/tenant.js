@@ -1,4 +1,4 @@
-// One tenant: its budgets, keys, limits and settings, and whether a request of it would be let in now.
+// One tenant: its budgets, keys, limits and settings, and a dry run of admission.
 
 import { change, get, segment } from "../api.js";
 import { fill, h, named, toast } from "../dom.js";
@@ -29,7 +29,7 @@ export async function tenant(root, { id, fields, signal }) {
     h("a", { href: `#/tenants/${segment(id)}?tab=${name}`, "aria-current": name === chosen[0] ? "page" : null }, label)));
   root.append(head, tabs, place);
 
-  /** Reads the tenant again after a change, and shows its head anew. */
+  /** Reloads the tenant after a change and redraws its header. */
   state.refresh = async () => {
     state.tenant = await get(path, {}, signal);
     drawHead();
@@ -58,12 +58,12 @@ function actions(state) {
     }
   }
   async function suspend() {
-    if (await confirm(`Suspend ${id}?`, "Its running streams are cancelled and none of its requests is let in until it is resumed.", "Suspend")) {
+    if (await confirm(`Suspend ${id}?`, "Its running streams are cancelled, and its requests are rejected until it is resumed.", "Suspend")) {
       await turn("suspend", "is suspended");
     }
   }
   async function remove() {
-    if (!(await confirm(`Delete ${id}?`, "Its keys stop at once. Its ledger stays. This cannot be undone.", "Delete"))) return;
+    if (!(await confirm(`Delete ${id}?`, "Its keys stop working at once. Its ledger is kept. This cannot be undone.", "Delete"))) return;
     try {
       await change("DELETE", path);
       toast(`${id} is deleted.`);

@@ -1,4 +1,4 @@
-// How a tenant stands against its limits now, and what it has used day by day.
+// A tenant's usage against its limits, now and day by day.
 
 import { getIfThere, get } from "../api.js";
 import { fill, h, named } from "../dom.js";
@@ -44,7 +44,7 @@ export async function budgets(place, state) {
   ]);
 }
 
-/** What it does and did: rate, running and waiting, over 15 minutes, a day or a month. */
+/** Its rate, running and waiting requests, over 15 minutes, a day or a month. */
 function workOf({ id, signal }) {
   let span = "15m";
   const pace = chart({ title: "Output tokens/s", series: [{ name: "tokens/s", colour: "accent", area: true }], shown: rate, signal });
@@ -70,7 +70,7 @@ function workOf({ id, signal }) {
 
 function standing(limits) {
   const entries = Object.entries(limits);
-  if (!entries.length) return h("p", { class: "empty" }, "No limit is set: this tenant may use what there is.");
+  if (!entries.length) return h("p", { class: "empty" }, "No limits are set: this tenant may use all capacity.");
   return h("ul", { class: "limits" }, ...entries.map(([name, limit]) => h("li", {},
     h("div", { class: "limit-name" }, h("span", {}, words(name)),
       limit.scope !== "tenant" && badge(words(limit.scope), "info"),
@@ -85,7 +85,7 @@ function byDay(lines, from, days) {
   const dates = Array.from({ length: days }, (_, i) => new Date(new Date(from).getTime() + i * DAY_MS).toISOString().slice(0, 10));
   const of = (day, lane) => lines.filter((line) => line.day === day && line.lane === lane).reduce((all, line) => all + tokens(line), 0);
   const total = lines.reduce((all, line) => all + tokens(line), 0);
-  if (!total) return h("p", { class: "empty" }, "Nothing was used in these days.");
+  if (!total) return h("p", { class: "empty" }, "No usage in this period.");
   return bars({
     title: "Tokens by day",
     labels: dates,
@@ -110,7 +110,7 @@ function usageTable({ data, total, currency }) {
     ...(!total.cost ? [] : [{ name: `Spend${currency ? `, ${currency}` : ""}`, class: "number", cell: (line) => money(line.cost) }]),
     ...(!total.gpu_seconds ? [] : [{ name: "Steps' time", class: "number", cell: (line) => duration(1000 * line.gpu_seconds) }]),
   ];
-  const shown = table({ caption: "Usage by lane, model and key", columns, key: (line) => `${line.lane}/${line.model}/${line.key}`, empty: "No request of this tenant was settled in these days." });
+  const shown = table({ caption: "Usage by lane, model and key", columns, key: (line) => `${line.lane}/${line.model}/${line.key}`, empty: "No request of this tenant was settled in this period." });
   shown.update(data.length ? [...data, total] : []);
   return shown.element;
 }

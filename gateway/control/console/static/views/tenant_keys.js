@@ -1,4 +1,4 @@
-// A tenant's keys: made, shown once, rotated, revoked.
+// A tenant's keys: created, shown once, rotated, revoked.
 
 import { change, list, segment } from "../api.js";
 import { h, named, toast } from "../dom.js";
@@ -24,7 +24,7 @@ export async function keys(place, { path, signal }) {
   const shown = table({
     caption: "Keys",
     key: (key) => key.id,
-    empty: "This tenant has no key: nobody can send requests for it.",
+    empty: "This tenant has no keys: no requests can be sent for it.",
     columns: [
       { name: "Name", class: "wide", cell: (key) => named(key.name) },
       { name: "Id", class: "id", cell: (key) => key.id },
@@ -45,12 +45,12 @@ export async function keys(place, { path, signal }) {
     const made = await formDialog("New key", {
       action: "Make key",
       fields: [
-        field({ name: "name", label: "Name", required: true, hint: "What it is for, such as the service that uses it." }),
+        field({ name: "name", label: "Name", required: true, hint: "Its purpose, such as the service that uses it." }),
         field({ name: "expires_at", label: "Expires", type: "datetime-local", hint: "Empty: never." }),
         field({ name: "scopes.lanes", label: "Lanes", type: "checkboxes", options: LANES, value: [] }),
-        field({ name: "scopes.models", label: "Models", hint: "Names with commas between; empty: all of the tenant's." }),
-        field({ name: "scopes.endpoints", label: "Paths", hint: "Such as /v1/chat/completions; empty: all." }),
-        field({ name: "scopes.cidrs", label: "Networks", hint: "Such as 10.0.0.0/8; empty: any." }),
+        field({ name: "scopes.models", label: "Models", hint: "Names separated by commas; empty: all of the tenant's." }),
+        field({ name: "scopes.endpoints", label: "Paths", hint: "For example /v1/chat/completions; empty: all." }),
+        field({ name: "scopes.cidrs", label: "Networks", hint: "For example 10.0.0.0/8; empty: any." }),
       ],
       send: (values) => change("POST", `${path}/keys`, keyBody(values)),
     });
@@ -58,15 +58,15 @@ export async function keys(place, { path, signal }) {
   }
   async function rotate(key) {
     const made = await formDialog(`Rotate ${key.name}`, {
-      intro: "A new key takes its place, with the same limits and scopes.",
+      intro: "A new key with the same limits and scopes replaces it.",
       action: "Rotate",
-      fields: [field({ name: "overlap_s", label: "The old key goes on working for (seconds)", type: "number", value: "0" })],
+      fields: [field({ name: "overlap_s", label: "The old key keeps working for (seconds)", type: "number", value: "0" })],
       send: ({ overlap_s }) => change("POST", `${path}/keys/${segment(key.id)}/rotate`, { overlap_s: overlap_s ?? 0 }),
     });
     if (made) await show(made);
   }
   async function revoke(key) {
-    if (!(await confirm(`Revoke ${key.name}?`, "It ends everywhere within a second. Streams that run with it finish. This cannot be undone.", "Revoke"))) return;
+    if (!(await confirm(`Revoke ${key.name}?`, "The key stops working everywhere within a second. Running streams finish. This cannot be undone.", "Revoke"))) return;
     try {
       await change("DELETE", `${path}/keys/${segment(key.id)}`);
       toast(`Key ${key.id} is revoked.`);
@@ -81,7 +81,7 @@ export async function keys(place, { path, signal }) {
   }
 
   place.append(
-    h("div", { class: "row-head" }, h("p", { class: "note" }, "A key is shown once, when it is made. It is kept as a hash alone."), mayChange() && button("New key", create, { kind: "primary" })),
+    h("div", { class: "row-head" }, h("p", { class: "note" }, "A key is shown once, when it is created. Only its hash is stored."), mayChange() && button("New key", create, { kind: "primary" })),
     h("div", { class: "card flush" }, shown.element),
   );
   await every(EVERY_MS, signal, read);
@@ -101,7 +101,7 @@ function keyBody(values) {
 const showOnce = (made) => openDialog("Copy the key now", (close) => {
   const secret = h("input", { class: "secret", readonly: true, value: made.key, "aria-label": `Key ${made.name}`, onfocus: (event) => event.target.select() });
   return [
-    h("p", {}, "This is the only time that it is shown. Whoever has it can spend this tenant's budgets."),
+    h("p", {}, "It is shown only this once. Anyone who has it can spend this tenant's budgets."),
     h("div", { class: "copy" }, secret, copyButton(made.key)),
     h("div", { class: "buttons" }, button("I have kept it", () => close(true), { kind: "primary" })),
   ];

@@ -1,4 +1,4 @@
-// A tenant's limits: what each is, what stands against it, and whether it refuses or only counts.
+// A tenant's limits: value, usage, and whether each is enforced or in shadow mode.
 
 import { change, get } from "../api.js";
 import { fill, h, setText, toast } from "../dom.js";
@@ -19,7 +19,7 @@ export async function limits(place, state) {
   const rows = known.map((name) => row(name, own[name], state.tenant.shadow.includes(name), standing));
   const fields = rows.flatMap(({ figure, shadow }) => [figure, shadow]);
   if (mayChange()) {
-    place.append(card("Limits", h("p", { class: "note" }, "Empty is no limit. A change holds for the next request, on every gateway. “Only count” tells what a limit would refuse, and refuses nothing."),
+    place.append(card("Limits", h("p", { class: "note" }, "Empty means no limit. A change applies from the next request on, on every gateway. “Only count” reports what a limit would reject, and rejects nothing."),
       limitForm(rows, fields, state)));
   } else {
     fields.forEach(({ element }) => element.querySelectorAll("input").forEach((input) => (input.disabled = true)));

@@ -1,4 +1,4 @@
-// A tenant's limits of one model, one lane, or both, beside those of all its work.
+// A tenant's limits for one model, one lane, or both, in addition to its overall limits.
 
 import { change } from "../api.js";
 import { h, named, toast } from "../dom.js";
@@ -11,7 +11,7 @@ import { table } from "../parts/table.js";
 import { LANES } from "../parts/tenant_form.js";
 import { mayChange } from "../session.js";
 
-/** Those that count for a tenant as a whole. */
+/** Limits that apply only to a tenant as a whole. */
 const WHOLE = ["queued_requests", "enqueued_batch_tokens"];
 const same = (a, b) => a.model === b.model && a.lane === b.lane;
 const told = (by) => `${by.model ?? "any model"}, ${by.lane ?? "any lane"}`;
@@ -20,7 +20,7 @@ export function narrower(state) {
   const shown = table({
     caption: "Limits of one model or lane",
     key: told,
-    empty: "None of this tenant's limits is for one model or one lane alone.",
+    empty: "This tenant has no limits for single models or lanes.",
     columns: [
       { name: "Model", cell: (by) => (by.model ? named(by.model) : "any") },
       { name: "Lane", cell: (by) => (by.lane ? laneTag(by.lane) : "any") },
@@ -48,7 +48,7 @@ export function narrower(state) {
     }
   }
   const edit = (by = null) => formDialog(by ? "Edit limits" : "New limits of one model or lane", {
-    intro: "They hold beside those of all the tenant's work. Empty is no limit.",
+    intro: "They apply in addition to the tenant's overall limits. Empty means no limit.",
     action: "Save limits",
     layout: "two",
     fields: [

@@ -1,4 +1,4 @@
-// What a tenant is: its weight, lanes, models, zone and rules.
+// A tenant's settings: weight, lanes, models, time zone and rules.
 
 import { change } from "../api.js";
 import { h, named, toast } from "../dom.js";

@@ -1,4 +1,4 @@
-// All tenants: what each may use, and how near it is to its tightest limit.
+// All tenants, with their usage of their tightest limit.
 
 import { change, get, segment } from "../api.js";
 import { fill, h, named, toast } from "../dom.js";
@@ -46,12 +46,12 @@ export async function tenants(root, { fields, signal }) {
     caption: "Tenants",
     columns,
     key: (tenant) => tenant.id,
-    empty: "There is no tenant yet. Make the first one, then a key for it.",
+    empty: "There are no tenants yet. Create the first one, then a key for it.",
   });
   const pages = h("nav", { class: "pages", "aria-label": "Pages of tenants" });
   const wait = loading();
   root.append(
-    pageHead("Tenants", "Who may use this installation, how much of it, and with which keys.", mayOwn() && button("New tenant", make, { kind: "primary" })),
+    pageHead("Tenants", "The tenants of this installation, their limits and their keys.", mayOwn() && button("New tenant", make, { kind: "primary" })),
     h("div", { class: "card flush" }, wait, shown.element, pages),
   );
   await every(EVERY_MS, signal, async () => {

@@ -1,4 +1,4 @@
-// The workers that are alive: how full each is, what a step takes, and draining.
+// Live workers: utilisation, step costs, and draining.
 
 import { change, list, segment } from "../api.js";
 import { fill, h, keyed, named, toast } from "../dom.js";
@@ -15,9 +15,9 @@ const sum = (byLane) => Object.values(byLane ?? {}).reduce((total, each) => tota
 
 export async function workers(root, { signal }) {
   const cards = h("div", { class: "cards" });
-  const nothing = h("p", { class: "card empty", hidden: true }, "No worker is alive. Requests are refused with 503 until one is.");
+  const nothing = h("p", { class: "card empty", hidden: true }, "There are no workers. Requests are refused with 503 until one is.");
   const wait = loading();
-  root.append(pageHead("Workers", "What computes, as each told in its last heartbeat."), wait, nothing, cards);
+  root.append(pageHead("Workers", "The workers, as of their last heartbeats."), wait, nothing, cards);
   await every(EVERY_MS, signal, async () => {
     const { data } = await list("/workers", {}, { signal });
     wait.remove();
@@ -33,7 +33,7 @@ export async function workers(root, { signal }) {
   }
 }
 
-/** The parts of each card that change. */
+/** Updates the changing parts of each card. */
 const drawn = new WeakMap();
 
 function update(card, worker) {
@@ -58,7 +58,7 @@ function update(card, worker) {
       meter(`KV blocks: ${count(kv)} of ${count(worker.blocks_total)} (${count(worker.block_size)} tokens each)`, [["used", kv]], worker.blocks_total),
       worker.host_slots_total
         ? meter(`Host slots: ${count(host)} of ${count(worker.host_slots_total)}`, [["reserved", host]], worker.host_slots_total)
-        : h("p", { class: "muted" }, "No host memory is set aside for swapping.")));
+        : h("p", { class: "muted" }, "No host memory is reserved for swapping.")));
   const names = [...new Set(["running", "waiting", "preempted"].flatMap((field) => Object.keys(worker[field])))].sort();
   fill(costs, worker.costs && curve(worker.costs));
   lanes.update(names.map((lane) => ({ lane, running: worker.running[lane], waiting: worker.waiting[lane], preempted: worker.preempted[lane], rate: worker.tokens_per_s[lane] })));
@@ -93,7 +93,7 @@ function drainButton(worker) {
   }, { describes: id });
 }
 
-/** Asks before a worker is drained. It reads the workers first: the consequence depends on who else serves the model. */
+/** Confirms a drain. The workers are reloaded first, since the consequence depends on the others of the model. */
 async function mayDrain(id) {
   const { data } = await list("/workers");
   const worker = data.find((each) => each.id === id);
@@ -104,7 +104,7 @@ async function mayDrain(id) {
 function consequence(worker, alive) {
   const running = sum(worker.running) + sum(worker.preempted);
   const others = alive.filter(({ id, model, draining }) => id !== worker.id && model === worker.model && !draining);
-  const runs = running ? `Its ${plural(running, "running request")} will finish or be handed back. ` : "It runs no request now. ";
+  const runs = running ? `Its ${plural(running, "running request")} will finish or be handed back. ` : "It runs no requests now. ";
   return others.length
     ? `It takes no more jobs. ${runs}${plural(others.length, "other worker")} still ${others.length === 1 ? "serves" : "serve"} ${worker.model}.`
     : `It is the last worker that serves ${worker.model}. ${runs}New requests for this model get 503 no_worker until a worker takes jobs again.`;
