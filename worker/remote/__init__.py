@@ -12,5 +12,5 @@
 
 The planner of our own engine decides here too: which sequences run at the server, who yields to whom, and what a step
 may hold. A sequence with a row has a stream; one that is preempted, paused or forgotten has none. Tokens that the
-planner did not ask for are never published. Read `runner.py` first. No torch.
+planner did not request for are never published. Read `runner.py` first. No torch.
 """

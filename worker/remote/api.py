@@ -11,7 +11,7 @@ KEPT_BLOCKS = 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class GenerationRequest:
     """A request to continue one choice."""
 
     # Unique to this run.
@@ -34,7 +34,7 @@ class Ask:
     repeats: Sequence[int] = ()
 
     def __repr__(self) -> str:
-        return f"Ask({self.request_id}, {len(self.token_ids)} tokens, {self.max_tokens} more)"
+        return f"GenerationRequest({self.request_id}, {len(self.token_ids)} tokens, {self.max_tokens} more)"
 
 
 class Piece(NamedTuple):
@@ -91,7 +91,7 @@ class Facts(NamedTuple):
         return ""
 
 
-class Away(Exception):
+class EngineUnavailable(Exception):
     """The server cannot be reached or failed; a retry may succeed. Holds no content."""
 
 
@@ -99,7 +99,7 @@ class Refused(Exception):
     """The server refuses this request permanently. Holds no content."""
 
 
-class Lied(Exception):
+class ProtocolViolation(Exception):
     """The reply violates the protocol. Holds no content."""
 
 
@@ -107,7 +107,7 @@ class Api(Protocol):
     """One kind of server. Used on one event loop."""
 
     async def facts(self) -> Facts:
-        """Query the server. Raises Away, or EngineError if it is no such server or of an unsupported version."""
+        """Query the server. Raises EngineUnavailable, or EngineError if it is no supported server."""
 
     def serving(self, card: ModelCard) -> "Api":
         """Return an instance for requests to this model, with the facts found; may be used on another event loop."""
@@ -115,7 +115,10 @@ class Api(Protocol):
     async def is_up(self) -> bool:
         """Return whether it accepts requests. Raises EngineError if it answers but has changed."""
 
-    def generate(self, ask: Ask) -> AsyncGenerator[Piece, None]:
-        """Yield tokens as they arrive; closing the iterator ends the request there. Raises Away, Refused, Lied."""
+    def generate(self, request: GenerationRequest) -> AsyncGenerator[Piece, None]:
+        """Yield tokens as they arrive; closing the iterator ends the request there.
+
+        Raises EngineUnavailable, Refused, ProtocolViolation.
+        """
 
     async def close(self) -> None: ...

@@ -8,7 +8,7 @@ import httpx
 import msgspec
 
 from fairlane.worker.errors import EngineError
-from fairlane.worker.remote.api import Away, Lied, Refused
+from fairlane.worker.remote.api import EngineUnavailable, ProtocolViolation, Refused
 
 # Time limit of replies other than generations.
 ANSWER_S = 10.0
@@ -25,7 +25,7 @@ _DONE = b"[DONE]"
 Answer = TypeVar("Answer", bound=msgspec.Struct)
 
 
-class BadStatus(Away):
+class BadStatus(EngineUnavailable):
     """The server replied with an error status."""
 
     def __init__(self, status: int) -> None:
@@ -50,7 +50,7 @@ class Http:
         await self._client.aclose()
 
     async def get(self, path: str, kind: type[Answer]) -> Answer:
-        """Return a JSON document. Raises Away, or EngineError if this is no such server or rejects our key."""
+        """Return a JSON document. Raises EngineUnavailable, or EngineError for another server or a bad key."""
         answer = await self._ask(path)
         if answer.status_code in UNKNOWN:
             raise EngineError(f"engine_url: no {self._kind}: {path} has status {answer.status_code}")
@@ -69,7 +69,7 @@ class Http:
         return None
 
     async def text(self, path: str) -> bytes:
-        """Return the raw content. Raises Away, EngineError."""
+        """Return the raw content. Raises EngineUnavailable, EngineError."""
         answer = await self._ask(path)
         return b"" if answer.status_code in UNKNOWN else answer.content
 
@@ -80,7 +80,7 @@ class Http:
         except httpx.HTTPError:
             return False
 
-    async def tell(self, path: str, body: Mapping[str, Any]) -> int | None:
+    async def post_status(self, path: str, body: Mapping[str, Any]) -> int | None:
         """Post a body and return the reply's status; None without a reply."""
         try:
             return (await self._client.post(path, json=body, timeout=ANSWER_S)).status_code
@@ -90,7 +90,7 @@ class Http:
     async def events(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[bytes, None]:
         """Yield the data of the reply's server-sent events until `[DONE]`.
 
-        Raises Refused or Lied, or Away if the stream cannot be opened or ends early.
+        Raises Refused or ProtocolViolation, or EngineUnavailable if the stream cannot be opened or ends early.
         """
         try:
             async with self._client.stream("POST", path, json=body) as answer:
@@ -102,7 +102,7 @@ class Http:
                 async for part in answer.aiter_bytes():
                     *lines, rest = (rest + part).split(b"\n")
                     if len(rest) > _MOST_LINE_BYTES:
-                        raise Lied("a line of the stream is too long")
+                        raise ProtocolViolation("a line of the stream is too long")
                     for line in lines:
                         data = line[5:].strip() if line.startswith(b"data:") else b""
                         if data == _DONE:
@@ -110,20 +110,20 @@ class Http:
                         if data:
                             yield data
         except httpx.HTTPError as error:
-            raise Away(type(error).__name__) from None
-        raise Away("the stream ended before its end")
+            raise EngineUnavailable(type(error).__name__) from None
+        raise EngineUnavailable("the stream ended before its end")
 
     async def _ask(self, path: str) -> httpx.Response:
-        """Return the reply. Raises Away if a retry may succeed, EngineError if not."""
+        """Return the reply. Raises EngineUnavailable if a retry may succeed, EngineError if not."""
         try:
             answer = await self._client.get(path, timeout=ANSWER_S)
         except httpx.HTTPError as error:
-            raise Away(type(error).__name__) from None
+            raise EngineUnavailable(type(error).__name__) from None
         status = answer.status_code
         if status in UNAUTHORISED:
             raise EngineError(BAD_KEY)
         if status >= _SERVER_ERROR or status == _TOO_MANY:
-            raise Away(f"the engine answered {path} with status {status}")
+            raise EngineUnavailable(f"the engine answered {path} with status {status}")
         if not answer.is_success and status not in UNKNOWN:
             raise EngineError(f"engine_url: no {self._kind}: {path} has status {status}")
         return answer

@@ -17,7 +17,7 @@ from fairlane.worker.config import EngineKind, WorkerSettings
 from fairlane.worker.engine.engine import Engine, OpenedEngine
 from fairlane.worker.errors import EngineError
 from fairlane.worker.model.files import model_card, resolve
-from fairlane.worker.remote.api import Api, Away, Facts
+from fairlane.worker.remote.api import Api, EngineUnavailable, Facts
 from fairlane.worker.remote.openai import OpenAiApi
 from fairlane.worker.remote.runner import RemoteRunner
 from fairlane.worker.remote.sglang import SglangApi
@@ -51,10 +51,10 @@ def open_engine(settings: WorkerSettings) -> OpenedEngine:
     files = resolve(named, settings.models_directory, with_weights=False)
     card = _card(model_card(files, draws=section.generation_config), facts, section.engine)
     sequences = min(section.max_sequences, facts.sequences or section.max_sequences)
-    told, facts = facts, _with_room(facts, card.context_length, sequences)
+    reported, facts = facts, _with_room(facts, card.context_length, sequences)
     log.info("%s %s serves %s: %d blocks of %d tokens", section.engine, facts.version, *_sizes(facts))
     lanes, costs = settings.lanes.lanes(), CostModel()
-    watched = told if section.engine in WATCHED else None
+    watched = reported if section.engine in WATCHED else None
     streams = Streams(api.serving(card), card.vocab_size, facts=watched, lease_s=settings.lease_s)
     planner = Planner(
         lanes=lanes,
@@ -90,17 +90,17 @@ def _with_room(facts: Facts, length: int, sequences: int) -> Facts:
 
 async def _facts(api: Api) -> Facts:
     """Return the server's facts once it replies. Raises EngineError after START_S."""
-    end_s, is_told = asyncio.get_running_loop().time() + START_S, False
+    end_s, is_logged = asyncio.get_running_loop().time() + START_S, False
     try:
         while True:
             try:
                 return await api.facts()
-            except Away as away:
+            except EngineUnavailable as unavailable:
                 if asyncio.get_running_loop().time() > end_s:
-                    raise EngineError(f"engine_url: no answer within {START_S:.0f} s ({away})") from None
-                if not is_told:
+                    raise EngineError(f"engine_url: no answer within {START_S:.0f} s ({unavailable})") from None
+                if not is_logged:
                     log.info("the engine does not answer yet: waiting for it")
-                    is_told = True
+                    is_logged = True
             await asyncio.sleep(LOOK_S)
     finally:
         await api.close()

@@ -20,9 +20,20 @@ import msgspec
 
 from fairlane.scheduler.protocol.messages import ModelCard
 from fairlane.worker.errors import EngineError
-from fairlane.worker.remote.api import Ask, Away, Facts, Lied, Piece, Refused
+from fairlane.worker.remote.api import EngineUnavailable, Facts, GenerationRequest, Piece, ProtocolViolation, Refused
 from fairlane.worker.remote.http import BAD_KEY, UNAUTHORISED, UNKNOWN, BadStatus, Http
-from fairlane.worker.remote.openai_wire import ALL, LLAMA, VLLM, Choice, Chunk, Ways, body_of, logprobs_of, read, trial
+from fairlane.worker.remote.openai_wire import (
+    ALL,
+    LLAMA,
+    VLLM,
+    Choice,
+    Chunk,
+    WireFormat,
+    body_of,
+    logprobs_of,
+    read,
+    trial,
+)
 from fairlane.worker.remote.retokenise import Retokeniser
 
 log = logging.getLogger(__name__)
@@ -64,49 +75,49 @@ class OpenAiApi:
         """`model` is its name at the server; None for the server's first. `card` is known once the facts are."""
         self._url, self._key, self._model = url, key, model
         self._http = Http(url, key, "OpenAI-compatible server")
-        self._ways: Ways | None = None
+        self._wire: WireFormat | None = None
         self._retokeniser = None if card is None else Retokeniser(card)
 
     async def facts(self) -> Facts:
-        served, ways = await self._learn()
-        self._ways = ways
-        props = await self._http.find("/props", _Props) if ways.owner == LLAMA else None
+        served, wire = await self._learn()
+        self._wire = wire
+        props = await self._http.find("/props", _Props) if wire.owner == LLAMA else None
         meta = served.meta or _Meta()
-        log.info("the server takes %s and says %s", _named(ids=ways.takes_ids), _named(ids=ways.says_ids))
+        log.info("the server takes %s and says %s", _named(ids=wire.takes_ids), _named(ids=wire.returns_ids))
         return Facts(
-            version=ways.owner or "of unknown make",
+            version=wire.owner or "of unknown make",
             model=served.id,
             root=(props.model_path if props is not None else served.root) or "",
             context_length=served.max_model_len or meta.n_ctx,
             block_size=BLOCK,
             blocks=0,
             sequences=props.total_slots if props is not None else None,
-            is_exact=ways.says_ids,
-            lacks=tuple(sorted(ALL - ways.takes)),
+            is_exact=wire.returns_ids,
+            lacks=tuple(sorted(ALL - wire.takes)),
         )
 
     def serving(self, card: ModelCard) -> "OpenAiApi":
         other = OpenAiApi(self._url, self._key, card.model, card)
-        other._ways = self._ways
+        other._wire = self._wire
         return other
 
     async def is_up(self) -> bool:
         """Raise EngineError if the server was restarted with other abilities."""
         try:
-            _, ways = await self._learn()
-        except Away:
+            _, wire = await self._learn()
+        except EngineUnavailable:
             return False
-        if self._ways not in (None, ways):
+        if self._wire not in (None, wire):
             raise EngineError(_CHANGED)
         return True
 
-    async def generate(self, ask: Ask) -> AsyncGenerator[Piece, None]:
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[Piece, None]:
         """Closing the stream is the only way to end a request there."""
-        ways = self._ways
-        if ways is None:
-            _, ways = await self._learn()
-            self._ways = ways
-        run = self._run_by_ids(ask, ways) if ways.says_ids else self._run_by_text(ask, ways)
+        wire = self._wire
+        if wire is None:
+            _, wire = await self._learn()
+            self._wire = wire
+        run = self._run_by_ids(request, wire) if wire.returns_ids else self._run_by_text(request, wire)
         async with aclosing(run) as pieces:
             async for piece in pieces:
                 yield piece
@@ -114,27 +125,27 @@ class OpenAiApi:
     async def close(self) -> None:
         await self._http.close()
 
-    async def _run_by_ids(self, ask: Ask, ways: Ways) -> AsyncGenerator[Piece, None]:
-        most, stops = ask.sampling.logprobs, ask.sampling.stop_token_ids
-        async with aclosing(self._chunks(ask, ways)) as chunks:
+    async def _run_by_ids(self, request: GenerationRequest, wire: WireFormat) -> AsyncGenerator[Piece, None]:
+        most, stops = request.sampling.logprobs, request.sampling.stop_token_ids
+        async with aclosing(self._chunks(request, wire)) as chunks:
             async for chunk in chunks:
                 choice = chunk.choices[0] if chunk.choices else Choice()
                 token_ids, end = choice.token_ids or [], choice.finish_reason
                 logprobs = () if most is None else logprobs_of(choice, most)
                 counted = chunk.usage.completion_tokens if chunk.usage is not None else None
-                if ways.owner != VLLM and end not in (None, "length") and not {*token_ids} & {*stops}:
+                if wire.owner != VLLM and end not in (None, "length") and not {*token_ids} & {*stops}:
                     token_ids, counted = [*token_ids, *stops[:1]], None  # what ended it is counted, and not told
                 yield Piece(token_ids, logprobs, counted, chunk.cached_tokens, end is not None)
 
-    async def _run_by_text(self, ask: Ask, ways: Ways) -> AsyncGenerator[Piece, None]:
+    async def _run_by_text(self, request: GenerationRequest, wire: WireFormat) -> AsyncGenerator[Piece, None]:
         """If a text has fewer tokens than the server has drawn, request more."""
         if self._retokeniser is None:
             raise Refused("the engine says no tokens, and the model's tokenizer is not known")
-        so_far, first = [*ask.token_ids], len(ask.token_ids)
-        while len(so_far) - first < ask.max_tokens:
+        so_far, first = [*request.token_ids], len(request.token_ids)
+        while len(so_far) - first < request.max_tokens:
             end, began = None, len(so_far)
-            further = replace(ask, token_ids=so_far, max_tokens=ask.max_tokens - (began - first))
-            async with aclosing(self._chunks(further, ways)) as chunks:
+            further = replace(request, token_ids=so_far, max_tokens=request.max_tokens - (began - first))
+            async with aclosing(self._chunks(further, wire)) as chunks:
                 async for chunk in chunks:
                     if not chunk.choices:
                         continue
@@ -144,74 +155,76 @@ class OpenAiApi:
                     if token_ids:
                         yield Piece(token_ids, cached_tokens=chunk.cached_tokens)
             if end is None:
-                raise Lied("the stream does not say why it ended")
+                raise ProtocolViolation("the stream does not say why it ended")
             if end != "length":
                 # The server does not report which stop token ended the choice: any of them will do.
-                yield Piece(ask.sampling.stop_token_ids[:1], has_ended=True)
+                yield Piece(request.sampling.stop_token_ids[:1], has_ended=True)
                 return
             if len(so_far) == began:
-                raise Lied("no token of what it computed has a text")
+                raise ProtocolViolation("no token of what it computed has a text")
         yield Piece(has_ended=True)
 
-    async def _chunks(self, ask: Ask, ways: Ways) -> AsyncGenerator[Chunk, None]:
-        prompt: str | Sequence[int] = ask.token_ids
-        if not ways.takes_ids and self._retokeniser is not None:
+    async def _chunks(self, request: GenerationRequest, wire: WireFormat) -> AsyncGenerator[Chunk, None]:
+        prompt: str | Sequence[int] = request.token_ids
+        if not wire.takes_ids and self._retokeniser is not None:
             plain = len(self._retokeniser.encode(_TRIAL_TEXT))
-            prompt = self._retokeniser.prompt(ask.token_ids, server_adds_mark=(ways.trial_tokens or 0) > plain)
-        async with aclosing(self._http.events(GENERATE, body_of(ways, prompt, ask))) as lines:
+            prompt = self._retokeniser.prompt(request.token_ids, server_adds_mark=(wire.trial_tokens or 0) > plain)
+        async with aclosing(self._http.events(GENERATE, body_of(wire, prompt, request))) as lines:
             async for line in lines:
                 yield read(line)
 
-    async def _learn(self) -> tuple[_Model, Ways]:
-        """Query the models and probe the server. Raises Away, EngineError."""
+    async def _learn(self) -> tuple[_Model, WireFormat]:
+        """Query the models and probe the server. Raises EngineUnavailable, EngineError."""
         models = {one.id: one for one in (await self._http.get("/v1/models", _Models)).data}
         if not models:
             raise EngineError("engine_url: the server names no model")
         served = models.get(self._model or next(iter(models)))
         if served is None:
             raise EngineError(f"engine_model: the server has no {self._model!r}, but {', '.join(models)}")
-        return served, await self._try(served)
+        return served, await self._probe(served)
 
-    async def _try(self, served: _Model) -> Ways:
-        """Request one token, with the most capable form first. Raises Away, EngineError."""
+    async def _probe(self, served: _Model) -> WireFormat:
+        """Request one token, with the most capable form first. Raises EngineUnavailable, EngineError."""
         reason = ""
         for prompt in (_TRIAL_IDS, _TRIAL_TEXT):
             for asks_ids in (True, False):
                 try:
-                    seen = await self._seen(trial(served.id, prompt, asks_ids=asks_ids))
-                except Refused as refused:
-                    reason = str(refused)
+                    reply = await self._send_probe(trial(served.id, prompt, asks_ids=asks_ids))
+                except Refused as refusal:
+                    reason = str(refusal)
                     continue
-                if prompt is _TRIAL_IDS and seen.prompt_tokens != len(_TRIAL_IDS):
+                if prompt is _TRIAL_IDS and reply.prompt_tokens != len(_TRIAL_IDS):
                     continue  # it has read something else
                 takes_ids = prompt is _TRIAL_IDS
-                trial_tokens = None if takes_ids else seen.prompt_tokens
-                return Ways(served.id, served.owned_by or "", takes_ids, takes_ids and seen.says_ids, trial_tokens)
+                trial_tokens = None if takes_ids else reply.prompt_tokens
+                return WireFormat(
+                    served.id, served.owned_by or "", takes_ids, takes_ids and reply.returns_ids, trial_tokens
+                )
         raise EngineError(f"engine_url: no OpenAI-compatible server of completions: {reason or 'nothing fits'}")
 
-    async def _seen(self, body: Mapping[str, Any]) -> "_Seen":
-        """Send a probe. Raises Refused, Away, or EngineError if the reply is no such stream."""
-        says_ids, prompt_tokens = False, None
+    async def _send_probe(self, body: Mapping[str, Any]) -> "_ProbeReply":
+        """Send a probe. Raises Refused, EngineUnavailable, or EngineError if the reply is no such stream."""
+        returns_ids, prompt_tokens = False, None
         try:
             async with aclosing(self._http.events(GENERATE, body)) as lines:
                 async for line in lines:
                     chunk = read(line)
-                    says_ids = says_ids or any(choice.token_ids for choice in chunk.choices)
+                    returns_ids = returns_ids or any(choice.token_ids for choice in chunk.choices)
                     if chunk.usage is not None:
                         prompt_tokens = chunk.usage.prompt_tokens
-        except Lied as lied:
-            raise EngineError(f"engine_url: no OpenAI-compatible server: {lied}") from None
+        except ProtocolViolation as violation:
+            raise EngineError(f"engine_url: no OpenAI-compatible server: {violation}") from None
         except BadStatus as bad:
             if bad.status in UNAUTHORISED:  # some show their models to anybody
                 raise EngineError(BAD_KEY) from None
             if bad.status in UNKNOWN:
                 raise EngineError(f"engine_url: no completions: {GENERATE} has status {bad.status}") from None
             raise
-        return _Seen(says_ids, prompt_tokens)
+        return _ProbeReply(returns_ids, prompt_tokens)
 
 
-class _Seen(NamedTuple):
-    says_ids: bool
+class _ProbeReply(NamedTuple):
+    returns_ids: bool
     prompt_tokens: int | None
 
 

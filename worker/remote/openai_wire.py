@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from fairlane.scheduler.protocol.messages import PositionLogprobs, Sampling
-from fairlane.worker.remote.api import Ask, Away, Lied, Refused
+from fairlane.worker.remote.api import EngineUnavailable, GenerationRequest, ProtocolViolation, Refused
 from fairlane.worker.remote.http import REFUSED
 
 LEAST_TOP_P = 1e-6
@@ -76,14 +76,14 @@ class Chunk(msgspec.Struct):
 _chunk = msgspec.json.Decoder(Chunk)
 
 
-class Ways(NamedTuple):
+class WireFormat(NamedTuple):
     """The form of a server's requests and replies."""
 
     model: str
     owner: str
     # As prompts.
     takes_ids: bool
-    says_ids: bool
+    returns_ids: bool
     # The server's token count of the probe's text; None if it was probed with ids.
     trial_tokens: int | None
 
@@ -91,7 +91,7 @@ class Ways(NamedTuple):
     def takes(self) -> frozenset[str]:
         """Return the optional request fields that the server takes."""
         known = _TAKES.get(self.owner, _OPENAI)
-        return known | {"stop_token_ids"} if self.says_ids else known - _NEED_IDS
+        return known | {"stop_token_ids"} if self.returns_ids else known - _NEED_IDS
 
 
 def trial(model: str, prompt: str | Sequence[int], *, asks_ids: bool) -> dict[str, Any]:
@@ -101,16 +101,16 @@ def trial(model: str, prompt: str | Sequence[int], *, asks_ids: bool) -> dict[st
     return body | {"return_token_ids": True} if asks_ids else body
 
 
-def body_of(ways: Ways, prompt: str | Sequence[int], ask: Ask) -> dict[str, Any]:
+def body_of(wire: WireFormat, prompt: str | Sequence[int], request: GenerationRequest) -> dict[str, Any]:
     """Return a body of only the fields that the server takes, since some refuse unknown ones."""
-    sampling = ask.sampling
+    sampling = request.sampling
     body: dict[str, Any] = {
-        "model": ways.model,
+        "model": wire.model,
         "prompt": prompt,
-        "max_tokens": ask.max_tokens,
+        "max_tokens": request.max_tokens,
         "temperature": sampling.temperature,
         "top_p": max(sampling.top_p, LEAST_TOP_P),
-        "seed": sampling.seed if ways.owner == VLLM else sampling.seed % _SEEDS,
+        "seed": sampling.seed if wire.owner == VLLM else sampling.seed % _SEEDS,
         "stream": True,
         "stream_options": {"include_usage": True},
     }
@@ -120,11 +120,11 @@ def body_of(ways: Ways, prompt: str | Sequence[int], ask: Ask) -> dict[str, Any]
         body["frequency_penalty"] = sampling.frequency_penalty
     if sampling.logit_bias:
         body["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias}
-    if ways.owner == LLAMA:
+    if wire.owner == LLAMA:
         body |= _for_llama(sampling)
-    if ways.owner == VLLM:
-        body |= _for_vllm(sampling, ask.cache_salt)
-    if ways.says_ids:
+    if wire.owner == VLLM:
+        body |= _for_vllm(sampling, request.cache_salt)
+    if wire.returns_ids:
         body |= {"return_token_ids": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
     return body
 
@@ -154,18 +154,18 @@ def _for_vllm(sampling: Sampling, cache_salt: str) -> dict[str, Any]:
 
 
 def read(data: bytes) -> Chunk:
-    """Decode a chunk. Raises Lied, Refused, Away."""
+    """Decode a chunk. Raises ProtocolViolation, Refused, EngineUnavailable."""
     try:
         chunk = _chunk.decode(data)
     except msgspec.MsgspecError:
-        raise Lied("a chunk cannot be read") from None
+        raise ProtocolViolation("a chunk cannot be read") from None
     if chunk.error is not None:
         status = chunk.error.code if isinstance(chunk.error, _Error) else None
         if status in REFUSED:
             raise Refused(f"the engine refused it with status {status}")
-        raise Away("the engine failed in mid-stream")
+        raise EngineUnavailable("the engine failed in mid-stream")
     if any(choice.finish_reason in ("abort", "error") for choice in chunk.choices):
-        raise Away("the engine ended the stream")
+        raise EngineUnavailable("the engine ended the stream")
     return chunk
 
 
@@ -179,7 +179,7 @@ def logprobs_of(choice: Choice, most: int) -> list[PositionLogprobs]:
             for logprob, top in zip(found.token_logprobs, found_top, strict=True)
         ]
     except (msgspec.ValidationError, ValueError):
-        raise Lied("log-probabilities cannot be read") from None
+        raise ProtocolViolation("log-probabilities cannot be read") from None
 
 
 def _ranked(top: Mapping[str, float], most: int) -> tuple[tuple[int, float], ...]:

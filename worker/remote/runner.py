@@ -24,7 +24,7 @@ from fairlane.scheduler.protocol import engine_priority
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
 from fairlane.scheduler.protocol.messages import Job, Lease, Paused, PositionLogprobs, Preempted, Resumed
 from fairlane.worker.engine.engine import LookAhead
-from fairlane.worker.remote.api import Ask
+from fairlane.worker.remote.api import GenerationRequest
 from fairlane.worker.remote.lark import as_lark
 from fairlane.worker.remote.streams import StreamEnd, Streams, Token
 
@@ -160,7 +160,7 @@ class RemoteRunner:
     def _stop_preempted(self, plan: StepPlan) -> None:
         """End the streams of sequences that yield blocks or their place, or are paused."""
         self._streams.stop(one.seq for one in plan.yields)
-        self._streams.stop(SeqId(event.job_id, event.choice) for event in plan.events if _stops(event))
+        self._streams.stop(SeqId(event.job_id, event.choice) for event in plan.events if _ends_stream(event))
 
     def _stop_unplanned(self, rows: Sequence[Row], sampling: Sequence[Row]) -> None:
         """End streams that had no row for UNPLANNED steps, and earlier those in the way of a row, the longest idle
@@ -185,7 +185,7 @@ class RemoteRunner:
         self._streams.open(row.seq, self._ask(choice))
         return True
 
-    def _ask(self, choice: _Choice) -> Ask:
+    def _ask(self, choice: _Choice) -> GenerationRequest:
         """Return the request for the rest of the choice. A server that restarts the grammar must repeat the output
         first."""
         job, output = choice.job, choice.output
@@ -196,7 +196,7 @@ class RemoteRunner:
             min_tokens=max(0, job.sampling.min_tokens - len(known)),
             seed=_seed(job.sampling.seed, choice.number, len(known)),
         )
-        return Ask(
+        return GenerationRequest(
             request_id=f"{self._name}-{job.job_id}-{choice.number}-{choice.runs}",
             token_ids=[*job.prompt, *known],
             max_tokens=job.max_tokens - len(known),
@@ -278,7 +278,7 @@ class RemoteRunner:
         return hmac.new(self._secret, whose.encode(), hashlib.sha256).hexdigest()
 
 
-def _stops(event: Preempted | Resumed | Paused) -> bool:
+def _ends_stream(event: Preempted | Resumed | Paused) -> bool:
     return isinstance(event, Paused) or (isinstance(event, Preempted) and event.mode == "keep")
 
 

@@ -18,7 +18,7 @@ import msgspec
 
 from fairlane.scheduler.protocol.messages import ModelCard, PositionLogprobs
 from fairlane.worker.errors import EngineError
-from fairlane.worker.remote.api import Ask, Away, Facts, Lied, Piece, Refused
+from fairlane.worker.remote.api import EngineUnavailable, Facts, GenerationRequest, Piece, ProtocolViolation, Refused
 from fairlane.worker.remote.http import REFUSED, Answer, Http
 
 log = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ class _Chunk(msgspec.Struct):
 _chunk = msgspec.json.Decoder(_Chunk)
 
 
-class _Ways(NamedTuple):
+class _Behaviour(NamedTuple):
     """The server's behaviour, according to its arguments."""
 
     model: str
@@ -101,7 +101,7 @@ class SglangApi:
         """`model` is the name that the server must serve its model by; None for any."""
         self._url, self._key, self._model = url, key, model
         self._http = Http(url, key, "SGLang")
-        self._ways: _Ways | None = None
+        self._behaviour: _Behaviour | None = None
 
     async def facts(self) -> Facts:
         info, served = await self._learn()
@@ -124,37 +124,41 @@ class SglangApi:
 
     async def is_up(self) -> bool:
         """Return whether it is healthy, and read its arguments again, which may change with a restart."""
-        self._ways = None
+        self._behaviour = None
         try:
             return await self._http.is_healthy("/health") and bool(await self._learn())
-        except Away:
+        except EngineUnavailable:
             return False
 
-    async def generate(self, ask: Ask) -> AsyncGenerator[Piece, None]:
-        ways = self._ways or await self._know()
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[Piece, None]:
+        behaviour = self._behaviour or await self._read_behaviour()
         # SGLang aborts all requests whose ids share a prefix: no id may be a prefix of another.
-        rid, is_over, reader = f"{ask.request_id}.", False, _Reader(ask, is_incremental=ways.is_incremental)
+        rid, is_over, reader = (
+            f"{request.request_id}.",
+            False,
+            _Reader(request, is_incremental=behaviour.is_incremental),
+        )
         try:
-            async with aclosing(self._http.events(GENERATE, _body(ask, rid, ways.priority_sign))) as lines:
+            async with aclosing(self._http.events(GENERATE, _body(request, rid, behaviour.priority_sign))) as lines:
                 async for line in lines:
                     piece = reader.read(line)
                     is_over = is_over or piece.has_ended
                     yield piece
         except (GeneratorExit, asyncio.CancelledError):
             if not is_over:
-                await self._http.tell(ABORT, {"rid": rid})
+                await self._http.post_status(ABORT, {"rid": rid})
             raise
 
     async def close(self) -> None:
         await self._http.close()
 
-    async def _know(self) -> _Ways:
+    async def _read_behaviour(self) -> _Behaviour:
         await self._learn()
-        assert self._ways is not None  # noqa: S101 - learnt
-        return self._ways
+        assert self._behaviour is not None  # noqa: S101 - learnt
+        return self._behaviour
 
     async def _learn(self) -> tuple[_ServerInfo, _Model]:
-        """Query the server, and store its behaviour in `_ways`. Raises Away, EngineError."""
+        """Query the server, and store its behaviour in `_behaviour`. Raises EngineUnavailable, EngineError."""
         info = await self._first("/server_info", "/get_server_info", _ServerInfo)
         if not info.version.startswith(tuple(f"{known}." for known in KNOWN)):
             raise EngineError(f"engine_url: SGLang {info.version} is not known here, but {' and '.join(KNOWN)}")
@@ -164,7 +168,7 @@ class SglangApi:
         if self._model is not None and served.id != self._model:
             raise EngineError(f"engine_model: the server has no {self._model!r}, but {served.id}")
         sign = (1 if info.schedule_low_priority_values_first else -1) if info.enable_priority_scheduling else 0
-        self._ways = _Ways(served.id, info.incremental_streaming_output, sign)
+        self._behaviour = _Behaviour(served.id, info.incremental_streaming_output, sign)
         return info, served
 
     async def _first(self, path: str, older: str, kind: type[Answer]) -> Answer:
@@ -173,17 +177,17 @@ class SglangApi:
 
 
 class _Reader:
-    def __init__(self, ask: Ask, *, is_incremental: bool) -> None:
+    def __init__(self, request: GenerationRequest, *, is_incremental: bool) -> None:
         self._is_incremental = is_incremental
-        self._most = ask.sampling.logprobs
+        self._most = request.sampling.logprobs
         self._so_far: list[int] = []
 
     def read(self, data: bytes) -> Piece:
-        """Read one chunk. Raises Lied, Refused, Away."""
+        """Read one chunk. Raises ProtocolViolation, Refused, EngineUnavailable."""
         try:
             chunk = _chunk.decode(data)
         except msgspec.MsgspecError:
-            raise Lied("a chunk cannot be read") from None
+            raise ProtocolViolation("a chunk cannot be read") from None
         meta = chunk.meta_info
         if chunk.error is not None:
             raise _failure(chunk.error.code)
@@ -191,7 +195,7 @@ class _Reader:
             raise _failure(meta.finish_reason.status_code)
         first = 0 if self._is_incremental else len(self._so_far)
         if not self._is_incremental and chunk.output_ids[:first] != self._so_far:
-            raise Lied("what it said before has changed")
+            raise ProtocolViolation("what it said before has changed")
         token_ids = chunk.output_ids[first:]
         self._so_far += token_ids
         logprobs = () if self._most is None else _logprobs(meta, first, self._most)
@@ -202,7 +206,7 @@ def _failure(status: int | None) -> Exception:
     """Return the error of a stream: its HTTP status was 200 before SGLang refused the request."""
     if status in REFUSED:
         return Refused(f"the engine refused it with status {status}")
-    return Away("the engine ended the stream")
+    return EngineUnavailable("the engine ended the stream")
 
 
 def _logprobs(meta: _Meta, first: int, most: int) -> list[PositionLogprobs]:
@@ -215,13 +219,13 @@ def _logprobs(meta: _Meta, first: int, most: int) -> list[PositionLogprobs]:
     return found
 
 
-def _body(ask: Ask, rid: str, priority_sign: int) -> dict[str, Any]:
-    sampling = ask.sampling
+def _body(request: GenerationRequest, rid: str, priority_sign: int) -> dict[str, Any]:
+    sampling = request.sampling
     body: dict[str, Any] = {
         "rid": rid,
-        "input_ids": ask.token_ids,
+        "input_ids": request.token_ids,
         "sampling_params": {
-            "max_new_tokens": ask.max_tokens,
+            "max_new_tokens": request.max_tokens,
             "min_new_tokens": sampling.min_tokens,
             "temperature": sampling.temperature,
             "top_p": max(sampling.top_p, LEAST_TOP_P),
@@ -236,10 +240,10 @@ def _body(ask: Ask, rid: str, priority_sign: int) -> dict[str, Any]:
             "logit_bias": {str(token): bias for token, bias in sampling.logit_bias},
         },
         "stream": True,
-        "extra_key": ask.cache_salt,
+        "extra_key": request.cache_salt,
     }
     if priority_sign:
-        body["priority"] = priority_sign * ask.priority
+        body["priority"] = priority_sign * request.priority
     if sampling.logprobs is not None:
         body |= {"return_logprob": True, "top_logprobs_num": sampling.logprobs, "logprob_start_len": -1}
     return body

@@ -22,7 +22,15 @@ from typing import NamedTuple
 from fairlane.scheduler.planner.steps import SeqId
 from fairlane.scheduler.protocol.messages import PositionLogprobs
 from fairlane.worker.errors import EngineError
-from fairlane.worker.remote.api import Api, Ask, Away, Facts, Lied, Piece, Refused
+from fairlane.worker.remote.api import (
+    Api,
+    EngineUnavailable,
+    Facts,
+    GenerationRequest,
+    Piece,
+    ProtocolViolation,
+    Refused,
+)
 
 log = logging.getLogger(__name__)
 
@@ -71,13 +79,13 @@ class Token(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Stream:
-    ask: Ask
+    request: GenerationRequest
     opened_s: float
     # Arrival of its last tokens, or the opening time.
-    heard_s: float
+    last_piece_s: float
     tokens: deque[Token] = field(default_factory=deque)
     # Number of tokens, including repeated ones.
-    came: int = 0
+    received: int = 0
     end: StreamEnd | None = None
     reason: str = ""
     task: "asyncio.Task[None] | None" = None
@@ -110,17 +118,20 @@ class Streams:
         self._on_presence: Callable[[bool], object] = lambda _: None
         self._on_change: Callable[[str], object] = lambda _: None
         # The last logged reason why the server has changed.
-        self._strangeness = ""
+        self._logged_change = ""
         self._last_piece_s = 0.0
-        self._looking: asyncio.Task[None] | None = None
+        self._checking: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="engine requests", daemon=True)
         self._thread.start()
 
     def watch(self, on_presence: Callable[[bool], object], on_change: Callable[[str], object] = lambda _: None) -> None:
-        """Set callbacks for the streams' thread: `on_presence` when the server goes away or returns, `on_change` if it
-        was replaced, with the difference. A replaced server receives no further requests."""
+        """Set callbacks, which run on the streams' thread.
+
+        `on_presence` is called when the server goes away or returns, `on_change` if it was replaced, with the
+        difference. A replaced server receives no further requests.
+        """
         self._on_presence, self._on_change = on_presence, on_change
         if self._facts is not None:
             self._loop.call_soon_threadsafe(self._begin_watching)
@@ -134,10 +145,10 @@ class Streams:
         if not self._thread.is_alive():
             self._loop.close()
 
-    def open(self, seq: SeqId, ask: Ask) -> None:
+    def open(self, seq: SeqId, request: GenerationRequest) -> None:
         """Request a choice's next tokens; its previous stream must have ended."""
         now_s = self._clock()
-        stream = _Stream(ask, opened_s=now_s, heard_s=now_s)
+        stream = _Stream(request, opened_s=now_s, last_piece_s=now_s)
         with self._arrived:
             self._streams[seq] = stream
         self._loop.call_soon_threadsafe(self._begin, stream)
@@ -202,7 +213,7 @@ class Streams:
 
     def _begin_watching(self) -> None:
         if not self._is_closed:
-            self._spawn(self._keep_watch())
+            self._spawn(self._watch_quiet())
 
     def _spawn(self, coroutine: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(coroutine)
@@ -218,47 +229,49 @@ class Streams:
         try:
             await self._read_whole(stream)
             self._end(stream, StreamEnd.SERVED)
-        except Refused as refused:
-            self._end(stream, StreamEnd.REFUSED, str(refused))
-        except (Away, Lied, TimeoutError) as error:
+        except Refused as refusal:
+            self._end(stream, StreamEnd.REFUSED, str(refusal))
+        except (EngineUnavailable, ProtocolViolation, TimeoutError) as error:
             log.warning("a request of the engine broke off: %s", str(error) or type(error).__name__)
-            if isinstance(error, Away):
-                self._look()
-            elif isinstance(error, TimeoutError) and self._last_piece_s <= stream.heard_s:  # nor did any other hear
-                self._look(is_stalled=True)
+            if isinstance(error, EngineUnavailable):
+                self._check_server()
+            elif (
+                isinstance(error, TimeoutError) and self._last_piece_s <= stream.last_piece_s
+            ):  # no other stream received anything either
+                self._check_server(is_stalled=True)
             self._end(stream, StreamEnd.BROKEN, str(error) or "the engine was silent")
         except Exception as error:  # noqa: BLE001 - a reader that dies in silence would leave its choice waiting
             log.error("a request of the engine failed: %s", type(error).__name__)
             self._end(stream, StreamEnd.BROKEN, "the engine's answer could not be read")
 
     async def _read_whole(self, stream: _Stream) -> None:
-        async with aclosing(self._api.generate(stream.ask)) as pieces:
+        async with aclosing(self._api.generate(stream.request)) as pieces:
             while True:
                 async with asyncio.timeout(self._patience_s(stream)):
                     piece = await anext(pieces, None)
                 if piece is None:
-                    raise Away("the stream ended too early")
+                    raise EngineUnavailable("the stream ended too early")
                 self._check(stream, piece)
                 if piece.has_ended:
-                    piece = await self._with_the_rest(piece, pieces)
+                    piece = await self._with_usage(piece, pieces)
                 is_complete = self._keep(stream, piece)
                 if piece.has_ended and not is_complete:
-                    raise Lied("the stream ended before its length and without a stop token")
+                    raise ProtocolViolation("the stream ended before its length and without a stop token")
                 if is_complete:
                     return
 
     def _patience_s(self, stream: _Stream) -> float:
         """Return the time limit for the next tokens. The server computes whole prompts, one after another."""
-        if stream.came:
+        if stream.received:
             return self._stall_s
         with self._arrived:
-            prompts = sum(len(one.ask.token_ids) for one in self._streams.values() if not one.came)
+            prompts = sum(len(one.request.token_ids) for one in self._streams.values() if not one.received)
         return self._stall_s + min(prompts / SLOWEST_PREFILL, LONGEST_PREFILL_S)
 
-    async def _with_the_rest(self, last: Piece, pieces: AsyncGenerator[Piece, None]) -> Piece:
+    async def _with_usage(self, last: Piece, pieces: AsyncGenerator[Piece, None]) -> Piece:
         """Return the last tokens with the usage after them. Reading the stream to its end frees the connection."""
         cached = last.cached_tokens
-        with suppress(TimeoutError, Away, Lied):  # the tokens are there
+        with suppress(TimeoutError, EngineUnavailable, ProtocolViolation):  # the tokens are there
             async with asyncio.timeout(REST_S):
                 async for piece in pieces:
                     cached = max(cached, piece.cached_tokens)
@@ -266,29 +279,29 @@ class Streams:
 
     def _check(self, stream: _Stream, piece: Piece) -> None:
         if any(not 0 <= token_id < self._vocab_size for token_id in piece.token_ids):
-            raise Lied("a token is not of the vocabulary")
-        if piece.counted is not None and piece.token_ids and piece.counted != stream.came + len(piece.token_ids):
-            raise Lied("tokens are missing, or came twice")
-        repeats = stream.ask.repeats[stream.came : stream.came + len(piece.token_ids)]
+            raise ProtocolViolation("a token is not of the vocabulary")
+        if piece.counted is not None and piece.token_ids and piece.counted != stream.received + len(piece.token_ids):
+            raise ProtocolViolation("tokens are missing, or came twice")
+        repeats = stream.request.repeats[stream.received : stream.received + len(piece.token_ids)]
         if [*piece.token_ids[: len(repeats)]] != [*repeats]:
-            raise Lied("it does not repeat what it said before")
-        if stream.ask.sampling.logprobs is not None and len(piece.logprobs) < len(piece.token_ids):
-            raise Lied("log-probabilities are missing")
+            raise ProtocolViolation("it does not repeat what it said before")
+        if stream.request.sampling.logprobs is not None and len(piece.logprobs) < len(piece.token_ids):
+            raise ProtocolViolation("log-probabilities are missing")
 
     def _keep(self, stream: _Stream, piece: Piece) -> bool:
         """Buffer the tokens; return whether the request is complete or a stop token came."""
-        now_s, sampling, is_complete = self._clock(), stream.ask.sampling, False
-        self._last_piece_s = stream.heard_s = now_s
+        now_s, sampling, is_complete = self._clock(), stream.request.sampling, False
+        self._last_piece_s = stream.last_piece_s = now_s
         with self._arrived:
             for place, token_id in enumerate(piece.token_ids):
                 if is_complete:
                     break  # more than was asked for
                 logprob = None if sampling.logprobs is None else piece.logprobs[place]
-                stream.came += 1
-                if stream.came <= len(stream.ask.repeats):
+                stream.received += 1
+                if stream.received <= len(stream.request.repeats):
                     continue
                 stream.tokens.append(Token(token_id, logprob, now_s, piece.cached_tokens))
-                is_complete = stream.came == stream.ask.max_tokens or token_id in sampling.stop_token_ids
+                is_complete = stream.received == stream.request.max_tokens or token_id in sampling.stop_token_ids
             self._arrived.notify()
         return is_complete
 
@@ -297,63 +310,63 @@ class Streams:
             stream.end, stream.reason = end, reason
             self._arrived.notify()
 
-    def _look(self, *, is_stalled: bool = False) -> None:
+    def _check_server(self, *, is_stalled: bool = False) -> None:
         """Check the server after an error."""
         self._is_up = False
-        if self._looking is None or self._looking.done():
-            self._looking = self._spawn(self._look_until_up(is_stalled=is_stalled))
+        if self._checking is None or self._checking.done():
+            self._checking = self._spawn(self._check_until_up(is_stalled=is_stalled))
 
-    async def _look_until_up(self, *, is_stalled: bool) -> None:
-        since_s, is_told = self._clock(), is_stalled
+    async def _check_until_up(self, *, is_stalled: bool) -> None:
+        since_s, is_reported = self._clock(), is_stalled
         if is_stalled:  # whatever it says of its health: others get its jobs first
             log.warning("the engine has stalled")
             self._on_presence(False)
             await asyncio.sleep(self._stall_s)
-        while not await self._is_as_it_was():
-            if not is_told and self._clock() - since_s >= GONE_S:
+        while not await self._is_unchanged():
+            if not is_reported and self._clock() - since_s >= GONE_S:
                 log.warning("the engine has gone")
-                is_told = True
+                is_reported = True
                 self._on_presence(False)
             await asyncio.sleep(LOOK_S)
         self._is_up = True
-        if is_told:
+        if is_reported:
             log.info("the engine is back")
             self._on_presence(True)
 
-    async def _keep_watch(self) -> None:
+    async def _watch_quiet(self) -> None:
         """Check a quiet server: a restart while no request was open breaks no stream."""
         while True:
             await asyncio.sleep(WATCH_S)
             is_quiet = self._clock() - self._last_piece_s >= WATCH_S
-            if self._is_up and is_quiet and not await self._is_as_it_was():
-                self._look()
+            if self._is_up and is_quiet and not await self._is_unchanged():
+                self._check_server()
 
-    async def _is_as_it_was(self) -> bool:
+    async def _is_unchanged(self) -> bool:
         """Return whether it accepts requests and matches its card. Never returns if it was replaced."""
         try:
             if not await self._api.is_up():
                 return False
             change = "" if self._facts is None else self._facts.change(await self._api.facts())
-        except Away:
+        except EngineUnavailable:
             return False
         except EngineError as error:  # it may be one that we cannot read until it is started again
-            self._say_strange(str(error))
+            self._log_change(str(error))
             return False
         except Exception as error:  # noqa: BLE001 - who stops looking never sees it come back
-            self._say_strange(f"looking at it failed: {type(error).__name__}")
+            self._log_change(f"looking at it failed: {type(error).__name__}")
             return False
         if change:
             self._is_up = False
-            self._say_strange(change)
+            self._log_change(change)
             self._on_change(change)
             await asyncio.Event().wait()
-        self._strangeness = ""
+        self._logged_change = ""
         return True
 
-    def _say_strange(self, why: str) -> None:
-        if why != self._strangeness:
+    def _log_change(self, why: str) -> None:
+        if why != self._logged_change:
             log.error("the engine is not what it was: %s", why)
-            self._strangeness = why
+            self._logged_change = why
 
     async def _close(self) -> None:
         self._is_closed = True

@@ -17,7 +17,7 @@ import msgspec
 from fairlane.scheduler.protocol import engine_priority
 from fairlane.scheduler.protocol.messages import ModelCard, PositionLogprobs, Sampling
 from fairlane.worker.errors import EngineError
-from fairlane.worker.remote.api import Ask, Away, Facts, Lied, Piece, Refused
+from fairlane.worker.remote.api import EngineUnavailable, Facts, GenerationRequest, Piece, ProtocolViolation, Refused
 from fairlane.worker.remote.http import Http
 from fairlane.worker.remote.lark import HEADER
 from fairlane.worker.remote.openai_wire import Usage
@@ -64,7 +64,7 @@ class _Chunk(msgspec.Struct):
 _chunk = msgspec.json.Decoder(_Chunk)
 
 
-class _Tried(NamedTuple):
+class _ProbeResult(NamedTuple):
     """The result of the grammar probe, valid for one server process."""
 
     started: bytes
@@ -79,7 +79,7 @@ class VllmApi:
         """`model` is the name at the server; None for its first."""
         self._url, self._key, self._model = url, key, model
         self._http = Http(url, key, "vLLM")
-        self._tried: _Tried | None = None
+        self._probed: _ProbeResult | None = None
 
     async def facts(self) -> Facts:
         version = await self._http.get("/version", _Version)
@@ -87,7 +87,7 @@ class VllmApi:
             raise EngineError(f"engine_url: vLLM {version.version} is not known here, but {' and '.join(KNOWN)}")
         served, base = _chosen((await self._http.get("/v1/models", _Models)).data, self._model)
         metrics = await self._http.text("/metrics")
-        config, tried = _cache_config(metrics), await self._try(metrics)
+        config, probed = _cache_config(metrics), await self._probe(metrics)
         return Facts(
             version=version.version,
             model=served.id,
@@ -96,31 +96,31 @@ class VllmApi:
             block_size=int(config["block_size"]),
             blocks=int(config["num_gpu_blocks"]),
             adapter=(served.root or served.id) if served.parent else "",
-            takes_grammars=tried.takes_grammars,
-            resumes_grammars=tried.resumes_grammars,
+            takes_grammars=probed.takes_grammars,
+            resumes_grammars=probed.resumes_grammars,
         )
 
     def serving(self, card: ModelCard) -> "VllmApi":
         other = VllmApi(self._url, self._key, card.model)
-        other._tried = self._tried
+        other._probed = self._probed
         return other
 
-    async def _try(self, metrics: bytes) -> _Tried:
+    async def _probe(self, metrics: bytes) -> _ProbeResult:
         """Probe grammars once per start of the server, because a probe occupies a slot."""
         started = _started(metrics)
-        if self._tried is None or self._tried.started != started:
+        if self._probed is None or self._probed.started != started:
             await self._check_interface()
             takes = await self._completes(started, begun=0)
-            self._tried = _Tried(started, takes, takes and await self._completes(started, begun=1))
-        return self._tried
+            self._probed = _ProbeResult(started, takes, takes and await self._completes(started, begun=1))
+        return self._probed
 
     async def _completes(self, started: bytes, begun: int) -> bool:
         """Return whether the server completes a grammar of which `begun` tokens are in the prompt.
 
-        Raises Away if it does not reply, or was restarted since `started`.
+        Raises EngineUnavailable if it does not reply, or was restarted since `started`.
         """
         first, *rest = _TRIAL
-        ask = Ask(
+        request = GenerationRequest(
             request_id=f"trial-{begun}-{time.time_ns()}",
             token_ids=[first, *rest[:begun]],
             max_tokens=len(rest) - begun,
@@ -131,49 +131,49 @@ class VllmApi:
             begun=begun,
         )
         try:
-            async with asyncio.timeout(_TRIAL_S), aclosing(self.generate(ask)) as pieces:
+            async with asyncio.timeout(_TRIAL_S), aclosing(self.generate(request)) as pieces:
                 came = [token async for piece in pieces for token in piece.token_ids]
         except TimeoutError:
-            raise Away("it does not answer in time") from None
+            raise EngineUnavailable("it does not answer in time") from None
         except Refused:
             return False
-        except (Away, Lied) as error:
+        except (EngineUnavailable, ProtocolViolation) as error:
             if await self._http.is_healthy("/health") and _started(await self._http.text("/metrics")) == started:
                 return False  # what it makes of a grammar fails
-            raise Away(str(error)) from None
+            raise EngineUnavailable(str(error)) from None
         return came == rest[begun:]
 
     async def is_up(self) -> bool:
         """Return whether it is healthy. Its facts, which are checked with this, say what it serves."""
         return await self._http.is_healthy("/health")
 
-    async def generate(self, ask: Ask) -> AsyncGenerator[Piece, None]:
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[Piece, None]:
         is_over = False
         try:
-            async with aclosing(self._http.events(GENERATE, _body(ask, self._model))) as lines:
+            async with aclosing(self._http.events(GENERATE, _body(request, self._model))) as lines:
                 async for line in lines:
-                    piece = _piece(line, ask.sampling.logprobs or 0)
+                    piece = _piece(line, request.sampling.logprobs or 0)
                     is_over = is_over or piece.has_ended
                     yield piece
         except (GeneratorExit, asyncio.CancelledError):
             if not is_over:
-                await self._abort(ask.request_id)
+                await self._abort(request.request_id)
             raise
 
     async def close(self) -> None:
         await self._http.close()
 
     async def _check_interface(self) -> None:
-        """Check that the token interface is enabled. Raises EngineError, Away."""
-        status = await self._http.tell(ABORT, {"request_ids": []})
+        """Check that the token interface is enabled. Raises EngineError, EngineUnavailable."""
+        status = await self._http.post_status(ABORT, {"request_ids": []})
         if status is None:
-            raise Away("it does not answer")
+            raise EngineUnavailable("it does not answer")
         if status in _CLOSED:
             raise EngineError("engine_url: vLLM keeps its token interface closed: start it with --enable-scale-out")
 
     async def _abort(self, request_id: str) -> None:
         """Abort explicitly, since a proxy may not forward the closing of the stream at once."""
-        await self._http.tell(ABORT, {"request_ids": [request_id, f"generate-tokens-{request_id}"]})
+        await self._http.post_status(ABORT, {"request_ids": [request_id, f"generate-tokens-{request_id}"]})
 
 
 def _started(metrics: bytes) -> bytes:
@@ -218,14 +218,14 @@ def _chosen(models: Sequence[_Model], name: str | None) -> tuple[_Model, _Model]
     return served, by_name.get(served.parent or "", served)
 
 
-def _body(ask: Ask, model: str | None) -> dict[str, Any]:
-    sampling = ask.sampling
+def _body(request: GenerationRequest, model: str | None) -> dict[str, Any]:
+    sampling = request.sampling
     return {
         "model": model,
-        "request_id": ask.request_id,
-        "token_ids": ask.token_ids,
+        "request_id": request.request_id,
+        "token_ids": request.token_ids,
         "sampling_params": {
-            "max_tokens": ask.max_tokens,
+            "max_tokens": request.max_tokens,
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "top_k": sampling.top_k,
@@ -234,17 +234,17 @@ def _body(ask: Ask, model: str | None) -> dict[str, Any]:
             "presence_penalty": sampling.presence_penalty,
             "frequency_penalty": sampling.frequency_penalty,
             "seed": sampling.seed,
-            "min_tokens": 0 if ask.grammar else sampling.min_tokens,  # it would leave nothing where a grammar ends
+            "min_tokens": 0 if request.grammar else sampling.min_tokens,  # it would leave nothing where a grammar ends
             "stop_token_ids": [*sampling.stop_token_ids],
             "ignore_eos": True,  # what ends a choice are the stop tokens that it came with
             "logprobs": sampling.logprobs,
             "logit_bias": {str(token): bias for token, bias in sampling.logit_bias} or None,
             "detokenize": False,
-            "structured_outputs": {"grammar": ask.grammar} if ask.grammar else None,
-            "extra_args": {PACED: 1, BEGUN: ask.begun} if ask.begun else {PACED: 1},
+            "structured_outputs": {"grammar": request.grammar} if request.grammar else None,
+            "extra_args": {PACED: 1, BEGUN: request.begun} if request.begun else {PACED: 1},
         },
-        "priority": ask.priority,
-        "cache_salt": ask.cache_salt,
+        "priority": request.priority,
+        "cache_salt": request.cache_salt,
         "stream": True,
         "stream_options": {"include_usage": True, "continuous_usage_stats": True},
     }
@@ -255,9 +255,9 @@ def _piece(data: bytes, most: int) -> Piece:
     try:
         chunk = _chunk.decode(data)
     except msgspec.MsgspecError:
-        raise Lied("a chunk cannot be read") from None
+        raise ProtocolViolation("a chunk cannot be read") from None
     if chunk.error is not None:
-        raise Away("the engine failed in mid-stream")
+        raise EngineUnavailable("the engine failed in mid-stream")
     usage = chunk.usage
     counted = usage.completion_tokens if usage is not None else None
     cached = usage.cached_tokens if usage is not None else 0
@@ -265,7 +265,7 @@ def _piece(data: bytes, most: int) -> Piece:
         return Piece(counted=counted, cached_tokens=cached)
     choice = chunk.choices[0]
     if choice.finish_reason in ("abort", "error"):
-        raise Away("the engine ended the stream")
+        raise EngineUnavailable("the engine ended the stream")
     logprobs = _logprobs(choice.logprobs.content if choice.logprobs is not None else None, most)
     return Piece(choice.token_ids or (), logprobs, counted, cached, choice.finish_reason is not None)
 

@@ -111,7 +111,7 @@ class OpenAiStandIn(VllmStandIn):
             },
             "priority": 0,
             "model": None,
-            "says_ids": self.owner == "vllm" and body.get("return_token_ids"),
+            "returns_ids": self.owner == "vllm" and body.get("return_token_ids"),
             "is_counted": body["stream_options"].get("continuous_usage_stats"),
         }
         return StreamingResponse(self._stream(request, neutral), media_type="text/event-stream")
@@ -128,7 +128,7 @@ class OpenAiStandIn(VllmStandIn):
             return 'data: {"choices": [{"text": "\n\n'
         so_far = context[len(body["token_ids"]) :]
         new = so_far[-1:]
-        if self.per_chunk > 1 and not body["says_ids"]:
+        if self.per_chunk > 1 and not body["returns_ids"]:
             if not is_last and number % self.per_chunk:
                 return ": held\n\n"
             new = so_far[-((number - 1) % self.per_chunk + 1) :]
@@ -144,7 +144,7 @@ class OpenAiStandIn(VllmStandIn):
                 "token_logprobs": [-0.5 for _ in new],
                 "top_logprobs": [{f"token_id:{token}": -1.0 - token for token in range(most)} for _ in new],
             }
-        if body["says_ids"]:
+        if body["returns_ids"]:
             choice["token_ids"] = new
         chunk: dict[str, Any] = {"object": "text_completion", "choices": [choice]}
         if body["is_counted"]:

@@ -9,7 +9,7 @@ from fairlane.gateway.dialects.grammar.structure import StructureKind
 from fairlane.scheduler.planner.steps import SeqId
 from fairlane.scheduler.protocol.messages import Lease, Outcome, Paused, Sampling
 from fairlane.worker.remote import runner as remote_runner
-from fairlane.worker.remote.api import Away
+from fairlane.worker.remote.api import EngineUnavailable
 from fairlane.worker.remote.lark import as_lark
 from fairlane.worker.remote.vllm import VllmApi
 from tests.support.worker.hand import lease
@@ -56,7 +56,7 @@ def test_a_trial_that_a_restart_cuts_says_nothing_of_grammars() -> None:
                 server.started_s += 1.0
 
         server.asked = Restarting()
-        with pytest.raises(Away):
+        with pytest.raises(EngineUnavailable):
             facts_of(VllmApi(server.url, None))
 
 

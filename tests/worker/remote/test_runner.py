@@ -12,7 +12,7 @@ from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import Sampling
 from fairlane.worker.remote import runner as remote_runner
 from fairlane.worker.remote import streams
-from fairlane.worker.remote.api import Ask, Piece
+from fairlane.worker.remote.api import GenerationRequest, Piece
 from fairlane.worker.remote.vllm import VllmApi
 from tests.support.worker.hand import lease
 from tests.support.worker.remote import remote_client
@@ -97,7 +97,7 @@ class BusyLibrary(VllmApi):
         super().__init__(url, None)
         self.is_asked, self.is_closing, self.started = threading.Event(), threading.Event(), 0
 
-    async def generate(self, ask: Ask) -> AsyncGenerator[Piece, None]:
+    async def generate(self, ask: GenerationRequest) -> AsyncGenerator[Piece, None]:
         self.is_asked.set()
         self.is_closing.wait(streams.CLOSE_S)
         await asyncio.sleep(0)
@@ -122,7 +122,7 @@ def test_closing_leaves_the_tasks_of_a_library_to_it(monkeypatch: pytest.MonkeyP
             return begun
 
         monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", told)
-        busy.open(FIRST, Ask("a", PROMPT, 4, Sampling(), 0, ""))
+        busy.open(FIRST, GenerationRequest("a", PROMPT, 4, Sampling(), 0, ""))
         assert api.is_asked.wait(streams.CLOSE_S)
         busy.close()
 
