@@ -8,7 +8,7 @@ that several sequences share counts for each. Used only on the event loop, while
 from fairlane.scheduler.planner.steps import SeqId, StepPlan
 
 # Number of blocks, and since when, in ms.
-Held = tuple[int, float]
+BlockHold = tuple[int, float]
 
 
 class JobAccount:
@@ -20,9 +20,9 @@ class JobAccount:
         self.gpu_ms = 0.0
         self.block_ms = 0.0
         # By choice.
-        self._held: dict[int, Held] = {}
+        self._held: dict[int, BlockHold] = {}
 
-    def holds(self, choice: int, blocks: int, now_ms: float) -> None:
+    def set_blocks(self, choice: int, blocks: int, now_ms: float) -> None:
         before = self._held.get(choice)
         if before is not None:
             self.block_ms += before[0] * (now_ms - before[1])
@@ -30,7 +30,7 @@ class JobAccount:
 
     def close(self, now_ms: float) -> None:
         for choice in self._held:
-            self.holds(choice, 0, now_ms)
+            self.set_blocks(choice, 0, now_ms)
 
 
 class StepAccounts:
@@ -46,7 +46,7 @@ class StepAccounts:
         jobs = self._jobs
         for one in plan.yields:
             if one.seq.job_id in jobs:
-                jobs[one.seq.job_id].holds(one.seq.choice, one.first // self._block_size, began_ms)
+                jobs[one.seq.job_id].set_blocks(one.seq.choice, one.first // self._block_size, began_ms)
         if not plan.rows:
             return
         token_ms = took_ms / sum([len(row.token_ids) for row in plan.rows])
@@ -56,7 +56,7 @@ class StepAccounts:
             if account is None:
                 account = jobs[seq.job_id] = JobAccount()
             account.gpu_ms += token_ms * len(row.token_ids)
-            account.holds(seq.choice, len(row.block_table), began_ms)
+            account.set_blocks(seq.choice, len(row.block_table), began_ms)
 
     def close(self, job_id: str, now_ms: float) -> tuple[int, int]:
         """Close an ended job's account; return its microseconds of step time and its KV block milliseconds."""

@@ -38,7 +38,7 @@ class BlockReports:
         # Deadline of the current watch, on the loop's clock.
         self._until_s = 0.0
         self._last: BlockMap | None = None
-        self._told_s = 0.0
+        self._published_s = 0.0
         self._counting: asyncio.Future[dict[str, int]] | None = None
 
     def watch(self, for_s: float) -> None:
@@ -51,7 +51,7 @@ class BlockReports:
         if idle:
             self._heartbeat.kv_blocks = {}
         elif self._counting is None or self._counting.done():
-            self._counting = self._engine.look(Planner.held_by_tenant)
+            self._counting = self._engine.query(Planner.held_by_tenant)
             self._counting.add_done_callback(self._counted)
 
     async def run(self) -> None:
@@ -63,17 +63,17 @@ class BlockReports:
                 self._last = None
                 continue
             try:
-                blocks = await self._engine.look(Planner.block_map)
+                blocks = await self._engine.query(Planner.block_map)
             except Exception:  # nothing that people look at may end a worker
                 log.exception("the block map failed")
                 await asyncio.sleep(EVERY_S)
                 continue
-            await self._tell(blocks)
+            await self._publish(blocks)
             await asyncio.sleep(max(EVERY_S, (blocks.blocks + blocks.host_blocks) / BLOCKS_PER_MS / 1e3 / SHARE))
 
-    async def _tell(self, blocks: BlockMap) -> None:
+    async def _publish(self, blocks: BlockMap) -> None:
         is_same, now_s = blocks == self._last, self._now_s
-        if is_same and now_s - self._told_s < SAME_FOR_S:
+        if is_same and now_s - self._published_s < SAME_FOR_S:
             return
         named = msgspec.structs.replace(blocks, worker=self._worker_id, at_ms=round(time.time() * 1e3))
         try:
@@ -81,7 +81,7 @@ class BlockReports:
         except STORE_ERRORS as error:
             log.debug("the block map waits for the store (%s)", type(error).__name__)
         else:
-            self._last, self._told_s = blocks, now_s
+            self._last, self._published_s = blocks, now_s
 
     def _counted(self, found: "asyncio.Future[dict[str, int]]") -> None:
         if not found.cancelled() and found.exception() is None:

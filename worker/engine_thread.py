@@ -85,7 +85,7 @@ class HandBack:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class PlannerQuery:
     """Read something from the planner between two steps. It must not change the planner."""
 
     find: Callable[[Planner], Any]
@@ -96,7 +96,7 @@ Command = Lease | Cancel | Grant | Drop | HandBack | ForgetPrompts
 
 
 class EngineThread:
-    """Runs the engine whenever it has work. The event loop calls `tell`, `hold` and `hand_back`."""
+    """Runs the engine whenever it has work. The event loop calls `send`, `hold` and `hand_back`."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class EngineThread:
     ) -> None:
         """`measured` is true if the steps run on this machine, so that each job's consumption is reported."""
         self._engine = engine
-        engine.on_ready = self.tell  # which looks again whether a step can be run
+        engine.on_ready = self.send  # the thread then checks again whether a step can run
         self._clock = clock
         accounts = StepAccounts(engine.planner.pool_sizes.block_size) if measured else None
         self._reports = ReportBuilder(worker_id, accounts)
@@ -116,8 +116,8 @@ class EngineThread:
         # To run on the loop, in order.
         self._calls: deque[Callable[[], None]] = deque()
         self._commands: list[Command] = []
-        self._looks: list[Look] = []
-        self._told = self._obeyed = 0
+        self._queries: list[PlannerQuery] = []
+        self._sent = self._applied = 0
         self._held = self._stopping = self._audited = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -131,18 +131,18 @@ class EngineThread:
         self._thread.start()
 
     @property
-    def told(self) -> int:
-        """Return the number of commands sent so far. A report with the same `obeyed` reflects all of them."""
-        return self._told
+    def commands_sent(self) -> int:
+        """Return the number of commands sent so far. A report with the same `applied` reflects all of them."""
+        return self._sent
 
-    def tell(self, *commands: Command) -> None:
+    def send(self, *commands: Command) -> None:
         """Send commands to the engine, which applies them before the next step."""
         for command in commands:
             if isinstance(command, Lease):
-                self._reports.told(command, self._clock() * 1e3)
+                self._reports.record_arrival(command, self._clock() * 1e3)
         with self._changed:
             self._commands.extend(commands)
-            self._told += len(commands)
+            self._sent += len(commands)
             self._changed.notify()
         self._engine.runner.wake()
 
@@ -152,18 +152,18 @@ class EngineThread:
             self._held = held
             self._changed.notify()
 
-    def look(self, find: Callable[[Planner], T]) -> "asyncio.Future[T]":
+    def query(self, find: Callable[[Planner], T]) -> "asyncio.Future[T]":
         """Return what `find` reads from the planner before the next step. It must not change the planner."""
         reply: asyncio.Future[T] = self._loop.create_future()
         with self._changed:
-            self._looks.append(Look(find, reply))
+            self._queries.append(PlannerQuery(find, reply))
             self._changed.notify()
         return reply
 
     async def hand_back(self) -> list[str]:
         """Forget every job and return their ids, after all their events have been reported to the loop."""
         command = HandBack(self._loop.create_future())
-        self.tell(command)
+        self.send(command)
         return await command.reply
 
     async def stop(self) -> None:
@@ -183,19 +183,19 @@ class EngineThread:
             while (commands := self._collect(resting=not could_run)) is not None:
                 could_run = self._turn(commands)
         except Exception as error:  # noqa: BLE001 - whatever broke the engine, the process must hear of it and end
-            self._hand_over()
-            self._send(partial(self._on_failure, error))
+            self._flush_reports()
+            self._call_on_loop(partial(self._on_failure, error))
 
     def _collect(self, *, resting: bool) -> list[Command] | None:
         """Return the commands once there are any, or a step or an audit is due; None to stop."""
         with self._changed:
             if resting or self._stopping or not self._can_step:
-                self._hand_over()
+                self._flush_reports()
             if resting:
                 self._changed.wait_for(lambda: self._commands or self._stopping, REST_S)
             patience_s = None if self._audited else IDLE_S
             self._changed.wait_for(
-                lambda: self._commands or self._looks or self._stopping or self._can_step, patience_s
+                lambda: self._commands or self._queries or self._stopping or self._can_step, patience_s
             )
             if self._stopping:
                 return None
@@ -210,36 +210,36 @@ class EngineThread:
         """Apply and report commands, run and report a step, audit when idle. Return false if a step found nothing to
         run."""
         if commands:
-            changes = [change for command in commands for change in self._obey(command)]
-            self._obeyed += len(commands)
+            changes = [change for command in commands for change in self._apply(command)]
+            self._applied += len(commands)
             self._report(changes, began_ms=self._clock() * 1e3)
         for command in commands:
             if isinstance(command, HandBack):
-                self._hand_over()
-                self._send(partial(_answer, command))
-        looked = self._look_around()
-        if looked and not (commands or self._can_step):
-            return True  # who only looks keeps nobody from resting
+                self._flush_reports()
+                self._call_on_loop(partial(_answer, command))
+        answered = self._answer_queries()
+        if answered and not (commands or self._can_step):
+            return True  # a query must not end the rest
         self._audited = not (commands or self._can_step)
         if self._audited:
             self._audit()
         if not self._can_step:
             return True
         began_ms = self._clock() * 1e3
-        step = self._engine.step(began_ms, self._hand_over)
+        step = self._engine.step(began_ms, self._flush_reports)
         self._report(step=step, began_ms=began_ms)
         return not step.plan.is_empty
 
-    def _look_around(self) -> bool:
-        """Answer the pending looks; return whether there were any. An error goes to the caller of `look`."""
+    def _answer_queries(self) -> bool:
+        """Answer the pending queries; return whether there were any. An error goes to the caller of `query`."""
         with self._changed:
-            looks, self._looks = self._looks, []
-        for look in looks:
+            queries, self._queries = self._queries, []
+        for query in queries:
             try:
-                self._send(partial(_settle, look.reply, look.find(self._engine.planner)))
+                self._call_on_loop(partial(_settle, query.reply, query.find(self._engine.planner)))
             except Exception as error:  # noqa: BLE001
-                self._send(partial(_refuse, look.reply, error))
-        return bool(looks)
+                self._call_on_loop(partial(_refuse, query.reply, error))
+        return bool(queries)
 
     def _audit(self) -> None:
         """Check the KV blocks. Raises IntegrityError, which ends this worker; another one continues its jobs."""
@@ -265,15 +265,15 @@ class EngineThread:
             host_slots_free=planner.host_slots_free,
         )
         jobs, capacity = len(self._engine.epochs), planner.capacity()
-        self._unread.append(EngineTurn(self._obeyed, jobs, capacity, load, changes, step, began_ms, audited))
+        self._unread.append(EngineTurn(self._applied, jobs, capacity, load, changes, step, began_ms, audited))
 
-    def _hand_over(self) -> None:
+    def _flush_reports(self) -> None:
         """Send the unread turns to the loop, if there are any."""
         if self._unread:
             turns, self._unread = self._unread, []
-            self._send(partial(self._deliver, turns))
+            self._call_on_loop(partial(self._deliver, turns))
 
-    def _send(self, call: Callable[[], None]) -> None:
+    def _call_on_loop(self, call: Callable[[], None]) -> None:
         self._calls.append(call)
         self._pipe.wake()
 
@@ -288,7 +288,7 @@ class EngineThread:
         except Exception as error:  # noqa: BLE001 - a report that got lost would be lost tokens
             self._on_failure(error)
 
-    def _obey(self, command: Command) -> Iterator[JobChange]:
+    def _apply(self, command: Command) -> Iterator[JobChange]:
         engine = self._engine
         match command:
             case Lease():
@@ -333,7 +333,7 @@ def _answer(command: HandBack) -> None:
         command.reply.set_result(command.job_ids)
 
 
-def described(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Describe an exception in one line, with its innermost frames first. Neither our messages nor torch's hold
     content."""
     frames = reversed(traceback.extract_tb(error.__traceback__)[-4:])

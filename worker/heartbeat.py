@@ -114,7 +114,7 @@ class CostReport(EngineObserver):
             noise=min(MOST_NOISE, math.sqrt(max(0.0, variance))),
         )
 
-    def beside(self, other: WSGIApplication) -> WSGIApplication:
+    def mounted_on(self, other: WSGIApplication) -> WSGIApplication:
         """Return an application that serves `/costs` and delegates all other paths to `other`."""
 
         def app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:

@@ -10,7 +10,7 @@ from fairlane.worker.reports import EngineObserver, Report
 log = logging.getLogger(__name__)
 
 
-def of(job: Job) -> Mapping[str, Facts]:
+def log_extra(job: Job) -> Mapping[str, Facts]:
     """Return the `extra` of a log record about a job."""
     return about(job.request_id, job.traceparent)
 
@@ -22,7 +22,7 @@ class JobLog(EngineObserver):
         self._of: dict[str, Mapping[str, Facts]] = {}
 
     def took(self, leases: Iterable[Lease]) -> None:
-        self._of.update((lease.job.job_id, of(lease.job)) for lease in leases)
+        self._of.update((lease.job.job_id, log_extra(lease.job)) for lease in leases)
 
     def lost(self, job_ids: Iterable[str]) -> None:
         for job_id in job_ids:

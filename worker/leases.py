@@ -63,7 +63,7 @@ class HeldLeases:
         """Return these jobs with their epochs, without those that are not held."""
         return [(job_id, self._epochs[job_id]) for job_id in job_ids if job_id in self._epochs]
 
-    def let_go(self, job_id: str, epoch: int) -> None:
+    def remove(self, job_id: str, epoch: int) -> None:
         """Remove a job that has left, unless it returned under another epoch."""
         if self._epochs.get(job_id) == epoch:
             del self._epochs[job_id]
@@ -91,10 +91,10 @@ class Intake:
         self._later: asyncio.TimerHandle | None = None
         self._changed = asyncio.Event()
 
-    def turned(self, report: Report, told: int) -> None:
-        """Record the capacity after a turn. `told` is the number of commands sent so far."""
+    def turned(self, report: Report, commands_sent: int) -> None:
+        """Record the capacity after a turn. `commands_sent` is the number of commands sent so far."""
         self._capacity = report.capacity
-        self._known = report.obeyed >= told
+        self._known = report.applied >= commands_sent
         self._turned = True
         if _exceeds(self._capacity, self._asked):
             self._news = True

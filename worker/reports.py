@@ -55,7 +55,7 @@ JobChange = Lease | Ended | Dropped
 class EngineTurn(NamedTuple):
     """One turn of the engine, as its thread reports it. The fields are those of `Report`."""
 
-    obeyed: int
+    applied: int
     jobs: int
     capacity: Capacity
     load: WorkerLoad
@@ -72,7 +72,7 @@ class Report:
     """The engine's state after a batch of commands or after a step."""
 
     # Commands applied since the start.
-    obeyed: int
+    applied: int
     by_gateway: ByGateway
     capacity: Capacity
     # Number of jobs in hand.
@@ -135,7 +135,7 @@ class ReportBuilder:
         # Jobs with a row but no token so far: their waiting time, and when they began, on that clock.
         self._begun: dict[str, tuple[float, float]] = {}
 
-    def told(self, lease: Lease, now_ms: float) -> None:
+    def record_arrival(self, lease: Lease, now_ms: float) -> None:
         """Record a job's arrival, before its lease is sent to the engine."""
         self._arrived_ms[lease.job.job_id] = now_ms - lease.arrived_ms_ago
 
@@ -156,7 +156,7 @@ class ReportBuilder:
                 self._accounts.add(turn.step.plan, took_ms, turn.began_ms)
             self._add(turn.step.events, turn.step.outcome.charges, turn.step.outcome.ended, by_gateway)
         return Report(
-            turn.obeyed, by_gateway, turn.capacity, turn.jobs, turn.load, turn.step, tokens, begun, turn.audited
+            turn.applied, by_gateway, turn.capacity, turn.jobs, turn.load, turn.step, tokens, begun, turn.audited
         )
 
     def _begin(self, step: StepReport, began_ms: float) -> dict[str, float]:
@@ -210,7 +210,7 @@ class ReportBuilder:
 
     def _publication(self, lease: Lease, events: list[Event], cost: float, end: Ended | None) -> Publication:
         if lease.job.job_id in self._begun:
-            self._tell_wait(lease.job.job_id, events)
+            self._add_timing(lease.job.job_id, events)
         published = (*events,) if end is None else (*events, self._finished(lease, end))
         return Publication(
             job_id=lease.job.job_id,
@@ -221,7 +221,7 @@ class ReportBuilder:
             ends=None if end is None else end.outcome,
         )
 
-    def _tell_wait(self, job_id: str, events: list[Event]) -> None:
+    def _add_timing(self, job_id: str, events: list[Event]) -> None:
         """Add the waiting time, the prefill time and the worker's id to the job's first token, if the events contain
         it."""
         for index, event in enumerate(events):

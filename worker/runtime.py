@@ -75,14 +75,14 @@ async def _serve(settings: WorkerSettings, environ: Mapping[str, str], opened: O
             drain_s=settings.worker.drain_s,
             block_s=timeout_s / 2,
         )
-        _hear_signals(server)
+        _handle_signals(server)
         lifecycle, from_any_thread = server.lifecycle, asyncio.get_running_loop().call_soon_threadsafe
         opened.watch(
             lambda is_up: from_any_thread(lifecycle.engine_changed, is_up),
             lambda change: from_any_thread(lifecycle.engine_replaced, change),
         )
         log.info("%s serves %s", about.worker_id, about.queue)
-        with metrics.told_over_otlp(environ):
+        with metrics.exported_over_otlp(environ):
             status = await server.run()
     if traces is not None:
         traces.close()
@@ -151,7 +151,7 @@ def _observers(
             max_step_tokens=opened.max_step_tokens,
         )
         server, _ = start_http_server(settings.worker.metrics_port, settings.host, metrics.registry)
-        server.set_app(report.beside(make_wsgi_app(metrics.registry)))
+        server.set_app(report.mounted_on(make_wsgi_app(metrics.registry)))
         observers.append(report)
     return observers
 
@@ -165,11 +165,11 @@ async def _connected(url: str, timeout_s: float) -> AsyncIterator[redis.asyncio.
         await client.aclose()
 
 
-def _hear_signals(server: WorkerServer) -> None:
+def _handle_signals(server: WorkerServer) -> None:
     """Drain on the first signal, exit at once on the second."""
     signals: list[int] = []
 
-    def heard(number: int) -> None:
+    def on_signal(number: int) -> None:
         signals.append(number)
         if len(signals) > 1:
             log.warning("told twice to stop: leaving at once")
@@ -179,4 +179,4 @@ def _hear_signals(server: WorkerServer) -> None:
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, partial(heard, number))
+        loop.add_signal_handler(number, partial(on_signal, number))

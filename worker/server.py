@@ -25,10 +25,10 @@ from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.registry import RedisRegistry
 from fairlane.scheduler.queue.types import Publication, Wake
 from fairlane.store.retry import StoreLink
-from fairlane.worker import job_log
 from fairlane.worker.block_reports import BlockReports
-from fairlane.worker.engine_thread import Drop, EngineThread, described
+from fairlane.worker.engine_thread import Drop, EngineThread, describe_error
 from fairlane.worker.heartbeat import Heartbeat
+from fairlane.worker.job_log import log_extra
 from fairlane.worker.leases import HeldLeases, Intake
 from fairlane.worker.lifecycle import Lifecycle, Phase
 from fairlane.worker.presence import HEARTBEATS_PER_LEASE, Presence, within
@@ -90,7 +90,7 @@ class WorkerServer:
             await self._run_loops()
         except* Exception as faults:  # noqa: BLE001 - a loop that breaks breaks a promise: say which, and end
             for fault in faults.exceptions:
-                log.error("the worker failed: %s", described(fault))
+                log.error("the worker failed: %s", describe_error(fault))
             self.lifecycle.fail()
         await self._engine.stop()
         return 1 if self.lifecycle.phase is Phase.FAILED else 0
@@ -146,7 +146,7 @@ class WorkerServer:
                 self._last_turn_s = asyncio.get_running_loop().time()  # it rested since its last turn
                 for observer in self._observers:
                     observer.took(leases)
-                self._engine.tell(*leases, *early)
+                self._engine.send(*leases, *early)
 
     async def _fitting(self, leases: Sequence[Lease], capacity: Capacity) -> list[Lease]:
         """Return the leases without jobs that are too large, which are released.
@@ -156,7 +156,7 @@ class WorkerServer:
         """
         large = self._leases.too_large(leases, capacity)
         for job in large:
-            log.warning("job %s needs more than this worker holds: handed back", job.job_id, extra=job_log.of(job))
+            log.warning("job %s needs more than this worker holds: handed back", job.job_id, extra=log_extra(job))
         if large:
             await self._release([job.job_id for job in large])
         return [lease for lease in leases if lease.job not in large]
@@ -185,7 +185,7 @@ class WorkerServer:
                 elif isinstance(message, WatchBlocks):
                     self._blocks.watch(message.for_ms / 1e3)
                 elif isinstance(message, ForgetPrompts) or self._leases.received(message):
-                    self._engine.tell(message)
+                    self._engine.send(message)
             if wake is Wake.CALLED:
                 self._intake.called()
             elif wake is Wake.NOW:
@@ -196,8 +196,8 @@ class WorkerServer:
     def _turned(self, report: Report) -> None:
         self._last_turn_s = asyncio.get_running_loop().time()
         self._publisher.put(report.by_gateway)
-        self._intake.turned(report, self._engine.told)
-        if report.jobs == 0 and report.obeyed >= self._engine.told:
+        self._intake.turned(report, self._engine.commands_sent)
+        if report.jobs == 0 and report.applied >= self._engine.commands_sent:
             self._idle.set()
         for observer in self._observers:
             observer.turned(report)
@@ -210,16 +210,16 @@ class WorkerServer:
         lost = [each for each in publications if each.job_id in refused]
         for each in publications:
             if each.ends:
-                self._leases.let_go(each.job_id, each.epoch)
+                self._leases.remove(each.job_id, each.epoch)
         self._drop([(each.job_id, each.epoch) for each in lost])
 
     def _drop(self, lost: Sequence[tuple[str, int]]) -> None:
         if lost:
             log.warning("%d jobs were taken away from this worker: dropped", len(lost))
         for job_id, epoch in lost:
-            self._leases.let_go(job_id, epoch)
-        self._engine.tell(*(Drop(job_id, epoch) for job_id, epoch in lost))
-        self._tell_lost(job_id for job_id, _ in lost)
+            self._leases.remove(job_id, epoch)
+        self._engine.send(*(Drop(job_id, epoch) for job_id, epoch in lost))
+        self._notify_lost(job_id for job_id, _ in lost)
 
     def _hold(self, held: bool) -> None:
         """The publisher is full, or no longer."""
@@ -250,19 +250,19 @@ class WorkerServer:
         if job_ids:
             await self._release(job_ids)
         for job_id, epoch in held:
-            self._leases.let_go(job_id, epoch)
-        self._tell_lost(job_ids)
+            self._leases.remove(job_id, epoch)
+        self._notify_lost(job_ids)
 
     async def _release(self, job_ids: Sequence[str]) -> None:
         await self._link.persist("release", partial(self._queue.release, self._worker_id, job_ids))
 
-    def _tell_lost(self, job_ids: Iterable[str]) -> None:
+    def _notify_lost(self, job_ids: Iterable[str]) -> None:
         lost = list(job_ids)
         for observer in self._observers:
             observer.lost(lost)
 
     def _failed(self, error: Exception) -> None:
-        log.error("the engine failed: %s", described(error))
+        log.error("the engine failed: %s", describe_error(error))
         self.lifecycle.fail()
 
     def _check_engine(self) -> None:

@@ -72,7 +72,7 @@ class PreemptionCost:
 
 
 @dataclass(slots=True)
-class _Away:
+class _Preemption:
     mode: YieldMode
     first: int
     # The range of tokens whose KV is gone.
@@ -90,7 +90,7 @@ class PreemptionCosts(EngineObserver):
         self._costs = costs
         self._block_size = block_size
         self._on_found = on_found
-        self._away: dict[SeqId, _Away] = {}
+        self._preempted: dict[SeqId, _Preemption] = {}
         self.found: deque[PreemptionCost] = deque(maxlen=LATEST)
 
     def lost(self, job_ids: Iterable[str]) -> None:
@@ -104,8 +104,8 @@ class PreemptionCosts(EngineObserver):
         plan = step.plan
         copy_ms = step.result.copy_ms / max(1, plan.copies)
         for one in plan.yields:
-            self._left(one, copy_ms)
-        if not self._away:
+            self._yielded(one, copy_ms)
+        if not self._preempted:
             return
         for event in plan.events:
             if isinstance(event, Resumed):
@@ -114,44 +114,44 @@ class PreemptionCosts(EngineObserver):
             self._recomputed(row, plan, step.result.run_ms)
         self._leave(ended.job_id for ended in step.outcome.ended)
 
-    def _left(self, one: Yield, copy_ms: float) -> None:
+    def _yielded(self, one: Yield, copy_ms: float) -> None:
         """Record a yield. A sequence that yielded by the other mode before starts again: one mode is compared at a
         time."""
-        away = self._away.get(one.seq)
-        if away is None or away.mode != one.mode:
-            away = self._away[one.seq] = _Away(one.mode, one.first, one.end, 0.0)
-        away.first, away.end = min(away.first, one.first), max(away.end, one.end)
-        away.predicted_ms += one.predicted_ms
+        preempted = self._preempted.get(one.seq)
+        if preempted is None or preempted.mode != one.mode:
+            preempted = self._preempted[one.seq] = _Preemption(one.mode, one.first, one.end, 0.0)
+        preempted.first, preempted.end = min(preempted.first, one.first), max(preempted.end, one.end)
+        preempted.predicted_ms += one.predicted_ms
         if one.mode == "swap":
-            away.actual_ms += copy_ms * one.copied
+            preempted.actual_ms += copy_ms * one.copied
 
     def _resumed(self, seq: SeqId, copy_ms: float) -> None:
-        away = self._away.get(seq)
-        if away is not None and away.mode == "swap":
-            away.actual_ms += copy_ms * self._blocks(away.first, away.end)
-            self._over(seq)
+        preempted = self._preempted.get(seq)
+        if preempted is not None and preempted.mode == "swap":
+            preempted.actual_ms += copy_ms * self._blocks(preempted.first, preempted.end)
+            self._completed(seq)
 
     def _blocks(self, first: int, end: int) -> int:
         return -(-end // self._block_size) - first // self._block_size
 
     def _recomputed(self, row: Row, plan: StepPlan, run_ms: float) -> None:
-        away = self._away.get(row.seq)
-        if away is None or away.mode != "recompute":
+        preempted = self._preempted.get(row.seq)
+        if preempted is None or preempted.mode != "recompute":
             return
         whole_ms = self._costs.step_ms(plan.features)
         others = StepFeatures(*map(sub, plan.features, features([row])))
         others_ms = self._costs.step_ms(others._replace(rows=others.rows + row.samples))  # it would have a row anyway
-        again = max(0, min(row.context_length, away.end) - row.first_position) / len(row.token_ids)
-        away.actual_ms += run_ms * again * (whole_ms - others_ms) / max(whole_ms, 1e-9)
-        if row.samples or row.context_length >= away.end:
-            self._over(row.seq)
+        again = max(0, min(row.context_length, preempted.end) - row.first_position) / len(row.token_ids)
+        preempted.actual_ms += run_ms * again * (whole_ms - others_ms) / max(whole_ms, 1e-9)
+        if row.samples or row.context_length >= preempted.end:
+            self._completed(row.seq)
 
-    def _over(self, seq: SeqId) -> None:
+    def _completed(self, seq: SeqId) -> None:
         """Record a completed preemption, unless it was expected to cost nothing."""
-        away = self._away.pop(seq)
-        if away.predicted_ms <= 0.0:
+        preempted = self._preempted.pop(seq)
+        if preempted.predicted_ms <= 0.0:
             return
-        cost = PreemptionCost(away.mode, away.predicted_ms, away.actual_ms)
+        cost = PreemptionCost(preempted.mode, preempted.predicted_ms, preempted.actual_ms)
         _log.debug(
             "preemption of %s by %s: %.3f ms expected, %.3f ms found",
             seq.job_id,
@@ -165,8 +165,8 @@ class PreemptionCosts(EngineObserver):
 
     def _leave(self, job_ids: Iterable[str]) -> None:
         gone = set(job_ids)
-        for seq in [seq for seq in self._away if seq.job_id in gone]:
-            del self._away[seq]
+        for seq in [seq for seq in self._preempted if seq.job_id in gone]:
+            del self._preempted[seq]
 
 
 class Metrics(EngineObserver):
@@ -196,7 +196,7 @@ class Metrics(EngineObserver):
         build.labels(VERSION, platform.python_version(), about.model, engine).set(1)
         self._begin_at_zero()
 
-    def told_over_otlp(self, environ: Mapping[str, str]) -> AbstractContextManager[None]:
+    def exported_over_otlp(self, environ: Mapping[str, str]) -> AbstractContextManager[None]:
         """Send the metrics over OTLP in a thread until the context ends, if the environment names an endpoint."""
         return sent(self.registry, environ, service=SERVICE, version=VERSION, instance=self._about.worker_id)
 
@@ -311,7 +311,7 @@ class Metrics(EngineObserver):
         self.prefix_blocks.set(load.blocks_cached)
         for publications in report.by_gateway.values():
             for publication in publications:
-                self._said(publication.events)
+                self._count_events(publication.events)
         if report.step is not None and report.ran:
             self._stepped(report.step)
             self._computed(report.tokens)
@@ -330,7 +330,7 @@ class Metrics(EngineObserver):
             self.tokens.labels(lane, "prefill").inc(tokens.prefill)
             self.tokens.labels(lane, "output").inc(tokens.output)
 
-    def _said(self, events: Iterable[Event]) -> None:
+    def _count_events(self, events: Iterable[Event]) -> None:
         for event in events:
             match event:
                 case Preempted():

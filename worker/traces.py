@@ -87,7 +87,7 @@ class Traces(EngineObserver):
             self._count_step({row.seq.job_id for row in report.step.plan.rows})
         for publications in report.by_gateway.values():
             for publication in publications:
-                self._said(publication)
+                self._trace_publication(publication)
 
     def lost(self, job_ids: Iterable[str]) -> None:
         for job_id in job_ids:
@@ -108,7 +108,7 @@ class Traces(EngineObserver):
             trail.span = self._start("prefill", trail.lease, began_ns)
             trail.span.set_attribute("fairlane.queued_ms", waited_ms)
 
-    def _said(self, publication: Publication) -> None:
+    def _trace_publication(self, publication: Publication) -> None:
         trail = self._trails.get(publication.job_id)
         if trail is None or trail.lease.epoch != publication.epoch:
             return
@@ -119,7 +119,7 @@ class Traces(EngineObserver):
                     self._tokens(trail, len(event.token_ids))
                 case Preempted():
                     trail.preemptions += 1
-                    self._note(trail, "preempted", _of_preemption(event))
+                    self._note(trail, "preempted", _preemption_attributes(event))
                 case Resumed():
                     trail.stalled_ms += event.stalled_ms
                     self._note(trail, "resumed", {"choice": event.choice, "stall_ms": event.stalled_ms})
@@ -145,7 +145,7 @@ class Traces(EngineObserver):
             prefill = trail.span or self._start("prefill", trail.lease, first_ns)
             prefill.set_attribute("fairlane.steps", trail.steps)
             prefill.set_attribute("fairlane.prefill_steps", trail.prefill_steps)
-            self._tell(trail, prefill)
+            self._set_totals(trail, prefill)
             prefill.end(first_ns)
             trail.span = self._start("decode", trail.lease, first_ns)
         trail.output_tokens += count
@@ -168,7 +168,7 @@ class Traces(EngineObserver):
         parent = self._propagator.extract({"traceparent": job.traceparent})
         return self._tracer.start_span(name, parent, kind=SpanKind.INTERNAL, attributes=attributes, start_time=at_ns)
 
-    def _tell(self, trail: _Trail, span: trace.Span) -> None:
+    def _set_totals(self, trail: _Trail, span: trace.Span) -> None:
         span.set_attribute("gen_ai.usage.cache_read.input_tokens", trail.cached_tokens)
         span.set_attribute("fairlane.preemptions", trail.preemptions)
         span.set_attribute("fairlane.stalled_ms", trail.stalled_ms)
@@ -177,7 +177,7 @@ class Traces(EngineObserver):
         span = trail.span
         if span is None:
             return
-        self._tell(trail, span)
+        self._set_totals(trail, span)
         span.set_attribute("fairlane.outcome", how)
         span.set_attribute("gen_ai.usage.output_tokens", trail.output_tokens)
         if how in _FAULTS:
@@ -186,7 +186,7 @@ class Traces(EngineObserver):
         span.end()
 
 
-def _of_preemption(event: Preempted) -> dict[str, Value]:
+def _preemption_attributes(event: Preempted) -> dict[str, Value]:
     """Return a preemption's attributes: its size, its expected cost and its cause."""
     facts: dict[str, Value] = {
         "choice": event.choice,

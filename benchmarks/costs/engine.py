@@ -62,7 +62,7 @@ async def _serve(model: _StubModel) -> None:
 
     thread.start(reported, over.set_exception)
     prompts = ([number % VOCABULARY] * PROMPT_TOKENS for number in range(ROWS))
-    thread.tell(*(greedy_lease(number, prompt, OUTPUT_TOKENS) for number, prompt in enumerate(prompts)))
+    thread.send(*(greedy_lease(number, prompt, OUTPUT_TOKENS) for number, prompt in enumerate(prompts)))
     await over
     await thread.stop()
 

@@ -92,7 +92,7 @@ async def _watched(timed: TimedModel, requests: Sequence[Request]) -> list[tuple
     thread = EngineThread(Engine(planner, Runner(model, cache)), "benchmark")
     watch = _Watch()
     thread.start(watch.reported, watch.failed)
-    thread.tell(*(greedy_lease(number, *one) for number, one in enumerate(requests)))
+    thread.send(*(greedy_lease(number, *one) for number, one in enumerate(requests)))
     await watch.over.wait()
     await thread.stop()
     if watch.failure is not None:

@@ -91,7 +91,7 @@ class _Run:
         for arrival, lease in zip(arrivals, leases, strict=True):
             await asyncio.sleep(max(0.0, arrival.at_ms - self._now_ms) / 1e3)
             self.records[arrival.job_id] = Record(arrival)
-            thread.tell(lease)
+            thread.send(lease)
         await self._over
         await thread.stop()
         return self.records

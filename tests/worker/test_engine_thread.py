@@ -51,8 +51,8 @@ class Desk:
         return {each.job_id: each.ends for each in self.said if each.ends}
 
     async def heard(self) -> Report:
-        """The first report that has obeyed all that was told."""
-        return await self.until(lambda: bool(self.reports) and self.reports[-1].obeyed == self.thread.told)
+        """The first report that has applied all that was told."""
+        return await self.until(lambda: bool(self.reports) and self.reports[-1].applied == self.thread.commands_sent)
 
     async def until(self, holds: Callable[[], object]) -> Report:
         async with asyncio.timeout(LIMIT_S):
@@ -75,7 +75,7 @@ async def desk(*, gated: bool = False) -> AsyncIterator[Desk]:
 
 async def test_a_job_runs_to_its_end_and_every_token_is_reported_once() -> None:
     async with desk() as it:
-        it.thread.tell(lease(max_tokens=3))
+        it.thread.send(lease(max_tokens=3))
         await it.until(it.ends)
         assert it.tokens("job") == [100, 101, 102]
         assert it.ends() == {"job": Outcome.FINISHED}
@@ -87,7 +87,7 @@ async def test_a_job_runs_to_its_end_and_every_token_is_reported_once() -> None:
 
 async def test_the_first_token_says_how_long_its_job_had_waited_when_its_prompt_was_begun() -> None:
     async with desk(gated=True) as it:
-        it.thread.tell(Lease(job=job(max_tokens=3), epoch=1, arrived_ms_ago=20_000.0))
+        it.thread.send(Lease(job=job(max_tokens=3), epoch=1, arrived_ms_ago=20_000.0))
         it.runner.open()
         await it.until(it.ends)
     deltas = [event for each in it.said for event in each.events if isinstance(event, TokenDelta)]
@@ -103,7 +103,7 @@ async def test_the_end_tells_the_steps_and_the_wait_of_who_had_nothing_yet(
     generated: tuple[tuple[int, ...], ...], taken_ms: float | None
 ) -> None:
     async with desk() as it:
-        it.thread.tell(Lease(job=job(max_tokens=3), epoch=1, arrived_ms_ago=70.0, generated=generated))
+        it.thread.send(Lease(job=job(max_tokens=3), epoch=1, arrived_ms_ago=70.0, generated=generated))
         await it.until(it.ends)
     (finished,) = [event for each in it.said for event in each.events if isinstance(event, Finished)]
     assert finished.steps is not None
@@ -121,7 +121,7 @@ async def test_an_idle_engine_says_at_once_what_it_could_start() -> None:
 
 async def test_a_steps_tokens_are_reported_while_the_next_step_computes() -> None:
     async with desk(gated=True) as it:
-        it.thread.tell(lease(max_tokens=50))
+        it.thread.send(lease(max_tokens=50))
         it.runner.allow()
         await it.until(lambda: it.tokens("job") == [100])
         it.runner.allow()
@@ -131,10 +131,10 @@ async def test_a_steps_tokens_are_reported_while_the_next_step_computes() -> Non
 
 async def test_a_cancelled_job_ends_before_the_next_step_and_its_blocks_are_free() -> None:
     async with desk(gated=True) as it:
-        it.thread.tell(lease("doomed", max_tokens=50))
+        it.thread.send(lease("doomed", max_tokens=50))
         it.runner.allow()
         await it.until(lambda: it.tokens("doomed"))
-        it.thread.tell(Cancel(job_id="doomed"))
+        it.thread.send(Cancel(job_id="doomed"))
         it.runner.allow()
         await it.until(it.ends)
         assert it.ends() == {"doomed": Outcome.CANCELLED}
@@ -144,10 +144,10 @@ async def test_a_cancelled_job_ends_before_the_next_step_and_its_blocks_are_free
 
 async def test_a_grant_lets_a_paused_job_go_on() -> None:
     async with desk() as it:
-        it.thread.tell(Lease(job=job(max_tokens=4, granted_until=2), epoch=1, arrived_ms_ago=0.0))
+        it.thread.send(Lease(job=job(max_tokens=4, granted_until=2), epoch=1, arrived_ms_ago=0.0))
         await it.until(lambda: any(isinstance(event, Paused) for each in it.said for event in each.events))
         assert it.tokens("job") == [100, 101]
-        it.thread.tell(Grant(job_id="job", granted_until=4))
+        it.thread.send(Grant(job_id="job", granted_until=4))
         await it.until(it.ends)
         assert it.tokens("job") == [100, 101, 102, 103]
 
@@ -155,7 +155,7 @@ async def test_a_grant_lets_a_paused_job_go_on() -> None:
 async def test_an_idle_engine_audits_its_blocks_once_until_it_has_worked_again() -> None:
     async with desk() as it:
         await it.until(lambda: it.reports and it.reports[-1].audited)
-        it.thread.tell(lease(max_tokens=3))
+        it.thread.send(lease(max_tokens=3))
         await it.until(it.ends)
         await it.until(lambda: it.reports[-1].audited)
         assert [report.audited for report in it.reports].count(True) == 2
@@ -170,7 +170,7 @@ async def test_a_lost_block_ends_the_worker_instead_of_shrinking_it() -> None:
 
 async def test_a_paused_engine_rests() -> None:
     async with desk() as it:
-        it.thread.tell(Lease(job=job(max_tokens=4, granted_until=1), epoch=1, arrived_ms_ago=0.0))
+        it.thread.send(Lease(job=job(max_tokens=4, granted_until=1), epoch=1, arrived_ms_ago=0.0))
         await it.until(lambda: it.reports and it.reports[-1].step and it.reports[-1].step.plan.is_empty)
         seen, began = len(it.reports), asyncio.get_running_loop().time()
         await it.until(lambda: len(it.reports) >= seen + 4)
@@ -179,13 +179,13 @@ async def test_a_paused_engine_rests() -> None:
 
 async def test_a_dropped_job_is_silent_and_only_its_own_epoch_is_dropped() -> None:
     async with desk(gated=True) as it:
-        it.thread.tell(lease(epoch=2, max_tokens=50))
+        it.thread.send(lease(epoch=2, max_tokens=50))
         it.runner.allow()
         await it.until(lambda: it.tokens("job", 2))
-        it.thread.tell(Drop("job", epoch=1))
+        it.thread.send(Drop("job", epoch=1))
         it.runner.allow()
         assert (await it.heard()).jobs == 1
-        it.thread.tell(Drop("job", epoch=2))
+        it.thread.send(Drop("job", epoch=2))
         it.runner.allow()
         assert (await it.heard()).jobs == 0
         assert it.ends() == {}
@@ -193,10 +193,10 @@ async def test_a_dropped_job_is_silent_and_only_its_own_epoch_is_dropped() -> No
 
 async def test_a_lease_of_a_newer_epoch_replaces_the_job() -> None:
     async with desk(gated=True) as it:
-        it.thread.tell(lease(epoch=1, max_tokens=50))
+        it.thread.send(lease(epoch=1, max_tokens=50))
         it.runner.allow()
         await it.until(lambda: it.tokens("job", 1))
-        it.thread.tell(lease(epoch=3, max_tokens=2))
+        it.thread.send(lease(epoch=3, max_tokens=2))
         it.runner.open()
         await it.until(it.ends)
         assert it.tokens("job", 3) == [100, 101]
@@ -205,7 +205,7 @@ async def test_a_lease_of_a_newer_epoch_replaces_the_job() -> None:
 
 async def test_handing_back_names_what_is_left_after_all_that_was_said_of_it() -> None:
     async with desk(gated=True) as it:
-        it.thread.tell(lease("a", max_tokens=50), lease("b", max_tokens=50))
+        it.thread.send(lease("a", max_tokens=50), lease("b", max_tokens=50))
         it.runner.allow(2)
         await it.until(lambda: len(it.tokens("a")) == 2)
         handed_back = asyncio.ensure_future(it.thread.hand_back())
@@ -220,7 +220,7 @@ async def test_handing_back_names_what_is_left_after_all_that_was_said_of_it() -
 async def test_a_held_engine_obeys_but_does_not_step() -> None:
     async with desk() as it:
         it.thread.hold(True)
-        it.thread.tell(lease())
+        it.thread.send(lease())
         assert (await it.heard()).jobs == 1
         assert it.runner.steps == 0
         it.thread.hold(False)
@@ -229,7 +229,7 @@ async def test_a_held_engine_obeys_but_does_not_step() -> None:
 
 async def test_a_step_counts_its_tokens_by_lane() -> None:
     async with desk() as it:
-        it.thread.tell(lease(max_tokens=2))
+        it.thread.send(lease(max_tokens=2))
         await it.until(it.ends)
         assert [dict(report.tokens) for report in it.reports if report.ran] == [
             {"latency": LaneTokens(prefill=5, output=1)},
@@ -240,7 +240,7 @@ async def test_a_step_counts_its_tokens_by_lane() -> None:
 async def test_an_engine_that_breaks_is_told_once_and_reports_no_more() -> None:
     async with desk() as it:
         it.runner.error = RuntimeError("out of memory")
-        it.thread.tell(lease())
+        it.thread.send(lease())
         await it.until(lambda: it.failures)
         assert [str(error) for error in it.failures] == ["out of memory"]
         assert it.ends() == {}
@@ -269,12 +269,12 @@ async def test_more_wake_ups_than_are_heard_neither_block_nor_fail() -> None:
 
 async def test_a_look_is_answered_between_two_steps_and_while_there_is_none() -> None:
     async with desk(gated=True) as it:
-        it.thread.tell(lease(max_tokens=3))
-        looking = it.thread.look(Planner.job_ids)
+        it.thread.send(lease(max_tokens=3))
+        looking = it.thread.query(Planner.job_ids)
         it.runner.open()
         assert await looking == ["job"]
         await it.until(it.ends)
-        assert await it.thread.look(Planner.job_ids) == []
+        assert await it.thread.query(Planner.job_ids) == []
 
 
 async def test_a_look_that_fails_is_the_asker_s_trouble_alone() -> None:
@@ -283,8 +283,8 @@ async def test_a_look_that_fails_is_the_asker_s_trouble_alone() -> None:
 
     async with desk() as it:
         with pytest.raises(ValueError, match="a defect"):
-            await it.thread.look(fails)
-        it.thread.tell(lease(max_tokens=1))
+            await it.thread.query(fails)
+        it.thread.send(lease(max_tokens=1))
         await it.until(it.ends)
     assert it.failures == []
 
@@ -293,5 +293,5 @@ async def test_who_looks_is_no_reason_to_audit_again() -> None:
     async with desk() as it:
         await it.until(lambda: any(report.audited for report in it.reports))
         for _ in range(20):
-            await it.thread.look(Planner.job_ids)
+            await it.thread.query(Planner.job_ids)
     assert sum(report.audited for report in it.reports) == 1

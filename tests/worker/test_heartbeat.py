@@ -51,7 +51,7 @@ def test_the_time_between_steps_is_measured_while_they_follow_each_other() -> No
     bench = Bench()
     for _ in range(5):
         bench.step(10.0, between_ms=2.0)
-    bench.turn(None, 1)  # a command obeyed
+    bench.turn(None, 1)  # a command applied
     bench.step(10.0, between_ms=2.0, jobs=0)
     bench.now_ms += 60_000.0
     bench.step(10.0)
@@ -84,7 +84,7 @@ def test_it_answers_beside_another_application() -> None:
     def other(environ: Any, start_response: Any) -> Iterable[bytes]:
         return [b"metrics"]
 
-    app = bench.report.beside(other)
+    app = bench.report.mounted_on(other)
 
     assert app({"PATH_INFO": "/metrics"}, lambda *head: said.append(head)) == [b"metrics"]  # type: ignore[arg-type]
     (body,) = app({"PATH_INFO": "/costs"}, lambda *head: said.append(head))  # type: ignore[arg-type]

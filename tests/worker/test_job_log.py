@@ -29,7 +29,7 @@ def ended(job_id: str, outcome: Outcome, error: str = "") -> Report:
     """A turn in which a job ends."""
     event = Finished(job_id=job_id, epoch=1, outcome=outcome, error=error)
     publications = [Publication(job_id, 1, events=(event,), ends=outcome)]
-    return Report(obeyed=0, by_gateway={"g": publications}, capacity=NO_CAPACITY, jobs=0, load=WorkerLoad())
+    return Report(applied=0, by_gateway={"g": publications}, capacity=NO_CAPACITY, jobs=0, load=WorkerLoad())
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, object]]:

@@ -18,7 +18,7 @@ def test_a_job_is_held_from_its_take_until_it_is_let_go() -> None:
     holdings = HeldLeases()
     holdings.took([lease("a"), lease("b")])
     assert holdings.ids() == ["a", "b"]
-    holdings.let_go("a", 1)
+    holdings.remove("a", 1)
     assert holdings.ids() == ["b"]
     assert len(holdings) == 1
 
@@ -29,7 +29,7 @@ def test_a_job_that_has_come_again_is_not_let_go_for_its_former_life() -> None:
     before = holdings.epochs(["job", "unknown"])
     holdings.took([lease(epoch=3)])
     for job_id, epoch in before:
-        holdings.let_go(job_id, epoch)
+        holdings.remove(job_id, epoch)
     assert holdings.ids() == ["job"]
 
 
@@ -71,8 +71,8 @@ def room_for(sequences: int, kv_tokens: int = 100) -> Capacity:
     return Capacity({"latency": sequences, "throughput": sequences}, {"latency": kv_tokens, "throughput": kv_tokens})
 
 
-def report(capacity: Capacity, obeyed: int = 0) -> Report:
-    return Report(obeyed=obeyed, by_gateway={}, capacity=capacity, jobs=0, load=WorkerLoad())
+def report(capacity: Capacity, applied: int = 0) -> Report:
+    return Report(applied=applied, by_gateway={}, capacity=capacity, jobs=0, load=WorkerLoad())
 
 
 async def asks(room: Intake) -> Capacity | None:
@@ -88,23 +88,23 @@ async def asks(room: Intake) -> Capacity | None:
 async def test_a_worker_asks_once_it_knows_its_room() -> None:
     room = Intake()
     assert await asks(room) is None
-    room.turned(report(room_for(4)), told=0)
+    room.turned(report(room_for(4)), commands_sent=0)
     assert await asks(room) == room_for(4)
 
 
 async def test_a_full_worker_does_not_ask() -> None:
     room = Intake()
-    room.turned(report(FULL), told=0)
+    room.turned(report(FULL), commands_sent=0)
     room.woken()
     assert await asks(room) is None
 
 
 async def test_after_a_take_that_found_nothing_it_waits_for_news() -> None:
     room = Intake()
-    room.turned(report(room_for(4)), told=0)
+    room.turned(report(room_for(4)), commands_sent=0)
     assert await asks(room)
     room.took(0)
-    room.turned(report(room_for(4)), told=0)
+    room.turned(report(room_for(4)), commands_sent=0)
     assert await asks(room) is None
     room.woken()
     assert await asks(room)
@@ -114,7 +114,7 @@ async def test_what_another_worker_is_to_ask_for_first_is_news_a_little_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     room = Intake()
-    room.turned(report(room_for(4)), told=0)
+    room.turned(report(room_for(4)), commands_sent=0)
     assert await asks(room)
     room.took(0)
 
@@ -132,11 +132,11 @@ async def test_what_another_worker_is_to_ask_for_first_is_news_a_little_later(
 
 async def test_more_room_is_news_and_less_is_not() -> None:
     room = Intake()
-    room.turned(report(room_for(4)), told=0)
+    room.turned(report(room_for(4)), commands_sent=0)
     assert await asks(room)
-    room.turned(report(room_for(3, 90)), told=0)
+    room.turned(report(room_for(3, 90)), commands_sent=0)
     assert await asks(room) is None
-    room.turned(report(room_for(3, 110)), told=0)
+    room.turned(report(room_for(3, 110)), commands_sent=0)
     assert await asks(room) == room_for(3, 110)
 
 
@@ -164,24 +164,24 @@ async def test_a_place_for_newcomers_that_were_not_asked_for_is_news(
 ) -> None:
     """More places than it had for newcomers of the same length are not: the queue did not fill those."""
     room = Intake()
-    room.turned(report(asked), told=0)
+    room.turned(report(asked), commands_sent=0)
     assert await asks(room) == asked
     room.took(0)
 
-    room.turned(report(now), told=0)
+    room.turned(report(now), commands_sent=0)
 
     assert await asks(room) == (now if is_news else None)
 
 
 async def test_while_leases_are_on_their_way_into_the_engine_it_does_not_ask() -> None:
     room = Intake()
-    room.turned(report(room_for(4)), told=0)
+    room.turned(report(room_for(4)), commands_sent=0)
     assert await asks(room)
     room.took(2)
     assert await asks(room) is None
-    room.turned(report(room_for(4), obeyed=0), told=2)
+    room.turned(report(room_for(4), applied=0), commands_sent=2)
     assert await asks(room) is None
-    room.turned(report(room_for(2), obeyed=2), told=2)
+    room.turned(report(room_for(2), applied=2), commands_sent=2)
     assert await asks(room) == room_for(2)
 
 

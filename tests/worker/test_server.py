@@ -238,14 +238,14 @@ async def test_a_worker_evicts_what_it_has_cached_of_a_deleted_tenant(valkey_url
     async with gateway(valkey_url) as listener, working(valkey_url, prefix_share=0.5) as worker:
         await listener.queue.put(job())
         await listener.ended("job")
-        assert await worker.thread.look(lambda planner: planner.blocks_cached) > 0
+        assert await worker.thread.query(lambda planner: planner.blocks_cached) > 0
         await worker.status()
-        told = worker.thread.told
+        told = worker.thread.commands_sent
 
         assert await worker.registry.forget_prompts("tenant", 0.0, "") == 1
         await worker.told(told + 1)
 
-        assert await worker.thread.look(lambda planner: planner.blocks_cached) == 0
+        assert await worker.thread.query(lambda planner: planner.blocks_cached) == 0
         assert worker.runner.forgotten == ["tenant"]
 
 

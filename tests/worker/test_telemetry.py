@@ -51,7 +51,7 @@ def report(
 ) -> Report:
     said = Publication("job", epoch, events, token_runs(events))
     return Report(
-        obeyed=1,
+        applied=1,
         by_gateway={"gateway": [said]} if events else {},
         capacity=Capacity({}, {}),
         jobs=1,

@@ -61,9 +61,9 @@ class EmbeddingRunner:
         embeddings, failed = dict[SeqId, bytes](), dict[SeqId, str]()
         vectors = self._vectors_of([part for seq in whole for part in self._inputs[seq.job_id]])
         for seq in whole:
-            mine = [next(vectors) for _ in self._inputs[seq.job_id]]
-            if all(vector is not None for vector in mine):
-                embeddings[seq] = b"".join(filter(None, mine))
+            parts = [next(vectors) for _ in self._inputs[seq.job_id]]
+            if all(vector is not None for vector in parts):
+                embeddings[seq] = b"".join(filter(None, parts))
             else:
                 failed[seq] = UNCOMPUTABLE
         return StepResult(

@@ -235,10 +235,8 @@ class Streams:
             log.warning("a request of the engine broke off: %s", str(error) or type(error).__name__)
             if isinstance(error, EngineUnavailable):
                 self._check_server()
-            elif (
-                isinstance(error, TimeoutError) and self._last_piece_s <= stream.last_piece_s
-            ):  # no other stream received anything either
-                self._check_server(is_stalled=True)
+            elif isinstance(error, TimeoutError) and self._last_piece_s <= stream.last_piece_s:
+                self._check_server(is_stalled=True)  # no other stream received anything either
             self._end(stream, StreamEnd.BROKEN, str(error) or "the engine was silent")
         except Exception as error:  # noqa: BLE001 - a reader that dies in silence would leave its choice waiting
             log.error("a request of the engine failed: %s", type(error).__name__)

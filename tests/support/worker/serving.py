@@ -65,8 +65,8 @@ class WatchedThread(EngineThread):
         super().__init__(engine, worker_id)
         self.news = asyncio.Event()
 
-    def tell(self, *commands: Command) -> None:
-        super().tell(*commands)
+    def send(self, *commands: Command) -> None:
+        super().send(*commands)
         self.news.set()
 
 
@@ -93,7 +93,7 @@ class Worker:
     async def told(self, commands: int) -> None:
         """Wait until the engine thread has been told so many."""
         async with asyncio.timeout(LIMIT_S):
-            while self.thread.told < commands:
+            while self.thread.commands_sent < commands:
                 self.thread.news.clear()
                 await self.thread.news.wait()
 

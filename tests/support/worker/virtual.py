@@ -184,8 +184,8 @@ class VirtualThread(EngineThread):
         self._news = asyncio.Event()
         self._task = self._loop.create_task(self._live())
 
-    def tell(self, *commands: Command) -> None:
-        super().tell(*commands)
+    def send(self, *commands: Command) -> None:
+        super().send(*commands)
         self._news.set()
 
     async def stop(self) -> None:
@@ -196,7 +196,7 @@ class VirtualThread(EngineThread):
         could_run = True
         while True:
             if not (could_run and self._can_step):
-                self._hand_over()
+                self._flush_reports()
                 await self._rest(None if could_run else REST_S)
             commands, self._commands = self._commands, []
             could_run = self._turn(commands)
@@ -210,7 +210,7 @@ class VirtualThread(EngineThread):
                     self._news.clear()
                     await self._news.wait()
 
-    def _send(self, call: Callable[[], None]) -> None:
+    def _call_on_loop(self, call: Callable[[], None]) -> None:
         self._calls.append(call)
         self._loop.call_later(self._random.choice(STORE_S), self._make_calls)
 
