@@ -61,7 +61,7 @@ class Constraint:
         # Tokens that the matcher has not consumed yet.
         self._unread = [*generated]
         # The batch of masks that contains the next one, and its index there.
-        self._coming: tuple[Future[list[Mask]], int] | None = None
+        self._pending: tuple[Future[list[Mask]], int] | None = None
         # Number of allowed likeliest tokens in a row.
         self._allowed_likeliest = 0
 
@@ -93,23 +93,23 @@ class Constraint:
         self.is_slow = self.budget.charge(took_s)
 
     @property
-    def is_begun(self) -> bool:
-        return self._coming is not None
+    def is_filling(self) -> bool:
+        return self._pending is not None
 
     def expect(self, filling: Future[list[Mask]], place: int) -> None:
-        self._coming = filling, place
+        self._pending = filling, place
 
     @property
-    def coming(self) -> Future[list[Mask]] | None:
+    def pending(self) -> Future[list[Mask]] | None:
         """Return the batch of masks that contains the next one, if it was begun."""
-        return None if self._coming is None else self._coming[0]
+        return None if self._pending is None else self._pending[0]
 
     def take(self) -> Mask:
         """Return the next mask, once it is filled."""
-        if self._coming is None:
+        if self._pending is None:
             raise RuntimeError("no mask was begun")
-        filling, place = self._coming
-        self._coming = None
+        filling, place = self._pending
+        self._pending = None
         return filling.result()[place]
 
     @property
@@ -126,7 +126,7 @@ class Constraint:
         return self._matcher
 
 
-class _KeptGrammars:
+class _GrammarCache:
     """Compiled grammars by tenant, bounded in bytes per tenant and in total.
 
     The least recently used are evicted: the tenant's own, or those of the tenant that holds most.
@@ -191,13 +191,13 @@ class Grammars:
         for token_id in card.eos_token_ids:
             ends[0, token_id // 8] |= 1 << token_id % 8
         # One bit for each token except the ends of sequence.
-        self._goes_on = ~ends
-        self._kept = _KeptGrammars(most_bytes, most_tenant_bytes)
+        self._not_end = ~ends
+        self._cache = _GrammarCache(most_bytes, most_tenant_bytes)
         # Grammars to compile, by tenant, in the tenants' round-robin order.
         self._queues: dict[str, deque[tuple[str, Future[LLMatcher]]]] = {}
         self._queued = threading.Lock()
         self._compilers = ThreadPoolExecutor(_COMPILERS, "grammar")
-        self._beside = ThreadPoolExecutor(1, "masks")
+        self._mask_thread = ThreadPoolExecutor(1, "masks")
         self._slow = ThreadPoolExecutor(_SLOW_MASKERS, "slow masks")
         self._maskers = LLExecutor(min(_MASKERS, os.cpu_count() or 1))
 
@@ -206,11 +206,11 @@ class Grammars:
 
         `compiled_bytes` is its size in memory; 0 means unknown, and counts as the maximum.
         """
-        found = self._kept.find(tenant, grammar)
+        found = self._cache.find(tenant, grammar)
         if found is None:
             found = self._enqueue(grammar, tenant)
             size_bytes = max(LEAST_COMPILED_BYTES, compiled_bytes or MOST_COMPILED_BYTES)
-            self._kept.keep(tenant, grammar, found, size_bytes)
+            self._cache.keep(tenant, grammar, found, size_bytes)
         return found
 
     def _enqueue(self, grammar: str, tenant: str) -> Future[LLMatcher]:
@@ -235,18 +235,18 @@ class Grammars:
 
     def forget_tenant(self, tenant: str) -> None:
         """Drop the cached grammars of a deleted tenant."""
-        self._kept.forget(tenant)
+        self._cache.forget(tenant)
 
     @property
     def kept_bytes(self) -> dict[str, int]:
-        return {**self._kept.tenant_bytes}
+        return {**self._cache.tenant_bytes}
 
     def begin(self, constraints: Sequence[Constraint]) -> None:
         """Start to fill the next masks of these constraints in the background, where that has not begun."""
-        waiting = [constraint for constraint in constraints if not constraint.is_begun]
+        waiting = [constraint for constraint in constraints if not constraint.is_filling]
         quick = [constraint for constraint in waiting if not constraint.is_slow]
         if quick:
-            filling = self._beside.submit(self._fill, quick)
+            filling = self._mask_thread.submit(self._fill, quick)
             for place, constraint in enumerate(quick):
                 constraint.expect(filling, place)
         for constraint in waiting if len(quick) < len(waiting) else ():
@@ -271,5 +271,5 @@ class Grammars:
 
     def _masks(self, bits: npt.NDArray[np.int32]) -> list[Mask]:
         rows = bits.view(np.uint8)
-        goes_on = np.any(rows & self._goes_on, axis=1)
-        return [Mask(row, not more) for row, more in zip(rows, goes_on.tolist(), strict=True)]
+        may_continue = np.any(rows & self._not_end, axis=1)
+        return [Mask(row, not more) for row, more in zip(rows, may_continue.tolist(), strict=True)]

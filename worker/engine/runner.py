@@ -56,11 +56,11 @@ class _ChoiceState:
     # Its mask is not filled yet, so it skips this step.
     is_late: bool = False
     # Its grammar checked only the likeliest token, and allows it.
-    goes_unmasked: bool = False
+    is_unmasked: bool = False
 
     def draw(self) -> TokenDraw | None:
         """Return how to draw the next token, with its mask; None for the likeliest."""
-        if self.history is None or self.goes_unmasked:
+        if self.history is None or self.is_unmasked:
             return None
         mask = None if self.constraint is None else self.constraint.take()
         return TokenDraw(self.sampling, self.number, self.produced, self.history, mask)
@@ -202,14 +202,14 @@ class Runner:
         self._begin_masks(choices)
         if self._looks_ahead:  # first of all the GPU gets its work: whoever is woken may take Python for milliseconds
             output = self._model.forward(packed, self._cache)
-            self._packer.make_ready(look_ahead())
+            self._packer.pack_ahead(look_ahead())
             on_forward()
         else:
             on_forward()
             output = self._model.forward(packed, self._cache)
         known = output.likeliest or find_likeliest(output.logits)
         likeliest = known.tokens.tolist()
-        late = self._ask_grammars(choices, likeliest)
+        late = self._check_grammars(choices, likeliest)
         draws = [None if choice.is_late else choice.draw() for choice in choices]
         drawn = draw_tokens(output.logits, draws, known)
         broken = {place: BROKEN_GRAMMAR for place, choice in enumerate(choices) if _is_broken(choice)}
@@ -232,14 +232,14 @@ class Runner:
         likeliest token.
         """
         if self._grammars is not None:
-            asked = [one.constraint for one in choices if one.constraint is not None and not self._waits(one)]
+            asked = [one.constraint for one in choices if one.constraint is not None and not self._skips_mask(one)]
             self._grammars.begin(asked)
 
-    def _waits(self, choice: _ChoiceState) -> bool:
+    def _skips_mask(self, choice: _ChoiceState) -> bool:
         constraint = choice.constraint
         return self._masks_late and choice.is_plain and constraint is not None and constraint.is_trusted
 
-    def _ask_grammars(self, choices: Sequence[_ChoiceState], likeliest: Sequence[int]) -> set[int]:
+    def _check_grammars(self, choices: Sequence[_ChoiceState], likeliest: Sequence[int]) -> set[int]:
         """Check the likeliest tokens of choices without a mask, and begin a mask where one is refused.
 
         Then wait briefly for all masks, and return the indexes of the choices whose masks are late.
@@ -249,17 +249,17 @@ class Runner:
         refused, masked = [], []
         for place, (choice, token) in enumerate(zip(choices, likeliest, strict=True)):
             if choice.constraint is not None:
-                choice.goes_unmasked = not choice.constraint.is_begun and choice.constraint.allows(token)
-                if not choice.goes_unmasked:
+                choice.is_unmasked = not choice.constraint.is_filling and choice.constraint.allows(token)
+                if not choice.is_unmasked:
                     refused.append(choice.constraint)
                     masked.append((place, choice))
         if not refused:
             return set()
         self._grammars.begin(refused)
-        coming = {one.coming for one in refused if one.coming is not None}
+        coming = {one.pending for one in refused if one.pending is not None}
         unfilled = wait(coming, PATIENCE_S).not_done
         for _, choice in masked:
-            choice.is_late = choice.constraint is not None and choice.constraint.coming in unfilled
+            choice.is_late = choice.constraint is not None and choice.constraint.pending in unfilled
         return {place for place, choice in masked if choice.is_late}
 
     def _sampling(self, rows: Sequence[Row]) -> list[_ChoiceState]:

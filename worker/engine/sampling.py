@@ -124,7 +124,7 @@ class Drawn(NamedTuple):
 
 def is_plain(sampling: Sampling) -> bool:
     """Return whether only the likeliest token is ever needed, so that its rows need no `TokenDraw`."""
-    shapes = _penalises(sampling) or _may_hold(sampling) or bool(sampling.logit_bias)
+    shapes = _penalises(sampling) or _has_min_length(sampling) or bool(sampling.logit_bias)
     return sampling.temperature <= 0 and sampling.logprobs is None and not shapes
 
 
@@ -200,18 +200,18 @@ def _penalises(sampling: Sampling) -> bool:
     return s.repetition_penalty != 1.0 or s.presence_penalty != 0.0 or s.frequency_penalty != 0.0
 
 
-def _may_hold(sampling: Sampling) -> bool:
+def _has_min_length(sampling: Sampling) -> bool:
     return sampling.min_tokens > 0 and bool(sampling.stop_token_ids)
 
 
-def _must_go_on(draw: TokenDraw) -> bool:
+def _must_continue(draw: TokenDraw) -> bool:
     """Return whether the output is too short to end, and its grammar allows more."""
     is_short = draw.output_index < draw.sampling.min_tokens and bool(draw.sampling.stop_token_ids)
     return is_short and not (draw.mask is not None and draw.mask.must_end)
 
 
 def _is_shaped(draw: TokenDraw) -> bool:
-    return draw.mask is not None or bool(draw.sampling.logit_bias) or _penalises(draw.sampling) or _must_go_on(draw)
+    return draw.mask is not None or bool(draw.sampling.logit_bias) or _penalises(draw.sampling) or _must_continue(draw)
 
 
 def _adjusted(scores: torch.Tensor, draws: Mapping[int, TokenDraw]) -> torch.Tensor:
@@ -221,9 +221,9 @@ def _adjusted(scores: torch.Tensor, draws: Mapping[int, TokenDraw]) -> torch.Ten
     _penalise_repetition(adjusted, {r: d for r, d in draws.items() if d.sampling.repetition_penalty != 1.0})
     counted = {r: d for r, d in draws.items() if d.sampling.presence_penalty or d.sampling.frequency_penalty}
     _penalise_output(adjusted, {row: draw for row, draw in counted.items() if draw.history.length})
-    held = {row: np.array(d.sampling.stop_token_ids, np.int64) for row, d in draws.items() if _must_go_on(d)}
-    if held:
-        adjusted[_places(held, adjusted.device)] = float("-inf")
+    suppressed = {row: np.array(d.sampling.stop_token_ids, np.int64) for row, d in draws.items() if _must_continue(d)}
+    if suppressed:
+        adjusted[_places(suppressed, adjusted.device)] = float("-inf")
     _apply_masks(adjusted, {row: draw.mask for row, draw in draws.items() if draw.mask is not None})
     return adjusted
 

@@ -35,19 +35,19 @@ class Packer:
         self._backend = backend
         self._ready: tuple[list[tuple[object, ...]], Packed] | None = None
 
-    def make_ready(self, rows: Sequence[Row]) -> None:
+    def pack_ahead(self, rows: Sequence[Row]) -> None:
         """Pack rows of one token each ahead for the next `pack`, which inserts their tokens."""
         ordered = sorted(rows, key=packing_order)
-        self._ready = ([*map(_place, ordered)], pack(ordered, self._cache, self._backend)) if ordered else None
+        self._ready = ([*map(_layout_key, ordered)], pack(ordered, self._cache, self._backend)) if ordered else None
 
     def pack(self, rows: Sequence[Row]) -> Packed:
         ready, self._ready = self._ready, None
-        if ready is None or ready[0] != [*map(_place, rows)]:
+        if ready is None or ready[0] != [*map(_layout_key, rows)]:
             return pack(rows, self._cache, self._backend)
         token_ids = torch.from_numpy(np.array([row.token_ids[0] for row in rows], np.int64))
         return replace(ready[1], token_ids=upload(token_ids, self._cache.device))
 
 
-def _place(row: Row) -> tuple[object, ...]:
+def _layout_key(row: Row) -> tuple[object, ...]:
     """Return everything that a row's layout depends on, that is all but its tokens."""
     return (row.seq, len(row.token_ids), row.first_position, row.block_table, row.samples)

@@ -83,15 +83,15 @@ def claim_of(priority: int, extra: Mapping[str, object] | None, arrived_ms: floa
     lane, and one above 0 the last.
     """
     ranked = sorted(lanes, key=lambda one: one.rank)
-    told, given = decode(priority), extra or {}
+    encoded, given = decode(priority), extra or {}
     tenant, weight = given.get(TENANT), given.get(WEIGHT)
     is_weight = isinstance(weight, int | float) and WEIGHTS[0] <= weight <= WEIGHTS[1]
-    lane = ranked[min(told.lane_rank, len(ranked) - 1)] if told else ranked[0 if priority <= 0 else -1]
+    lane = ranked[min(encoded.lane_rank, len(ranked) - 1)] if encoded else ranked[0 if priority <= 0 else -1]
     return Claim(
         lane=lane,
-        plain=0 if told else priority,
-        guaranteed=told is not None and told.guaranteed,
-        due_ms=told.due_ms if told else arrived_ms + lane.ttft_ms,
+        plain=0 if encoded else priority,
+        guaranteed=encoded is not None and encoded.guaranteed,
+        due_ms=encoded.due_ms if encoded else arrived_ms + lane.ttft_ms,
         arrived_ms=arrived_ms,
         tenant=tenant if isinstance(tenant, str) and len(tenant) <= LONGEST_TENANT else "",
         weight=float(weight) if is_weight and isinstance(weight, int | float) else 1.0,

@@ -39,7 +39,7 @@ from fairlane.worker.vllm.pace import Allowance, Load, allowance
 from fairlane.worker.vllm.ranked_queue import RankedQueue
 from fairlane.worker.vllm.settings import read_settings
 from fairlane.worker.vllm.versions import require_supported
-from fairlane.worker.vllm.yielding import Holder, Room, Wish, choose_yielding, slot_floors
+from fairlane.worker.vllm.yielding import Candidate, Room, Demand, choose_yielding, slot_floors
 
 log = logging.getLogger("vllm.fairlane")  # vLLM gives handlers to its own loggers alone
 
@@ -77,7 +77,7 @@ class LaneScheduler(Scheduler):  # type: ignore[misc] # vllm is not installed wh
         self._costs = CostModel()
         self._first = min(lanes.values(), key=lambda one: one.rank)
         self._lanes: LanePolicy | None = LanePolicy(lanes, self._costs)
-        self._is_broken = False
+        self._is_disabled = False
         self._floors = slot_floors(lanes.values(), self.max_num_active_reqs)
         self._cuts_prompts = self.scheduler_config.enable_chunked_prefill and not self.need_mamba_block_aligned_split
         self._claims: dict[str, Claim] = {}
@@ -118,11 +118,11 @@ class LaneScheduler(Scheduler):  # type: ignore[misc] # vllm is not installed wh
         super().add_request(request)
 
     def _reserve_prefill_lookahead(self, request: Request, num_computed_tokens: int, num_new_tokens: int) -> int:
-        if self._lanes is not None and not self._is_broken:
+        if self._lanes is not None and not self._is_disabled:
             try:
                 num_new_tokens = self._cut(request, num_computed_tokens, num_new_tokens)
             except Exception:  # noqa: BLE001 - a fault of ours must not end the engine
-                self._break("cutting a prompt")
+                self._disable("cutting a prompt")
         tokens: int = super()._reserve_prefill_lookahead(request, num_computed_tokens, num_new_tokens)
         return tokens
 
@@ -148,16 +148,16 @@ class LaneScheduler(Scheduler):  # type: ignore[misc] # vllm is not installed wh
         """Call `act`, unless an earlier call has failed; vLLM's own order applies from then on."""
         if self._lanes is None:
             return
-        if not self._is_broken:
+        if not self._is_disabled:
             try:
                 act(*given)
             except Exception:  # noqa: BLE001 - a fault of ours must not end the engine
-                self._break(act.__name__)
-        if self._is_broken:
+                self._disable(act.__name__)
+        if self._is_disabled:
             self._retire()
 
-    def _break(self, where: str) -> None:
-        self._is_broken = True
+    def _disable(self, where: str) -> None:
+        self._is_disabled = True
         log.exception("fault in %s: vLLM's own order rules until it is started again", where)
 
     def _retire(self) -> None:
@@ -186,8 +186,8 @@ class LaneScheduler(Scheduler):  # type: ignore[misc] # vllm is not installed wh
             keeps_floor = request.request_id in self._first_of_floors
             return self._policy.waiting_rank(self._claim(request), _progress(request), keeps_floor=keeps_floor)
         except Exception:  # noqa: BLE001 - a fault of ours must not end the engine
-            if not self._is_broken:
-                self._break("ranking a request")
+            if not self._is_disabled:
+                self._disable("ranking a request")
             return Rank(1, 0, 0, False, 1, 1, math.inf, 0.0, math.inf, request.arrival_time * 1e3)
 
     def _arrive(self, request: Request) -> None:
@@ -210,7 +210,7 @@ class LaneScheduler(Scheduler):  # type: ignore[misc] # vllm is not installed wh
             ended_ms = _now_ms()
             self._rank_ms = ended_ms + max(RERANK_MS, (ended_ms - began_ms) / RERANK_PART)
         if self.current_step >= self._pause_until_step:
-            self._let_yield()
+            self._yield_to_waiting()
         self._in_order = [*self.running]
 
     def _running_rank(self, request: Request) -> Rank:
@@ -242,7 +242,7 @@ class LaneScheduler(Scheduler):  # type: ignore[misc] # vllm is not installed wh
             lacking = {rank: count for rank, count in lacking.items() if rank in waiting}
         return lacking
 
-    def _let_yield(self) -> None:
+    def _yield_to_waiting(self) -> None:
         """Preempt running requests of lower lanes for waiting ones of upper lanes."""
         policy = self._policy
         if not (self.running and (self.waiting or self.kv_holding_waiting)):
@@ -258,10 +258,10 @@ class LaneScheduler(Scheduler):  # type: ignore[misc] # vllm is not installed wh
         if all(count <= self._floors.get(rank, 0) for rank, count in ranks.items() if rank):
             return
         above = [one for one in above if self._is_ready(one)]
-        wishes = [Wish(policy.lane_rank(self._claim(one)), self._needs(one), _to_compute(one)) for one in above]
-        if wishes:
+        demands = [Demand(policy.lane_rank(self._claim(one)), self._needs(one), _to_compute(one)) for one in above]
+        if demands:
             yielding, met = choose_yielding(
-                wishes, self._holders(min(one.rank for one in wishes)), self._room(), self._floors
+                demands, self._candidates(min(one.rank for one in demands)), self._room(), self._floors
             )
             self._preempt([self.running[index] for index in yielding])
             self._beneficiaries = above[:met] if yielding else []
@@ -288,15 +288,15 @@ class LaneScheduler(Scheduler):  # type: ignore[misc] # vllm is not installed wh
         tokens = self.max_num_scheduled_tokens - len(self.running)
         return Room(slots - len(self._first_of_floors), free, tokens)
 
-    def _holders(self, above: int) -> list[Holder]:
+    def _candidates(self, above: int) -> list[Candidate]:
         """Return the running requests of lanes below that rank, in running order."""
-        holders = []
+        candidates = []
         for index, request in enumerate(self.running):
             claim = self._claim(request)
             rank = self._policy.lane_rank(claim)
             if rank > above and self._request_blocks_can_be_freed(request):
-                holders.append(Holder(index, rank, claim.lane.rank, self._frees(request)))
-        return holders
+                candidates.append(Candidate(index, rank, claim.lane.rank, self._frees(request)))
+        return candidates
 
     def _frees(self, request: Request) -> int:
         groups = self.kv_cache_manager.get_blocks(request.request_id).blocks

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from fairlane.scheduler.protocol.lanes import Lane
 
 
-class Wish(NamedTuple):
+class Demand(NamedTuple):
     """A waiting request of an upper lane."""
 
     # Its lane's rank; lower is more urgent.
@@ -28,7 +28,7 @@ class Wish(NamedTuple):
     tokens: int
 
 
-class Holder(NamedTuple):
+class Candidate(NamedTuple):
     """A running request."""
 
     # Index in the running order.
@@ -63,57 +63,57 @@ def slot_floors(lanes: Iterable[Lane], slots: int) -> dict[int, int]:
 
 
 def choose_yielding(
-    wishes: Sequence[Wish], holders: Sequence[Holder], room: Room, floors: Mapping[int, int]
+    demands: Sequence[Demand], candidates: Sequence[Candidate], room: Room, floors: Mapping[int, int]
 ) -> tuple[list[int], int]:
-    """Return the indexes of the victims, and the number of wishes, from the first, that they satisfy.
+    """Return the indexes of the victims, and the number of demands, from the first, that they satisfy.
 
-    `holders` are the possible victims in running order. Floors are counted over them alone.
+    `candidates` are the possible victims in running order. Floors are counted over them alone.
     """
     slots, blocks, tokens = room
-    running = Counter(holder.lane_rank for holder in holders)
-    left = list(holders)
+    running = Counter(candidate.lane_rank for candidate in candidates)
+    left = list(candidates)
     yielding: list[int] = []
     met = 0
-    for wish in wishes:
-        if met and tokens < wish.tokens:
+    for demand in demands:
+        if met and tokens < demand.tokens:
             break
-        taken = _for_one(wish, left, running, floors, slots, blocks)
+        taken = _victims(demand, left, running, floors, slots, blocks)
         if taken is None:
             break
-        for holder in taken:
-            left.remove(holder)
-            running[holder.lane_rank] -= 1
-        yielding += [holder.place for holder in taken]
+        for candidate in taken:
+            left.remove(candidate)
+            running[candidate.lane_rank] -= 1
+        yielding += [candidate.place for candidate in taken]
         slots += len(taken) - 1
-        blocks += sum([holder.blocks for holder in taken]) - wish.blocks
-        tokens -= wish.tokens
+        blocks += sum([candidate.blocks for candidate in taken]) - demand.blocks
+        tokens -= demand.tokens
         met += 1
     return yielding, met
 
 
-def _for_one(
-    wish: Wish,
-    holders: Sequence[Holder],
+def _victims(
+    demand: Demand,
+    candidates: Sequence[Candidate],
     running: Mapping[int, int],
     floors: Mapping[int, int],
     slots: int,
     blocks: int,
-) -> list[Holder] | None:
-    """Return the victims for one wish; None if they would not suffice."""
-    short_slots, short_blocks = 1 - slots, wish.blocks - blocks
+) -> list[Candidate] | None:
+    """Return the victims for one demand; None if they would not suffice."""
+    short_slots, short_blocks = 1 - slots, demand.blocks - blocks
     may_go = {rank: count - floors.get(rank, 0) for rank, count in running.items()}
-    taken: list[Holder] = []
-    for holder in reversed(holders):
+    taken: list[Candidate] = []
+    for candidate in reversed(candidates):
         if len(taken) >= short_slots and sum([one.blocks for one in taken]) >= short_blocks:
             break
-        if holder.rank > wish.rank and may_go[holder.lane_rank] > 0:
-            may_go[holder.lane_rank] -= 1
-            taken.append(holder)
+        if candidate.rank > demand.rank and may_go[candidate.lane_rank] > 0:
+            may_go[candidate.lane_rank] -= 1
+            taken.append(candidate)
     freed = sum([one.blocks for one in taken])
     if len(taken) < short_slots or freed < short_blocks:
         return None
-    for holder in [*reversed(taken)]:  # the last that was taken is the dearest: it stays where the others suffice
-        if len(taken) > short_slots and freed - holder.blocks >= short_blocks:
-            taken.remove(holder)
-            freed -= holder.blocks
+    for candidate in [*reversed(taken)]:  # the last that was taken is the dearest: it stays where the others suffice
+        if len(taken) > short_slots and freed - candidate.blocks >= short_blocks:
+            taken.remove(candidate)
+            freed -= candidate.blocks
     return taken

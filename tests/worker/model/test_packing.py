@@ -41,7 +41,7 @@ def unknown(rows: list[Row]) -> list[Row]:
 def test_what_was_made_ready_gets_its_tokens(cache: KVCache, backend: str) -> None:
     pytest.importorskip("triton") if backend == "triton" else None
     packer = Packer(cache, backend)
-    packer.make_ready(unknown(ROWS))
+    packer.pack_ahead(unknown(ROWS))
 
     assert same(packer.pack(PACKED_ORDER), pack(PACKED_ORDER, cache, backend))
 
@@ -60,14 +60,14 @@ def test_what_was_made_ready_gets_its_tokens(cache: KVCache, backend: str) -> No
 )
 def test_other_rows_are_packed_as_they_are(cache: KVCache, rows: list[Row]) -> None:
     packer = Packer(cache, "sdpa")
-    packer.make_ready(unknown(ROWS))
+    packer.pack_ahead(unknown(ROWS))
 
     assert same(packer.pack(rows), pack(rows, cache, "sdpa"))
 
 
 def test_what_was_made_ready_serves_once(cache: KVCache) -> None:
     packer = Packer(cache, "sdpa")
-    packer.make_ready(unknown(ROWS))
+    packer.pack_ahead(unknown(ROWS))
     packer.pack(PACKED_ORDER[:1])
 
     found = packer.pack(PACKED_ORDER)

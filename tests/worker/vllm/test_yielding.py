@@ -5,18 +5,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlane.scheduler.protocol.lanes import LATENCY, THROUGHPUT
-from fairlane.worker.vllm.yielding import Holder, Room, Wish, choose_yielding, slot_floors
+from fairlane.worker.vllm.yielding import Candidate, Room, Demand, choose_yielding, slot_floors
 
 NO_FLOORS: dict[int, int] = {}
 PLENTY = 1_000_000
 
 
-def low(place: int, blocks: int = 4) -> Holder:
-    return Holder(place, rank=1, lane_rank=1, blocks=blocks)
+def low(place: int, blocks: int = 4) -> Candidate:
+    return Candidate(place, rank=1, lane_rank=1, blocks=blocks)
 
 
-def high(blocks: int = 4, tokens: int = 10) -> Wish:
-    return Wish(rank=0, blocks=blocks, tokens=tokens)
+def high(blocks: int = 4, tokens: int = 10) -> Demand:
+    return Demand(rank=0, blocks=blocks, tokens=tokens)
 
 
 def test_the_last_of_the_running_order_yields_its_slot() -> None:
@@ -28,21 +28,21 @@ def test_nobody_yields_where_there_is_room() -> None:
 
 
 def test_an_equal_never_yields() -> None:
-    equal = Holder(7, rank=0, lane_rank=0, blocks=4)
+    equal = Candidate(7, rank=0, lane_rank=0, blocks=4)
 
     assert choose_yielding([high()], [equal], Room(0, PLENTY, PLENTY), NO_FLOORS) == ([], 0)
 
 
 def test_what_has_waited_long_counts_for_the_lane_above_and_keeps_its_slot() -> None:
-    promoted = Holder(7, rank=0, lane_rank=1, blocks=4)
+    promoted = Candidate(7, rank=0, lane_rank=1, blocks=4)
 
     assert choose_yielding([high()], [low(6), promoted], Room(0, PLENTY, PLENTY), NO_FLOORS) == ([6], 1)
 
 
 def test_a_lane_keeps_the_slots_of_its_floor() -> None:
-    wishes, running = [high(), high(), high()], [low(5), low(6), low(7)]
+    demands, running = [high(), high(), high()], [low(5), low(6), low(7)]
 
-    assert choose_yielding(wishes, running, Room(0, PLENTY, PLENTY), {1: 1}) == ([7, 6], 2)
+    assert choose_yielding(demands, running, Room(0, PLENTY, PLENTY), {1: 1}) == ([7, 6], 2)
 
 
 def test_as_many_yield_as_the_blocks_take_and_the_dearest_that_is_not_needed_stays() -> None:
@@ -57,33 +57,33 @@ def test_nobody_yields_where_all_would_not_suffice() -> None:
 
 
 def test_no_more_yield_than_a_step_could_start() -> None:
-    wishes, running = [high(tokens=600), high(tokens=600), high(tokens=600)], [low(5), low(6), low(7)]
+    demands, running = [high(tokens=600), high(tokens=600), high(tokens=600)], [low(5), low(6), low(7)]
 
-    assert choose_yielding(wishes, running, Room(0, PLENTY, 1_200), NO_FLOORS) == ([7, 6], 2)
-    assert choose_yielding(wishes, running, Room(0, PLENTY, 100), NO_FLOORS) == ([7], 1)
+    assert choose_yielding(demands, running, Room(0, PLENTY, 1_200), NO_FLOORS) == ([7, 6], 2)
+    assert choose_yielding(demands, running, Room(0, PLENTY, 100), NO_FLOORS) == ([7], 1)
 
 
-holders = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 20)), max_size=12).map(
-    lambda drawn: [Holder(place, rank, rank, blocks) for place, (rank, blocks) in enumerate(sorted(drawn))]
+candidates = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 20)), max_size=12).map(
+    lambda drawn: [Candidate(place, rank, rank, blocks) for place, (rank, blocks) in enumerate(sorted(drawn))]
 )
-wishes = st.lists(st.builds(Wish, st.integers(0, 1), st.integers(0, 30), st.integers(1, 100)), max_size=6).map(sorted)
+demands = st.lists(st.builds(Demand, st.integers(0, 1), st.integers(0, 30), st.integers(1, 100)), max_size=6).map(sorted)
 floors = st.dictionaries(st.integers(1, 2), st.integers(0, 4))
 
 
-@given(wishes, holders, st.builds(Room, st.integers(-2, 3), st.integers(-5, 40), st.integers(0, 300)), floors)
+@given(demands, candidates, st.builds(Room, st.integers(-2, 3), st.integers(-5, 40), st.integers(0, 300)), floors)
 def test_who_yields_suffices_and_keeps_the_rules(
-    wishes: list[Wish], holders: list[Holder], room: Room, floors: dict[int, int]
+    demands: list[Demand], candidates: list[Candidate], room: Room, floors: dict[int, int]
 ) -> None:
-    yielding, met = choose_yielding(wishes, holders, room, floors)
+    yielding, met = choose_yielding(demands, candidates, room, floors)
 
-    gone = [holder for holder in holders if holder.place in yielding]
+    gone = [candidate for candidate in candidates if candidate.place in yielding]
     assert len(yielding) == len(set(yielding)) == len(gone)
     assert met == 0 or room.slots + len(gone) >= met
-    assert met == 0 or room.blocks + sum(one.blocks for one in gone) >= sum(one.blocks for one in wishes[:met])
+    assert met == 0 or room.blocks + sum(one.blocks for one in gone) >= sum(one.blocks for one in demands[:met])
     assert met > 0 or not gone
-    assert all(holder.rank > min(wish.rank for wish in wishes[:met]) for holder in gone)
+    assert all(candidate.rank > min(demand.rank for demand in demands[:met]) for candidate in gone)
     before, after = (
-        Counter(one.lane_rank for one in some) for some in (holders, [h for h in holders if h not in gone])
+        Counter(one.lane_rank for one in some) for some in (candidates, [h for h in candidates if h not in gone])
     )
     for rank in before:
         assert after[rank] >= min(before[rank], floors.get(rank, 0))
