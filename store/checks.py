@@ -116,7 +116,7 @@ async def inspect(client: redis.asyncio.Redis, key: str, commands: Collection[st
         info = await client.info()
     except redis.exceptions.NoPermissionError:
         info = {}
-    found = [*_standing(info)]
+    found = [*_state_faults(info)]
     if info.get("role", "master") == "master":
         found += await _missing_rights(client, f"{key}:{secrets.token_hex(4)}", commands)
     return Inspection(info, found)
@@ -128,7 +128,7 @@ def version(info: Mapping[str, Any]) -> str:
     return f"{kind} {info.get(f'{kind}_version', '0')}"
 
 
-def _standing(info: Mapping[str, Any]) -> Iterator[Fault]:
+def _state_faults(info: Mapping[str, Any]) -> Iterator[Fault]:
     if not info:
         advice = "grant it +info: version, eviction and persistence cannot be checked"
         yield Fault(FaultKind.UNCHECKED, "its user may not run INFO", advice)
@@ -185,7 +185,7 @@ def _key_within(first: int, last: int) -> str:
     return TRIAL_KEY % number
 
 
-_OF_GATEWAYS = {
+_GATEWAY_CALLS = {
     "MSET": "KEY 0",
     "INCR": "KEY",
     "INCRBY": "KEY 1",
@@ -210,7 +210,7 @@ _OF_GATEWAYS = {
     "ZREVRANK": "KEY 0",
     "ZSCAN": "KEY 0",
 }
-_OF_QUEUES = {
+_QUEUE_CALLS = {
     "EVAL": "return(1) 1 KEY",
     "EVALSHA": f"{'0' * 40} 1 KEY",
     "TIME": "",
@@ -256,9 +256,9 @@ _OF_QUEUES = {
     "DEL": "KEY",
 }
 # A harmless call of each command, tried in this order. KEY holds a string, KEY:none does not exist; DEL comes last.
-_CALLS = _OF_GATEWAYS | _OF_QUEUES
+_CALLS = _GATEWAY_CALLS | _QUEUE_CALLS
 GATEWAY_COMMANDS = frozenset({"SET", *_CALLS})
 # Commands of the queues and of the worker registry.
-WORKER_COMMANDS = frozenset({"SET", *_OF_QUEUES})
+WORKER_COMMANDS = frozenset({"SET", *_QUEUE_CALLS})
 # Commands that Fairlane can do without.
 OPTIONAL_COMMANDS = frozenset({"FCALL", "FUNCTION", "SCRIPT", "INFO", "BGREWRITEAOF"})

@@ -25,7 +25,7 @@ LONGEST_WAIT_S = 4.0
 # A store that fails again within this time after its return is flapping: the interval between trials then doubles each
 # time, up to LONGEST_WAIT_S, which also limits log lines.
 STEADY_S = 10.0
-COMPLAIN_EVERY_S = 10.0
+LOG_REFUSALS_EVERY_S = 10.0
 
 _TROUBLE = (
     OSError,  # a TimeoutError is one
@@ -47,7 +47,7 @@ class Availability(Protocol):
     def is_away(self) -> bool: ...
 
 
-class StoreStanding(Availability, Protocol):
+class StoreHealth(Availability, Protocol):
     """A store's availability, as metrics and health checks report it."""
 
     @property
@@ -84,12 +84,12 @@ class Breaker:
         self._inside = 0
         # Upper bound on the calls that began before the breaker closed: these may still time out although the store
         # answers.
-        self._late = 0
+        self._overlapping = 0
         # Time of the last opening.
         self._since_s = 0.0
         self._closed_s: float | None = None
         self._wait_s = TRIAL_EVERY_S
-        self._complained_s: float | None = None
+        self._refusal_logged_s: float | None = None
         self._trying: asyncio.Task[None] | None = None
         self.is_away = False
         self.openings = 0
@@ -110,8 +110,8 @@ class Breaker:
             self._failures = 0
         elif isinstance(error, redis.RedisError | OSError):
             self._failed(error)
-        if self._late > self._inside:
-            self._late = self._inside
+        if self._overlapping > self._inside:
+            self._overlapping = self._inside
 
     async def aclose(self) -> None:
         if self._trying is not None:
@@ -121,10 +121,10 @@ class Breaker:
     def _failed(self, error: Exception) -> None:
         if not _is_trouble(error):
             self._failures = 0
-            self._complain(error)
+            self._log_refusal(error)
             return
-        if self._late and self._closed_s is not None and self._clock() - self._closed_s < STEADY_S:
-            self._late -= 1
+        if self._overlapping and self._closed_s is not None and self._clock() - self._closed_s < STEADY_S:
+            self._overlapping -= 1
             return
         self._failures += 1
         if self._failures >= FAILURES and not self.is_away:
@@ -151,23 +151,23 @@ class Breaker:
 
     def _close(self) -> None:
         self.is_away, self._failures, self._closed_s = False, 0, self._clock()
-        self._late = self._inside
+        self._overlapping = self._inside
         log.warning("the %s answers again after %.1f s", self._name, self._closed_s - self._since_s)
 
-    def _complain(self, error: Exception) -> None:
+    def _log_refusal(self, error: Exception) -> None:
         """Log a refused call: a defect, or a missing right. Only the reply's first word is logged."""
         if isinstance(error, redis.exceptions.NoScriptError | redis.exceptions.AskError):  # also MOVED: go on there
             return
         if lacks_function(error) or is_rewriting(error):  # the callers expect these
             return
         now_s = self._clock()
-        if self._complained_s is None or now_s - self._complained_s >= COMPLAIN_EVERY_S:
-            self._complained_s = now_s
+        if self._refusal_logged_s is None or now_s - self._refusal_logged_s >= LOG_REFUSALS_EVERY_S:
+            self._refusal_logged_s = now_s
             log.error("the %s refuses a call (%s)", self._name, f"{type(error).__name__} {_code(error)}".rstrip())
 
 
 @dataclass(frozen=True, slots=True)
-class Needed:
+class RequiredStores:
     """Several stores, all of which requests need."""
 
     breakers: tuple[Availability, ...]

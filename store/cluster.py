@@ -38,7 +38,7 @@ Node = TypeVar("Node")
 _KEYLESS = frozenset({"TIME"})
 # Commands that must run on every node. All others name a key first (FCALL: after the function's name). Scripts and
 # XREAD have their own methods.
-_OF_EACH = frozenset({"FUNCTION LOAD"})
+_NODE_LOCAL = frozenset({"FUNCTION LOAD"})
 Call = Callable[[redis.asyncio.Redis], Awaitable[Any]]
 
 
@@ -79,7 +79,7 @@ class Cluster(Generic[Node]):
     async def find(self, slot: int) -> Node:
         """Return the node that holds a slot, reading the slot map first if necessary. Raises redis.RedisError."""
         if not self._nodes:
-            self.doubt()
+            self.refresh()
             if self._reading is not None and not self._is_lost:
                 await asyncio.shield(self._reading)
         found = self.holder(slot)
@@ -94,7 +94,7 @@ class Cluster(Generic[Node]):
         known = self._holders[slot]
         address = (host or (known[0] if known else ""), port)
         self._holders[slot] = address
-        self.doubt()
+        self.refresh()
         return self._node(address)
 
     def node_at(self, slot: int, host: str, port: int) -> Node:
@@ -109,7 +109,7 @@ class Cluster(Generic[Node]):
         names = (f"{prefix}{number}" for number in itertools.count())
         return next(name for name in names if self.holder(slot_of(name)) is node)
 
-    def doubt(self) -> None:
+    def refresh(self) -> None:
         """Start to read the slot map, unless a read is running or one ended less than READ_EVERY_S ago."""
         if self._reading is None and not self._is_closed and asyncio.get_running_loop().time() >= self._pause_until_s:
             self._reading = asyncio.create_task(self._read(), name="map of the Cluster")
@@ -203,10 +203,10 @@ class ClusterRedis(redis.asyncio.Redis, Generic[Node]):
 
         if args[0] in _KEYLESS:
             return await self._anywhere(call)
-        if args[0] in _OF_EACH:
+        if args[0] in _NODE_LOCAL:
             return await self._everywhere(call)
         if args[0] == "FCALL":
-            return await self._whole(args[3], call)
+            return await self._in_slot(args[3], call)
         slot = slot_of(args[1])
         try:
             return await self._on(slot, call)
@@ -216,23 +216,23 @@ class ClusterRedis(redis.asyncio.Redis, Generic[Node]):
                 return await _asking(client, args, options)
 
     async def evalsha(self, sha: str, numkeys: int, *keys_and_args: Any) -> Any:  # noqa: ANN401 - as above
-        return await self._whole(keys_and_args[0], lambda client: client.evalsha(sha, numkeys, *keys_and_args))
+        return await self._in_slot(keys_and_args[0], lambda client: client.evalsha(sha, numkeys, *keys_and_args))
 
     async def eval(self, script: str, numkeys: int, *keys_and_args: Any) -> Any:  # noqa: ANN401 - as above
-        return await self._whole(keys_and_args[0], lambda client: client.eval(script, numkeys, *keys_and_args))
+        return await self._in_slot(keys_and_args[0], lambda client: client.eval(script, numkeys, *keys_and_args))
 
     async def xread(  # type: ignore[override] # of what redis-py's takes, what is used here
         self, streams: Mapping[Any, Any], count: int | None = None, block: int | None = None
     ) -> Any:  # noqa: ANN401 - as above
         after = dict(streams)
-        return await self._whole(next(iter(after)), lambda client: client.xread(after, count=count, block=block))
+        return await self._in_slot(next(iter(after)), lambda client: client.xread(after, count=count, block=block))
 
     async def aclose(self, close_connection_pool: bool | None = None) -> None:
         """Close all nodes, also for other clients that share them."""
         await self._cluster.aclose()
         await super().aclose(close_connection_pool)
 
-    async def _whole(self, key: str | bytes, call: Call) -> Any:  # noqa: ANN401
+    async def _in_slot(self, key: str | bytes, call: Call) -> Any:  # noqa: ANN401
         """Run a call that may touch more keys than the one it names. Raises TryAgainError while its slot is being
         migrated, because either node would then see only some of the keys."""
         try:
@@ -273,12 +273,12 @@ class ClusterRedis(redis.asyncio.Redis, Generic[Node]):
         try:
             return await call(self._client_of(node))
         except redis.exceptions.ClusterDownError:
-            self._cluster.doubt()
+            self._cluster.refresh()
             raise
         except redis.ResponseError:
             raise  # the node answers
         except BaseException:  # also one who waited no longer
-            self._cluster.doubt()
+            self._cluster.refresh()
             raise
 
 

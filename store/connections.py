@@ -20,7 +20,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from fairlane.store import urls
-from fairlane.store.circuit_breaker import Breaker, StoreAway, StoreStanding
+from fairlane.store.circuit_breaker import Breaker, StoreAway, StoreHealth
 from fairlane.store.cluster import Cluster, ClusterRedis
 from fairlane.store.errors import StoreUnavailable
 from fairlane.store.pipeline import Pipe
@@ -46,7 +46,7 @@ class Connections(Protocol):
         """Return the client for operators and upkeep."""
 
     @property
-    def breaker(self) -> StoreStanding:
+    def breaker(self) -> StoreHealth:
         """Return the store's availability. While it is away, calls of both shared clients fail at once."""
 
     def reader(self) -> redis.asyncio.Redis:
@@ -226,19 +226,19 @@ class ClusterConnections:
         return node
 
     async def _closed(self, node: ServerConnections) -> None:
-        self.breaker.openings_of_others += node.breaker.openings
+        self.breaker.past_openings += node.breaker.openings
         for reader in list(self._readers):
             await reader.forget(node)
         await node.aclose()
 
 
 class NodeBreakers:
-    """The `StoreStanding` of a Cluster: its nodes' breakers combined."""
+    """The `StoreHealth` of a Cluster: its nodes' breakers combined."""
 
     def __init__(self, cluster: Cluster[ServerConnections]) -> None:
         self._cluster = cluster
         # Openings of the breakers of nodes that have left the Cluster.
-        self.openings_of_others = 0
+        self.past_openings = 0
 
     @property
     def is_away(self) -> bool:
@@ -252,7 +252,7 @@ class NodeBreakers:
 
     @property
     def openings(self) -> int:
-        return self.openings_of_others + sum(breaker.openings for breaker in self._breakers())
+        return self.past_openings + sum(breaker.openings for breaker in self._breakers())
 
     def _breakers(self) -> list[Breaker]:
         return [node.breaker for node in self._cluster.nodes]

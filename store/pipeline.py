@@ -3,7 +3,7 @@
 A pool lends each call a connection for a whole round trip, and pays for lending, a write and a read each time. Here
 calls follow each other on one connection, and replies arrive in the same order:
 
-    ask ──> queue ──flushed at MOST_UNSENT calls and at a tick's end──> store ──> replies, oldest first ──> ask's future
+    send ──> queue ──flushed at MOST_UNSENT calls and at a tick's end──> store ──> replies, oldest first ──> its future
 
 A tick may make the calls of many requests. Flushing early lets the store work on the first calls while the loop still
 produces the rest; a single write at the tick's end would make each wait for the other.
@@ -61,14 +61,14 @@ class Pipe:
         wire = self._wire
         if wire is not None and wire.takes_calls:
             try:
-                return await wire.ask(packed)
+                return await wire.send(packed)
             except _MOVED_ON:  # it may have died unnoticed: once more, on a new one
                 pass
         async with Timeout(self._limit_s):
             wire = await self._opened()
-            if not wire.takes_calls:  # it was lost before whoever waited for it could ask
+            if not wire.takes_calls:  # it was lost before whoever waited for it could send
                 wire = await self._opened()
-            return await wire.ask(packed)
+            return await wire.send(packed)
 
     async def aclose(self) -> None:
         """Close the connections; calls without a reply fail."""
@@ -109,7 +109,7 @@ class _Wire(asyncio.Protocol):
         self._reader = hiredis.Reader(protocolError=redis.InvalidResponse, replyError=_error, notEnoughData=_NOTHING)
         self._unsent: list[tuple[bytes, asyncio.Future[Any]]] = []
         # Per call without a reply: its future, when it was written, and the loop's accumulated lateness at that time.
-        self._asked: deque[tuple[asyncio.Future[Any], float, float]] = deque()
+        self._pending: deque[tuple[asyncio.Future[Any], float, float]] = deque()
         self._watch = LatenessWatch(self._loop, limit_s, self._ticked)
         self._expiry: asyncio.TimerHandle | None = None
         self._streams = connection._reader, connection._writer  # its transport would close with them
@@ -118,7 +118,7 @@ class _Wire(asyncio.Protocol):
         self.takes_calls = not self._transport.is_closing()
         connection._reader = connection._writer = None  # it is ours now
 
-    def ask(self, packed: bytes) -> "asyncio.Future[Any]":
+    def send(self, packed: bytes) -> "asyncio.Future[Any]":
         future: asyncio.Future[Any] = self._loop.create_future()
         if self._transport.is_closing():
             future.set_exception(redis.ConnectionError(_LOST))
@@ -143,10 +143,10 @@ class _Wire(asyncio.Protocol):
         self._watch.stop()
         if self._expiry is not None:
             self._expiry.cancel()
-        for future in (*(future for future, _, _ in self._asked), *(future for _, future in self._unsent)):
+        for future in (*(future for future, _, _ in self._pending), *(future for _, future in self._unsent)):
             if not future.done():
                 future.set_exception(redis.ConnectionError(_LOST))
-        self._asked.clear()
+        self._pending.clear()
         self._unsent.clear()
         self._lost(self)
 
@@ -161,16 +161,16 @@ class _Wire(asyncio.Protocol):
         if not unsent:  # lost meanwhile
             return
         now_s, late_s = self._loop.time(), self._watch.late_s
-        self._asked.extend([(future, now_s, late_s) for _, future in unsent])
+        self._pending.extend([(future, now_s, late_s) for _, future in unsent])
         self._watch.start()
         if not self._transport.is_closing():
             self._transport.write(b"".join([packed for packed, _ in unsent]))
 
     def _answer(self, reply: object) -> None:
-        if not self._asked:
+        if not self._pending:
             self._transport.abort()  # nobody asked: this is no store
             return
-        future = self._asked.popleft()[0]
+        future = self._pending.popleft()[0]
         if isinstance(reply, redis.ReadOnlyError):
             self.takes_calls = False  # it was the master once
         if not future.done():  # otherwise it was cancelled, or comes too late
@@ -178,30 +178,30 @@ class _Wire(asyncio.Protocol):
                 future.set_exception(reply)
             else:
                 future.set_result(reply)
-        if not (self.takes_calls or self._asked or self._unsent):
+        if not (self.takes_calls or self._pending or self._unsent):
             self._transport.abort()
 
     def _ticked(self) -> bool:
         """Schedule `_expire` if a call is overdue, after replies that have already arrived were read."""
         if self._is_overdue() and self._expiry is None:
             self._expiry = self._loop.call_later(READ_FIRST_S, self._expire)
-        return bool(self._asked)
+        return bool(self._pending)
 
     def _is_overdue(self) -> bool:
-        if not self._asked:
+        if not self._pending:
             return False
-        _, asked_s, late_s = self._asked[0]
+        _, asked_s, late_s = self._pending[0]
         return has_passed(self._limit_s, self._loop.time() - asked_s, self._watch.late_s - late_s)
 
     def _expire(self) -> None:
         self._expiry = None
-        for future, asked_s, late_s in self._asked:
+        for future, asked_s, late_s in self._pending:
             if not has_passed(self._limit_s, self._loop.time() - asked_s, self._watch.late_s - late_s):
                 return
             if not future.done():
                 future.set_exception(TimeoutError("the store did not answer in time"))
             self.takes_calls = False
-        if self._asked:  # and nobody waits for any of them
+        if self._pending:  # and nobody waits for any of them
             self._transport.abort()
 
 

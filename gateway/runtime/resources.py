@@ -79,7 +79,7 @@ from fairlane.quotas.windows import MINUTE, Slicing
 from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.registry import RedisRegistry
 from fairlane.store.checks import FaultKind
-from fairlane.store.circuit_breaker import Needed
+from fairlane.store.circuit_breaker import RequiredStores
 from fairlane.store.connections import Connections, connections
 from fairlane.store.errors import STORE_ERRORS
 from fairlane.store.retry import every
@@ -158,7 +158,7 @@ class Resources:
                 name="quota store",
             )
         needed = {self.store.breaker, self.budgets.breaker} if modes.are_closed else {self.store.breaker}
-        self.availability = Needed(tuple(needed))
+        self.availability = RequiredStores(tuple(needed))
         self.store_checks = StoreChecks(self.settings.stores, timeout_s=section.store_timeout_s)
 
     def _build_accounts(self) -> None:

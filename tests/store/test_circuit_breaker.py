@@ -10,8 +10,8 @@ import redis
 import redis.asyncio
 
 from fairlane.store.circuit_breaker import (
-    COMPLAIN_EVERY_S,
     FAILURES,
+    LOG_REFUSALS_EVERY_S,
     LONGEST_WAIT_S,
     STEADY_S,
     TRIAL_EVERY_S,
@@ -124,7 +124,7 @@ async def test_a_refused_call_is_told_now_and_then_by_its_first_word(
 ) -> None:
     for _ in range(2):
         bench.fail(*[redis.ResponseError("WRONGTYPE of secret-argument")] * 50)
-        bench.now_s += COMPLAIN_EVERY_S
+        bench.now_s += LOG_REFUSALS_EVERY_S
 
     assert [record.levelno for record in caplog.records] == [logging.ERROR] * 2
     assert "WRONGTYPE" in caplog.text

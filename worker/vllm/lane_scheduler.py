@@ -39,7 +39,7 @@ from fairlane.worker.vllm.pace import Allowance, Load, allowance
 from fairlane.worker.vllm.ranked_queue import RankedQueue
 from fairlane.worker.vllm.settings import read_settings
 from fairlane.worker.vllm.versions import require_supported
-from fairlane.worker.vllm.yielding import Candidate, Room, Demand, choose_yielding, slot_floors
+from fairlane.worker.vllm.yielding import Candidate, Demand, Room, choose_yielding, slot_floors
 
 log = logging.getLogger("vllm.fairlane")  # vLLM gives handlers to its own loggers alone
 

@@ -306,13 +306,13 @@ def test_compiled_grammars_are_bounded_in_bytes_for_each_tenant_and_in_all(
     for number in range(20):
         grammars.compile(f"large{number}", "large", large if number % 2 else 0)
     assert grammars.kept_bytes == {"small": KEPT_TENANT_BYTES, "large": KEPT_TENANT_BYTES}
-    assert [name in grammars._kept._compiled["large"] for name in ("large11", "large12")] == [False, True]
+    assert [name in grammars._cache._compiled["large"] for name in ("large11", "large12")] == [False, True]
 
     for number in range(60):
         grammars.compile("one", f"tenant{number}", large)
         grammars.compile("recent", "large", large)
     assert KEPT_BYTES - large < sum(grammars.kept_bytes.values()) <= KEPT_BYTES
-    assert "recent" in grammars._kept._compiled["large"]
+    assert "recent" in grammars._cache._compiled["large"]
     assert set(grammars.kept_bytes) >= {f"tenant{number}" for number in range(40, 60)}
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlane.scheduler.protocol.lanes import LATENCY, THROUGHPUT
-from fairlane.worker.vllm.yielding import Candidate, Room, Demand, choose_yielding, slot_floors
+from fairlane.worker.vllm.yielding import Candidate, Demand, Room, choose_yielding, slot_floors
 
 NO_FLOORS: dict[int, int] = {}
 PLENTY = 1_000_000
@@ -66,7 +66,9 @@ def test_no_more_yield_than_a_step_could_start() -> None:
 candidates = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 20)), max_size=12).map(
     lambda drawn: [Candidate(place, rank, rank, blocks) for place, (rank, blocks) in enumerate(sorted(drawn))]
 )
-demands = st.lists(st.builds(Demand, st.integers(0, 1), st.integers(0, 30), st.integers(1, 100)), max_size=6).map(sorted)
+demands = st.lists(st.builds(Demand, st.integers(0, 1), st.integers(0, 30), st.integers(1, 100)), max_size=6).map(
+    sorted
+)
 floors = st.dictionaries(st.integers(1, 2), st.integers(0, 4))
 
 
