@@ -312,12 +312,13 @@ def _type(schema: Json) -> str:
         return _link(schema["$ref"].rpartition("/")[2])
     for several in ("anyOf", "oneOf"):
         if several in schema:
-            return " or ".join(dict.fromkeys(_type(each) for each in schema[several]))
+            return " or ".join(dict.fromkeys(_in_brackets(_type(each)) for each in schema[several]))
     if "const" in schema or "enum" in schema:
         return ", ".join(f"`{_json(value)}`" for value in schema.get("enum", [schema.get("const")]))
     kind = schema.get("type", "any")
     if kind == "array":
-        return f"list of {_type(schema.get('items', {}))}{_bounds(schema, 'minItems', 'maxItems')}"
+        item = _in_brackets(re.sub(", (not empty|at least 0)$", "", _type(schema.get("items", {}))))
+        return f"list of {item}{_bounds(schema, 'minItems', 'maxItems', ' items')}"
     if kind == "object" and isinstance(schema.get("additionalProperties"), Mapping):
         return f"object of {_type(schema['additionalProperties'])}"
     bounds = _bounds(schema, "minimum", "maximum") or _bounds(schema, "minLength", "maxLength", " characters")
@@ -325,12 +326,17 @@ def _type(schema: Json) -> str:
     return f"{kind}{above}{bounds}"
 
 
+def _in_brackets(kind: str) -> str:
+    """A type with its bounds in brackets, to be a part of another type."""
+    return re.sub(r"^([a-z ]+), (.+)$", r"\1 (\2)", kind)
+
+
 def _bounds(schema: Json, least: str, most: str, unit: str = "") -> str:
     low, high = _figure(schema.get(least)), _figure(schema.get(most))
     if low is None and high is None:
         return ""
     if high is None:
-        return f", at least {low}{unit}"
+        return ", not empty" if unit and low == "1" else f", at least {low}{unit}"
     return f", {low} to {high}{unit}" if low is not None else f", at most {high}{unit}"
 
 
@@ -349,18 +355,26 @@ def _json(value: object) -> str:
 
 
 def _list(rows: Iterable[Row]) -> str:
-    """A list of fields; those that share a description are listed together."""
+    """A list of fields. Those that share a description are listed together; a type of all of them is stated once."""
+    rows = list(rows)
+    kinds = {kind for _, kind, _ in rows}
+    shared = kinds.pop() if len(kinds) == 1 and len(rows) >= SHARED_FIELDS else None
     alike: dict[str, list[Row]] = {}
     for row in rows:
         alike.setdefault(" ".join(row[2].split()).removesuffix("."), []).append(row)
     lines = []
     for what, fields in alike.items():
         kinds = {kind for _, kind, _ in fields}
-        if len(kinds) == 1:
-            lines.append(f"{', '.join(f'`{name}`' for name, _, _ in fields)} ({kinds.pop()}): {what}\n")
+        names = _names(name for name, _, _ in fields)
+        if names == "`type`" and re.fullmatch(r"(`\w+`(, )?)+(required|not null)?", fields[0][1]):
+            lines.append(f"`type`: {kinds.pop()}\n")
+        elif shared:
+            lines.append(f"{names}: {what}\n")
+        elif len(kinds) == 1:
+            lines.append(f"{names} ({kinds.pop()}): {what}\n")
         else:
             lines.append(f"{what}: {', '.join(f'`{name}` ({kind})' for name, kind, _ in fields)}\n")
-    return "".join(f"- {line}" for line in lines)
+    return (f"Type: {shared}.\n\n" if shared else "") + "".join(f"- {line}" for line in lines)
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
