@@ -132,7 +132,7 @@ def test_a_role_finds_only_what_it_may_do(served: Server, owner: Console, chromi
 
         page.get_by_role("button", name="Revoke").click()
         page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
-        page.get_by_text("No token is made yet").wait_for()
+        page.get_by_text("There are no tokens yet").wait_for()
         reader.expected = {401}
         reader.go("overview")
         reader.heading("Sign in")
