@@ -204,7 +204,7 @@ class GatewaySettings(SharedSettings, frozen=True, kw_only=True, forbid_unknown_
 
     @property
     def is_store_embedded(self) -> bool:
-        """Whether the budgets are in the store that `fairlane serve` runs for this data directory."""
+        """True if the budgets are in the store that `fairlane serve` runs for this data directory."""
         return self.quota_store_url == urls.embedded_url(self.data_dir)
 
     @property

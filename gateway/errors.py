@@ -188,7 +188,7 @@ class LimitBlock:
 
 
 class ApiError(Exception):
-    """One error response."""
+    """An error response of the API."""
 
     def __init__(
         self,

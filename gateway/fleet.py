@@ -140,7 +140,7 @@ class FleetCache:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether the last successful refresh is recent."""
+        """True if the last successful refresh is recent."""
         return self._clock() - self._refreshed_at < STALE_AFTER_S
 
     @property

@@ -1,4 +1,4 @@
-"""The tenants' endpoints.
+"""Endpoints of the tenants' port.
 
     generate.py      generation requests: read, prepare, submit, stream; open it first
     completions.py   chat completions and plain completions

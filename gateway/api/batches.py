@@ -42,7 +42,7 @@ AGAIN_S = 60.0
 
 
 class CreateBatch:
-    """`POST /v1/batches`."""
+    """The endpoint `POST /v1/batches`."""
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ class CreateBatch:
 
 
 class ListBatches:
-    """`GET /v1/batches`."""
+    """The endpoint `GET /v1/batches`."""
 
     def __init__(self, records: BatchRecords) -> None:
         self._records = records
@@ -186,7 +186,7 @@ class ListBatches:
 
 
 class ShowBatch:
-    """`GET /v1/batches/{id}`."""
+    """The endpoint `GET /v1/batches/{id}`."""
 
     def __init__(self, records: BatchRecords) -> None:
         self._records = records
@@ -197,7 +197,7 @@ class ShowBatch:
 
 
 class CancelBatch:
-    """`POST /v1/batches/{id}/cancel`."""
+    """The endpoint `POST /v1/batches/{id}/cancel`."""
 
     def __init__(self, records: BatchRecords, runner: BatchRunner) -> None:
         self._records = records

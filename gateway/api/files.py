@@ -57,7 +57,7 @@ class FileParts:
 
 
 class UploadFile:
-    """`POST /v1/files`."""
+    """The endpoint `POST /v1/files`."""
 
     def __init__(self, parts: FileParts) -> None:
         self._parts = parts
@@ -132,7 +132,7 @@ class UploadFile:
 
 
 class ListFiles:
-    """`GET /v1/files`."""
+    """The endpoint `GET /v1/files`."""
 
     def __init__(self, parts: FileParts) -> None:
         self._records = parts.records
@@ -154,7 +154,7 @@ class ListFiles:
 
 
 class ShowFile:
-    """`GET /v1/files/{id}`."""
+    """The endpoint `GET /v1/files/{id}`."""
 
     def __init__(self, parts: FileParts) -> None:
         self._records = parts.records
@@ -181,7 +181,7 @@ class DeleteFile:
 
 
 class FileContent:
-    """`GET /v1/files/{id}/content`."""
+    """The endpoint `GET /v1/files/{id}/content`."""
 
     def __init__(self, parts: FileParts) -> None:
         self._parts = parts

@@ -66,7 +66,7 @@ COMPACT = replace(RESPONSE, answer=CompactionAnswer)
 
 
 class Respond(Generate[ResponseRequest]):
-    """`POST /v1/responses`."""
+    """The endpoint `POST /v1/responses`."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class Respond(Generate[ResponseRequest]):
 
 
 class Compact(Respond):
-    """`POST /v1/responses/compact`."""
+    """The endpoint `POST /v1/responses/compact`."""
 
     def __init__(self, parts: Parts, kept: KeptResponses, seals: TenantSeals) -> None:
         super().__init__(parts, kept, seals, kind=COMPACT)
@@ -160,14 +160,14 @@ class _Query(BaseModel):
 
 
 class ResponseQuery(_Query):
-    """How a stored response is returned: as a whole."""
+    """The query of `GET /v1/responses/{id}`."""
 
     stream: Annotated[Literal["false"] | None, Field(description="A stored response is not streamed")] = None
     include_obfuscation: Annotated[Literal["false"] | None, Field(description="Obfuscation is not supported")] = None
 
 
 class ItemsQuery(_Query):
-    """The part of a response's input to return."""
+    """The query of `GET /v1/responses/{id}/input_items`."""
 
     limit: Annotated[int, Field(ge=1, le=100, description="Items of one page")] = 20
     order: Annotated[Literal["asc", "desc"], Field(description="`desc`: newest first")] = "desc"
@@ -178,7 +178,7 @@ Query = TypeVar("Query", bound=_Query)
 
 
 class ShowResponse:
-    """`GET /v1/responses/{id}`."""
+    """The endpoint `GET /v1/responses/{id}`."""
 
     def __init__(self, kept: KeptResponses) -> None:
         self._kept = kept
@@ -190,7 +190,7 @@ class ShowResponse:
 
 
 class ListInputItems:
-    """`GET /v1/responses/{id}/input_items`."""
+    """The endpoint `GET /v1/responses/{id}/input_items`."""
 
     def __init__(self, kept: KeptResponses) -> None:
         self._kept = kept
@@ -206,7 +206,7 @@ class ListInputItems:
 
 
 class ForgetResponse:
-    """`DELETE /v1/responses/{id}`."""
+    """The endpoint `DELETE /v1/responses/{id}`."""
 
     def __init__(self, kept: KeptResponses) -> None:
         self._kept = kept

@@ -103,7 +103,7 @@ class Place:
 
     @property
     def is_too_much(self) -> bool:
-        """Whether it was accepted when the port was full, and the port still is."""
+        """True if it was accepted when the port was full, and the port still is."""
         return self.is_spare and self._crowd.count > self._crowd.most
 
     def carries(self, address: str) -> bool:

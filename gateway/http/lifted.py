@@ -213,7 +213,7 @@ class Lifted:
 def _end_of_string(body: bytes, start: int) -> tuple[int, bool]:
     """Return the position after a string's closing quote, and whether the string has escapes.
 
-    `start` is its first character. The position is beyond the document if the string does not end."""
+    `start` is its first character. The position is past the document's end if the string does not end."""
     closing = body.find(b'"', start)
     if closing < 0:
         return len(body) + 1, False

@@ -14,7 +14,6 @@ class Patience:
         self._look()
 
     def end(self) -> None:
-        """Stop the timer."""
         self._timer.cancel()
 
     def _look(self) -> None:

@@ -47,7 +47,7 @@ async def listen(settings: SharedSettings) -> dict[PortName, list[socket.socket]
 
 
 def close(sockets: Sockets) -> None:
-    """Close the sockets."""
+    """Close all sockets of all ports."""
     for each in sockets.values():
         for found in each:
             found.close()

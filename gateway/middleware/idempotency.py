@@ -72,7 +72,7 @@ class Listener:
 
     @property
     def replays(self) -> bool:
-        """Whether it has started to replay the response of an earlier request."""
+        """True if it has started to replay the response of an earlier request."""
         return self._started and not (self._is_first and self._run.is_mine)
 
     async def listen(self, completed: Callable[[], None]) -> None:

@@ -195,7 +195,7 @@ class Run:
 
     @property
     def is_unheard(self) -> bool:
-        """Whether it continues without listeners."""
+        """True if it continues without listeners."""
         return self._grace is not None
 
     @contextmanager

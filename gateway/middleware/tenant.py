@@ -137,7 +137,7 @@ class Journal:
 
     @property
     def is_refusal(self) -> bool:
-        """Whether the request was rejected or ended by an error."""
+        """True if the request was rejected or ended by an error."""
         return self.code not in (OK, CLIENT_CLOSED)
 
 

@@ -116,7 +116,7 @@ class _Line:
 
 
 class Dispatcher:
-    """This gateway's jobs by id, and the lines that deliver their events."""
+    """Delivers events to this gateway's jobs, over one line per queue."""
 
     def __init__(
         self,

@@ -48,7 +48,7 @@ class Modes:
 
     @property
     def are_closed(self) -> bool:
-        """Whether no request is ever admitted without the store."""
+        """True if requests are never admitted without the store."""
         return {self.default, *self.by_limit.values()} == {"fail_closed"}
 
     def of(self, name: str) -> Mode:

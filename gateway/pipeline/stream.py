@@ -140,7 +140,7 @@ class TokenEvents:
 
     @property
     def _needs_care(self) -> bool:
-        """Whether the task has something to do."""
+        """True if the task has something to do."""
         return self._is_behind or bool(self._told) or self._fault is not None
 
     def _listen(self, listener: Listener) -> None:

@@ -197,7 +197,7 @@ class LiveRequest:
 
     @property
     def landed(self) -> bool:
-        """Whether the charge of each job is known."""
+        """True if the charge of each job is known."""
         return len(self.charges) == len(self.jobs)
 
     def deliver(self, job: "LiveJob", news: News) -> None:
@@ -265,13 +265,13 @@ class LiveJob:
 
     @property
     def begun(self) -> bool:
-        """Whether a token was received."""
+        """True if a token was received."""
         choices = self.choices
         return choices[0].published > 0 if len(choices) == 1 else any(choice.published for choice in choices)
 
     @property
     def told(self) -> bool:
-        """Whether every choice has its finish reason, so that the client needs nothing more."""
+        """True if every choice has its finish reason, so that the client needs nothing more."""
         choices = self.choices
         if len(choices) == 1:
             return choices[0].finish_reason is not None

@@ -51,7 +51,7 @@ class ServiceLevel(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ttft_ms(self) -> float:
-        """When the first token is due: as stated, else the lane's target, or the batch's window."""
+        """Due time of the first token: as stated, else the lane's target, or the batch's window."""
         stated = [ms for ms in (self.hard_ttft_ms, self.deadline_ms) if ms is not None]
         return min(stated, default=self.lane.ttft_ms if self.batch_due_ms is None else self.batch_due_ms)
 

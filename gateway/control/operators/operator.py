@@ -1,4 +1,4 @@
-"""Operators and roles."""
+"""Operators and their roles."""
 
 from dataclasses import dataclass
 from enum import StrEnum

@@ -102,7 +102,7 @@ class Spans:
 
 
 class Kept(Span):
-    """A recorded span."""
+    """A span that is recorded."""
 
     __slots__ = (
         "_spans",
