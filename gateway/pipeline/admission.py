@@ -101,7 +101,7 @@ def admit(
             for entered in job_ids[: len(answers)]:
                 open_requests.withdraw(entered, now_ms)
             if answer.code == "deadline_unattainable" and answer.retry_after_ms is not None:
-                open_requests.turned_away(request, now_ms)
+                open_requests.refuse(request, now_ms)
             raise refused(answer, request)
         open_requests.enter(job_id, request, guaranteed=answer.guaranteed, now_ms=now_ms, load=answer.load)
         answers.append(answer)

@@ -72,7 +72,7 @@ class QueueWatch:
     def _due(self, names: list[str]) -> list[str]:
         """Return the queues whose reports are exchanged in this round."""
         now_ms = self._open_requests.now_ms
-        busy = [name for name in names if name in self._reported or self._open_requests.at(name).has_news(now_ms)]
+        busy = [name for name in names if name in self._reported or self._open_requests.at(name).needs_report(now_ms)]
         idle = [name for name in names if name not in busy]
         turn = [idle[(self._next + step) % len(idle)] for step in range(min(IDLE_PER_ROUND, len(idle)))]
         self._next += IDLE_PER_ROUND
@@ -80,11 +80,11 @@ class QueueWatch:
 
     async def _exchange(self, name: str) -> None:
         door, now_ms = self._open_requests.at(name), self._open_requests.now_ms
-        has_news = door.has_news(now_ms)
-        said = encode_report(door.report(now_ms)) if has_news else b""
+        needs_report = door.needs_report(now_ms)
+        said = encode_report(door.report(now_ms)) if needs_report else b""
         heard = await self._queue(name).exchange_reports(self._gateway_id, said, door.refused_us())
-        door.hear(decode_reports(heard.reports), heard.asked, now_ms)
-        if has_news:
+        door.receive_reports(decode_reports(heard.reports), heard.asked, now_ms)
+        if needs_report:
             self._reported.add(name)
         else:
             self._reported.discard(name)

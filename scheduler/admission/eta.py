@@ -23,7 +23,7 @@ MOST_TENANTS = 1_000
 MOST_PHASES = 64
 
 
-class Own(NamedTuple):
+class TenantLane(NamedTuple):
     """Identifies the queue of one tenant in one lane."""
 
     rank: int
@@ -48,7 +48,7 @@ class _Pace:
     _begun: int = 0
     _at_ms: float = 0.0
 
-    def saw(self, places: float, over_ms: float, now_ms: float, *, begun: bool) -> None:
+    def observe(self, places: float, over_ms: float, now_ms: float, *, begun: bool) -> None:
         self._at_ms = max(now_ms, self._at_ms)
         self._moved.add(max(0.0, places), self._at_ms)
         self._over_ms.add(over_ms, self._at_ms)
@@ -62,8 +62,8 @@ class _Pace:
 
 
 @dataclass(slots=True)
-class _Seat:
-    own: Own
+class _Waiting:
+    own: TenantLane
     entered_ms: float
     place: int
     seen_ms: float
@@ -73,38 +73,38 @@ class _Seat:
 class Waits:
     """Waiting jobs of one queue that this gateway knows. Times are milliseconds on the gateway's clock."""
 
-    _seats: dict[str, _Seat] = field(default_factory=dict)
-    _paces: dict[Own, _Pace] = field(default_factory=dict)
+    _waiting: dict[str, _Waiting] = field(default_factory=dict)
+    _paces: dict[TenantLane, _Pace] = field(default_factory=dict)
 
     def seen(self, job_id: str, rank: int, tenant: str, place: int, now_ms: float) -> None:
         """Record that a job is the `place`-th of its tenant's in its lane."""
-        seat = self._seats.get(job_id)
-        if seat is None:
-            own = Own(rank, tenant)
+        job = self._waiting.get(job_id)
+        if job is None:
+            own = TenantLane(rank, tenant)
             self._make_room(own)
-            self._seats[job_id] = _Seat(own, now_ms, place, now_ms)
+            self._waiting[job_id] = _Waiting(own, now_ms, place, now_ms)
             self._paces.setdefault(own, _Pace()).waiting += 1
-        elif now_ms > seat.seen_ms:
-            self._paces[seat.own].saw(seat.place - place, now_ms - seat.seen_ms, now_ms, begun=False)
-            seat.place, seat.seen_ms = place, now_ms
+        elif now_ms > job.seen_ms:
+            self._paces[job.own].observe(job.place - place, now_ms - job.seen_ms, now_ms, begun=False)
+            job.place, job.seen_ms = place, now_ms
 
     def begun(self, job_id: str, now_ms: float) -> None:
         """Record that a job's first token has come."""
-        seat = self._seats.get(job_id)
-        if seat is not None:
-            if now_ms - seat.entered_ms > AT_ONCE_MS:
-                self._paces[seat.own].saw(seat.place, now_ms - seat.seen_ms, now_ms, begun=True)
+        job = self._waiting.get(job_id)
+        if job is not None:
+            if now_ms - job.entered_ms > AT_ONCE_MS:
+                self._paces[job.own].observe(job.place, now_ms - job.seen_ms, now_ms, begun=True)
             self.left(job_id)
 
     def left(self, job_id: str) -> None:
         """Drop a job; unknown ones are ignored."""
-        seat = self._seats.pop(job_id, None)
-        if seat is not None:
-            self._paces[seat.own].waiting -= 1
+        job = self._waiting.pop(job_id, None)
+        if job is not None:
+            self._paces[job.own].waiting -= 1
 
     def eta_ms(self, rank: int, tenant: str, place: int) -> float | None:
         """Return the expected wait of a tenant's `place`-th job, or None if its rate is not known."""
-        own = Own(rank, tenant)
+        own = TenantLane(rank, tenant)
         rate = self._rate(own)
         if rate is None:
             return None
@@ -115,11 +115,11 @@ class Waits:
         }
         return time_to_start_ms(own, Queued(place, rate), others)
 
-    def _make_room(self, own: Own) -> None:
+    def _make_room(self, own: TenantLane) -> None:
         if own not in self._paces and len(self._paces) >= MOST_TENANTS:
             self._paces = {other: pace for other, pace in self._paces.items() if pace.waiting}
 
-    def _rate(self, own: Own) -> float | None:
+    def _rate(self, own: TenantLane) -> float | None:
         """Return the queue's own rate, or the mean of its lane's other tenants; None if neither is known."""
         pace = self._paces.get(own)
         if pace is not None and pace.rate is not None:
@@ -129,26 +129,26 @@ class Waits:
         return sum(rates) / len(rates) if rates else None
 
 
-def time_to_start_ms(own: Own, mine: Queued, others: Mapping[Own, Queued]) -> float:
+def time_to_start_ms(own: TenantLane, queue: Queued, others: Mapping[TenantLane, Queued]) -> float:
     """Return the time until all positions of one queue have moved, as other queues of its lane and above end."""
     ends = sorted((queued.places / queued.rate, other) for other, queued in others.items())
-    in_lanes: dict[int, float] = {own.rank: mine.rate}
+    in_lanes: dict[int, float] = {own.rank: queue.rate}
     for other, queued in others.items():
         in_lanes[other.rank] = in_lanes.get(other.rank, 0.0) + queued.rate
-    left, now_ms, gain = mine.places, 0.0, 1.0
+    left, now_ms, gain = queue.places, 0.0, 1.0
     alive = in_lanes[own.rank]
     for end_ms, other in ends[:MOST_PHASES]:
-        if left <= (end_ms - now_ms) * mine.rate * gain:
+        if left <= (end_ms - now_ms) * queue.rate * gain:
             break
-        left -= (end_ms - now_ms) * mine.rate * gain
+        left -= (end_ms - now_ms) * queue.rate * gain
         now_ms = end_ms
         freed = others[other].rate
         if other.rank == own.rank:
-            gain *= alive / max(mine.rate, alive - freed)
-            alive = max(mine.rate, alive - freed)
+            gain *= alive / max(queue.rate, alive - freed)
+            alive = max(queue.rate, alive - freed)
         else:
             in_lanes[other.rank] -= freed
             if in_lanes[other.rank] <= 1e-12:
                 above = sum(queued.rate for each, queued in others.items() if each.rank == other.rank)
                 gain *= (in_lanes[own.rank] + above) / in_lanes[own.rank]
-    return now_ms + left / (mine.rate * gain)
+    return now_ms + left / (queue.rate * gain)

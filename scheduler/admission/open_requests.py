@@ -89,12 +89,12 @@ def encode_report(report: GatewayReport) -> bytes:
     return _encoder.encode(report)
 
 
-def decode_reports(heard: Iterable[tuple[bytes, int]]) -> list[tuple[GatewayReport, int]]:
+def decode_reports(blobs: Iterable[tuple[bytes, int]]) -> list[tuple[GatewayReport, int]]:
     """Decode reports with their ages in milliseconds; skip those that another release encodes differently."""
     reports = []
-    for said, age_ms in heard:
+    for blob, age_ms in blobs:
         with suppress(msgspec.DecodeError):
-            reports.append((_decoder.decode(said), age_ms))
+            reports.append((_decoder.decode(blob), age_ms))
     return reports
 
 
@@ -126,7 +126,7 @@ class Rate(FadingSum):
 
 
 # Limit on a tenant's refused work that counts for a lane, as a multiple of its admitted work, which it pays for.
-MOST_IN_VAIN = 4.0
+MAX_REFUSED_RATIO = 4.0
 # At this number of tenants with refused requests, all of them are forgotten.
 MOST_TENANTS = 10_000
 # Output tokens per choice between two price updates; the first token always causes one.
@@ -199,8 +199,8 @@ class OpenRequests:
         # Refused work that has not been reported.
         self._refused_ms: defaultdict[LaneName, float] = defaultdict(float)
         # Refused and admitted work, by lane rank and tenant.
-        self._in_vain: defaultdict[tuple[int, str], Rate] = defaultdict(Rate)
-        self._let_in: defaultdict[tuple[int, str], Rate] = defaultdict(Rate)
+        self._refused: defaultdict[tuple[int, str], Rate] = defaultdict(Rate)
+        self._admitted: defaultdict[tuple[int, str], Rate] = defaultdict(Rate)
         self._seen: Sequence[WorkerStatus] | None = None
         # The last argument and result of `largest`.
         self._largest: tuple[Sequence[WorkerStatus], int | None] = (), None
@@ -230,7 +230,7 @@ class OpenRequests:
                 if is_first:
                     self._count_asked(found, self._asked_ms(found.request), now_ms)
 
-    def has_news(self, now_ms: float) -> bool:
+    def needs_report(self, now_ms: float) -> bool:
         """Return whether a report is due: requests are open, or were guaranteed or refused recently."""
         promised = any(rate.at(now_ms) > FORGOTTEN_PART for rate in self._promised.values())
         return promised or bool(self._open or self._refused_ms)
@@ -245,7 +245,7 @@ class OpenRequests:
         refused, self._refused_ms = self._refused_ms, defaultdict(float)
         return {lane: whole_us(work_ms) for lane, work_ms in refused.items()}
 
-    def hear(
+    def receive_reports(
         self, reports: Sequence[tuple[GatewayReport, int]], asked: Mapping[LaneName, float], now_ms: float
     ) -> None:
         """Replace the other gateways' last reports, each with its age in milliseconds.
@@ -255,20 +255,20 @@ class OpenRequests:
         self._asked_of_all = asked
         self._promised_elsewhere = sum([Counter(report.promised) for report, _ in reports], Counter())
 
-    def turned_away(self, request: Request, now_ms: float) -> None:
+    def refuse(self, request: Request, now_ms: float) -> None:
         """Count a refused request that might have been in time, so that lower lanes leave room for it.
 
         Refused requests cost a tenant nothing, so their weight is bounded."""
         rank = self._lanes[request.lane].rank
-        if len(self._in_vain) >= MOST_TENANTS:
-            self._in_vain.clear()
-        if len(self._let_in) >= MOST_TENANTS:
-            self._let_in.clear()
-        in_vain = self._in_vain[rank, request.tenant]
-        room = MOST_IN_VAIN * self._let_in[rank, request.tenant].at(now_ms) - in_vain.at(now_ms)
+        if len(self._refused) >= MOST_TENANTS:
+            self._refused.clear()
+        if len(self._admitted) >= MOST_TENANTS:
+            self._admitted.clear()
+        refused = self._refused[rank, request.tenant]
+        room = MAX_REFUSED_RATIO * self._admitted[rank, request.tenant].at(now_ms) - refused.at(now_ms)
         work_ms = min(self._asked_ms(request), max(0.0, room) * RATE_MS)
         self._refused_ms[request.lane] += work_ms
-        for rate in (in_vain, self._asked[rank]):
+        for rate in (refused, self._asked[rank]):
             rate.add(work_ms, now_ms)
 
     def enter(
@@ -402,7 +402,7 @@ class OpenRequests:
     def _rates(self, found: _Open) -> list[Rate]:
         """Return the rates that an admitted request counts in."""
         rank = self._lanes[found.request.lane].rank
-        rates = [self._asked[rank], self._let_in[rank, found.request.tenant]]
+        rates = [self._asked[rank], self._admitted[rank, found.request.tenant]]
         return [*rates, self._promised[rank]] if found.guaranteed else rates
 
     def _price(self, job_id: str, found: _Open, now_ms: float, costs: RequestCosts) -> None:

@@ -52,7 +52,7 @@ class Coast:
         self._most = min([seq.granted_until - len(seq.output) for seq in sequences]) - 1
         self._context = sum([seq.num_computed + 1 for seq in sequences])
         # Steps already applied to each sequence.
-        self._heard = dict.fromkeys(sequences, 0)
+        self._synced = dict.fromkeys(sequences, 0)
         ranks = {name: one.lane.rank for name, one in index.lanes.items()}
         # Decodes of the first lane, if lower lanes may have to wait for them.
         self._pressing = [seq for seq in sequences if ranks[seq.job.lane] == 0]
@@ -88,20 +88,20 @@ class Coast:
         turned = self._turned.pop(self.steps, ())
         for seq in turned:
             if self._prefixes.enabled:
-                self._tell(seq)
+                self._sync(seq)
                 self._prefixes.leave_full(seq)
         if turned:
             self._turned[self.steps + self._pool.block_size] += turned
         self._pauses.end(run_ms)
 
-    def tell(self) -> None:
+    def sync(self) -> None:
         """Apply the completed steps to all sequences."""
         for seq in self.sequences:
-            self._tell(seq)
+            self._sync(seq)
 
     def land(self) -> None:
         """Apply the completed steps and charge their tenants. Must be called once."""
-        self.tell()
+        self.sync()
         for seq in self.sequences if self.steps else ():
             self._index.charge(seq.job, self.steps * DECODE_WEIGHT)
 
@@ -128,7 +128,7 @@ class Coast:
         if rows_ms <= ROUNDING * pace_time_ms(self._pace_ms, 0.0, base_ms, self._costs):
             return True
         for seq in self._pressing:
-            self._tell(seq)
+            self._sync(seq)
         slack_ms = pressure(self._pressing, now_ms)[1]
         return rows_ms <= ROUNDING * pace_time_ms(self._pace_ms, slack_ms, base_ms, self._costs)
 
@@ -138,10 +138,10 @@ class Coast:
             seq.table_view = tuple(seq.table)
         self._full[self.steps + self._pool.block_size] += self._full.pop(self.steps)
 
-    def _tell(self, seq: Sequence) -> None:
-        gained = self.steps - self._heard[seq]
+    def _sync(self, seq: Sequence) -> None:
+        gained = self.steps - self._synced[seq]
         if gained:
-            self._heard[seq] = self.steps
+            self._synced[seq] = self.steps
             seq.num_computed += gained
             seq.output += [seq.output[-1]] * gained
 

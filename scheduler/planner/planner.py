@@ -324,12 +324,12 @@ class Planner:
     def capacity(self) -> Capacity:
         """Return what each lane could start in the next step, including by preempting lower lanes."""
         if self._coast is not None:
-            self._coast.tell()
+            self._coast.sync()
         return capacity.measure(self._index, self._lanes, self._pool, self._max_sequences, self._costs)
 
     def block_map(self) -> BlockMap:
         if self._coast is not None:
-            self._coast.tell()
+            self._coast.sync()
         return block_map(self._pool, self._live())
 
     def held_by_tenant(self) -> dict[str, int]:

@@ -60,7 +60,7 @@ _PRELUDES = ("base", "promises", "jobs")
 _PARTS = read_scripts(Path(__file__).parent / "lua")
 # Python constants that the scripts get under the same names, by module.
 _LUA_CONSTANTS = {
-    queue_types: "APART_MS ELDERS_PER_TAKE GATEWAY_LEASES KEPT_MS LOOKS_PER_TAKE MAX_LOSSES NEVER_MS OWED_LIMIT"
+    queue_types: "APART_MS OLDEST_PER_TAKE GATEWAY_LEASES KEPT_MS LOOKS_PER_TAKE MAX_LOSSES NEVER_MS FLOOR_LIMIT"
     " QUANTUM_COST RECORD_TTL_MS SUSPECT_LOSSES TENANTS_PER_TAKE",
     bounds: "PER_CALL",
     prefix_affinity: "AFFINITY_DELAY_MS AFFINITY_GENERATION_MS AFFINITY_LOAD_RATIO AFFINITY_PEERS DIGEST_BYTES"

@@ -50,7 +50,7 @@ class LaneQueue:
         # Workers that lost their jobs and have not been notified, with the time of the loss.
         self._lost: dict[str, int] = {}
         # Each gateway's last report, and its time.
-        self._said: dict[str, tuple[bytes, int]] = {}
+        self._reports: dict[str, tuple[bytes, int]] = {}
         # By gateway and worker: the serial of the last call, and the jobs that it refused.
         self._last_publish: dict[tuple[str, str], tuple[str, set[str]]] = {}
         self._affinity = PrefixAffinity()
@@ -182,20 +182,22 @@ class LaneQueue:
         }
 
     def exchange_reports(
-        self, now_ms: int, gateway_id: str, said: bytes, refused_us: Mapping[LaneName, int]
+        self, now_ms: int, gateway_id: str, report: bytes, refused_us: Mapping[LaneName, int]
     ) -> ReportExchange:
         """Publish this gateway's report (`scheduler.admission.open_requests`) and return those of the other gateways.
 
         `refused_us`: work refused since the last report that might have been in time, in microseconds of all workers.
         """
         oldest_ms = now_ms - GATEWAY_LEASES * self._lease_ms
-        self._said[gateway_id] = said, now_ms
-        self._said = {name: (word, at_ms) for name, (word, at_ms) in self._said.items() if word and at_ms > oldest_ms}
+        self._reports[gateway_id] = report, now_ms
+        self._reports = {
+            name: (blob, at_ms) for name, (blob, at_ms) in self._reports.items() if blob and at_ms > oldest_ms
+        }
         asked = {}
         for lane, level in self._book.levels.items():
             self._book.promises.asked[level].add(refused_us.get(lane, 0), now_ms)
             asked[lane] = self._book.promises.asked[level].part(now_ms) / WHOLE
-        others = [(word, max(0, now_ms - at_ms)) for name, (word, at_ms) in self._said.items() if name != gateway_id]
+        others = [(blob, max(0, now_ms - at_ms)) for name, (blob, at_ms) in self._reports.items() if name != gateway_id]
         return ReportExchange(tuple(sorted(others)), asked)
 
     @property
@@ -318,7 +320,7 @@ class LaneQueue:
             return QueuePresence.EMPTY
         self._book.reset()
         self._lost.clear()
-        self._said.clear()
+        self._reports.clear()
         self._seen_ms, self._served_ms, self._quiet_until_ms = None, None, 0
         return QueuePresence.REMOVED
 

@@ -192,13 +192,13 @@ class RedisQueue:
         }
 
     async def exchange_reports(
-        self, gateway_id: str, said: bytes, refused_us: Mapping[LaneName, int]
+        self, gateway_id: str, report: bytes, refused_us: Mapping[LaneName, int]
     ) -> ReportExchange:
         answer = await self._call(
             "exchange_reports",
             gateway_id,
             self.new_serial(),
-            said,
+            report,
             *(refused_us.get(lane, 0) for lane in self._lanes),
         )
         lanes = len(self._lanes)

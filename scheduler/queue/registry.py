@@ -162,23 +162,23 @@ class RedisRegistry:
 
     async def drain(self, worker_id: str) -> bool:
         """Ask a worker to take no more jobs. Return False if no worker with this id is alive."""
-        return await self._tell(worker_id, Drain())
+        return await self._send_to_worker(worker_id, Drain())
 
     async def undrain(self, worker_id: str) -> bool:
         """Ask a worker to take jobs again. Return False if no worker with this id is alive."""
-        return await self._tell(worker_id, Undrain())
+        return await self._send_to_worker(worker_id, Undrain())
 
     async def forget_prompts(self, tenant: str, tenant_since: float, share_group: str) -> int:
         """Ask every worker to evict a deleted tenant's cached prompts. Return the number of workers."""
         message = ForgetPrompts(tenant=tenant, tenant_since=tenant_since, share_group=share_group)
         workers = await self.workers()
         for worker in workers:
-            await self._say(worker.queue, worker.worker_id, message)
+            await self._send(worker.queue, worker.worker_id, message)
         return len(workers)
 
     async def watch_blocks(self, queue: str, worker_id: str, for_ms: int) -> None:
         """Ask a worker of a queue to publish its block map each second, for `for_ms`."""
-        await self._say(queue, worker_id, WatchBlocks(for_ms=for_ms))
+        await self._send(queue, worker_id, WatchBlocks(for_ms=for_ms))
 
     async def show_blocks(self, blocks: BlockMap) -> None:
         """Publish a worker's block map; it expires after a few seconds."""
@@ -203,14 +203,14 @@ class RedisRegistry:
         except msgspec.DecodeError:
             return {}
 
-    async def _tell(self, worker_id: str, message: Control) -> bool:
+    async def _send_to_worker(self, worker_id: str, message: Control) -> bool:
         blob = await self._redis.execute_command("GET", _worker(worker_id))
         if blob is None:
             return False
-        await self._say(_status.decode(blob).queue, worker_id, message)
+        await self._send(_status.decode(blob).queue, worker_id, message)
         return True
 
-    async def _say(self, queue: str, worker_id: str, message: Control) -> None:
+    async def _send(self, queue: str, worker_id: str, message: Control) -> None:
         stream = control_stream(queue, worker_id)
         await self._redis.execute_command("XADD", stream, "MAXLEN", "~", STREAM_LENGTH, "*", "c", encode(message))
         await self._redis.execute_command("PEXPIRE", stream, RECORD_TTL_MS)

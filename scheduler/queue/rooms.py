@@ -73,7 +73,7 @@ class WorkerCalls:
         # Jobs that each worker was called for.
         self._jobs: dict[str, set[str]] = defaultdict(set)
         # Number of calls of each worker.
-        self.told: dict[str, int] = defaultdict(int)
+        self.call_counts: dict[str, int] = defaultdict(int)
         # Number of times that every worker was woken, and the preferred worker of the last time.
         self.wakes: tuple[int, str] = 0, ""
 
@@ -106,7 +106,7 @@ class WorkerCalls:
         self._jobs[worker_id].add(job_id)
         if worker_id not in self._called:
             self._called[worker_id] = now_ms
-            self.told[worker_id] += 1
+            self.call_counts[worker_id] += 1
         return worker_id
 
     def settle(self, worker_id: str, waits: Callable[[str], bool], *, may_pass_on: bool = True) -> None:

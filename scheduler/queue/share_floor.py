@@ -1,14 +1,14 @@
 """The account of a lane's share floor: tokens computed, and tokens charged in advance for leased jobs.
 
-    debt = owed + share * due - lent
+    debt = balance + share * due - lent
 
 | | weighted tokens |
 | --- | --- |
-| `owed` | the lane's share of the tokens computed while jobs waited in it, less its own tokens; bounded |
+| `balance` | the lane's share of the tokens computed while jobs waited in it, less its own tokens; bounded |
 | `due` | charged for leased jobs of all lanes, taken while jobs waited here, and not yet computed |
 | `lent` | charged for the lane's own leased jobs, and not yet computed |
 
-A job is charged in advance when it is taken. Computed tokens move from `due` and `lent` to `owed`, which leaves the
+A job is charged in advance when it is taken. Computed tokens move from `due` and `lent` to `balance`, which leaves the
 debt unchanged; tokens that are never computed just leave `due` and `lent`. The debt thus counts each token once,
 whichever lanes had waiting jobs when the job was taken and when it ended.
 
@@ -20,7 +20,7 @@ taken in an earlier period do not change the new account: each job records the p
 
 from dataclasses import dataclass
 
-from fairlane.scheduler.queue.types import OWED_LIMIT
+from fairlane.scheduler.queue.types import FLOOR_LIMIT
 
 
 @dataclass(slots=True)
@@ -29,7 +29,7 @@ class ShareFloor:
 
     # The lane's floor; 0.0: none, and no account is kept.
     share: float
-    owed: float = 0.0
+    balance: float = 0.0
     due: float = 0.0
     lent: float = 0.0
     # Number of the waiting period, and of the account.
@@ -38,12 +38,12 @@ class ShareFloor:
     @property
     def debt(self) -> float:
         """Weighted tokens by which the lane is behind its floor (negative: ahead)."""
-        return self.owed + self.share * self.due - self.lent
+        return self.balance + self.share * self.due - self.lent
 
     def begin_wait(self) -> None:
         """Start a waiting period. A lane that is ahead gets a new account."""
         if self.share and self.debt < 0:
-            self.owed = self.due = self.lent = 0.0
+            self.balance = self.due = self.lent = 0.0
             self.wait += 1
 
     def lend(self, tokens: float, *, is_due: bool, is_own: bool) -> int:
@@ -77,4 +77,4 @@ class ShareFloor:
             self._add(self.share * tokens if is_due else 0.0, tokens if is_own else 0.0)
 
     def _add(self, due: float, own: float) -> None:
-        self.owed = max(-OWED_LIMIT, min(OWED_LIMIT, self.owed + due - own))
+        self.balance = max(-FLOOR_LIMIT, min(FLOOR_LIMIT, self.balance + due - own))

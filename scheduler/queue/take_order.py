@@ -6,7 +6,7 @@ the worker the time per prompt token. A guaranteed job is never outside Θ: its 
 used since.
 
 For each job taken, these are compared per lane: the first jobs of the TENANTS_PER_TAKE tenants with the lowest
-counters, the ELDERS_PER_TAKE guaranteed jobs that are due first, and the ELDERS_PER_TAKE oldest jobs that have waited
+counters, the OLDEST_PER_TAKE guaranteed jobs that are due first, and the OLDEST_PER_TAKE oldest jobs that have waited
 long. The cost of a take is thus independent of the number of waiting jobs. The least served tenant is always compared,
 and tenants outside its window come after it, so the bound of `scheduler.planner.ordering` holds for any such limit.
 With more backlogged tenants than the limit, the more served ones wait however urgent their work is, and room that fits
@@ -29,10 +29,10 @@ from fairlane.scheduler.protocol.lanes import Lane
 from fairlane.scheduler.protocol.messages import Job, Outcome
 from fairlane.scheduler.queue.share_floor import ShareFloor
 from fairlane.scheduler.queue.types import (
-    ELDERS_PER_TAKE,
+    FLOOR_LIMIT,
     LOOKS_PER_TAKE,
     NEVER_MS,
-    OWED_LIMIT,
+    OLDEST_PER_TAKE,
     QUANTUM_COST,
     SUSPECT_LOSSES,
     TENANTS_PER_TAKE,
@@ -220,9 +220,9 @@ class Places:
         """Return Θ for a worker with this time per prompt token."""
         return self.lane.window(self.counters.window, prefill_ms)
 
-    def is_owed(self, entry: QueuedJob) -> bool:
+    def is_below_floor(self, entry: QueuedJob) -> bool:
         """Return whether the share floor is behind by this job's cost: it then precedes the order."""
-        return self.lane.share_floor > 0 and self.floor.debt >= min(entry.provisional_cost, OWED_LIMIT)
+        return self.lane.share_floor > 0 and self.floor.debt >= min(entry.provisional_cost, FLOOR_LIMIT)
 
 
 def _place(entry: QueuedJob) -> Place:
@@ -301,7 +301,7 @@ class WorkerRoom:
         return min(entry.tokens, self._most_tokens)
 
 
-class Owed:
+class YieldOffer:
     """Work of one lane, running in a worker, that would yield to waiting jobs of less served tenants.
 
     Work yields to three kinds of jobs:
@@ -326,7 +326,7 @@ class Owed:
     def is_open(self) -> bool:
         return self._sequences > 0
 
-    def is_to(self, entry: QueuedJob, tokens: int) -> bool:
+    def suits(self, entry: QueuedJob, tokens: int) -> bool:
         """Return whether work yields to this job, and whether that frees enough for it."""
         tenant = entry.job.tenant
         if entry.job.n > self._sequences or tokens > self._kv_tokens:
@@ -377,8 +377,8 @@ class Order:
         self._now_ms, self._prefill_ms = now_ms, capacity.prefill_ms
         self._levels = {places.lane.name: level for level, places in enumerate(lanes)}
         self._windows = [places.window(capacity.prefill_ms) for places in lanes]
-        self._owed = [
-            Owed(places, capacity.yielding.get(places.lane.name, NOTHING), window)
+        self._offers = [
+            YieldOffer(places, capacity.yielding.get(places.lane.name, NOTHING), window)
             for places, window in zip(lanes, self._windows, strict=True)
         ]
         self._least: list[float] = []
@@ -404,17 +404,17 @@ class Order:
                     self._room.close(0, level)
                 elif not is_floor and entry.due_ms <= self._now_ms:
                     self._room.close(rank, level)
-        return self._pick_owed()
+        return self._pick_yielding()
 
-    def _pick_owed(self) -> QueuedJob | None:
+    def _pick_yielding(self) -> QueuedJob | None:
         """Return the first job, lane by lane, to which work of its own lane yields."""
-        for level, owed in enumerate(self._owed):
-            if not owed.is_open:
+        for level, offer in enumerate(self._offers):
+            if not offer.is_open:
                 continue
             for entry in sorted(self._returned(level) + self._heads(level), key=self._key):
                 tokens = self._room.tokens(entry)
-                if owed.is_to(entry, tokens):
-                    owed.give(entry, tokens)
+                if offer.suits(entry, tokens):
+                    offer.give(entry, tokens)
                     self._room.occupy(level, entry)
                     return entry
         return None
@@ -427,22 +427,22 @@ class Order:
         for level, places in enumerate(self._lanes):
             if places.floor.debt > 0.0:
                 for entries in (self._returned(level), self._heads(level)):
-                    owed = list(filter(places.is_owed, entries))
+                    owed = list(filter(places.is_below_floor, entries))
                     small = [one for one in owed if self._room.is_within_floor(places.lane.share_floor, one)]
                     yield FLOOR, small
                     yield level, [one for one in owed if one not in small]
         for level in range(len(self._lanes)):
             if self._room.is_open(level):
                 yield level, self._returned(level)
-                yield level, self._heads(level) + self._elders(level) + self._elders(level + 1)
+                yield level, self._heads(level) + self._promoted(level) + self._promoted(level + 1)
 
     def _returned(self, level: int) -> list[QueuedJob]:
-        return self._first(level, self._lanes[level].returned(), ELDERS_PER_TAKE)
+        return self._first(level, self._lanes[level].returned(), OLDEST_PER_TAKE)
 
     def _heads(self, level: int) -> list[QueuedJob]:
         """Return each tenant's first job that could run here, and the first guaranteed jobs."""
         places = self._lanes[level]
-        found, others = self._first(level, places.guaranteed(), ELDERS_PER_TAKE), list[str]()
+        found, others = self._first(level, places.guaranteed(), OLDEST_PER_TAKE), list[str]()
         for tenant in places.least_served():
             for head in places.first_new(tenant, 1):
                 if self._could_run(level, self._entries[head]):
@@ -453,12 +453,12 @@ class Order:
             found += self._first(level, places.first_new(tenant, LOOKS_PER_TAKE // len(others)), 1)
         return found
 
-    def _elders(self, level: int) -> list[QueuedJob]:
+    def _promoted(self, level: int) -> list[QueuedJob]:
         """Return the jobs that have waited long enough to go first in their lane and to be promoted to the one
         above."""
         if level >= len(self._lanes) or not self._room.is_open(level):
             return []
-        return self._first(level, self._lanes[level].promoted(self._now_ms), ELDERS_PER_TAKE)
+        return self._first(level, self._lanes[level].promoted(self._now_ms), OLDEST_PER_TAKE)
 
     def _first(self, level: int, job_ids: Iterable[str], count: int) -> list[QueuedJob]:
         """Return the first `count` of these jobs that could run here."""

@@ -13,11 +13,11 @@ from fairlane.scheduler.queue.promises import RECENT_MS
 # Weighted tokens charged per choice when a job is taken, before its worker has reported anything.
 QUANTUM_COST = 64 * DECODE_WEIGHT
 # Bound of a lane's share floor balance, in weighted tokens, and so of the burst that pays it back.
-OWED_LIMIT = 4096.0
+FLOOR_LIMIT = 4096.0
 # Tenants of one lane whose first jobs are compared for each job taken: those with the lowest counters.
 TENANTS_PER_TAKE = 32
 # Also compared, per lane: this many returned jobs, the earliest due guaranteed jobs, and the oldest promoted jobs.
-ELDERS_PER_TAKE = 8
+OLDEST_PER_TAKE = 8
 # Jobs of a list that are examined for some that can run in the asking worker, after the first ones could not. Tenants
 # of a lane whose first jobs cannot run share this number.
 LOOKS_PER_TAKE = 64

@@ -63,8 +63,8 @@ def headroom(trace: Trace) -> list[Headroom]:
     length_ms = trace.rows[-1].at_ms if trace.rows else 0.0
     found = [
         _of(tenant, name, stated, served.get(tenant, []), length_ms, refused[tenant])
-        for tenant, told in trace.tenants.items()
-        for name, stated in told.limits.items()
+        for tenant, known in trace.tenants.items()
+        for name, stated in known.limits.items()
         if name in _WINDOWS or name in _LARGEST
     ]
     return sorted(found, key=lambda each: each.used / max(1, each.stated), reverse=True)

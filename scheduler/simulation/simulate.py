@@ -152,7 +152,7 @@ class Simulation:
         if self.fleet is not None:
             self._wake(3 * len(self._workers), self.fleet.autoscaler.rule.every_ms)
 
-    def _let_coast(self) -> None:
+    def _enable_coasting(self) -> None:
         """Let workers run without plans if all observers support that."""
         watchers = [observer for observer in self.observers if isinstance(observer, CoastObserver)]
         if self.is_stepwise or len(watchers) < len(self.observers):
@@ -165,7 +165,7 @@ class Simulation:
         """Run to the end and return the records by job, in order of arrival.
 
         Raises StuckError, and ValueError if arrivals are out of order or share a job."""
-        self._let_coast()
+        self._enable_coasting()
         coming = iter(self.arrivals)
         arrival = next(coming, None)
         while True:
@@ -183,12 +183,12 @@ class Simulation:
                 arrival = next(coming, None)
             else:
                 self.now_ms, _, number = heapq.heappop(self._events)
-                self._happen(*divmod(number, len(self._workers)))
+                self._handle(*divmod(number, len(self._workers)))
 
-    def _happen(self, kind: int, worker: int) -> None:
+    def _handle(self, kind: int, worker: int) -> None:
         """Handle a worker's turn, its death, the end of its lease, a look at the fleet, or the start of a worker."""
         if kind == 1:
-            self._bury(worker)
+            self._kill(worker)
         elif kind == 2:
             self._give_back(worker)
         elif kind == 3:
@@ -221,7 +221,7 @@ class Simulation:
         if self.fleet is not None and self.fleet.ready(number, self.now_ms):
             self._wake(number, self.now_ms)
 
-    def _bury(self, number: int) -> None:
+    def _kill(self, number: int) -> None:
         self._land(number)
         self._workers[number].is_dead = True
         self._ends.pop(number, None)
@@ -242,8 +242,8 @@ class Simulation:
             raise ValueError(f"{arrival.job_id} arrives out of order, or twice")
         self.now_ms = arrival.at_ms
         record = self.records[arrival.job_id] = Record(arrival)
-        word = UNPROMISED if self.admission is None else self.admission(arrival, self.now_ms)
-        put = None if word is None else self._let_in(arrival.job(word))
+        decision = UNPROMISED if self.admission is None else self.admission(arrival, self.now_ms)
+        put = None if decision is None else self._admit(arrival.job(decision))
         if put is None:
             record.outcome, record.end_ms = Outcome.REJECTED, self.now_ms
             return
@@ -279,7 +279,7 @@ class Simulation:
         self._asleep[place], self._asleep[-1] = self._asleep[-1], self._asleep[place]
         return self._asleep.pop()
 
-    def _let_in(self, job: Job) -> Put | None:
+    def _admit(self, job: Job) -> Put | None:
         now_ms, prefixes = int(self.now_ms), b""
         if self.queue is None:
             self._land(0)
@@ -405,9 +405,9 @@ class Simulation:
             for lease in leases:
                 self._workers[number].held[lease.job.job_id] = lease.epoch
                 policy.add(lease, self.now_ms)
-            more = self._hear(self.queue) or len(leases) == bounds.PER_CALL
+            more = self._close_expired(self.queue) or len(leases) == bounds.PER_CALL
 
-    def _hear(self, queue: LaneQueue) -> bool:
+    def _close_expired(self, queue: LaneQueue) -> bool:
         """Close jobs that expired in the queue. Return whether the next `take` may expire more, since it is limited."""
         ends = [event for event in queue.events.pop("gateway", ()) if isinstance(event, Finished)]
         self._close(Ended(end.job_id, end.outcome, end.error) for end in ends)

@@ -79,7 +79,7 @@ class SimulatedAdmission:
             self._promised = answer.guaranteed
             return answer
         if answer.code == "deadline_unattainable" and answer.retry_after_ms is not None:
-            gateway.turned_away(asked, now_ms)
+            gateway.refuse(asked, now_ms)
         return None
 
     def arrived(self, arrival: Arrival, now_ms: float) -> None:
@@ -117,10 +117,10 @@ class SimulatedAdmission:
         self._views[number] = tuple(self._reported[worker] for worker in sorted(alive))
         if self._queue is not None:
             gateway = self._gateways[number]
-            heard = self._queue.exchange_reports(
+            exchanged = self._queue.exchange_reports(
                 int(now_ms), str(number), encode_report(gateway.report(now_ms)), gateway.refused_us()
             )
-            gateway.hear(decode_reports(heard.reports), heard.asked, now_ms)
+            gateway.receive_reports(decode_reports(exchanged.reports), exchanged.asked, now_ms)
         self._looks[number] = _next(self._looks[number], self._look_ms, now_ms)
         return self._views[number]
 

@@ -99,7 +99,7 @@ class Arrival:
     # Id of all its other tokens; must be unique if prefixes are to be found.
     own_token: int = 0
 
-    def job(self, word: Admitted = UNPROMISED) -> Job:
+    def job(self, decision: Admitted = UNPROMISED) -> Job:
         """Return the job as a gateway would queue it after its admission decision."""
         return Job(
             job_id=self.job_id,
@@ -116,11 +116,11 @@ class Arrival:
             tpot_ms=self.tpot_ms,
             deadline_ms=self.deadline_ms,
             hard_ttft_ms=self.hard_ttft_ms,
-            guaranteed=word.guaranteed,
-            pace_ms=word.pace_ms,
-            claim_ms=word.claim_ms,
-            work_ms=word.work_ms,
-            token_ms=word.token_ms,
+            guaranteed=decision.guaranteed,
+            pace_ms=decision.pace_ms,
+            claim_ms=decision.claim_ms,
+            work_ms=decision.work_ms,
+            token_ms=decision.token_ms,
         )
 
 

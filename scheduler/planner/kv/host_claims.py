@@ -71,10 +71,10 @@ class HostClaims:
     @property
     def unclaimed(self) -> int:
         """Host slots that are neither held nor reserved."""
-        return self._pool.host_slots - self._pool.slots.held - self.owed
+        return self._pool.host_slots - self._pool.slots.held - self.outstanding
 
     @property
-    def owed(self) -> int:
+    def outstanding(self) -> int:
         """Slots reserved for exact work and not held by it."""
         return sum([self._most(seq) - len(seq.slots) for seq in self._leaving.values()])
 
@@ -142,14 +142,14 @@ class HostRoom:
     def __init__(self, claims: HostClaims, free: int) -> None:
         self._claims = claims
         self._free = free
-        self._owed = claims.owed
+        self._outstanding = claims.outstanding
         # Slots of paused work by tenant, computed for the first paused victim.
         self._paused: Counter[str] | None = None
 
     def of(self, seq: Sequence) -> int:
         if self._claims.may_leave(seq):
             return self._free
-        room = self._free - self._owed
+        room = self._free - self._outstanding
         if not seq.is_runnable and seq.job.exact:
             return 0  # exact work cannot be dropped later
         if not seq.is_runnable:
@@ -159,7 +159,7 @@ class HostRoom:
     def take(self, seq: Sequence, slots: int) -> None:
         self._free -= slots
         if self._claims.may_leave(seq):
-            self._owed -= slots
+            self._outstanding -= slots
         elif not seq.is_runnable:
             self._paused_slots[seq.job.tenant] += slots
 

@@ -27,7 +27,7 @@ local function abandon(gateway)
 end
 
 -- Return the jobs of a dead worker to the queue. Its next `renew` reports the loss, even if some jobs are left.
-local function bury(worker)
+local function lose_worker(worker)
   local held = key('held', worker)
   local jobs = call('ZRANGE', held, 0, left - 1)
   for _, job_id in ipairs(jobs) do
@@ -56,7 +56,7 @@ for _, gateway in ipairs(gateways) do
   if left > 0 then abandon(gateway) end
 end
 for _, worker in ipairs(workers) do
-  if left > 0 then count = count + bury(worker) end
+  if left > 0 then count = count + lose_worker(worker) end
 end
 call('ZREMRANGEBYSCORE', key('lost'), '-inf', NOW - RECORD_TTL_MS)
 if count > 0 then wake() end

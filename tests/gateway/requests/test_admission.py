@@ -150,7 +150,7 @@ def test_a_deadline_that_cannot_be_met_says_when_it_could() -> None:
     other, door = known(), known()
     for number in range(100):
         at(other, size(12, 100), of=served, agreed=service_level(deadline_ms=1e7), ids=f"other{number}")
-    door.hear([(other.report(0.0), 0)], {}, 0.0)
+    door.receive_reports([(other.report(0.0), 0)], {}, 0.0)
 
     with pytest.raises(ApiError) as refused:
         at(door, small, of=served, agreed=service_level(deadline_ms=1_000.0))

@@ -80,7 +80,7 @@ class Door:
                 for number in range(count):
                     asked = request(lane=lane, prompt=512, output=128, ttft_ms=1e6)
                     other.enter(f"{lane}{number}", asked, guaranteed=True, now_ms=0.0)
-            self.known.hear([(other.report(0.0), 0)], {}, 0.0)
+            self.known.receive_reports([(other.report(0.0), 0)], {}, 0.0)
 
     def say(self, asked: Request) -> Admitted | Refusal:
         """Its word, without letting anybody in."""
@@ -96,7 +96,7 @@ class Door:
                 self.entered += 1
                 self.known.enter(f"r{self.entered}", asked, guaranteed=answer.guaranteed, now_ms=self.now_ms)
             elif answer.retry_after_ms is not None:
-                self.known.turned_away(asked, self.now_ms)
+                self.known.refuse(asked, self.now_ms)
         return answers
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from fairlane.scheduler.admission.eta import Own, Queued, Waits, time_to_start_ms
+from fairlane.scheduler.admission.eta import Queued, TenantLane, Waits, time_to_start_ms
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
 from fairlane.scheduler.queue.memory_queue import LaneQueue
 from fairlane.scheduler.simulation.simulate import SimulatedStep
@@ -121,16 +121,16 @@ def test_nine_of_ten_comments_are_right_to_a_factor_of_two(load: Load, lane: Lan
 
 
 def test_a_queue_goes_faster_once_another_of_its_lane_is_empty() -> None:
-    mine, other = Queued(30, 0.01), {Own(0, "other"): Queued(10, 0.01)}
+    mine, other = Queued(30, 0.01), {TenantLane(0, "other"): Queued(10, 0.01)}
 
-    assert time_to_start_ms(Own(0, "me"), mine, {}) == pytest.approx(3_000.0)
-    assert time_to_start_ms(Own(0, "me"), mine, other) == pytest.approx(1_000.0 + 20 / 0.02)
+    assert time_to_start_ms(TenantLane(0, "me"), mine, {}) == pytest.approx(3_000.0)
+    assert time_to_start_ms(TenantLane(0, "me"), mine, other) == pytest.approx(1_000.0 + 20 / 0.02)
 
 
 def test_what_an_empty_lane_had_goes_to_those_below() -> None:
-    above = {Own(0, "a"): Queued(10, 0.01), Own(0, "b"): Queued(20, 0.01)}
+    above = {TenantLane(0, "a"): Queued(10, 0.01), TenantLane(0, "b"): Queued(20, 0.01)}
 
-    waited_ms = time_to_start_ms(Own(1, "me"), Queued(22, 0.001), above)
+    waited_ms = time_to_start_ms(TenantLane(1, "me"), Queued(22, 0.001), above)
 
     assert waited_ms == pytest.approx(2_000.0 + 20 / 0.021)
 

@@ -5,7 +5,7 @@ from msgspec import structs
 
 from fairlane.scheduler.admission.demand import BUCKET_MS, ServiceClass
 from fairlane.scheduler.admission.open_requests import (
-    MOST_IN_VAIN,
+    MAX_REFUSED_RATIO,
     OpenRequests,
     Request,
     decode_reports,
@@ -111,7 +111,7 @@ def test_what_was_asked_for_in_vain_counts_for_the_lanes_below_and_is_soon_forgo
     for number in range(5):
         commitments.enter(f"r{number}", chat(), guaranteed=False, now_ms=0.0)
     for _ in range(1_000):
-        commitments.turned_away(chat(), 0.0)
+        commitments.refuse(chat(), 0.0)
 
     assert commitments.lanes_above(LATENCY, 0.0) == 0.0
     assert commitments.lanes_above(THROUGHPUT, 0.0) > 0.9
@@ -123,10 +123,10 @@ def test_what_a_tenant_asks_for_in_vain_claims_no_more_than_it_pays_for_several_
     commitments.enter("paid", chat(max_tokens=10), guaranteed=False, now_ms=0.0)
     paid = commitments.lanes_above(THROUGHPUT, 0.0)
     for _ in range(1_000):
-        commitments.turned_away(chat(), 0.0)
-        commitments.turned_away(chat("pays nothing"), 0.0)
+        commitments.refuse(chat(), 0.0)
+        commitments.refuse(chat("pays nothing"), 0.0)
 
-    assert commitments.lanes_above(THROUGHPUT, 0.0) == pytest.approx((1.0 + MOST_IN_VAIN) * paid)
+    assert commitments.lanes_above(THROUGHPUT, 0.0) == pytest.approx((1.0 + MAX_REFUSED_RATIO) * paid)
 
 
 def test_what_is_withdrawn_was_never_asked_for() -> None:
@@ -149,14 +149,14 @@ def test_what_one_door_tells_the_others_know() -> None:
         telling.enter(f"r{number}", chat(ttft_ms=2_000.0 * (1 + number)), guaranteed=number % 2 == 0, now_ms=0.0)
 
     said = decode_reports([(encode_report(telling.report(500.0)), 250), (b"what another release says", 0)])
-    hearing.hear(said, {}, 10_000.0)
+    hearing.receive_reports(said, {}, 10_000.0)
 
     own, heard = telling.ledger.up_to(PROMISED), hearing.ledger.up_to(PROMISED)
     assert (heard.loads, heard.work_ms, heard.share) == pytest.approx((own.loads, own.work_ms, own.share))
     assert hearing.ledger.up_to(BEST_EFFORT).loads == 10
     later = (10_000.0 - 750.0) / BUCKET_MS
     assert sorted(heard.dated) == [bucket + later for bucket in sorted(own.dated)]
-    hearing.hear([], {}, 10_500.0)
+    hearing.receive_reports([], {}, 10_500.0)
     assert hearing.ledger.up_to(BEST_EFFORT).loads == 0
 
 
@@ -164,9 +164,9 @@ def test_what_came_to_all_doors_counts_for_the_lanes_below() -> None:
     commitments = known()
     assert commitments.leaves_time(THROUGHPUT, 10_000.0)
 
-    commitments.hear([], {LATENCY: 0.6}, 10_000.0)
+    commitments.receive_reports([], {LATENCY: 0.6}, 10_000.0)
     assert commitments.lanes_above(THROUGHPUT, 10_000.0) == 0.6
-    commitments.hear([], {LATENCY: 1.7}, 10_000.0)
+    commitments.receive_reports([], {LATENCY: 1.7}, 10_000.0)
 
     assert not commitments.leaves_time(THROUGHPUT, 10_000.0)
     assert commitments.lanes_above(THROUGHPUT, 10_000.0) == MOST_TAKEN
@@ -185,7 +185,7 @@ def test_what_came_before_prices_were_known_counts_when_they_are() -> None:
 def test_what_was_turned_away_is_told_once() -> None:
     commitments = known()
     commitments.enter("r", chat(), guaranteed=False, now_ms=0.0)
-    commitments.turned_away(chat(), 0.0)
+    commitments.refuse(chat(), 0.0)
 
     told = commitments.refused_us()
 

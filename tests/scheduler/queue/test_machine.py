@@ -322,7 +322,7 @@ def test_memory_and_store_answer_alike(
 ) -> None:
     for module in (queue_types, lane_places, lane_order):  # limits that three tenants reach
         monkeypatch.setattr(module, "TENANTS_PER_TAKE", 2, raising=False)
-        monkeypatch.setattr(module, "ELDERS_PER_TAKE", 1, raising=False)
+        monkeypatch.setattr(module, "OLDEST_PER_TAKE", 1, raising=False)
         monkeypatch.setattr(module, "LOOKS_PER_TAKE", 3, raising=False)
     monkeypatch.setattr(bounds, "PER_CALL", 3)
 

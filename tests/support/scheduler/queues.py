@@ -131,7 +131,7 @@ class MemoryQueue:
         return self._queue.rouse(self._clock())
 
     async def wake(self, worker_id: str) -> Wake:
-        calls, (wakes, home) = self._queue.calls.told[worker_id], self._queue.calls.wakes
+        calls, (wakes, home) = self._queue.calls.call_counts[worker_id], self._queue.calls.wakes
         heard_calls, heard_wakes = self._heard.get(worker_id, (0, 0))
         self._heard[worker_id] = calls, wakes
         if calls > heard_calls:

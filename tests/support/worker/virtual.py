@@ -156,7 +156,7 @@ class VirtualStore:
 
     def _heard(self, worker_id: str) -> tuple[int, int, int]:
         self._controls[worker_id] += self.queue.controls.pop(worker_id, [])
-        return len(self._controls[worker_id]), self.queue.calls.told[worker_id], self.queue.calls.wakes[0]
+        return len(self._controls[worker_id]), self.queue.calls.call_counts[worker_id], self.queue.calls.wakes[0]
 
     async def _call(self, call: Callable[[], T]) -> T:
         await self._pass_time()

@@ -11,14 +11,14 @@ local function is_backlogged(lane)
 end
 
 -- The account of a lane's share floor (scheduler/queue/share_floor.py), cached here until flush_shares.
-local FLOOR_FORMAT = '<dddd' -- owed, due, lent, wait
+local FLOOR_FORMAT = '<dddd' -- balance, due, lent, wait
 
 local function floor_of(lane)
   local floor = FLOORS[lane.name]
   if not floor then
-    floor = {owed = 0, due = 0, lent = 0, wait = 1}
+    floor = {balance = 0, due = 0, lent = 0, wait = 1}
     local packed = call('HGET', key('floors'), lane.name)
-    if packed then floor.owed, floor.due, floor.lent, floor.wait = struct.unpack(FLOOR_FORMAT, packed) end
+    if packed then floor.balance, floor.due, floor.lent, floor.wait = struct.unpack(FLOOR_FORMAT, packed) end
     FLOORS[lane.name] = floor
   end
   return floor
@@ -27,19 +27,19 @@ end
 -- Weighted tokens by which a lane is behind its share floor.
 local function debt_of(lane)
   local floor = floor_of(lane)
-  return floor.owed + lane.share_floor * floor.due - floor.lent
+  return floor.balance + lane.share_floor * floor.due - floor.lent
 end
 
 -- Start a waiting period of a lane in which no job waited.
 local function begin_wait(lane)
   if lane.share_floor > 0 and debt_of(lane) < 0 then
     local floor = floor_of(lane)
-    floor.owed, floor.due, floor.lent, floor.wait, floor.is_changed = 0, 0, 0, floor.wait + 1, true
+    floor.balance, floor.due, floor.lent, floor.wait, floor.is_changed = 0, 0, 0, floor.wait + 1, true
   end
 end
 
-local function add_to_owed(floor, due, own)
-  floor.owed = math.max(-OWED_LIMIT, math.min(OWED_LIMIT, floor.owed + due - own))
+local function add_to_balance(floor, due, own)
+  floor.balance = math.max(-FLOOR_LIMIT, math.min(FLOOR_LIMIT, floor.balance + due - own))
 end
 
 -- Charge a job in advance to all share floors. Returns one mark per lane, by which take_back identifies the charge.
@@ -69,7 +69,7 @@ local function take_back(job, tokens, is_computed)
       local is_due, is_own = mark % 2 == 1, lane.name == job.lane
       if is_due then floor.due = floor.due - tokens end
       if is_own then floor.lent = floor.lent - tokens end
-      if is_computed then add_to_owed(floor, is_due and lane.share_floor * tokens or 0, is_own and tokens or 0) end
+      if is_computed then add_to_balance(floor, is_due and lane.share_floor * tokens or 0, is_own and tokens or 0) end
       floor.is_changed = true
     end
   end
@@ -81,7 +81,7 @@ local function serve(job, tokens)
   for _, lane in ipairs(LANES) do
     if lane.share_floor > 0 then
       local floor = floor_of(lane)
-      add_to_owed(floor, is_backlogged(lane.name) and lane.share_floor * tokens or 0, lane.name == job.lane and tokens or 0)
+      add_to_balance(floor, is_backlogged(lane.name) and lane.share_floor * tokens or 0, lane.name == job.lane and tokens or 0)
       floor.is_changed = true
     end
   end
@@ -121,7 +121,7 @@ local function flush_shares()
   for _, each in ipairs(SPENT) do count(each.lane, each.tenant, each.service) end
   for lane, floor in pairs(FLOORS) do
     if floor.is_changed then
-      call('HSET', key('floors'), lane, struct.pack(FLOOR_FORMAT, floor.owed, floor.due, floor.lent, floor.wait))
+      call('HSET', key('floors'), lane, struct.pack(FLOOR_FORMAT, floor.balance, floor.due, floor.lent, floor.wait))
     end
   end
 end

@@ -113,7 +113,7 @@ local function most_served(own, lane)
 end
 
 -- Whether work yields to this job, and frees enough for it (`YieldOffer` in scheduler/queue/take_order.py).
-local function is_owed(job, lane)
+local function suits_offer(job, lane)
   local own, tenant = YIELDING[lane.level], job.tenant
   if job.n > own.sequences or tokens_of(job) > own.kv_tokens then return false end
   if job.guaranteed == 1 then return true end
@@ -124,7 +124,7 @@ local function is_owed(job, lane)
 end
 
 -- Record that this job was taken and waits there for work to yield.
-local function give_owed(job)
+local function use_offer(job)
   local own, tenant = YIELDING[job.level], job.tenant
   if own.begun[tenant] then
     own.one_waits = true
@@ -137,7 +137,7 @@ end
 
 -- Use room of the job's lane and of all lanes below.
 local function occupy(job)
-  if job.is_owed then give_owed(job) end
+  if job.takes_offer then use_offer(job) end
   for below = job.level, #LANES do
     SEQUENCES[below], KV_TOKENS[below] = SEQUENCES[below] - job.n, KV_TOKENS[below] - tokens_of(job)
   end
@@ -228,7 +228,7 @@ end
 local function first_here(set, lane, least, most, looks, count)
   local found, seen = {}, 0
   while #found < count and seen < looks do -- reads on only if some of the first jobs could not run
-    local part = math.min(ELDERS_PER_TAKE, looks - seen)
+    local part = math.min(OLDEST_PER_TAKE, looks - seen)
     local jobs = call('ZRANGEBYSCORE', set, least, most, 'LIMIT', seen, part)
     for _, job_id in ipairs(jobs) do
       local job = #found < count and find(job_id, lane)
@@ -242,7 +242,7 @@ end
 
 -- Add the first jobs of a lane's list that could run here, up to a score.
 local function add_first(jobs, lane, list, most)
-  local found = first_here(key(list, lane.name), lane, '-inf', most, LOOKS_PER_TAKE, ELDERS_PER_TAKE)
+  local found = first_here(key(list, lane.name), lane, '-inf', most, LOOKS_PER_TAKE, OLDEST_PER_TAKE)
   if #found == 0 then return end
   local backlog = key('backlog', lane.name)
   local least = call('ZRANGE', backlog, 0, 0, 'WITHSCORES')[2] or 0
@@ -280,23 +280,23 @@ local function heads(lane)
 end
 
 -- Add jobs that have waited long enough to go first in their lane and to be promoted to the one above.
-local function add_elders(jobs, lane)
+local function add_promoted(jobs, lane)
   if not lane or not is_open(lane) then return end
   add_first(jobs, lane, 'waiting', NOW - lane.long_wait_ms)
 end
 
-local function heads_and_elders(lane)
+local function heads_and_promoted(lane)
   local jobs = heads(lane)
-  add_elders(jobs, lane)
-  add_elders(jobs, LANES[lane.level + 1])
+  add_promoted(jobs, lane)
+  add_promoted(jobs, LANES[lane.level + 1])
   return jobs
 end
 
 -- The jobs for whose cost their lane's share floor is behind enough.
-local function owed(jobs)
+local function below_floor(jobs)
   local found = {}
   for _, job in ipairs(jobs) do
-    if debt_of(LANE[job.lane]) >= math.min(provisional_cost(job), OWED_LIMIT) then found[#found + 1] = job end
+    if debt_of(LANE[job.lane]) >= math.min(provisional_cost(job), FLOOR_LIMIT) then found[#found + 1] = job end
   end
   return found
 end
@@ -335,7 +335,7 @@ end
 -- The next job owed to a lane's share floor. A job that needs at most that share and lacks only KV also blocks the
 -- lanes above; a lane without a free row already holds its share of the rows.
 local function pick_for_floor(lane)
-  for _, jobs in ipairs({owed(returned(lane)), owed(heads(lane))}) do
+  for _, jobs in ipairs({below_floor(returned(lane)), below_floor(heads(lane))}) do
     local small = first_of(jobs, is_within_floor, lane)
     if small and fits(small) then return small end
     if small and SEQUENCES[lane.level] > 0 then close(1, lane.level) end
@@ -345,14 +345,14 @@ local function pick_for_floor(lane)
 end
 
 -- The first job, lane by lane, to which work of its own lane yields.
-local function pick_owed()
+local function pick_yielding()
   for _, lane in ipairs(LANES) do
     if yields(lane) then
       local jobs = returned(lane)
       for _, job in ipairs(heads(lane)) do jobs[#jobs + 1] = job end
-      local job = first_of(jobs, is_owed, lane)
+      local job = first_of(jobs, suits_offer, lane)
       if job then
-        job.is_owed = true
+        job.takes_offer = true
         return job
       end
     end
@@ -369,9 +369,9 @@ local function pick()
   end
   for _, lane in ipairs(LANES) do
     if is_open(lane) then
-      local job = first_to_fit(returned(lane), lane) or first_to_fit(heads_and_elders(lane), lane)
+      local job = first_to_fit(returned(lane), lane) or first_to_fit(heads_and_promoted(lane), lane)
       if job then return job end
     end
   end
-  return pick_owed()
+  return pick_yielding()
 end

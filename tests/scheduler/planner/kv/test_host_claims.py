@@ -102,7 +102,7 @@ def test_whatever_comes_both_promises_hold_and_nothing_leaks(
 
     world.check_outputs(*jobs)
     assert (world.planner.blocks_free, world.planner.host_slots_free) == (blocks, host_slots)
-    assert world.planner._claims.owed == 0
+    assert world.planner._claims.outstanding == 0
 
 
 def state_of(world: World, job_id: str) -> State:
