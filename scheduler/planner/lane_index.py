@@ -99,7 +99,7 @@ class LaneIndex:
         # The largest counter.
         self._most_served = 0.0
         self._waiting: dict[str, list[Filed]] = {}
-        self._elders: list[Filed] = []
+        self._by_age: list[Filed] = []
         self._waiting_tenants = LeastServed(counters, self._waiting)
         self._away_tenants = LeastServed(counters, self.away)
         self._opening_tenants = LeastServed(counters, self._opening)
@@ -224,7 +224,7 @@ class LaneIndex:
         return self._waiting.keys()
 
     def all_waiting(self) -> Iterator[Sequence]:
-        return map(itemgetter(-1), self._elders)
+        return map(itemgetter(-1), self._by_age)
 
     def add(self, seq: Sequence) -> None:
         tenant = seq.job.tenant
@@ -235,7 +235,7 @@ class LaneIndex:
             self._least_served = None
         insort(waiting, _by_due(seq))
         self._first_tokens[tenant] = len(waiting[0][-1].job.prompt)
-        insort(self._elders, _by_promotion(seq))
+        insort(self._by_age, _by_promotion(seq))
         if seq.job.guaranteed:
             insort(self._guaranteed, _by_due(seq))
 
@@ -243,7 +243,7 @@ class LaneIndex:
         tenant = seq.job.tenant
         waiting = self._waiting[tenant]
         del waiting[bisect_left(waiting, _by_due(seq))]
-        del self._elders[bisect_left(self._elders, _by_promotion(seq))]
+        del self._by_age[bisect_left(self._by_age, _by_promotion(seq))]
         if seq.job.guaranteed:
             del self._guaranteed[bisect_left(self._guaranteed, _by_due(seq))]
             self._newcomer_debt = self._newcomer_debt if self._guaranteed else 0.0
@@ -302,7 +302,7 @@ class LaneIndex:
 
     def promoted(self, now_ms: float) -> Iterator[Sequence]:
         """Yield waiting work that counts for the lane above, the earliest promoted first."""
-        for _, promoted_ms, _, _, seq in self._elders[:LEAST_SERVED]:
+        for _, promoted_ms, _, _, seq in self._by_age[:LEAST_SERVED]:
             if now_ms < promoted_ms:
                 return
             yield seq

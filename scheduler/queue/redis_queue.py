@@ -233,9 +233,9 @@ class RedisQueue:
             for given in (capacity.sequences.get(lane, 0), capacity.kv_tokens.get(lane, 0))
         ]
         whole = capacity.most_sequences, capacity.most_tokens
-        owed = [given for lane in self._lanes for given in _yielded(capacity.yielding.get(lane))]
+        yielding = [given for lane in self._lanes for given in _yielded(capacity.yielding.get(lane))]
         own = serial or self.new_serial()
-        answers = await self._call("take", worker_id, own, capacity.prefill_ms, *whole, *room, *owed)
+        answers = await self._call("take", worker_id, own, capacity.prefill_ms, *whole, *room, *yielding)
         return [_lease(answer) for answer in answers]
 
     async def renew(self, worker_id: str, holding: Collection[str] | None = None, *, serial: str | None = None) -> bool:

@@ -427,10 +427,10 @@ class Order:
         for level, places in enumerate(self._lanes):
             if places.floor.debt > 0.0:
                 for entries in (self._returned(level), self._heads(level)):
-                    owed = list(filter(places.is_below_floor, entries))
-                    small = [one for one in owed if self._room.is_within_floor(places.lane.share_floor, one)]
+                    behind = list(filter(places.is_below_floor, entries))
+                    small = [one for one in behind if self._room.is_within_floor(places.lane.share_floor, one)]
                     yield FLOOR, small
-                    yield level, [one for one in owed if one not in small]
+                    yield level, [one for one in behind if one not in small]
         for level in range(len(self._lanes)):
             if self._room.is_open(level):
                 yield level, self._returned(level)
