@@ -59,7 +59,6 @@ ANSWERS = (
     "ExplainView",
     "UsageLine",
     "UsageView",
-    "WorkerView",
 )
 """Schemas of answers that the page explains; the fields of the others are explained by their names."""
 PLAIN_WORDS = 4
@@ -215,20 +214,19 @@ def _content(content: Json, linked: set[str]) -> str:
 
 
 def _parameters(operations: Sequence[Json]) -> Iterator[str]:
-    """A list of the parameters outside of paths; those with several meanings name their calls."""
-    calls: dict[tuple[str, str, str, str], list[str]] = {}
+    """Lists of the parameters in headers and queries, one for the calls that have the same ones."""
+    calls: dict[Row, list[str]] = {}
     for each in operations:
         for field in each["parameters"]:
             if field["in"] != "path" and field["name"] != EVERYWHERE:
-                key = (field["name"], field["in"], _type(field["schema"]), field.get("description", ""))
-                calls.setdefault(key, []).append(f"`{each['method']} {each['path']}`")
-    names = [key[0] for key in calls]
-    rows = [
-        (name, f"{place}, {kind}", what + (f" (of {', '.join(of)})" if names.count(name) > 1 or len(of) == 1 else ""))
-        for (name, place, kind, what), of in calls.items()
-    ]
-    if rows:
-        yield f"Parameters:\n\n{_list(rows)}"
+                kind = re.sub(", [^,]* characters", "", _type(field["schema"]))
+                place = "header, " if field["in"] == "header" else ""
+                calls.setdefault((field["name"], place + kind, field.get("description", "")), []).append(each["path"])
+    rows: dict[tuple[str, ...], list[Row]] = {}
+    for row, paths in calls.items():
+        rows.setdefault(tuple(dict.fromkeys(paths)), []).append(row)
+    for named, alike in rows.items():
+        yield f"Parameters of {_names(named)}:\n\n{_list(alike)}"
 
 
 def _errors(schemas: Json) -> Iterator[str]:
