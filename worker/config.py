@@ -13,7 +13,7 @@ import msgspec
 
 from fairlane.common.log_lines import JsonLines, LogFormat, TextLines, quiet_libraries
 from fairlane.common.settings_error import SettingsError
-from fairlane.scheduler.protocol.grammar_limits import KEPT_BYTES, KEPT_TENANT_BYTES, MOST_COMPILED_BYTES
+from fairlane.scheduler.protocol.grammar_limits import KEPT_BYTES, KEPT_TENANT_BYTES, MAX_COMPILED_BYTES
 from fairlane.scheduler.protocol.settings import (
     ByteSize,
     Port,
@@ -142,8 +142,8 @@ def _check_engine(section: WorkerSection) -> None:
 def _check_grammar_memory(section: WorkerSection) -> None:
     """Raise SettingsError if a single grammar might not fit."""
     for name in ("grammar_memory", "grammar_memory_per_tenant"):
-        if getattr(section, name) < MOST_COMPILED_BYTES:
-            least = f"{MOST_COMPILED_BYTES >> 20}MiB"
+        if getattr(section, name) < MAX_COMPILED_BYTES:
+            least = f"{MAX_COMPILED_BYTES >> 20}MiB"
             raise SettingsError(f"setting worker.{name}: must be at least {least}, which one grammar may take")
 
 

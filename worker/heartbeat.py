@@ -14,7 +14,7 @@ from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.fading import FadingRatio, FadingSum
 from fairlane.scheduler.protocol.messages import WorkerStatus
 from fairlane.scheduler.simulation.calibration import Calibration, of_costs
-from fairlane.scheduler.simulation.workload import MOST_NOISE
+from fairlane.scheduler.simulation.workload import MAX_NOISE
 from fairlane.worker.reports import EngineObserver, Report, WorkerLoad
 
 # Approximate window of the token rates.
@@ -111,7 +111,7 @@ class CostReport(EngineObserver):
         return msgspec.structs.replace(
             of_costs(self._costs, **self._sizes),
             overhead_ms=max(0.0, self._between.value),
-            noise=min(MOST_NOISE, math.sqrt(max(0.0, variance))),
+            noise=min(MAX_NOISE, math.sqrt(max(0.0, variance))),
         )
 
     def mounted_on(self, other: WSGIApplication) -> WSGIApplication:

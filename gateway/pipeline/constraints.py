@@ -11,7 +11,7 @@ from fairlane.gateway.dialects.openai.requests import ChatRequest, GenerationReq
 from fairlane.gateway.dialects.openai.tools import Tool
 from fairlane.gateway.errors import ApiError, invalid
 from fairlane.gateway.model_text.tokenizer import TextModel
-from fairlane.scheduler.protocol.grammar_limits import FRAME_BYTES_PER_CHAR, MOST_COMPILED_BYTES, MOST_GRAMMAR_CHARS
+from fairlane.scheduler.protocol.grammar_limits import FRAME_BYTES_PER_CHAR, MAX_COMPILED_BYTES, MAX_GRAMMAR_CHARS
 
 # Time to check all tools of one request.
 MOST_CHECKING_S = 6.0
@@ -31,8 +31,8 @@ async def grammar_of(
     if not isinstance(request, ChatRequest):
         return answer
     grammar = await _with_tools(request, answer, text, text.tail(prompt), checker, tenant_id)
-    if len(grammar.text) > MOST_GRAMMAR_CHARS:
-        raise invalid("tools", f"`tools` and the output format take more than {MOST_GRAMMAR_CHARS} characters.")
+    if len(grammar.text) > MAX_GRAMMAR_CHARS:
+        raise invalid("tools", f"`tools` and the output format take more than {MAX_GRAMMAR_CHARS} characters.")
     return grammar
 
 
@@ -83,8 +83,8 @@ async def _check(
             message = f"Checking the tools up to `{param}` takes more than {MOST_CHECKING_S:g} s."
             raise ApiError(message, "overloaded", param, retry_after_s=1.0)
         held_bytes += (await checker.check(json_structure(tool.parameters, param), tenant_id)).compiled_bytes
-        if held_bytes > MOST_COMPILED_BYTES:
-            most = f"{MOST_COMPILED_BYTES >> 20} MiB of memory"
+        if held_bytes > MAX_COMPILED_BYTES:
+            most = f"{MAX_COMPILED_BYTES >> 20} MiB of memory"
             raise invalid(param, f"`{param}` cannot be served: compiled with all before it, it takes over {most}.")
     return held_bytes
 

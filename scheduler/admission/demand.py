@@ -27,7 +27,7 @@ BUCKET_MS = 250.0
 # Resolution as a fraction of the remaining time, so that a test visits hundreds of deadlines, however many there are.
 BUCKETS = 64
 # Upper bound on the share of a step used by decodes; the rest is left to prefills.
-MOST_DECODING = 7.0 / 8.0
+MAX_DECODE_SHARE = 7.0 / 8.0
 
 
 class FleetCapacity(NamedTuple):
@@ -245,7 +245,7 @@ def _decoding(before: Sum, fleet: FleetCapacity) -> float:
         return 0.0
     share = before.share / fleet.workers
     step_ms = before.token_ms / fleet.workers / max(1.0, share) + fleet.base_ms * max(0.0, 1.0 - share)
-    return min(MOST_DECODING, step_ms / fleet.pace_ms)
+    return min(MAX_DECODE_SHARE, step_ms / fleet.pace_ms)
 
 
 def _rounded(due_ms: float, now_ms: float) -> float:
@@ -256,7 +256,7 @@ def _rounded(due_ms: float, now_ms: float) -> float:
 
 
 TYPICAL_PROMPT_TOKENS = 512
-REPRICED_BEYOND = 0.2
+REPRICE_ABOVE = 0.2
 WEIGHTS = 1 + len(StepFeatures._fields)
 
 
@@ -308,9 +308,9 @@ class RequestCosts:
         return self.output_ms(kv_tokens) / self.share(kv_tokens)
 
     def differs(self, other: "RequestCosts") -> bool:
-        """Return whether a typical cost differs by more than REPRICED_BEYOND."""
+        """Return whether a typical cost differs by more than REPRICE_ABOVE."""
         return any(
-            abs(mine - others) > REPRICED_BEYOND * others
+            abs(mine - others) > REPRICE_ABOVE * others
             for mine, others in zip(self._typical, other._typical, strict=True)
         )
 

@@ -18,9 +18,9 @@ AT_ONCE_MS = 200.0
 # Jobs that waited and have started before a tenant's rate counts.
 FEWEST = 2
 # Above this number, tenants without waiting jobs are dropped.
-MOST_TENANTS = 1_000
+MAX_TENANTS = 1_000
 # Queues whose end is followed for one estimate.
-MOST_PHASES = 64
+MAX_PHASES = 64
 
 
 class TenantLane(NamedTuple):
@@ -116,7 +116,7 @@ class Waits:
         return time_to_start_ms(own, Queued(place, rate), others)
 
     def _make_room(self, own: TenantLane) -> None:
-        if own not in self._paces and len(self._paces) >= MOST_TENANTS:
+        if own not in self._paces and len(self._paces) >= MAX_TENANTS:
             self._paces = {other: pace for other, pace in self._paces.items() if pace.waiting}
 
     def _rate(self, own: TenantLane) -> float | None:
@@ -137,7 +137,7 @@ def time_to_start_ms(own: TenantLane, queue: Queued, others: Mapping[TenantLane,
         in_lanes[other.rank] = in_lanes.get(other.rank, 0.0) + queued.rate
     left, now_ms, gain = queue.places, 0.0, 1.0
     alive = in_lanes[own.rank]
-    for end_ms, other in ends[:MOST_PHASES]:
+    for end_ms, other in ends[:MAX_PHASES]:
         if left <= (end_ms - now_ms) * queue.rate * gain:
             break
         left -= (end_ms - now_ms) * queue.rate * gain

@@ -30,7 +30,7 @@ from fairlane.scheduler.planner.forecast import MeanLengths
 from fairlane.scheduler.planner.ordering import next_due_ms
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
 from fairlane.scheduler.protocol.messages import WorkerStatus
-from fairlane.scheduler.queue.promises import MARGIN, MOST_TAKEN
+from fairlane.scheduler.queue.promises import MARGIN, MAX_TAKEN
 from fairlane.scheduler.queue.types import whole_us
 
 
@@ -128,7 +128,7 @@ class Rate(FadingSum):
 # Limit on a tenant's refused work that counts for a lane, as a multiple of its admitted work, which it pays for.
 MAX_REFUSED_RATIO = 4.0
 # At this number of tenants with refused requests, all of them are forgotten.
-MOST_TENANTS = 10_000
+MAX_TENANTS = 10_000
 # Output tokens per choice between two price updates; the first token always causes one.
 COUNTED_EVERY = 8
 
@@ -260,9 +260,9 @@ class OpenRequests:
 
         Refused requests cost a tenant nothing, so their weight is bounded."""
         rank = self._lanes[request.lane].rank
-        if len(self._refused) >= MOST_TENANTS:
+        if len(self._refused) >= MAX_TENANTS:
             self._refused.clear()
-        if len(self._admitted) >= MOST_TENANTS:
+        if len(self._admitted) >= MAX_TENANTS:
             self._admitted.clear()
         refused = self._refused[rank, request.tenant]
         room = MAX_REFUSED_RATIO * self._admitted[rank, request.tenant].at(now_ms) - refused.at(now_ms)
@@ -347,7 +347,7 @@ class OpenRequests:
         return not self._lanes[lane].rank or self._asked_above(lane, now_ms) < self._most_above(lane)
 
     def _most_above(self, lane: LaneName) -> float:
-        return min(MOST_TAKEN, 1.0 - self._lanes[lane].share_floor)
+        return min(MAX_TAKEN, 1.0 - self._lanes[lane].share_floor)
 
     def _asked_above(self, lane: LaneName, now_ms: float) -> float:
         rank = self._lanes[lane].rank
@@ -365,7 +365,7 @@ class OpenRequests:
         rank = self._lanes[lane].rank
         promised = sum(rate.at(now_ms) for other, rate in self._promised.items() if other <= rank)
         promised += sum(rate for other, rate in self._promised_elsewhere.items() if other <= rank)
-        return max(self.lanes_above(lane, now_ms), min(promised, MOST_TAKEN))
+        return max(self.lanes_above(lane, now_ms), min(promised, MAX_TAKEN))
 
     def fleet(self, costs: RequestCosts) -> FleetCapacity:
         return FleetCapacity(costs.workers, costs.base_ms, self._pace_ms)

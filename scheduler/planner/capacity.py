@@ -17,7 +17,7 @@ from fairlane.scheduler.protocol.lanes import Lane, LaneName
 
 # Maximum number of newcomers that wait in a worker for others to yield. While a prompt in progress keeps these waiting,
 # it may hold as many more whose prompts are shorter than the rest of that one.
-MOST_NEWCOMERS = 8
+MAX_NEWCOMERS = 8
 PREEMPTED = frozenset({State.SWAPPED, State.DROPPED})
 
 
@@ -124,7 +124,7 @@ def _yielding(index: SequenceIndex, name: LaneName, rows: int, kv_tokens: int) -
     """
     lane = index.lanes[name]
     lesser, promised = lane.lesser(), lane.guaranteed()
-    if len(lesser.intersection(lane.waiting)) >= MOST_NEWCOMERS:
+    if len(lesser.intersection(lane.waiting)) >= MAX_NEWCOMERS:
         lesser = set()
     jobs, shorter_than = _places(index, name)
     crowded = len(lane.begun) >= CROWD * rows
@@ -147,12 +147,12 @@ def _places(index: SequenceIndex, name: LaneName) -> tuple[int, int]:
     places are taken, as many more are for shorter prompts.
     """
     lane = index.lanes[name]
-    free = MOST_NEWCOMERS - len([tenant for tenant in lane.waiting if tenant not in lane.begun])
+    free = MAX_NEWCOMERS - len([tenant for tenant in lane.waiting if tenant not in lane.begun])
     if free > 0:
         return free, 0
     others = [seq for seq in index.others.values() if seq.job.lane == name]
     left = [seq.pending for seq in others if not lane.has_token(seq.job.tenant)]
-    return (max(0, free + MOST_NEWCOMERS), min(left)) if left else (0, 0)
+    return (max(0, free + MAX_NEWCOMERS), min(left)) if left else (0, 0)
 
 
 def _wanted(seq: Sequence, block_size: int) -> int:

@@ -19,7 +19,7 @@ from fairlane.scheduler.protocol.lanes import Lane
 # Waiting sequences of a tenant that a step can look at.
 WAITING_PER_TENANT = 32
 # Tenants of one lane whose waiting work a step looks at; also the number of guaranteed and of promoted sequences.
-LEAST_SERVED = 32
+TENANTS_PER_STEP = 32
 
 # A tenant is a newcomer if another holds more than this many times as much. With 2, tenants that arrived unevenly took
 # rows from each other so often that `eta_ms` was wrong.
@@ -277,12 +277,12 @@ class LaneIndex:
     def least_served(self) -> Collection[str]:
         """Return the tenants with waiting work, least served first."""
         if self._least_served is None:
-            self._least_served = dict.fromkeys(self._waiting_tenants.first(LEAST_SERVED))
+            self._least_served = dict.fromkeys(self._waiting_tenants.first(TENANTS_PER_STEP))
         return self._least_served.keys()
 
     def guaranteed(self) -> list[Sequence]:
         """Return the earliest due guaranteed waiting work of all tenants."""
-        return [filed[-1] for filed in self._guaranteed[:LEAST_SERVED]]
+        return [filed[-1] for filed in self._guaranteed[:TENANTS_PER_STEP]]
 
     @property
     def admits_newcomers(self) -> bool:
@@ -302,7 +302,7 @@ class LaneIndex:
 
     def promoted(self, now_ms: float) -> Iterator[Sequence]:
         """Yield waiting work that counts for the lane above, the earliest promoted first."""
-        for _, promoted_ms, _, _, seq in self._by_age[:LEAST_SERVED]:
+        for _, promoted_ms, _, _, seq in self._by_age[:TENANTS_PER_STEP]:
             if now_ms < promoted_ms:
                 return
             yield seq

@@ -27,7 +27,7 @@ IDLE = 1_000
 # each run at less than half pace, with their KV moving to the host and back.
 CROWD = 2
 # Minimum tokens of a turn, and its maximum as a fraction of Θ.
-LEAST_TURN, MOST_TURN = 8.0, 0.5
+MIN_TURN, MAX_TURN = 8.0, 0.5
 # Base urgency of a newcomer's request with a distant deadline. The request's length, in powers of LITTLE, is added, so
 # that shorter ones come first.
 FAR = 1e15
@@ -107,7 +107,7 @@ class LaneOrder:
     def __init__(self, lane: LaneIndex, window: float, turn: float, *, crowded: bool) -> None:
         """`turn`: weighted tokens of a turn; `crowded`: newcomers have no advantage."""
         self.window, self.long_wait_ms = window, lane.lane.long_wait_ms
-        self.turn = min(turn, MOST_TURN * window)
+        self.turn = min(turn, MAX_TURN * window)
         self.served = lane.counters.values
         self.least = lane.least_counter()
         # Largest counter inside the window.
@@ -187,7 +187,7 @@ class Ranking:
         for name, one in index.lanes.items():
             lane = one.lane
             window = lane.window(one.counters.window, self._token_ms if costs.has_learnt else 0.0)
-            turn = DECODE_WEIGHT * max(LEAST_TURN, lane.tpot_on(costs.single_stream_ms) / token_ms)
+            turn = DECODE_WEIGHT * max(MIN_TURN, lane.tpot_on(costs.single_stream_ms) / token_ms)
             crowded = len(one.begun) >= CROWD * lane_rows(lane, lanes, begun, rows)
             self._lanes[name] = LaneOrder(one, max(1.0, window), turn, crowded=crowded)
         # Without and with promotion.

@@ -176,7 +176,7 @@ def _choose_trunk(group: SequenceGroup) -> None:
 
 
 # Entries per live job at which those of ended jobs are removed.
-MOST_STALE = 8
+MAX_STALE = 8
 
 
 class Expiries:
@@ -193,7 +193,7 @@ class Expiries:
     def watch(self, group: SequenceGroup) -> None:
         for at_ms in group.expiries():
             heapq.heappush(self._times, (at_ms, group.job.job_id))
-        if len(self._times) > MOST_STALE * (1 + len(self._groups)):
+        if len(self._times) > MAX_STALE * (1 + len(self._groups)):
             self._times = [(at_ms, one.job.job_id) for one in self._groups.values() for at_ms in one.expiries()]
             heapq.heapify(self._times)
 

@@ -11,22 +11,22 @@ from fairlane.scheduler.planner.sequence_index import SequenceIndex
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
 
 # However tight the pace of decodes, a step may prefill 1 / 32 of its tokens for the first lane, and at least 64.
-LEAST_PREFILL_PART, LEAST_PREFILL = 32, 64
+MIN_PREFILL_DIVISOR, MIN_PREFILL_TOKENS = 32, 64
 # Maximum step time for lower lanes, as a multiple of the first-lane decodes' pace, while all of these are ahead enough.
 STRETCH = 1.1
 # Duration of a step that only computes first-lane prompts, as a fraction of the lane's TTFT target.
 PROMPT_PART = 0.1
 # Multiples of the first lane's TPOT target, while lower lanes run alone: the whole step, and its prefills at least.
-HOLD, LEAST_HOLD = 2.0, 0.5
+HOLD, MIN_HOLD = 2.0, 0.5
 # Time per token of a stream that is behind its pace, as a fraction of the pace.
 CATCHING_UP = 0.9
 # Least time per token, as a fraction of the pace.
-LEAST_PACE = 0.5
+MIN_PACE = 0.5
 # Fraction of a pace that a stream keeps of the time by which it is ahead.
 KEPT_BACK = 0.25
 # Lower lanes together may prefill 1 / 64 of the largest step, but at most their share floors of what the first lane may
 # prefill at its pace. If the first lane prefills more, they get their floors of that.
-TRICKLE_PART = 64
+TRICKLE_DIVISOR = 64
 
 
 class Survey(NamedTuple):
@@ -83,7 +83,7 @@ def pressure(decodes: Iterable[Sequence], now_ms: float) -> tuple[float, float, 
         slack_ms = patience_ms
         if first_ms is not None and first_ms < due_ms:  # None: an earlier holder produced it
             slack_ms -= due_ms - first_ms
-        least_ms, late_ms = LEAST_PACE * tpot_ms, CATCHING_UP * tpot_ms
+        least_ms, late_ms = MIN_PACE * tpot_ms, CATCHING_UP * tpot_ms
         slack_ms = late_ms if slack_ms < 0.0 else slack_ms - KEPT_BACK * tpot_ms
         patience_ms = late_ms if patience_ms < 0.0 else patience_ms - tpot_ms
         slack_ms = least_ms if slack_ms < least_ms else slack_ms
@@ -150,7 +150,7 @@ def step_budget(
     lanes continue however little time there is."""
     most = min(max_sequences, max_tokens)
     price = Price(*costs.step_weights()[1:])
-    least_prefill = max(LEAST_PREFILL, max_tokens // LEAST_PREFILL_PART)
+    least_prefill = max(MIN_PREFILL_TOKENS, max_tokens // MIN_PREFILL_DIVISOR)
     is_blind = begun.pace_ms < math.inf and not costs.knows_steps
     floors = {
         name: min(_floor(lane.share_floor * most, number), most - 1, begun.claims[name]) for name, lane in lanes.items()
@@ -186,7 +186,7 @@ def _times(begun: Survey, first: Lane, costs: CostModel, price: Price) -> tuple[
 
     New first-lane work waits for the running step to end, so every step is short. Next to first-lane decodes it keeps
     to their pace. If only first-lane prompts are computed, it takes PROMPT_PART of the lane's TTFT target. If lower
-    lanes run alone, their prefills fill it up to HOLD times the first lane's TPOT target. They get at least LEAST_HOLD
+    lanes run alone, their prefills fill it up to HOLD times the first lane's TPOT target. They get at least MIN_HOLD
     of it when decodes take longer than that: fewer rows per step would slow these down and speed up others only
     slightly."""
     if not costs.knows_steps:
@@ -199,7 +199,7 @@ def _times(begun: Survey, first: Lane, costs: CostModel, price: Price) -> tuple[
     if begun.first_waits:
         time_ms = _within(pace_ms, base_ms, costs)
         return time_ms, max(0.0, longest_ms - time_ms)
-    return max(_within(HOLD * pace_ms, base_ms, costs) - _decodes_ms(begun, price), LEAST_HOLD * pace_ms), 0.0
+    return max(_within(HOLD * pace_ms, base_ms, costs) - _decodes_ms(begun, price), MIN_HOLD * pace_ms), 0.0
 
 
 def _decodes_ms(begun: Survey, price: Price, *, below: LaneName | None = None) -> float:
@@ -225,7 +225,7 @@ def _trickle(begun: Survey, lanes: Mapping[LaneName, Lane], max_tokens: int, pre
 
     Next to decodes with a pace, a fraction of the largest step would be several times their share."""
     share = sum(lane.share_floor for name, lane in lanes.items() if lane.rank and begun.claims[name])
-    return max(1, int(min(max_tokens // TRICKLE_PART, share * prefill)))
+    return max(1, int(min(max_tokens // TRICKLE_DIVISOR, share * prefill)))
 
 
 def _has_prompts(begun: Survey, name: LaneName) -> bool:
@@ -234,8 +234,8 @@ def _has_prompts(begun: Survey, name: LaneName) -> bool:
 
 
 def pace_time_ms(pace_ms: float, slack_ms: float, base_ms: float, costs: CostModel) -> float:
-    """Return the time for a step's rows next to first-lane decodes with this pace and slack; at least LEAST_PACE."""
-    return _within(min(STRETCH * pace_ms, max(slack_ms, LEAST_PACE * pace_ms)), base_ms, costs)
+    """Return the time for a step's rows next to first-lane decodes with this pace and slack; at least MIN_PACE."""
+    return _within(min(STRETCH * pace_ms, max(slack_ms, MIN_PACE * pace_ms)), base_ms, costs)
 
 
 def _within(limit_ms: float, base_ms: float, costs: CostModel) -> float:

@@ -14,9 +14,9 @@ NOBODY = -1
 # Stands for the tenants that are not named.
 OTHERS = ""
 # One map names the tenants with the most blocks.
-MOST_TENANTS = 64
+MAX_TENANTS = 64
 # In a larger pool one cell stands for several neighbouring blocks, with the state of most of them.
-MOST_CELLS = 4_096
+MAX_CELLS = 4_096
 
 # (number of neighbouring blocks, tenant index, lane index, state index); NOBODY where there is no tenant or lane.
 Run = tuple[int, int, int, int]

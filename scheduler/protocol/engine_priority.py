@@ -20,7 +20,7 @@ BITS = _RANK_SHIFT + RANK_BITS
 EARLIEST_MS = 1 << 36
 # Later due times, and infinity, are clamped to it.
 LATEST_MS = (1 << DUE_BITS) - 1
-MOST_RANK = (1 << RANK_BITS) - 1
+MAX_RANK = (1 << RANK_BITS) - 1
 
 
 class EnginePriority(NamedTuple):
@@ -35,9 +35,9 @@ class EnginePriority(NamedTuple):
 def encode(lane_rank: int, due_ms: float, *, guaranteed: bool = False) -> int:
     """Encode a request whose first token is due at `due_ms`, Unix milliseconds; infinity means no deadline.
 
-    Raises ValueError for a rank outside 0 to `MOST_RANK` and for a NaN deadline."""
-    if not 0 <= lane_rank <= MOST_RANK:
-        raise ValueError(f"lane rank must be between 0 and {MOST_RANK}, not {lane_rank}")
+    Raises ValueError for a rank outside 0 to `MAX_RANK` and for a NaN deadline."""
+    if not 0 <= lane_rank <= MAX_RANK:
+        raise ValueError(f"lane rank must be between 0 and {MAX_RANK}, not {lane_rank}")
     if due_ms != due_ms:
         raise ValueError("a deadline must be a number of milliseconds")
     due = int(min(max(due_ms, EARLIEST_MS), LATEST_MS))

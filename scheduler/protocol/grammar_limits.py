@@ -4,13 +4,13 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 # In llguidance's form: a schema of 64 KiB with some overhead. Compiles within about 60 ms.
-MOST_GRAMMAR_CHARS = 96 * 1024
+MAX_GRAMMAR_CHARS = 96 * 1024
 
 # One compiled grammar. A schema of 64 KiB takes about 1 MiB; llguidance's parser has no memory limit of its own.
-MOST_COMPILED_BYTES = 8 * 2**20
+MAX_COMPILED_BYTES = 8 * 2**20
 
 # Least size counted for a compiled grammar, with its text and the objects around it.
-LEAST_COMPILED_BYTES = 64 * 2**10
+MIN_COMPILED_BYTES = 64 * 2**10
 
 # Memory per character of a tool-call frame around checked schemas. Measured: 28 to 77 for 5 to 60 tools.
 FRAME_BYTES_PER_CHAR = 64

@@ -6,7 +6,7 @@ from enum import StrEnum
 # An automatic TPOT target is this multiple of a single stream's time per token: room for batching, still fast to read.
 AUTO_STREAMS = 3.0
 # Lower bound of targets and limits.
-LEAST_MS = 1.0
+MIN_MS = 1.0
 # Fraction of the lane's maximum wait after which work is promoted one lane.
 PROMOTION_AGE = 0.5
 
@@ -43,7 +43,7 @@ class Lane:
         """Return the TPOT target on a machine with this single-stream time per token; 0.0 means not known."""
         if not (self.auto_tpot and single_stream_ms > 0.0):
             return self.tpot_ms
-        return min(self.tpot_ms, max(LEAST_MS, AUTO_STREAMS * single_stream_ms))
+        return min(self.tpot_ms, max(MIN_MS, AUTO_STREAMS * single_stream_ms))
 
     @property
     def long_wait_ms(self) -> float:
@@ -57,9 +57,9 @@ class Lane:
 
     def __post_init__(self) -> None:
         for field, low, high in (
-            ("ttft_ms", LEAST_MS, 1e9),
-            ("tpot_ms", LEAST_MS, 1e9),
-            ("max_wait_ms", LEAST_MS, 1e9),
+            ("ttft_ms", MIN_MS, 1e9),
+            ("tpot_ms", MIN_MS, 1e9),
+            ("max_wait_ms", MIN_MS, 1e9),
             ("burst_ms", 0.0, 1e9),
             ("share_floor", 0.0, 1.0),
             ("max_queued", 1, 10_000_000),

@@ -19,7 +19,7 @@ PAST_MS = 60_000
 # A guarantee holds if everything takes this many times as long as expected.
 MARGIN = 1.5
 # Upper bound on the fraction of the time that others are assumed to need.
-MOST_TAKEN = 0.95
+MAX_TAKEN = 0.95
 # Requested work counts for this long, with linearly decreasing weight.
 RECENT_MS = 4_000
 # Shorter window, used if it gives a higher value: a flood is detected within a quarter of a second. Guarantees that
@@ -109,7 +109,7 @@ class Promises:
 
     def _least_free(self, level: int) -> int:
         """Return the fraction that a lane always has; it is too small to guarantee anything."""
-        return WHOLE - min(int(MOST_TAKEN * WHOLE), int((1.0 - self._floors[level]) * WHOLE)) if level else 0
+        return WHOLE - min(int(MAX_TAKEN * WHOLE), int((1.0 - self._floors[level]) * WHOLE)) if level else 0
 
 
 def bucket_of(due_ms: int, now_ms: int) -> int:

@@ -25,9 +25,9 @@ import msgspec
 
 from fairlane.scheduler.planner.costs import TYPICAL_CONTEXT, CostModel
 from fairlane.scheduler.planner.steps import StepFeatures
-from fairlane.scheduler.simulation.workload import MOST_MS, MOST_NOISE, Hardware
+from fairlane.scheduler.simulation.workload import MAX_MS, MAX_NOISE, Hardware
 
-Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=MOST_MS)]
+Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=MAX_MS)]
 Size = Annotated[int, msgspec.Meta(ge=1, le=100_000_000)]
 Step = tuple[Milliseconds, Milliseconds, Milliseconds, Milliseconds, Milliseconds]
 # An amount of a feature for which its weight stands out from rounding.
@@ -46,7 +46,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     # Per step with copies, and per block.
     copy: tuple[Milliseconds, Milliseconds] = (0.1, 0.2)
     overhead_ms: Milliseconds = 0.0
-    noise: Annotated[float, msgspec.Meta(ge=0, le=MOST_NOISE)] = 0.0
+    noise: Annotated[float, msgspec.Meta(ge=0, le=MAX_NOISE)] = 0.0
     block_size: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 16
     blocks: Size = 4096
     host_slots: Annotated[int, msgspec.Meta(ge=0, le=100_000_000)] = 8192

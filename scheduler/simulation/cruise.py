@@ -17,7 +17,7 @@ from fairlane.scheduler.queue.types import Publication
 from fairlane.scheduler.simulation.workload import Arrival, Record
 
 # Fewer steps are not worth the overhead.
-LEAST_STEPS = 2
+MIN_STEPS = 2
 ALWAYS = -1
 
 
@@ -110,7 +110,7 @@ class Cruise:
     @property
     def is_worth_while(self) -> bool:
         """Return whether no output ends for some steps."""
-        return self._most >= LEAST_STEPS
+        return self._most >= MIN_STEPS
 
     def begin(self, now_ms: float) -> StepFeatures | None:
         """Return the next step's features, or None if it has to be planned because an output ends or the worker

@@ -17,8 +17,8 @@ from fairlane.scheduler.simulation.synthetic_tenants import SyntheticTenants
 from fairlane.scheduler.simulation.trace import TraceRow, scale_load
 from fairlane.scheduler.simulation.workload import Arrival, Record
 
-MOST_WORKERS = 1_000
-MOST_LOAD = 10_000.0
+MAX_WORKERS = 1_000
+MAX_LOAD = 10_000.0
 CURVE_POINTS = 100
 # Default of a worker's `prefix_share`.
 PREFIX_SHARE = 0.25
@@ -39,8 +39,8 @@ class Scenario:
     lanes: Mapping[LaneName, Lane] = field(default_factory=lambda: DEFAULT_LANES)
 
     def __post_init__(self) -> None:
-        if not 1 <= self.workers <= MOST_WORKERS:
-            raise ValueError(f"workers must be between 1 and {MOST_WORKERS}, not {self.workers}")
+        if not 1 <= self.workers <= MAX_WORKERS:
+            raise ValueError(f"workers must be between 1 and {MAX_WORKERS}, not {self.workers}")
 
     def run(self, load: float, on_end: Callable[[], object]) -> Summary:
         """Play the trace `load` times as fast. Calls `on_end` for each admitted request that has ended. Raises
@@ -133,8 +133,8 @@ def work_ms(row: TraceRow, calibration: Calibration) -> float:
 
 def check_load(load: float) -> float:
     """Return a valid speed-up factor of a trace. Raises ValueError."""
-    if not 0.0 < load <= MOST_LOAD:
-        raise ValueError(f"load must be above 0 and at most {MOST_LOAD:g}, not {load:g}")
+    if not 0.0 < load <= MAX_LOAD:
+        raise ValueError(f"load must be above 0 and at most {MAX_LOAD:g}, not {load:g}")
     return load
 
 

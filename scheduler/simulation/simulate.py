@@ -26,7 +26,7 @@ from fairlane.store import bounds
 # Pause of a worker whose plan was empty although it has work, as in the real one.
 IDLE_MS = 50.0
 # Consecutive empty plans after which a policy counts as stuck.
-MOST_RESTS = 100_000
+MAX_RESTS = 100_000
 
 
 class StuckError(RuntimeError):
@@ -326,8 +326,8 @@ class Simulation:
         self._close(outcome.ended)
         self._publish(number, outcome)
         worker.rests += 1
-        if worker.rests > MOST_RESTS:
-            raise StuckError(f"worker {number} has work and plans nothing since {MOST_RESTS} turns")
+        if worker.rests > MAX_RESTS:
+            raise StuckError(f"worker {number} has work and plans nothing since {MAX_RESTS} turns")
         self._wake(number, self.now_ms + (0.0 if outcome.ended else IDLE_MS))
 
     def _go_on(self, number: int, worker: _Worker, coaster: Coaster) -> bool:

@@ -20,7 +20,7 @@ from fairlane.scheduler.protocol.lanes import AUTO_STREAMS, LaneName
 from fairlane.scheduler.protocol.messages import Outcome
 from fairlane.scheduler.simulation.calibration import Calibration
 from fairlane.scheduler.simulation.results import Spread, spread
-from fairlane.scheduler.simulation.scenario import MOST_WORKERS, work_ms
+from fairlane.scheduler.simulation.scenario import MAX_WORKERS, work_ms
 from fairlane.scheduler.simulation.trace import TraceRow
 from fairlane.scheduler.simulation.workload import Record
 
@@ -150,7 +150,7 @@ def first_guess(rows: Sequence[TraceRow], calibration: Calibration, tpot_ms: flo
     length_ms = max(1.0, rows[-1].at_ms - rows[0].at_ms)
     base_ms = calibration.step[0] + calibration.overhead_ms
     useful = max(0.1, 1.0 - base_ms / max(tpot_ms, base_ms))
-    return min(MOST_WORKERS, max(1, math.ceil(sum(work_ms(row, calibration) for row in rows) / length_ms / useful)))
+    return min(MAX_WORKERS, max(1, math.ceil(sum(work_ms(row, calibration) for row in rows) / length_ms / useful)))
 
 
 def alone_kept(rows: Sequence[TraceRow], calibration: Calibration, ttft_ms: float) -> float:
@@ -163,7 +163,7 @@ def alone_kept(rows: Sequence[TraceRow], calibration: Calibration, ttft_ms: floa
 
 
 def smallest(
-    simulate: Callable[[Sequence[int]], Sequence[Verdict]], *, guess: int, at_once: int = 1, most: int = MOST_WORKERS
+    simulate: Callable[[Sequence[int]], Sequence[Verdict]], *, guess: int, at_once: int = 1, most: int = MAX_WORKERS
 ) -> Sizing:
     """Search from a guess. `simulate` returns verdicts for numbers of workers, `at_once` of them at the cost of one."""
     known: dict[int, Verdict] = {}

@@ -20,10 +20,10 @@ from fairlane.scheduler.protocol.lanes import LATENCY, THROUGHPUT, LaneName
 from fairlane.scheduler.simulation.trace import TraceRow
 from fairlane.scheduler.simulation.workload import FIRST_BLOCK, Arrival
 
-LEAST_MAX_TOKENS = 16
+MIN_MAX_TOKENS = 16
 # The largest possible token id; ids of unnamed tokens are counted down from it.
 LAST_TOKEN = 2**31 - 1
-MOST_TENANTS = 100_000
+MAX_TENANTS = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,8 +86,8 @@ class SyntheticTenants:
     weights: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not 1 <= self.tenants <= MOST_TENANTS:
-            raise ValueError(f"tenants must be between 1 and {MOST_TENANTS}, not {self.tenants}")
+        if not 1 <= self.tenants <= MAX_TENANTS:
+            raise ValueError(f"tenants must be between 1 and {MAX_TENANTS}, not {self.tenants}")
         if not 0.0 <= self.zipf <= 10.0:
             raise ValueError(f"zipf must be between 0 and 10, not {self.zipf}")
         if not sum(tier.share for tier in self.tiers) > 0.0:
@@ -129,7 +129,7 @@ def _stated(arrival: Arrival, row: TraceRow) -> Arrival:
 
 def max_tokens_over(row: TraceRow, kv_tokens: int | None = None) -> int:
     """Return the stated maximum, or the next power of two above the output, limited by the pool."""
-    stated = max(LEAST_MAX_TOKENS, 1 << row.output_tokens.bit_length())
+    stated = max(MIN_MAX_TOKENS, 1 << row.output_tokens.bit_length())
     if row.max_tokens is not None:
         stated = max(row.output_tokens, row.max_tokens)
     return stated if kv_tokens is None else max(row.output_tokens, min(stated, kv_tokens - row.prompt_tokens))

@@ -5,7 +5,7 @@
 - Gateway recordings (docs/simulation.md): JSON lines of requests in the order in which they ended, after a line with
   `fairlane_trace` and a line per tenant with its weight and limits.
 
-Lines are read one by one, at most MOST_LINE_BYTES each. An invalid row is reported with its line and column; the caller
+Lines are read one by one, at most MAX_LINE_BYTES each. An invalid row is reported with its line and column; the caller
 chooses whether the others are read anyway (`BadRows`). Rows of the first two formats are in order of arrival. Several
 rows may have the same arrival time and identical columns: recorded clocks are coarse, and clients retry or send the
 same request."""
@@ -28,12 +28,12 @@ VERSION = 1
 # Thirty years: a later arrival is taken for a time stamp.
 LATEST_MS = 1e12
 LATEST_EPOCH_MS = 1e14
-MOST_TOKENS = 100_000_000
-MOST_CHOICES = 1_024
-MOST_LINE_BYTES = 2**20
+MAX_TOKENS = 100_000_000
+MAX_CHOICES = 1_024
+MAX_LINE_BYTES = 2**20
 # Maximum number of bad rows described; the others are only counted.
-MOST_NAMED = 20
-MOST_ROWS = 20_000_000
+MAX_NAMED = 20
+MAX_ROWS = 20_000_000
 # Default of the prompt tokens per entry of `hash_ids`.
 HASHED_TOKENS = 512
 # Outcome of a completely answered request.
@@ -95,7 +95,7 @@ class TraceTenant:
 
 @dataclass(slots=True)
 class BadRows:
-    """Invalid rows: all are counted, and the first MOST_NAMED are described.
+    """Invalid rows: all are counted, and the first MAX_NAMED are described.
 
     `skip` reads the others anyway; `fail` rejects the trace after all of it was checked."""
 
@@ -105,7 +105,7 @@ class BadRows:
 
     def add(self, row: int, problem: str) -> None:
         self.count += 1
-        if len(self.named) < MOST_NAMED:
+        if len(self.named) < MAX_NAMED:
             self.named.append(f"row {row}: {problem}")
 
     def check(self) -> None:
@@ -145,18 +145,18 @@ class Trace:
 
 
 def _most(row: TraceRow) -> int:
-    return row.max_tokens or MOST_TOKENS
+    return row.max_tokens or MAX_TOKENS
 
 
 def text_lines(file: IO[bytes]) -> Iterator[str]:
-    """Yield the lines of a file for `load_trace`, holding at most MOST_LINE_BYTES of one.
+    """Yield the lines of a file for `load_trace`, holding at most MAX_LINE_BYTES of one.
 
     Longer lines are truncated just above that, so that they are detected; invalid UTF-8 is detected too."""
     is_first = True
-    while line := file.readline(MOST_LINE_BYTES + 1):
+    while line := file.readline(MAX_LINE_BYTES + 1):
         whole = line
-        while len(line) > MOST_LINE_BYTES and not whole.endswith(b"\n"):
-            whole = file.readline(MOST_LINE_BYTES)
+        while len(line) > MAX_LINE_BYTES and not whole.endswith(b"\n"):
+            whole = file.readline(MAX_LINE_BYTES)
             if not whole:
                 break
         text = line.decode("utf-8", errors="surrogateescape")
@@ -165,7 +165,7 @@ def text_lines(file: IO[bytes]) -> Iterator[str]:
 
 
 def load_trace(
-    lines: Iterable[str], *, kv_tokens: int | None = None, bad: BadRows | None = None, most_rows: int = MOST_ROWS
+    lines: Iterable[str], *, kv_tokens: int | None = None, bad: BadRows | None = None, most_rows: int = MAX_ROWS
 ) -> Trace:
     """Parse a trace in any format. `kv_tokens`: size of the KV pool, which limits one request.
 
@@ -253,8 +253,8 @@ class _RowProblem(ValueError):
 
 
 def _check_line(line: str) -> None:
-    if len(line) > MOST_LINE_BYTES:
-        raise _RowProblem(f"the line is longer than {MOST_LINE_BYTES} bytes")
+    if len(line) > MAX_LINE_BYTES:
+        raise _RowProblem(f"the line is longer than {MAX_LINE_BYTES} bytes")
     if not _is_text(line):
         raise _RowProblem("is no text")
 
@@ -298,14 +298,14 @@ def _arrival_ms(cell: str) -> float:
 
 def _tokens(cells: Sequence[str], place: int) -> int:
     cell = cells[place]
-    value = int(cell) if cell.isascii() and cell.isdecimal() and len(cell) <= len(str(MOST_TOKENS)) else 0
-    if not 1 <= value <= MOST_TOKENS:
-        rule = f"must be a whole number from 1 to {MOST_TOKENS}"
+    value = int(cell) if cell.isascii() and cell.isdecimal() and len(cell) <= len(str(MAX_TOKENS)) else 0
+    if not 1 <= value <= MAX_TOKENS:
+        rule = f"must be a whole number from 1 to {MAX_TOKENS}"
         raise _RowProblem(f"{CSV_COLUMNS[place]} {rule}, not {cell[:40]!r}")
     return value
 
 
-_Tokens = Annotated[int, msgspec.Meta(ge=1, le=MOST_TOKENS)]
+_Tokens = Annotated[int, msgspec.Meta(ge=1, le=MAX_TOKENS)]
 _HashId = Annotated[int, msgspec.Meta(ge=0)]
 _Duration = Annotated[float, msgspec.Meta(gt=0, le=LATEST_MS)]
 
@@ -360,10 +360,10 @@ class RecordedRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     lane: LaneName
     prompt_tokens: _Tokens
     # Of all its choices together.
-    output_tokens: Annotated[int, msgspec.Meta(ge=0, le=MOST_TOKENS)]
+    output_tokens: Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKENS)]
     # Stated by the caller for each choice.
     max_tokens: _Tokens | None = None
-    n: Annotated[int, msgspec.Meta(ge=1, le=MOST_CHOICES)] = 1
+    n: Annotated[int, msgspec.Meta(ge=1, le=MAX_CHOICES)] = 1
     model: Annotated[str, msgspec.Meta(max_length=500)] = ""
     ttft_ms: _Duration | None = None
     deadline_ms: _Duration | None = None

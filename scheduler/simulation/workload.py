@@ -62,8 +62,8 @@ class Prompt(Sequence[int]):
         return self._blocks[block] if block < len(self._blocks) else self._rest
 
 
-MOST_MS = 1e9
-MOST_NOISE = 2.0
+MAX_MS = 1e9
+MAX_NOISE = 2.0
 # Ends an output; every other token of a simulated output is its request's `own_token`.
 END_TOKEN = 1
 # The smallest id of a prompt's block.
@@ -140,8 +140,8 @@ class Hardware:
     def __post_init__(self) -> None:
         for name, values in (("step", self.step), ("copy", self.copy), ("overhead_ms", (self.overhead_ms,))):
             for value in values:
-                require(name, value, 0.0, MOST_MS)
-        require("noise", self.noise, 0.0, MOST_NOISE)
+                require(name, value, 0.0, MAX_MS)
+        require("noise", self.noise, 0.0, MAX_NOISE)
 
     @property
     def single_stream_ms(self) -> float:

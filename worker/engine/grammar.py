@@ -22,8 +22,8 @@ from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask, fi
 from fairlane.scheduler.protocol.grammar_limits import (
     KEPT_BYTES,
     KEPT_TENANT_BYTES,
-    LEAST_COMPILED_BYTES,
-    MOST_COMPILED_BYTES,
+    MAX_COMPILED_BYTES,
+    MIN_COMPILED_BYTES,
     PARSER_LIMITS,
     SLOW_MASK_S,
     MaskBudget,
@@ -209,7 +209,7 @@ class Grammars:
         found = self._cache.find(tenant, grammar)
         if found is None:
             found = self._enqueue(grammar, tenant)
-            size_bytes = max(LEAST_COMPILED_BYTES, compiled_bytes or MOST_COMPILED_BYTES)
+            size_bytes = max(MIN_COMPILED_BYTES, compiled_bytes or MAX_COMPILED_BYTES)
             self._cache.keep(tenant, grammar, found, size_bytes)
         return found
 

@@ -10,10 +10,10 @@ from typing import NamedTuple
 from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.step_budget import (
     HOLD,
-    LEAST_HOLD,
-    LEAST_PREFILL,
-    LEAST_PREFILL_PART,
-    TRICKLE_PART,
+    MIN_HOLD,
+    MIN_PREFILL_DIVISOR,
+    MIN_PREFILL_TOKENS,
+    TRICKLE_DIVISOR,
     Price,
     pace_time_ms,
 )
@@ -60,11 +60,11 @@ class Allowance:
 def allowance(load: Load, first: Lane, costs: CostModel, max_tokens: int) -> Allowance:
     """Return what a step of at most `max_tokens` leaves to lower lanes' prompts. `first` is the first lane."""
     price = Price(*costs.step_weights()[1:])
-    least = max(1, max_tokens // TRICKLE_PART)
+    least = max(1, max_tokens // TRICKLE_DIVISOR)
     is_first_here = load.first_decodes > 0 or load.first_tokens > 0
     tokens = max(least, max_tokens - load.decodes - load.first_tokens)
     if not costs.knows_steps:
-        few = max(LEAST_PREFILL, max_tokens // LEAST_PREFILL_PART)
+        few = max(MIN_PREFILL_TOKENS, max_tokens // MIN_PREFILL_DIVISOR)
         return Allowance(float("inf"), min(tokens, few) if is_first_here else tokens, least, price)
     pace_ms, base_ms = first.tpot_on(costs.single_stream_ms), costs.step_weights()[0]
     decodes_ms = load.decodes * price.row + load.context * price.context
@@ -74,5 +74,5 @@ def allowance(load: Load, first: Lane, costs: CostModel, max_tokens: int) -> All
         time_ms = pace_time_ms(pace_ms, pace_ms, base_ms, costs) - decodes_ms - first_ms
     else:
         longest_ms = HOLD * pace_ms
-        time_ms = max(pace_time_ms(longest_ms, longest_ms, base_ms, costs) - decodes_ms, LEAST_HOLD * pace_ms)
+        time_ms = max(pace_time_ms(longest_ms, longest_ms, base_ms, costs) - decodes_ms, MIN_HOLD * pace_ms)
     return Allowance(time_ms, tokens, least, price)

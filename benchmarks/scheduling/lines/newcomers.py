@@ -20,7 +20,7 @@ from benchmarks.common.line import Effort, Line, Table, at_least, at_most
 from benchmarks.scheduling.lines.world import BLOCK_SIZE, GPU
 from fairlane.scheduler.planner.costs import CostModel, Measurement
 from fairlane.scheduler.planner.planner import Planner
-from fairlane.scheduler.planner.step_budget import HOLD, LEAST_HOLD, LEAST_PREFILL, LEAST_PREFILL_PART, PROMPT_PART
+from fairlane.scheduler.planner.step_budget import HOLD, MIN_HOLD, MIN_PREFILL_DIVISOR, MIN_PREFILL_TOKENS, PROMPT_PART
 from fairlane.scheduler.planner.steps import StepFeatures
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LATENCY, THROUGHPUT, Lane, LaneName
 from fairlane.scheduler.queue.memory_queue import LaneQueue
@@ -192,7 +192,7 @@ def step_bound_ms(hardware: Hardware, lane: Lane = LATENCY) -> float:
     """The longest step that a budget allows: prompts of the first lane, or those of lower ones beside their decodes."""
     pace_ms = lane.tpot_on(hardware.single_stream_ms)
     decodes_ms = hardware.step_ms(StepFeatures(SLOTS, 0, SLOTS * 1_200, 0))
-    return max(PROMPT_PART * lane.ttft_ms, HOLD * pace_ms, decodes_ms + LEAST_HOLD * pace_ms)
+    return max(PROMPT_PART * lane.ttft_ms, HOLD * pace_ms, decodes_ms + MIN_HOLD * pace_ms)
 
 
 def bound_ms(case: Case) -> float:
@@ -205,7 +205,7 @@ def floor_bound_ms() -> float:
     """Until the prompt has come through at the lane's share of what a step may prefill for the first lane, the least of
     that and so the slowest; two bounded steps; and one swap of what the lane above gives back. The floor's rows and
     blocks are there, whoever holds the rest."""
-    least = max(LEAST_PREFILL, STEP_TOKENS // LEAST_PREFILL_PART)
+    least = max(MIN_PREFILL_TOKENS, STEP_TOKENS // MIN_PREFILL_DIVISOR)
     slowest_ms = HARDWARE.step_ms(StepFeatures(SLOTS, least, SLOTS * 1_200, least * 16_000)) + HARDWARE.overhead_ms
     prefilled_ms = PROMPT / int(THROUGHPUT.share_floor * least) * slowest_ms
     swap_ms = HARDWARE.copy_ms(2 * PROMPT // BLOCK_SIZE)

@@ -20,8 +20,8 @@ from fairlane.gateway.dialects.grammar.sample_vocabulary import MASK_SCALE, Samp
 from fairlane.gateway.dialects.grammar.structure import StructureKind
 from fairlane.scheduler.protocol.grammar_limits import (
     BUDGET_PER_TOKEN_S,
-    MOST_COMPILED_BYTES,
-    MOST_GRAMMAR_CHARS,
+    MAX_COMPILED_BYTES,
+    MAX_GRAMMAR_CHARS,
     PARSER_LIMITS,
     MaskBudget,
 )
@@ -97,8 +97,8 @@ class Check:
             grammar = _grammar(request)
         except ValueError as error:
             return CheckResult(fault=str(error))
-        if len(grammar) > MOST_GRAMMAR_CHARS:
-            return CheckResult(fault=f"it is longer than {MOST_GRAMMAR_CHARS} characters")
+        if len(grammar) > MAX_GRAMMAR_CHARS:
+            return CheckResult(fault=f"it is longer than {MAX_GRAMMAR_CHARS} characters")
         is_wrong, words = LLMatcher.validate_grammar_with_warnings(grammar, self._tokenizer, limits=self._limits)
         if is_wrong:
             return CheckResult(fault=words[0] if words else "it cannot be compiled")
@@ -106,9 +106,9 @@ class Check:
         start = LLMatcher(self._tokenizer, grammar, log_level=0, limits=self._limits)
         fault = self._walk(start)
         compiled_bytes = max(0, self._allocated() - before)
-        if not fault and compiled_bytes > MOST_COMPILED_BYTES:
+        if not fault and compiled_bytes > MAX_COMPILED_BYTES:
             fault = (
-                f"compiled it takes {compiled_bytes >> 20} MiB of memory, and {MOST_COMPILED_BYTES >> 20} MiB at most"
+                f"compiled it takes {compiled_bytes >> 20} MiB of memory, and {MAX_COMPILED_BYTES >> 20} MiB at most"
             )
         return CheckResult(fault=fault) if fault else CheckResult(grammar=grammar, compiled_bytes=compiled_bytes)
 

@@ -8,8 +8,8 @@ from fairlane.scheduler.planner.kv.blocks import BlockPool
 from fairlane.scheduler.planner.kv.prefix_cache import Scope
 from fairlane.scheduler.planner.sequence import Sequence as Choice
 from fairlane.scheduler.protocol.block_map import (
-    MOST_CELLS,
-    MOST_TENANTS,
+    MAX_CELLS,
+    MAX_TENANTS,
     NOBODY,
     OTHERS,
     STATES,
@@ -51,7 +51,7 @@ def held_by_tenant(choices: Iterable[Choice]) -> dict[str, int]:
     for choice in choices:
         if choice.table:
             held[choice.job.tenant] += len(choice.table)
-    return dict(held.most_common(MOST_TENANTS))
+    return dict(held.most_common(MAX_TENANTS))
 
 
 def _device(pool: BlockPool, choices: Sequence[Choice]) -> list[Owner]:
@@ -90,7 +90,7 @@ def _name(scope: Scope) -> str:
 
 def _cells(owners: Sequence[Owner]) -> list[tuple[Owner, int]]:
     """Return (owner, number of blocks) of each cell; in a large pool the owner of most of its blocks."""
-    size = -(-len(owners) // MOST_CELLS) or 1
+    size = -(-len(owners) // MAX_CELLS) or 1
     if size == 1:
         return [(owner, 1) for owner in owners]
     parts = (owners[first : first + size] for first in range(0, len(owners), size))
@@ -100,8 +100,8 @@ def _cells(owners: Sequence[Owner]) -> list[tuple[Owner, int]]:
 def _busiest(found: Iterable[str | None]) -> tuple[str, ...]:
     """Return the tenants to name, by number of blocks, and OTHERS if there are more."""
     counted = Counter(tenant for tenant in found if tenant is not None)
-    named = [tenant for tenant, _ in counted.most_common(MOST_TENANTS)]
-    return (*named, OTHERS) if len(counted) > MOST_TENANTS else tuple(named)
+    named = [tenant for tenant, _ in counted.most_common(MAX_TENANTS)]
+    return (*named, OTHERS) if len(counted) > MAX_TENANTS else tuple(named)
 
 
 def _runs(cells: Sequence[tuple[Owner, int]], places: dict[str, int]) -> Iterator[Run]:

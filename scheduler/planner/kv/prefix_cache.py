@@ -23,9 +23,9 @@ from fairlane.scheduler.planner.steps import require
 # Kind of name, and the name, that identify who shares KV.
 Scope = tuple[str, str]
 # Maximum blocks of one chain per eviction: those that would be next.
-MOST_AT_ONCE = 8
+MAX_PER_EVICTION = 8
 # Number of stale heap entries, of nodes that are no longer idle leaves, that is always tolerated.
-MOST_STALE = 64
+MAX_STALE = 64
 
 
 class Leaves:
@@ -36,7 +36,7 @@ class Leaves:
 
     def add(self, value: float, node: "Node", idle: int) -> None:
         """Add a leaf. `idle`: the total number of idle nodes."""
-        if len(self._heap) > MOST_STALE + 2 * idle:
+        if len(self._heap) > MAX_STALE + 2 * idle:
             self._heap = [entry for entry in self._heap if entry[2].idle_since == entry[1]]
             heapq.heapify(self._heap)
         heapq.heappush(self._heap, (value, node.idle_since, node))
@@ -186,7 +186,7 @@ class PrefixCache:
             freed.append(node.block)
             if parent.children or isinstance(parent, Branch) or not parent.idle_since:
                 break
-            if parent.clock > clock or len(freed) == MOST_AT_ONCE:
+            if parent.clock > clock or len(freed) == MAX_PER_EVICTION:
                 self._offer(parent)
                 break
             node, parent = parent, parent.parent

@@ -15,7 +15,7 @@ from fairlane.gateway.dialects.grammar.check_process import CheckRequest, CheckR
 from fairlane.gateway.dialects.grammar.checker import MOST_WAITING, SLOW_S, GrammarChecker
 from fairlane.gateway.dialects.grammar.structure import Structure, choice_structure, json_structure
 from fairlane.gateway.errors import ApiError
-from fairlane.scheduler.protocol.grammar_limits import MOST_COMPILED_BYTES
+from fairlane.scheduler.protocol.grammar_limits import MAX_COMPILED_BYTES
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 PARAM = "response_format"
@@ -74,7 +74,7 @@ async def test_what_can_be_served_becomes_a_grammar(checker: GrammarChecker, str
     checked = await checker.check(structure, "acme")
 
     assert checked.text
-    assert 0 < checked.compiled_bytes <= MOST_COMPILED_BYTES
+    assert 0 < checked.compiled_bytes <= MAX_COMPILED_BYTES
 
 
 @pytest.mark.parametrize(

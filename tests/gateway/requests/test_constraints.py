@@ -12,7 +12,7 @@ from fairlane.gateway.dialects.openai.requests import ChatRequest, parse_chat
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.model_text.tokenizer import TextModel
 from fairlane.gateway.pipeline import constraints
-from fairlane.scheduler.protocol.grammar_limits import MOST_COMPILED_BYTES
+from fairlane.scheduler.protocol.grammar_limits import MAX_COMPILED_BYTES
 from tests.support.gateway.tool_models import tool_card
 
 pytestmark = [pytest.mark.slow, pytest.mark.anyio]
@@ -63,4 +63,4 @@ async def test_tools_that_take_too_long_to_check_are_refused_for_now_and_go_on_f
     assert refused.value.code == "overloaded"
     assert refused.value.retry_after_s == 1.0
     assert grammar.text
-    assert 4 * 20_000 < grammar.compiled_bytes < MOST_COMPILED_BYTES
+    assert 4 * 20_000 < grammar.compiled_bytes < MAX_COMPILED_BYTES

@@ -12,7 +12,7 @@ from fairlane.scheduler.admission.open_requests import (
     encode_report,
 )
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
-from fairlane.scheduler.queue.promises import MOST_TAKEN
+from fairlane.scheduler.queue.promises import MAX_TAKEN
 from tests.support.scheduler.admitted import BEST_EFFORT, PROMISED, WORKERS
 from tests.support.scheduler.planner_world import LATENCY, THROUGHPUT
 
@@ -169,7 +169,7 @@ def test_what_came_to_all_doors_counts_for_the_lanes_below() -> None:
     commitments.receive_reports([], {LATENCY: 1.7}, 10_000.0)
 
     assert not commitments.leaves_time(THROUGHPUT, 10_000.0)
-    assert commitments.lanes_above(THROUGHPUT, 10_000.0) == MOST_TAKEN
+    assert commitments.lanes_above(THROUGHPUT, 10_000.0) == MAX_TAKEN
     assert commitments.leaves_time(LATENCY, 10_000.0)
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from fairlane.scheduler.planner.capacity import MOST_NEWCOMERS
+from fairlane.scheduler.planner.capacity import MAX_NEWCOMERS
 from fairlane.scheduler.planner.steps import SeqId
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
 from fairlane.scheduler.queue.memory_queue import LaneQueue
@@ -35,7 +35,7 @@ def held_up_by_a_long_prompt(lane: LaneName, *, longer: int) -> World:
 
 async def test_a_short_newcomer_goes_ahead_of_a_prompt_in_progress_past_longer_newcomers(queue: Queue) -> None:
     """The prompt in progress goes on before the longer ones, so they keep their places for as long as it takes."""
-    world = held_up_by_a_long_prompt(LATENCY, longer=MOST_NEWCOMERS)
+    world = held_up_by_a_long_prompt(LATENCY, longer=MAX_NEWCOMERS)
     await queue.put(queued("new-500", "as long", prompt=tuple(range(500))))
     await queue.put(queued("new", "new", max_tokens=4))
 
@@ -50,12 +50,12 @@ async def test_a_short_newcomer_goes_ahead_of_a_prompt_in_progress_past_longer_n
 
 @pytest.mark.parametrize("lane", [LATENCY, THROUGHPUT])
 def test_places_for_short_newcomers_are_few_too(lane: LaneName) -> None:
-    world = held_up_by_a_long_prompt(lane, longer=MOST_NEWCOMERS - 1)
+    world = held_up_by_a_long_prompt(lane, longer=MAX_NEWCOMERS - 1)
     own = world.planner.capacity().yielding[lane]
     assert (own.jobs, own.shorter_than) == (1, 0), "of any length"
 
     left = []
-    for number in range(MOST_NEWCOMERS + 2):
+    for number in range(MAX_NEWCOMERS + 2):
         world.add(job(f"short-{number}", lane, tenant=f"s{number}", prompt=100, max_tokens=4))
         own = world.planner.capacity().yielding[lane]
         left.append((own.jobs, own.shorter_than))
@@ -71,7 +71,7 @@ def test_no_short_newcomer_is_asked_for_where_no_prompt_is_in_progress(lane: Lan
     world = World(blocks=400, max_sequences=4, max_step_tokens=16, window=10_000.0)
     world.add(job("stream", lane, tenant="stream", max_tokens=200))
     world.step()
-    for number in range(MOST_NEWCOMERS):
+    for number in range(MAX_NEWCOMERS):
         world.add(job(f"new-{number}", lane, tenant=f"n{number}", prompt=100))
 
     assert world.planner.capacity().yielding[lane].jobs == 0

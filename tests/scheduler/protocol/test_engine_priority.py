@@ -8,13 +8,13 @@ from fairlane.scheduler.protocol.engine_priority import (
     BITS,
     EARLIEST_MS,
     LATEST_MS,
-    MOST_RANK,
+    MAX_RANK,
     EnginePriority,
     decode,
     encode,
 )
 
-ranks = st.integers(0, MOST_RANK)
+ranks = st.integers(0, MAX_RANK)
 dues = st.integers(EARLIEST_MS, LATEST_MS)
 claims = st.tuples(ranks, st.booleans(), dues)
 
@@ -70,9 +70,9 @@ def test_what_is_never_due_comes_last_in_its_lane() -> None:
     assert encode(0, math.inf) < encode(1, 0.0, guaranteed=True)
 
 
-@pytest.mark.parametrize("rank", [-1, MOST_RANK + 1])
+@pytest.mark.parametrize("rank", [-1, MAX_RANK + 1])
 def test_a_rank_out_of_range_is_refused(rank: int) -> None:
-    with pytest.raises(ValueError, match=f"lane rank must be between 0 and {MOST_RANK}, not {rank}"):
+    with pytest.raises(ValueError, match=f"lane rank must be between 0 and {MAX_RANK}, not {rank}"):
         encode(rank, 0.0)
 
 

@@ -13,8 +13,8 @@ from fairlane.scheduler.simulation.calibration import Calibration
 from fairlane.scheduler.simulation.scenario import Scenario
 from fairlane.scheduler.simulation.synthetic_tenants import SyntheticTenants
 from fairlane.scheduler.simulation.trace import (
-    MOST_LINE_BYTES,
-    MOST_NAMED,
+    MAX_LINE_BYTES,
+    MAX_NAMED,
     BadRows,
     TraceError,
     load_trace,
@@ -137,7 +137,7 @@ def test_a_trace_that_fails_names_some_of_its_rows_and_counts_all() -> None:
     with pytest.raises(TraceError, match=r"^row 3: arrival_s .*; 999 more rows are wrong$") as raised:
         load_trace(csv)
 
-    assert len(raised.value.named) == MOST_NAMED
+    assert len(raised.value.named) == MAX_NAMED
 
 
 def test_the_torn_last_line_of_a_killed_gateway_is_no_bad_row() -> None:
@@ -179,9 +179,9 @@ def test_a_line_without_end_is_not_held_and_the_next_ones_are_read() -> None:
 
     trace = load_trace(watched(), bad=bad)
 
-    assert longest == MOST_LINE_BYTES + 1
+    assert longest == MAX_LINE_BYTES + 1
     assert [(row.row, row.at_ms) for row in trace.rows] == [(3, 500.0), (5, 1_000.0)]
-    assert bad.named == [f"row 2: the line is longer than {MOST_LINE_BYTES} bytes", "row 4: is no text"]
+    assert bad.named == [f"row 2: the line is longer than {MAX_LINE_BYTES} bytes", "row 4: is no text"]
 
 
 def test_the_shipped_recording_holds_what_its_load_asked_for() -> None:

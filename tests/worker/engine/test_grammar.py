@@ -21,8 +21,8 @@ from fairlane.scheduler.protocol.grammar_limits import (
     BROKEN_GRAMMAR,
     KEPT_BYTES,
     KEPT_TENANT_BYTES,
-    LEAST_COMPILED_BYTES,
-    MOST_COMPILED_BYTES,
+    MAX_COMPILED_BYTES,
+    MIN_COMPILED_BYTES,
 )
 from fairlane.scheduler.protocol.messages import Lease, ModelCard, Outcome, Preempted, Sampling, YieldMode
 from fairlane.worker.engine.grammar import (
@@ -300,7 +300,7 @@ def test_compiled_grammars_are_bounded_in_bytes_for_each_tenant_and_in_all(
     """Many small ones are kept, few large ones; one of unknown size counts for as much as any may take."""
     monkeypatch.setattr(grammars, "_kept", _GrammarCache(KEPT_BYTES, KEPT_TENANT_BYTES))
     monkeypatch.setattr(grammars, "_enqueue", lambda *_: Future())
-    large, small = MOST_COMPILED_BYTES, LEAST_COMPILED_BYTES
+    large, small = MAX_COMPILED_BYTES, MIN_COMPILED_BYTES
     for number in range(2 * KEPT_TENANT_BYTES // small):
         grammars.compile(f"small{number}", "small", 1)
     for number in range(20):

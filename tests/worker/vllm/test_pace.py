@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlane.scheduler.planner.costs import CostModel
-from fairlane.scheduler.planner.step_budget import HOLD, TRICKLE_PART
+from fairlane.scheduler.planner.step_budget import HOLD, TRICKLE_DIVISOR
 from fairlane.scheduler.protocol.lanes import LATENCY
 from fairlane.worker.vllm.pace import Load, allowance
 
@@ -30,7 +30,7 @@ def test_a_step_beside_the_first_lanes_decodes_keeps_to_their_pace() -> None:
     load = Load(decodes=8, context=4_000, first_decodes=1, first_tokens=0)
     granted = allowance(load, LATENCY, learnt(), MAX_TOKENS).take(1_000, 0)
 
-    assert MAX_TOKENS // TRICKLE_PART < granted < 1_000
+    assert MAX_TOKENS // TRICKLE_DIVISOR < granted < 1_000
     assert step_ms(load, granted, 0) <= LATENCY.tpot_on(SINGLE_MS)
 
 
@@ -46,20 +46,20 @@ def test_lower_lanes_alone_have_longer_steps() -> None:
 def test_what_the_first_lane_computes_of_its_prompts_is_not_left_to_others() -> None:
     waits = allowance(Load(4, 400, 0, 2_000), LATENCY, learnt(), MAX_TOKENS)
 
-    assert waits.take(1_000, 0) == MAX_TOKENS // TRICKLE_PART
+    assert waits.take(1_000, 0) == MAX_TOKENS // TRICKLE_DIVISOR
 
 
 def test_before_anything_is_known_steps_beside_the_first_lane_are_small() -> None:
     beside = allowance(Load(4, 400, 1, 0), LATENCY, CostModel(), MAX_TOKENS)
     alone = allowance(Load(4, 400, 0, 0), LATENCY, CostModel(), MAX_TOKENS)
 
-    assert beside.take(5_000, 0) == MAX_TOKENS // TRICKLE_PART * 2
+    assert beside.take(5_000, 0) == MAX_TOKENS // TRICKLE_DIVISOR * 2
     assert alone.take(5_000, 0) == MAX_TOKENS - 4
 
 
 @pytest.mark.parametrize("load", [Load(200, 200_000, 200, 0), Load(1, 100, 1, 2_000), Load(0, 0, 0, 0)])
 def test_lower_lanes_always_go_on(load: Load) -> None:
-    assert allowance(load, LATENCY, learnt(), MAX_TOKENS).take(1_000, 5_000) >= MAX_TOKENS // TRICKLE_PART
+    assert allowance(load, LATENCY, learnt(), MAX_TOKENS).take(1_000, 5_000) >= MAX_TOKENS // TRICKLE_DIVISOR
 
 
 loads = st.builds(Load, st.integers(0, 256), st.integers(0, 500_000), st.integers(0, 256), st.integers(0, MAX_TOKENS))
@@ -81,6 +81,6 @@ def test_no_more_is_granted_than_asked_for_nor_than_a_step_holds(
     granted = [rest.take(tokens, context) for tokens, context in prompts]
 
     assert all(0 <= given <= tokens for given, (tokens, _) in zip(granted, prompts, strict=True))
-    trickle = MAX_TOKENS // TRICKLE_PART
+    trickle = MAX_TOKENS // TRICKLE_DIVISOR
     assert sum(granted) <= max(MAX_TOKENS - load.decodes - load.first_tokens, trickle) + trickle
     assert math.isfinite(sum(granted))

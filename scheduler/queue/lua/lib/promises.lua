@@ -32,7 +32,7 @@ end
 -- The fraction of the time that a lane always has, in millionths; it is too small to guarantee anything.
 local function least_free(level)
   if level == 1 then return 0 end
-  return WHOLE - math.min(math.floor(MOST_TAKEN * WHOLE), math.floor((1 - LANES[level].share_floor) * WHOLE))
+  return WHOLE - math.min(math.floor(MAX_TAKEN * WHOLE), math.floor((1 - LANES[level].share_floor) * WHOLE))
 end
 
 -- The fraction of the time that the lanes above leave to each lane.

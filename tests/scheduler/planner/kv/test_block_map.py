@@ -10,7 +10,7 @@ from fairlane.scheduler.planner.kv.blocks import BlockPool
 from fairlane.scheduler.planner.sequence import Sequence
 from fairlane.scheduler.planner.steps import SeqId
 from fairlane.scheduler.protocol import messages
-from fairlane.scheduler.protocol.block_map import MOST_CELLS, MOST_TENANTS, STATES, BlockMap
+from fairlane.scheduler.protocol.block_map import MAX_CELLS, MAX_TENANTS, STATES, BlockMap
 from fairlane.scheduler.protocol.lanes import LaneName
 from tests.support.scheduler.planner_world import LATENCY, THROUGHPUT, World, job
 from tests.support.scheduler.victim_shop import recompute_is_cheap, swap_is_cheap
@@ -112,7 +112,7 @@ def test_a_pool_of_any_size_takes_so_many_runs() -> None:
     pool = BlockPool(blocks=50_001, block_size=16, host_slots=0)
     found = block_map(pool, [choice(number, f"t{number % 2}", [*range(number, 50_001, 7)]) for number in range(7)])
 
-    assert len(found.runs) <= MOST_CELLS
+    assert len(found.runs) <= MAX_CELLS
     assert sum(count for count, *_ in found.runs) == 50_001
     assert len(messages.encode(found)) < 64 * 1024
 
@@ -123,11 +123,11 @@ def test_so_many_tenants_are_named_and_the_others_together() -> None:
     choices.append(choice(200, "most", [*range(200, 300)]))
     found = block_map(pool, choices)
 
-    assert len(found.tenants) == MOST_TENANTS + 1
+    assert len(found.tenants) == MAX_TENANTS + 1
     assert (found.tenants[0], found.tenants[-1]) == ("most", "")
     assert held(found)["most"] == 100
     assert held(found).total() == 300
-    assert len(held_by_tenant(choices)) == MOST_TENANTS
+    assert len(held_by_tenant(choices)) == MAX_TENANTS
 
 
 def test_nothing_is_free() -> None:

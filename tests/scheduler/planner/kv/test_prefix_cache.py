@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from fairlane.scheduler.planner.kv.blocks import BlockPool, IntegrityError
-from fairlane.scheduler.planner.kv.prefix_cache import MOST_AT_ONCE, PrefixCache, Scope
+from fairlane.scheduler.planner.kv.prefix_cache import MAX_PER_EVICTION, PrefixCache, Scope
 
 ACME, GLOBEX = ("tenant", "acme"), ("tenant", "globex")
 
@@ -57,7 +57,7 @@ def test_what_is_kept_is_free_and_given_last_from_its_end() -> None:
     pool.allocate(table, 4)
     assert kept(pool, text) == 12
     pool.allocate(table, 1)
-    assert kept(pool, text) == 12 - MOST_AT_ONCE
+    assert kept(pool, text) == 12 - MAX_PER_EVICTION
     pool.allocate(table, 11)
     assert kept(pool, text) == 0
 
