@@ -33,10 +33,12 @@ from fairlane.gateway.control.console import sign_in
 from fairlane.gateway.control.openapi import document as openapi
 from fairlane.gateway.control.openapi import page as openapi_page
 from fairlane.gateway.control.openapi import schemas as openapi_schemas
+from fairlane.gateway.http.exchange import exchange_of
 from fairlane.gateway.middleware.idempotency import Idempotent
 from fairlane.gateway.middleware.request_id import FaultMiddleware, RequestIdMiddleware
 from fairlane.gateway.middleware.tenant import DegradedMiddleware, TenantMiddleware
 from fairlane.gateway.pipeline.bounds import Bounds
+from fairlane.gateway.pipeline.context import Endpoint
 from fairlane.gateway.pipeline.prepare import Kind
 from fairlane.gateway.runtime.resources import Resources
 
@@ -72,10 +74,10 @@ def create_app(resources: Resources) -> Starlette:
         embeddings.PATH: embeddings.EMBEDDINGS,
     }
     endpoints = {path: Generate(kind, events) for path, kind in kinds.items()}
-    of_lines: dict[str, ASGIApp] = {**endpoints, responses.PATH: Respond(events, kept, seals, may_store=False)}
+    of_lines: dict[str, Endpoint] = {**endpoints, responses.PATH: Respond(events, kept, seals, may_store=False)}
     texts = TextAnswers(resources.fleet_cache, resources.body_room)
 
-    def tenant(method: str, path: str, endpoint: ASGIApp) -> Route:
+    def tenant(method: str, path: str, endpoint: Endpoint) -> Route:
         guarded = TenantMiddleware(
             endpoint,
             path,
@@ -88,7 +90,7 @@ def create_app(resources: Resources) -> Starlette:
         )
         return Route(path, DegradedMiddleware(guarded, resources.missing), methods=[method])
 
-    def once(path: str, kind: Kind[Any], endpoint: ASGIApp) -> ASGIApp:
+    def once(path: str, kind: Kind[Any], endpoint: Endpoint) -> Endpoint:
         bounds, prompts = events.bounds, kind.most_prompts
         return Idempotent(
             endpoint,
@@ -137,7 +139,7 @@ def create_app(resources: Resources) -> Starlette:
     )
 
 
-def _batches(resources: Resources, bounds: Bounds) -> list[tuple[str, str, ASGIApp]]:
+def _batches(resources: Resources, bounds: Bounds) -> list[tuple[str, str, Endpoint]]:
     section, records = resources.settings.gateway.files, resources.batches
     parts = FileParts(
         records=resources.files,
@@ -292,7 +294,7 @@ async def _routing_error(request: Request, error: Exception) -> Response:
     told = errors.of_http_exception(error)
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED and "sec-websocket-key" in request.headers:
         told = errors.websocket_not_supported()
-    response = errors.response(told, path=request.url.path, request_id=request.state.request_id)
+    response = errors.response(told, path=request.url.path, request_id=exchange_of(request.scope).request_id)
     if told.status == HTTPStatus.UPGRADE_REQUIRED:  # the only status after which Codex falls back to POST at once
         response.headers.update({"upgrade": "HTTP/1.1", "connection": "upgrade"})
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:

@@ -5,8 +5,6 @@ import time
 from functools import partial
 from typing import Any
 
-from starlette.types import Receive, Scope, Send
-
 from fairlane.gateway.api.files import own_file, page, translated
 from fairlane.gateway.batches import files
 from fairlane.gateway.batches.batch import OPEN, Batch, keyed_id, new_id
@@ -19,8 +17,6 @@ from fairlane.gateway.dialects.openai.batches import LONGEST_WINDOW_H, BatchBody
 from fairlane.gateway.dialects.openai.wire import checked
 from fairlane.gateway.errors import ApiError, LimitBlock, invalid, limit_denied, not_found
 from fairlane.gateway.fleet import FleetCache
-from fairlane.gateway.http import body_budget, response
-from fairlane.gateway.http.body import read_body
 from fairlane.gateway.http.json_reader import LARGE_BODY_BYTES
 from fairlane.gateway.http.sse import send_json
 from fairlane.gateway.identity.auth import Caller, may_ask
@@ -29,6 +25,7 @@ from fairlane.gateway.insight.telemetry.metrics import is_recording
 from fairlane.gateway.middleware.idempotency import REPLAYED, key_of
 from fairlane.gateway.middleware.idempotent_run import conflict
 from fairlane.gateway.pipeline.bounds import Bounds
+from fairlane.gateway.pipeline.context import RequestContext
 from fairlane.gateway.request.service_level import may_use_lane
 from fairlane.quotas.limits import BATCH_LIMIT
 from fairlane.scheduler.protocol.lanes import LaneName
@@ -60,15 +57,15 @@ class CreateBatch:
         self._fleet_cache = fleet_cache
         self._bounds = bounds
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        caller: Caller = scope["state"]["caller"]
-        key = key_of(scope["headers"])
-        asked = await self._read(scope, receive, caller)
+    async def __call__(self, context: RequestContext) -> None:
+        caller = context.caller
+        key = key_of(context.headers)
+        asked = await self._read(context)
         self._check(asked, caller)
         known = None if key is None else await self._earlier(caller, key)
         if known is not None:
             _check_same(known, asked)
-            await send_json(send, known.shown(), [REPLAYED])
+            await send_json(context.send, known.shown(), [REPLAYED])
             return
         found = await self._input(asked, caller)
         now_s = int(time.time())
@@ -87,7 +84,7 @@ class CreateBatch:
         self._runner.wake()
         made = KnownBatch(batch, None) if key is None else await _own(self._records, caller, batch.id)
         _check_same(made, asked)  # a concurrent request with the same key may have created it
-        await send_json(send, made.shown(), [])
+        await send_json(context.send, made.shown(), [])
 
     async def _earlier(self, caller: Caller, key: bytes) -> KnownBatch | None:
         """Return the batch created with an idempotency key in the last 24 hours, if any."""
@@ -98,23 +95,14 @@ class CreateBatch:
                 return known
         return None
 
-    async def _read(self, scope: Scope, receive: Receive, caller: Caller) -> BatchBody:
-        hold = scope["state"][body_budget.STATE]
+    async def _read(self, context: RequestContext) -> BatchBody:
         try:
-            body = await read_body(
-                receive,
-                scope["headers"],
-                max_bytes=MAX_BODY_BYTES,
-                timeout_s=self._bounds.body_timeout_s,
-                arrived=scope["state"][response.STATE].take_body(),
-                hold=hold,
-                tenant=caller.tenant_id,
-            )
+            body = await context.read_body(max_bytes=MAX_BODY_BYTES, timeout_s=self._bounds.body_timeout_s)
         finally:
-            hold.release()
+            context.exchange.release()
         if len(body) <= LARGE_BODY_BYTES:
             return checked(BatchBody, {}, body)
-        return await self._bounds.room.in_thread(caller.tenant_id, len(body), partial(checked, BatchBody, {}, body))
+        return await self._bounds.room.in_thread(context.tenant, len(body), partial(checked, BatchBody, {}, body))
 
     def _check(self, asked: BatchBody, caller: Caller) -> None:
         if int(asked.completion_window[:-1]) > LONGEST_WINDOW_H:
@@ -176,13 +164,13 @@ class ListBatches:
     def __init__(self, records: BatchRecords) -> None:
         self._records = records
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        caller: Caller = scope["state"]["caller"]
-        query = read_query(BatchesQuery, scope["query_string"])
+    async def __call__(self, context: RequestContext) -> None:
+        caller = context.caller
+        query = read_query(BatchesQuery, context.scope["query_string"])
         found = await self._records.listed(caller.root, caller.account, after=query.after, limit=query.limit + 1)
         if found is None:
             raise invalid("after", "`after` is not the id of a batch.")
-        await send_json(send, page([each.shown() for each in found], query.limit), [])
+        await send_json(context.send, page([each.shown() for each in found], query.limit), [])
 
 
 class ShowBatch:
@@ -191,9 +179,9 @@ class ShowBatch:
     def __init__(self, records: BatchRecords) -> None:
         self._records = records
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        found = await _own(self._records, scope["state"]["caller"], scope["path_params"]["batch"])
-        await send_json(send, found.shown(), [])
+    async def __call__(self, context: RequestContext) -> None:
+        found = await _own(self._records, context.caller, context.path_params["batch"])
+        await send_json(context.send, found.shown(), [])
 
 
 class CancelBatch:
@@ -203,9 +191,9 @@ class CancelBatch:
         self._records = records
         self._runner = runner
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        caller: Caller = scope["state"]["caller"]
-        found = await _own(self._records, caller, scope["path_params"]["batch"])
+    async def __call__(self, context: RequestContext) -> None:
+        caller = context.caller
+        found = await _own(self._records, caller, context.path_params["batch"])
         status = found.batch.status
         if status in OPEN and status != "finalizing":
             await self._records.cancel(caller.root, found.batch.id)
@@ -213,7 +201,7 @@ class CancelBatch:
             found = await _own(self._records, caller, found.batch.id)
         elif status != "cancelled" and found.batch.ends_as != "cancelled":
             raise invalid(None, f"The batch is {status}: it cannot be cancelled any more.")
-        await send_json(send, found.shown(), [])
+        await send_json(context.send, found.shown(), [])
 
 
 def _name(caller: Caller) -> bytes:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import IO
 
 from starlette.requests import ClientDisconnect
-from starlette.types import Receive, Scope, Send
 
 from fairlane.gateway.batches import files
 from fairlane.gateway.batches.batch_records import BatchRecords
@@ -22,12 +21,11 @@ from fairlane.gateway.batches.lines import MAX_LINE_BYTES, LineIndex, LineScanne
 from fairlane.gateway.batches.storage import Drafts, NotStored, Storage
 from fairlane.gateway.dialects.openai.batches import LONGEST_EXPIRY_S, SHORTEST_EXPIRY_S, FilesQuery, read_query
 from fairlane.gateway.errors import ApiError, LimitBlock, invalid, not_found
-from fairlane.gateway.http import body_budget, response
 from fairlane.gateway.http.body_budget import BodyRoom
-from fairlane.gateway.http.disconnect import STATE
 from fairlane.gateway.http.multipart import FILE, Form, read_form
 from fairlane.gateway.http.sse import ClientConnection, send_json
 from fairlane.gateway.identity.auth import Caller
+from fairlane.gateway.pipeline.context import RequestContext
 from fairlane.store.errors import STORE_ERRORS
 
 PATH = "/v1/files"
@@ -63,35 +61,35 @@ class UploadFile:
         self._parts = parts
         self._uploading: Counter[str] = Counter()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        caller: Caller = scope["state"]["caller"]
+    async def __call__(self, context: RequestContext) -> None:
+        caller = context.caller
         file_id, parts = files.new_id(), self._parts
         with self._turn(caller.tenant_id):
             await parts.records.open(caller.root, caller.account, file_id)
             try:
                 with translated():
-                    kept = await self._kept(scope, receive, caller, file_id)
+                    kept = await self._kept(context, file_id)
                 await parts.records.keep(caller.root, caller.account, kept)
             except (ApiError, ClientDisconnect, *STORE_ERRORS):
                 with suppress(*STORE_ERRORS):  # else the sweep removes it
                     await drop(parts, caller.root, file_id)
                 raise
-        await send_json(send, kept.shown(), [])
+        await send_json(context.send, kept.shown(), [])
 
-    async def _kept(self, scope: Scope, receive: Receive, caller: Caller, file_id: str) -> StoredFile:
+    async def _kept(self, context: RequestContext, file_id: str) -> StoredFile:
         """Store the uploaded file and return its record."""
         parts = self._parts
-        draft = await asyncio.to_thread(_Upload, parts.drafts.new(), parts.room, caller.tenant_id)
+        draft = await asyncio.to_thread(_Upload, parts.drafts.new(), parts.room, context.tenant)
         try:
             form = await read_form(
-                receive,
-                scope["headers"],
+                context.receive,
+                context.headers,
                 draft.write,
                 max_file_bytes=parts.max_bytes,
                 timeout_s=parts.timeout_s,
-                hold=scope["state"][body_budget.STATE],
-                tenant=caller.tenant_id,
-                arrived=scope["state"][response.STATE].take_body(),
+                hold=context.exchange.hold,
+                tenant=context.tenant,
+                arrived=context.exchange.channel.take_body(),
             )
             expires_after_s = _expires_after_s(form)
             found = await draft.finish()
@@ -100,7 +98,7 @@ class UploadFile:
             await parts.storage.put(files.index(file_id), indexed)
             await parts.storage.put(files.contents(file_id), draft.path)
         finally:
-            scope["state"]["journal"].body_bytes = draft.bytes  # a rejected upload counts against its key
+            context.body_bytes = draft.bytes  # a rejected upload counts against its key
             await asyncio.to_thread(draft.discard)
         now_s = int(time.time())
         return StoredFile(
@@ -137,9 +135,9 @@ class ListFiles:
     def __init__(self, parts: FileParts) -> None:
         self._records = parts.records
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        caller: Caller = scope["state"]["caller"]
-        query = read_query(FilesQuery, scope["query_string"])
+    async def __call__(self, context: RequestContext) -> None:
+        caller = context.caller
+        query = read_query(FilesQuery, context.scope["query_string"])
         found = await self._records.listed(
             caller.root,
             caller.account,
@@ -150,7 +148,7 @@ class ListFiles:
         if found is None:
             raise invalid("after", "`after` is not the id of a file.")
         chosen = [each for each in found if query.purpose in (None, each.purpose)]
-        await send_json(send, page([each.shown() for each in chosen], query.limit), [])
+        await send_json(context.send, page([each.shown() for each in chosen], query.limit), [])
 
 
 class ShowFile:
@@ -159,9 +157,9 @@ class ShowFile:
     def __init__(self, parts: FileParts) -> None:
         self._records = parts.records
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        found = await own_file(self._records, scope["state"]["caller"], scope["path_params"]["file"])
-        await send_json(send, found.shown(), [])
+    async def __call__(self, context: RequestContext) -> None:
+        found = await own_file(self._records, context.caller, context.path_params["file"])
+        await send_json(context.send, found.shown(), [])
 
 
 class DeleteFile:
@@ -170,14 +168,14 @@ class DeleteFile:
     def __init__(self, parts: FileParts) -> None:
         self._parts = parts
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        caller: Caller = scope["state"]["caller"]
-        found = await own_file(self._parts.records, caller, scope["path_params"]["file"])
+    async def __call__(self, context: RequestContext) -> None:
+        caller = context.caller
+        found = await own_file(self._parts.records, caller, context.path_params["file"])
         if found.id in await self._parts.batches.inputs_in_use(caller.root, caller.account):
             raise invalid(FILE, "A batch that has not ended reads this file: cancel it first.")
         with translated():
             await drop(self._parts, caller.root, found.id)
-        await send_json(send, {"id": found.id, "object": "file", "deleted": True}, [])
+        await send_json(context.send, {"id": found.id, "object": "file", "deleted": True}, [])
 
 
 class FileContent:
@@ -186,21 +184,21 @@ class FileContent:
     def __init__(self, parts: FileParts) -> None:
         self._parts = parts
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        found = await own_file(self._parts.records, scope["state"]["caller"], scope["path_params"]["file"])
+    async def __call__(self, context: RequestContext) -> None:
+        found = await own_file(self._parts.records, context.caller, context.path_params["file"])
         headers = [
             (b"content-type", b"application/octet-stream"),
             (b"content-length", b"%d" % found.bytes),
             (b"x-content-type-options", b"nosniff"),
         ]
         left, started = found.bytes, False
-        with translated(), ClientConnection(scope["state"][STATE]) as client:
+        with translated(), ClientConnection(context.exchange.disconnect) as client:
             try:
                 async for part in self._parts.storage.read(files.contents(found.id)):
                     if not started:
-                        await send({"type": "http.response.start", "status": 200, "headers": headers})
+                        await context.send({"type": "http.response.start", "status": 200, "headers": headers})
                         started = True
-                    await send({"type": "http.response.body", "body": part, "more_body": True})
+                    await context.send({"type": "http.response.body", "body": part, "more_body": True})
                     left -= len(part)
                     if not left:  # clients stop reading at the content-length, before the storage reports its end
                         client.complete()
@@ -208,8 +206,8 @@ class FileContent:
                 message = "The file's content is not in this gateway's storage."
                 raise ApiError(message, "unavailable", retry_after_s=5.0) from None
             if not started:
-                await send({"type": "http.response.start", "status": 200, "headers": headers})
-            await send({"type": "http.response.body", "body": b""})
+                await context.send({"type": "http.response.start", "status": 200, "headers": headers})
+            await context.send({"type": "http.response.body", "body": b""})
 
 
 async def own_file(records: FileRecords, caller: Caller, file_id: str) -> StoredFile:

@@ -6,24 +6,19 @@ from dataclasses import dataclass
 from typing import Generic
 
 import msgspec
-from starlette.types import Receive, Scope, Send
 
 from fairlane.gateway.answers.builder import AnswerBuilder, Usage
 from fairlane.gateway.answers.chunks import Rhythm
 from fairlane.gateway.api import recording
 from fairlane.gateway.errors import ApiError, error_body, internal_error
-from fairlane.gateway.http import body_budget, response
-from fairlane.gateway.http.body import read_body
-from fairlane.gateway.http.disconnect import STATE, Disconnect
-from fairlane.gateway.http.response import Channel
-from fairlane.gateway.http.sse import ClientConnection, EventStream, Headers, Push, send_json
+from fairlane.gateway.http.sse import ClientConnection, EventStream, Headers, send_json
 from fairlane.gateway.identity.auth import Caller
 from fairlane.gateway.insight.request_records.recorder import RequestRecorder
 from fairlane.gateway.insight.request_traces.recorder import TraceRecorder
 from fairlane.gateway.insight.telemetry.metrics import PROVIDER, Telemetry, is_recording
 from fairlane.gateway.insight.telemetry.tracing import Span
-from fairlane.gateway.middleware.tenant import Journal, Notes
 from fairlane.gateway.pipeline.bounds import Bounds
+from fairlane.gateway.pipeline.context import Notes, RequestContext
 from fairlane.gateway.pipeline.delivery import Dispatcher
 from fairlane.gateway.pipeline.prepare import Generation, Kind, Plan, Preparer
 from fairlane.gateway.pipeline.settlement import Settlements
@@ -56,128 +51,98 @@ class Generate(Generic[Generation]):
         self._kind = kind
         self._parts = parts
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request. Raises ApiError until the response has started."""
-        caller, journal = scope["state"]["caller"], scope["state"]["journal"]
-        answer: Channel = scope["state"][response.STATE]
-        disconnect = scope["state"][STATE]
+    async def __call__(self, context: RequestContext) -> None:
+        """Serve one request: prepare → admit → submit → stream → settle. Raises ApiError until the response starts."""
         try:
-            plan = await self._read(scope, receive, answer, caller, journal)
+            plan = await self._prepare(context)
             with plan:
-                await self._serve(plan, caller, journal, disconnect, send, answer.push)
+                await self._serve(context, plan)
         except BaseException as error:
-            recording.ended(self._parts.recorder, caller, journal, error)
+            recording.ended(self._parts.recorder, context, error)
             raise
-        recording.ended(self._parts.recorder, caller, journal, None)
+        recording.ended(self._parts.recorder, context, None)
 
-    async def _serve(
-        self, plan: Plan, caller: Caller, journal: Journal, disconnect: Disconnect, send: Send, push: Push
-    ) -> None:
-        journal.lane, journal.model = plan.service_level.lane.name, plan.model.name
+    async def _prepare(self, context: RequestContext) -> Plan:
+        """Read, parse and admit the request. The body is freed on return, however long the response takes."""
+        bounds = self._parts.bounds
+        try:
+            max_bytes = bounds.room.most_bytes(self._kind.most_prompts)
+            body = await context.read_body(max_bytes=max_bytes, timeout_s=bounds.body_timeout_s)
+            kind = await self._kind_of(body, context.caller)
+            return await self._parts.preparer.prepare(kind, body, context)
+        finally:
+            context.exchange.release()
+
+    async def _serve(self, context: RequestContext, plan: Plan) -> None:
+        """Respond to an admitted request, and count it while it runs."""
+        context.lane, context.model = plan.service_level.lane.name, plan.model.name
         if is_recording():
-            self._note(journal, plan)
+            self._note(context, plan)
         in_flight = self._parts.telemetry.in_flight
-        in_flight.add(journal.lane)
+        in_flight.add(context.lane)
         try:
-            if plan.request.stream:
-                await self._stream(plan, caller, journal, disconnect, send, push)
-            else:
-                await self._plain(plan, caller, journal, disconnect, send)
-            self._trace(plan, caller, journal, None)
+            await (self._stream if plan.request.stream else self._respond)(context, plan)
+            self._trace(context, plan, None)
         except BaseException as error:
-            self._trace(plan, caller, journal, error)
+            self._trace(context, plan, error)
             raise
         finally:
-            in_flight.add(journal.lane, by=-1)
+            in_flight.add(context.lane, by=-1)
 
-    def _trace(self, plan: Plan, caller: Caller, journal: Journal, error: BaseException | None) -> None:
-        """Record the request in the trace, if recording is on. `error` is what ended it."""
-        if self._parts.trace.is_on:
-            asked = plan.recorded(caller.identity.tenant, journal.arrived_s)
-            self._parts.trace.ended(asked, journal.outputs, error)
+    async def _respond(self, context: RequestContext, plan: Plan) -> None:
+        with ClientConnection(context.exchange.disconnect):
+            answer, headers = await self._whole(context, plan)
+        await send_json(context.send, answer, headers)
 
-    async def _read(self, scope: Scope, receive: Receive, answer: Channel, caller: Caller, journal: Journal) -> Plan:
-        """Read and parse the body. The body is freed on return, however long the response takes."""
-        bounds, hold = self._parts.bounds, scope["state"][body_budget.STATE]
-        try:
-            body = await read_body(
-                receive,
-                scope["headers"],
-                max_bytes=bounds.room.most_bytes(self._kind.most_prompts),
-                timeout_s=bounds.body_timeout_s,
-                arrived=answer.take_body(),
-                hold=hold,
-                tenant=caller.tenant_id,
-            )
-            journal.body_bytes = len(body)
-            kind = await self._kind_of(body, caller)
-            return await self._parts.preparer.prepare(kind, body, scope["headers"], caller, journal.arrived_s)
-        finally:
-            hold.release()
-
-    async def _kind_of(self, body: bytes, caller: Caller) -> Kind[Generation]:
-        """Return the kind that parses this body. Subclasses first read what it refers to from the store."""
-        return self._kind
-
-    async def _heard(self, answer: AnswerBuilder, caller: Caller) -> None:
-        """Called when all output has arrived, before the response is ended."""
-
-    async def _plain(self, plan: Plan, caller: Caller, journal: Journal, disconnect: Disconnect, send: Send) -> None:
-        with ClientConnection(disconnect):
-            answer, headers = await self._collect(plan, caller, journal)
-        await send_json(send, answer, headers)
-
-    async def _collect(self, plan: Plan, caller: Caller, journal: Journal) -> tuple[object, Headers]:
+    async def _whole(self, context: RequestContext, plan: Plan) -> tuple[object, Headers]:
         """Return the whole response and its headers. Its parts are freed here, before a slow client has read it."""
-        answer = await self._begin(plan, caller, journal, None)
-        await self._answer(plan, caller, journal, answer, None)
+        answer = await self._submit(context, plan, None)
+        await self._generate(context, plan, answer, None)
         whole = await asyncio.to_thread(_encoded_whole, answer) if answer.is_large else answer.whole()
         return whole, plan.headers(answer.jobs)
 
-    async def _stream(
-        self, plan: Plan, caller: Caller, journal: Journal, disconnect: Disconnect, send: Send, push: Push
-    ) -> None:
+    async def _stream(self, context: RequestContext, plan: Plan) -> None:
         fault: Exception | None = None
-        with EventStream(disconnect, send, push, write_timeout_s=self._parts.bounds.write_timeout_s) as out:
-            answer = await self._begin(plan, caller, journal, out)
+        exchange, timeout_s = context.exchange, self._parts.bounds.write_timeout_s
+        with EventStream(exchange.disconnect, context.send, exchange.channel.push, write_timeout_s=timeout_s) as out:
+            answer = await self._submit(context, plan, out)
             try:
-                await self._answer(plan, caller, journal, answer, out)
+                await self._generate(context, plan, answer, out)
             except Exception as error:  # a stream that has started ends with an error frame
                 if not out.started:
                     raise
                 fault = error
-                told = error if isinstance(error, ApiError) else internal_error()
-                body = error_body(told, journal.endpoint, journal.request_id)
-                await out.write(answer.fault(body))
+                shown = error if isinstance(error, ApiError) else internal_error()
+                await out.write(answer.fault(error_body(shown, context.endpoint, context.request_id)))
         await out.close()
         if fault is not None:
             raise fault  # for the tenant middleware's record
 
-    async def _begin(self, plan: Plan, caller: Caller, journal: Journal, out: EventStream | None) -> AnswerBuilder:
-        """Submit the request and return its builder. `out` is the stream, if any."""
+    async def _submit(self, context: RequestContext, plan: Plan, out: EventStream | None) -> AnswerBuilder:
+        """Reserve the request's tokens, enqueue its jobs, and return its builder. `out` is the stream, if any."""
         submitter, tier = self._parts.submitter, plan.service_level.service_tier
-        request = await submitter.submit(caller, plan, journal.arrived_s)
+        request = await submitter.submit(context.caller, plan, context.arrived_s)
         try:
             answer = self._kind.answer(plan.request, plan.model, tier, request.jobs, out)
-            recording.opened(self._parts.recorder, caller, journal, plan, request, answer.id)
+            recording.opened(self._parts.recorder, context, plan, request, answer.id)
             return answer
         except BaseException as error:
-            await submitter.end(caller, request, error)
+            await submitter.end(context.caller, request, error)
             raise
 
-    async def _answer(
-        self, plan: Plan, caller: Caller, journal: Journal, answer: AnswerBuilder, out: EventStream | None
+    async def _generate(
+        self, context: RequestContext, plan: Plan, answer: AnswerBuilder, out: EventStream | None
     ) -> None:
-        """Feed the response with the request's events, and end the request. `out` is the stream, if any."""
-        request, submitter = answer.jobs[0].request, self._parts.submitter
+        """Feed the response with the request's events, then settle the request. `out` is the stream, if any."""
+        request, submitter, caller = answer.jobs[0].request, self._parts.submitter, context.caller
         try:
             if out is None:
-                await self._tell(plan, request, journal, answer, _WHOLE)
-                await self._heard(answer, caller)
+                await self._follow(context, plan, request, answer, _WHOLE)
+                await self._finished(answer, caller)
             else:
                 out.lead_with(plan.headers(request.jobs))
-                await self._tell(plan, request, journal, answer, self._parts.bounds.stream_rhythm)
-                await self._heard(answer, caller)
+                await self._follow(context, plan, request, answer, self._parts.bounds.stream_rhythm)
+                await self._finished(answer, caller)
                 await out.write(answer.ending())
                 out.complete()
         except BaseException as error:
@@ -185,31 +150,44 @@ class Generate(Generic[Generation]):
             raise
         await submitter.end(caller, request)
 
-    async def _tell(
-        self, plan: Plan, request: LiveRequest, journal: Journal, answer: AnswerBuilder, rhythm: Rhythm
+    async def _kind_of(self, body: bytes, caller: Caller) -> Kind[Generation]:
+        """Return the kind that parses this body. Subclasses first read what it refers to from the store."""
+        return self._kind
+
+    async def _finished(self, answer: AnswerBuilder, caller: Caller) -> None:
+        """Called when all output has arrived, before the response is ended."""
+
+    async def _follow(
+        self, context: RequestContext, plan: Plan, request: LiveRequest, answer: AnswerBuilder, rhythm: Rhythm
     ) -> None:
         """Run the request's events into the builder."""
         if is_recording():
-            journal.notes["fairlane.class"] = plan.class_name(request.jobs)
+            context.notes["fairlane.class"] = plan.class_name(request.jobs)
         events = TokenEvents(
             request=request,
             queue=self._parts.dispatcher.queue,
             settlements=self._parts.settlements,
             reader=plan.reader,
             service_level=plan.service_level,
-            arrived_s=journal.arrived_s,
+            arrived_s=context.arrived_s,
             queue_span=self._queue_span(plan, request),
             still_waits_ms=self._parts.dispatcher.still_waits_ms,
             eta_ms=plan.expected_ttft_ms,
-            gap=self._parts.telemetry.gaps(journal.lane, journal.model, journal.tenant).observe,
+            gap=self._parts.telemetry.gaps(context.lane, context.model, context.tenant).observe,
             grammar_param=plan.grammar_param,
         )
-        if journal.record is not None:
-            journal.record.follow(events)
+        if context.record is not None:
+            context.record.follow(events)
         try:
             await events.run(answer, rhythm)
         finally:
-            self._conclude(events, answer, journal)
+            self._conclude(context, events, answer)
+
+    def _trace(self, context: RequestContext, plan: Plan, error: BaseException | None) -> None:
+        """Record the request in the trace, if recording is on. `error` is what ended it."""
+        if self._parts.trace.is_on:
+            asked = plan.recorded(context.caller.identity.tenant, context.arrived_s)
+            self._parts.trace.ended(asked, context.outputs, error)
 
     def _queue_span(self, plan: Plan, request: LiveRequest) -> Span:
         span = self._parts.telemetry.span("queue")
@@ -226,9 +204,9 @@ class Generate(Generic[Generation]):
             )
         return span
 
-    def _note(self, journal: Journal, plan: Plan) -> None:
+    def _note(self, context: RequestContext, plan: Plan) -> None:
         request, service_level = plan.request, plan.service_level
-        journal.notes |= {
+        context.notes |= {
             "gen_ai.operation.name": self._kind.operation,
             "gen_ai.provider.name": PROVIDER,
             "gen_ai.request.model": request.model or plan.model.name,
@@ -243,24 +221,24 @@ class Generate(Generic[Generation]):
             "fairlane.deadline_ms": service_level.deadline_ms,
         }
 
-    def _conclude(self, events: TokenEvents, answer: AnswerBuilder, journal: Journal) -> None:
+    def _conclude(self, context: RequestContext, events: TokenEvents, answer: AnswerBuilder) -> None:
         """Record metrics and trace attributes of a generation, however it ended."""
         if events.first_token_s is None:
             events.queue_span.end()
         usage = answer.usage()
-        journal.first_token_s = events.first_token_s
-        journal.prompt_tokens, journal.output_tokens = usage.prompt_tokens, usage.completion_tokens
+        context.first_token_s = events.first_token_s
+        context.prompt_tokens, context.output_tokens = usage.prompt_tokens, usage.completion_tokens
         if self._parts.trace.is_on:
-            journal.outputs = [sum([choice.counted for choice in job.choices]) for job in events.jobs]
+            context.outputs = [sum([choice.counted for choice in job.choices]) for job in events.jobs]
         if is_recording():
-            journal.notes |= _used(events, usage) | {"gen_ai.response.id": answer.response_id}
-        journal.pace_s, journal.queued_s = events.seconds_per_token, events.queued_s
+            context.notes |= _used(events, usage) | {"gen_ai.response.id": answer.response_id}
+        context.pace_s, context.queued_s = events.seconds_per_token, events.queued_s
         self._parts.telemetry.generated(
-            journal.lane,
-            journal.model,
-            journal.tenant,
-            queued_s=journal.queued_s,
-            pace_s=journal.pace_s if math.isfinite(journal.pace_s) else None,
+            context.lane,
+            context.model,
+            context.tenant,
+            queued_s=context.queued_s,
+            pace_s=context.pace_s if math.isfinite(context.pace_s) else None,
         )
 
 

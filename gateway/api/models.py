@@ -4,14 +4,13 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from starlette.types import Receive, Scope, Send
-
 from fairlane.gateway.batches.batch_records import BatchRecords
 from fairlane.gateway.dialects.openai import rate_limits
 from fairlane.gateway.dialects.openai.rate_limits import Waiting
 from fairlane.gateway.fleet import FleetCache, ServedModel
 from fairlane.gateway.http.sse import send_json
 from fairlane.gateway.identity.auth import Caller
+from fairlane.gateway.pipeline.context import RequestContext
 from fairlane.gateway.pipeline.prepare import allowed_model
 from fairlane.quotas.store import QuotaStore
 
@@ -25,14 +24,14 @@ class ListModels:
     def __init__(self, fleet_cache: FleetCache) -> None:
         self._fleet_cache = fleet_cache
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        caller: Caller = scope["state"]["caller"]
+    async def __call__(self, context: RequestContext) -> None:
+        caller = context.caller
         found = _usable(caller, self._fleet_cache.find())
-        if _speaks_anthropic(scope["headers"]):
+        if _speaks_anthropic(context.headers):
             document = _anthropic_page(found)
         else:
             document = {"object": "list", "data": [_shown(model) for model in found]}
-        await send_json(send, document, [])
+        await send_json(context.send, document, [])
 
 
 class ShowModel:
@@ -41,10 +40,10 @@ class ShowModel:
     def __init__(self, fleet_cache: FleetCache) -> None:
         self._fleet_cache = fleet_cache
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        model = allowed_model(self._fleet_cache, scope["path_params"]["model"], scope["state"]["caller"])
-        shown = _anthropic_model if _speaks_anthropic(scope["headers"]) else _shown
-        await send_json(send, shown(model), [])
+    async def __call__(self, context: RequestContext) -> None:
+        model = allowed_model(self._fleet_cache, context.path_params["model"], context.caller)
+        shown = _anthropic_model if _speaks_anthropic(context.headers) else _shown
+        await send_json(context.send, shown(model), [])
 
 
 class ShowLimits:
@@ -55,12 +54,12 @@ class ShowLimits:
         self._waiting = waiting
         self._batches = batches
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        caller: Caller = scope["state"]["caller"]
+    async def __call__(self, context: RequestContext) -> None:
+        caller = context.caller
         statuses = await self._quotas.statuses(caller.root, caller.account, caller.key_id)
         caller.statuses = await rate_limits.with_queue(statuses, caller.tenant_id, self._waiting)
         of_batches = await self._batches.standing(caller.identity.tenant, caller.identity.key)
-        await send_json(send, rate_limits.as_json([*caller.statuses, *of_batches]), [])
+        await send_json(context.send, rate_limits.as_json([*caller.statuses, *of_batches]), [])
 
 
 def _usable(caller: Caller, models: Sequence[ServedModel]) -> Sequence[ServedModel]:

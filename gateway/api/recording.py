@@ -9,7 +9,6 @@ from typing import cast
 from starlette.requests import ClientDisconnect
 
 from fairlane.gateway.errors import ApiError
-from fairlane.gateway.identity.auth import Caller
 from fairlane.gateway.insight.request_records.live import LiveRecord
 from fairlane.gateway.insight.request_records.record import LONGEST_TEXT, RequestRecord
 from fairlane.gateway.insight.request_records.recorder import RefusedRequest, RequestRecorder
@@ -17,7 +16,7 @@ from fairlane.gateway.insight.request_records.views import time_fields
 from fairlane.gateway.insight.telemetry.context import traceparent
 from fairlane.gateway.insight.telemetry.metrics import is_recording
 from fairlane.gateway.insight.telemetry.tracing import context_of
-from fairlane.gateway.middleware.tenant import CLIENT_CLOSED, Journal
+from fairlane.gateway.pipeline.context import CLIENT_CLOSED, RequestContext
 from fairlane.gateway.pipeline.prepare import Plan
 from fairlane.gateway.pipeline.settlement import outcome_of
 from fairlane.gateway.request.live_request import LiveRequest
@@ -30,16 +29,16 @@ _RECORDED = frozenset({429, 503, 504})
 
 
 def opened(
-    recorder: RequestRecorder, caller: Caller, journal: Journal, plan: Plan, request: LiveRequest, answer_id: str
+    recorder: RequestRecorder, context: RequestContext, plan: Plan, request: LiveRequest, answer_id: str
 ) -> None:
     """Open the record of a submitted request. `answer_id` is empty if the response's id contains the request's."""
     if recorder.enabled:
-        make, names = partial(_record, caller, journal, plan), (journal.request_id, answer_id)
-        journal.record = recorder.open(make, request, names, journal.arrived_s, plan.service_level.ttft_ms)
+        make, names = partial(_record, context, plan), (context.request_id, answer_id)
+        context.record = recorder.open(make, request, names, context.arrived_s, plan.service_level.ttft_ms)
 
 
-def _record(caller: Caller, journal: Journal, plan: Plan, live: LiveRecord) -> RequestRecord:
-    level, jobs = plan.service_level, live.jobs
+def _record(context: RequestContext, plan: Plan, live: LiveRecord) -> RequestRecord:
+    level, jobs, caller = plan.service_level, live.jobs, context.caller
     parent = "" if jobs[0].message is None else jobs[0].message.traceparent
     return RequestRecord(
         id=live.id,
@@ -49,7 +48,7 @@ def _record(caller: Caller, journal: Journal, plan: Plan, live: LiveRecord) -> R
         incarnation=caller.identity.tenant.incarnation,
         key=caller.key_id,
         arrived_s=time.time() - live.age_ms / 1e3,
-        endpoint=journal.endpoint,
+        endpoint=context.endpoint,
         model=plan.model.name,
         lane=level.lane.name.value,
         trace_id=_kept_trace(parent),
@@ -69,26 +68,27 @@ def _kept_trace(traceparent: str) -> str:
     return f"{context.trace_id:032x}" if context is not None and context.trace_flags.sampled else ""
 
 
-def ended(recorder: RequestRecorder, caller: Caller, journal: Journal, error: BaseException | None) -> None:
+def ended(recorder: RequestRecorder, context: RequestContext, error: BaseException | None) -> None:
     """Close the record of a request, or record the rejection of one that was not admitted."""
     if not recorder.enabled:
         return
     code, message, limit = _said(error)
-    if journal.record is not None:
+    if context.record is not None:
         outcome = Outcome.FINISHED if error is None else _outcome(error)
-        journal.record.answered(code, outcome, message, limit, is_timed=is_recording())
-        if journal.record.time is not None:
-            fields = cast(Mapping[str, float], time_fields(journal.record.time))
-            journal.notes |= {f"fairlane.time.{name}": ms for name, ms in fields.items()}
+        context.record.answered(code, outcome, message, limit, is_timed=is_recording())
+        if context.record.time is not None:
+            fields = cast(Mapping[str, float], time_fields(context.record.time))
+            context.notes |= {f"fairlane.time.{name}": ms for name, ms in fields.items()}
     elif isinstance(error, ApiError) and error.status in _RECORDED:
         model, prompt_tokens = error.asked
-        lane = journal.lane if journal.lane in set(LaneName) else ""
+        lane = context.lane if context.lane in set(LaneName) else ""
+        caller = context.caller
         refused = RefusedRequest(
             tenant=caller.tenant_id,
             incarnation=caller.identity.tenant.incarnation,
             key=caller.key_id,
-            request_id=journal.request_id,
-            endpoint=journal.endpoint,
+            request_id=context.request_id,
+            endpoint=context.endpoint,
             code=error.code,
             message=message,
             limit=limit,
@@ -97,7 +97,7 @@ def ended(recorder: RequestRecorder, caller: Caller, journal: Journal, error: Ba
             prompt_tokens=prompt_tokens,
             trace_id=_kept_trace(traceparent()),
         )
-        recorder.refused(refused, journal.arrived_s)
+        recorder.refused(refused, context.arrived_s)
 
 
 def _said(error: BaseException | None) -> tuple[str | None, str, str]:

@@ -2,13 +2,11 @@
 
 import time
 
-from starlette.types import Receive, Scope, Send
-
 from fairlane.gateway.errors import not_found
 from fairlane.gateway.http.sse import send_json
-from fairlane.gateway.identity.auth import Caller
 from fairlane.gateway.insight.request_records.search import Records
 from fairlane.gateway.insight.request_records.views import for_tenant, request_detail
+from fairlane.gateway.pipeline.context import RequestContext
 
 ONE_PATH = "/v1/requests/{request:path}"
 
@@ -19,9 +17,9 @@ class ShowRequest:
     def __init__(self, records: Records) -> None:
         self._records = records
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        caller: Caller = scope["state"]["caller"]
-        record = await self._records.find(scope["path_params"]["request"], caller.account)
+    async def __call__(self, context: RequestContext) -> None:
+        caller = context.caller
+        record = await self._records.find(context.path_params["request"], caller.account)
         if record is None:
             raise not_found("request")
-        await send_json(send, request_detail(for_tenant(record), time.time()), [])
+        await send_json(context.send, request_detail(for_tenant(record), time.time()), [])

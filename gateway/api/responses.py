@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.datastructures import QueryParams
-from starlette.types import Receive, Scope, Send
 
 from fairlane.gateway.answers.builder import AnswerBuilder, Json
 from fairlane.gateway.answers.responses import CompactionAnswer, ResponseAnswer
@@ -26,6 +25,7 @@ from fairlane.gateway.http.json_reader import LARGE_BODY_BYTES, scalars
 from fairlane.gateway.http.sse import send_json
 from fairlane.gateway.identity.auth import Caller
 from fairlane.gateway.model_text.tokenizer import TextModel
+from fairlane.gateway.pipeline.context import RequestContext
 from fairlane.gateway.pipeline.prepare import Kind, Tokens, conversation
 from fairlane.quotas.responses import KeptResponses
 from fairlane.quotas.seals import TenantSeals
@@ -111,7 +111,7 @@ class Respond(Generate[ResponseRequest]):
             raise ApiError("There is no stored response with this id.", "not_found", PARAM)
         return previous
 
-    async def _heard(self, answer: AnswerBuilder, caller: Caller) -> None:
+    async def _finished(self, answer: AnswerBuilder, caller: Caller) -> None:
         """Store the response, if wanted, before its client receives the end."""
         assert isinstance(answer, ResponseAnswer)  # noqa: S101 - as the kind says
         if answer.request.store and not await self._keep(answer, caller):
@@ -183,10 +183,10 @@ class ShowResponse:
     def __init__(self, kept: KeptResponses) -> None:
         self._kept = kept
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        _asked(ResponseQuery, scope)
-        found = await _found(self._kept, scope)
-        await send_json(send, found.response, [])
+    async def __call__(self, context: RequestContext) -> None:
+        _asked(ResponseQuery, context)
+        found = await _found(self._kept, context)
+        await send_json(context.send, found.response, [])
 
 
 class ListInputItems:
@@ -195,14 +195,14 @@ class ListInputItems:
     def __init__(self, kept: KeptResponses) -> None:
         self._kept = kept
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        query = _asked(ItemsQuery, scope)
-        items = (await _found(self._kept, scope)).items
+    async def __call__(self, context: RequestContext) -> None:
+        query = _asked(ItemsQuery, context)
+        items = (await _found(self._kept, context)).items
         if query.order == "desc":
             items = items[::-1]
         if query.after is not None:
             items = items[_position(items, query.after) + 1 :]
-        await send_json(send, _page(items, query.limit), [])
+        await send_json(context.send, _page(items, query.limit), [])
 
 
 class ForgetResponse:
@@ -211,17 +211,17 @@ class ForgetResponse:
     def __init__(self, kept: KeptResponses) -> None:
         self._kept = kept
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        caller: Caller = scope["state"]["caller"]
-        response_id = scope["path_params"]["response_id"]
+    async def __call__(self, context: RequestContext) -> None:
+        caller = context.caller
+        response_id = context.path_params["response_id"]
         if not await self._kept.forget(caller.root, caller.account, response_id):
             raise not_found("response")
-        await send_json(send, {"id": response_id, "object": "response", "deleted": True}, [])
+        await send_json(context.send, {"id": response_id, "object": "response", "deleted": True}, [])
 
 
-async def _found(kept: KeptResponses, scope: Scope) -> KeptResponse:
-    caller: Caller = scope["state"]["caller"]
-    content = await kept.read(caller.root, caller.account, scope["path_params"]["response_id"])
+async def _found(kept: KeptResponses, context: RequestContext) -> KeptResponse:
+    caller = context.caller
+    content = await kept.read(caller.root, caller.account, context.path_params["response_id"])
     if content is None:
         raise not_found("response")
     return await asyncio.to_thread(read_kept, content) if len(content) > LARGE_BODY_BYTES else read_kept(content)
@@ -240,5 +240,5 @@ def _position(items: list[Json], item_id: str) -> int:
     return found
 
 
-def _asked(kind: type[Query], scope: Scope) -> Query:
-    return checked_fields(kind, {}, dict(QueryParams(scope["query_string"])))
+def _asked(kind: type[Query], context: RequestContext) -> Query:
+    return checked_fields(kind, {}, dict(QueryParams(context.scope["query_string"])))

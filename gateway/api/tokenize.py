@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 from pydantic_core import PydanticCustomError
-from starlette.types import Receive, Scope, Send
 
 from fairlane.gateway.api.completions import CHAT
 from fairlane.gateway.dialects.openai.fields import Hint, Off, On, Text
@@ -17,16 +16,13 @@ from fairlane.gateway.dialects.openai.requests import read_chat
 from fairlane.gateway.dialects.openai.wire import ChatBody, checked_fields
 from fairlane.gateway.errors import ApiError, context_length, invalid
 from fairlane.gateway.fleet import FleetCache, ServedModel
-from fairlane.gateway.http import body_budget, response
-from fairlane.gateway.http.body import read_body
 from fairlane.gateway.http.body_budget import BodyRoom
 from fairlane.gateway.http.json_reader import LARGE_BODY_BYTES, read_object
 from fairlane.gateway.http.lifted import MAX_TOKEN_ID
-from fairlane.gateway.http.response import Channel
 from fairlane.gateway.http.sse import send_json
 from fairlane.gateway.identity.auth import Caller
-from fairlane.gateway.middleware.tenant import Journal
 from fairlane.gateway.model_text.tokenizer import PromptTooLong
+from fairlane.gateway.pipeline.context import RequestContext
 from fairlane.gateway.pipeline.prepare import allowed_model
 
 TOKENIZE_PATH, DETOKENIZE_PATH = "/tokenize", "/detokenize"
@@ -144,27 +140,14 @@ class AnswerText:
         self._room = room
         self._body_timeout_s = body_timeout_s
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        state = scope["state"]
-        caller: Caller = state["caller"]
-        channel: Channel = state[response.STATE]
-        journal: Journal = state["journal"]
-        hold = state[body_budget.STATE]
+    async def __call__(self, context: RequestContext) -> None:
         try:
-            body = await read_body(
-                receive,
-                scope["headers"],
-                max_bytes=self._room.most_bytes(1),
-                timeout_s=self._body_timeout_s,
-                arrived=channel.take_body(),
-                hold=hold,
-                tenant=caller.tenant_id,
-            )
-            journal.body_bytes = len(body)
-            answer = await self._answered(body, caller)
+            max_bytes = self._room.most_bytes(1)
+            body = await context.read_body(max_bytes=max_bytes, timeout_s=self._body_timeout_s)
+            answer = await self._answered(body, context.caller)
         finally:
-            hold.release()
-        await send_json(send, answer, [])
+            context.exchange.release()
+        await send_json(context.send, answer, [])
 
     async def _answered(self, body: bytes, caller: Caller) -> Mapping[str, Any]:
         if len(body) <= LARGE_BODY_BYTES:

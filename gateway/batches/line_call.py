@@ -7,17 +7,17 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from starlette.types import ASGIApp, Message
+from starlette.types import Message
 
 from fairlane.gateway.batches.lines import MAX_LINE_BYTES
 from fairlane.gateway.errors import ApiError
-from fairlane.gateway.http import body_budget, disconnect, response
 from fairlane.gateway.http.body_budget import BodyBudget, BodyHold
 from fairlane.gateway.http.disconnect import Disconnect
+from fairlane.gateway.http.exchange import Exchange
 from fairlane.gateway.identity.auth import Caller
 from fairlane.gateway.insight.telemetry.metrics import Telemetry
 from fairlane.gateway.middleware.idempotent_run import Recording, Spoken
-from fairlane.gateway.middleware.tenant import Journal, tell
+from fairlane.gateway.pipeline.context import Endpoint, RequestContext
 from fairlane.gateway.request.service_level import LANE_HEADER
 from fairlane.scheduler.protocol.lanes import LaneName
 
@@ -43,7 +43,7 @@ class LineCalls:
     """Calls endpoints with lines."""
 
     def __init__(
-        self, endpoints: Mapping[str, ASGIApp], telemetry: Telemetry, *, max_answer_bytes: int, at_once: int
+        self, endpoints: Mapping[str, Endpoint], telemetry: Telemetry, *, max_answer_bytes: int, at_once: int
     ) -> None:
         """`endpoints`: by path, without the tenant middleware around them. `at_once`: lines that may run
         concurrently."""
@@ -60,37 +60,27 @@ class LineCalls:
 
         `leave` ends the request like a client's disconnect. `link`: trace context of the batch. Raise ApiError,
         STORE_ERRORS or AnswerTooLarge; ClientDisconnect after `leave`."""
-        recording = Recording(self._max_answer_bytes)
-        journal = Journal(asyncio.get_running_loop().time(), path, request_id, caller.tenant_id)
-        hold = BodyHold(self._bodies)
-        scope = {
-            "type": "http",
-            "method": "POST",
-            "path": path,
-            "headers": _HEADERS,
-            "state": {
-                "caller": caller,
-                "journal": journal,
-                disconnect.STATE: leave,
-                response.STATE: Spoken(body, recording),
-                body_budget.STATE: hold,
-            },
-        }
+        recording, hold = Recording(self._max_answer_bytes), BodyHold(self._bodies)
+        exchange = Exchange(leave, Spoken(body, recording), request_id, hold)
+        scope = {"type": "http", "method": "POST", "path": path, "headers": _HEADERS}
+        now_s = asyncio.get_running_loop().time()
+        context = RequestContext(scope, _nothing_more, recording.send, exchange, path, request_id, now_s)
+        context.authenticated(caller)
         try:
             with self._telemetry.request_span(f"BATCH {path}", _HEADERS, request_id, link) as span:
                 try:
-                    await self._endpoints[path](scope, _nothing_more, recording.send)
+                    await self._endpoints[path](context)
                 except ApiError as error:
-                    journal.code = error.code
+                    context.code = error.code
                     raise
                 finally:
-                    journal.status = recording.status
-                    tell(journal, span)
+                    context.status = recording.status
+                    context.describe(span)
         finally:
             hold.release()
-            self._telemetry.requests.add(path, LaneName.THROUGHPUT.value, journal.code)
-            if journal.is_refusal:
-                self._telemetry.refused_line(caller.tenant_id, journal.code)
+            self._telemetry.requests.add(path, LaneName.THROUGHPUT.value, context.code)
+            if context.is_refusal:
+                self._telemetry.refused_line(caller.tenant_id, context.code)
         if recording.body is None:
             raise AnswerTooLarge
         return LineAnswer(recording.status, recording.body)

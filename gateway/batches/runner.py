@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 
 import msgspec
-from starlette.types import ASGIApp
 
 from fairlane.gateway.batches import files
 from fairlane.gateway.batches.batch import Batch
@@ -26,6 +25,7 @@ from fairlane.gateway.errors import tenant_deleted
 from fairlane.gateway.fleet import FleetCache
 from fairlane.gateway.http.body_budget import BodyRoom
 from fairlane.gateway.insight.telemetry.metrics import Telemetry
+from fairlane.gateway.pipeline.context import Endpoint
 from fairlane.quotas.api_keys import Identity, KeyStore
 from fairlane.quotas.idempotency import IdempotencyRecords
 from fairlane.quotas.tenants import TenantStore
@@ -117,7 +117,7 @@ class BatchRunner:
         self._news.set()
 
     @asynccontextmanager
-    async def running(self, endpoints: Mapping[str, ASGIApp]) -> AsyncIterator[None]:
+    async def running(self, endpoints: Mapping[str, Endpoint]) -> AsyncIterator[None]:
         """Run batches inside the context, and give them back at its end.
 
         `endpoints`: by path, without the tenant middleware around them."""

@@ -20,8 +20,6 @@ from fairlane.gateway.errors import ApiError, body_budget_full, overloaded_memor
 from fairlane.gateway.http.intake import Intake
 from fairlane.gateway.http.thread_turns import ThreadTurns
 
-# Key of the `BodyHold` in a scope's `state`.
-STATE = "body"
 # Only bodies up to this size may use the last part of the budget, so that a few large ones cannot block all others.
 SMALL_BYTES = 64 * 1024
 # That part is one in this many.

@@ -15,8 +15,6 @@ from functools import lru_cache
 from itertools import islice
 from typing import Protocol
 
-from starlette.types import Scope
-
 from fairlane.scheduler.protocol.settings import Networks
 
 # Network bits of an IPv6 address: the holder of one address has the whole /64 network.
@@ -66,10 +64,6 @@ def _address(hop: str) -> str | None:
         return None
 
 
-# Key of the connection's `Place` in a scope's `state`.
-STATE = "place"
-# Key of the peer address of the connection itself, even behind a trusted proxy.
-PEER = "peer"
 # Caller name of the admin key's holder.
 OPERATORS = "*"
 # Connections above the limit, for health probes.
@@ -117,19 +111,6 @@ class Place:
 
     def leave(self) -> None:
         self._crowd.leave(self)
-
-
-def vouch(scope: Scope, caller: str) -> None:
-    """Assign the request's connection to the caller whose key was accepted."""
-    place: Place | None = scope.get("state", {}).get(STATE)
-    if place is not None:
-        place.vouch(caller)
-
-
-def peer_of(scope: Scope) -> str:
-    """Return the address of the connection's peer; empty without one."""
-    peer: str | None = scope.get("state", {}).get(PEER)
-    return (scope.get("client") or ("",))[0] if peer is None else peer
 
 
 class Crowd:

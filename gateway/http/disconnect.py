@@ -2,9 +2,6 @@
 
 from collections.abc import Callable
 
-# Key of the connection's `Disconnect` in a scope's `state`.
-STATE = "disconnect"
-
 
 def _nothing() -> None:
     """Replace `listen` once there is no connection to read from."""

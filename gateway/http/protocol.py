@@ -28,19 +28,21 @@ from http import HTTPStatus
 from typing import Any, cast
 
 import httptools
+from starlette.types import Scope
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from fairlane.gateway.errors import ApiError, headers_too_large, invalid, request_timeout
-from fairlane.gateway.http import body_budget, connections, response
 from fairlane.gateway.http.body_budget import BodyBudget, BodyHold
 from fairlane.gateway.http.connections import Crowd, Heads, Place, forwarded_for
-from fairlane.gateway.http.disconnect import STATE, Disconnect
+from fairlane.gateway.http.disconnect import Disconnect
+from fairlane.gateway.http.exchange import Exchange, exchange_of
 from fairlane.gateway.http.flow import Flow
 from fairlane.gateway.http.limits import HttpLimits
 from fairlane.gateway.http.patience import Patience
 from fairlane.gateway.http.refusals import Malformed, answer_bytes, refusal_of
+from fairlane.gateway.http.request_id import request_id_of
 from fairlane.gateway.http.response import Answer, AnsweringTransport
 from fairlane.gateway.http.turns import Turns, has_many_lines
 from fairlane.gateway.http.upgrade import plain_head
@@ -107,6 +109,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self.url = b""  # uvicorn has none before the first request
         self.flow: Flow
         self._place: Place | None = None
+        self._peer: str | None = None
         # The peer is a trusted proxy.
         self._is_proxied = False
         self._input = _Input.PARSED
@@ -169,7 +172,9 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def _let_go(self) -> None:
         """Break reference cycles, so that the connection is freed at once and not by the next garbage collection."""
         for cycle in self._cycles:
-            cycle.scope["state"][response.STATE].abandon()
+            channel = exchange_of(cast(Scope, cycle.scope)).channel
+            if isinstance(channel, Answer):
+                channel.abandon()
         self.pipeline.clear()
         self._place = None
         self._forget()
@@ -282,16 +287,17 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         if self.parser.should_upgrade():
             self._asks_upgrade = True
             return
-        self.scope["state"][STATE], self.scope["state"][connections.STATE] = self._disconnect, self._place
         super().on_headers_complete()
         if self.pipeline:
             self.flow.resume_reading()  # uvicorn pauses it, and would not notice a disconnection
         self._cycles = [*[cycle for cycle in self._cycles if not cycle.response_complete], self.cycle]
         self.cycle.transport = AnsweringTransport(self.transport, self.hang_up)  # type: ignore[assignment] # the methods that it uses
-        self._hold = self.scope["state"][body_budget.STATE] = BodyHold(self.bodies)
+        self._hold = BodyHold(self.bodies)
         answer = Answer(self.cycle, self._hold)
         self.cycle.send = answer.send  # type: ignore[method-assign] # passed to the application
-        self.scope["state"][response.STATE] = answer
+        Exchange(self._disconnect, answer, request_id_of(self.headers), self._hold, self._place, self._peer).put_into(
+            cast(Scope, self.scope)
+        )
 
     def on_body(self, body: bytes) -> None:
         """Keep a chunk of the body until the whole piece is parsed."""
@@ -420,10 +426,10 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def _forwarded(self) -> ApiError | None:
         """Take the client's address from a trusted proxy. Return an error if that address has too many connections."""
-        address = forwarded_for(self.headers, self.proxies)
+        address, self._peer = forwarded_for(self.headers, self.proxies), None
         if address is None:
             return None
-        self.scope["state"][connections.PEER] = self.client[0] if self.client else ""
+        self._peer = self.client[0] if self.client else ""
         self.scope["client"] = (address, 0)
         if [value for name, value in self.headers if name == b"x-forwarded-proto"] == [b"https"]:
             self.scope["scheme"] = "https"

@@ -12,8 +12,6 @@ from uvicorn.protocols.http.httptools_impl import HEADER_RE, HEADER_VALUE_RE, ST
 
 from fairlane.gateway.http.body_budget import BodyHold
 
-# Key of the `Channel` in a scope's `state`.
-STATE = "answer"
 _BODILESS = (101, 204, 304)
 
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from starlette.types import Scope
 
 from fairlane.gateway.errors import identity_conflict, invalid, invalid_api_key, invalid_token
-from fairlane.gateway.http.connections import holder_of, peer_of
+from fairlane.gateway.http.connections import holder_of
+from fairlane.gateway.http.exchange import peer_of
 from fairlane.gateway.identity.tokens import LONGEST_TOKEN, is_token
 from fairlane.quotas.api_keys import is_imported, public_id
 from fairlane.quotas.tenants import TENANT_ID

@@ -8,25 +8,23 @@ import asyncio
 import hashlib
 import re
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
 from functools import partial
 
 from starlette.requests import ClientDisconnect
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Send
 
 from fairlane.gateway.answers.builder import Json
 from fairlane.gateway.answers.chunks import Rhythm
 from fairlane.gateway.errors import ApiError, error_body, internal_error, invalid
-from fairlane.gateway.http import body_budget, response, sse
-from fairlane.gateway.http.body import read_body
-from fairlane.gateway.http.body_budget import BodyHold
-from fairlane.gateway.http.disconnect import STATE, Disconnect
+from fairlane.gateway.http import sse
+from fairlane.gateway.http.disconnect import Disconnect
 from fairlane.gateway.http.json_reader import LARGE_BODY_BYTES, scalars
 from fairlane.gateway.http.sse import ClientConnection
-from fairlane.gateway.identity.auth import Caller
 from fairlane.gateway.insight.telemetry.metrics import Telemetry, request_span
 from fairlane.gateway.middleware.idempotent_run import HEADER, Lost, Recording, Run, Runs, Spoken, not_kept
-from fairlane.gateway.middleware.tenant import Journal
 from fairlane.gateway.pipeline.bounds import Bounds
+from fairlane.gateway.pipeline.context import Endpoint, RequestContext
 from fairlane.gateway.request.service_level import DEADLINE_HEADER, LANE_HEADER, TTFT_HEADERS, asks_progress
 from fairlane.quotas.idempotency import Mine, Name, Seal
 
@@ -157,7 +155,7 @@ class Idempotent:
 
     def __init__(
         self,
-        app: ASGIApp,
+        endpoint: Endpoint,
         path: str,
         runs: Runs,
         bounds: Bounds,
@@ -167,7 +165,7 @@ class Idempotent:
         error_frame: Callable[[Json], bytes],
     ) -> None:
         """`most_prompts` bounds one request's prompts. `error_frame` makes a stream's frame of an error's JSON."""
-        self._app = app
+        self._endpoint = endpoint
         self._error_frame = error_frame
         self._most_prompts = most_prompts
         self._telemetry = telemetry
@@ -175,32 +173,19 @@ class Idempotent:
         self._runs = runs
         self._bounds = bounds
 
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+    def __call__(self, context: RequestContext) -> Awaitable[None]:
         """Serve one request. Raises ApiError until the response has started."""
-        key = key_of(scope["headers"])
-        if key is None:
-            return self._app(scope, receive, send)
-        return self._once(key, scope, receive, send)
+        key = key_of(context.headers)
+        return self._endpoint(context) if key is None else self._once(key, context)
 
-    async def _once(self, key: bytes, scope: Scope, receive: Receive, send: Send) -> None:
-        state, bounds = scope["state"], self._bounds
-        caller: Caller = state["caller"]
-        journal: Journal = state["journal"]
-        hold: BodyHold = state[body_budget.STATE]
-        body = await read_body(
-            receive,
-            scope["headers"],
-            max_bytes=bounds.room.most_bytes(self._most_prompts),
-            timeout_s=bounds.body_timeout_s,
-            arrived=state[response.STATE].take_body(),
-            hold=hold,
-            tenant=caller.tenant_id,
-        )
-        journal.body_bytes = len(body)
+    async def _once(self, key: bytes, context: RequestContext) -> None:
+        caller, exchange, headers, bounds = context.caller, context.exchange, context.headers, self._bounds
+        max_bytes = bounds.room.most_bytes(self._most_prompts)
+        body = await context.read_body(max_bytes=max_bytes, timeout_s=bounds.body_timeout_s)
         if len(body) <= LARGE_BODY_BYTES:
-            digest, wants_stream = _looked_at(self._path, scope["headers"], body)
+            digest, wants_stream = _looked_at(self._path, headers, body)
         else:
-            looked_at = partial(_looked_at, self._path, scope["headers"], body)
+            looked_at = partial(_looked_at, self._path, headers, body)
             digest, wants_stream = await bounds.room.in_thread(caller.tenant_id, len(body), looked_at)
             del looked_at
         whole = [body]
@@ -208,32 +193,33 @@ class Idempotent:
 
         async def perform(mine: Mine, to: Recording, disconnect: Disconnect) -> None:
             caller.once, caller.runs = mine.once, mine.runs
-            replaced = {STATE: disconnect, response.STATE: Spoken(whole.pop(), to)}
-            await self._app({**scope, "state": {**state, **replaced}}, _nothing_more, to.send)
+            context.exchange = replace(exchange, disconnect=disconnect, channel=Spoken(whole.pop(), to))
+            context.receive, context.send = _nothing_more, to.send
+            await self._endpoint(context)
 
-        tells_progress = asks_progress(scope["headers"])  # checked first: an invalid value must not start a run
+        tells_progress = asks_progress(headers)  # checked first: an invalid value must not start a run
         name = Name(caller.root, caller.key_id, hashlib.sha256(caller.holder + key).hexdigest())
         seal = Seal(caller.secret)
         fingerprint = seal.mark(digest)
-        run, is_first = self._runs.find(name, seal, fingerprint, perform, journal.request_id)
+        run, is_first = self._runs.find(name, seal, fingerprint, perform, context.request_id)
         if not is_first:
             whole.clear()
-            hold.release()
+            exchange.release()
         listener = Listener(
             run,
-            send,
+            context.send,
             wants_stream=wants_stream,
             is_first=is_first,
             rhythm=bounds.stream_rhythm,
             tells_progress=tells_progress,
             write_timeout_s=bounds.write_timeout_s,
-            fault=lambda error: self._error_frame(error_body(error, self._path, journal.request_id)),
+            fault=lambda error: self._error_frame(error_body(error, self._path, context.request_id)),
         )
         try:
-            with ClientConnection(state[STATE]) as client, run.heard():
+            with ClientConnection(exchange.disconnect) as client, run.heard():
                 await listener.listen(client.complete)
         finally:
-            journal.lane = _lane(run.recording) or journal.lane
+            context.lane = _lane(run.recording) or context.lane
             if listener.replays:
                 self._telemetry.replays.add(self._path)
                 request_span().link(run.traceparent)

@@ -8,11 +8,12 @@ import traceback
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fairlane.gateway import errors
-from fairlane.gateway.http.request_id import HEADER, request_id_of
+from fairlane.gateway.http.exchange import exchange_of
+from fairlane.gateway.http.request_id import HEADER
 
 
 class RequestIdMiddleware:
-    """Puts the id into `scope["state"]["request_id"]` and the response. Wrap it around the whole application."""
+    """Adds the id to the response. Wrap it around the whole application."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -21,8 +22,7 @@ class RequestIdMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = request_id_of(scope["headers"])
-        scope.setdefault("state", {})["request_id"] = request_id
+        request_id = exchange_of(scope).request_id
         named = (HEADER, request_id.encode("ascii"))
 
         async def send_named(message: Message) -> None:
@@ -64,7 +64,7 @@ class FaultMiddleware:
         try:
             await self._app(scope, receive, watched)
         except Exception as error:  # noqa: BLE001 - the last place to catch it
-            request_id = scope.get("state", {}).get("request_id", "")
+            request_id = exchange_of(scope).request_id
             log_fault(request_id, error)
             if not started:
                 told = errors.response(errors.internal_error(), path=scope["path"], request_id=request_id)

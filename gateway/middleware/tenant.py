@@ -8,24 +8,22 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from fairlane.common.log_lines import Facts
 from fairlane.gateway import errors
 from fairlane.gateway.dialects.anthropic import rate_limits as anthropic_limits
 from fairlane.gateway.dialects.openai import rate_limits
 from fairlane.gateway.errors import ApiError, LimitBlock, internal_error, limit_denied, store_unavailable
-from fairlane.gateway.http.connections import vouch
-from fairlane.gateway.http.request_id import ANTHROPIC_HEADER, HEADER, request_id_of
+from fairlane.gateway.http.exchange import exchange_of
+from fairlane.gateway.http.request_id import ANTHROPIC_HEADER, HEADER
 from fairlane.gateway.identity.auth import Authenticator, Caller, check
 from fairlane.gateway.insight.fleet_metrics.recorder import Ended
-from fairlane.gateway.insight.request_records.live import LiveRecord
 from fairlane.gateway.insight.telemetry.metrics import Telemetry
-from fairlane.gateway.insight.telemetry.tracing import Span, Value
+from fairlane.gateway.insight.telemetry.tracing import Span
 from fairlane.gateway.middleware.request_id import log_fault
+from fairlane.gateway.pipeline.context import CLIENT_CLOSED, Endpoint, Notes, RequestContext
 from fairlane.quotas.limits import LimitStatus
 from fairlane.quotas.store import QuotaStore
 from fairlane.store.circuit_breaker import Availability
@@ -33,15 +31,8 @@ from fairlane.store.errors import STORE_ERRORS
 
 log = logging.getLogger(__name__)
 
-# Code of a request whose client left; never sent in a response.
-CLIENT_CLOSED = "client_closed"
-OK = "ok"
 PROCESSING_HEADER = b"openai-processing-ms"
 _NOTHING: list[tuple[bytes, bytes]] = []
-# Attributes of a span.
-Notes = dict[str, Value | None]
-
-
 NAME = "refused_requests_per_minute"
 MINUTE_S = 60.0
 REMEMBERED = 10_000
@@ -89,64 +80,12 @@ class RefusedRequests:
         return max(0.0, used - (self._clock() - when_s) * self._most / MINUTE_S)
 
 
-@dataclass(slots=True)
-class Journal:
-    """Facts about one request, for its log line, metrics and trace. Times are the event loop's."""
-
-    arrived_s: float
-    endpoint: str
-    request_id: str = ""
-    tenant: str = ""
-    body_bytes: int = 0
-    lane: str = "none"
-    model: str = "none"
-    code: str = OK
-    # HTTP status; 0 if no response was started.
-    status: int = 0
-    prompt_tokens: int = 0
-    output_tokens: int = 0
-    # Output tokens of each prompt, if traces are recorded.
-    outputs: Sequence[int] = ()
-    first_token_s: float | None = None
-    # Set once the request is admitted.
-    record: LiveRecord | None = None
-    # Mean time between tokens.
-    pace_s: float | None = None
-    # From arrival until a worker started it.
-    queued_s: float | None = None
-    # Attributes of the request's span.
-    notes: Notes = field(default_factory=dict)
-
-    # From arrival to end.
-    took_s: float = 0.0
-
-    def facts(self) -> Facts:
-        """Return the fields of the request's log line."""
-        return {
-            "request_id": self.request_id,
-            "endpoint": self.endpoint,
-            "status": self.status or None,
-            "code": self.code,
-            "tenant": self.tenant or None,
-            "lane": self.lane,
-            "model": self.model,
-            "prompt_tokens": self.prompt_tokens,
-            "output_tokens": self.output_tokens,
-            "duration_ms": round(self.took_s * 1e3, 1),
-        }
-
-    @property
-    def is_refusal(self) -> bool:
-        """True if the request was rejected or ended by an error."""
-        return self.code not in (OK, CLIENT_CLOSED)
-
-
 class TenantMiddleware:
     """Wraps one endpoint. All its exceptions are answered here, and nowhere else."""
 
     def __init__(
         self,
-        app: ASGIApp,
+        app: Endpoint,
         endpoint: str,
         *,
         authenticator: Authenticator,
@@ -159,7 +98,7 @@ class TenantMiddleware:
         """`endpoint` is the route, for metrics. `refusal` returns the error for new requests while the gateway shuts
         down. `refused` counts each key's invalid requests."""
         self._refused = refused
-        self._app = app
+        self._endpoint_of_tenant = app
         self._endpoint = endpoint
         self._is_anthropic = errors.is_anthropic(endpoint)
         self._authenticator = authenticator
@@ -169,11 +108,10 @@ class TenantMiddleware:
         self._refusal = refusal
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        loop = asyncio.get_running_loop()
-        state = scope.setdefault("state", {})
-        request_id = state.get("request_id") or request_id_of(scope["headers"])
-        journal = state["journal"] = Journal(loop.time(), self._endpoint, request_id)
-        answer = _Answer(send, self._limits, journal, is_anthropic=self._is_anthropic)
+        loop, exchange = asyncio.get_running_loop(), exchange_of(scope)
+        request_id = exchange.request_id
+        context = RequestContext(scope, receive, send, exchange, self._endpoint, request_id, loop.time())
+        context.send = answer = _Answer(send, self._limits, context, is_anthropic=self._is_anthropic)
         try:
             with self._telemetry.request_span(
                 f"{scope['method']} {self._endpoint}", scope["headers"], request_id
@@ -181,55 +119,53 @@ class TenantMiddleware:
                 if span.is_recording:
                     span.tell(_asked(scope))
                 try:
-                    await self._answer(scope, receive, answer, journal)
+                    await self._answer(context, answer)
                 finally:
-                    self._record(journal, span, loop.time())
+                    self._record(context, span, loop.time())
         except Exception as error:  # noqa: BLE001 - the last place to catch it
             log_fault(request_id, error)
             if not answer.started:
                 told = errors.response(internal_error(), path=self._endpoint, request_id=request_id)
                 await told(scope, receive, answer)
 
-    async def _answer(self, scope: Scope, receive: Receive, answer: "_Answer", journal: Journal) -> None:
+    async def _answer(self, context: RequestContext, answer: "_Answer") -> None:
         try:
             refusal = self._refusal()
             if refusal is not None:
                 raise refusal
             with self._telemetry.span("authenticate") as span:
-                caller = self._authenticator.remembered(scope) or await self._authenticator.identify(scope)
+                caller = self._authenticator.remembered(context.scope)
+                caller = caller or await self._authenticator.identify(context.scope)
                 if span.is_recording:
                     span.tell({"fairlane.tenant": caller.tenant_id, "fairlane.key_id": caller.key_id})
-            scope["state"]["caller"] = answer.caller = caller  # from here on errors have limit headers too
-            journal.tenant = caller.tenant_id
-            vouch(scope, caller.root)
-            check(caller, scope)
+            context.authenticated(caller)
+            answer.caller = caller  # from here on errors have limit headers too
+            check(caller, context.scope)
             self._refused.check(caller.key_id)
-            await self._app(scope, receive, answer)
+            await self._endpoint_of_tenant(context)
         except ApiError as error:
-            await self._refuse(error, scope, receive, answer, journal)
+            await self._refuse(error, context, answer)
         except ClientDisconnect:
-            journal.code = CLIENT_CLOSED
+            context.code = CLIENT_CLOSED
         except asyncio.CancelledError:
             refusal = self._refusal()
             if refusal is None or answer.started:
-                journal.code = CLIENT_CLOSED
+                context.code = CLIENT_CLOSED
                 raise
-            await self._refuse(refusal, scope, receive, answer, journal)  # the server has stopped waiting for it
+            await self._refuse(refusal, context, answer)  # the server has stopped waiting for it
         except STORE_ERRORS:
-            await self._refuse(store_unavailable(), scope, receive, answer, journal)
+            await self._refuse(store_unavailable(), context, answer)
         except Exception as error:  # noqa: BLE001 - an internal error must not leave a client without a response
-            log_fault(journal.request_id, error)
-            await self._refuse(internal_error(), scope, receive, answer, journal)
+            log_fault(context.request_id, error)
+            await self._refuse(internal_error(), context, answer)
 
-    async def _refuse(
-        self, error: ApiError, scope: Scope, receive: Receive, answer: "_Answer", journal: Journal
-    ) -> None:
-        journal.code, journal.lane = error.code, error.lane or journal.lane
+    async def _refuse(self, error: ApiError, context: RequestContext, answer: "_Answer") -> None:
+        context.code, context.lane = error.code, error.lane or context.lane
         if answer.caller is not None:
-            self._refused.count(answer.caller.key_id, error.status, journal.body_bytes, error.work_s)
+            self._refused.count(answer.caller.key_id, error.status, context.body_bytes, error.work_s)
         if not answer.started:
-            told = errors.response(error, path=self._endpoint, request_id=journal.request_id)
-            await told(scope, receive, answer)
+            told = errors.response(error, path=self._endpoint, request_id=context.request_id)
+            await told(context.scope, context.receive, answer)
 
     async def _limits(self, caller: Caller) -> Sequence[LimitStatus]:
         """Return the caller's limits from the store; none if it does not answer."""
@@ -239,35 +175,35 @@ class TenantMiddleware:
                 caller.statuses = await self._quotas.statuses(caller.root, caller.account, caller.key_id)
         return caller.statuses
 
-    def _record(self, journal: Journal, span: Span, now_s: float) -> None:
-        took_s, first_s = now_s - journal.arrived_s, journal.first_token_s
-        journal.took_s = took_s
-        ttft_s = None if first_s is None else first_s - journal.arrived_s
+    def _record(self, context: RequestContext, span: Span, now_s: float) -> None:
+        took_s, first_s, tenant = now_s - context.arrived_s, context.first_token_s, context.tenant
+        context.took_s = took_s
+        ttft_s = None if first_s is None else first_s - context.arrived_s
         self._telemetry.ended(
-            endpoint=journal.endpoint,
-            lane=journal.lane,
-            model=journal.model,
-            tenant=journal.tenant,
-            code=journal.code,
-            is_refusal=journal.is_refusal,
+            endpoint=context.endpoint,
+            lane=context.lane,
+            model=context.model,
+            tenant=tenant,
+            code=context.code,
+            is_refusal=context.is_refusal,
             took_s=took_s,
             first_token_s=ttft_s,
         )
         self._telemetry.figures.ended(
-            Ended(journal.tenant, journal.lane, journal.code, ttft_s, journal.pace_s, journal.queued_s)
+            Ended(tenant, context.lane, context.code, ttft_s, context.pace_s, context.queued_s)
         )
-        tell(journal, span)
+        context.describe(span)
         log.info(
             "%s %s tenant=%s lane=%s code=%s prompt=%d output=%d ms=%.0f",
-            journal.request_id,
-            journal.endpoint,
-            journal.tenant or "-",
-            journal.lane,
-            journal.code,
-            journal.prompt_tokens,
-            journal.output_tokens,
+            context.request_id,
+            context.endpoint,
+            tenant or "-",
+            context.lane,
+            context.code,
+            context.prompt_tokens,
+            context.output_tokens,
             took_s * 1e3,
-            extra={"journal": journal},
+            extra={"context": context},
         )
 
 
@@ -280,23 +216,6 @@ def _asked(scope: Scope) -> Notes:
     }
 
 
-def tell(journal: Journal, span: Span) -> None:
-    """Add a request's attributes to its span."""
-    if not span.is_recording:
-        return
-    own: Notes = {
-        "http.route": journal.endpoint,
-        "http.response.status_code": journal.status or None,
-        "fairlane.request_id": journal.request_id,
-        "fairlane.tenant": journal.tenant,
-        "fairlane.code": journal.code,
-    }
-    span.tell(own | journal.notes)
-    if journal.is_refusal:
-        span.fail(journal.code)
-        span.tell({"error.type": journal.code})
-
-
 class _Answer:
     """The `send` callable of one request. It adds the request id, the time taken and the caller's limits to the
     headers."""
@@ -305,7 +224,7 @@ class _Answer:
         self,
         send: Send,
         limits: Callable[[Caller], Awaitable[Sequence[LimitStatus]]],
-        journal: Journal,
+        context: RequestContext,
         *,
         is_anthropic: bool,
     ) -> None:
@@ -313,8 +232,8 @@ class _Answer:
         self._send = send
         self._limits = limits
         self._is_anthropic = is_anthropic
-        self._journal = journal
-        self._named = (HEADER, journal.request_id.encode("ascii"))
+        self._context = context
+        self._named = (HEADER, context.request_id.encode("ascii"))
         self.caller: Caller | None = None
         self.started = False
 
@@ -328,10 +247,10 @@ class _Answer:
                     told += anthropic_limits.headers(statuses)
             if self._is_anthropic:
                 told = [*told, (ANTHROPIC_HEADER, self._named[1])]
-            took_ms = (asyncio.get_running_loop().time() - self._journal.arrived_s) * 1e3
+            took_ms = (asyncio.get_running_loop().time() - self._context.arrived_s) * 1e3
             took = (PROCESSING_HEADER, b"%d" % took_ms)
             message = {**message, "headers": [*message.get("headers", ()), *told, took, self._named]}
-            self.started, self._journal.status = True, message["status"]
+            self.started, self._context.status = True, message["status"]
         await self._send(message)
 
 

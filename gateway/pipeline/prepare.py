@@ -28,6 +28,7 @@ from fairlane.gateway.insight.telemetry.tracing import Value
 from fairlane.gateway.model_text.tokenizer import PromptTooLong, TextModel, TokenStream
 from fairlane.gateway.pipeline.admission import AllOpenRequests, admit, class_name, measure, too_long
 from fairlane.gateway.pipeline.constraints import grammar_of
+from fairlane.gateway.pipeline.context import RequestContext
 from fairlane.gateway.request.live_request import LiveJob, job_ids
 from fairlane.gateway.request.service_level import CLASS_HEADER, LANE_HEADER, ServiceLevel, agree
 from fairlane.quotas.tenants import Tenant
@@ -192,12 +193,9 @@ class Preparer:
         self._telemetry = telemetry
         self._refusal = refusal
 
-    async def prepare(
-        self, kind: Kind[Generation], body: bytes, headers: Headers, caller: Caller, arrived_s: float
-    ) -> Plan:
-        """Prepare and admit one request. Enter the plan, so that jobs that are not enqueued are withdrawn.
-
-        `headers` are the ASGI scope's; `arrived_s` is on the event loop's clock."""
+    async def prepare(self, kind: Kind[Generation], body: bytes, context: RequestContext) -> Plan:
+        """Prepare and admit one request. Enter the plan, so that jobs that are not enqueued are withdrawn."""
+        caller = context.caller
         request, model, prompts = await self.understand(kind, body, caller)
         inputs: list[list[int]] = []
         if kind.embeds:
@@ -211,7 +209,7 @@ class Preparer:
         ids = job_ids(random_id(), len(prompts))
         self._open_requests.hold(ids)
         try:
-            return self._plan(kind, request, model, ids, prompts, inputs, grammar, headers, caller, arrived_s)
+            return self._plan(kind, request, model, ids, prompts, inputs, grammar, context)
         except BaseException:
             self._open_requests.let_go(model.queue, ids)
             raise
@@ -225,15 +223,14 @@ class Preparer:
         prompts: Sequence[Tokens],
         inputs: Sequence[Sequence[int]],
         grammar: CheckedGrammar,
-        headers: Headers,
-        caller: Caller,
-        arrived_s: float,
+        context: RequestContext,
     ) -> Plan:
         """Admit the request. Nothing is awaited, so that no other request comes between assessment and entry."""
-        service_level, tenant = agree(request, headers, caller.identity, self._lanes), caller.identity.tenant
+        caller = context.caller
+        service_level, tenant = agree(request, context.headers, caller.identity, self._lanes), caller.identity.tenant
         if caller.batch_due_ms is not None:
             service_level = service_level.due_in(caller.batch_due_ms)
-        elapsed_ms = (asyncio.get_running_loop().time() - arrived_s) * 1e3
+        elapsed_ms = (asyncio.get_running_loop().time() - context.arrived_s) * 1e3
         with self._telemetry.span("admit") as span:
             asked = [
                 measure(len(prompt), request, model, service_level, tenant, kind.prompt_param, elapsed_ms)
@@ -246,7 +243,7 @@ class Preparer:
                 refused.lane = service_level.lane.name
                 refused.asked = model.name, sum(map(len, prompts))
                 if self._trace.is_on:
-                    wanted = _asked(request, model, service_level, prompts, asked, tenant, arrived_s)
+                    wanted = _asked(request, model, service_level, prompts, asked, tenant, context.arrived_s)
                     self._trace.ended(wanted, (), refused)
                 raise
             if span.is_recording:

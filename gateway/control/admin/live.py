@@ -14,8 +14,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from fairlane.gateway.errors import ApiError, internal_error, store_unavailable
-from fairlane.gateway.http import disconnect, response, sse
-from fairlane.gateway.http.disconnect import Disconnect
+from fairlane.gateway.http import sse
+from fairlane.gateway.http.exchange import exchange_of
 from fairlane.gateway.http.sse import EventStream
 from fairlane.store.errors import STORE_ERRORS
 
@@ -216,14 +216,11 @@ class LiveResponse(Response):
         self._watcher = watcher
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        state = scope.get("state", {})
-        left: Disconnect = state.get(disconnect.STATE) or Disconnect(_nothing)
-        channel = state.get(response.STATE)
-        push = _never if channel is None else channel.push
+        exchange = exchange_of(scope)
         if scope["method"] == "HEAD":
             self._watcher.end()
         try:
-            with EventStream(left, send, push, write_timeout_s=WRITE_TIMEOUT_S) as out:
+            with EventStream(exchange.disconnect, send, exchange.channel.push, write_timeout_s=WRITE_TIMEOUT_S) as out:
                 await out.write(FIRST)
                 async for frames in self._watcher.frames():
                     await out.write(frames)
@@ -232,10 +229,3 @@ class LiveResponse(Response):
             pass
         finally:
             self._hub.leave(self._watcher)
-
-
-def _nothing() -> None: ...
-
-
-def _never(_: bytes) -> bool:
-    return False

@@ -28,9 +28,9 @@ from fairlane.gateway.control.operators.single_sign_on import SingleSignOn
 from fairlane.gateway.dialects.openai.wire import checked, checked_fields
 from fairlane.gateway.errors import ApiError, Code, invalid, not_found
 from fairlane.gateway.fleet import Door
-from fairlane.gateway.http import body_budget
 from fairlane.gateway.http.body import read_body
-from fairlane.gateway.http.connections import OPERATORS, vouch
+from fairlane.gateway.http.connections import OPERATORS
+from fairlane.gateway.http.exchange import exchange_of
 from fairlane.gateway.http.json_reader import LARGE_BODY_BYTES
 from fairlane.gateway.insight.request_records.search import Records
 from fairlane.gateway.insight.request_traces.files import TraceFolder
@@ -248,13 +248,13 @@ def operators_only(
 async def showing(operators: Operators, request: Request) -> Operator:
     """Return the operator of the key or token. Raise ApiError for anyone else, and redis.RedisError."""
     operator = await operators.showing(request.scope, address_of(request))
-    vouch(request.scope, OPERATORS)
+    exchange_of(request.scope).vouch(OPERATORS)
     return operator
 
 
 async def _let_through(operation: "Operation[Any]", parts: AdminParts, request: Request) -> Operator:
     operator = await parts.operators.calling(request.scope, address_of(request))
-    vouch(request.scope, OPERATORS)
+    exchange_of(request.scope).vouch(OPERATORS)
     _check_role(operation, operator)
     return operator
 
@@ -310,7 +310,7 @@ async def _input(operation: Operation[Input], request: Request) -> Input:
     if operation.method == "GET":
         return checked_fields(operation.input, {}, _query(request, operation.input))
     headers = request.scope["headers"]
-    hold = request.scope.get("state", {}).get(body_budget.STATE)
+    hold = exchange_of(request.scope).hold
     body = await read_body(request.receive, headers, max_bytes=MAX_BODY_BYTES, timeout_s=BODY_TIMEOUT_S, hold=hold)
     if len(body) <= LARGE_BODY_BYTES:
         return checked(operation.input, {}, body or b"{}")

@@ -16,9 +16,8 @@ from fairlane.gateway.control.admin.inputs import PageQuery, SimulationBody, Tra
 from fairlane.gateway.control.admin.router import HEADERS, Call
 from fairlane.gateway.control.admin.views import Page, page
 from fairlane.gateway.errors import ApiError, invalid, not_found
-from fairlane.gateway.http import body_budget
-from fairlane.gateway.http.body_budget import BodyBudget, BodyHold
 from fairlane.gateway.http.connections import OPERATORS
+from fairlane.gateway.http.exchange import exchange_of
 from fairlane.gateway.http.multipart import FILE, read_form
 from fairlane.gateway.insight.request_traces import files
 from fairlane.gateway.insight.request_traces.files import StoredTrace
@@ -152,7 +151,6 @@ async def _path(call: Call, name: str) -> Path:
 
 
 async def _received(request: Request, draft: Path) -> None:
-    hold = request.scope.get("state", {}).get(body_budget.STATE)
     with await asyncio.to_thread(draft.open, "xb") as file:
 
         async def write(part: bytes) -> None:
@@ -164,7 +162,7 @@ async def _received(request: Request, draft: Path) -> None:
             write,
             max_file_bytes=MOST_UPLOAD_BYTES,
             timeout_s=UPLOAD_TIMEOUT_S,
-            hold=hold or BodyHold(BodyBudget(most_bytes=MOST_UPLOAD_BYTES, most_tenant_bytes=MOST_UPLOAD_BYTES)),
+            hold=exchange_of(request.scope).hold,
             tenant=OPERATORS,
         )
     if form.file_name is None:

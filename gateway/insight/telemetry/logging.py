@@ -36,8 +36,8 @@ def facts(record: logging.LogRecord) -> Facts:
         "span_id": traceparent[36:52] or None,
         "request_id": request_id or None,
     }
-    journal = getattr(record, "journal", None)
-    return told if journal is None else told | journal.facts()
+    context = getattr(record, "context", None)
+    return told if context is None else told | context.facts()
 
 
 class Lines(logging.StreamHandler[TextIO]):

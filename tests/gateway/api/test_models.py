@@ -10,6 +10,7 @@ from fairlane.gateway.api.models import ListModels
 from fairlane.gateway.identity.auth import Caller
 from fairlane.quotas.api_keys import ApiKey, Identity, Scopes
 from fairlane.quotas.tenants import Tenant
+from tests.support.gateway.context import a_context
 
 pytestmark = pytest.mark.anyio
 MANY = 500
@@ -45,10 +46,7 @@ async def listed(tenant: tuple[str, ...] | None, key: tuple[str, ...] | None) ->
     async def send(message: Any) -> None:
         sent.append(message)
 
-    async def receive() -> Any:
-        raise AssertionError
-
-    await ListModels(fleet)({"headers": [], "state": {"caller": Caller(identity)}}, receive, send)
+    await ListModels(fleet)(a_context(Caller(identity), send=send))
     return [each["id"] for each in msgspec.json.decode(sent[-1]["body"])["data"]]
 
 

@@ -112,7 +112,7 @@ async def test_a_client_that_closes_after_the_last_byte_of_a_file_has_not_left_e
     client_left.set()
     await until(lambda: bool(caplog.records))
 
-    assert [record.__dict__["journal"].code for record in caplog.records] == ["ok"]
+    assert [record.__dict__["context"].code for record in caplog.records] == ["ok"]
 
 
 async def test_a_file_expires_when_its_sender_says(served: Served) -> None:

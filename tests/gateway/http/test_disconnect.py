@@ -134,7 +134,7 @@ async def test_a_client_that_closes_after_the_end_of_a_stream_has_not_left_early
     client_left.set()
     await until(lambda: bool(caplog.records))
 
-    assert [record.__dict__["journal"].code for record in caplog.records] == ["ok"]
+    assert [record.__dict__["context"].code for record in caplog.records] == ["ok"]
 
 
 async def test_clients_that_go_at_any_moment_leave_nothing_behind(served: Served) -> None:

@@ -14,6 +14,7 @@ from fairlane.gateway.errors import ApiError, invalid
 from fairlane.gateway.http.body_budget import HUGE_BODY_BYTES, BodyRoom
 from fairlane.gateway.http.json_reader import LARGE_BODY_BYTES
 from fairlane.gateway.pipeline.prepare import Preparer, pack_inputs
+from tests.support.gateway.context import a_context
 
 pytestmark = pytest.mark.anyio
 
@@ -37,7 +38,7 @@ async def test_one_body_is_read_at_a_time_and_others_of_another_size_meanwhile(m
 
     async def prepare(size: int) -> None:
         with pytest.raises(ApiError):
-            await preparer.prepare(replace(CHAT, parse=parse), b"x" * size, [], CALLER, 0.0)
+            await preparer.prepare(replace(CHAT, parse=parse), b"x" * size, a_context(CALLER))
 
     preparer = Preparer({}, NONE, NONE, NONE, lambda: None, BodyRoom(HUGE_BODY_BYTES, lambda: None), NONE, NONE)
     crowd = [asyncio.create_task(prepare(many)) for _ in range(40)]

@@ -1,0 +1,89 @@
+"""One request as the server hands it to the application: its connection, its body and its response.
+
+The server puts an `Exchange` into the request's scope, and `exchange_of` reads it. A request from another source, such
+as a test, gets one without a connection.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from starlette.types import Receive, Scope
+
+from fairlane.gateway.http.body import read_body
+from fairlane.gateway.http.body_budget import BodyBudget, BodyHold
+from fairlane.gateway.http.connections import Place
+from fairlane.gateway.http.disconnect import Disconnect
+from fairlane.gateway.http.request_id import request_id_of
+from fairlane.gateway.http.response import Channel
+
+_KEY = "exchange"
+
+
+@dataclass(slots=True)
+class Exchange:
+    """What the server knows of one request."""
+
+    disconnect: Disconnect
+    channel: Channel
+    request_id: str
+    # The body's place in the budget of bytes in memory.
+    hold: BodyHold
+    # The connection's place on its port.
+    place: Place | None = None
+    # The connection's own address, if a trusted proxy named another client.
+    peer: str | None = None
+
+    def put_into(self, scope: Scope) -> None:
+        scope.setdefault("state", {})[_KEY] = self
+
+    async def read_body(
+        self, receive: Receive, headers: Sequence[tuple[bytes, bytes]], *, max_bytes: int, timeout_s: float, tenant: str
+    ) -> bytes:
+        """Return the whole body, charged to `tenant` until `release`. Raises as `http.body.read_body`."""
+        return await read_body(
+            receive,
+            headers,
+            max_bytes=max_bytes,
+            timeout_s=timeout_s,
+            arrived=self.channel.take_body(),
+            hold=self.hold,
+            tenant=tenant,
+        )
+
+    def release(self) -> None:
+        """Give the body's bytes back to the budget."""
+        self.hold.release()
+
+    def vouch(self, caller: str) -> None:
+        """Assign the request's connection to the caller whose key was accepted."""
+        if self.place is not None:
+            self.place.vouch(caller)
+
+
+def exchange_of(scope: Scope) -> Exchange:
+    """Return a scope's exchange."""
+    state = scope.setdefault("state", {})
+    found: Exchange | None = state.get(_KEY)
+    if found is None:
+        unbounded = BodyHold(BodyBudget(most_bytes=2**62, most_tenant_bytes=2**62))
+        found = state[_KEY] = Exchange(Disconnect(_nothing), _NoChannel(), request_id_of(scope["headers"]), unbounded)
+    return found
+
+
+def peer_of(scope: Scope) -> str:
+    """Return the address of the connection's peer; empty without one."""
+    peer = exchange_of(scope).peer
+    return (scope.get("client") or ("",))[0] if peer is None else peer
+
+
+class _NoChannel:
+    """The channel of a request without a connection: its body and response are ASGI messages."""
+
+    def take_body(self) -> None:
+        return None
+
+    def push(self, body: bytes) -> bool:
+        return False
+
+
+def _nothing() -> None: ...

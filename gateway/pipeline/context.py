@@ -1,0 +1,129 @@
+"""`RequestContext`: everything that one tenant request has gathered so far, passed from stage to stage."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from starlette.types import Receive, Scope, Send
+
+from fairlane.common.log_lines import Facts
+from fairlane.gateway.http.exchange import Exchange
+from fairlane.gateway.identity.auth import Caller
+from fairlane.gateway.insight.request_records.live import LiveRecord
+from fairlane.gateway.insight.telemetry.tracing import Span, Value
+
+# Code of a request whose client left; never sent in a response.
+CLIENT_CLOSED = "client_closed"
+OK = "ok"
+# Attributes of a span.
+Notes = dict[str, Value | None]
+
+
+@dataclass(slots=True)
+class RequestContext:
+    """One request of a tenant. The tenant middleware creates it, each stage adds what it learns, and the middleware
+    reports it at the end: log line, metrics, span. Times are the event loop's."""
+
+    scope: Scope
+    receive: Receive
+    send: Send
+    exchange: Exchange
+    # The route, for metrics.
+    endpoint: str
+    request_id: str
+    arrived_s: float
+    # Set by authentication, before any endpoint runs.
+    _caller: Caller | None = None
+    body_bytes: int = 0
+    lane: str = "none"
+    model: str = "none"
+    code: str = OK
+    # HTTP status; 0 if no response was started.
+    status: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    # Output tokens of each prompt, if traces are recorded.
+    outputs: Sequence[int] = ()
+    first_token_s: float | None = None
+    # Set once the request is admitted.
+    record: LiveRecord | None = None
+    # Mean time between tokens.
+    pace_s: float | None = None
+    # From arrival until a worker started it.
+    queued_s: float | None = None
+    # From arrival to end.
+    took_s: float = 0.0
+    # Attributes of the request's span.
+    notes: Notes = field(default_factory=dict)
+
+    @property
+    def headers(self) -> Sequence[tuple[bytes, bytes]]:
+        headers: Sequence[tuple[bytes, bytes]] = self.scope["headers"]
+        return headers
+
+    @property
+    def path_params(self) -> dict[str, str]:
+        params: dict[str, str] = self.scope["path_params"]
+        return params
+
+    @property
+    def caller(self) -> Caller:
+        assert self._caller is not None  # noqa: S101 - endpoints run after authentication
+        return self._caller
+
+    def authenticated(self, caller: Caller) -> None:
+        """Set the caller, and assign the connection to its tenant."""
+        self._caller = caller
+        self.exchange.vouch(caller.root)
+
+    @property
+    def tenant(self) -> str:
+        """The tenant's id; empty before authentication."""
+        return "" if self._caller is None else self._caller.tenant_id
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether the request was rejected or ended by an error."""
+        return self.code not in (OK, CLIENT_CLOSED)
+
+    async def read_body(self, *, max_bytes: int, timeout_s: float) -> bytes:
+        """Return the whole body, which counts until `exchange.release`. Raises ApiError, ClientDisconnect."""
+        body = await self.exchange.read_body(
+            self.receive, self.headers, max_bytes=max_bytes, timeout_s=timeout_s, tenant=self.tenant
+        )
+        self.body_bytes = len(body)
+        return body
+
+    def facts(self) -> Facts:
+        """Return the fields of the request's log line."""
+        return {
+            "request_id": self.request_id,
+            "endpoint": self.endpoint,
+            "status": self.status or None,
+            "code": self.code,
+            "tenant": self.tenant or None,
+            "lane": self.lane,
+            "model": self.model,
+            "prompt_tokens": self.prompt_tokens,
+            "output_tokens": self.output_tokens,
+            "duration_ms": round(self.took_s * 1e3, 1),
+        }
+
+    def describe(self, span: Span) -> None:
+        """Add the request's attributes to its span."""
+        if not span.is_recording:
+            return
+        own: Notes = {
+            "http.route": self.endpoint,
+            "http.response.status_code": self.status or None,
+            "fairlane.request_id": self.request_id,
+            "fairlane.tenant": self.tenant,
+            "fairlane.code": self.code,
+        }
+        span.tell(own | self.notes)
+        if self.is_refusal:
+            span.fail(self.code)
+            span.tell({"error.type": self.code})
+
+
+# Serves one request inside the tenant middleware. Raises ApiError until the response has started.
+Endpoint = Callable[[RequestContext], Awaitable[None]]
