@@ -122,6 +122,8 @@ class TenantMiddleware:
                     await self._answer(context, answer)
                 finally:
                     self._record(context, span, loop.time())
+                    if context.send is answer:  # else a run goes on that its client does not wait for
+                        context.send = send  # breaks the cycle of context and answer, so that both are freed at once
         except Exception as error:  # noqa: BLE001 - the last place to catch it
             log_fault(request_id, error)
             if not answer.started:

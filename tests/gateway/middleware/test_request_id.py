@@ -10,6 +10,7 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 from starlette.types import Message, Receive, Scope, Send
 
+from fairlane.gateway.http.exchange import exchange_of
 from fairlane.gateway.http.request_id import request_id_of
 from fairlane.gateway.middleware.request_id import RequestIdMiddleware
 
@@ -36,7 +37,7 @@ def test_minted_ids_differ() -> None:
 
 def client() -> TestClient:
     def say(request: Request) -> Response:
-        return PlainTextResponse(request.state.request_id, headers={"x-request-id": "ours"})
+        return PlainTextResponse(exchange_of(request.scope).request_id, headers={"x-request-id": "ours"})
 
     def fail(request: Request) -> Response:
         raise RuntimeError("broken")

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 NONE = cast(Any, None)
 """For parts that a body which cannot be parsed does not come to."""
 HUGE, LARGE = HUGE_BODY_BYTES + 1, LARGE_BODY_BYTES + 1
-CALLER = cast(Any, SimpleNamespace(tenant_id="a"))
+CALLER = cast(Any, SimpleNamespace(tenant_id="a", root="a"))
 
 
 @pytest.mark.parametrize(("many", "one"), [(HUGE, LARGE), (LARGE, HUGE)], ids=["huge", "large"])
