@@ -82,7 +82,7 @@ class RequestContext:
 
     @property
     def is_refusal(self) -> bool:
-        """Whether the request was rejected or ended by an error."""
+        """True if the request was rejected or ended by an error."""
         return self.code not in (OK, CLIENT_CLOSED)
 
     async def read_body(self, *, max_bytes: int, timeout_s: float) -> bytes:
