@@ -18,7 +18,7 @@ from fairlane.gateway.http.json_reader import raw_fields, scalar, scalars
 
 MAX_LINES = 50_000
 MAX_LINE_BYTES = 2**20
-# In characters.
+# Characters.
 MAX_CUSTOM_ID = 512
 BYTES_PER_TOKEN = 4
 # Flags of a line: an earlier line has the same custom_id; it is longer than MAX_LINE_BYTES.

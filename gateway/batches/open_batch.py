@@ -73,7 +73,7 @@ class OpenBatch:
         self.gives_way = False
         # Seconds for which the batch should not be taken again after it gave up its place.
         self._rest_s = 0.0
-        # Of unfinished lines.
+        # Estimated tokens of unfinished lines.
         self._tokens = 0
 
     async def run(self) -> None:

@@ -115,7 +115,7 @@ class LimitsByBody(_Input):
 
 
 class QuotaBody(_Input):
-    """Limits under `limits`, or directly by name where at least one is named."""
+    """Limits under `limits`, or directly by name if at least one is named."""
 
     limits: LimitsBody
 

@@ -146,7 +146,7 @@ class AdminParts:
     history: History
     prices: PriceStore
     known_prices: KnownPrices
-    # Of all prices and charges.
+    # The currency of all prices and charges.
     currency: str
     erasure: Erasure
     # Call it before answering a call that may have changed a tenant or key.
@@ -167,7 +167,7 @@ class Call:
     check: Callable[[], Awaitable[object]]
     # Additional response headers.
     headers: dict[str, str] = field(default_factory=dict)
-    # For operations that read their form themselves.
+    # The request, for operations that read their form themselves.
     request: Request | None = None
 
     def tag(self, tag: str) -> None:

@@ -19,7 +19,7 @@ from fairlane.store.retry import every
 
 log = logging.getLogger(__name__)
 
-# Per segment: some megabytes.
+# Entries of one segment: some megabytes.
 MOST_ENTRIES = 10_000
 
 

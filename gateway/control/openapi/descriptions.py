@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from fairlane.gateway.control.openapi.record_descriptions import RECORD_PROPERTIES
 
-_UNUSED = "OpenAI's field, always null here"
 _DRAWN = "absent: the model's `default_sampling`"
 _EARLIER = "OpenAI's field, always null or empty"
 _HINT = "For the caller's own use; it has no effect"
@@ -400,7 +399,7 @@ PROPERTIES: Mapping[str, str] = {
     "ttl": "Accepted and ignored",
     "user_id": "Accepted and ignored",
     "user_profile_id": "Accepted and ignored",
-    "via": "How it is authenticated: `issuer:<name>`, `issuer:<name>/<group>`, `key:<id>`; null: by its own secret",
+    "via": "Its credential: `issuer:<name>`, `issuer:<name>/<group>`, `key:<id>`; null: by its own secret",
     "verbosity": "Only at its neutral value",
     "ErrorBody.type": "OpenAI's type of the error",
     "AnthropicErrorBody.type": "Anthropic's type of the error",

@@ -47,7 +47,7 @@ _DETAIL: Mapping[str, str] = {
     "why": "The explanation in a sentence or two",
     "workers": "The workers that ended its jobs",
 }
-# By `Shape.property`, as in the other tables.
+# The keys are `Shape.property`, as in the other tables.
 RECORD_PROPERTIES: Mapping[str, str] = {
     **{f"{shape}.{name}": said for shape in ("RequestView", "RequestDetail") for name, said in _REQUEST.items()},
     **{f"RequestDetail.{name}": said for name, said in _DETAIL.items()},

@@ -28,11 +28,11 @@ class Ended(msgspec.Struct, frozen=True, gc=False):
     tenant: str
     lane: str
     code: str
-    # From arrival to the first token.
+    # Time from arrival to the first token.
     ttft_s: float | None
     # Mean time between two tokens.
     pace_s: float | None
-    # From arrival until a worker began it.
+    # Time from arrival until a worker began the request.
     queue_s: float | None
 
 

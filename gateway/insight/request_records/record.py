@@ -14,9 +14,9 @@ from fairlane.quotas import keyspace
 # `lost`: its gateway is silent, and the request has not been settled yet.
 State = Literal["queued", "running", "preempted", "paused", "lost", "ended"]
 STATES: tuple[State, ...] = ("queued", "running", "preempted", "paused", "lost", "ended")
-# Per record; of more, the first half and the latest are kept.
+# A record keeps this many; above that, the first half and the latest.
 MOST_EVENTS, MOST_PREEMPTIONS = 48, 24
-# Of one encoded record.
+# Size of one encoded record.
 MOST_BYTES = 6_144
 # Characters of an error's message.
 LONGEST_TEXT = 300
@@ -103,7 +103,7 @@ class RequestRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     gpu_us: int = 0
     kv_block_ms: int = 0
     preempted: int = 0
-    # Of all preemptions that are over.
+    # Sum over all preemptions that are over.
     stalled_ms: float = 0.0
     paused: int = 0
     paused_ms: float = 0.0

@@ -121,7 +121,7 @@ class RequestRecorder:
         self._unwritten: list[EndedRecord] = []
         # Requests that were written as running and are over: names by id.
         self._gone: dict[str, str] = {}
-        # By tenant, since the last flush.
+        # Refusals since the last flush, by tenant.
         self._refusals: Counter[str] = Counter()
         self._turns: Iterator[str] = iter(())
         self._one_at_a_time = asyncio.Lock()

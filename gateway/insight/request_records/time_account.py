@@ -81,16 +81,16 @@ class Timeline:
     has_ended: bool
     # When its jobs were enqueued.
     queued_ms: float
-    # In the order of their reception.
+    # Ordered by reception.
     starts: Iterable[Start] = ()
-    # In any order; they may overlap.
+    # Unordered; they may overlap.
     stalls: Iterable[Stall] = ()
     last_token_ms: float | None = None
     # Time in the queue until its prompt was begun, if no token followed.
     begun_after_ms: float | None = None
 
 
-# In the order of `TimeParts`.
+# The same order as in `TimeParts`.
 PARTS: tuple[Part, ...] = ("queue", "prefill", "decode", "preempted", "paused", "network")
 
 

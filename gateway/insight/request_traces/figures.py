@@ -14,7 +14,7 @@ from fairlane.scheduler.simulation.synthetic_tenants import Tier
 
 # Tenants with the most service.
 MOST_TENANTS = 20
-# Per line: the backlog after a trace may be many times as long as the trace.
+# Points of one line; the backlog after a trace may be many times as long as the trace.
 MOST_POINTS = 400
 PERCENTILES = {"p50": 50.0, "p95": 95.0, "p99": 99.0, "p999": 99.9}
 

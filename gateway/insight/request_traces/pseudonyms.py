@@ -13,7 +13,7 @@ from hashlib import blake2b
 BLOCK_TOKENS = 128
 # Blocks of a prompt that are named.
 MOST_BLOCKS = 512
-# Of a block's name: small enough for any reader's integers.
+# Bytes of a block's name, which fits any reader's integers.
 _NAME_BYTES = 6
 REMEMBERED = 10_000
 
