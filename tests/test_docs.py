@@ -1,4 +1,4 @@
-"""The documents keep up with the code: packages have their pages, settings and metrics their rows, links their ends."""
+"""The documentation matches the code: packages, settings, metrics, API, links, file names and commands."""
 
 import ast
 import functools
@@ -40,13 +40,13 @@ MOST_WORDS_OF_THE_API = 11_000
 
 
 def sources(*rooms: str) -> list[str]:
-    """Source files of the rooms."""
+    """Return the source files of some top-level packages."""
     found = (path for room in rooms for path in (ROOT / room).rglob("*") if path.suffix in (".py", ".lua"))
     return sorted(str(path.relative_to(ROOT)) for path in found)
 
 
 def settings(kind: type[msgspec.Struct], prefix: str = "FAIRLANE_") -> list[str]:
-    """Every setting, as its environment variable."""
+    """Return the environment variable of every setting."""
     found = []
     for field in msgspec.structs.fields(kind):
         name = f"{prefix}{field.encode_name.upper()}"
@@ -61,19 +61,27 @@ def test_the_readme_is_a_page() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
 
 
-def test_every_package_says_what_stands_in_it() -> None:
-    """Its page names no file that is not there."""
+def test_every_package_has_a_docstring_that_names_only_existing_files() -> None:
     for page in (name for name in sources(*ROOMS) if name.endswith("__init__.py")):
-        said = ast.get_docstring(ast.parse((ROOT / page).read_text()))
-        assert said, page
-        for file in re.findall(r"`([\w/]+\.py)`", said):
+        text = ast.get_docstring(ast.parse((ROOT / page).read_text()))
+        assert text, page
+        for file in re.findall(r"`([\w/]+\.py)`", text):
             assert ((ROOT / page).parent / file).exists(), f"{page}: {file}"
 
 
-def test_no_folder_is_crowded() -> None:
-    crowds = Counter(Path(name).parent for name in sources(*ROOMS, "benchmarks", "tests"))
+def test_no_folder_has_too_many_files() -> None:
+    files = Counter(Path(name).parent for name in sources(*ROOMS, "benchmarks", "tests"))
 
-    assert not {str(folder): many for folder, many in crowds.items() if many > MOST_FILES}
+    assert not {str(folder): count for folder, count in files.items() if count > MOST_FILES}
+
+
+def test_the_map_of_packages_names_them_all() -> None:
+    page = (DOCS / "architecture.md").read_text()
+    inner = [
+        found.parent.name for room in ("gateway", "scheduler", "worker") for found in ROOT.glob(f"{room}/*/__init__.py")
+    ]
+
+    assert not [name for name in (*ROOMS, *inner) if f"{name}/" not in page]
 
 
 @pytest.mark.parametrize("kind", [GatewaySettings, WorkerSettings])
@@ -84,7 +92,6 @@ def test_every_setting_has_its_row(kind: type[msgspec.Struct]) -> None:
 
 
 def test_every_variable_of_the_documents_is_a_setting() -> None:
-    """A reader who exports one that is not could no longer start anything."""
     known = {*settings(GatewaySettings), *settings(WorkerSettings), *NOT_SETTINGS}
     for document in DOCUMENTS:
         named = set(re.findall(r"\bFAIRLANE_[A-Z_]*[A-Z]", document.read_text()))
@@ -147,7 +154,6 @@ def test_every_file_and_module_that_the_documents_name_is_there() -> None:
 
 
 def test_figures_name_no_commit() -> None:
-    """They are of the latest run; what was before is git's."""
     for document in {*DOCUMENTS} - {ROOT / "helm" / "README.md"}:
         for word in re.findall(r"\b[0-9a-f]{7,12}\b", document.read_text()):
             assert word.isdigit() or word.isalpha(), f"{document.name}: {word}"
@@ -155,14 +161,14 @@ def test_figures_name_no_commit() -> None:
 
 @functools.cache
 def anchors(page: Path) -> set[str]:
-    """What a link may point at in a page: its headings, as GitHub makes anchors of them."""
+    """Return the anchors that GitHub makes of a page's headings."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_every_command_of_the_documents_exists() -> None:
-    """Subcommands and options, in blocks that can be pasted and in between."""
+    """Check subcommands and options, in code blocks and in text."""
     for document in DOCUMENTS:
         text = document.read_text().replace("\\\n", " ")
         pasted = "".join(re.findall(r"^```(?:sh|console)\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
@@ -172,7 +178,7 @@ def test_every_command_of_the_documents_exists() -> None:
 
 
 def unknown_words(words: Sequence[str]) -> list[str]:
-    """What the command has neither as a subcommand nor as an option; gateway and worker parse their own."""
+    """Return the words that are no subcommand or option. Gateway and worker parse their own arguments."""
     if words[0] in ("gateway", "worker"):
         return []
     command: Any = typer.main.get_command(cli.app)
