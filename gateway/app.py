@@ -190,7 +190,6 @@ def _application(routes: Sequence[BaseRoute], lifespan: Lifespan[Starlette] | No
 
 
 def _told(resources: Resources) -> list[Route]:
-    """Return the routes of health (public), metrics (operators only) and the OpenAPI document (public)."""
     health = _health(resources)
     guarded = operators_only(resources.operators, health.metrics)
     documents = [openapi.route(), *openapi_page.routes()]
@@ -289,7 +288,6 @@ def _admin(resources: Resources) -> AdminParts:
 
 
 async def _routing_error(request: Request, error: Exception) -> Response:
-    """Answer the router's errors: unknown path, unsupported method, WebSocket handshake."""
     assert isinstance(error, HTTPException)  # noqa: S101 - registered only for these
     told = errors.of_http_exception(error)
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED and "sec-websocket-key" in request.headers:

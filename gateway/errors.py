@@ -239,7 +239,6 @@ def error_body(error: ApiError, path: str = "", request_id: str = "") -> dict[st
 
 
 def _anthropic_error(error: ApiError) -> dict[str, object]:
-    """Return Anthropic's type and message, with our `code`, `param` and `limit` added."""
     is_overload = TABLE[error.code].type == "overloaded_error"
     shown: dict[str, object] = {
         "type": "overloaded_error" if is_overload else _ANTHROPIC_TYPES[error.status],

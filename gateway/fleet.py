@@ -44,8 +44,7 @@ class Entry(Protocol):
 class Registry(Protocol):
     """The registry where workers announce themselves, as `scheduler.queue.registry.RedisRegistry` implements it."""
 
-    async def workers(self) -> list[WorkerStatus]:
-        """Return all live workers."""
+    async def workers(self) -> list[WorkerStatus]: ...
 
     async def models(self) -> Mapping[str, Entry]:
         """Return all models announced in the last seven days, by name."""
@@ -53,8 +52,7 @@ class Registry(Protocol):
     async def queues(self) -> Mapping[str, str]:
         """Return all queues that may hold jobs, and the sha256 of each one's card."""
 
-    async def card(self, sha256: str) -> ModelCard | None:
-        """Return a card by its sha256."""
+    async def card(self, sha256: str) -> ModelCard | None: ...
 
 
 Depths = Mapping[LaneName, LaneDepth]
@@ -95,7 +93,6 @@ class ServedModel:
 
     @property
     def longest(self) -> int:
-        """Most tokens of prompt and output that fit both the context and a KV pool."""
         return self.context_length if self.pool is None else min(self.context_length, self.pool)
 
 
@@ -140,7 +137,6 @@ class FleetCache:
 
     @property
     def is_fresh(self) -> bool:
-        """True if the last successful refresh is recent."""
         return self._clock() - self._refreshed_at < STALE_AFTER_S
 
     @property
@@ -149,7 +145,6 @@ class FleetCache:
         return self._models
 
     def longest_context(self) -> int | None:
-        """Return the longest context of any known model, in tokens."""
         return self._longest_context
 
     def find(self, names: Collection[str] | None = None) -> list[ServedModel]:
@@ -169,7 +164,6 @@ class FleetCache:
 
     @property
     def queues(self) -> set[str]:
-        """Every queue that a worker serves or a model's newest card names."""
         return {model.queue for model in self._models.values()} | {worker.queue for worker in self._workers}
 
     @property
@@ -276,8 +270,7 @@ class WatchedQueue(Protocol):
 
     async def depths(self) -> Depths: ...
 
-    async def waiting(self, tenant: str) -> int:
-        """Return the number of the tenant's waiting requests, over all lanes."""
+    async def waiting(self, tenant: str) -> int: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,7 +287,6 @@ class Door:
 
 
 async def _ask_all(ask: Callable[[str], Awaitable[T]], queues: Iterable[str]) -> dict[str, T]:
-    """Return each queue's answer by name, asking ASKED_AT_ONCE queues at a time."""
     names, found = sorted(queues), dict[str, T]()
     for start in range(0, len(names), ASKED_AT_ONCE):
         asked = names[start : start + ASKED_AT_ONCE]
@@ -306,7 +298,6 @@ class StoredFleet:
     """The whole fleet, read from the store by every call. Every call may raise store errors."""
 
     def __init__(self, registry: WorkerRegistry, fleet_cache: FleetCache, queue: Callable[[str], WatchedQueue]) -> None:
-        """`queue` returns a model's queue by its name."""
         self._registry = registry
         self._fleet_cache = fleet_cache
         self._queue = queue
@@ -315,11 +306,9 @@ class StoredFleet:
         return await self._registry.workers()
 
     async def drain(self, worker_id: str) -> bool:
-        """Stop the worker from taking jobs; False for an unknown worker."""
         return await self._registry.drain(worker_id)
 
     async def undrain(self, worker_id: str) -> bool:
-        """Let the worker take jobs again; False for an unknown worker."""
         return await self._registry.undrain(worker_id)
 
     async def depths(self, model: str | None = None) -> Mapping[LaneName, LaneDepth]:

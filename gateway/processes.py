@@ -104,7 +104,6 @@ class Child:
             backoff_s = min(backoff_s * 2, LONGEST_BACKOFF_S)
 
     async def stop(self) -> None:
-        """Terminate the process; kill it after `stop_timeout_s`."""
         self._stopping.set()
         if self.process is None or self.process.returncode is not None:
             return

@@ -87,7 +87,6 @@ class CreateBatch:
         await send_json(context.send, made.shown(), [])
 
     async def _earlier(self, caller: Caller, key: bytes) -> KnownBatch | None:
-        """Return the batch created with an idempotency key in the last 24 hours, if any."""
         now_s = int(time.time())
         for day in (now_s // DAY_S, now_s // DAY_S - 1):
             known = await self._records.get(caller.root, caller.account, keyed_id(_name(caller), key, day))
@@ -139,7 +138,6 @@ class CreateBatch:
             raise self._denied(full, limits, tokens)
 
     async def _tokens(self, batch: Batch) -> int:
-        """Return an upper estimate of the tokens of a batch's lines."""
         try:
             with translated():
                 index = LineIndex(await read_all(self._storage, files.index(batch.input_file_id)))
@@ -210,7 +208,6 @@ def _name(caller: Caller) -> bytes:
 
 
 def _terms(asked: BatchBody) -> dict[str, Any]:
-    """Return all fields of a batch that come from the body."""
     after = asked.output_expires_after
     return {
         "endpoint": asked.endpoint,
@@ -222,13 +219,11 @@ def _terms(asked: BatchBody) -> dict[str, Any]:
 
 
 def _check_same(known: KnownBatch, asked: BatchBody) -> None:
-    """Raise ApiError if the batch was created from another body."""
     if any(getattr(known.batch, name) != value for name, value in _terms(asked).items()):
         raise conflict()
 
 
 async def _own(records: BatchRecords, caller: Caller, batch_id: str) -> KnownBatch:
-    """Return a batch of the caller's tenant. Raises ApiError `not_found`, for another tenant's too."""
     found = await records.get(caller.root, caller.account, batch_id)
     if found is None:
         raise not_found("batch")

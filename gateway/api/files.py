@@ -77,7 +77,6 @@ class UploadFile:
         await send_json(context.send, kept.shown(), [])
 
     async def _kept(self, context: RequestContext, file_id: str) -> StoredFile:
-        """Store the uploaded file and return its record."""
         parts = self._parts
         draft = await asyncio.to_thread(_Upload, parts.drafts.new(), parts.room, context.tenant)
         try:
@@ -250,7 +249,6 @@ class _Upload:
     """An upload in progress: written to disk in threads, and scanned for lines as it arrives."""
 
     def __init__(self, path: Path, room: BodyRoom, tenant: str) -> None:
-        """`room` runs the scan of the lines."""
         self.path = path
         self._room, self._tenant = room, tenant
         self.scanner = LineScanner()
@@ -265,13 +263,11 @@ class _Upload:
             await self._write()
 
     async def finish(self) -> LineIndex:
-        """Write the rest and return the index of the file's lines."""
         await self._write()
         await asyncio.to_thread(self._file.close)
         return await self._room.in_thread(self._tenant, MAX_LINE_BYTES, self.scanner.finish)
 
     def discard(self) -> None:
-        """Delete the draft, unless it was moved into the storage."""
         self._file.close()
         self.path.unlink(missing_ok=True)
 
@@ -282,7 +278,6 @@ class _Upload:
 
 
 def _expires_after_s(form: Form) -> int:
-    """Return the seconds until the file expires. Raises ApiError for an invalid form."""
     fields: Mapping[str, str] = form.fields
     for name in fields:
         if name not in _FIELDS:

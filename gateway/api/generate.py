@@ -74,7 +74,6 @@ class Generate(Generic[Generation]):
             context.exchange.release()
 
     async def _serve(self, context: RequestContext, plan: Plan) -> None:
-        """Respond to an admitted request, and count it while it runs."""
         context.lane, context.model = plan.service_level.lane.name, plan.model.name
         if is_recording():
             self._note(context, plan)
@@ -160,7 +159,6 @@ class Generate(Generic[Generation]):
     async def _follow(
         self, context: RequestContext, plan: Plan, request: LiveRequest, answer: AnswerBuilder, rhythm: Rhythm
     ) -> None:
-        """Run the request's events into the builder."""
         if is_recording():
             context.notes["fairlane.class"] = plan.class_name(request.jobs)
         events = TokenEvents(
@@ -222,7 +220,6 @@ class Generate(Generic[Generation]):
         }
 
     def _conclude(self, context: RequestContext, events: TokenEvents, answer: AnswerBuilder) -> None:
-        """Record metrics and trace attributes of a generation, however it ended."""
         if events.first_token_s is None:
             events.queue_span.end()
         usage = answer.usage()
@@ -243,7 +240,6 @@ class Generate(Generic[Generation]):
 
 
 def _used(events: TokenEvents, usage: Usage) -> Notes:
-    """Return the trace attributes of a generation."""
     return {
         "gen_ai.usage.input_tokens": usage.prompt_tokens,
         "gen_ai.usage.output_tokens": usage.completion_tokens,

@@ -38,7 +38,6 @@ class Health:
         self._refusal = refusal
 
     def routes(self) -> list[Route]:
-        """Return the public routes."""
         alive = ((path, self.alive) for path in ("/healthz", "/health", "/ping"))
         paths = (*alive, ("/readyz", self.ready), ("/version", self.version))
         return [Route(path, told, methods=["GET"]) for path, told in paths]
@@ -48,7 +47,6 @@ class Health:
         return PlainTextResponse("ok\n")
 
     async def version(self, _: Request) -> Response:
-        """Return the release, in vLLM's format."""
         return JSONResponse({"version": VERSION})
 
     async def ready(self, _: Request) -> Response:
@@ -57,7 +55,6 @@ class Health:
         return PlainTextResponse("ready\n") if missing is None else errors.response(missing)
 
     async def metrics(self, _: Request) -> Response:
-        """Return the metrics of all processes behind the port, in Prometheus' text format."""
         return Response(await self._processes.exposition(), media_type=CONTENT_TYPE_LATEST)
 
     def _missing(self) -> ApiError | None:

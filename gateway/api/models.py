@@ -63,7 +63,6 @@ class ShowLimits:
 
 
 def _usable(caller: Caller, models: Sequence[ServedModel]) -> Sequence[ServedModel]:
-    """Return the models that both the caller's tenant and its key allow."""
     for names in (caller.identity.tenant.models, caller.identity.key.scopes.models):
         if names is not None:
             allowed = frozenset(names)

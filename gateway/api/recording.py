@@ -63,7 +63,6 @@ def _record(context: RequestContext, plan: Plan, live: LiveRecord) -> RequestRec
 
 
 def _kept_trace(traceparent: str) -> str:
-    """Return the trace id if the trace is sampled, else an empty string."""
     context = context_of(traceparent)
     return f"{context.trace_id:032x}" if context is not None and context.trace_flags.sampled else ""
 
@@ -116,7 +115,6 @@ def _said(error: BaseException | None) -> tuple[str | None, str, str]:
 
 
 def _outcome(error: BaseException) -> Outcome:
-    """Return the outcome for a request whose settlement has none."""
     if isinstance(error, ApiError):
         return outcome_of(error)
     return Outcome.CANCELLED if isinstance(error, ClientDisconnect | asyncio.CancelledError) else Outcome.FAILED

@@ -77,7 +77,6 @@ class Respond(Generate[ResponseRequest]):
         kind: Kind[ResponseRequest] = RESPONSE,
         may_store: bool = True,
     ) -> None:
-        """`may_store` allows responses to be stored if the request wants it."""
         super().__init__(kind, parts)
         self._parse: Callable[..., ResponseRequest] = partial(parse_response, may_store=may_store)
         self._kept = kept
@@ -105,7 +104,6 @@ class Respond(Generate[ResponseRequest]):
         return known
 
     async def _previous(self, caller: Caller, response_id: str) -> bytes:
-        """Return the stored response that a body continues. Raises ApiError if there is none."""
         previous = await self._kept.read(caller.root, caller.account, response_id)
         if previous is None:
             raise ApiError("There is no stored response with this id.", "not_found", PARAM)

@@ -40,7 +40,6 @@ class StoreChecks:
     """The faults of a gateway's stores, as of the last check."""
 
     def __init__(self, stores: Mapping[str, str], *, timeout_s: float) -> None:
-        """`stores` maps each store's name to its URL."""
         self._stores = stores
         self._timeout_s = timeout_s
         self._faults: dict[str, list[Fault]] = {name: [] for name in stores}

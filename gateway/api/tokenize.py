@@ -102,7 +102,6 @@ class TextAnswers:
         return told
 
     def detokenize(self, body: bytes, caller: Caller) -> Mapping[str, Any]:
-        """Return vLLM's response: the text, with control tokens by name."""
         asked = checked_fields(DetokenizeBody, {}, self._read(body))
         model = allowed_model(self._fleet_cache, asked.model, caller)
         _check_ids(model, asked.tokens)

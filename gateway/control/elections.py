@@ -47,7 +47,6 @@ class Elections:
         await asyncio.gather(*(election.run() for election in self._all))
 
     async def stand(self) -> None:
-        """Run for election once. Raises STORE_ERRORS."""
         for election in self._all:
             await election.stand()
 

@@ -44,7 +44,6 @@ class BodyBudget:
 
     @property
     def most_large_bytes(self) -> int:
-        """The limit for bodies that are not small."""
         return self.most_bytes - self.most_bytes // _FOR_SMALL
 
     def of_tenant(self, tenant: str) -> int:
@@ -103,14 +102,12 @@ class BodyHold:
         self.check()
 
     def pass_on(self, count: int) -> None:
-        """Stop holding `count` received bytes, which were handed on."""
         self._come_bytes -= count
         less = min(count, self.held_bytes)
         self.held_bytes -= less
         self._budget.add(self._tenant, -less)
 
     async def turn(self) -> None:
-        """Wait until the body's next part may be taken in."""
         await self._budget.intake.turn()
 
     def check(self) -> None:
@@ -164,14 +161,12 @@ class BodyRoom:
         return await turns.run(tenant, work)
 
     def most_bytes(self, prompts: int) -> int:
-        """Return the limit of a body that may hold this many prompts."""
         context = self.longest_context()
         if context is None:
             return self.cap_bytes
         return min(self.cap_bytes, AROUND_BYTES + prompts * context * BYTES_PER_TOKEN)
 
     def most_token_ids(self, prompts: int) -> int:
-        """Return the most token ids that such a body may hold."""
         context = self.longest_context()
         return self.cap_bytes if context is None else prompts * context
 

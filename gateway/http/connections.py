@@ -77,8 +77,7 @@ class HttpConnection(Protocol):
 
     def is_answering(self) -> bool: ...
 
-    def give_way(self) -> None:
-        """Close: the place goes to another connection."""
+    def give_way(self) -> None: ...
 
 
 class Place:
@@ -97,7 +96,6 @@ class Place:
 
     @property
     def is_too_much(self) -> bool:
-        """True if it was accepted when the port was full, and the port still is."""
         return self.is_spare and self._crowd.count > self._crowd.most
 
     def carries(self, address: str) -> bool:
@@ -135,7 +133,6 @@ class Crowd:
         return len(self._places)
 
     def admits(self, address: str) -> bool:
-        """Return whether an unauthenticated connection of this address may be opened."""
         own = self._by_holder.get(holder_of(address), ())
         return len(own) < self._most_of_an_address and self.count < self.most + RESERVED
 
@@ -166,7 +163,6 @@ class Crowd:
         return True
 
     def recognise(self, place: Place, caller: str) -> None:
-        """Assign a place to an authenticated caller, unless its connection is closed."""
         if place not in self._places:
             return
         self.forget(place)
@@ -174,7 +170,6 @@ class Crowd:
         self._by_caller.setdefault(caller, {})[place] = None
 
     def forget(self, place: Place) -> None:
-        """Clear the assignment of a place."""
         by = self._by_caller
         if place.is_stranger:
             by = self._by_holder
@@ -187,7 +182,6 @@ class Crowd:
         place.holder, place.is_stranger = "", False
 
     def leave(self, place: Place) -> None:
-        """Free a place. Does nothing if it is free already."""
         self.forget(place)
         self._places.discard(place)
 
@@ -218,8 +212,7 @@ class Crowd:
 class Sender(Protocol):
     """A connection that is sending a request's head."""
 
-    def give_way(self) -> None:
-        """Close: others need its memory."""
+    def give_way(self) -> None: ...
 
 
 class Heads:

@@ -3,8 +3,7 @@
 from collections.abc import Callable
 
 
-def _nothing() -> None:
-    """Replace `listen` once there is no connection to read from."""
+def _nothing() -> None: ...
 
 
 class Disconnect:
@@ -33,7 +32,6 @@ class Disconnect:
             self._heard = None
 
     def left(self) -> None:
-        """Report that the client has left, or that the connection is given up."""
         self._is_over, self._listen = True, _nothing
         if self._heard is not None:
             self._heard()

@@ -51,11 +51,9 @@ class Exchange:
         )
 
     def release(self) -> None:
-        """Give the body's bytes back to the budget."""
         self.hold.release()
 
     def vouch(self, caller: str) -> None:
-        """Assign the request's connection to the caller whose key was accepted."""
         if self.place is not None:
             self.place.vouch(caller)
 

@@ -24,14 +24,12 @@ class Flow(FlowControl):
                 self._transport.resume_reading()
 
     def hold(self) -> None:
-        """Stop reading until `release`."""
         if not self.is_held:
             self.is_held = True
             if not self.read_paused:
                 self._transport.pause_reading()
 
     def release(self) -> None:
-        """Resume reading, unless uvicorn has paused it."""
         if self.is_held:
             self.is_held = False
             if not self.read_paused and not self._transport.is_closing():

@@ -19,7 +19,6 @@ class Intake:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def turn(self) -> None:
-        """Wait until the next part may be taken in."""
         loop = asyncio.get_running_loop()
         if not self._is_taken:
             self._is_taken = True

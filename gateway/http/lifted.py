@@ -85,11 +85,9 @@ class Lifted:
         del self._body, self._kept
 
     def position(self, of_text: int) -> int:
-        """Return the position in the original document of a position in the remaining text."""
         return of_text + sum(missing for at, missing in self._cuts if at < of_text)
 
     def _look_at(self, start: int, end: int) -> None:
-        """Extract the lists between two strings."""
         self._count_parts(start, end)
         loose_from = start
         for opening, closing in self._flat_lists(start, end) if end - start > _SHORT_BYTES else ():
@@ -99,7 +97,6 @@ class Lifted:
         self._count_loose(loose_from, end)
 
     def _flat_lists(self, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """Yield start and end of each long list that holds neither list nor object."""
         while start < end:
             until = min(end, start + PIECE_BYTES)
             found = _LONG_LIST.search(self._body, start, until)

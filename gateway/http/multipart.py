@@ -43,7 +43,6 @@ class FormReader:
     """Feeds the multipart parser and sorts its output into fields and the file."""
 
     def __init__(self, content_type: bytes, *, max_file_bytes: int) -> None:
-        """Raises ApiError if the body is not a form."""
         kind, options = parse_options_header(content_type)
         boundary = options.get(b"boundary", b"")
         if kind != b"multipart/form-data" or not boundary:

@@ -59,7 +59,6 @@ async def check_ports(settings: SharedSettings) -> None:
 
 
 async def _listen(host: str, port: int, prefix: str = "") -> list[socket.socket]:
-    """`prefix`: of the settings' names."""
     loop = asyncio.get_running_loop()
     try:
         bound = await loop.create_server(asyncio.Protocol, host, port, start_serving=False)

@@ -180,7 +180,6 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._forget()
 
     def _has_begun(self) -> bool:
-        """Return whether a part of the next head was received."""
         return self.scope is not None and (self.cycle is None or self.cycle.scope is not self.scope)
 
     def _forget(self) -> None:
@@ -202,7 +201,6 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._close()
 
     def data_received(self, data: bytes) -> None:
-        """Parse bytes of headers or body, at once or in turns."""
         if self._input is not _Input.PARSED:
             self._discard(len(data))
             return
@@ -217,7 +215,6 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._refuse(ApiError("Too many requests are arriving in small pieces.", "overloaded"))
 
     def parse(self, piece: bytes) -> int:
-        """Parse a piece. Return the number of parser callbacks."""
         self._events = 0
         self._received_bytes += len(piece)
         self._read(piece)
@@ -231,7 +228,6 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         return self._events
 
     def parsed(self) -> None:
-        """Resume reading: all that waited for a turn was parsed."""
         self.flow.release()
 
     def _drop_waiting(self) -> None:
@@ -240,7 +236,6 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self.turns.discard_later(DISCARD_REST_S, self.flow.release)
 
     def _discard(self, count: int) -> None:
-        """Drop bytes after a refusal. Close the connection if there are too many."""
         self._discarded_bytes += count
         if self._discarded_bytes > self.limits.discard_bytes:
             self._close()
@@ -271,7 +266,6 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Refuse the request by its headers, or start the application."""
         self._events += _EVENTS_OF_A_REQUEST
         self._awaits_headers = False
         self._ahead_bytes = 0
@@ -300,7 +294,6 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         )
 
     def on_body(self, body: bytes) -> None:
-        """Keep a chunk of the body until the whole piece is parsed."""
         self._events += 1
         self._body_bytes += len(body)
         if self.cycle.response_complete:
@@ -383,7 +376,6 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._expect_within(self.limits.linger_s)
 
     def _weigh_up(self) -> None:
-        """Check the bounds after each piece, and start the timeout of a new head."""
         if self._input is not _Input.PARSED:
             return
         if self._late_chunks > self.limits.linger_chunks or self._late_bytes > self.limits.linger_bytes:
@@ -468,7 +460,6 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._patience = None
 
     def _close(self) -> None:
-        """Close once all is written, or once the client stops reading."""
         self.turns.leave(self)
         if not self.transport.is_closing():
             self.transport.close()

@@ -65,7 +65,6 @@ def refusal_of(
 
 
 def _misframed(version: str, codings: Sequence[bytes], has_length: bool) -> ApiError | None:
-    """Return the error if the end of the body, or its encoding, is ambiguous."""
     if has_length:
         return invalid("content-length", "`content-length` and `transfer-encoding` exclude each other.")
     if codings != [b"chunked"] or version == "1.0":

@@ -70,7 +70,6 @@ class Answer:
             raise RuntimeError(f"the message {message['type']} may not come now")
 
     def abandon(self) -> None:
-        """Discard all further messages: the client has left."""
         self._cycle, self._is_abandoned = None, True
         self._hold.release()
 

@@ -114,7 +114,6 @@ class EventStream(ClientConnection):
         super().__exit__(kind)
 
     def lead_with(self, headers: Headers) -> None:
-        """Add headers that are known just before the first frame."""
         self._headers = [*headers, *self._headers]
 
     def put(self, frames: bytes) -> bool:
@@ -125,7 +124,6 @@ class EventStream(ClientConnection):
         return False
 
     async def catch_up(self) -> None:
-        """Send the frames that were kept."""
         frames, self._writing_since = self._unsent, self._loop.time()
         if not self.started:
             await self._send({"type": "http.response.start", "status": 200, "headers": self._headers})
@@ -135,7 +133,6 @@ class EventStream(ClientConnection):
         self._writing_since = None
 
     async def write(self, frames: bytes) -> None:
-        """Write frames, waiting if needed."""
         if not self.put(frames):
             await self.catch_up()
 

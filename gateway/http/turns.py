@@ -37,13 +37,10 @@ class Parsing(Protocol):
     def parse(self, piece: bytes) -> int:
         """Parse the next bytes. Return the number of parser callbacks."""
 
-    def parsed(self) -> None:
-        """Resume reading: all waiting bytes were parsed."""
+    def parsed(self) -> None: ...
 
 
 class _Waiting:
-    """The unparsed bytes of one connection."""
-
     __slots__ = ("at", "data", "holder")
 
     def __init__(self, data: bytes, holder: str) -> None:
@@ -93,7 +90,6 @@ class Turns:
         return connection in self._waiting
 
     def leave(self, connection: Parsing) -> None:
-        """Drop the unparsed bytes of a connection."""
         found = self._waiting.pop(connection, None)
         if found is None:
             return

@@ -30,15 +30,13 @@ Known = tuple[bytes, bytes, str]
 class KeyLookup(Protocol):
     """Finds the owner of a key, as `quotas.api_keys.KeyStore` does."""
 
-    async def lookup(self, full_key: str) -> Identity | None:
-        """Return the key's owner; None for a key that is not valid."""
+    async def lookup(self, full_key: str) -> Identity | None: ...
 
 
 class DelegationLookup(Protocol):
     """Finds the identity of a delegated caller, as `quotas.delegated_keys.DelegatedKeys` does."""
 
-    async def identity(self, delegation: Delegation) -> Identity | None:
-        """Return the delegated identity; None if it is not allowed."""
+    async def identity(self, delegation: Delegation) -> Identity | None: ...
 
 
 @dataclass(slots=True)
@@ -59,7 +57,6 @@ class Caller:
 
     @property
     def root(self) -> str:
-        """The hash tag of the caller's budgets."""
         return self.identity.tenant.root
 
     @property
@@ -68,7 +65,6 @@ class Caller:
 
     @property
     def account(self) -> str:
-        """The name under which the store keeps the tenant's data."""
         return self.identity.tenant.account
 
     @property
@@ -166,7 +162,6 @@ class Authenticator:
         return await self._delegated(await self._tokens.delegation(secret))
 
     async def _acting(self, own: Identity, tenant: str) -> Identity | None:
-        """Return the identity of the tenant for which the holder of a key acts."""
         scopes = own.key.scopes
         if scopes.act_as is None or own.key.via:
             raise identity_conflict()

@@ -91,7 +91,6 @@ class CredentialReader:
         return tenant
 
     def _tell(self, peer: str) -> None:
-        """Log an ignored header once per peer, for a few peers."""
         holder = holder_of(peer)
         if holder not in self._told and len(self._told) < MOST_PEERS_TOLD:
             self._told.add(holder)
@@ -102,7 +101,6 @@ class CredentialReader:
         return public_id(text) is not None or (self._takes_tokens and is_token(text))
 
     def _checked(self, secret: str) -> str:
-        """Check the length of a key or token."""
         if self._takes_tokens and is_token(secret):
             if len(secret) > LONGEST_TOKEN:
                 raise invalid_token()

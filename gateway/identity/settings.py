@@ -90,7 +90,6 @@ class IssuerSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     stale_s: Annotated[float, msgspec.Meta(ge=60, le=30 * 86_400)] = 86_400.0
 
     def terms_of(self, group: GroupSection | None) -> tuple[Limits, Scopes]:
-        """Return limits and scopes of a group's members. Raises FieldError."""
         if group is None:
             return Limits(), Scopes()
         scopes: dict[str, Any] = dict(group.scopes)

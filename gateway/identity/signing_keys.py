@@ -86,7 +86,6 @@ class SigningKeys:
         raise ApiError("The issuer of the token has no such signing key.", "unknown_signing_key")
 
     async def run(self) -> None:
-        """Refresh the keys until cancelled."""
         while True:
             await asyncio.shield(self._fetch())
             await asyncio.sleep(self._issuer.refresh_s if self._keys else FIRST_RETRY_S)
@@ -99,7 +98,6 @@ class SigningKeys:
         return None if self._is_stale else self._keys.get((kid, algorithm))
 
     def _may_seek(self) -> bool:
-        """Return whether an unknown key may be searched for now, or is being searched for already."""
         if self._fetching is not None:
             return True
         if self._clock() - self._sought_s < UNKNOWN_EVERY_S:
@@ -108,7 +106,6 @@ class SigningKeys:
         return True
 
     def _fetch(self) -> "asyncio.Task[None]":
-        """Return the fetch in progress, starting one if needed."""
         if self._fetching is None:
             self._fetching = asyncio.create_task(self._read(), name=f"keys of {self._issuer.name}")
             self._fetching.add_done_callback(self._fetched)
@@ -118,7 +115,6 @@ class SigningKeys:
         self._fetching = None
 
     async def _read(self) -> None:
-        """Replace the keys. If that fails, the old ones stay."""
         began_s = self._clock()
         try:
             found = await read_keys(self._issuer)

@@ -55,7 +55,6 @@ class Tokens:
         self._issuers = {each.issuer: _Issuer(each) for each in issuers}
 
     def upkeep(self) -> list[Coroutine[Any, Any, None]]:
-        """Return the background tasks that refresh the issuers' keys."""
         return [each.keys.run() for each in self._issuers.values()]
 
     async def delegation(self, token: str) -> Delegation:
@@ -91,7 +90,6 @@ def is_token(credential: str) -> bool:
 
 
 def _read(token: str) -> tuple[dict[str, Any], _Issued]:
-    """Return header and issuer, not verified yet. Raises ApiError `invalid_token`."""
     parts = token.split(".", PARTS)
     if len(token) > LONGEST_TOKEN or len(parts) != PARTS or len(parts[0]) > LONGEST_HEADER:
         raise invalid_token()
@@ -134,7 +132,6 @@ def verified(token: str, key: jwt.PyJWK, issuer: Signer) -> dict[str, Any]:
 
 
 def _until_valid_s(token: str, issuer: Signer) -> float:
-    """Return the seconds until a token with a verified signature becomes valid."""
     claims = jwt.decode(token, options={"verify_signature": False})
     begins_s = max(float(claims.get(name, 0.0)) for name in ("nbf", "iat"))
     return max(1.0, begins_s - issuer.leeway_s - time.time())

@@ -70,7 +70,6 @@ class Listener:
 
     @property
     def replays(self) -> bool:
-        """True if it has started to replay the response of an earlier request."""
         return self._started and not (self._is_first and self._run.is_mine)
 
     async def listen(self, completed: Callable[[], None]) -> None:
@@ -126,7 +125,6 @@ class Listener:
                 await recording.changed(None)
 
     async def _fail(self, error: Exception) -> None:
-        """End a stream that has started with an error frame."""
         if self._wants_stream and not isinstance(error, ClientDisconnect):
             told = error if isinstance(error, ApiError) else internal_error()
             await self._write(self._fault(told), is_last=True)
@@ -174,7 +172,6 @@ class Idempotent:
         self._bounds = bounds
 
     def __call__(self, context: RequestContext) -> Awaitable[None]:
-        """Serve one request. Raises ApiError until the response has started."""
         key = key_of(context.headers)
         return self._endpoint(context) if key is None else self._once(key, context)
 
@@ -242,7 +239,6 @@ def _looked_at(path: str, headers: Iterable[tuple[bytes, bytes]], body: bytes) -
 
 
 def _fingerprint(path: str, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> bytes:
-    """Hash everything that makes two requests the same."""
     given = [(name, value.strip()) for name, value in headers if name in _TERMS]
     digest = hashlib.sha256()
     for part in (path.encode(), *(part for header in sorted(given) for part in header), b"", body):
@@ -252,7 +248,6 @@ def _fingerprint(path: str, headers: Iterable[tuple[bytes, bytes]], body: bytes)
 
 
 def _lane(recording: Recording) -> str:
-    """Return the lane named in a response's headers; empty if there is none."""
     return next((value.decode("latin-1") for name, value in recording.headers if name == _TERMS[0]), "")
 
 

@@ -77,7 +77,6 @@ class Recording:
 
     @property
     def count(self) -> int:
-        """Number of chunks so far."""
         return self._forgotten + len(self._chunks)
 
     @property
@@ -117,7 +116,6 @@ class Recording:
             self._tell()
 
     def after(self, position: int) -> bytes:
-        """Return the body from chunk `position` on. Raises Lost."""
         if position < self._forgotten:
             raise Lost
         newest_first = islice(
@@ -126,7 +124,6 @@ class Recording:
         return b"".join(reversed([*newest_first]))
 
     async def changed(self, within_s: float | None) -> bool:
-        """Wait for the next message. Return False after a timeout."""
         try:
             async with asyncio.timeout(within_s):
                 await self._news.wait()
@@ -195,12 +192,10 @@ class Run:
 
     @property
     def is_unheard(self) -> bool:
-        """True if it continues without listeners."""
         return self._grace is not None
 
     @contextmanager
     def heard(self) -> Iterator[None]:
-        """Count a listener for as long as the block lasts."""
         self.listeners += 1
         self._stop_grace()
         try:
@@ -211,7 +206,6 @@ class Run:
                 self._unheard()
 
     async def live(self) -> None:
-        """Run from the claim of the key to the end."""
         try:
             begun = await self._begin()
             if isinstance(begun, Mine):
@@ -326,7 +320,6 @@ class Run:
                 del unheard[key_id]
 
     def _report(self, failure: Exception) -> None:
-        """Log an internal error that no listener will raise."""
         is_told = self.listeners and not self.recording.has_ended
         if not is_told and not isinstance(failure, (ApiError, ClientDisconnect, *STORE_ERRORS)):
             log_fault(self._request_id, failure)
@@ -359,7 +352,6 @@ class Runs:
     def find(
         self, name: Name, seal: Seal | None, fingerprint: str, perform: Perform, request_id: str
     ) -> tuple[Run, bool]:
-        """Return the run of this request, and whether it was started by this call."""
         run = self._runs.get((name, fingerprint))
         if run is not None and not run.is_given_up:
             return run, False

@@ -54,7 +54,6 @@ class RefusedRequests:
         self._used: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def check(self, key_id: str) -> None:
-        """Raise ApiError `rate_limit_exceeded` if a key has sent too many invalid requests."""
         if key_id not in self._used:
             return
         used = self._used_of(key_id)
@@ -170,7 +169,6 @@ class TenantMiddleware:
             await told(context.scope, context.receive, answer)
 
     async def _limits(self, caller: Caller) -> Sequence[LimitStatus]:
-        """Return the caller's limits from the store; none if it does not answer."""
         caller.statuses = ()
         if not self._availability.is_away:
             with suppress(*STORE_ERRORS):
@@ -230,7 +228,6 @@ class _Answer:
         *,
         is_anthropic: bool,
     ) -> None:
-        """`is_anthropic` adds Anthropic's header names."""
         self._send = send
         self._limits = limits
         self._is_anthropic = is_anthropic

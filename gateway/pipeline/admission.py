@@ -73,7 +73,6 @@ def measure(
 
 
 def _unstated(prompt_tokens: int, request: GenerationRequest, model: ServedModel) -> int:
-    """Return the output tokens of a request that states no limit."""
     left = max(1, model.longest - prompt_tokens)
     if request.longest_summary is None:
         return left
@@ -122,7 +121,6 @@ def _check_width(asked: Request, model: ServedModel) -> None:
 
 
 def _exceeds(message: str, param: str | None, name: str, limit: int, requested: int) -> ApiError:
-    """Return the error for a request that no worker could ever hold."""
     block = LimitBlock(name, "worker", limit, 0, 0, requested, None)
     return ApiError(message, "request_exceeds_limit", param, block)
 
@@ -182,11 +180,9 @@ class AllOpenRequests:
 
     @property
     def now_ms(self) -> float:
-        """The time of admission's clock."""
         return self._clock() * 1e3
 
     def at(self, queue: str) -> OpenRequests:
-        """Return the open requests of a queue."""
         found = self._open_requests.get(queue)
         if found is None:
             found = self._open_requests[queue] = OpenRequests(self._lanes)
@@ -198,7 +194,6 @@ class AllOpenRequests:
         self.idle.clear()
 
     def let_go(self, queue: str, job_ids: Iterable[str]) -> None:
-        """Withdraw those of these jobs that were never enqueued."""
         for job_id in self._held.intersection(job_ids):
             self._held.discard(job_id)
             self.at(queue).withdraw(job_id, self.now_ms)
@@ -211,7 +206,6 @@ class AllOpenRequests:
         self.idle.clear()
 
     def demoted(self, job: LiveJob) -> None:
-        """Count a job as best effort: the queue did not give it the guarantee."""
         self.at(job.queue).demote(job.id, self.now_ms)
 
     def placed(self, job: LiveJob, place: int) -> None:
@@ -233,7 +227,6 @@ class AllOpenRequests:
         own.produced(job.id, published // len(choices), self._clock() * 1e3, are_last=are_last)
 
     def left(self, job: LiveJob) -> None:
-        """Record the end of a job, whether it was enqueued or not."""
         if job.message is None:
             self.at(job.queue).withdraw(job.id, self.now_ms)
         else:

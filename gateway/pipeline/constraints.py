@@ -37,7 +37,6 @@ async def grammar_of(
 
 
 def _refuse_forms(request: GenerationRequest) -> None:
-    """Raise ApiError if the request constrains its output, for a model that does not support grammars."""
     said = "the output of this model cannot be constrained."
     if request.structure is not None:
         raise invalid(request.structure.param, f"`{request.structure.param}` cannot be served: {said}")
@@ -67,7 +66,6 @@ async def _with_tools(
 
 
 def _framed(grammar: str, held_bytes: int) -> CheckedGrammar:
-    """Add the size of a frame to the measured size of its parts."""
     return CheckedGrammar(grammar, held_bytes + FRAME_BYTES_PER_CHAR * len(grammar))
 
 

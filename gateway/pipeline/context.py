@@ -71,18 +71,15 @@ class RequestContext:
         return self._caller
 
     def authenticated(self, caller: Caller) -> None:
-        """Set the caller, and assign the connection to its tenant."""
         self._caller = caller
         self.exchange.vouch(caller.root)
 
     @property
     def tenant(self) -> str:
-        """The tenant's id; empty before authentication."""
         return "" if self._caller is None else self._caller.tenant_id
 
     @property
     def is_refusal(self) -> bool:
-        """True if the request was rejected or ended by an error."""
         return self.code not in (OK, CLIENT_CLOSED)
 
     async def read_body(self, *, max_bytes: int, timeout_s: float) -> bytes:
@@ -94,7 +91,6 @@ class RequestContext:
         return body
 
     def facts(self) -> Facts:
-        """Return the fields of the request's log line."""
         return {
             "request_id": self.request_id,
             "endpoint": self.endpoint,
@@ -109,7 +105,6 @@ class RequestContext:
         }
 
     def describe(self, span: Span) -> None:
-        """Add the request's attributes to its span."""
         if not span.is_recording:
             return
         own: Notes = {

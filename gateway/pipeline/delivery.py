@@ -52,8 +52,7 @@ class JobQueue(Protocol):
         Return its place among its tenant's jobs, and whether it is guaranteed. `prefixes` are those of
         `scheduler.queue.prefix_affinity.prefix_keys`. Raises LaneFull, TenantQueueFull, Unattainable."""
 
-    async def grant(self, job_id: str, granted_until: int) -> bool:
-        """Raise the output tokens granted to each choice."""
+    async def grant(self, job_id: str, granted_until: int) -> bool: ...
 
     async def cancel(self, job_id: str) -> JobRecord | None:
         """End a queued job or flag a running one. Return its record."""
@@ -66,23 +65,19 @@ class JobQueue(Protocol):
     async def published(self, job_id: str) -> Published | None:
         """Return the tokens of a job from which a new run can resume."""
 
-    async def amend(self, job_id: str, epoch: int, generated: Sequence[Sequence[int]]) -> bool:
-        """Replace a job's tokens: see LaneQueue."""
+    async def amend(self, job_id: str, epoch: int, generated: Sequence[Sequence[int]]) -> bool: ...
 
-    async def forget(self, job_ids: Iterable[str]) -> None:
-        """Delete the records of ended jobs."""
+    async def forget(self, job_ids: Iterable[str]) -> None: ...
 
     async def keep(self, until_ms: Mapping[str, int]) -> None:
         """Keep the records of ended jobs until these times, in epoch ms of the store's clock."""
 
-    async def reclaim(self) -> int:
-        """Requeue jobs of dead workers."""
+    async def reclaim(self) -> int: ...
 
     async def rouse(self) -> int:
         """Wake all workers if a called one has not come. Return the ms until the next call is late, or 0."""
 
-    async def gateway_alive(self, gateway_id: str) -> None:
-        """Send this gateway's heartbeat."""
+    async def gateway_alive(self, gateway_id: str) -> None: ...
 
     async def read_events(self, gateway_id: str, last_id: str, block_ms: int) -> tuple[str, list[Event]]:
         """Return the gateway's events after `last_id`, waiting up to `block_ms` for more."""
@@ -154,7 +149,6 @@ class Dispatcher:
         return self._jobs
 
     def queue(self, name: str) -> JobQueue:
-        """Return a queue by name, opening its line if needed."""
         line = self._lines.get(name)
         if line is None:
             line = self._lines[name] = _Line(name, self._open_link(name))
@@ -164,7 +158,6 @@ class Dispatcher:
         return line.link.calls
 
     def keep_lines(self, names: set[str]) -> None:
-        """Open lines to these queues, and close all others that no job needs."""
         for name in names:
             self.queue(name)
         needed = names | {job.queue for job in self._jobs.values()}
@@ -202,7 +195,6 @@ class Dispatcher:
         job.queue, job.diverged = queue, -1
 
     def demote(self, job: LiveJob) -> None:
-        """Record that the queue did not give the guarantee, because of other gateways' jobs."""
         self._open_requests.demoted(job)
 
     def release(self, job: LiveJob) -> None:
@@ -282,7 +274,6 @@ class Dispatcher:
         await every(RETRY_AFTER_S, "reading events", read)
 
     def _deliver(self, line: _Line, events: Iterable[Event]) -> None:
-        """Deliver events that were read together as one batch."""
         told: dict[LiveRequest, None] = {}
         for event in events:
             job = self._jobs.get(event.job_id)
@@ -302,7 +293,6 @@ class Dispatcher:
             request.ring()
 
     def _note_stray(self, line: _Line, event: Event) -> None:
-        """Handle an event of an unknown or settled job."""
         if isinstance(event, Finished):
             line.strays.pop(event.job_id, None)
             if event.job_id in self._left:

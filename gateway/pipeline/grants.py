@@ -77,7 +77,6 @@ class OutputGrants:
         return math.inf if is_whole else self._per_choice - max(1, self._portion // 2)
 
     async def _ask(self) -> None:
-        """Extend until the grant is sufficient for a while, or there is no more."""
         try:
             await self._ask_on()
         finally:  # in the same step as the last check, so that later tokens start a new task
@@ -127,7 +126,6 @@ class OutputGrants:
             return None
 
     def _take(self, extension: Extension) -> bool:
-        """Raise the grant to what is reserved. Return whether that is more than before."""
         self._granted = extension.granted_tokens
         going = len(self._going())
         per_choice = min(self._most, (self._granted - self._ended()) // going) if going else self._per_choice
@@ -139,7 +137,6 @@ class OutputGrants:
         return True
 
     async def _pass_on(self) -> bool:
-        """Send the grant to the workers. Return whether all of them have it."""
         for job in self._request.jobs:
             if job.granted < self._per_choice and not job.told:
                 try:
@@ -150,7 +147,6 @@ class OutputGrants:
         return True
 
     def _end(self, limited_by: str) -> None:
-        """End every choice at its grant."""
         self._most = self._per_choice
         self._asks_from = self._low()
         for job in self._request.jobs:
@@ -165,11 +161,9 @@ class OutputGrants:
         return [choice for job in self._request.jobs for choice in job.choices]
 
     def _going(self) -> list[Choice]:
-        """Return the choices that may still receive tokens."""
         return [choice for choice in self._choices() if choice.finish_reason is None]
 
     def _ended(self) -> int:
-        """Return the tokens of the ended choices."""
         return sum(choice.counted for choice in self._choices() if choice.finish_reason is not None)
 
     def _asked(self, asking: asyncio.Task[None]) -> None:

@@ -48,7 +48,6 @@ class Modes:
 
     @property
     def are_closed(self) -> bool:
-        """True if requests are never admitted without the store."""
         return {self.default, *self.by_limit.values()} == {"fail_closed"}
 
     def of(self, name: str) -> Mode:
@@ -115,13 +114,11 @@ class LocalShare:
         self._stored: dict[tuple[str, str], Known] = {}
 
     def forget(self, kind: str, name: str) -> None:
-        """Forget a tenant or key, unless it is a parent of another tenant."""
         if kind != "tenant" or name not in self._above:
             self.known.pop((kind, name), None)
             self._stored.pop((kind, name), None)
 
     def keep(self, tenants: Collection[str]) -> None:
-        """Forget all tenants except these and their parents."""
         found = [known.of for known in (self.known.get(("tenant", name)) for name in tenants) if known is not None]
         self._above = {name for tenant in found if isinstance(tenant, Tenant) for name in tenant.above}
         for kind, name in list(self.known):
@@ -170,7 +167,6 @@ class LocalShare:
             self.twin.put_key(root, found.id, share, key)
 
     async def _share_by(self, root: str, known: Known, by: LimitsBy) -> Limits:
-        """Return the share of a limit for one model, lane or both."""
         met = await self.twin.statuses(root, known.of.id, model=by.model, lane=by.lane)
         left = known.left_by.get((by.model, by.lane), {})
         return self.modes.share(by.limits, left, _least(met, "model_lane", _used), self.gateways)
@@ -197,7 +193,6 @@ def _used(status: LimitStatus) -> int:
 
 
 def _refusing(tenant: Tenant) -> set[str]:
-    """Return the tenant's limits on all levels that are not in shadow mode."""
     levels = [tenant.limits, *(by.limits for by in tenant.limits_by)]
     return {name for limits in levels for name in limits.as_dict()} - set(tenant.shadow)
 
@@ -254,11 +249,9 @@ class GuardedQuotas:
 
     @property
     def unreported(self) -> int:
-        """Number of requests admitted without the store and not charged yet."""
         return len(self._local) + len(self._backlog)
 
     def knows(self, tenant_id: str) -> bool:
-        """Return whether the tenant's limits were read."""
         return ("tenant", tenant_id) in self._share.known
 
     async def run(self) -> None:
@@ -280,7 +273,6 @@ class GuardedQuotas:
             log.error("%d requests admitted without the budgets' store will never be charged", len(self._backlog))
 
     async def beat(self) -> None:
-        """Send a heartbeat and read the number of gateways. Raises StoreUnavailable."""
         self._share.gateways, now_ms = await self._presence.beat()
         self._epoch_ms = now_ms - self._clock() * 1e3
 
@@ -330,7 +322,6 @@ class GuardedQuotas:
         return await self._store.statuses(root, account, key_id, model=model, lane=lane)
 
     async def _admit(self, ask: Ask, error: StoreUnavailable) -> Reservation:
-        """Admit from the local share. Raises the store's error if the limits do not allow that."""
         if self.unreported >= MOST_UNREPORTED:
             raise error
         try:
@@ -381,7 +372,6 @@ class GuardedQuotas:
             self._forget(*next(iter(self._seen)))
 
     def _forget(self, tenant_id: str, key_id: str) -> None:
-        """Forget a tenant's key, and the tenant with its last key."""
         if self._seen.pop((tenant_id, key_id), None) is None:
             return
         self._share.forget("key", key_id)
@@ -430,8 +420,6 @@ class GuardedQuotas:
 
 @dataclass(frozen=True, slots=True)
 class _Unasked:
-    """A job that was admitted locally."""
-
     ask: Ask
     # The store was asked and did not answer, so it may have the job too.
     may_be_stored: bool
@@ -453,11 +441,9 @@ class RememberedKeys:
         self._known: OrderedDict[bytes | Delegation, tuple[float, Identity]] = OrderedDict()
 
     async def lookup(self, full_key: str) -> Identity | None:
-        """Return the key's owner; None for an invalid key. Raises StoreUnavailable if it is not cached."""
         return await self._remembering(hashlib.sha256(full_key.encode()).digest(), self._keys.lookup(full_key))
 
     async def identity(self, delegation: Delegation) -> Identity | None:
-        """Return the identity of a delegated caller. Raises as `lookup` does."""
         if self._delegations is None:
             return None
         return await self._remembering(delegation, self._delegations.identity(delegation))

@@ -46,8 +46,7 @@ class OrphanQueue(Protocol):
 
     Any call may raise STORE_ERRORS."""
 
-    async def reclaim(self) -> int:
-        """Requeue jobs of dead workers."""
+    async def reclaim(self) -> int: ...
 
     async def orphan(self, grace_ms: int) -> QueuePresence:
         """Return the queue's state, after ending the jobs that cannot wait."""
@@ -61,11 +60,9 @@ class CardRegistry(Protocol):
 
     async def card(self, sha256: str) -> ModelCard | None: ...
 
-    async def note_queue(self, queue: str, sha256: str) -> None:
-        """Record that a queue may hold jobs."""
+    async def note_queue(self, queue: str, sha256: str) -> None: ...
 
-    async def drop_queue(self, queue: str) -> None:
-        """Record that a queue is gone."""
+    async def drop_queue(self, queue: str) -> None: ...
 
 
 @dataclass(slots=True)
@@ -92,7 +89,6 @@ class Orphans:
         await every(period_s, "tending queues without workers", self.tend)
 
     async def tend(self) -> None:
-        """Run one round. Raises STORE_ERRORS."""
         orphans, failures = self.fleet_cache.orphans, StoreFailures()
         unlisted = self.fleet_cache.unlisted if self.is_elected() else {}
         for name, sha256 in unlisted.items():  # after a failover, or with workers of an older release
@@ -123,7 +119,6 @@ class Orphans:
                     log.info("moved %d requests from %s, which has no workers, to a newer card", moved, name)
 
     async def _help(self, job: LiveJob, queue: OrphanQueue, card: ModelCard | None) -> bool:
-        """Move a job, or fail it. Return whether it was moved."""
         message, waits = job.message, job.finished is None and not job.settled
         if message is None or not waits or job.begun:
             return False
@@ -165,7 +160,6 @@ class Orphans:
         return True
 
     def _is_promised(self, request: Request, target: ServedModel) -> bool:
-        """Return whether the new card's workers can guarantee its deadline."""
         door, now_ms = self.open_requests.at(target.queue), self.open_requests.now_ms
         answer = assess(request, workers=target.workers, open_requests=door, now_ms=now_ms)
         return isinstance(answer, Admitted) and answer.guaranteed
@@ -176,7 +170,6 @@ class Orphans:
 
 
 def _could_go(message: Job, card: ModelCard, target: ServedModel) -> bool:
-    """Return whether another card's workers use the same tokens and can hold the job."""
     new = target.text.card
     reads_alike = (card.tokenizer_json, card.eos_token_ids) == (new.tokenizer_json, new.eos_token_ids)
     tokens = message.max_total_tokens
@@ -191,7 +184,6 @@ def _waited_ms(job: LiveJob) -> float:
 
 
 def _asked(message: Job, waited_ms: float) -> Request:
-    """Return admission's view of a job that has waited elsewhere."""
     return Request(
         lane=message.lane,
         tenant=message.tenant,

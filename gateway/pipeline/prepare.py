@@ -99,8 +99,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     # Counts the jobs until they are enqueued.
     open_requests: AllOpenRequests
 
-    def __enter__(self) -> None:
-        """Enter without effect: the jobs are counted already."""
+    def __enter__(self) -> None: ...
 
     def __exit__(self, *_: object) -> None:
         self.open_requests.let_go(self.model.queue, self.ids)
@@ -117,13 +116,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def grammar_param(self) -> str | None:
-        """The field that led to the grammar, if there is one."""
         if not self.grammar.text:
             return None
         return "tools" if self.request.structure is None else self.request.structure.param
 
     def reader(self) -> TokenStream:
-        """Return a reader for the tokens of one choice."""
         text, request = self.model.text, self.request
         shows_marks = request.is_conversation and text.output_format.shows_marks(request.offered_tools)
         return TokenStream(text, request.stop, min_tokens=request.min_tokens, control_text=shows_marks)
@@ -139,7 +136,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return self.guaranteed and all(job.message is not None and job.message.guaranteed for job in jobs)
 
     def headers(self, jobs: Sequence[LiveJob]) -> Headers:
-        """Return the headers with lane and class, once the jobs are enqueued."""
         return [*_served_as(self.service_level.lane.name, self.class_name(jobs))]
 
 
@@ -266,7 +262,6 @@ class Preparer:
     async def understand(
         self, kind: Kind[Generation], body: bytes, caller: Caller
     ) -> tuple[Generation, ServedModel, list[Tokens]]:
-        """Return the request of a body, its model and the tokens of its prompts. Raises ApiError."""
         read_bytes = len(body) + kind.carried_bytes
         if read_bytes <= LARGE_BODY_BYTES:
             return self._understand(kind, body, caller)
@@ -323,7 +318,6 @@ def pack_inputs(inputs: Sequence[Tokens], context_length: int) -> tuple[list[Tok
 
 
 def _check_token_ids(request: GenerationRequest, vocab_size: int) -> None:
-    """Raise ApiError for a field with a token id outside of the vocabulary."""
     named = {"logit_bias": [token for token, _ in request.draw.get("logit_bias", ())]}
     named["stop_token_ids"] = [*request.stop_token_ids]
     for field, tokens in named.items():
@@ -332,7 +326,6 @@ def _check_token_ids(request: GenerationRequest, vocab_size: int) -> None:
 
 
 def _check_fields(request: GenerationRequest, refused: Sequence[str]) -> None:
-    """Raise ApiError for a field that the workers' engine does not support."""
     field = next((field for field in refused if request.asks_for(field)), None)
     if field is not None:
         raise invalid(field, f"`{field}` cannot be served: the engine of this model does not take it.")

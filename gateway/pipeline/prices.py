@@ -19,7 +19,6 @@ class KnownPrices:
         self._known: PriceList | None = None
 
     async def of(self, model: str, lane: str) -> Prices:
-        """Return the current prices of a model and lane. Raises StoreUnavailable if the list was never read."""
         known = self._known
         if known is None:
             known = await self._read()
@@ -29,7 +28,6 @@ class KnownPrices:
         await every(LOOK_EVERY_S, "reading the prices", self.look)
 
     async def look(self) -> None:
-        """Read the list if its version has changed. Raises StoreUnavailable."""
         if self._known is None or await self._store.version() != self._known.version:
             await self._read()
 

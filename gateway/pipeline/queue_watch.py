@@ -70,7 +70,6 @@ class QueueWatch:
         return found
 
     def _due(self, names: list[str]) -> list[str]:
-        """Return the queues whose reports are exchanged in this round."""
         now_ms = self._open_requests.now_ms
         busy = [name for name in names if name in self._reported or self._open_requests.at(name).needs_report(now_ms)]
         idle = [name for name in names if name not in busy]

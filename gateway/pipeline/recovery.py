@@ -41,12 +41,10 @@ RENEW_BATCH = 500
 class Tenants(Protocol):
     """Looks up tenants, as `quotas.tenants.TenantStore` does."""
 
-    async def get(self, tenant_id: str) -> Tenant | None:
-        """Return the tenant; None if it was deleted."""
+    async def get(self, tenant_id: str) -> Tenant | None: ...
 
 
-async def _unheard(lapsed: Lapsed, charge: Charge) -> None:
-    """Ignore a reaped reservation."""
+async def _unheard(lapsed: Lapsed, charge: Charge) -> None: ...
 
 
 class Reaper:
@@ -147,7 +145,6 @@ class Reaper:
         failures.raise_last()
 
     async def _look_up(self, names: Iterable[str], failures: StoreFailures) -> dict[str, Tenant | None]:
-        """Look up tenants by name, leaving out those whose lookup fails."""
         found = {}
         for name in names:
             with failures:
@@ -222,7 +219,6 @@ class LostJobs:
         await every(LOOK_EVERY_S, "looking for lost jobs", self.look)
 
     async def look(self) -> None:
-        """Run one round. Raises STORE_ERRORS."""
         jobs = self._dispatcher.jobs
         heard = {job.id: _heard(job) for job in jobs.values() if _waits(job)}
         quiet = {name for name, count in heard.items() if self._heard.get(name) == count}
@@ -244,7 +240,6 @@ class LostJobs:
 
 
 def _waits(job: LiveJob) -> bool:
-    """Return whether a job may be in the queue and its end has not arrived."""
     return job.message is not None and job.finished is None and not job.settled
 
 

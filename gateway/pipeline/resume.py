@@ -45,7 +45,6 @@ class Head(msgspec.Struct, frozen=True):
     stopped: bool
 
     def end(self, message: Job) -> FinishReason | None:
-        """Return the finish reason; None if the choice continues."""
         return "stop" if self.stopped else finish_reason(message, list(self.token_ids))
 
     def __repr__(self) -> str:
@@ -153,7 +152,6 @@ async def _ended(queue: JobQueue, job_id: str, until_s: float) -> JobRecord | No
 
 
 def _read(wanted: Wanted, published: Published | None) -> Heads:
-    """Return a job's heads; empty if it is unknown or had another prompt."""
     message = wanted.message
     if published is None or published.prompt_print != message.prompt_print or len(published.token_ids) != message.n:
         return ()

@@ -54,7 +54,6 @@ class Inline:
             self._waiting.pop(task, None)
 
     def _look(self) -> None:
-        """Cancel overdue tasks, and set the timer for the next."""
         self._timer = None
         for task, ends_s in list(self._waiting.items()):
             loop = task.get_loop()
@@ -99,7 +98,6 @@ class Settlements:
 
     @property
     def in_hand(self) -> int:
-        """Number of settlements in progress."""
         return len(self._tasks)
 
     async def settle(self, job: LiveJob, outcome: Outcome) -> None:
@@ -138,7 +136,6 @@ class Settlements:
         await _wait(self._begin_all(request, outcome))
 
     def hand_over(self, request: LiveRequest, outcome: Outcome) -> None:
-        """Do the same as `end` without waiting."""
         self._begin_all(request, outcome)
 
     async def aclose(self, timeout_s: float) -> None:
@@ -171,7 +168,6 @@ class Settlements:
             raise
 
     async def _finish(self, request: LiveRequest) -> None:
-        """Settle a request whose charges are known, however long the store takes."""
         try:
             await self._close(request)
         except BaseException:
@@ -185,7 +181,6 @@ class Settlements:
         return self._quotas.settle(request.ask.root, request.id, total(request.charges))
 
     def _conclude(self, request: LiveRequest, settled: Settled) -> None:
-        """Finish a request whose charge is booked."""
         ask, charge = request.ask, total(request.charges)
         request.statuses = settled.statuses
         request.settled = True
@@ -208,7 +203,6 @@ class Settlements:
                 job.fail(internal_error())
 
     async def _learn(self, job: LiveJob, outcome: Outcome) -> Charge:
-        """Cancel the job and return its charge."""
         if job.message is None:
             return Charge.refund()
         if job.finished is None:
@@ -238,7 +232,6 @@ class Settlements:
         await self._persist(lambda: queue.cancel(job.id))
 
     async def _persist(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Repeat an idempotent call until the store answers."""
         delay_s = FIRST_DELAY_S
         while True:
             try:
@@ -266,7 +259,6 @@ def recorded(record: JobRecord) -> Charge:
 
 
 def _fresh(charge: Charge, resumption: Resumption | None) -> Charge:
-    """Return the charge of a resumed run without the tokens of earlier runs."""
     if resumption is None:
         return charge
     output = max(0, charge.output_tokens - resumption.published)

@@ -122,7 +122,6 @@ class TokenEvents:
             self._count_unheard()
 
     async def _rest(self, until_s: float) -> None:
-        """Wait until the task has something to do, or until `until_s` on the loop's clock."""
         if self._needs_care:
             return
         self._resting = self._loop.create_future()
@@ -140,7 +139,6 @@ class TokenEvents:
 
     @property
     def _needs_care(self) -> bool:
-        """True if the task has something to do."""
         return self._is_behind or bool(self._told) or self._fault is not None
 
     def _listen(self, listener: Listener) -> None:
@@ -252,7 +250,6 @@ class TokenEvents:
                 raise internal_error()
 
     def _deadline(self) -> float:
-        """Return the next deadline that still applies."""
         service_level = self.service_level
         due_ms = math.inf if service_level.deadline_ms is None else service_level.deadline_ms
         if not self._all_begun():
@@ -287,7 +284,6 @@ class TokenEvents:
         return any(record is not None and record.state is JobState.QUEUED for record in records)
 
     def _every_s(self, rhythm: Rhythm) -> float:
-        """Return the longest silence towards the client."""
         return rhythm.every_s if self.service_level.tells_progress else rhythm.pulse_s
 
     async def _while_silent(self) -> Sequence[AnswerChunk]:
@@ -297,7 +293,6 @@ class TokenEvents:
         return (Pulse(),) if self._answers or self._spoke_s else ()
 
     async def _waiting(self) -> Notice:
-        """Return the progress of a waiting request."""
         waiting = min((job for job in self.jobs if not job.told), key=lambda f: f.begun, default=None)
         if waiting is None:
             return Notice(self._state)

@@ -89,7 +89,6 @@ class Submitter:
         await self._end(caller, request, error, submitted=True)
 
     def _open(self, caller: Caller, plan: Plan, prices: Prices) -> LiveRequest:
-        """Return the request before anything is reserved for it."""
         asked = plan.asked
         ask = Ask(
             reservation_id=plan.ids[0],
@@ -135,7 +134,6 @@ class Submitter:
         caller.statuses = request.statuses  # None if the store has not answered: they are read when needed
 
     async def _start(self, caller: Caller, request: LiveRequest, plan: Plan, arrived_s: float) -> None:
-        """Reserve the tokens of all jobs, then enqueue each. Raises ApiError."""
         heads = await self._heads(caller, request, plan)
         with self._telemetry.span("reserve") as span:
             try:
@@ -267,7 +265,6 @@ class Submitter:
 
 
 def _told(reservation: Reservation) -> dict[str, Value | None]:
-    """Return trace attributes: the reserved tokens, and the limit with the smallest remaining share."""
     limits = [status for status in reservation.statuses if not status.shadow and status.limit]
     told: dict[str, Value | None] = {
         "fairlane.granted_tokens": reservation.granted_tokens,
@@ -324,7 +321,6 @@ def _limited_by(max_tokens: int, plan: Plan, reservation: Reservation, prices: P
 
 
 def _tokens_left(status: LimitStatus, prices: Prices) -> float:
-    """Return the output tokens that a limit has room for."""
     weight = _RULES[status.name].output_weight(prices)
     return status.remaining / weight if weight else math.inf
 

@@ -129,18 +129,15 @@ class Choice:
 
     @property
     def counted(self) -> int:
-        """Number of tokens charged so far."""
         return self.published if self.stopped_at is None else self.stopped_at
 
 
 class Grants(Protocol):
     """Extends the output of a request while it runs, as `grants.py` does."""
 
-    def spoken(self, choice: "Choice") -> None:
-        """Note that tokens of a choice were sent: it may need more soon."""
+    def spoken(self, choice: "Choice") -> None: ...
 
-    def paused(self, job: "LiveJob", choice: "Choice") -> None:
-        """Note that a worker has reached the end of its grant and waits."""
+    def paused(self, job: "LiveJob", choice: "Choice") -> None: ...
 
     def close(self) -> None: ...
 
@@ -152,11 +149,9 @@ class Recorded(Protocol):
         """Record an event of a job. Of its tokens, only the first under each lease are reported, before they are
         counted."""
 
-    def charged(self, charge: Charge) -> None:
-        """Record the charge, while the request still has its jobs."""
+    def charged(self, charge: Charge) -> None: ...
 
-    def settled(self) -> None:
-        """Record that a reaper will settle the request."""
+    def settled(self) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -187,7 +182,6 @@ class LiveRequest:
 
     @property
     def id(self) -> str:
-        """The reservation's id."""
         return self.ask.reservation_id
 
     @property
@@ -197,7 +191,6 @@ class LiveRequest:
 
     @property
     def landed(self) -> bool:
-        """True if the charge of each job is known."""
         return len(self.charges) == len(self.jobs)
 
     def deliver(self, job: "LiveJob", news: News) -> None:
@@ -212,7 +205,6 @@ class LiveRequest:
             self._reader()
 
     def take_news(self) -> "list[tuple[LiveJob, News]]":
-        """Return all waiting events in order, and clear them."""
         taken, self._news = self._news, []
         return taken
 
@@ -265,7 +257,6 @@ class LiveJob:
 
     @property
     def begun(self) -> bool:
-        """True if a token was received."""
         choices = self.choices
         return choices[0].published > 0 if len(choices) == 1 else any(choice.published for choice in choices)
 
@@ -278,7 +269,6 @@ class LiveJob:
         return all(choice.finish_reason is not None for choice in choices)
 
     async def end(self) -> None:
-        """Wait until it is `finished`."""
         if self.finished is None:
             self._ended = self._ended or asyncio.Event()
             await self._ended.wait()
@@ -371,6 +361,5 @@ class LiveJob:
 
 
 def _repeats(known: "array[int]", delta: TokenDelta) -> bool:
-    """Return whether the tokens of a delta that were received before are the same."""
     repeated = known[delta.first_index : delta.first_index + len(delta.token_ids)]
     return tuple(repeated) == delta.token_ids[: len(repeated)]

@@ -56,7 +56,6 @@ class ServiceLevel(msgspec.Struct, frozen=True, kw_only=True):
         return min(stated, default=self.lane.ttft_ms if self.batch_due_ms is None else self.batch_due_ms)
 
     def due_in(self, batch_due_ms: float) -> "ServiceLevel":
-        """Return the terms of a batch line: its window is also its longest wait."""
         return msgspec.structs.replace(self, batch_due_ms=batch_due_ms, max_wait_ms=batch_due_ms)
 
 

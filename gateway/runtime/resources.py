@@ -372,7 +372,6 @@ class Resources:
         self.live = LiveHub(self.overview.view, Blocks(self.registry, self.fleet_cache).view, admin_tokens.revision)
 
     def new_crowd(self) -> Crowd:
-        """Return the connection limits of one port."""
         section = self.settings.gateway
         return Crowd(most=section.max_connections, most_of_an_address=section.max_connections_of_an_address)
 
@@ -448,12 +447,10 @@ class Resources:
             await asyncio.to_thread(self._span_processor.shutdown)
 
     async def _tell_last(self) -> None:
-        """Report the counts since the last report, if the store is available."""
         with suppress(*STORE_ERRORS):
             await self.teller.tell()
 
     def _jobs_in_hand(self) -> Iterator[tuple[str, bool, int]]:
-        """Yield the tenant, whether output has begun, and the tokens received, of each job."""
         for job in self.dispatcher.jobs.values():
             yield job.request.ask.tenant, job.begun, sum([choice.published for choice in job.choices])
 

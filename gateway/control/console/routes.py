@@ -24,7 +24,6 @@ _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".
 
 
 def _files() -> Iterator[tuple[str, str, str]]:
-    """Yield each file's URL path, name in this package and media type."""
     yield "/", PAGE, _TYPES[".html"]
     for folder, prefix in (("static", ""), ("vendor", "vendor/")):
         for name in _within(FOLDER / folder):
@@ -79,7 +78,6 @@ def session_route(parts: AdminParts) -> Route:
 
 
 async def _signed_in(sessions: Sessions, session: str) -> dict[str, str] | None:
-    """Return the session's operator; None if it has ended. Raises redis.RedisError."""
     try:
         operator = await sessions.operator(session)
     except ApiError:

@@ -75,7 +75,6 @@ def provider_of(parts: AdminParts) -> dict[str, str] | None:
 
 
 def _page(error: ApiError) -> Response:
-    """Return an error page. It contains nothing of the request."""
     text = (
         '<!doctype html><html lang="en"><meta charset="utf-8"><title>Fairlane</title>'
         f"<h1>Signing in failed</h1><p>{escape(error.message)} (<code>{escape(error.code)}</code>)</p>"

@@ -78,7 +78,6 @@ class AdminKeys:
         return key if is_set or await self._stored() == made else None  # the call may have been resent
 
     async def works(self, key: str) -> bool:
-        """Return whether this is the admin key. Raises redis.RedisError."""
         known = self._configured or await self._stored()
         return known is not None and is_kept(known, key)
 

@@ -76,7 +76,6 @@ class AdminTokens:
         return NewToken(token, secret)
 
     async def list(self) -> list[AdminToken]:
-        """Return all tokens by id, expired ones included."""
         found = await self._client.execute_command("HGETALL", TOKENS)  # type: ignore[no-untyped-call]
         return sorted((_decode.decode(blob) for blob in found.values()), key=lambda token: token.id)
 
@@ -112,7 +111,6 @@ class AdminTokens:
         return found or b""
 
     async def shown(self, secret: str) -> AdminToken | None:
-        """Return the valid token with this secret, if any."""
         match = TOKEN.fullmatch(secret)
         token = None if match is None else await self.get(match[1])
         return token if token is not None and is_kept(token.kept, secret) else None

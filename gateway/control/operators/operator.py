@@ -37,7 +37,6 @@ class Operator:
 
     @property
     def actor(self) -> str:
-        """The operator's name in the audit log."""
         match self.kind:
             case "key":
                 return ADMIN

@@ -77,7 +77,6 @@ class Sessions:
         return session
 
     async def operator(self, session: str) -> Operator:
-        """Return the operator of a session. Raises ApiError `invalid_api_key`."""
         stored = await self._stored(session)
         if stored is None:
             raise invalid_api_key()
@@ -108,7 +107,6 @@ class Sessions:
             return None
 
     async def _count_sign_in(self, operator: Operator) -> None:
-        """Raise ApiError if this operator has signed in too often within a minute."""
         counter = _COUNTED_AT + _digest(operator.actor)
         count = await self._call("INCR", counter)
         await self._call("EXPIRE", counter, _COUNTED_FOR_S, "NX")
@@ -118,7 +116,6 @@ class Sessions:
             raise ApiError(message, "rate_limit_exceeded", retry_after_s=left_s)
 
     async def _keep_newest(self, operator: Operator, place: str) -> None:
-        """Record an operator's new session, and end those above the limit. Safe to repeat."""
         kept = _KEPT_AT + _digest(operator.actor)
         await self._call("ZADD", kept, time.time(), place)
         await self._call("EXPIRE", kept, LASTS_S)

@@ -76,7 +76,6 @@ class SingleSignOn:
         self._exchanging = asyncio.Semaphore(MOST_EXCHANGES)
 
     async def begin(self) -> Begun:
-        """Start a sign-in. Raises redis.RedisError."""
         attempt = Attempt(
             secrets.token_urlsafe(32), secrets.token_urlsafe(32), secrets.token_urlsafe(48), self._clock()
         )
@@ -133,7 +132,6 @@ class SingleSignOn:
         return Operator(name=said[0][:LONGEST_TEXT], role=max(known, key=list(Role).index), kind="user")
 
     async def _attempt(self, cookie: str) -> Attempt:
-        """Verify the cookie. Raises ApiError `invalid_token` if it is forged or too old."""
         body, _, signature = cookie.partition(".")
         try:
             raw, signed = _decoded(body), _decoded(signature)
@@ -153,7 +151,6 @@ class SingleSignOn:
         return hmac.digest(hashlib.sha256(b"sign-in" + key).digest(), body, "sha256")
 
     async def _exchange(self, code: str, verifier: str) -> str:
-        """Exchange a code for the provider's id token. Raises ApiError: `invalid_token`, `issuer_unavailable`."""
         section = self.section
         form = {
             "grant_type": "authorization_code",
@@ -184,7 +181,6 @@ _ACCEPTS = {"accept": "application/json", "accept-encoding": "identity"}  # a co
 
 
 async def _whole(answer: httpx.Response) -> bytes:
-    """Read a bounded response. Raises httpx.HTTPError."""
     raw = bytearray()
     try:
         async for part in answer.aiter_raw():

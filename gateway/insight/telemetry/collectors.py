@@ -91,7 +91,6 @@ class Distribution(Collector):
         registry.register(self)
 
     def series(self, *labels: str) -> Series:
-        """Return the series of a label set, creating it if needed."""
         found = self._seen.get(labels)
         if found is None:
             found = self._seen[labels] = Series(self._bounds)

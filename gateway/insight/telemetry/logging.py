@@ -95,7 +95,6 @@ class Stamped(logging.Formatter):
         return self._line % (self.formatTime(record), record.levelname, printable(record.getMessage()))
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802 - logging's own name
-        """Format local time with milliseconds after a comma, as logging does."""
         second = int(record.created)
         if second != self._second:
             self._called = time.strftime(self.default_time_format, time.localtime(second))

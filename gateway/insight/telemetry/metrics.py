@@ -225,7 +225,6 @@ class Telemetry:
             self.duration.series(lane, model, *whose).observe(took_s)
 
     def gaps(self, lane: str, model: str, tenant: str) -> Series:
-        """Return the histogram for the gaps between a stream's tokens."""
         return self.inter_token_gap.series(lane, model, *self._whose(tenant))
 
     def generated(self, lane: str, model: str, tenant: str, *, queued_s: float | None, pace_s: float | None) -> None:
@@ -237,7 +236,6 @@ class Telemetry:
             self.time_per_output_token.series(lane, model, *whose).observe(pace_s)
 
     def refused_line(self, tenant: str, code: str) -> None:
-        """Count a batch line that was rejected or failed. It may be retried."""
         self.refusals.add(*self._whose(tenant), code)
 
     def charged(self, tenant: str, lane: str, charge: Charge) -> None:
@@ -249,7 +247,6 @@ class Telemetry:
         self.preemptions.add(lane, by=charge.preemptions)
 
     def shadowed(self, tenant: str, limits: Iterable[str]) -> None:
-        """Count a request that these shadow limits would have rejected."""
         for limit in set(limits):
             self.shadow_refusals.add(*self._whose(tenant), limit)
 

@@ -40,7 +40,6 @@ class ProcessMetrics:
 
     @asynccontextmanager
     async def answering(self) -> AsyncIterator[None]:
-        """Serve this process's metrics to the others until the block ends."""
         if self._member is None:
             yield
             return
@@ -51,7 +50,6 @@ class ProcessMetrics:
             server.close()
 
     async def exposition(self) -> bytes:
-        """Return the metrics of all processes in Prometheus' text format."""
         return await self._all.get()
 
     async def _gather(self, member: Member) -> bytes:
@@ -86,7 +84,6 @@ class _Together:
 
 
 async def _ask(path: Path) -> bytes | None:
-    """Return another process's metrics; None if it does not answer."""
     try:
         async with asyncio.timeout(PATIENCE_S):
             reader, writer = await asyncio.open_unix_connection(path)

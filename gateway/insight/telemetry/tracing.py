@@ -31,11 +31,9 @@ class Span:
     def is_recording(self) -> bool:
         return False
 
-    def tell(self, attributes: Mapping[str, Value | None]) -> None:
-        """Set the attributes that are not None."""
+    def tell(self, attributes: Mapping[str, Value | None]) -> None: ...
 
-    def fail(self, why: str) -> None:
-        """Set the status to an error."""
+    def fail(self, why: str) -> None: ...
 
     def link(self, traceparent: str) -> None:
         """Link a related span (W3C Trace Context). A malformed traceparent is ignored."""
@@ -46,8 +44,7 @@ class Span:
     def end_after(self, seconds: float) -> None:
         """End the span `seconds` after its start, but not in the future."""
 
-    def began_ago(self, seconds: float) -> None:
-        """Move the start into the past."""
+    def began_ago(self, seconds: float) -> None: ...
 
     def __enter__(self) -> "Span":
         return self
@@ -76,7 +73,6 @@ class Spans:
         self._processor = processor
 
     def root(self, name: str, caller: SpanContext | None) -> "Kept":
-        """Return a request's root span, in the caller's trace if there is one."""
         if caller is None:
             context = SpanContext(random.getrandbits(128) or 1, span_id(), is_remote=False, trace_flags=_SAMPLED_ROOT)
         else:
@@ -137,7 +133,6 @@ class Kept(Span):
 
     @property
     def traceparent(self) -> str:
-        """The `traceparent` for a worker to continue (W3C Trace Context, version 00)."""
         context = self.context
         return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
 
