@@ -99,7 +99,7 @@ class Lifecycle:
         if self.phase is Phase.DRAINED:
             self.move(Phase.LEFT)
         elif self.phase not in ENDING:
-            log.info("leaving: taking no more jobs")
+            log.info("draining: taking no more jobs")
             self.move(Phase.LEAVING)
 
     def handed_back(self) -> None:

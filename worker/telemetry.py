@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
 from operator import sub
+from typing import NamedTuple
 
 from prometheus_client import (
     CollectorRegistry,
@@ -169,6 +170,14 @@ class PreemptionCosts(EngineObserver):
             del self._preempted[seq]
 
 
+class _Makers(NamedTuple):
+    """Constructors of metrics in one registry."""
+
+    gauge: "partial[Gauge]"
+    counter: "partial[Counter]"
+    histogram: "partial[Histogram]"
+
+
 class Metrics(EngineObserver):
     """A worker's metrics, in its own registry rather than the global one.
 
@@ -182,13 +191,12 @@ class Metrics(EngineObserver):
         self._about = about
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
-        self._gauge = partial(Gauge, registry=self.registry)
-        self._counter = partial(Counter, registry=self.registry)
-        self._histogram = partial(Histogram, registry=self.registry)
-        self._of_steps()
-        self._of_kv()
-        self._of_jobs()
-        build = self._gauge(
+        of = {"registry": self.registry}
+        make = _Makers(partial(Gauge, **of), partial(Counter, **of), partial(Histogram, **of))
+        self._of_steps(make)
+        self._of_kv(make)
+        self._of_jobs(make)
+        build = make.gauge(
             "fairlane_worker_build_info",
             "1, with the version of Fairlane and of Python, the model and the engine as labels.",
             ["version", "python", "model", "engine"],
@@ -212,76 +220,74 @@ class Metrics(EngineObserver):
             for kind in ("prefill", "output"):
                 self.tokens.labels(lane, kind)
 
-    def _of_steps(self) -> None:
-        self.step = self._histogram("fairlane_worker_step_seconds", "Time of a step, in seconds.", buckets=_STEP_S)
-        self.predicted = self._histogram(
+    def _of_steps(self, make: _Makers) -> None:
+        self.step = make.histogram("fairlane_worker_step_seconds", "Time of a step, in seconds.", buckets=_STEP_S)
+        self.predicted = make.histogram(
             "fairlane_worker_step_predicted_seconds",
             "Time that the cost model expected a step to take, in seconds.",
             buckets=_STEP_S,
         )
-        self.copies = self._counter(
+        self.copies = make.counter(
             "fairlane_worker_copy_seconds", "Time that copies of KV blocks kept steps waiting, in seconds."
         )
-        self.rows = self._histogram("fairlane_worker_batch_rows", "Sequences in a step, as a number.", buckets=_ROWS)
-        self.tokens = self._counter(
+        self.rows = make.histogram("fairlane_worker_batch_rows", "Sequences in a step, as a number.", buckets=_ROWS)
+        self.tokens = make.counter(
             "fairlane_worker_tokens", "Tokens computed, as a number; `kind` is prefill or output.", ["lane", "kind"]
         )
-        self.sequences = self._gauge(
+        self.sequences = make.gauge(
             "fairlane_worker_sequences", "Sequences in hand by lane and state, as a number.", ["lane", "state"]
         )
-        self.waiting = self._gauge(
-            "fairlane_worker_requests_waiting", "Sequences in hand that do not run, as a number."
-        )
-        self.running = self._gauge("fairlane_worker_requests_running", "Sequences that run, as a number.")
-        waits = self._gauge(
+        self.waiting = make.gauge("fairlane_worker_requests_waiting", "Sequences in hand that do not run, as a number.")
+        self.running = make.gauge("fairlane_worker_requests_running", "Sequences that run, as a number.")
+        waits = make.gauge(
             "fairlane_worker_waits", "Sequences that the last step gave no row, by why, as a number.", ["reason"]
         )
         self.waits = {reason: waits.labels(reason) for reason in WaitReason}
 
-    def _of_kv(self) -> None:
-        self.blocks = self._gauge("fairlane_worker_kv_blocks", "KV blocks, as a number.", ["pool", "state"])
-        self.kv_usage = self._gauge(
+    def _of_kv(self, make: _Makers) -> None:
+        self.blocks = make.gauge("fairlane_worker_kv_blocks", "KV blocks, as a number.", ["pool", "state"])
+        self.kv_usage = make.gauge(
             "fairlane_worker_kv_usage_ratio",
             "Part of a pool's KV blocks that sequences hold, as a ratio from 0 to 1; blocks that are only cached count "
             "as free.",
             ["pool"],
         )
-        config = self._gauge(
+        config = make.gauge(
             "fairlane_worker_cache_config_info",
             "1, with the tokens of a KV block and the number of blocks on the device as labels.",
             ["block_size", "num_gpu_blocks"],
         )
         config.labels(str(self._about.block_size), str(self._about.blocks_total)).set(1)
-        self.prefix_blocks = self._gauge(
+        self.prefix_blocks = make.gauge(
             "fairlane_worker_prefix_blocks", "KV blocks kept for prompts that begin alike, as a number; free too."
         )
-        self.prefix_hits = self._counter(
+        self.prefix_hits = make.counter(
             "fairlane_worker_prefix_hits", "Jobs that ended and had a part of their prompt cached, as a number."
         )
-        self.prefix_tokens = self._counter(
+        self.prefix_tokens = make.counter(
             "fairlane_worker_prefix_tokens", "Prompt tokens of ended jobs that were cached, as a number."
         )
-        self.audits = self._counter(
+        self.audits = make.counter(
             "fairlane_worker_kv_audits", "Idle audits that found every KV block accounted for, as a number."
         )
 
-    def _of_jobs(self) -> None:
-        self.preemptions = self._counter("fairlane_worker_preemptions", "Preemptions, as a number.", ["mode"])
-        self.preempted_blocks = self._counter(
+    def _of_jobs(self, make: _Makers) -> None:
+        self.preemptions = make.counter("fairlane_worker_preemptions", "Preemptions, as a number.", ["mode"])
+        self.preempted_blocks = make.counter(
             "fairlane_worker_preempted_blocks", "KV blocks that preemptions freed, as a number.", ["mode"]
         )
-        self.stall = self._histogram(
+        self.stall = make.histogram(
             "fairlane_worker_stall_seconds", "Time from preempted to resumed, in seconds.", buckets=_STALL_S
         )
-        self.preemption_cost = self._histogram(
+        self.preemption_cost = make.histogram(
             "fairlane_worker_preemption_cost_ratio",
             "Time that preemptions cost, as a ratio to what was expected.",
             ["mode"],
             buckets=_RATIO,
         )
-        self.taken = self._counter("fairlane_worker_jobs_taken", "Jobs taken, as a number.", ["lane"])
-        self.ended = self._counter("fairlane_worker_jobs_ended", "Jobs ended here, as a number.", ["outcome"])
-        self.lost_jobs = self._counter("fairlane_worker_jobs_lost", "Jobs refused or handed back, as a number.")
+        self.taken = make.counter("fairlane_worker_jobs_taken", "Jobs taken, as a number.", ["lane"])
+        self.ended = make.counter("fairlane_worker_jobs_ended", "Jobs ended here, as a number.", ["outcome"])
+        self.lost_jobs = make.counter("fairlane_worker_jobs_lost", "Jobs refused or handed back, as a number.")
 
     def took(self, leases: Iterable[Lease]) -> None:
         for lease in leases:

@@ -7,6 +7,7 @@
     sglang.py   SGLang's `/generate`
     openai.py   `/v1/completions` of any server; openai_wire.py has the protocol, retokenise.py serves text-only ones
     streams.py  the open requests, on the event loop of a separate thread
+    monitor.py  checks whether the server is up and unchanged
     runner.py   the `StepRunner`: turns the streams' tokens into step results
     open.py     queries the server, and creates the engine and the model card
 

@@ -1,9 +1,6 @@
 """The open requests at a server, each a task on the event loop of a separate thread, which buffers its tokens until the
 engine's thread takes them.
 
-The server's facts are checked while it is quiet, and before it is used again after an error: after a restart it may
-serve something else.
-
 Replies are not trusted: ids outside the vocabulary, more tokens than requested, a wrong count, or a long silence end
 the stream as broken. The tokens before that remain valid.
 """
@@ -21,7 +18,6 @@ from typing import NamedTuple
 
 from fairlane.scheduler.planner.steps import SeqId
 from fairlane.scheduler.protocol.messages import PositionLogprobs
-from fairlane.worker.errors import EngineError
 from fairlane.worker.remote.api import (
     Api,
     EngineUnavailable,
@@ -31,6 +27,7 @@ from fairlane.worker.remote.api import (
     ProtocolViolation,
     Refused,
 )
+from fairlane.worker.remote.monitor import ServerMonitor
 
 log = logging.getLogger(__name__)
 
@@ -44,12 +41,6 @@ LONGEST_PREFILL_S = 90.0
 TOGETHER_S = 0.004
 # Time limit for what follows the last tokens.
 REST_S = 1.0
-# Interval of checks whether the server is up, while it is not.
-LOOK_S = 0.5
-# Interval of checks of the server's facts, while it is quiet.
-WATCH_S = 1.0
-# Absence after which its jobs are handed to others.
-GONE_S = 2.0
 CLOSE_S = 5.0
 
 
@@ -106,21 +97,14 @@ class Streams:
         """`facts` are those that the server must keep; None disables the check. `lease_s` bounds a silence within a
         stream."""
         self._api = api
-        self._facts = facts
         self._stall_s = STALL_S if lease_s is None else min(lease_s, STALL_S)
         self._vocab_size = vocab_size
         self._clock = clock
         self._streams: dict[SeqId, _Stream] = {}
         self._arrived = threading.Condition()
         self._woken = False
-        self._is_up = True
         self._is_closed = False
-        self._on_presence: Callable[[bool], object] = lambda _: None
-        self._on_change: Callable[[str], object] = lambda _: None
-        # The last logged reason why the server has changed.
-        self._logged_change = ""
-        self._last_piece_s = 0.0
-        self._checking: asyncio.Task[None] | None = None
+        self._monitor = ServerMonitor(api, facts, self._spawn, stall_s=self._stall_s, clock=clock)
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="engine requests", daemon=True)
@@ -132,9 +116,8 @@ class Streams:
         `on_presence` is called when the server goes away or returns, `on_change` if it was replaced, with the
         difference. A replaced server receives no further requests.
         """
-        self._on_presence, self._on_change = on_presence, on_change
-        if self._facts is not None:
-            self._loop.call_soon_threadsafe(self._begin_watching)
+        self._monitor.on_presence, self._monitor.on_change = on_presence, on_change
+        self._loop.call_soon_threadsafe(self._begin_watching)
 
     def close(self) -> None:
         """End every stream, also at the server."""
@@ -162,7 +145,7 @@ class Streams:
 
     @property
     def is_up(self) -> bool:
-        return self._is_up
+        return self._monitor.is_up
 
     def opened_s(self, seq: SeqId) -> float | None:
         """Return the opening time of a choice's stream, or None."""
@@ -213,7 +196,7 @@ class Streams:
 
     def _begin_watching(self) -> None:
         if not self._is_closed:
-            self._spawn(self._watch_quiet())
+            self._monitor.start()
 
     def _spawn(self, coroutine: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(coroutine)
@@ -234,9 +217,9 @@ class Streams:
         except (EngineUnavailable, ProtocolViolation, TimeoutError) as error:
             log.warning("a request of the engine broke off: %s", str(error) or type(error).__name__)
             if isinstance(error, EngineUnavailable):
-                self._check_server()
-            elif isinstance(error, TimeoutError) and self._last_piece_s <= stream.last_piece_s:
-                self._check_server(is_stalled=True)  # no other stream received anything either
+                self._monitor.check()
+            elif isinstance(error, TimeoutError) and self._monitor.last_piece_s <= stream.last_piece_s:
+                self._monitor.check(is_stalled=True)  # no other stream received anything either
             self._end(stream, StreamEnd.BROKEN, str(error) or "the engine was silent")
         except Exception as error:  # noqa: BLE001 - a reader that dies in silence would leave its choice waiting
             log.error("a request of the engine failed: %s", type(error).__name__)
@@ -289,7 +272,7 @@ class Streams:
     def _keep(self, stream: _Stream, piece: Piece) -> bool:
         """Buffer the tokens; return whether the request is complete or a stop token came."""
         now_s, sampling, is_complete = self._clock(), stream.request.sampling, False
-        self._last_piece_s = stream.last_piece_s = now_s
+        self._monitor.last_piece_s = stream.last_piece_s = now_s
         with self._arrived:
             for place, token_id in enumerate(piece.token_ids):
                 if is_complete:
@@ -307,64 +290,6 @@ class Streams:
         with self._arrived:
             stream.end, stream.reason = end, reason
             self._arrived.notify()
-
-    def _check_server(self, *, is_stalled: bool = False) -> None:
-        """Check the server after an error."""
-        self._is_up = False
-        if self._checking is None or self._checking.done():
-            self._checking = self._spawn(self._check_until_up(is_stalled=is_stalled))
-
-    async def _check_until_up(self, *, is_stalled: bool) -> None:
-        since_s, is_reported = self._clock(), is_stalled
-        if is_stalled:  # whatever it says of its health: others get its jobs first
-            log.warning("the engine has stalled")
-            self._on_presence(False)
-            await asyncio.sleep(self._stall_s)
-        while not await self._is_unchanged():
-            if not is_reported and self._clock() - since_s >= GONE_S:
-                log.warning("the engine has gone")
-                is_reported = True
-                self._on_presence(False)
-            await asyncio.sleep(LOOK_S)
-        self._is_up = True
-        if is_reported:
-            log.info("the engine is back")
-            self._on_presence(True)
-
-    async def _watch_quiet(self) -> None:
-        """Check a quiet server: a restart while no request was open breaks no stream."""
-        while True:
-            await asyncio.sleep(WATCH_S)
-            is_quiet = self._clock() - self._last_piece_s >= WATCH_S
-            if self._is_up and is_quiet and not await self._is_unchanged():
-                self._check_server()
-
-    async def _is_unchanged(self) -> bool:
-        """Return whether it accepts requests and matches its card. Never returns if it was replaced."""
-        try:
-            if not await self._api.is_up():
-                return False
-            change = "" if self._facts is None else self._facts.change(await self._api.facts())
-        except EngineUnavailable:
-            return False
-        except EngineError as error:  # it may be one that we cannot read until it is started again
-            self._log_change(str(error))
-            return False
-        except Exception as error:  # noqa: BLE001 - who stops looking never sees it come back
-            self._log_change(f"looking at it failed: {type(error).__name__}")
-            return False
-        if change:
-            self._is_up = False
-            self._log_change(change)
-            self._on_change(change)
-            await asyncio.Event().wait()
-        self._logged_change = ""
-        return True
-
-    def _log_change(self, why: str) -> None:
-        if why != self._logged_change:
-            log.error("the engine is not what it was: %s", why)
-            self._logged_change = why
 
     async def _close(self) -> None:
         self._is_closed = True

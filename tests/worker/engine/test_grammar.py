@@ -274,7 +274,7 @@ def test_the_engines_thread_never_waits_for_a_compilation(
         unblocked.extend([True] if not gate.wait(5.0) and gate is go_on else [])
         return LLMatcher(*args, **given)
 
-    monkeypatch.setattr(grammars, "_kept", _GrammarCache(1, 1))
+    monkeypatch.setattr(grammars, "_cache", _GrammarCache(1, 1))
     monkeypatch.setattr("fairlane.worker.engine.grammar.LLMatcher", compile_slowly)
     early = json_grammar({"enum": ["early"]})
     held = constrained("ready", PROMPTS[0], grammar=early)
@@ -298,7 +298,7 @@ def test_compiled_grammars_are_bounded_in_bytes_for_each_tenant_and_in_all(
     grammars: Grammars, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Many small ones are kept, few large ones; one of unknown size counts for as much as any may take."""
-    monkeypatch.setattr(grammars, "_kept", _GrammarCache(KEPT_BYTES, KEPT_TENANT_BYTES))
+    monkeypatch.setattr(grammars, "_cache", _GrammarCache(KEPT_BYTES, KEPT_TENANT_BYTES))
     monkeypatch.setattr(grammars, "_enqueue", lambda *_: Future())
     large, small = MAX_COMPILED_BYTES, MIN_COMPILED_BYTES
     for number in range(2 * KEPT_TENANT_BYTES // small):

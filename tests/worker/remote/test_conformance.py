@@ -11,8 +11,8 @@ from fairlane.scheduler.planner.steps import SeqId
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import Cause, Lease, Outcome, Paused, Preempted, Sampling, TokenDelta
 from fairlane.worker.errors import EngineError
+from fairlane.worker.remote import monitor, streams
 from fairlane.worker.remote import runner as remote_runner
-from fairlane.worker.remote import streams
 from fairlane.worker.remote.api import Api
 from fairlane.worker.remote.openai import OpenAiApi
 from fairlane.worker.remote.sglang import SglangApi
@@ -207,8 +207,8 @@ def test_what_the_server_refuses_is_not_asked_twice(kind: Kind) -> None:
 def test_a_server_that_restarts_goes_on_with_every_stream(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many tries would fit into the time that it is away."""
     monkeypatch.setattr(remote_runner, "RETRY_S", 0.001)
-    monkeypatch.setattr(streams, "GONE_S", 0.3)
-    monkeypatch.setattr(streams, "LOOK_S", 0.02)
+    monkeypatch.setattr(monitor, "GONE_S", 0.3)
+    monkeypatch.setattr(monitor, "LOOK_S", 0.02)
     told: list[bool] = []
     with kind.serve() as server, remote_client(server, api=kind.api(server)) as client:
         server.lies = "silent"

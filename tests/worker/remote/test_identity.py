@@ -6,8 +6,8 @@ import threading
 import pytest
 
 from fairlane.scheduler.planner.steps import SeqId
+from fairlane.worker.remote import monitor, streams
 from fairlane.worker.remote import runner as remote_runner
-from fairlane.worker.remote import streams
 from tests.support.worker.hand import lease
 from tests.support.worker.remote import LIMIT_S, facts, remote_client
 from tests.support.worker.vllm_stand_in import VllmStandIn, continuation
@@ -20,7 +20,7 @@ SWAPS = {"root": "/models/other", "version": "0.32.9", "context_length": 128, "b
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, seconds in {"WATCH_S": 0.02, "LOOK_S": 0.02, "GONE_S": 0.1}.items():
-        monkeypatch.setattr(streams, name, seconds)
+        monkeypatch.setattr(monitor, name, seconds)
     monkeypatch.setattr(remote_runner, "RETRY_S", 0.01)
 
 
@@ -79,7 +79,7 @@ def test_a_server_that_takes_grammars_no_longer_is_another() -> None:
 
 
 def test_a_stream_that_a_swap_broke_is_not_gone_on_with_by_the_other_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "WATCH_S", 3_600.0)
+    monkeypatch.setattr(monitor, "WATCH_S", 3_600.0)
     with VllmStandIn(lies="silent") as server, remote_client(server, facts=facts(server)) as client:
         watch = Watch()
         client.streams.watch(watch.present, watch.changed)

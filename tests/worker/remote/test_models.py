@@ -10,8 +10,8 @@ from fairlane.scheduler.planner.steps import SeqId
 from fairlane.scheduler.protocol.messages import ModelCard, Outcome
 from fairlane.worker.config import WorkerSection, WorkerSettings
 from fairlane.worker.errors import EngineError
+from fairlane.worker.remote import monitor
 from fairlane.worker.remote import runner as remote_runner
-from fairlane.worker.remote import streams
 from fairlane.worker.remote.open import open_engine
 from tests.support.worker.hand import lease
 from tests.support.worker.remote import facts, remote_client
@@ -86,8 +86,8 @@ def test_an_adapter_that_is_taken_away_hands_its_work_over_until_it_is_back(
     server: VllmStandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote_runner, "RETRY_S", 0.001)
-    monkeypatch.setattr(streams, "GONE_S", 0.05)
-    monkeypatch.setattr(streams, "LOOK_S", 0.01)
+    monkeypatch.setattr(monitor, "GONE_S", 0.05)
+    monkeypatch.setattr(monitor, "LOOK_S", 0.01)
     told: list[bool] = []
     with remote_client(server, model="terse", facts=facts(server, "terse")) as client:
         client.streams.watch(told.append)
@@ -105,8 +105,8 @@ def test_an_adapter_that_is_taken_away_hands_its_work_over_until_it_is_back(
 def test_a_server_that_comes_back_with_another_model_gets_nothing_of_this_one(
     server: VllmStandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "GONE_S", 0.05)
-    monkeypatch.setattr(streams, "LOOK_S", 0.01)
+    monkeypatch.setattr(monitor, "GONE_S", 0.05)
+    monkeypatch.setattr(monitor, "LOOK_S", 0.01)
     told: list[bool] = []
     with remote_client(server, model=MODEL, facts=facts(server, MODEL)) as client:
         client.streams.watch(told.append)
