@@ -191,8 +191,8 @@ class Metrics(EngineObserver):
         self._about = about
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
-        of = {"registry": self.registry}
-        make = _Makers(partial(Gauge, **of), partial(Counter, **of), partial(Histogram, **of))
+        to = self.registry
+        make = _Makers(partial(Gauge, registry=to), partial(Counter, registry=to), partial(Histogram, registry=to))
         self._of_steps(make)
         self._of_kv(make)
         self._of_jobs(make)

@@ -1,14 +1,15 @@
 """Our lanes inside vLLM: `vllm serve --scheduler-cls fairlane.worker.vllm.LaneScheduler`.
 
-    lane_scheduler.py   the class that vLLM loads: asks the policy, moves requests, then lets vLLM schedule
-    lane_policy.py      a request's claim, the order of waiting and running work, and fairness within a lane
-    yielding.py         selects the running requests that yield slots and KV blocks to waiting ones
-    pace.py             bounds the lower lanes' prompt tokens in a step
-    ranked_queue.py     vLLM's queue of waiting requests, in our order
-    versions.py         the supported versions of vLLM
+    lane_scheduler.py     the class that vLLM loads: asks the policy and moves requests before vLLM schedules
+    guarded_scheduler.py  its base: overrides vLLM's methods, and falls back to vLLM's own order after a fault
+    lane_policy.py        a request's claim, the order of waiting and running work, and fairness within a lane
+    yielding.py           selects the running requests that yield slots and KV blocks to waiting ones
+    pace.py               bounds the lower lanes' prompt tokens in a step
+    ranked_queue.py       vLLM's queue of waiting requests, in our order
+    versions.py           the supported versions of vLLM
 
 It runs in vLLM's own process and environment. It imports vllm, the standard library, msgspec, and of Fairlane only the
-pure policy; never torch, redis, or another part of the worker. All but `lane_scheduler.py` can be imported without
+pure policy; never torch, redis, or another part of the worker. All but the two schedulers can be imported without
 vllm. Read `lane_scheduler.py` first. docs/engines.md explains its purpose and how to start it.
 """
 

@@ -4,12 +4,9 @@ vLLM keeps managing slots, KV blocks, prefix cache, chunks, speculation and conn
 requests of lower lanes yield what waiting ones of upper lanes lack. The lists that vLLM walks, running and waiting, are
 in our order. While it walks them, lower lanes' prompts are cut to what the first lane's pace leaves.
 
-Overridden: `schedule`, `update_from_output`, `add_request`, `_reserve_prefill_lookahead` (called for the length of each
-chunk), `_handle_blocked_waiting_request` (checks whether a grammar is compiled). `waiting` is replaced, and `policy` is
-set so that a request that must yield during a step is the last running one. Preemption uses vLLM's `_preempt_request`,
-so a preempted request comes back with all its tokens.
-
-Our faults never end the engine: after the first one, vLLM's own order applies until a restart.
+`guarded_scheduler.py` overrides vLLM's methods and contains our faults. Here `waiting` is replaced, and `policy` is set
+so that a request that must yield during a step is the last running one. Preemption uses vLLM's `_preempt_request`, so a
+preempted request comes back with all its tokens.
 """
 
 import itertools
@@ -17,7 +14,6 @@ import logging
 import math
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable
 from typing import NamedTuple, Self
 
 import vllm
@@ -25,16 +21,14 @@ from vllm.config import VllmConfig
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.output import SchedulerOutput
-from vllm.v1.core.sched.request_queue import SchedulingPolicy, create_request_queue
-from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.engine import EngineCoreOutputs
-from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.core.sched.request_queue import SchedulingPolicy
 from vllm.v1.request import Request, RequestStatus
 
 from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.steps import StepFeatures
 from fairlane.scheduler.protocol.lanes import LaneName
-from fairlane.worker.vllm.lane_policy import Claim, LanePolicy, Progress, Rank, begun_of, claim_of, service
+from fairlane.worker.vllm.guarded_scheduler import GuardedScheduler
+from fairlane.worker.vllm.lane_policy import Claim, LanePolicy, Progress, Rank, claim_of, service
 from fairlane.worker.vllm.pace import Allowance, Load, allowance
 from fairlane.worker.vllm.ranked_queue import RankedQueue
 from fairlane.worker.vllm.settings import read_settings
@@ -58,7 +52,7 @@ class _Step(NamedTuple):
     began_ms: float
 
 
-class LaneScheduler(Scheduler):  # type: ignore[misc] # vllm is not installed where types are checked
+class LaneScheduler(GuardedScheduler):
     """The target of `--scheduler-cls`: an `AsyncLaneScheduler` if vLLM schedules asynchronously.
 
     Raises UnsupportedVllm for an unsupported vLLM, SettingsError for a setting that is unknown or out of range.
@@ -99,73 +93,6 @@ class LaneScheduler(Scheduler):  # type: ignore[misc] # vllm is not installed wh
         self._own_policy = SchedulingPolicy(self.scheduler_config.policy)
         self.policy = SchedulingPolicy.FCFS
         log.info("lanes %s in %d slots, floors %s", ", ".join(lanes), self.max_num_active_reqs, self._floors)
-
-    def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
-        self._guard(self._arrange)
-        output = super().schedule(throttle_prefills)
-        self._guard(self._note, output)
-        return output
-
-    def update_from_output(
-        self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
-    ) -> dict[int, EngineCoreOutputs]:
-        self._guard(self._learn, scheduler_output)
-        outputs: dict[int, EngineCoreOutputs] = super().update_from_output(scheduler_output, model_runner_output)
-        return outputs
-
-    def add_request(self, request: Request) -> None:
-        self._guard(self._arrive, request)
-        super().add_request(request)
-
-    def _reserve_prefill_lookahead(self, request: Request, num_computed_tokens: int, num_new_tokens: int) -> int:
-        if self._lanes is not None and not self._is_disabled:
-            try:
-                num_new_tokens = self._cut(request, num_computed_tokens, num_new_tokens)
-            except Exception:  # noqa: BLE001 - a fault of ours must not end the engine
-                self._disable("cutting a prompt")
-        tokens: int = super()._reserve_prefill_lookahead(request, num_computed_tokens, num_new_tokens)
-        return tokens
-
-    def _handle_blocked_waiting_request(self, request: Request) -> bool:
-        awaits_grammar = request.status == RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
-        is_ready: bool = super()._handle_blocked_waiting_request(request)
-        return self._begins(request) if is_ready and awaits_grammar else is_ready
-
-    def _begins(self, request: Request) -> bool:
-        """Feed a grammar the output of an earlier run, which is now the end of the prompt; vLLM would restart the
-        grammar.
-
-        A mismatch ends the request, as a grammar does that cannot be compiled.
-        """
-        begun = begun_of(request.sampling_params.extra_args)
-        if begun and not self.structured_output_manager.accept_tokens(request, request.prompt_token_ids[-begun:]):
-            request.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
-            self.grammar_compile_error_reqs.add(request.request_id)
-            return False
-        return True
-
-    def _guard(self, act: Callable[..., None], *given: object) -> None:
-        """Call `act`, unless an earlier call has failed; vLLM's own order applies from then on."""
-        if self._lanes is None:
-            return
-        if not self._is_disabled:
-            try:
-                act(*given)
-            except Exception:  # noqa: BLE001 - a fault of ours must not end the engine
-                self._disable(act.__name__)
-        if self._is_disabled:
-            self._retire()
-
-    def _disable(self, where: str) -> None:
-        self._is_disabled = True
-        log.exception("fault in %s: vLLM's own order rules until it is started again", where)
-
-    def _retire(self) -> None:
-        """Restore vLLM's queue. Never call it during vLLM's step, which walks the queue that this replaces."""
-        waiting = create_request_queue(self._own_policy)
-        for request in sorted(self.waiting.unordered(), key=lambda one: one.arrival_time):
-            waiting.add_request(request)
-        self.waiting, self.policy, self._lanes = waiting, self._own_policy, None
 
     @property
     def _policy(self) -> LanePolicy:

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from fairlane.scheduler.planner.steps import SeqId
-from fairlane.worker.remote import monitor, streams
+from fairlane.worker.remote import monitor
 from fairlane.worker.remote import runner as remote_runner
 from tests.support.worker.hand import lease
 from tests.support.worker.remote import LIMIT_S, facts, remote_client
@@ -112,7 +112,7 @@ def test_a_version_that_is_not_known_gets_nothing_until_one_is_back(caplog: pyte
         assert watch.presence == [False, True]
         assert watch.changes == []
         assert client.tokens[FIRST] == continuation(PROMPT, 4)
-        assert [record.message for record in caplog.records if record.name == streams.__name__] == [
+        assert [record.message for record in caplog.records if record.name == monitor.__name__] == [
             "the engine is not what it was: engine_url: vLLM 0.99.0 is not known here, but 0.32"
         ]
 

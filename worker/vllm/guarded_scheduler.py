@@ -1,0 +1,120 @@
+"""vLLM's scheduler with hooks of ours, none of which can end the engine.
+
+After the first fault in a hook, vLLM's own order applies until a restart. Overridden: `schedule`, `update_from_output`,
+`add_request`, `_reserve_prefill_lookahead` (called for the length of each chunk), `_handle_blocked_waiting_request`
+(checks whether a grammar is compiled).
+"""
+
+import logging
+from abc import abstractmethod
+from collections.abc import Callable
+
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.request_queue import SchedulingPolicy, create_request_queue
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.engine import EngineCoreOutputs
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.request import Request, RequestStatus
+
+from fairlane.worker.vllm.lane_policy import LanePolicy, begun_of
+from fairlane.worker.vllm.ranked_queue import RankedQueue
+
+log = logging.getLogger("vllm.fairlane")  # vLLM gives handlers to its own loggers alone
+
+
+class GuardedScheduler(Scheduler):  # type: ignore[misc] # vllm is not installed where types are checked
+    """Calls the hooks of a subclass, which also initialises the attributes."""
+
+    waiting: RankedQueue[Request]
+    # None once vLLM's own order applies.
+    _lanes: LanePolicy | None
+    _is_disabled: bool
+    # vLLM's configured policy, restored after a fault.
+    _own_policy: SchedulingPolicy
+
+    @abstractmethod
+    def _arrange(self) -> None:
+        """Prepare a step."""
+
+    @abstractmethod
+    def _note(self, output: SchedulerOutput) -> None:
+        """Record a planned step."""
+
+    @abstractmethod
+    def _learn(self, output: SchedulerOutput) -> None:
+        """Record a completed step."""
+
+    @abstractmethod
+    def _arrive(self, request: Request) -> None:
+        """Record a new request."""
+
+    @abstractmethod
+    def _cut(self, request: Request, computed: int, tokens: int) -> int:
+        """Return how many of these tokens a step may compute of a request."""
+
+    def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
+        self._guard(self._arrange)
+        output = super().schedule(throttle_prefills)
+        self._guard(self._note, output)
+        return output
+
+    def update_from_output(
+        self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
+    ) -> dict[int, EngineCoreOutputs]:
+        self._guard(self._learn, scheduler_output)
+        outputs: dict[int, EngineCoreOutputs] = super().update_from_output(scheduler_output, model_runner_output)
+        return outputs
+
+    def add_request(self, request: Request) -> None:
+        self._guard(self._arrive, request)
+        super().add_request(request)
+
+    def _reserve_prefill_lookahead(self, request: Request, num_computed_tokens: int, num_new_tokens: int) -> int:
+        if self._lanes is not None and not self._is_disabled:
+            try:
+                num_new_tokens = self._cut(request, num_computed_tokens, num_new_tokens)
+            except Exception:  # noqa: BLE001 - a fault of ours must not end the engine
+                self._disable("cutting a prompt")
+        tokens: int = super()._reserve_prefill_lookahead(request, num_computed_tokens, num_new_tokens)
+        return tokens
+
+    def _handle_blocked_waiting_request(self, request: Request) -> bool:
+        awaits_grammar = request.status == RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
+        is_ready: bool = super()._handle_blocked_waiting_request(request)
+        return self._begins(request) if is_ready and awaits_grammar else is_ready
+
+    def _begins(self, request: Request) -> bool:
+        """Feed a grammar the output of an earlier run, which is now the end of the prompt; vLLM would restart the
+        grammar.
+
+        A mismatch ends the request, as a grammar does that cannot be compiled.
+        """
+        begun = begun_of(request.sampling_params.extra_args)
+        if begun and not self.structured_output_manager.accept_tokens(request, request.prompt_token_ids[-begun:]):
+            request.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
+            self.grammar_compile_error_reqs.add(request.request_id)
+            return False
+        return True
+
+    def _guard(self, act: Callable[..., None], *given: object) -> None:
+        """Call `act`, unless an earlier call has failed; vLLM's own order applies from then on."""
+        if self._lanes is None:
+            return
+        if not self._is_disabled:
+            try:
+                act(*given)
+            except Exception:  # noqa: BLE001 - a fault of ours must not end the engine
+                self._disable(act.__name__)
+        if self._is_disabled:
+            self._retire()
+
+    def _disable(self, where: str) -> None:
+        self._is_disabled = True
+        log.exception("fault in %s: vLLM's own order rules until it is started again", where)
+
+    def _retire(self) -> None:
+        """Restore vLLM's queue. Never call it during vLLM's step, which walks the queue that this replaces."""
+        waiting = create_request_queue(self._own_policy)
+        for request in sorted(self.waiting.unordered(), key=lambda one: one.arrival_time):
+            waiting.add_request(request)
+        self.waiting, self.policy, self._lanes = waiting, self._own_policy, None
