@@ -24,7 +24,7 @@ SLOW_MASK_S = 0.005
 BUDGET_S, BUDGET_PER_TOKEN_S = 1.0, 0.01
 
 # Error of a job whose grammar exceeded its limits while running.
-BROKEN_GRAMMAR = "its grammar asks for more than a worker computes"
+BROKEN_GRAMMAR = "its grammar exceeded the worker's computing limits"
 
 
 @dataclass(slots=True)

@@ -465,5 +465,5 @@ def _sound(decode: Callable[[bytes], Message], blobs: Iterable[bytes]) -> list[M
         try:
             found.append(decode(blob))
         except UNREADABLE as error:
-            log.error("a message of %d bytes cannot be read (%s)", len(blob), type(error).__name__)
+            log.error("unreadable message dropped: bytes=%d error=%s", len(blob), type(error).__name__)
     return found

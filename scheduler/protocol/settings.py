@@ -245,7 +245,7 @@ def _decode(kind: type, value: object) -> object:
 def _listed(value: object, what: str) -> list[str]:
     listed = value.split(",") if isinstance(value, str) else value
     if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
-        raise ValueError(f"expected {what}, as a list or with commas between")
+        raise ValueError(f"expected {what}, as a list or separated by commas")
     return [each for each in listed if each.strip()]
 
 

@@ -124,7 +124,7 @@ class ScaledFleet:
         self.paid_ms = 0.0
         least = autoscaler.rule.least
         if workers < autoscaler.rule.most:
-            raise ValueError(f"{workers} workers cannot become {autoscaler.rule.most}")
+            raise ValueError(f"a rule for up to {autoscaler.rule.most} workers cannot scale {workers}")
         self._phases: list[Phase] = ["serves" if number < least else "off" for number in range(workers)]
         self._since = [0.0] * workers
 

@@ -129,11 +129,11 @@ class Simulation:
 
     def __post_init__(self) -> None:
         if self.queue is None and len(self.policies) != 1:
-            raise ValueError(f"{len(self.policies)} policies need a queue before them")
+            raise ValueError(f"{len(self.policies)} policies need a queue")
         if self.queue is None and self.deaths:
-            raise ValueError("what a dead worker held goes back to a queue, and there is none")
+            raise ValueError("deaths need a queue, which gets the jobs of dead workers")
         if self.fleet is not None and self.queue is None:
-            raise ValueError("workers that come and go need a queue before them")
+            raise ValueError("a scaled fleet needs a queue")
         self._coast_observers: Sequence[CoastObserver] = ()
         self._workers = [_Worker(policy) for policy in self.policies]
         self._random = random.Random(self.seed)
@@ -239,7 +239,7 @@ class Simulation:
 
     def _arrive(self, arrival: Arrival) -> None:
         if arrival.at_ms < self.now_ms or arrival.job_id in self.records:
-            raise ValueError(f"{arrival.job_id} arrives out of order, or twice")
+            raise ValueError(f"{arrival.job_id} arrives out of order or twice")
         self.now_ms = arrival.at_ms
         record = self.records[arrival.job_id] = Record(arrival)
         decision = UNPROMISED if self.admission is None else self.admission(arrival, self.now_ms)
@@ -327,7 +327,7 @@ class Simulation:
         self._publish(number, outcome)
         worker.rests += 1
         if worker.rests > MAX_RESTS:
-            raise StuckError(f"worker {number} has work and plans nothing since {MAX_RESTS} turns")
+            raise StuckError(f"worker {number} has work but planned nothing in {MAX_RESTS} turns")
         self._wake(number, self.now_ms + (0.0 if outcome.ended else IDLE_MS))
 
     def _go_on(self, number: int, worker: _Worker, coaster: Coaster) -> bool:
@@ -420,7 +420,7 @@ class Simulation:
 
     def _check_all_taken(self) -> None:
         if self._waiting:
-            raise StuckError(f"{self._waiting} jobs wait that no worker takes")
+            raise StuckError(f"{self._waiting} jobs wait, and no worker takes them")
 
     def _publish(self, number: int, outcome: StepOutcome) -> None:
         if self.queue is None:

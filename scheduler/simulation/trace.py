@@ -176,7 +176,7 @@ def load_trace(
         raise TraceError("the trace is empty")
     head = first[1].lstrip()
     if not head.startswith("{") and not _is_text(head):
-        raise TraceError("is no text")
+        raise TraceError("is not text")
     reader = _Reader(Trace([], bad or BadRows()), kv_tokens, most_rows)
     all_lines = chain([first], numbered)
     if not head.startswith("{"):
@@ -234,7 +234,7 @@ class _Reader:
             except _RowProblem as problem:
                 self.trace.bad.add(number, str(problem))
             if len(rows) > self.most_rows:
-                raise TraceError(f"the trace holds more than {self.most_rows} requests: take a part of it")
+                raise TraceError(f"the trace holds more than {self.most_rows} requests; use a part of it")
         if not in_order and rows:
             rows.sort(key=lambda row: row.at_ms)
             first_ms = rows[0].at_ms
@@ -256,7 +256,7 @@ def _check_line(line: str) -> None:
     if len(line) > MAX_LINE_BYTES:
         raise _RowProblem(f"the line is longer than {MAX_LINE_BYTES} bytes")
     if not _is_text(line):
-        raise _RowProblem("is no text")
+        raise _RowProblem("is not text")
 
 
 def _is_text(line: str) -> bool:

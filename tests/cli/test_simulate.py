@@ -234,7 +234,7 @@ def test_plots_without_matplotlib_are_refused_before_anything_runs(
         (("--costs", "costs.json"), "name a trace to run"),
         (("--trace", "nowhere.csv"), "nowhere.csv: cannot be read (No such file or directory)"),
         (("--trace", "."), "cannot be read (Is a directory)"),
-        (("--trace", "binary"), "binary: is no text"),
+        (("--trace", "binary"), "binary: is not text"),
         (("--trace", "trace.csv", "--costs", "trace.csv"), "trace.csv: JSON is malformed"),
         (("--trace", "trace.csv", "--costs", "nowhere.json"), "nowhere.json: cannot be read"),
         (("--trace", "trace.csv", "--hardware", "abacus-8b"), "hardware must be one of cpu-135m, cpu-1b, cpu-8b"),

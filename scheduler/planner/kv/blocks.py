@@ -106,7 +106,7 @@ class HostSlots:
         """Return a description of an inconsistency with these held slots and references, or an empty string."""
         copies = {**self._copies, **self._arriving}
         if any(references[block] == 0 for block in copies):
-            return "a copy of a block that nobody holds"
+            return "a copy of a block without a holder"
         every = sorted([*self._unused, *self._retired, *self._copies.values(), *self._arriving.values(), *held])
         return "" if every == list(range(count)) else "a slot is lost or held twice"
 
@@ -174,7 +174,7 @@ class BlockPool:
     def allocate(self, table: list[int], count: int) -> None:
         """Append `count` free blocks to a table."""
         if not self.can_allocate(count):
-            raise OutOfBlocks(f"{count} blocks asked for, {self.free_blocks} free")
+            raise OutOfBlocks(f"{count} blocks requested, {self.free_blocks} free")
         for _ in range(count):
             if not self._free:
                 self._free = self.cache.evict()
@@ -230,7 +230,7 @@ class BlockPool:
         """
         moved = table[keep:count]
         if not self.can_swap_out(len(moved)):
-            raise OutOfBlocks(f"{len(moved)} host slots asked for, {self.slots.free} free")
+            raise OutOfBlocks(f"{len(moved)} host slots requested, {self.slots.free} free")
         slots[:0], copies = self.slots.fill(moved)
         self.release(table, keep)
         return copies

@@ -86,7 +86,7 @@ class BlockHolders:
         if common != self._common:
             return f"{sum(self._common.values())} counted, {common.total()} shared"
         if any(table.shares != {one for one in common if table in one} for table in self._tables.values()):
-            return "a table is not listed in what it shares"
+            return "a table is missing from its shared blocks"
         return ""
 
     def _known(self, table: Sequence[int]) -> _Table:

@@ -213,13 +213,13 @@ class PrefixCache:
         for block, node in self._nodes.items():
             parent = node.parent
             if node.block != block or parent.children.get(node.tokens) is not node:
-                return f"block {block} is not where it was put"
+                return f"block {block} is not a child of its parent"
             if node.branch is not (parent if isinstance(parent, Branch) else parent.branch):
                 return f"block {block} continues another tenant's chain"
             if bool(node.idle_since) == bool(references[block]):
                 return f"block {block}: {references[block]} tables, idle since {node.idle_since}"
             if isinstance(parent, Node) and parent.idle_since and not node.idle_since:
-                return f"block {block} is held, and what precedes it is not"
+                return f"block {block} is held, but its parent is not"
         idle = Counter(node.branch.scope for node in self._nodes.values() if node.idle_since)
         if idle != Counter({scope: branch.idle for scope, branch in self._branches.items()}):
             return "idle blocks of a tenant miscounted"

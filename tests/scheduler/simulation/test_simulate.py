@@ -162,7 +162,7 @@ def test_what_can_never_fit_fails_at_a_worker() -> None:
 
 
 def test_what_no_worker_of_the_queue_can_hold_is_an_error() -> None:
-    with pytest.raises(StuckError, match="1 jobs wait that no worker takes"):
+    with pytest.raises(StuckError, match="1 jobs wait, and no worker takes them"):
         simulation([arrival("huge", prompt=BLOCK_SIZE * BLOCKS)], workers=2).run()
 
 

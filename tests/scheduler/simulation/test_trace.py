@@ -181,7 +181,7 @@ def test_a_line_without_end_is_not_held_and_the_next_ones_are_read() -> None:
 
     assert longest == MAX_LINE_BYTES + 1
     assert [(row.row, row.at_ms) for row in trace.rows] == [(3, 500.0), (5, 1_000.0)]
-    assert bad.named == [f"row 2: the line is longer than {MAX_LINE_BYTES} bytes", "row 4: is no text"]
+    assert bad.named == [f"row 2: the line is longer than {MAX_LINE_BYTES} bytes", "row 4: is not text"]
 
 
 def test_the_shipped_recording_holds_what_its_load_asked_for() -> None:
