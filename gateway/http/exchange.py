@@ -21,7 +21,7 @@ _KEY = "exchange"
 
 @dataclass(slots=True)
 class Exchange:
-    """What the server knows of one request."""
+    """The server's state of one request."""
 
     disconnect: Disconnect
     channel: Channel
