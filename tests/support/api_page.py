@@ -260,8 +260,8 @@ def _shapes(names: Iterable[str], schemas: Json, plain_words: int) -> Iterator[s
         if base and len(same) >= SHARED_FIELDS:
             others = [row[0] for row in earlier[base] if row not in same]
             if len(others) < len(same):
-                but = f" but {_names(others)}" if others else ""
-                which = f"All fields of {_link(base)}{but}"
+                exceptions = f" except {_names(others)}" if others else ""
+                which = f"All fields of {_link(base)}{exceptions}"
             else:
                 which = f"As in {_link(base)}: {_names(row[0] for row in rows if row in same)}"
             yield f"{which}{'; and:' if {*rows} - same else '.'}\n"
