@@ -47,7 +47,7 @@ async def _set_draining(call: Call, *, draining: bool) -> WorkerView:
     try:
         await call.parts.audit.append(note)
     except STORE_ERRORS:
-        log.error("audit entry not written: action=worker.%s worker=%s address=%s", verb, worker_id, call.address)
+        log.error("the %s of %s from %s was not written to the audit log", verb, worker_id, call.address)
         raise
     return {**before, "draining": draining}
 
