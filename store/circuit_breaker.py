@@ -51,12 +51,10 @@ class StoreHealth(Availability, Protocol):
     """A store's availability, as metrics and health checks report it."""
 
     @property
-    def is_whole(self) -> bool:
-        """Return whether all parts of the store answer."""
+    def is_whole(self) -> bool: ...
 
     @property
-    def openings(self) -> int:
-        """Return how often the breaker has opened."""
+    def openings(self) -> int: ...
 
 
 class StoreAway(StoreUnavailable):
@@ -155,7 +153,7 @@ class Breaker:
         log.warning("the %s answers again after %.1f s", self._name, self._closed_s - self._since_s)
 
     def _log_refusal(self, error: Exception) -> None:
-        """Log a refused call: a defect, or a missing right. Only the reply's first word is logged."""
+        # Log a refused call: a defect, or a missing right. Only the reply's first word is logged.
         if isinstance(error, redis.exceptions.NoScriptError | redis.exceptions.AskError):  # also MOVED: go on there
             return
         if lacks_function(error) or is_rewriting(error):  # the callers expect these
@@ -182,6 +180,5 @@ def _is_trouble(error: Exception) -> bool:
 
 
 def _code(error: Exception) -> str:
-    """Return the error reply's leading code in capitals, or an empty string."""
     word = str(error).partition(" ")[0]
     return word if word.isupper() else ""

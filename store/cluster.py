@@ -69,7 +69,6 @@ class Cluster(Generic[Node]):
 
     @property
     def nodes(self) -> list[Node]:
-        """Return all nodes that hold slots; empty before the slot map was read."""
         return list(self._nodes.values())
 
     def holder(self, slot: int) -> Node | None:
@@ -131,7 +130,6 @@ class Cluster(Generic[Node]):
         return self._nodes[address]
 
     async def _read(self) -> None:
-        """Ask one node after another, beginning with the one that answered last."""
         try:
             asked = dict.fromkeys([*([self._ask_first] if self._ask_first else []), *self._nodes, *self._named.nodes])
             for address in asked:
@@ -150,7 +148,6 @@ class Cluster(Generic[Node]):
             self._reading = None
 
     async def _slots(self, address: Address) -> list[tuple[int, int, Address]]:
-        """Return the first slot, last slot and master of each range. Raises redis.RedisError, OSError."""
         url = self._named.url(*address)
         pool = urls.pool(url, limit=1, timeout_s=self._timeout_s, retry=Retry(NoBackoff(), 0))
         async with redis.asyncio.Redis.from_pool(pool) as client, asyncio.timeout(self._timeout_s):
@@ -261,7 +258,7 @@ class ClusterRedis(redis.asyncio.Redis, Generic[Node]):
         raise failure
 
     async def _everywhere(self, call: Call) -> Any:  # noqa: ANN401
-        """Call every node; return one answer. A node that fails is called again by the request that needs it."""
+        # Call every node; return one answer. A node that fails is called again by the request that needs it.
         asked = [self._at(node, call) for node in self._cluster.nodes or [await self._cluster.find(0)]]
         found = await asyncio.gather(*asked, return_exceptions=True)
         answers = [answer for answer in found if not isinstance(answer, BaseException)]
@@ -298,7 +295,6 @@ def client(url: str, *, limit: int, timeout_s: float) -> redis.asyncio.Redis:
 
 
 async def _asking(client: redis.asyncio.Redis, args: tuple[Any, ...], options: dict[str, Any]) -> Any:  # noqa: ANN401
-    """Send a command to the node that imports its slot."""
     async with client.pipeline(transaction=False) as both:
         both.execute_command("ASKING")
         both.execute_command(*args, **options)

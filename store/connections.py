@@ -52,8 +52,7 @@ class Connections(Protocol):
     def reader(self) -> redis.asyncio.Redis:
         """Open a client for one task that blocks up to BLOCK_S per call and for its heartbeat; the caller closes it."""
 
-    async def aclose(self) -> None:
-        """Close every connection of the shared clients."""
+    async def aclose(self) -> None: ...
 
 
 def connections(url: str, *, timeout_s: float, limit: int, name: str = "store") -> Connections:
@@ -113,7 +112,6 @@ class BoundedRedis(redis.asyncio.Redis):
     pipe: Pipe | None = None
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401 - redis-py's own signature
-        """Send one command; FCALL goes through the pipe."""
         if self.pipe is not None and args[0] == "FCALL":
             with self.guard:
                 return await self.pipe.call(*args)
@@ -242,7 +240,6 @@ class NodeBreakers:
 
     @property
     def is_away(self) -> bool:
-        """Return whether no node answers, or none is known yet."""
         return all(breaker.is_away for breaker in self._breakers())
 
     @property

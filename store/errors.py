@@ -30,7 +30,6 @@ class StoreFailures:
         return True
 
     def raise_last(self) -> None:
-        """Raise the error of the last call that failed, if any did."""
         if self._last is not None:
             raise self._last
 

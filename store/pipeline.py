@@ -71,7 +71,6 @@ class Pipe:
             return await wire.send(packed)
 
     async def aclose(self) -> None:
-        """Close the connections; calls without a reply fail."""
         self._is_closed = True
         if self._opening is not None:
             self._opening.cancel()
@@ -80,7 +79,6 @@ class Pipe:
             wire.close()
 
     async def _opened(self) -> "_Wire":
-        """Return a connection that takes calls, opened once for all callers that wait for it."""
         if self._is_closed:
             raise redis.ConnectionError("the connection to the store is closed")
         if self._wire is not None and self._wire.takes_calls:  # others have opened it meanwhile
@@ -182,7 +180,7 @@ class _Wire(asyncio.Protocol):
             self._transport.abort()
 
     def _ticked(self) -> bool:
-        """Schedule `_expire` if a call is overdue, after replies that have already arrived were read."""
+        # Schedule `_expire` if a call is overdue, after replies that have already arrived were read.
         if self._is_overdue() and self._expiry is None:
             self._expiry = self._loop.call_later(READ_FIRST_S, self._expire)
         return bool(self._pending)

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class StoreLink:
-    """This process's view of the store's availability, shared by all its callers.
+    """One process's view of the store's availability, shared by all its callers.
 
     The store counts as away from the first failed call until every kind of call that failed has succeeded again.
     """

@@ -22,7 +22,7 @@ class ScriptClient(Protocol):
         """Run a script that the store knows. Raises NoScriptError otherwise."""
 
     def eval(self, script: str, numkeys: int, *keys_and_args: Any) -> Awaitable[Any]:  # noqa: ANN401 - as redis-py
-        """Run a script, and cache it in the store."""
+        ...
 
 
 class Script:
@@ -35,7 +35,6 @@ class Script:
         self._digest = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
 
     async def run(self, client: ScriptClient, key: str, *args: bytes | str | float) -> Any:  # noqa: ANN401 - its reply
-        """Run the script on the slot of `key`. Raises what the client raises."""
         try:
             return await client.evalsha(self._digest, 1, key, *args)
         except redis.exceptions.NoScriptError:  # SCRIPT may be forbidden, where EVAL is not

@@ -62,7 +62,6 @@ class ClusterUrl:
     query: str
 
     def url(self, host: str, port: int) -> str:
-        """Return one node's URL as a single server, with the same credentials and TLS options."""
         named = f"[{host}]" if ":" in host else host
         return f"{self.scheme}://{self.login}{named}:{port}{self.query}"
 
@@ -136,7 +135,6 @@ class _MasterPool(BlockingConnectionPool):
         ]
 
     async def get_master_address(self) -> tuple[str, int]:
-        """Return the master's current address. Raises redis.ConnectionError if no Sentinel names one."""
         address: tuple[str, int] = await self._sentinel.discover_master(self._service)
         if address != self._address:
             self._address = address
@@ -199,7 +197,6 @@ def _are_known(options: Collection[str], is_tls: bool) -> bool:
 
 
 def _tls(options: Mapping[str, list[str]]) -> dict[str, Any]:
-    """Return the TLS options in the form that connections take. Raises ValueError."""
     query = urlencode({name: values[0] for name, values in options.items() if name.startswith("ssl_")})
     return {name: value for name, value in parse_url(f"rediss://host?{query}").items() if name.startswith("ssl_")}
 

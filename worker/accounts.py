@@ -37,7 +37,6 @@ class StepAccounts:
     """The accounts of all jobs in hand."""
 
     def __init__(self, block_size: int) -> None:
-        """`block_size` is the number of tokens in a KV block."""
         self._block_size = block_size
         self._jobs: dict[str, JobAccount] = {}
 

@@ -1,4 +1,4 @@
-"""Reports of KV block ownership, for operators: the whole map about once a second while somebody watches, and the
+"""Reports of KV block ownership, for operators: the whole map about once a second while it is watched, and the
 number of blocks per tenant with each heartbeat."""
 
 import asyncio
@@ -42,7 +42,6 @@ class BlockReports:
         self._counting: asyncio.Future[dict[str, int]] | None = None
 
     def watch(self, for_s: float) -> None:
-        """Publish the map for this long from now."""
         self._until_s = max(self._until_s, self._now_s + min(for_s, LONGEST_WATCH_S))
         self._watched.set()
 
@@ -55,7 +54,6 @@ class BlockReports:
             self._counting.add_done_callback(self._counted)
 
     async def run(self) -> None:
-        """Publish the map while it is watched, until cancelled."""
         while True:
             await self._watched.wait()
             if self._now_s >= self._until_s:

@@ -140,7 +140,6 @@ def _check_engine(section: WorkerSection) -> None:
 
 
 def _check_grammar_memory(section: WorkerSection) -> None:
-    """Raise SettingsError if a single grammar might not fit."""
     for name in ("grammar_memory", "grammar_memory_per_tenant"):
         if getattr(section, name) < MAX_COMPILED_BYTES:
             least = f"{MAX_COMPILED_BYTES >> 20}MiB"

@@ -136,7 +136,6 @@ class EngineThread:
         return self._sent
 
     def send(self, *commands: Command) -> None:
-        """Send commands to the engine, which applies them before the next step."""
         for command in commands:
             if isinstance(command, Lease):
                 self._reports.record_arrival(command, self._clock() * 1e3)
@@ -167,7 +166,6 @@ class EngineThread:
         return await command.reply
 
     async def stop(self) -> None:
-        """Stop after the running step."""
         with self._changed:
             self._stopping = True
             self._changed.notify()
@@ -231,7 +229,6 @@ class EngineThread:
         return not step.plan.is_empty
 
     def _answer_queries(self) -> bool:
-        """Answer the pending queries; return whether there were any. An error goes to the caller of `query`."""
         with self._changed:
             queries, self._queries = self._queries, []
         for query in queries:
@@ -268,7 +265,6 @@ class EngineThread:
         self._unread.append(EngineTurn(self._applied, jobs, capacity, load, changes, step, began_ms, audited))
 
     def _flush_reports(self) -> None:
-        """Send the unread turns to the loop, if there are any."""
         if self._unread:
             turns, self._unread = self._unread, []
             self._call_on_loop(partial(self._deliver, turns))

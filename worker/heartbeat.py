@@ -106,7 +106,6 @@ class CostReport(EngineObserver):
             self._ended_ms = None  # it idles or rests now: that is no time between two steps
 
     def calibration(self) -> Calibration:
-        """Return this worker's figures, as learned so far."""
         variance = self._error_squared.value - self._error.value**2
         return msgspec.structs.replace(
             of_costs(self._costs, **self._sizes),

@@ -40,5 +40,4 @@ class JobLog(EngineObserver):
 
 
 def _why(events: Iterable[object]) -> str:
-    """Return the planner's or the engine's error text, which holds no content."""
     return next((event.error for event in events if isinstance(event, Finished)), "")

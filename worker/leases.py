@@ -47,7 +47,6 @@ class HeldLeases:
         return [lease for lease in leases if self._epochs.get(lease.job.job_id, -1) >= lease.epoch]
 
     def too_large(self, leases: Iterable[Lease], capacity: Capacity) -> list[Job]:
-        """Return the jobs that need more than this worker holds, each only the first time."""
         large = [lease.job for lease in leases if not capacity.holds(lease.job.n, lease.job.max_total_tokens)]
         fresh = [job for job in large if job.job_id not in self._too_large]
         self._too_large.extend(job.job_id for job in fresh)
@@ -60,11 +59,9 @@ class HeldLeases:
         return message.job_id in self._epochs
 
     def epochs(self, job_ids: Iterable[str]) -> list[tuple[str, int]]:
-        """Return these jobs with their epochs, without those that are not held."""
         return [(job_id, self._epochs[job_id]) for job_id in job_ids if job_id in self._epochs]
 
     def remove(self, job_id: str, epoch: int) -> None:
-        """Remove a job that has left, unless it returned under another epoch."""
         if self._epochs.get(job_id) == epoch:
             del self._epochs[job_id]
 
@@ -92,7 +89,6 @@ class Intake:
         self._changed = asyncio.Event()
 
     def turned(self, report: Report, commands_sent: int) -> None:
-        """Record the capacity after a turn. `commands_sent` is the number of commands sent so far."""
         self._capacity = report.capacity
         self._known = report.applied >= commands_sent
         self._turned = True
@@ -101,7 +97,6 @@ class Intake:
         self._changed.set()
 
     def woken(self) -> None:
-        """Ask soon: the queue may have new work."""
         if self._later is not None:
             self._later.cancel()
             self._later = None
@@ -111,23 +106,20 @@ class Intake:
     def called(self) -> None:
         """Ask soon, even without free capacity: the queue has a job for this worker and woke no other.
 
-        The take tells the queue at once whether it has to wake others.
+        The take shows the queue at once whether it has to wake others.
         """
         self._called = True
         self.woken()
 
     def woken_after_another(self) -> None:
-        """Ask AFFINITY_DELAY_MS later, because another worker is preferred for the new job."""
         if self._later is None:
             self._later = asyncio.get_running_loop().call_later(AFFINITY_DELAY_MS / 1e3, self.woken)
 
     def took(self, leases: int) -> None:
-        """Record the number of leases that a take returned."""
         if leases:
             self._known, self._news, self._asked = False, True, NO_CAPACITY
 
     def close(self) -> None:
-        """Stop taking jobs until `open`."""
         self._closed = True
         self._changed.set()
 
@@ -153,7 +145,6 @@ class Intake:
 
 
 def _exceeds(capacity: Capacity, other: Capacity) -> bool:
-    """Return whether a lane has more room, or asks for more newcomers than before."""
     for lane, own in capacity.yielding.items():
         before = other.yielding.get(lane)
         if own.newcomer_tokens > (before.newcomer_tokens if before else 0.0):

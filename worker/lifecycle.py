@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class Phase(StrEnum):
-    """What a worker process is doing."""
+    """The phases of a worker process."""
 
     SERVING = "serving"
     ENGINE_AWAY = "engine away"
@@ -78,7 +78,6 @@ class Lifecycle:
         self._moved = asyncio.Event()
 
     async def until(self, *phases: Phase) -> None:
-        """Wait until the worker is in one of these phases."""
         while self.phase not in phases:
             await self._moved.wait()
 
@@ -103,13 +102,11 @@ class Lifecycle:
             self.move(Phase.LEAVING)
 
     def handed_back(self) -> None:
-        """Record that no job is in hand any more."""
         if self.phase in (Phase.DRAINING, Phase.LEAVING):
             log.info("drained")
             self.move(Phase.DRAINED if self.phase is Phase.DRAINING else Phase.LEFT)
 
     def engine_changed(self, is_up: bool) -> None:
-        """Record that the engine, an external server, has gone or is back."""
         self.is_engine_up = is_up
         phase = Phase.SERVING if is_up else Phase.ENGINE_AWAY
         if self.phase in UNDRAINED and self.phase is not phase:
@@ -126,6 +123,5 @@ class Lifecycle:
             self.move(Phase.REPLACED)
 
     def fail(self) -> None:
-        """Record a failure of the engine or of a task."""
         if self.phase is not Phase.FAILED:
             self.move(Phase.FAILED)

@@ -50,7 +50,6 @@ def open_engine(settings: WorkerSettings) -> OpenedEngine:
 
 
 def _with_grammars(card: ModelCard, section: WorkerSection) -> tuple[ModelCard, Grammars | None]:
-    """Return the card, with a flag whether grammars work with its tokenizer, and the grammars."""
     try:
         kept = section.grammar_memory, section.grammar_memory_per_tenant
         return card, Grammars(card, most_bytes=kept[0], most_tenant_bytes=kept[1])

@@ -37,21 +37,18 @@ class Presence:
         self._lease_s = lease_s
 
     async def beat(self) -> None:
-        """Send heartbeats until cancelled."""
         while True:
             beat = partial(self._registry.beat, self._status(), int(self._lease_s * 1e3))
             await self._link.persist("beat", beat)
             await asyncio.sleep(self._lease_s / HEARTBEATS_PER_LEASE)
 
     async def announce(self) -> None:
-        """Publish the model card, again at intervals and whenever the store returns, until cancelled."""
         while True:
             await self._link.persist("announce", partial(self._registry.announce, self._card))
             self._link.returned.clear()
             await within(ANNOUNCE_S, self._link.returned.wait())
 
     async def leave(self, worker_id: str) -> None:
-        """Remove the worker from the registry, if the store answers in time."""
         await within(LEAVE_S, self._link.persist("leave", partial(self._registry.leave, worker_id)))
 
 

@@ -47,7 +47,6 @@ class Publisher:
 
     @property
     def is_full(self) -> bool:
-        """Return whether the engine must stop stepping, because the store was away for too long."""
         return self._full
 
     def put(self, by_gateway: ByGateway) -> None:
@@ -105,7 +104,6 @@ def merged(older: Publication, newer: Publication) -> Publication:
 
 
 def _append(events: list[Event], event: Event) -> None:
-    """Add an event, and merge it with the choice's latest event if both are tokens."""
     if isinstance(event, TokenDelta):
         for index in range(len(events) - 1, -1, -1):
             latest = events[index]

@@ -88,18 +88,15 @@ class Report:
 
     @property
     def ran(self) -> bool:
-        """Return whether a step ran and was not empty."""
         return self.step is not None and not self.step.plan.is_empty
 
 
 class EngineObserver:
     """Observes the worker on the event loop: metrics, traces, the heartbeat."""
 
-    def took(self, leases: Iterable[Lease]) -> None:
-        """Called when jobs were taken."""
+    def took(self, leases: Iterable[Lease]) -> None: ...
 
-    def turned(self, report: Report) -> None:
-        """Called when the engine ended a turn."""
+    def turned(self, report: Report) -> None: ...
 
     def lost(self, job_ids: Iterable[str]) -> None:
         """Called when jobs left without an end here: refused by the store, or handed back."""
@@ -136,7 +133,6 @@ class ReportBuilder:
         self._begun: dict[str, tuple[float, float]] = {}
 
     def record_arrival(self, lease: Lease, now_ms: float) -> None:
-        """Record a job's arrival, before its lease is sent to the engine."""
         self._arrived_ms[lease.job.job_id] = now_ms - lease.arrived_ms_ago
 
     def report(self, turn: EngineTurn) -> Report:
@@ -189,7 +185,6 @@ class ReportBuilder:
         ended: Iterable[Ended],
         by_gateway: dict[str, list[Publication]],
     ) -> None:
-        """Add one publication per job to `by_gateway`, and remove the jobs that ended."""
         by_job: dict[str, list[Event]] = defaultdict(list)
         for event in events:
             by_job[event.job_id].append(event)
@@ -245,7 +240,6 @@ class ReportBuilder:
         )
 
     def _steps_of(self, lease: Lease, end: Ended) -> JobSteps:
-        """Return a job's step statistics, and its time in the queue before them."""
         gpu_us, kv_block_ms = (0, 0) if self._accounts is None else self._accounts.close(end.job_id, self._now_ms)
         return msgspec.structs.replace(
             end.steps or JobSteps(),

@@ -90,7 +90,6 @@ async def _serve(settings: WorkerSettings, environ: Mapping[str, str], opened: O
 
 
 def _check_metrics_port(host: str, port: int) -> None:
-    """Raise SettingsError if the metrics port is not free, before the model is loaded, which takes seconds."""
     if port:
         try:
             family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -114,7 +113,7 @@ async def _check_store(url: str) -> None:
 
 
 def _about(opened: OpenedEngine) -> WorkerStatus:
-    """Describe this worker, under an id that no earlier process had, so that it never inherits another's leases."""
+    # Describe this worker, under an id that no earlier process had, so that it never inherits another's leases.
     card, sizes = opened.card, opened.engine.planner.pool_sizes
     sha256 = card_sha256(card)
     return WorkerStatus(

@@ -48,7 +48,7 @@ class EngineStuck(RuntimeError):
 
 
 class WorkerServer:
-    """One worker process. `run` serves until told to stop and returns the exit status."""
+    """One worker process. `run` serves until stopped and returns the exit status."""
 
     def __init__(
         self,
@@ -162,8 +162,11 @@ class WorkerServer:
         return [lease for lease in leases if lease.job not in large]
 
     async def _unheld(self, leases: Sequence[Lease]) -> list[Lease]:
-        """The leases of jobs not held already. A store that forgot a take gives the job out again under the same
-        epoch, and tokens of the first lease may still be on their way there: that job goes back, for another epoch."""
+        """Return the leases of jobs that are not held yet.
+
+        A store that forgot a take leases the job again under the same epoch, while tokens of the first lease may be on
+        their way to it. Such a job is released, to get another epoch.
+        """
         known = self._leases.known(leases)
         if known:
             ids = [lease.job.job_id for lease in known]
@@ -172,7 +175,6 @@ class WorkerServer:
         return [lease for lease in leases if lease not in known]
 
     async def _control(self) -> None:
-        """Obey the control stream; a wake-up says that the model's queue has new work."""
         last_id = "0-0"
         while True:
             read = partial(self._queue.read_control, self._worker_id, last_id, self._block_ms)
@@ -206,7 +208,7 @@ class WorkerServer:
         return await self._queue.publish(gateway_id, self._worker_id, publications, serial=serial)
 
     def _settled(self, publications: Sequence[Publication], refused: set[str]) -> None:
-        """The store has accepted these publications; of the `refused` jobs the lease was lost."""
+        """Handle accepted publications; the leases of the `refused` jobs were lost."""
         lost = [each for each in publications if each.job_id in refused]
         for each in publications:
             if each.ends:
@@ -222,7 +224,6 @@ class WorkerServer:
         self._notify_lost(job_id for job_id, _ in lost)
 
     def _hold(self, held: bool) -> None:
-        """The publisher is full, or no longer."""
         self._engine.hold(held)
         self._last_turn_s = asyncio.get_running_loop().time()
 
@@ -271,14 +272,14 @@ class WorkerServer:
             self._failed(EngineStuck(f"no step ended for {silent_s:.0f} s"))
 
     async def _leave(self) -> None:
-        """Drain, publish and leave the registry, each within a time limit: the store may be away."""
+        """Drain, publish and leave the registry, each within a time limit, since the store may be away."""
         await within(self._drain_s + FLUSH_S, self.lifecycle.until(Phase.LEFT, Phase.FAILED))
         await within(FLUSH_S, self._publisher.emptied())
         await self._presence.leave(self._worker_id)
 
 
 async def _first(*waits: Coroutine[Any, Any, object]) -> None:
-    """The first of these to end; the others are cancelled."""
+    """Wait for the first of these, and cancel the others."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -148,7 +148,6 @@ class PreemptionCosts(EngineObserver):
             self._completed(row.seq)
 
     def _completed(self, seq: SeqId) -> None:
-        """Record a completed preemption, unless it was expected to cost nothing."""
         preempted = self._preempted.pop(seq)
         if preempted.predicted_ms <= 0.0:
             return
@@ -171,8 +170,6 @@ class PreemptionCosts(EngineObserver):
 
 
 class _Makers(NamedTuple):
-    """Constructors of metrics in one registry."""
-
     gauge: "partial[Gauge]"
     counter: "partial[Counter]"
     histogram: "partial[Histogram]"
@@ -186,7 +183,6 @@ class Metrics(EngineObserver):
     """
 
     def __init__(self, about: WorkerStatus, *, engine: str = "own") -> None:
-        """`engine` is the value of the setting of that name."""
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._about = about
         self.registry = CollectorRegistry()
@@ -205,11 +201,10 @@ class Metrics(EngineObserver):
         self._begin_at_zero()
 
     def exported_over_otlp(self, environ: Mapping[str, str]) -> AbstractContextManager[None]:
-        """Send the metrics over OTLP in a thread until the context ends, if the environment names an endpoint."""
         return sent(self.registry, environ, service=SERVICE, version=VERSION, instance=self._about.worker_id)
 
     def _begin_at_zero(self) -> None:
-        """Create all possible series: `rate` would miss a series' first increase."""
+        # Create all possible series: `rate` would miss a series' first increase.
         for mode in _MODES:
             for of_modes in (self.preemptions, self.preempted_blocks, self.preemption_cost):
                 of_modes.labels(mode)

@@ -42,8 +42,6 @@ Value = str | int | float | bool
 
 @dataclass(slots=True)
 class _Trail:
-    """The spans of one job on this worker."""
-
     lease: Lease
     # None before the job's first row.
     span: trace.Span | None = None
@@ -187,7 +185,6 @@ class Traces(EngineObserver):
 
 
 def _preemption_attributes(event: Preempted) -> dict[str, Value]:
-    """Return a preemption's attributes: its size, its expected cost and its cause."""
     facts: dict[str, Value] = {
         "choice": event.choice,
         "mode": event.mode,

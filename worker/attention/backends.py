@@ -84,8 +84,6 @@ def in_short(error: Exception) -> str:
 
 
 def _attend(backend: AttentionBackend, shape: KVShape, device: torch.device, *, rubbish: float) -> torch.Tensor:
-    """Return the outputs of all rows, over a pool whose other blocks hold `rubbish`: [tokens, heads, head_dim],
-    float32."""
     generator = torch.Generator().manual_seed(0)
     small = KVShape(2, shape.kv_heads, shape.head_dim, shape.dtype)
     cache = KVCache(small, blocks=_BLOCKS, host_slots=0, block_size=_BLOCK_SIZE, device=device)
@@ -104,7 +102,7 @@ def _attend(backend: AttentionBackend, shape: KVShape, device: torch.device, *, 
 
 
 def _rows() -> Iterator[Row]:
-    """Yield the rows. Their blocks are taken from the end of the pool, so that no block's number equals its index."""
+    # Yield the rows. Their blocks are taken from the end of the pool, so that no block's number equals its index.
     free = list(range(_BLOCKS))
     for number, (first, tokens) in enumerate(_ROWS):
         table = tuple(free.pop() for _ in range(-(-(first + tokens) // _BLOCK_SIZE)))

@@ -16,7 +16,7 @@ from fairlane.worker.native.library import HEAD_DIMS, is_compiled, kernels
 
 
 class CpuKernel:
-    """As exact as `sdpa`: sums are float32, whatever the cache's type."""
+    """Computes as exactly as `sdpa`: sums are float32, whatever the cache's type."""
 
     name = "cpu"
     reads_beyond = False

@@ -64,7 +64,6 @@ class SdpaGather:
 
 
 def _pieces(rows: Sequence[Row]) -> Iterator[list[Row]]:
-    """Yield single-token rows in batches whose block tables differ by less than a factor of two; others alone."""
     for _, piece in groupby(rows, key=lambda r: len(r.block_table).bit_length() if len(r.token_ids) == 1 else r.seq):
         yield list(piece)
 
@@ -76,7 +75,6 @@ def _kind(piece: Sequence[Row]) -> int:
 
 
 def _triples(numbers: list[int]) -> Iterator[tuple[int, int, int]]:
-    """Return (kind, first token, token after the last) of each piece."""
     return zip(numbers[0::3], numbers[1::3], numbers[2::3], strict=True)
 
 
@@ -106,7 +104,7 @@ def _write(pages: torch.Tensor, slots: torch.Tensor, key: torch.Tensor, value: t
 
 
 def _gather(pages: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-    """Return the keys or values of `table` [rows, blocks]: [rows, kv_heads, positions, head_dim]."""
+    # Return the keys or values of `table` [rows, blocks]: [rows, kv_heads, positions, head_dim].
     found = pages.index_select(0, table.flatten())
     return found.view(table.shape[0], -1, *pages.shape[2:]).transpose(1, 2)
 
@@ -114,7 +112,7 @@ def _gather(pages: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
 def _attend_singles(
     query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor, scaling: float
 ) -> torch.Tensor:
-    """Attend `query` [rows, heads, head_dim]; heads that share a key head become its queries, which avoids a copy."""
+    # Attend `query` [rows, heads, head_dim]; heads that share a key head become its queries, which avoids a copy.
     folded = query.reshape(len(query), keys.shape[1], -1, query.shape[2])
     return scaled_dot_product_attention(folded, keys, values, attn_mask=mask, scale=scaling).flatten(1, 2)
 
@@ -122,14 +120,12 @@ def _attend_singles(
 def _attend_chunk(
     query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor, scaling: float
 ) -> torch.Tensor:
-    """Attend `query` [tokens, heads, head_dim]."""
     lifted = query.transpose(0, 1)[None]
     out = scaled_dot_product_attention(lifted, keys, values, attn_mask=mask, scale=scaling, enable_gqa=True)
     return out[0].transpose(0, 1)
 
 
 def _attend_whole(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float) -> torch.Tensor:
-    """Attend a sequence from its first token on: its keys are those just computed, [tokens, kv_heads, head_dim]."""
     q, k, v = (states.transpose(0, 1)[None] for states in (query, key, value))
     out = scaled_dot_product_attention(q, k, v, is_causal=True, scale=scaling, enable_gqa=True)
     return out[0].transpose(0, 1)

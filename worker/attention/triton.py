@@ -83,7 +83,6 @@ def serves(shape: KVShape, device: torch.device) -> bool:
 
 
 def _tables(rows: Sequence[Row], cache: KVCache) -> torch.Tensor:
-    """Return the tables [rows, blocks], int32. Entries after a short table are never read."""
     widest = max([len(row.block_table) for row in rows])
     return torch.from_numpy(cache.tables.lines(rows, table_width(widest)))
 

@@ -41,11 +41,9 @@ _LEAST_HEADS = 16
 class Kernel(Protocol):
     """A function compiled by `jit`: launched with a grid in brackets, or called by another kernel."""
 
-    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
-        """Return the launcher of one program per place of the grid."""
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]: ...
 
-    def __call__(self, *arguments: object) -> tl.tensor:
-        """Call the kernel inline from another one."""
+    def __call__(self, *arguments: object) -> tl.tensor: ...
 
 
 # Triton's decorator, typed.
@@ -102,7 +100,7 @@ def _write(
     span: tl.constexpr,
     head_dim: tl.constexpr,
 ) -> None:
-    """One program writes one token."""
+    # One program writes one token.
     token = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots + token)
     channels = tl.arange(0, span)
@@ -175,7 +173,6 @@ def attend_singles(
 
 @jit
 def _split_keys(context: tl.tensor, splits: tl.constexpr, least: tl.constexpr, tile: tl.constexpr) -> tl.tensor:
-    """Return the keys per split, in whole tiles; only the last used split is shorter."""
     return tl.maximum(least, tl.cdiv(tl.cdiv(context, splits), tile) * tile)
 
 
@@ -255,7 +252,7 @@ def _merge_splits(
     head_dim: tl.constexpr,
     tile: tl.constexpr,
 ) -> None:
-    """One program merges one head of one row."""
+    # One program merges one head of one row.
     line = tl.program_id(0).to(tl.int64)
     context = tl.load(contexts + line // heads)
     numbers = tl.arange(0, splits)
@@ -356,7 +353,7 @@ def _attend_tile(
     tokens: tl.constexpr,
     tile: tl.constexpr,
 ) -> None:
-    """One program attends one head of one tile."""
+    # One program attends one head of one tile.
     head = tl.program_id(0)
     described = tiles + tl.program_id(1) * fields
     start, count, position = tl.load(described).to(tl.int64), tl.load(described + 1), tl.load(described + 2)
@@ -396,7 +393,6 @@ def _attend_tile(
 def _take(
     scores: tl.tensor, values: tl.tensor, top: tl.tensor, total: tl.tensor, sums: tl.tensor
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """Add a tile of values, weighted by the exponentials of their scores, to the running sums."""
     higher = tl.maximum(top, tl.max(scores, 1))
     shares = tl.exp2(scores - higher[:, None])
     fade = tl.exp2(top - higher)

@@ -48,11 +48,9 @@ class EmbeddingRunner:
     def forget(self, job_id: str) -> None:
         self._inputs.pop(job_id, None)
 
-    def forget_tenant(self, tenant: str) -> None:
-        """Do nothing: only the inputs of running jobs are kept."""
+    def forget_tenant(self, tenant: str) -> None: ...
 
-    def wake(self) -> None:
-        """Do nothing: a step waits for nothing."""
+    def wake(self) -> None: ...
 
     def run(self, plan: StepPlan, on_forward: Callable[[], None], look_ahead: LookAhead) -> StepResult:
         began_s = time.perf_counter()
@@ -76,7 +74,6 @@ class EmbeddingRunner:
         )
 
     def _vectors_of(self, inputs: Sequence[Tokens]) -> Iterator[bytes | None]:
-        """Yield each input's vector, in order; None if it cannot be computed."""
         found: list[bytes | None] = [None] * len(inputs)
         known = [place for place, tokens in enumerate(inputs) if max(tokens) < self._vocab_size]
         for batch in self._batches(known, inputs):
@@ -99,7 +96,6 @@ class EmbeddingRunner:
 
     @torch.inference_mode()
     def _vectors(self, inputs: Sequence[Tokens]) -> torch.Tensor:
-        """Return the vectors [inputs, width], on the host."""
         longest = max(map(len, inputs))
         ids = torch.zeros((len(inputs), longest), dtype=torch.long)
         mask = torch.zeros_like(ids)
@@ -112,6 +108,5 @@ class EmbeddingRunner:
 
 
 def _parts(job: Job) -> list[Tokens]:
-    """Return the job's inputs; without lengths the prompt is one input."""
     ends = [*accumulate(job.inputs or (len(job.prompt),))]
     return [job.prompt[start:end] for start, end in zip([0, *ends], ends, strict=False)]

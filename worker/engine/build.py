@@ -159,7 +159,6 @@ def _measure(runner: Runner, lease: Lease, plan: StepPlan) -> Measurement:
 
 
 def _copies(cache: KVCache) -> Iterator[tuple[tuple[Copy, ...], tuple[Copy, ...]]]:
-    """Yield each step's copies, out and back."""
     for count in _COPIED * _REPEATS:
         same = tuple(Copy(block, block) for block in range(min(count, cache.blocks, cache.host_slots)))
         yield same, ()

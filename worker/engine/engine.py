@@ -28,11 +28,9 @@ class StepRunner(Protocol):
     def register(self, lease: Lease) -> None:
         """Accept rows of this job, which continue the output that earlier holders have published."""
 
-    def forget(self, job_id: str) -> None:
-        """Remove a job; does nothing for an unknown one."""
+    def forget(self, job_id: str) -> None: ...
 
-    def forget_tenant(self, tenant: str) -> None:
-        """Drop cached data of a deleted tenant's requests."""
+    def forget_tenant(self, tenant: str) -> None: ...
 
     def run(self, plan: StepPlan, on_forward: Callable[[], None], look_ahead: LookAhead) -> StepResult:
         """Compute the plan's tokens, as far as they are available; a row that cannot be computed fails alone.
@@ -86,7 +84,6 @@ class StepReport:
 
 
 def _embedded(job_id: str, epoch: int, embedding: bytes) -> TokenDelta:
-    """Return the complete answer of an embedder. No token of it is published, so none is charged."""
     return TokenDelta(
         job_id=job_id, epoch=epoch, choice=0, first_index=0, token_ids=(), finish_reason="stop", embedding=embedding
     )
@@ -147,7 +144,6 @@ class Engine:
         return ended
 
     def grant(self, job_id: str, granted_until: int) -> None:
-        """Raise the number of tokens per choice that a job may produce."""
         waiting = self._preparing.get(job_id)
         if waiting is not None:
             waiting.grant(granted_until)
@@ -161,12 +157,10 @@ class Engine:
 
     @property
     def epochs(self) -> Mapping[str, int]:
-        """Return a view of the jobs in hand with their epochs, oldest first."""
         return self._epochs
 
     @property
     def has_work(self) -> bool:
-        """Return whether another step would do something."""
         return self.planner.has_work or any(waiting.ready.done() for waiting in self._preparing.values())
 
     def step(self, now_ms: float, on_forward: Callable[[], None] = lambda: None) -> StepReport:
@@ -193,8 +187,7 @@ class RemotePart(Protocol):
 
     def watch(self, on_presence: Callable[[bool], object], on_change: Callable[[str], object]) -> None: ...
 
-    def close(self) -> None:
-        """End every request there."""
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

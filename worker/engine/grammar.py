@@ -74,7 +74,6 @@ class Constraint:
 
     @property
     def is_trusted(self) -> bool:
-        """Return whether the grammar will most likely allow the likeliest token."""
         return self._allowed_likeliest >= TRUSTED_AFTER and not self.is_slow
 
     def allows(self, token_id: int) -> bool:
@@ -101,11 +100,9 @@ class Constraint:
 
     @property
     def pending(self) -> Future[list[Mask]] | None:
-        """Return the batch of masks that contains the next one, if it was begun."""
         return None if self._pending is None else self._pending[0]
 
     def take(self) -> Mask:
-        """Return the next mask, once it is filled."""
         if self._pending is None:
             raise RuntimeError("no mask was begun")
         filling, place = self._pending
@@ -119,7 +116,6 @@ class Constraint:
         return self._matcher.is_error() or self.budget.is_spent
 
     def catch_up(self) -> LLMatcher:
-        """Return the matcher, after it has consumed every token."""
         if self._unread:
             self._matcher.consume_tokens(self._unread)
             self._unread = []
@@ -142,7 +138,6 @@ class _GrammarCache:
         self._bytes = 0
 
     def find(self, tenant: str, grammar: str) -> Future[LLMatcher] | None:
-        """Return a cached matcher, and mark it as used."""
         own = self._compiled.get(tenant)
         if own is None or grammar not in own:
             return None
@@ -151,7 +146,6 @@ class _GrammarCache:
         return own[grammar][0]
 
     def keep(self, tenant: str, grammar: str, matcher: Future[LLMatcher], size_bytes: int) -> None:
-        """Cache a matcher that is not cached yet."""
         while self.tenant_bytes.get(tenant, 0) and self.tenant_bytes[tenant] + size_bytes > self._most_tenant_bytes:
             self._evict(tenant)
         while self._bytes and self._bytes + size_bytes > self._most_bytes:
@@ -214,7 +208,7 @@ class Grammars:
         return found
 
     def _enqueue(self, grammar: str, tenant: str) -> Future[LLMatcher]:
-        """Queue a grammar for compilation. Tenants take turns, however many grammars each has queued."""
+        # Queue a grammar for compilation. Tenants take turns, however many grammars each has queued.
         compiled: Future[LLMatcher] = Future()
         with self._queued:
             self._queues.setdefault(tenant, deque()).append((grammar, compiled))
@@ -234,7 +228,6 @@ class Grammars:
             compiled.set_exception(error)
 
     def forget_tenant(self, tenant: str) -> None:
-        """Drop the cached grammars of a deleted tenant."""
         self._cache.forget(tenant)
 
     @property
@@ -254,7 +247,6 @@ class Grammars:
                 constraint.expect(self._slow.submit(self._fill_slowly, constraint), 0)
 
     def _fill_slowly(self, constraint: Constraint) -> list[Mask]:
-        """Fill one mask in this thread, and charge its processor time."""
         began_s, bits = time.thread_time(), allocate_token_bitmask(1, self._vocab_size)
         fill_next_token_bitmask(constraint.catch_up(), bits)
         constraint.charge(time.thread_time() - began_s)

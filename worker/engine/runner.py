@@ -41,8 +41,6 @@ def _nothing() -> None: ...
 
 @dataclass(slots=True)
 class _ChoiceState:
-    """One choice's sampling state."""
-
     number: int
     sampling: Sampling
     # Number of output tokens so far.
@@ -59,7 +57,6 @@ class _ChoiceState:
     is_unmasked: bool = False
 
     def draw(self) -> TokenDraw | None:
-        """Return how to draw the next token, with its mask; None for the likeliest."""
         if self.history is None or self.is_unmasked:
             return None
         mask = None if self.constraint is None else self.constraint.take()
@@ -126,7 +123,6 @@ class Runner:
             self._choices[SeqId(job.job_id, choice)] = state
 
     def forget(self, job_id: str) -> None:
-        """Drop the job's state; does nothing for an unknown job."""
         self._compiled.pop(job_id, None)
         for choice in count():
             if self._choices.pop(SeqId(job_id, choice), None) is None:
@@ -136,8 +132,7 @@ class Runner:
         if self._grammars is not None:
             self._grammars.forget_tenant(tenant)
 
-    def wake(self) -> None:
-        """Do nothing: a step ends soon anyway."""
+    def wake(self) -> None: ...
 
     @torch.inference_mode()
     def run(
@@ -167,7 +162,6 @@ class Runner:
         )
 
     def _unknown(self, rows: Sequence[Row]) -> dict[SeqId, str]:
-        """Return the rows with a token outside the vocabulary, each with its error."""
         size = self._model.vocab_size
         ids = [*chain.from_iterable([row.token_ids for row in rows])]
         if not ids or (min(ids) >= 0 and max(ids) < size):
@@ -279,8 +273,6 @@ def _is_broken(choice: _ChoiceState) -> bool:
 
 @dataclass(slots=True)
 class _Found:
-    """A step's results by sequence."""
-
     tokens: dict[SeqId, int] = field(default_factory=dict)
     failed: dict[SeqId, str] = field(default_factory=dict)
     logprobs: dict[SeqId, PositionLogprobs] = field(default_factory=dict)

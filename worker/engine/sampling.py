@@ -84,12 +84,10 @@ class TokenHistory:
 
     @cached_property
     def generated(self) -> TokenCounts:
-        """Counts of the output tokens."""
         return self._count(self._generated)
 
     @cached_property
     def seen(self) -> TokenCounts:
-        """Counts of the prompt's and the output's tokens."""
         return self._count((*self._prompt, *self._generated))
 
     def append(self, token_id: int) -> None:
@@ -157,7 +155,6 @@ def find_likeliest(logits: torch.Tensor) -> Likeliest:
 
 
 def _is_settled(draw: TokenDraw, likeliest: int) -> bool:
-    """Return whether the draw yields the likeliest token, because only a grammar shapes it and allows that token."""
     if not is_plain(draw.sampling):
         return False
     return draw.mask is None or bool(draw.mask.bits[likeliest >> 3] >> (likeliest & 7) & 1)
@@ -188,7 +185,7 @@ def uniform(seeds: Sequence[int], choices: Sequence[int], output_indexes: Sequen
 
 
 def _splitmix64(words: Words) -> Words:
-    """Steele, Lea, Flood: Fast splittable pseudorandom number generators (2014). Wraps around."""
+    # Steele, Lea, Flood: Fast splittable pseudorandom number generators (2014). Wraps around.
     words = words + _GOLDEN
     words = (words ^ (words >> np.uint64(30))) * _FIRST_MIX
     words = (words ^ (words >> np.uint64(27))) * _SECOND_MIX
@@ -205,7 +202,6 @@ def _has_min_length(sampling: Sampling) -> bool:
 
 
 def _must_continue(draw: TokenDraw) -> bool:
-    """Return whether the output is too short to end, and its grammar allows more."""
     is_short = draw.output_index < draw.sampling.min_tokens and bool(draw.sampling.stop_token_ids)
     return is_short and not (draw.mask is not None and draw.mask.must_end)
 
@@ -215,7 +211,6 @@ def _is_shaped(draw: TokenDraw) -> bool:
 
 
 def _adjusted(scores: torch.Tensor, draws: Mapping[int, TokenDraw]) -> torch.Tensor:
-    """Return a copy of `scores` with these rows' biases, penalties, minimum lengths and grammars applied."""
     adjusted = scores.clone()
     _add_biases(adjusted, {row: draw for row, draw in draws.items() if draw.sampling.logit_bias})
     _penalise_repetition(adjusted, {r: d for r, d in draws.items() if d.sampling.repetition_penalty != 1.0})
@@ -236,7 +231,6 @@ def _apply_masks(scores: torch.Tensor, masks: Mapping[int, Mask]) -> None:
 
 
 def _unpacked(bits: npt.NDArray[np.uint8], device: torch.device) -> torch.Tensor:
-    """Unpack bits [rows, n], least significant bit first, to booleans [rows, 8 * n]."""
     if device.type == "cpu":
         return torch.from_numpy(np.unpackbits(bits, axis=1, bitorder="little").view(np.bool_))
     places = torch.arange(8, dtype=torch.uint8, device=device)
@@ -244,7 +238,7 @@ def _unpacked(bits: npt.NDArray[np.uint8], device: torch.device) -> torch.Tensor
 
 
 def _add_biases(scores: torch.Tensor, draws: Mapping[int, TokenDraw]) -> None:
-    """Add OpenAI's `logit_bias` in place."""
+    # Add OpenAI's `logit_bias` in place.
     if draws:
         biases = {row: draw.sampling.logit_bias for row, draw in draws.items()}
         tokens = {row: np.array([token for token, _ in pairs], np.int64) for row, pairs in biases.items()}
@@ -253,7 +247,7 @@ def _add_biases(scores: torch.Tensor, draws: Mapping[int, TokenDraw]) -> None:
 
 
 def _penalise_repetition(scores: torch.Tensor, draws: Mapping[int, TokenDraw]) -> None:
-    """Penalise all tokens of prompt and output in place (Keskar et al., CTRL)."""
+    # Penalise all tokens of prompt and output in place (Keskar et al., CTRL).
     if draws:
         seen = {row: draw.history.seen.tokens for row, draw in draws.items()}
         penalties = [max(draw.sampling.repetition_penalty, _LEAST_PENALTY) for draw in draws.values()]
@@ -263,7 +257,7 @@ def _penalise_repetition(scores: torch.Tensor, draws: Mapping[int, TokenDraw]) -
 
 
 def _penalise_output(scores: torch.Tensor, draws: Mapping[int, TokenDraw]) -> None:
-    """Penalise tokens in place for being in the output, and for each occurrence (OpenAI)."""
+    # Penalise tokens in place for being in the output, and for each occurrence (OpenAI).
     if draws:
         counted = {row: draw.history.generated for row, draw in draws.items()}
         tokens = {row: counts.tokens for row, counts in counted.items()}
@@ -274,7 +268,6 @@ def _penalise_output(scores: torch.Tensor, draws: Mapping[int, TokenDraw]) -> No
 
 
 def _places(tokens: Mapping[int, Numbers], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the row and token indexes of these tokens."""
     rows = np.repeat(np.array([*tokens], np.int64), [len(found) for found in tokens.values()])
     return torch.from_numpy(rows).to(device), torch.from_numpy(np.concatenate([*tokens.values()])).to(device)
 
@@ -330,7 +323,6 @@ def _column(like: torch.Tensor, values: Sequence[float]) -> torch.Tensor:
 
 
 def _keep(weights: torch.Tensor, least: torch.Tensor) -> torch.Tensor:
-    """Set `weights` [rows, vocabulary] below the row's `least` [rows] to 0, in place."""
     return weights.masked_fill_(weights < least[:, None], 0.0)
 
 
@@ -349,7 +341,6 @@ def _top_p(weights: torch.Tensor, shares: Mapping[int, float]) -> None:
 
 
 def _keep_nucleus(weights: torch.Tensor, shares: Mapping[int, float], width: int) -> set[int]:
-    """Keep the nucleus if it is among the `width` likeliest tokens; return the rows where it is not."""
     rows = [*shares]
     lines = weights[rows]
     ranked = lines.topk(width).values

@@ -46,10 +46,10 @@ class KVMemoryError(EngineError):
 
 class _Runtime(Protocol):
     def cudaHostRegister(self, address: int, size: int, flags: int) -> int:  # noqa: N802 - CUDA's name
-        """Return zero on success."""
+        ...
 
     def cudaHostUnregister(self, address: int) -> int:  # noqa: N802
-        """Return zero on success."""
+        ...
 
 
 def blocks_per_chunk(block_bytes: int) -> int:

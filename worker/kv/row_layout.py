@@ -52,7 +52,6 @@ class RowLayout:
 
     @property
     def blocks(self) -> Numbers:
-        """Return all tables, concatenated."""
         return np.fromiter(chain.from_iterable(self.block_tables), np.int64)
 
     def _lines(self, positions: Numbers, block_size: int, block_lines: int) -> Numbers:
@@ -111,7 +110,6 @@ class BlockTables:
             self._free.append(self._known.pop(seq)[0])
 
     def _lay_out(self, height: int, width: int) -> None:
-        """Forget all tables, and allocate `height` lines of `width` blocks."""
         self._height, self._width = height, width
         self._known.clear()
         self._free = [line * width for line in range(height)]

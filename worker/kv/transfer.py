@@ -124,13 +124,13 @@ class CudaTransfer:
         self._ended = compute.record_event(_timed_event())
 
     def finish_ms(self) -> float:
-        """See `Transfer.finish_ms`. The time is known once the step's own results are, which come later."""
+        # See `Transfer.finish_ms`. The time is known once the step's own results are, which come later.
         if self._began is None or self._ended is None or not self._ended.query():  # type: ignore[no-untyped-call]
             return 0.0
         return float(self._began.elapsed_time(self._ended))
 
     def _send(self, piece: Sequence[Copy], compute: torch.cuda.Stream) -> None:
-        """Gather blocks in the order of their host slots, so that adjacent slots need one copy."""
+        # Gather blocks in the order of their host slots, so that adjacent slots need one copy.
         half = self._halves[0]
         self._halves.reverse()
         compute.wait_event(half.left)
@@ -143,7 +143,6 @@ class CudaTransfer:
             half.left.record(self._out)
 
     def _fetch(self, back: Sequence[Copy], compute: torch.cuda.Stream) -> None:
-        """Copy after earlier steps, and this one's swap-out, have finished with the blocks' places."""
         self._in.wait_stream(compute)
         self._in.wait_stream(self._out)  # what comes back may still be on its way out
         with torch.cuda.stream(self._in):
@@ -152,8 +151,7 @@ class CudaTransfer:
 
 
 class _Half:
-    """Half of the staging area: while one is filled, the other is copied to the host."""
-
+    # Half of the staging area: while one is filled, the other is copied to the host.
     def __init__(self, blocks: torch.Tensor) -> None:
         self.blocks = blocks
         # Recorded when its contents have reached the host pool.
@@ -165,12 +163,11 @@ def _pieces(copies: Sequence[Copy], most: int) -> Iterator[Sequence[Copy]]:
 
 
 def _words(blocks: torch.Tensor) -> torch.Tensor:
-    """View blocks as lines of 8-byte words, which copy faster than single numbers: [blocks, words]."""
+    # View blocks as lines of 8-byte words, which copy faster than single numbers: [blocks, words].
     return blocks.flatten(1).view(torch.int64)
 
 
 def _lines(pool: torch.Tensor) -> Bytes:
-    """View the same memory as bytes: [blocks, bytes of a block]."""
     return pool.flatten(1).view(torch.uint8).numpy()
 
 

@@ -114,7 +114,6 @@ def capture_into_one_pool() -> Capture:
 
 
 def _is_decode(packed: Packed) -> bool:
-    """Return whether the step has only single-token rows that all sample."""
     return packed.metadata.numbers[0] == len(packed.token_ids) == len(packed.logit_rows)
 
 
@@ -135,7 +134,6 @@ class _Inputs:
         return Packed(self._token_ids[:size], self._positions[:size], self._every[:size], Metadata(tensors, [size]))
 
     def fill(self, packed: Packed, size: int) -> None:
-        """Copy a step's rows in. Padding rows up to `size` read and write nothing, and keep valid tokens."""
         rows = len(packed.token_ids)
         slots, contexts, tables, _ = packed.metadata.tensors
         self._token_ids[:rows].copy_(packed.token_ids)

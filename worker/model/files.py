@@ -166,7 +166,6 @@ def reading(model: str) -> Iterator[None]:
 
 
 def _chat_template(found: object) -> str | None:
-    """Return the template itself; of several named ones the default."""
     if isinstance(found, dict):
         found = found.get("default")
     return found if isinstance(found, str) else None
@@ -233,7 +232,6 @@ def _checked_directory(path: Path, models_dir: Path) -> Path:
 
 
 def _from_hub(repository: str, file: str | None = None, *, patterns: Sequence[str] = ()) -> Path:
-    """Download one file, or all that match, unless they are in the hub's cache."""
     from huggingface_hub import hf_hub_download, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 

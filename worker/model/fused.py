@@ -164,7 +164,6 @@ class FusedModel:
     def _attend(
         self, layer: FusedLayer[Linear], hidden: torch.Tensor, kv: torch.Tensor, step: _StepInputs
     ) -> torch.Tensor:
-        """Compute [tokens, hidden] to [tokens, heads * head_dim], and write keys and values."""
         heads, both = self._weights.heads, self._weights.heads + self.shape.kv_heads
         states = layer.qkv(layer.attention_norm(hidden)).view(len(hidden), -1, self.shape.head_dim)
         turned, value = _rotate(states[:, :both], layer.head_norm, step), states[:, both:]
@@ -173,7 +172,6 @@ class FusedModel:
 
 
 def _rotate(states: torch.Tensor, norm: Norm | None, step: _StepInputs) -> torch.Tensor:
-    """Rotate queries and keys by their positions: [tokens, heads, head_dim]."""
     if norm is not None:
         states = norm(states)
     return (states * step.cosines).addcmul_(states.roll(states.shape[-1] // 2, -1), step.sines)
@@ -320,7 +318,6 @@ def _norm(module: _Norm) -> Norm:
 
 
 def _head_norm(attention: _Attention) -> Norm:
-    """Return both norms as one, with a line of weights per head."""
     lines = [
         norm.weight.expand(projection.out_features // len(norm.weight), -1)
         for norm, projection in ((attention.q_norm, attention.q_proj), (attention.k_norm, attention.k_proj))

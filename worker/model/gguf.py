@@ -76,14 +76,12 @@ def _digest(file: Path) -> str:
 
 
 def _remove_abandoned(models_dir: Path) -> None:
-    """Remove conversions whose process was killed."""
     for path in models_dir.glob(".converting-*"):
         if time.time() - path.stat().st_mtime > _ABANDONED_S:
             shutil.rmtree(path, ignore_errors=True)
 
 
 def _unpack(gguf: Path, directory: Path) -> None:
-    """Unpack tokenizer, weights and configuration of `gguf` into `directory`."""
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
     source = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
@@ -116,7 +114,6 @@ def _stored_dtype(gguf: Path) -> "torch.dtype":
 
 @contextmanager
 def _progress(what: str, *, steps: int) -> Iterator[Callable[[], None]]:
-    """Show the only progress bar on stderr; yields the function that advances it by one step."""
     _log.info("%s", what)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(file=sys.stderr)) as progress, redirect_stderr(io.StringIO()):

@@ -61,7 +61,6 @@ class NativeModel:
         self._logits = torch.empty((0, self.vocab_size))
 
     def forward(self, packed: Packed, cache: KVCache) -> Output:
-        """Compute the rows, write their keys and values, and return the logits of those that sample, in float32."""
         slots, rows, tables = packed.metadata.tensors
         cosines, sines = self._rotations.upto(packed.metadata.numbers[0])
         samples = len(packed.logit_rows)
@@ -104,8 +103,6 @@ class _Rotations:
 
 
 class _NativeWeights:
-    """A decoder's tiled weights, and the structures that point to them."""
-
     def __init__(self, causal_lm: "PreTrainedModel", shape: KVShape, *, release: bool, int8: bool) -> None:
         raw = RawWeights(causal_lm, release=release)
         hidden = raw.embedding.shape[1]
@@ -174,7 +171,6 @@ class Arena:
         self._used = 0
 
     def keep(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a copy in the arena: contiguous, aligned to a cache line."""
         end = self._used + tensor.numel() * tensor.itemsize
         if end > len(self._memory):
             raise MemoryError("the arena is full")

@@ -49,5 +49,4 @@ class Packer:
 
 
 def _layout_key(row: Row) -> tuple[object, ...]:
-    """Return everything that a row's layout depends on, that is all but its tokens."""
     return (row.seq, len(row.token_ids), row.first_position, row.block_table, row.samples)

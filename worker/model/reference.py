@@ -61,7 +61,6 @@ def _reasons(config: "PreTrainedConfig") -> list[tuple[bool, str]]:
 
 
 def _is_causal_lm(config: "PreTrainedConfig") -> bool:
-    """Return whether the language-model class has replaceable attention, and no state but keys and values."""
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
 
     kind = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
@@ -70,7 +69,6 @@ def _is_causal_lm(config: "PreTrainedConfig") -> bool:
 
 
 def _window_binds(config: "PreTrainedConfig") -> bool:
-    """Return whether some layer's window is shorter than the context length."""
     window = getattr(config, "sliding_window", None)
     if window is None or not getattr(config, "use_sliding_window", True):
         return False
@@ -102,8 +100,6 @@ class _LayerInputs:
 
 
 class _AttentionModule(Protocol):
-    """The attributes of transformers' attention modules that we rely on, and the one that we add."""
-
     layer_idx: int
     head_dim: int
     is_causal: bool
@@ -131,7 +127,6 @@ class TransformersModel:
 
     @property
     def causal_lm(self) -> "PreTrainedModel":
-        """Return the model as loaded by transformers, with our attention."""
         return self._model
 
     def forward(self, packed: Packed, cache: KVCache) -> Output:
@@ -242,7 +237,7 @@ def _attend(
 
 
 def _refuse_unserved(others: dict[str, object], layer: _LayerInputs) -> None:
-    """Raise ModelError for an unsupported argument. `check_supported` accepts a window that is never exceeded."""
+    # Raise ModelError for an unsupported argument. `check_supported` accepts a window that is never exceeded.
     for argument in _UNSERVED.keys() & others.keys():
         if others[argument] is not None and argument != "sliding_window":
             raise ModelError(f"{_UNSERVED[argument]} is not supported")

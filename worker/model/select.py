@@ -144,7 +144,6 @@ def build_fused(reference: TransformersModel, expected: Sequence[torch.Tensor] |
 
 
 def _failure(fused: FusedModel, expected: Sequence[torch.Tensor]) -> str | None:
-    """Return why the fused model fails with its attention; it may agree with another."""
     try:
         return logit_disagreement(fused, expected)
     except Exception as error:  # noqa: BLE001 - a kernel may not compile, and a compiler may fail in any way

@@ -231,7 +231,6 @@ def _first_error(output: str) -> str:
 
 
 def _processor() -> str:
-    """Return the processor's features, which determine the result of `-march=native`."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

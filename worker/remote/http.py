@@ -37,7 +37,6 @@ class Http:
     """One server's base URL and key. Used on one event loop."""
 
     def __init__(self, url: str, key: str | None, kind: str) -> None:
-        """`kind` is the expected product, for messages."""
         self._kind = kind
         headers = {"authorization": f"Bearer {key}"} if key else {}
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
@@ -69,12 +68,10 @@ class Http:
         return None
 
     async def text(self, path: str) -> bytes:
-        """Return the raw content. Raises EngineUnavailable, EngineError."""
         answer = await self._ask(path)
         return b"" if answer.status_code in UNKNOWN else answer.content
 
     async def is_healthy(self, path: str) -> bool:
-        """Return whether the path replies with success."""
         try:
             return (await self._client.get(path, timeout=ANSWER_S)).is_success
         except httpx.HTTPError:
@@ -114,7 +111,6 @@ class Http:
         raise EngineUnavailable("the stream ended before its end")
 
     async def _ask(self, path: str) -> httpx.Response:
-        """Return the reply. Raises EngineUnavailable if a retry may succeed, EngineError if not."""
         try:
             answer = await self._client.get(path, timeout=ANSWER_S)
         except httpx.HTTPError as error:

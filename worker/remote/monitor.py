@@ -49,12 +49,10 @@ class ServerMonitor:
         self._checking: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Check the facts of a quiet server from now on."""
         if self._facts is not None:
             self._spawn(self._watch_quiet())
 
     def check(self, *, is_stalled: bool = False) -> None:
-        """Check the server after an error."""
         self.is_up = False
         if self._checking is None or self._checking.done():
             self._checking = self._spawn(self._check_until_up(is_stalled=is_stalled))
@@ -77,7 +75,7 @@ class ServerMonitor:
             self.on_presence(True)
 
     async def _watch_quiet(self) -> None:
-        """Check a quiet server: a restart while no request was open breaks no stream."""
+        # Check a quiet server: a restart while no request was open breaks no stream.
         while True:
             await asyncio.sleep(WATCH_S)
             is_quiet = self._clock() - self.last_piece_s >= WATCH_S

@@ -89,7 +89,6 @@ def _with_room(facts: Facts, length: int, sequences: int) -> Facts:
 
 
 async def _facts(api: Api) -> Facts:
-    """Return the server's facts once it replies. Raises EngineError after START_S."""
     end_s, is_logged = asyncio.get_running_loop().time() + START_S, False
     try:
         while True:
@@ -107,7 +106,6 @@ async def _facts(api: Api) -> Facts:
 
 
 def _card(card: ModelCard, facts: Facts, kind: EngineKind) -> ModelCard:
-    """Return the card for this server's version of the model; workers of equal servers share one."""
     length = min(card.context_length, facts.context_length or card.context_length)
     form = "with grammars" if facts.takes_grammars else "without grammars"
     served = f"{facts.root or facts.model} {facts.adapter} {length}"
@@ -126,7 +124,6 @@ def _card(card: ModelCard, facts: Facts, kind: EngineKind) -> ModelCard:
 
 
 def _drawn(card: ModelCard, facts: Facts, kind: EngineKind) -> dict[str, int | float]:
-    """Return the sampling parameters from the model's files that the server supports."""
     drawn = {name: value for name, value in card.usual_draw.items() if name not in facts.lacks}
     if kind == "sglang" and drawn.get("repetition_penalty", 1.0) > SGLANG_MOST_PENALTY:
         log.warning("repetition_penalty of generation_config.json is left out: SGLang takes none above 2")

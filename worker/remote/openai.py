@@ -138,7 +138,7 @@ class OpenAiApi:
                 yield Piece(token_ids, logprobs, counted, chunk.cached_tokens, end is not None)
 
     async def _run_by_text(self, request: GenerationRequest, wire: WireFormat) -> AsyncGenerator[Piece, None]:
-        """If a text has fewer tokens than the server has drawn, request more."""
+        # If a text has fewer tokens than the server has drawn, request more.
         if self._retokeniser is None:
             raise Refused("the engine says no tokens, and the model's tokenizer is not known")
         so_far, first = [*request.token_ids], len(request.token_ids)
@@ -174,7 +174,6 @@ class OpenAiApi:
                 yield read(line)
 
     async def _learn(self) -> tuple[_Model, WireFormat]:
-        """Query the models and probe the server. Raises EngineUnavailable, EngineError."""
         models = {one.id: one for one in (await self._http.get("/v1/models", _Models)).data}
         if not models:
             raise EngineError("engine_url: the server names no model")
@@ -184,7 +183,6 @@ class OpenAiApi:
         return served, await self._probe(served)
 
     async def _probe(self, served: _Model) -> WireFormat:
-        """Request one token, with the most capable form first. Raises EngineUnavailable, EngineError."""
         reason = ""
         for prompt in (_TRIAL_IDS, _TRIAL_TEXT):
             for asks_ids in (True, False):
@@ -203,7 +201,6 @@ class OpenAiApi:
         raise EngineError(f"engine_url: no OpenAI-compatible server of completions: {reason or 'nothing fits'}")
 
     async def _send_probe(self, body: Mapping[str, Any]) -> "_ProbeReply":
-        """Send a probe. Raises Refused, EngineUnavailable, or EngineError if the reply is no such stream."""
         returns_ids, prompt_tokens = False, None
         try:
             async with aclosing(self._http.events(GENERATE, body)) as lines:

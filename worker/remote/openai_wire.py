@@ -52,7 +52,6 @@ class Usage(msgspec.Struct):
 
     @property
     def cached_tokens(self) -> int:
-        """Return the number of prompt tokens found in the prefix cache."""
         details = self.prompt_tokens_details
         return (details.cached_tokens if details is not None else None) or 0
 
@@ -89,7 +88,6 @@ class WireFormat(NamedTuple):
 
     @property
     def takes(self) -> frozenset[str]:
-        """Return the optional request fields that the server takes."""
         known = _TAKES.get(self.owner, _OPENAI)
         return known | {"stop_token_ids"} if self.returns_ids else known - _NEED_IDS
 
@@ -130,7 +128,7 @@ def body_of(wire: WireFormat, prompt: str | Sequence[int], request: GenerationRe
 
 
 def _for_llama(sampling: Sampling) -> dict[str, Any]:
-    """Set every field, because llama.cpp's defaults differ."""
+    # Set every field, because llama.cpp's defaults differ.
     return {
         "top_k": max(sampling.top_k, 0),
         "min_p": sampling.min_p,

@@ -31,7 +31,6 @@ class Retokeniser:
         return ids
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Decode; control tokens appear by name."""
         text: str = self._tokenizer.decode([*token_ids], skip_special_tokens=False)
         return text
 

@@ -44,8 +44,6 @@ _SEED_BITS = 63
 
 @dataclass(slots=True)
 class _Choice:
-    """One choice in the planner's hands."""
-
     job: Job
     number: int
     # Deadline of its first token, in Unix milliseconds.
@@ -110,8 +108,7 @@ class RemoteRunner:
         # None if the server has started something else since.
         self._since: _Since | None = None
 
-    def prepare(self, job: Job) -> None:
-        """Do nothing: the server prepares grammars itself."""
+    def prepare(self, job: Job) -> None: ...
 
     def register(self, lease: Lease) -> None:
         job = lease.job
@@ -127,8 +124,7 @@ class RemoteRunner:
             self._streams.stop([seq])
             number += 1
 
-    def forget_tenant(self, tenant: str) -> None:
-        """Do nothing: the server manages its own caches."""
+    def forget_tenant(self, tenant: str) -> None: ...
 
     def wake(self) -> None:
         self._streams.wake()
@@ -158,7 +154,6 @@ class RemoteRunner:
         )
 
     def _stop_preempted(self, plan: StepPlan) -> None:
-        """End the streams of sequences that yield blocks or their place, or are paused."""
         self._streams.stop(one.seq for one in plan.yields)
         self._streams.stop(SeqId(event.job_id, event.choice) for event in plan.events if _ends_stream(event))
 
@@ -175,7 +170,6 @@ class RemoteRunner:
         self._streams.stop([seq for place, (steps, seq) in enumerate(idle) if place < excess or steps >= UNPLANNED])
 
     def _ensure_open(self, row: Row) -> bool:
-        """Open the row's stream if it has none and the server is up; return whether it was opened."""
         choice = self._choices[row.seq]
         if self._streams.opened_s(row.seq) is not None:
             return False
@@ -267,7 +261,6 @@ class RemoteRunner:
         return (last_s - since.at_s) * 1e3 if is_alike else None
 
     def _asked_at_once(self, rows: Sequence[Row], opened: Sequence[SeqId]) -> "_Since | None":
-        """Return the start of the prompts if only whole prompts were requested."""
         if len(opened) < len(rows) or any(row.first_position for row in rows):
             return None
         at_s = [self._streams.opened_s(seq) or 0.0 for seq in opened]

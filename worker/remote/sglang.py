@@ -34,8 +34,6 @@ _Logprob = tuple[float, int, str | None]
 
 
 class _ServerInfo(msgspec.Struct):
-    """`/server_info`: its resolved arguments, and the scheduler's results."""
-
     version: str
     max_total_num_tokens: int
     page_size: int | None = None
@@ -86,8 +84,6 @@ _chunk = msgspec.json.Decoder(_Chunk)
 
 
 class _Behaviour(NamedTuple):
-    """The server's behaviour, according to its arguments."""
-
     model: str
     is_incremental: bool
     # Factor from our priorities (lower first) to the server's; 0 if it orders by none, and gets none.
@@ -158,7 +154,6 @@ class SglangApi:
         return self._behaviour
 
     async def _learn(self) -> tuple[_ServerInfo, _Model]:
-        """Query the server, and store its behaviour in `_behaviour`. Raises EngineUnavailable, EngineError."""
         info = await self._first("/server_info", "/get_server_info", _ServerInfo)
         if not info.version.startswith(tuple(f"{known}." for known in KNOWN)):
             raise EngineError(f"engine_url: SGLang {info.version} is not known here, but {' and '.join(KNOWN)}")
@@ -172,7 +167,6 @@ class SglangApi:
         return info, served
 
     async def _first(self, path: str, older: str, kind: type[Answer]) -> Answer:
-        """Get the newer path, else the older one."""
         return await self._http.find(path, kind) or await self._http.get(older, kind)
 
 
@@ -183,7 +177,6 @@ class _Reader:
         self._so_far: list[int] = []
 
     def read(self, data: bytes) -> Piece:
-        """Read one chunk. Raises ProtocolViolation, Refused, EngineUnavailable."""
         try:
             chunk = _chunk.decode(data)
         except msgspec.MsgspecError:

@@ -120,7 +120,6 @@ class Streams:
         self._loop.call_soon_threadsafe(self._begin_watching)
 
     def close(self) -> None:
-        """End every stream, also at the server."""
         with suppress(TimeoutError):
             asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(CLOSE_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -148,17 +147,14 @@ class Streams:
         return self._monitor.is_up
 
     def opened_s(self, seq: SeqId) -> float | None:
-        """Return the opening time of a choice's stream, or None."""
         stream = self._streams.get(seq)
         return None if stream is None else stream.opened_s
 
     def is_running(self, seq: SeqId) -> bool:
-        """Return whether the choice has a running stream, and thus a place at the server."""
         stream = self._streams.get(seq)
         return stream is not None and stream.end is None
 
     def wake(self) -> None:
-        """Make `wait` return."""
         with self._arrived:
             self._woken = True
             self._arrived.notify()
@@ -171,7 +167,6 @@ class Streams:
             self._woken = False
 
     def take(self, seq: SeqId) -> Token | None:
-        """Return the next token, if one has arrived."""
         stream = self._streams.get(seq)
         return stream.tokens.popleft() if stream is not None and stream.tokens else None
 
@@ -242,7 +237,7 @@ class Streams:
                     return
 
     def _patience_s(self, stream: _Stream) -> float:
-        """Return the time limit for the next tokens. The server computes whole prompts, one after another."""
+        # Return the time limit for the next tokens. The server computes whole prompts, one after another.
         if stream.received:
             return self._stall_s
         with self._arrived:
@@ -250,7 +245,7 @@ class Streams:
         return self._stall_s + min(prompts / SLOWEST_PREFILL, LONGEST_PREFILL_S)
 
     async def _with_usage(self, last: Piece, pieces: AsyncGenerator[Piece, None]) -> Piece:
-        """Return the last tokens with the usage after them. Reading the stream to its end frees the connection."""
+        # Return the last tokens with the usage after them. Reading the stream to its end frees the connection.
         cached = last.cached_tokens
         with suppress(TimeoutError, EngineUnavailable, ProtocolViolation):  # the tokens are there
             async with asyncio.timeout(REST_S):
@@ -270,7 +265,6 @@ class Streams:
             raise ProtocolViolation("log-probabilities are missing")
 
     def _keep(self, stream: _Stream, piece: Piece) -> bool:
-        """Buffer the tokens; return whether the request is complete or a stop token came."""
         now_s, sampling, is_complete = self._clock(), stream.request.sampling, False
         self._monitor.last_piece_s = stream.last_piece_s = now_s
         with self._arrived:

@@ -76,7 +76,6 @@ class VllmApi:
     """One model of a server: its base model, or an adapter."""
 
     def __init__(self, url: str, key: str | None, model: str | None = None) -> None:
-        """`model` is the name at the server; None for its first."""
         self._url, self._key, self._model = url, key, model
         self._http = Http(url, key, "vLLM")
         self._probed: _ProbeResult | None = None
@@ -164,7 +163,6 @@ class VllmApi:
         await self._http.close()
 
     async def _check_interface(self) -> None:
-        """Check that the token interface is enabled. Raises EngineError, EngineUnavailable."""
         status = await self._http.post_status(ABORT, {"request_ids": []})
         if status is None:
             raise EngineUnavailable("it does not answer")
@@ -177,13 +175,11 @@ class VllmApi:
 
 
 def _started(metrics: bytes) -> bytes:
-    """Return the start time of the server's process, or an empty string if not reported."""
     found = _STARTED.search(metrics)
     return found[1] if found else b""
 
 
 def _cache_config(metrics: bytes) -> dict[str, str]:
-    """Return the labels of vLLM's metric `cache_config_info`. Raises EngineError if it is incomplete."""
     found = _CACHE_CONFIG.search(metrics)
     labels = {name.decode(): value.decode() for name, value in _LABEL.findall(found["labels"] if found else b"")}
     if not (labels.get("block_size", "").isdigit() and labels.get("num_gpu_blocks", "").isdigit()):
@@ -251,7 +247,6 @@ def _body(request: GenerationRequest, model: str | None) -> dict[str, Any]:
 
 
 def _piece(data: bytes, most: int) -> Piece:
-    """Decode one chunk. `most` is the number of log-probabilities requested per position."""
     try:
         chunk = _chunk.decode(data)
     except msgspec.MsgspecError:

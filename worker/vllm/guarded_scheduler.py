@@ -33,20 +33,16 @@ class GuardedScheduler(Scheduler):  # type: ignore[misc] # vllm is not installed
     _own_policy: SchedulingPolicy
 
     @abstractmethod
-    def _arrange(self) -> None:
-        """Prepare a step."""
+    def _arrange(self) -> None: ...
 
     @abstractmethod
-    def _note(self, output: SchedulerOutput) -> None:
-        """Record a planned step."""
+    def _note(self, output: SchedulerOutput) -> None: ...
 
     @abstractmethod
-    def _learn(self, output: SchedulerOutput) -> None:
-        """Record a completed step."""
+    def _learn(self, output: SchedulerOutput) -> None: ...
 
     @abstractmethod
-    def _arrive(self, request: Request) -> None:
-        """Record a new request."""
+    def _arrive(self, request: Request) -> None: ...
 
     @abstractmethod
     def _cut(self, request: Request, computed: int, tokens: int) -> int:
@@ -97,7 +93,7 @@ class GuardedScheduler(Scheduler):  # type: ignore[misc] # vllm is not installed
         return True
 
     def _guard(self, act: Callable[..., None], *given: object) -> None:
-        """Call `act`, unless an earlier call has failed; vLLM's own order applies from then on."""
+        # Call `act`, unless an earlier call has failed; vLLM's own order applies from then on.
         if self._lanes is None:
             return
         if not self._is_disabled:

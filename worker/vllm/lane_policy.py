@@ -123,7 +123,6 @@ class LanePolicy:
         self._base_ms = self._token_ms = self._pair_ms = 0.0
 
     def begin(self, now_ms: float, waiting: Iterable[Claim], running: Iterable[Claim]) -> None:
-        """Update time, tenants and step costs. Call it before computing new ranks."""
         self._now_ms = now_ms
         if self._costs.knows_steps:
             self._base_ms = self._costs.step_weights()[0]
@@ -153,12 +152,10 @@ class LanePolicy:
         self.counters[lane].charge(tenant, service, 1.0)
 
     def lane_rank(self, claim: Claim) -> int:
-        """Return the lane's rank, promoted by one after a long wait."""
         is_promoted = self._now_ms - claim.arrived_ms >= claim.lane.long_wait_ms
         return max(0, claim.lane.rank - is_promoted)
 
     def waiting_rank(self, claim: Claim, progress: Progress, *, keeps_floor: bool = False) -> Rank:
-        """Return the rank of a waiting request, whether new or preempted."""
         counter = self._counter(claim)
         return self._rank(claim, progress, counter, 0 if keeps_floor else 1, counter)
 
@@ -185,11 +182,10 @@ class LanePolicy:
         return self.counters[claim.lane.name].value(claim.tenant)
 
     def _is_outside(self, claim: Claim, counter: float) -> bool:
-        """Return whether its tenant is above the fairness window. Guaranteed requests are never outside."""
         return not claim.guaranteed and counter > self._ends[claim.lane.name]
 
     def _prospects(self, claim: Claim, progress: Progress, counter: float) -> tuple[int, float]:
-        """Return class and urgency. After the first token, the engine knows of no further deadline."""
+        """Return class and urgency. After the first token, there is no further deadline."""
         if progress.has_output:
             return (0 if claim.guaranteed else 1), math.inf
         tokens = progress.tokens

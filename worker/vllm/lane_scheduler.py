@@ -14,7 +14,8 @@ import logging
 import math
 import time
 from collections import Counter, defaultdict, deque
-from typing import NamedTuple, Self
+from collections.abc import Iterable
+from typing import Any, NamedTuple, Self
 
 import vllm
 from vllm.config import VllmConfig
@@ -45,8 +46,6 @@ LONGEST_PAUSE = 64
 
 
 class _Step(NamedTuple):
-    """A running step."""
-
     output: SchedulerOutput
     features: StepFeatures
     began_ms: float
@@ -122,7 +121,6 @@ class LaneScheduler(GuardedScheduler):
             self._policy.arrive(self._claim(request))
 
     def _arrange(self) -> None:
-        """Order the requests, and let lower lanes yield."""
         self._allowance = None
         if self._pause_state != PauseState.UNPAUSED:
             return
@@ -170,7 +168,6 @@ class LaneScheduler(GuardedScheduler):
         return lacking
 
     def _yield_to_waiting(self) -> None:
-        """Preempt running requests of lower lanes for waiting ones of upper lanes."""
         policy = self._policy
         if not (self.running and (self.waiting or self.kv_holding_waiting)):
             return
@@ -178,7 +175,9 @@ class LaneScheduler(GuardedScheduler):
         is_plain = not (self.kv_holding_waiting or self._first_of_floors)
         if is_plain and policy.lane_rank(self._claim(self.waiting.peek_request())) >= last:
             return
-        above = [one for one in self._next() if policy.lane_rank(self._claim(one)) < last]
+        # In vLLM's order of admission.
+        waiting = self.waiting.first(self.max_num_active_reqs + len(self._first_of_floors))
+        above = [one for one in (*self.kv_holding_waiting, *waiting) if policy.lane_rank(self._claim(one)) < last]
         if not above:
             return
         ranks = Counter([self._claim(one).lane.rank for one in self.running])
@@ -193,12 +192,7 @@ class LaneScheduler(GuardedScheduler):
             self._preempt([self.running[index] for index in yielding])
             self._beneficiaries = above[:met] if yielding else []
 
-    def _next(self) -> list[Request]:
-        """Return the requests that vLLM would admit next, in its order."""
-        return [*self.kv_holding_waiting, *self.waiting.first(self.max_num_active_reqs + len(self._first_of_floors))]
-
     def _is_ready(self, request: Request) -> bool:
-        """Return whether vLLM would admit the request if there were room."""
         if not self._handle_blocked_waiting_request(request):
             return False
         if request.num_stale_output_tokens and not request.drop_stale_output:
@@ -216,18 +210,20 @@ class LaneScheduler(GuardedScheduler):
         return Room(slots - len(self._first_of_floors), free, tokens)
 
     def _candidates(self, above: int) -> list[Candidate]:
-        """Return the running requests of lanes below that rank, in running order."""
         candidates = []
         for index, request in enumerate(self.running):
             claim = self._claim(request)
             rank = self._policy.lane_rank(claim)
             if rank > above and self._request_blocks_can_be_freed(request):
-                candidates.append(Candidate(index, rank, claim.lane.rank, self._frees(request)))
+                candidates.append(
+                    Candidate(
+                        index,
+                        rank,
+                        claim.lane.rank,
+                        _freed_blocks(self.kv_cache_manager.get_blocks(request.request_id).blocks),
+                    )
+                )
         return candidates
-
-    def _frees(self, request: Request) -> int:
-        groups = self.kv_cache_manager.get_blocks(request.request_id).blocks
-        return sum([1 for blocks in groups for block in blocks if block.ref_cnt == 1 and not block.is_null])
 
     def _needs(self, request: Request) -> int:
         """Return the KV blocks needed to admit it, for prompt and output, without those shared in the prefix cache."""
@@ -246,7 +242,6 @@ class LaneScheduler(GuardedScheduler):
             self._preempt_request(request, now_s, drop_stale_output=self.requires_kv_delivery)
 
     def _cut(self, request: Request, computed: int, tokens: int) -> int:
-        """Return how many of these tokens a step may compute of a request."""
         is_decode = tokens <= 1 + self.num_spec_tokens
         if is_decode or not self._cuts_prompts or request.has_encoder_inputs:
             return tokens
@@ -263,7 +258,6 @@ class LaneScheduler(GuardedScheduler):
         return int(request.request_id in self._first_of_floors or self._holds_kv_blocks(request))
 
     def _load(self) -> Load:
-        """Return the step's load without the lower lanes' prompts."""
         decodes = context = first_decodes = first_tokens = 0
         for request in self.running:
             tokens, is_first = _to_compute(request), self._policy.lane_rank(self._claim(request)) == 0
@@ -279,7 +273,6 @@ class LaneScheduler(GuardedScheduler):
         return Load(decodes, context, first_decodes, min(first_tokens, self.max_num_scheduled_tokens))
 
     def _note(self, output: SchedulerOutput) -> None:
-        """Charge a step's service, and record whether yielding helped."""
         rows = prefilled = context = attention = 0
         served: defaultdict[tuple[LaneName, str], float] = defaultdict(float)
         for name, tokens in output.num_scheduled_tokens.items():
@@ -331,10 +324,13 @@ def _progress(request: Request) -> Progress:
 
 
 def _to_compute(request: Request) -> int:
-    """Return the number of tokens that a step could compute of it."""
     tokens: int = request.num_tokens_with_spec + request.num_output_placeholders - request.num_computed_tokens
     return tokens
 
 
 def _may_start(request: Request) -> bool:
     return request.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED) and not request.num_stale_output_tokens
+
+
+def _freed_blocks(groups: Iterable[Iterable[Any]]) -> int:
+    return sum([1 for blocks in groups for block in blocks if block.ref_cnt == 1 and not block.is_null])

@@ -29,7 +29,6 @@ class RankedQueue(Generic[R]):
         return [request for _, _, request in self._heap]
 
     def first(self, count: int) -> list[R]:
-        """Return the most urgent requests, in order."""
         return [request for _, _, request in heapq.nsmallest(count, self._heap, key=lambda entry: entry[:2])]
 
     def add_request(self, request: R) -> None:
@@ -44,14 +43,12 @@ class RankedQueue(Generic[R]):
             self.add_request(request)
 
     def pop_request(self) -> R:
-        """Remove and return the first request. Raises IndexError if empty."""
         return heapq.heappop(self._heap)[2]
 
     def peek_request(self) -> R:
         return self._heap[0][2]
 
     def remove_request(self, request: R) -> None:
-        """Remove a request. Raises ValueError if it is not in the queue."""
         left = [entry for entry in self._heap if entry[2] is not request]
         if len(left) == len(self._heap):
             raise ValueError("the request does not wait here")
@@ -59,7 +56,6 @@ class RankedQueue(Generic[R]):
         heapq.heapify(self._heap)
 
     def remove_requests(self, requests: Iterable[R]) -> None:
-        """Remove the requests that are in the queue; ignore others."""
         gone = {id(request) for request in requests}
         self._heap = [entry for entry in self._heap if id(entry[2]) not in gone]
         heapq.heapify(self._heap)

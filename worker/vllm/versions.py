@@ -8,7 +8,7 @@ SUPPORTED = ("0.32",)
 
 
 class UnsupportedVllm(RuntimeError):
-    """This version of vLLM is not supported."""
+    """The installed version of vLLM is not supported."""
 
 
 def require_supported(version: str) -> None:

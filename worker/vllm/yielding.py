@@ -99,7 +99,6 @@ def _victims(
     slots: int,
     blocks: int,
 ) -> list[Candidate] | None:
-    """Return the victims for one demand; None if they would not suffice."""
     short_slots, short_blocks = 1 - slots, demand.blocks - blocks
     may_go = {rank: count - floors.get(rank, 0) for rank, count in running.items()}
     taken: list[Candidate] = []
