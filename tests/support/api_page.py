@@ -66,9 +66,9 @@ PLAIN_WORDS = 4
 SHARED_FIELDS = 4
 """A body that has this many fields of an earlier one refers to it instead of repeating them."""
 RETRIES = {
-    Retry.NEVER: "no (`x-should-retry: false`)",
+    Retry.NEVER: "no",
     Retry.LATER: "after `retry-after`",
-    Retry.HOPELESS: "after `retry-after`, which may be hours (`x-should-retry: false`)",
+    Retry.HOPELESS: "not soon: after `retry-after`, which may be hours",
     Retry.IF_KNOWN: "after `retry-after` if there is one, else no",
     Retry.UNSAID: "the client decides",
 }
@@ -232,7 +232,7 @@ def _parameters(operations: Sequence[Json]) -> Iterator[str]:
 def _errors(schemas: Json) -> Iterator[str]:
     yield (
         'The body of a refusal is `{"error": {…}}`, in Anthropic\'s form on `/v1/messages`. A stream that has begun'
-        ' sends `data: {"error": …}` and closes.\n'
+        ' sends `data: {"error": …}` and closes. Where a retry does not help soon, `x-should-retry` is `false`.\n'
     )
     yield _list(_rows(schemas["ErrorBody"], 1))
     rows: dict[tuple[int, str, str], list[str]] = {}
