@@ -66,7 +66,7 @@ class FastPath:
 
 def create_app(resources: Resources) -> Starlette:
     """Return the application of the tenants' port. Its lifespan opens and closes the gateway's parts."""
-    events, kept, seals = _generation(resources), resources.responses, resources.seals
+    events, kept, seals = _generation(resources), resources.requests.responses, resources.accounts.seals
     kinds: Mapping[str, Kind[Any]] = {
         completions.CHAT_PATH: completions.CHAT,
         completions.COMPLETION_PATH: completions.COMPLETION,
@@ -75,18 +75,18 @@ def create_app(resources: Resources) -> Starlette:
     }
     endpoints = {path: Generate(kind, events) for path, kind in kinds.items()}
     of_lines: dict[str, Endpoint] = {**endpoints, responses.PATH: Respond(events, kept, seals, may_store=False)}
-    texts = TextAnswers(resources.fleet_cache, resources.body_room)
+    texts = TextAnswers(resources.fleet.cache, resources.requests.body_room)
 
     def tenant(method: str, path: str, endpoint: Endpoint) -> Route:
         guarded = TenantMiddleware(
             endpoint,
             path,
-            authenticator=resources.authenticator,
-            quotas=resources.quotas,
+            authenticator=resources.accounts.authenticator,
+            quotas=resources.accounts.quotas,
             telemetry=resources.telemetry,
-            availability=resources.availability,
+            availability=resources.stores.availability,
             refusal=resources.refusal,
-            refused=resources.refused,
+            refused=resources.ports.refused,
         )
         return Route(path, DegradedMiddleware(guarded, resources.missing), methods=[method])
 
@@ -95,7 +95,7 @@ def create_app(resources: Resources) -> Starlette:
         return Idempotent(
             endpoint,
             path,
-            resources.runs,
+            resources.requests.runs,
             bounds,
             resources.telemetry,
             most_prompts=prompts,
@@ -104,14 +104,14 @@ def create_app(resources: Resources) -> Starlette:
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        async with resources.running(), resources.batch_runner.running(of_lines):
+        async with resources.running(), resources.batches.runner.running(of_lines):
             yield
 
     return _application(
         [
             *[tenant("POST", path, once(path, kind, endpoints[path])) for path, kind in kinds.items()],
             *[tenant(*each) for each in _batches(resources, events.bounds)],
-            tenant("POST", messages.COUNT_PATH, messages.CountTokens(resources.preparer, events.bounds)),
+            tenant("POST", messages.COUNT_PATH, messages.CountTokens(resources.requests.preparer, events.bounds)),
             tenant("POST", responses.PATH, once(responses.PATH, responses.RESPONSE, Respond(events, kept, seals))),
             tenant(
                 "POST",
@@ -121,8 +121,8 @@ def create_app(resources: Resources) -> Starlette:
             tenant("GET", responses.ONE_PATH, ShowResponse(kept)),
             tenant("DELETE", responses.ONE_PATH, ForgetResponse(kept)),
             tenant("GET", responses.ITEMS_PATH, ListInputItems(kept)),
-            tenant("GET", "/v1/models", ListModels(resources.fleet_cache)),
-            tenant("GET", "/v1/models/{model:path}", ShowModel(resources.fleet_cache)),
+            tenant("GET", "/v1/models", ListModels(resources.fleet.cache)),
+            tenant("GET", "/v1/models/{model:path}", ShowModel(resources.fleet.cache)),
             *[
                 tenant("POST", path, AnswerText(answer, events.bounds.room, events.bounds.body_timeout_s))
                 for path, answer in (
@@ -130,8 +130,12 @@ def create_app(resources: Resources) -> Starlette:
                     (tokenize.DETOKENIZE_PATH, texts.detokenize),
                 )
             ],
-            tenant("GET", "/v1/limits", ShowLimits(resources.quotas, resources.fleet.waiting, resources.batches)),
-            tenant("GET", requests.ONE_PATH, requests.ShowRequest(resources.records)),
+            tenant(
+                "GET",
+                "/v1/limits",
+                ShowLimits(resources.accounts.quotas, resources.fleet.stored.waiting, resources.batches.records),
+            ),
+            tenant("GET", requests.ONE_PATH, requests.ShowRequest(resources.insight.records)),
             *_told(resources),
             *([] if resources.settings.admin_port else _operators(resources)),
         ],
@@ -140,19 +144,24 @@ def create_app(resources: Resources) -> Starlette:
 
 
 def _batches(resources: Resources, bounds: Bounds) -> list[tuple[str, str, Endpoint]]:
-    section, records = resources.settings.gateway.files, resources.batches
+    section, records = resources.settings.gateway.files, resources.batches.records
     parts = FileParts(
-        records=resources.files,
+        records=resources.batches.files,
         batches=records,
-        storage=resources.storage,
-        drafts=resources.drafts,
+        storage=resources.batches.storage,
+        drafts=resources.batches.drafts,
         max_bytes=int(section.max_bytes),
         timeout_s=section.upload_timeout_s,
         uploads_at_once=section.uploads_at_once,
-        room=resources.body_room,
+        room=resources.requests.body_room,
     )
     create = batches.CreateBatch(
-        records, resources.files, resources.storage, resources.batch_runner, resources.fleet_cache, bounds
+        records,
+        resources.batches.files,
+        resources.batches.storage,
+        resources.batches.runner,
+        resources.fleet.cache,
+        bounds,
     )
     return [
         ("POST", files.PATH, files.UploadFile(parts)),
@@ -163,7 +172,7 @@ def _batches(resources: Resources, bounds: Bounds) -> list[tuple[str, str, Endpo
         ("POST", batches.PATH, create),
         ("GET", batches.PATH, batches.ListBatches(records)),
         ("GET", f"{batches.PATH}/{{batch}}", batches.ShowBatch(records)),
-        ("POST", f"{batches.PATH}/{{batch}}/cancel", batches.CancelBatch(records, resources.batch_runner)),
+        ("POST", f"{batches.PATH}/{{batch}}/cancel", batches.CancelBatch(records, resources.batches.runner)),
     ]
 
 
@@ -191,7 +200,7 @@ def _application(routes: Sequence[BaseRoute], lifespan: Lifespan[Starlette] | No
 
 def _told(resources: Resources) -> list[Route]:
     health = _health(resources)
-    guarded = operators_only(resources.operators, health.metrics)
+    guarded = operators_only(resources.control.operators, health.metrics)
     documents = [openapi.route(), *openapi_page.routes()]
     return [*health.routes(), Route("/metrics", guarded, methods=["GET"]), *documents]
 
@@ -208,11 +217,11 @@ def _operators(resources: Resources) -> list[BaseRoute]:
 
 def _health(resources: Resources) -> Health:
     return Health(
-        resources.fleet_cache,
+        resources.fleet.cache,
         resources.processes,
-        resources.availability,
+        resources.stores.availability,
         resources.refusal,
-        resources.store_checks,
+        resources.stores.checks,
     )
 
 
@@ -243,47 +252,47 @@ def _generation(resources: Resources) -> Parts:
     section = resources.settings.gateway
     return Parts(
         bounds=Bounds(
-            room=resources.body_room,
+            room=resources.requests.body_room,
             body_timeout_s=section.body_timeout_s,
             write_timeout_s=section.write_timeout_s,
             stream_rhythm=Rhythm(
                 first_s=section.header_hold_s, every_s=section.comment_every_s, pulse_s=section.pulse_every_s
             ),
         ),
-        preparer=resources.preparer,
-        submitter=resources.submitter,
-        dispatcher=resources.dispatcher,
-        settlements=resources.settlements,
+        preparer=resources.requests.preparer,
+        submitter=resources.requests.submitter,
+        dispatcher=resources.fleet.dispatcher,
+        settlements=resources.requests.settlements,
         telemetry=resources.telemetry,
-        recorder=resources.recorder,
-        trace=resources.trace,
+        recorder=resources.insight.recorder,
+        trace=resources.insight.trace,
     )
 
 
 def _admin(resources: Resources) -> AdminParts:
     return AdminParts(
-        operators=resources.operators,
-        single_sign_on=resources.single_sign_on,
-        tenants=resources.tenants,
-        keys=resources.keys,
-        budgets=resources.quotas,
-        ledger=resources.ledger,
-        audit=resources.audit,
-        fleet=resources.fleet,
+        operators=resources.control.operators,
+        single_sign_on=resources.control.single_sign_on,
+        tenants=resources.accounts.tenants,
+        keys=resources.accounts.keys,
+        budgets=resources.accounts.quotas,
+        ledger=resources.accounts.ledger,
+        audit=resources.accounts.audit,
+        fleet=resources.fleet.stored,
         lanes=resources.lanes,
-        batches=resources.batches,
-        records=resources.records,
-        open_requests=resources.open_requests,
-        overview=resources.overview,
-        traces=resources.traces,
-        simulator=resources.simulator,
-        live=resources.live,
-        history=resources.history,
-        prices=resources.prices,
-        known_prices=resources.known_prices,
+        batches=resources.batches.records,
+        records=resources.insight.records,
+        open_requests=resources.fleet.open_requests,
+        overview=resources.control.overview,
+        traces=resources.insight.traces,
+        simulator=resources.control.simulator,
+        live=resources.control.live,
+        history=resources.control.history,
+        prices=resources.accounts.prices,
+        known_prices=resources.accounts.known_prices,
         currency=resources.settings.currency,
-        erasure=resources.erasure,
-        changed=resources.authenticator.forget,
+        erasure=resources.control.erasure,
+        changed=resources.accounts.authenticator.forget,
     )
 
 

@@ -56,9 +56,9 @@ class Server(uvicorn.Server):
         if not self.started:
             return
         for found in sockets or ():
-            self._open(found, self.config, "tenants", self._resources.crowd)
+            self._open(found, self.config, "tenants", self._resources.ports.crowd)
         for name, others in self._beside.items():
-            crowd = self._resources.new_crowd()
+            crowd = self._resources.ports.new_crowd()
             config = beside(self._resources, name, crowd)
             config.load()
             for found in others:
@@ -83,7 +83,7 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Run steps 1 to 4."""
         grace_s = self._resources.settings.gateway.grace_s
-        log.info("shutting down: %d jobs running", len(self._resources.dispatcher.jobs))
+        log.info("shutting down: %d jobs running", len(self._resources.fleet.dispatcher.jobs))
         await self._resources.drain(grace_s)
         for acceptor in self._acceptors:
             acceptor.close()
@@ -105,7 +105,7 @@ class Server(uvicorn.Server):
 def configure(settings: GatewaySettings, resources: Resources) -> uvicorn.Config:
     """Return uvicorn's configuration for the tenants' port."""
     app = with_cors(with_fast_path(create_app(resources)), settings.gateway.cors_origins)
-    return _config(app, settings, resources, "on", resources.crowd)
+    return _config(app, settings, resources, "on", resources.ports.crowd)
 
 
 def beside(resources: Resources, name: PortName, crowd: Crowd) -> uvicorn.Config:
@@ -124,7 +124,7 @@ def _config(
         interface="asgi3",
         loop="uvloop",
         http=limited_protocol(
-            settings.http_limits, resources.bodies, crowd, settings.trusted_proxies, resources.malformed
+            settings.http_limits, resources.ports.bodies, crowd, settings.trusted_proxies, resources.ports.malformed
         ),
         ws="none",
         lifespan=lifespan,

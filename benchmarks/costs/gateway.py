@@ -107,7 +107,7 @@ class Driver:
         ids = Tokenizer.from_str(card().tokenizer_json).get_vocab()
         self._text = tuple(ids[word] for word in WORDS)
         async with asyncio.timeout(WAIT_S):
-            while not (self._server.started and MODEL in self._resources.fleet_cache.models):
+            while not (self._server.started and MODEL in self._resources.fleet.cache.models):
                 await self._beat()
                 await asyncio.sleep(0.05)
 
@@ -161,7 +161,7 @@ class Driver:
         """Wait until nothing of a request is left in the gateway."""
         parts = self._resources
         async with asyncio.timeout(WAIT_S):
-            while parts.dispatcher.jobs or parts.settlements.in_hand or parts.crowd.count:  # noqa: ASYNC110 - another thread's
+            while parts.fleet.dispatcher.jobs or parts.requests.settlements.in_hand or parts.ports.crowd.count:  # noqa: ASYNC110 - another thread's
                 await asyncio.sleep(0.002)
 
     async def _on_loop(self, act: Callable[[], None]) -> None:

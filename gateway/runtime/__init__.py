@@ -1,5 +1,15 @@
-"""Composition of one gateway process from its settings.
+"""Composition: everything that one gateway process holds, in parts that open and close themselves.
 
-resources.py  all parts, opened and closed together
-ledger.py     roll-up and export of the ledger
+    resources.py   the whole, in the order in which its parts depend on each other
+    stores.py      connections to the stores
+    accounts.py    tenants, keys, budgets, prices; who a caller is
+    fleet.py       models, workers and queues
+    requests.py    a request from its preparation to its settlement, and the recovery of lost ones
+    insight.py     request records, fleet metrics, request traces
+    batches.py     files, batches, and the export of the ledger
+    control.py     operators, and what they see
+    ports.py       bounds on connections and bodies
+    background.py  the tasks of a part
+
+Each part's `running` is a context in which its background tasks run. Building a part does no I/O.
 """

@@ -202,7 +202,7 @@ async def test_a_choice_that_a_limit_cut_short_names_it(served: Served) -> None:
 
 async def test_a_choice_that_a_small_pool_cut_short_names_it(served: Served) -> None:
     served.worker.blocks = 1
-    await until(lambda: [model.pool for model in served.resources.fleet_cache.models.values()] == [16])
+    await until(lambda: [model.pool for model in served.resources.fleet.cache.models.values()] == [16])
 
     cut = (await served.post(COMPLETIONS, {"model": "tiny", "prompt": [5] * 13})).json()
     stated = (await served.post(COMPLETIONS, {"model": "tiny", "prompt": [5] * 13, "max_tokens": 3})).json()
@@ -225,7 +225,7 @@ async def test_a_seed_is_drawn_where_none_is_given(served: Served) -> None:
 async def test_a_jobs_pace_is_what_fits_its_worker(served: Served) -> None:
     await served.post(CHAT, ASKED)
     served.worker.single_stream_ms = 16.0
-    fleet_cache = served.resources.fleet_cache
+    fleet_cache = served.resources.fleet.cache
     await until(lambda: [model.single_stream_ms for model in fleet_cache.models.values()] == [16.0])
     await served.post(CHAT, ASKED)
     await served.post(CHAT, ASKED, x_fairlane_lane="throughput")
@@ -306,7 +306,7 @@ async def test_before_the_fleet_was_read_no_model_is_denied(
                 assert float(answer.headers["retry-after"]) >= 1
             patched.undo()
             answers.set()
-            await until(lambda: served.resources.fleet_cache.is_fresh)
+            await until(lambda: served.resources.fleet.cache.is_fresh)
 
             assert error_of(await served.post(CHAT, ASKED)) == (404, "model_not_found")
             assert (await explained(served, model="tiny")).json()["code"] == "model_not_found"
@@ -346,11 +346,11 @@ async def test_readiness_follows_the_worker(valkey_url: str) -> None:
         assert await ready() == (503, "no_worker")
         assert error_of(await served.post(CHAT, ASKED)) == (404, "model_not_found")
         working = asyncio.create_task(served.worker.run())
-        await until(lambda: any(model.is_served for model in served.resources.fleet_cache.models.values()))
+        await until(lambda: any(model.is_served for model in served.resources.fleet.cache.models.values()))
         assert await ready() == (200, "")
 
         working.cancel()
-        await until(lambda: not any(model.is_served for model in served.resources.fleet_cache.models.values()))
+        await until(lambda: not any(model.is_served for model in served.resources.fleet.cache.models.values()))
         assert await ready() == (503, "no_worker")
         gone = await served.post(CHAT, ASKED)
         assert error_of(gone) == (503, "no_worker")

@@ -50,7 +50,7 @@ async def test_a5_damage_in_a_stream_is_lost_and_every_answer_is_whole(
     served.worker.limit = 2
     asking = [asyncio.create_task(served.post(CHAT, {**ASKED, "stream": stream})) for stream in (True, False, True)]
     await until(lambda: in_hand(served, 3))
-    events = f"{prefix(served.worker.queue.name)}events:{served.resources.dispatcher.gateway_id}"
+    events = f"{prefix(served.worker.queue.name)}events:{served.resources.fleet.dispatcher.gateway_id}"
     stranger = Finished(job_id="nobody", epoch=1, outcome=Outcome.FINISHED, worker_id="ghost")
     off = TokenDelta(job_id=served.worker.seen[0].job.job_id, epoch=1, choice=7, first_index=0, token_ids=(1,))
     damage = [b"", b"{not msgpack", b"\xc1", b"\x91\x81\xa4type\xa1\xff", b"\x93\xc0\x01\xc2", b"\xdd\xff\xff\xff\xff"]
@@ -75,14 +75,14 @@ async def test_a13_a_queued_client_that_leaves_frees_its_place_at_once(served: S
     await served.tenant(limits={"queued_requests": 1, "concurrent_requests": 1})
     served.worker.taking = False
     gone = asyncio.create_task(served.post(CHAT, ASKED))
-    await until(lambda: any(job.message for job in served.resources.dispatcher.jobs.values()))
+    await until(lambda: any(job.message for job in served.resources.fleet.dispatcher.jobs.values()))
 
     gone.cancel()
     await asyncio.gather(gone, return_exceptions=True)
     await served.landed()
     waiting = await served.worker.queue.waiting("acme")
     next_one = asyncio.create_task(served.post(CHAT, ASKED))
-    await until(lambda: bool(served.resources.dispatcher.jobs))
+    await until(lambda: bool(served.resources.fleet.dispatcher.jobs))
     served.worker.taking = True
 
     assert waiting == 0
@@ -142,10 +142,10 @@ async def test_a14_every_refusal_is_json_and_says_whether_to_retry(served: Serve
 async def test_a14_a_worker_that_has_stopped_reporting_holds_nobody_up(served: Served) -> None:
     """Elsewhere one report older than 200 ms made the whole pool count as full, and nothing was sent to anybody."""
     await served.tenant()
-    [known] = served.resources.fleet_cache.workers
+    [known] = served.resources.fleet.cache.workers
     stale = {"worker_id": "stale", "blocks_free": 0, "waiting": {"latency": 1_000}, "step_ms": 60_000.0}
     await RedisRegistry(served.store).beat(msgspec.structs.replace(known, **stale), 60_000)
-    await until(lambda: len(served.resources.fleet_cache.workers) == 2)
+    await until(lambda: len(served.resources.fleet.cache.workers) == 2)
 
     answers = await asyncio.gather(*(served.post(CHAT, ASKED) for _ in range(8)))
 
@@ -172,7 +172,7 @@ async def test_a16_clients_that_leave_in_every_state_leave_no_state(served: Serv
     """Elsewhere what was abandoned stayed in flight for good, and held its program's fair share down."""
     await served.tenant(limits={"concurrent_requests": 9, "queued_requests": 9, "tokens_per_minute": 1_000_000})
     await served.tenant("paced", limits={"tokens_per_minute": 16})
-    worker, dispatcher = served.worker, served.resources.dispatcher
+    worker, dispatcher = served.worker, served.resources.fleet.dispatcher
 
     worker.taking = False
     queued = await asked(served, "acme", stream=False), await asked(served, "acme", stream=True)
@@ -195,8 +195,8 @@ async def test_a16_clients_that_leave_in_every_state_leave_no_state(served: Serv
     await leave(served, paused)
 
     assert await left_behind(served) == {}
-    door = served.resources.open_requests.at(worker.queue.name)
-    door.look(WORKERS, served.resources.open_requests.now_ms)
+    door = served.resources.fleet.open_requests.at(worker.queue.name)
+    door.look(WORKERS, served.resources.fleet.open_requests.now_ms)
     assert [door.ledger.at(level).loads for level in (PROMISED, BEST_EFFORT)] == [0, 0]
     assert (await served.post(COMPLETIONS, SHORT)).status_code == 200
 
@@ -220,7 +220,7 @@ async def left_behind(served: Served) -> dict[str, Any]:
         while await jobs(served):  # noqa: ASYNC110 - polled: a gateway forgets them within a second
             await asyncio.sleep(0.02)
     for tenant in served.keys:
-        for status in await served.resources.quotas.statuses(tenant, tenant):
+        for status in await served.resources.accounts.quotas.statuses(tenant, tenant):
             if status.reserved or (status.name == "concurrent_requests" and status.used):
                 found[f"{tenant} {status.name}"] = status
         root = keyspace.of_root(tenant)

@@ -41,7 +41,7 @@ async def test_without_the_store_requests_are_503_and_with_it_200_again(own_stor
             refused = await served.post(CHAT, ASKED)
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "quota_store_unavailable")
         assert int(refused.headers["retry-after"]) >= 1
-        await until(lambda: served.resources.availability.is_away)
+        await until(lambda: served.resources.stores.availability.is_away)
         async with served.http as client:
             assert (await client.get("/healthz")).status_code == 200
             assert error_of(await client.get("/readyz")) == (503, "quota_store_unavailable")
@@ -73,7 +73,7 @@ async def test_while_the_store_is_away_requests_fail_at_once_and_leave_nothing_b
         if not is_stuck:
             await proxy.stop()
         await asyncio.gather(*(at.post(CHAT, ASKED) for _ in range(5)))  # until it is noticed
-        await until(lambda: at.resources.availability.is_away)
+        await until(lambda: at.resources.stores.availability.is_away)
         refused = await asyncio.gather(*(at.post(CHAT, ASKED) for _ in range(50)))
         told = await at.metrics()
         proxy.is_stuck = False
@@ -104,7 +104,7 @@ async def test_without_the_budgets_store_requests_are_admitted_by_share_and_char
     ):
         await at.tenant(limits={"tokens_per_day": 100_000})
         assert (await at.post(CHAT, ASKED)).status_code == 200
-        await until(lambda: at.resources.guard is not None and at.resources.guard.knows("acme"))
+        await until(lambda: at.resources.accounts.guard is not None and at.resources.accounts.guard.knows("acme"))
 
         await proxy.stop()
         told = [await at.post(CHAT, ASKED) for _ in range(5)]
@@ -133,10 +133,10 @@ async def test_requests_that_pass_the_budgets_and_find_no_queue_leave_nothing_in
         await at.tenant(limits={"tokens_per_day": 100_000})
         assert (await at.post(CHAT, ASKED)).status_code == 200
         await proxy.stop()
-        await until(lambda: at.resources.availability.is_away)
+        await until(lambda: at.resources.stores.availability.is_away)
 
         refused = [await at.post(CHAT, ASKED) for _ in range(20)]
-        await until(lambda: at.resources.settlements.in_hand == 0)
+        await until(lambda: at.resources.requests.settlements.in_hand == 0)
         await proxy.start()
 
     assert {error_of(answer) for answer in refused} == {(503, "quota_store_unavailable")}
@@ -157,7 +157,7 @@ async def test_a_stream_goes_on_across_an_outage_without_losing_a_token(own_stor
 
             own_store.stop()
             served.worker.limit = None
-            await until(lambda: served.resources.availability.is_away)
+            await until(lambda: served.resources.stores.availability.is_away)
             own_store.start()
             async for chunk in said:
                 text += chunk.choices[0].delta.content or ""
@@ -176,7 +176,7 @@ async def test_a_reservation_that_timed_out_is_given_back(own_store: EmbeddedSto
             await blocker.client_pause(20_000, all=False)  # what writes waits; keys are still looked up
             refused = await served.post(CHAT, ASKED)
             await blocker.client_unpause()
-        await until(lambda: served.resources.settlements.in_hand == 0)
+        await until(lambda: served.resources.requests.settlements.in_hand == 0)
 
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "quota_store_unavailable")
         limits = await served.limits()
@@ -196,7 +196,7 @@ async def test_a_settlement_waits_for_the_store(own_store: EmbeddedStore) -> Non
         own_store.stop()
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        await until(lambda: served.resources.settlements.in_hand > 0)
+        await until(lambda: served.resources.requests.settlements.in_hand > 0)
         own_store.start()
         await served.landed()
 
@@ -214,7 +214,7 @@ async def test_a_fault_in_telling_the_limits_is_still_an_answer_of_ours(
         async def fail(*_: object) -> None:
             raise RuntimeError
 
-        monkeypatch.setattr(served.resources.quotas, "statuses", fail)
+        monkeypatch.setattr(served.resources.accounts.quotas, "statuses", fail)
         async with served.http as client:
             told = await client.request(
                 "POST" if path == CHAT else "GET",

@@ -53,7 +53,7 @@ async def test_a_gateway_over_a_store_that_evicts_is_not_ready_and_says_why(
     admin.config_set("maxmemory-policy", "allkeys-lru")
     admin.config_set("maxmemory", "100mb")
     async with serving(settings(valkey_url)) as served:
-        checks = served.resources.store_checks
+        checks = served.resources.stores.checks
         await until(lambda: checks.has(FaultKind.EVICTION))
         async with served.http as client:
             refused = await client.get("/readyz")
@@ -78,7 +78,7 @@ async def test_a_store_without_persistence_is_warned_of_and_served(
     async with serving(settings(valkey_url)) as served:
         admin.config_set("appendonly", "no")
         for _ in range(2):
-            await served.resources.store_checks.check()
+            await served.resources.stores.checks.check()
 
         assert 'fairlane_gateway_store_fault{fault="persistence"} 1.0' in await served.metrics()
         async with served.http as client:
@@ -92,7 +92,7 @@ async def test_a_store_without_persistence_is_warned_of_and_served(
 async def test_a_right_that_is_lost_while_it_runs_is_named(valkey_url: str, admin: "redis.Redis") -> None:
     async with serving(settings(user_url(admin, valkey_url, "+@all", "~*"))) as served:
         admin.execute_command("ACL", "SETUSER", "bounded", "-xadd")  # type: ignore[no-untyped-call]
-        await served.resources.store_checks.check()
+        await served.resources.stores.checks.check()
 
         async with served.http as client:
             refused = await client.get("/readyz")

@@ -320,7 +320,7 @@ async def test_a_master_that_dies_takes_only_its_tenants_with_it_until_it_is_bac
     masters = clusters["valkey"]
     masters.flush()
     async with serving(settings(masters.url, section={"store_timeout_s": 1.0})) as served:
-        (model,) = served.resources.fleet_cache.models.values()
+        (model,) = served.resources.fleet.cache.models.values()
         shared = masters.holder(queue_keys.prefix(model.queue))
         victim = next(port for port in masters.ports if port not in (shared, masters.holder("fl:{registry}:")))
         dead, alive = root_at(masters, victim), root_at(masters, shared)
@@ -375,11 +375,11 @@ async def test_a_replica_that_stands_in_is_found_by_gateways_and_workers(cluster
 async def tenant_at(masters: Masters, served: Served, root: str) -> None:
     """A tenant with a key that is found on the same node as the tenant."""
     await served.tenant(root, limits=BUDGET)
-    tenant = await served.resources.tenants.get(root)
+    tenant = await served.resources.accounts.tenants.get(root)
     assert tenant is not None
     while True:
         known = public_id(served.keys[root])
         assert known is not None
         if masters.holder(keyspace.api_key(known)) == masters.holder(keyspace.of_root(root)):
             return
-        served.keys[root] = (await served.resources.keys.create(tenant, {"name": "test"})).secret
+        served.keys[root] = (await served.resources.accounts.keys.create(tenant, {"name": "test"})).secret

@@ -27,7 +27,7 @@ def asked(max_tokens: int, **more: object) -> dict[str, object]:
 
 async def ready(served: Served, pools: list[int]) -> None:
     """The gateway knows workers of these pools, in blocks."""
-    await until(lambda: sorted(each.blocks_total for each in served.resources.fleet_cache.workers) == pools)
+    await until(lambda: sorted(each.blocks_total for each in served.resources.fleet.cache.workers) == pools)
 
 
 async def test_a_long_request_is_never_given_to_the_small_worker(served: Served, valkey_url: str) -> None:

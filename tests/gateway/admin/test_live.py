@@ -62,12 +62,12 @@ async def test_five_consoles_see_what_one_look_finds(served: Served) -> None:
         ]
         assert [stream.headers["content-type"] for stream in streams] == ["text/event-stream"] * 5
         told = await asyncio.gather(*(events(stream.aiter_lines(), 2) for stream in streams))
-        looks = served.resources.live.looks
+        looks = served.resources.control.live.looks
 
     assert {name for each in told for name, _ in each} == {"overview"}
     assert len({body["at"] for each in told for _, body in each}) <= looks < 10
     assert told[0][0][1]["lanes"][0]["lane"] == "latency"
-    await until(lambda: served.resources.live.count == 0)
+    await until(lambda: served.resources.control.live.count == 0)
 
 
 async def test_nobody_without_a_key_watches(served: Served) -> None:
@@ -75,11 +75,11 @@ async def test_nobody_without_a_key_watches(served: Served) -> None:
         answer = await client.get(LIVE)
 
     assert answer.status_code == 401
-    assert served.resources.live.looks == 0
+    assert served.resources.control.live.looks == 0
 
 
 async def test_a_stream_ends_with_its_session(served: Served) -> None:
-    served.resources.live._every_s = 0.1
+    served.resources.control.live._every_s = 0.1
     own = {"origin": served.url, "x-fairlane-csrf": "1"}
     async with served.http as client:
         await client.post("/console/session", headers=OPERATOR | own)
@@ -93,7 +93,7 @@ async def test_a_stream_ends_with_its_session(served: Served) -> None:
                 async for _ in lines:
                     pass
 
-    await until(lambda: served.resources.live.count == 0)
+    await until(lambda: served.resources.control.live.count == 0)
 
 
 async def test_a_gateway_that_stops_ends_its_streams(served: Served) -> None:
@@ -194,7 +194,7 @@ def block_map(worker: str = "hand", tenant: str = "acme") -> BlockMap:
 
 
 async def test_the_map_of_blocks_comes_as_it_changes_and_workers_are_asked_for_it(served: Served) -> None:
-    served.resources.live._every_s = 0.1
+    served.resources.control.live._every_s = 0.1
     name = "</script><b>" + "x" * 10_000
     registry = RedisRegistry(served.store)
     await registry.show_blocks(block_map(tenant=name))
@@ -215,7 +215,7 @@ async def test_the_map_of_blocks_comes_as_it_changes_and_workers_are_asked_for_i
 
 
 async def test_nobody_is_asked_for_a_map_that_nobody_wants(served: Served) -> None:
-    served.resources.live._every_s = 0.1
+    served.resources.control.live._every_s = 0.1
     async with served.http as client, client.stream("GET", f"{LIVE}?kv=false", headers=OPERATOR) as stream:
         told = await events(stream.aiter_lines(), 3)
 

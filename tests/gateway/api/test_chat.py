@@ -59,8 +59,8 @@ async def test_a_large_answer_is_built_outside_the_event_loop(served: Served, mo
 async def test_a_job_says_which_tenant_it_is_of_by_when_that_was_made(served: Served) -> None:
     await served.post(CHAT, ASKED)
     before = served.worker.seen[-1].job
-    await served.resources.tenants.delete("acme")
-    served.resources.authenticator.forget()
+    await served.resources.accounts.tenants.delete("acme")
+    served.resources.accounts.authenticator.forget()
     await served.tenant("acme")
     await served.post(CHAT, ASKED)
     after = served.worker.seen[-1].job

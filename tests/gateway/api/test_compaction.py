@@ -106,14 +106,14 @@ async def test_what_is_wrong_is_named(served: Served, body: dict[str, Any], para
 
 async def test_a_deleted_tenants_summaries_are_gone_with_it(served: Served) -> None:
     item = (await compacted(served))["output"][-1]
-    seal = await served.resources.seals.of("acme", "acme")
+    seal = await served.resources.accounts.seals.of("acme", "acme")
     assert await served.store.keys("*seal:acme")
 
-    await served.resources.tenants.delete("acme")
-    await served.resources.erasure.round()
+    await served.resources.accounts.tenants.delete("acme")
+    await served.resources.control.erasure.round()
 
     assert not await served.store.keys("*seal:acme")
-    fresh = await served.resources.seals.of("acme", "acme")
+    fresh = await served.resources.accounts.seals.of("acme", "acme")
     closed = seal.close(b"said")
     assert seal.open(closed) == b"said"
     assert fresh.open(closed) is None

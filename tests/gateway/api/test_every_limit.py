@@ -103,7 +103,7 @@ async def test_a8_a_taken_place_refuses_at_every_level(served: Served, level: st
         if (level, name) not in NOT_STORED | OF_ITS_OWN:
             tenant = await limited(served, level, name, 1)
             waiting = asyncio.create_task(served.post(COMPLETIONS, TEN, tenant=tenant))
-            await until(lambda: any(job.message for job in served.resources.dispatcher.jobs.values()))
+            await until(lambda: any(job.message for job in served.resources.fleet.dispatcher.jobs.values()))
             await wait_in_queue(served, tenant)
             found[name] = told(await served.post(COMPLETIONS, TEN, tenant=tenant))
             waiting.cancel()

@@ -103,9 +103,9 @@ async def test_another_tenant_finds_nothing(served: Served) -> None:
 
 async def test_what_is_kept_is_gone_with_its_tenant(served: Served) -> None:
     made = (await served.post(RESPONSES, {"model": "tiny", "input": "What?"})).json()["id"]
-    await served.resources.tenants.delete("acme")
-    await served.resources.erasure.round()
-    served.resources.authenticator.forget()
+    await served.resources.accounts.tenants.delete("acme")
+    await served.resources.control.erasure.round()
+    served.resources.accounts.authenticator.forget()
 
     assert not [key async for key in served.store.scan_iter("*response*")]
     await served.tenant()

@@ -132,7 +132,7 @@ async def test_a_call_goes_to_its_tool_and_the_result_back(thinking: Served) -> 
         assert called["id"].startswith("toolu_")
         assert told.stop_reason == "tool_use"
     assert blocks(answer)[0]["text"] == "It rains."
-    prompt = thinking.resources.fleet_cache.models["Qwen 3"].text.tail(thinking.worker.seen[-1].job.prompt)
+    prompt = thinking.resources.fleet.cache.models["Qwen 3"].text.tail(thinking.worker.seen[-1].job.prompt)
     assert "<tool_response>\nrain\n</tool_response>" in prompt
 
 
@@ -165,7 +165,7 @@ async def test_thinking_is_told_where_it_is_asked_for(thinking: Served) -> None:
         assert thought["signature"]
         assert text["text"].strip() == "Paris."
         assert message.usage.output_tokens == hidden.usage.output_tokens
-    prompt = thinking.resources.fleet_cache.models["Qwen 3"].text.tail(thinking.worker.seen[-1].job.prompt)
+    prompt = thinking.resources.fleet.cache.models["Qwen 3"].text.tail(thinking.worker.seen[-1].job.prompt)
     assert "Paris." in prompt
 
 

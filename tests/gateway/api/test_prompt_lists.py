@@ -47,7 +47,7 @@ async def test_a_list_waits_as_one_request_until_its_first_job_is_taken(served: 
     await served.tenant(limits={"queued_requests": 2})
     served.worker.taking = False
     waiting = [asyncio.create_task(served.post(COMPLETIONS, THREE)) for _ in range(2)]
-    await until(lambda: sum(job.message is not None for job in served.resources.dispatcher.jobs.values()) == 6)
+    await until(lambda: sum(job.message is not None for job in served.resources.fleet.dispatcher.jobs.values()) == 6)
 
     shown = (await served.get("/v1/limits")).json()["limits"]["queued_requests"]
     refused = await served.post(COMPLETIONS, THREE)
@@ -159,11 +159,13 @@ async def test_a_client_that_leaves_pays_for_what_all_prompts_published(served: 
 
 async def test_a_lost_reservation_ends_the_whole_request(served: Served) -> None:
     running = await half_done(served)
-    request = next(iter(served.resources.dispatcher.jobs.values())).request
+    request = next(iter(served.resources.fleet.dispatcher.jobs.values())).request
     await until(lambda: bool(request.charges))
-    await served.resources.quotas.settle("acme", request.id, request.charges[0])  # as another gateway's reaper would
+    await served.resources.accounts.quotas.settle(
+        "acme", request.id, request.charges[0]
+    )  # as another gateway's reaper would
 
-    await served.resources.reaper.renew()
+    await served.resources.requests.reaper.renew()
     answer = await running
     await served.landed()
 
@@ -181,7 +183,7 @@ async def test_a_fault_of_ours_in_one_ends_all_and_leaves_them_to_the_reaper(
             answer = await (await half_done(served))
             await served.landed()
 
-        await until(lambda: served.resources.reaper.reaped == 1)
+        await until(lambda: served.resources.requests.reaper.reaped == 1)
 
         assert error_of(answer) == (500, "internal_error")
         assert await served.ledger() == [("cancelled", 3, 10)]

@@ -60,10 +60,10 @@ async def test_a_spent_limit_names_itself_and_a_time(
 
 async def test_what_the_quota_refuses_leaves_nothing_at_the_door(served: Served) -> None:
     await served.tenant(limits={"tokens_per_minute": 9})
-    door = served.resources.open_requests.at(served.worker.queue.name)
+    door = served.resources.fleet.open_requests.at(served.worker.queue.name)
 
     answer = await served.post(COMPLETIONS, {**ONE_TOKEN, "prompt": [[5], [6], [7]]})
-    door.look(WORKERS, served.resources.open_requests.now_ms)
+    door.look(WORKERS, served.resources.fleet.open_requests.now_ms)
 
     assert answer.status_code == 400
     assert [door.ledger.at(level).loads for level in (PROMISED, BEST_EFFORT)] == [0, 0]
@@ -137,10 +137,10 @@ async def test_the_tenants_queue_is_capped_and_a_refusal_counts_nothing(served: 
     await served.tenant(limits={"queued_requests": 1, "requests_per_minute": 100})
     served.worker.taking = False
     waiting = asyncio.create_task(served.post(COMPLETIONS, ONE_TOKEN))
-    await until(lambda: any(job.message for job in served.resources.dispatcher.jobs.values()))
+    await until(lambda: any(job.message for job in served.resources.fleet.dispatcher.jobs.values()))
 
     refused = await served.post(COMPLETIONS, ONE_TOKEN)
-    await until(lambda: len(served.resources.dispatcher.jobs) == 1)
+    await until(lambda: len(served.resources.fleet.dispatcher.jobs) == 1)
     counted = await used(served, "requests_per_minute")
     told = (await served.get("/v1/limits")).json()["limits"]["queued_requests"]
     served.worker.taking = True
@@ -170,7 +170,7 @@ async def test_keys_fail_as_401_and_suspended_tenants_as_403(served: Served) -> 
     assert (await served.post(CHAT, ASKED, tenant="stranger")).json()["error"]["code"] == "invalid_api_key"
     assert (await served.post(CHAT, ASKED)).status_code == 200
 
-    await served.resources.tenants.suspend("acme")
+    await served.resources.accounts.tenants.suspend("acme")
     refused = await served.post(CHAT, ASKED)  # the budget knows at once, whatever the gateway remembers of the key
 
     assert refused.status_code == 403
@@ -192,7 +192,7 @@ async def test_limits_stand_in_the_headers_of_every_answer(served: Served) -> No
 async def test_limits_stand_on_what_a_recognised_key_is_refused_at_the_rim(served: Served) -> None:
     limits = {"requests_per_minute": 10}
     await served.tenant("suspended", limits=limits)
-    await served.resources.tenants.suspend("suspended")
+    await served.resources.accounts.tenants.suspend("suspended")
     await served.tenant("elsewhere", limits=limits, scopes={"cidrs": ["10.0.0.0/8"]})
     await served.tenant("chatter", limits=limits, scopes={"endpoints": [CHAT]})
 
@@ -224,7 +224,7 @@ async def test_a_full_lane_is_overloaded_and_counts_nothing(valkey_url: str) -> 
         await served.tenant(limits={"requests_per_minute": 100})
         served.worker.taking = False
         waiting = asyncio.create_task(served.post(COMPLETIONS, ONE_TOKEN))
-        await until(lambda: any(job.message for job in served.resources.dispatcher.jobs.values()))
+        await until(lambda: any(job.message for job in served.resources.fleet.dispatcher.jobs.values()))
 
         refused = await served.post(COMPLETIONS, ONE_TOKEN)
         counted = await used(served, "requests_per_minute")

@@ -282,7 +282,7 @@ async def test_a_fault_after_the_start_ends_the_stream_with_an_event(served: Ser
         async for event in stream:
             found.append(event)
             if event.type == "response.output_text.delta":
-                for job in served.resources.dispatcher.jobs.values():
+                for job in served.resources.fleet.dispatcher.jobs.values():
                     job.fail(unavailable())
 
     assert [event.type for event in found[-2:]] == ["error", "response.failed"]

@@ -211,8 +211,8 @@ async def test_a_deleted_tenants_batch_ends_as_cancelled(served: Served, monkeyp
         served.worker.limit = 4
         batch = await begun(client, lines(2) + lines(6, max_tokens=8, ignore_eos=True).replace(b"line-", b"slow-"))
         await answered(client, batch, 2)
-    await served.resources.tenants.delete("acme")
-    await until(lambda: not served.resources.batch_runner.open_count)
+    await served.resources.accounts.tenants.delete("acme")
+    await until(lambda: not served.resources.batches.runner.open_count)
 
     metrics = await served.metrics()
     assert 'fairlane_gateway_batches_total{status="cancelled"} 1.0' in metrics
@@ -253,7 +253,7 @@ async def short(served: Served, client: openai.AsyncOpenAI, content: bytes) -> B
         expires_at=now_s + WINDOW_S,
         output_expires_s=3_600,
     )
-    assert await served.resources.batches.create("acme", asked, 1, tenant_limit=None, key_limit=None) is None
+    assert await served.resources.batches.records.create("acme", asked, 1, tenant_limit=None, key_limit=None) is None
     return await client.batches.retrieve(asked.id)
 
 
@@ -278,7 +278,7 @@ async def test_lines_that_a_full_day_refuses_wait_for_room(served: Served, monke
     async with served.sdk() as client:
         batch = await begun(client, lines(3))
         await answered(client, batch, 1)
-        await served.resources.tenants.update("acme", {"limits": {"tokens_per_day": 1_000}})
+        await served.resources.accounts.tenants.update("acme", {"limits": {"tokens_per_day": 1_000}})
         batch = await ended(client, batch)
 
     assert (batch.status, await counts(batch)) == ("completed", (3, 3, 0))
@@ -292,7 +292,7 @@ async def test_batches_that_wait_for_their_budget_leave_their_places(valkey_url:
             waiting = [await begun(greedy, lines(2)) for _ in range(5)]
             await until(lambda: len(served.worker.seen) == 1)
             batch = await ended(other, await begun(other, lines(3)))
-            await served.resources.tenants.update("greedy", {"limits": {"tokens_per_day": 1_000}})
+            await served.resources.accounts.tenants.update("greedy", {"limits": {"tokens_per_day": 1_000}})
             cancelled = await ended(greedy, await greedy.batches.cancel(waiting[-1].id))
 
     assert (batch.status, await counts(batch)) == ("completed", (3, 3, 0))

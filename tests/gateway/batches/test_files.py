@@ -258,7 +258,7 @@ async def test_what_has_expired_is_swept(served: Served, tmp_path: Path) -> None
     old.write_bytes(b"half")
     os.utime(old, (1, 1))
 
-    await served.resources.batch_runner.sweep()
+    await served.resources.batches.runner.sweep()
 
     assert left(tmp_path) == []
     assert not await served.store.exists("fl:batches:{acme}:files:acme", "fl:batches:{acme}:bytes:acme")
@@ -272,7 +272,7 @@ async def test_one_sweep_forgets_all_that_has_expired_but_what_cannot_be_deleted
     await served.store.zadd("fl:files:roots", {"acme": 1})
     await served.store.zadd(expiring, {stuck: 1} | dict.fromkeys(others, 2))
 
-    await served.resources.batch_runner.sweep()
+    await served.resources.batches.runner.sweep()
 
     assert await served.store.zrange(expiring, 0, -1) == [stuck.encode()]
     assert "1 expired files cannot be deleted" in caplog.text
@@ -289,4 +289,4 @@ async def test_a_file_may_be_larger_than_what_bodies_may_hold(valkey_url: str, t
 
         assert kept.status_code == 200, kept.text
         assert kept.json()["bytes"] == len(content)
-        assert served.resources.bodies.held_bytes == 0
+        assert served.resources.ports.bodies.held_bytes == 0

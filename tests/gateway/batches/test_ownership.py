@@ -126,7 +126,7 @@ async def test_a_gateway_that_stops_hands_its_batch_on(valkey_url: str, tmp_path
             async with second.sdk() as client:
                 batch = await ended(client, batch)
                 found = await results(client, batch.output_file_id)
-            await until(lambda: not second.resources.dispatcher.jobs)
+            await until(lambda: not second.resources.fleet.dispatcher.jobs)
             usage = [entry for entry in await second.ledger() if entry[2]]
 
     assert (batch.status, len(found)) == ("completed", 24)
@@ -142,11 +142,11 @@ async def test_a_batch_whose_file_is_elsewhere_is_left_to_who_has_it(valkey_url:
         second.keys = first.keys
         async with first.sdk() as client:
             batch = await begun(client, lines(2))
-            await until(lambda: len(second.resources.batch_runner.left_to_others) == 1)
+            await until(lambda: len(second.resources.batches.runner.left_to_others) == 1)
             assert (await second.get(f"/v1/files/{batch.input_file_id}/content")).status_code == 503
             async with gateway(folder_settings(valkey_url, tmp_path / "a")) as third:
                 batch = await ended(client, batch)
-                assert not third.resources.batch_runner.left_to_others
+                assert not third.resources.batches.runner.left_to_others
     assert batch.status == "completed"
 
 

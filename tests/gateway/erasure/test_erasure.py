@@ -114,7 +114,7 @@ async def fill(served: Served) -> dict[str, str]:
     headers = {"idempotency_key": CANARIES["chat"], "x_request_id": CANARIES["request"]}
     assert (await served.post(CHAT, asked, **headers)).status_code == 200
     await served.landed()
-    await served.resources.recorder.flush()
+    await served.resources.insight.recorder.flush()
     assert batch.output_file_id is not None
     return {"file": kept.id, "output": batch.output_file_id, "batch": batch.id, "response": response.id}
 
@@ -184,14 +184,14 @@ async def test_another_gateway_goes_on_where_one_was_killed(
         for _ in range(4):
             assert (await upload(first, line("a"))).status_code == 200
         monkeypatch.setattr(FolderStorage, "delete", dies)
-        await first.resources.tenants.delete("acme")
-        first.resources.erasure.wake()
+        await first.resources.accounts.tenants.delete("acme")
+        first.resources.control.erasure.wake()
         await asyncio.wait_for(died.wait(), 30.0)
         assert len((await files_of(first, tmp_path))[0]) == 5
         monkeypatch.setattr(FolderStorage, "delete", delete)
         await first.store.delete("fl:eraser")  # as its lease lapses
         async with gateway(folder_settings(valkey_url, tmp_path)) as second:
-            await second.resources.erasure.round()
+            await second.resources.control.erasure.round()
 
             assert await files_of(second, tmp_path) == ([], set())
 
@@ -201,11 +201,11 @@ async def test_a_round_has_the_store_rewrite_its_file_once_for_all_tenants(serve
     names, listed = [f"t{number}" for number in range(5)], ErasureList(served.store)
     for name in names:
         await served.tenant(name)
-        await served.resources.tenants.delete(name)
+        await served.resources.accounts.tenants.delete(name)
     await rewritten(served.store)
     before = (await served.store.info("persistence"))["aof_rewrites"]
 
-    await served.resources.erasure.round()
+    await served.resources.control.erasure.round()
 
     now_ms = await listed.now_ms()
     await rewritten(served.store)
@@ -218,18 +218,18 @@ async def test_what_comes_after_the_first_pass_goes_with_the_last(served: Served
     """As an upload that was on its way when its tenant was deleted."""
     parts, listed = served.resources, ErasureList(served.store)
     await served.tenant()
-    await parts.tenants.delete("acme")
-    await parts.erasure.round()
+    await parts.accounts.tenants.delete("acme")
+    await parts.control.erasure.round()
     assert await listed.due("acme", await listed.now_ms()) == []
     late = new_id()
-    await parts.files.open("acme", "acme", late)
-    draft = parts.drafts.new()
+    await parts.batches.files.open("acme", "acme", late)
+    draft = parts.batches.drafts.new()
     draft.write_bytes(b"late")
-    await parts.storage.put(contents(late), draft)
+    await parts.batches.storage.put(contents(late), draft)
 
     (gone,) = await listed.due("acme", await listed.now_ms() + 10**6)
     await rewritten(served.store)
-    await parts.erasure.erase([dataclasses.replace(gone, deleted_ms=gone.deleted_ms - 10**6)])
+    await parts.control.erasure.erase([dataclasses.replace(gone, deleted_ms=gone.deleted_ms - 10**6)])
 
     assert await files_of(served, tmp_path) == ([], set())
     assert await listed.due("acme", 10**15) == []
@@ -241,22 +241,22 @@ async def test_an_open_batch_is_cancelled_before_it_is_erased(served: Served, tm
     async with served.sdk() as client:
         batch = await begun(client, lines(4, max_tokens=8, ignore_eos=True))
         await until(lambda: len(served.worker.seen) == 4)
-    await served.resources.tenants.delete("acme")
+    await served.resources.accounts.tenants.delete("acme")
 
-    erased = await served.resources.erasure.erase(await ErasureList(served.store).due("acme", 10**15))
+    erased = await served.resources.control.erasure.erase(await ErasureList(served.store).due("acme", 10**15))
     assert not erased.is_complete
-    await until(lambda: not served.resources.batch_runner.open_count)
-    known = await served.resources.batches.get("acme", "acme", batch.id)
+    await until(lambda: not served.resources.batches.runner.open_count)
+    known = await served.resources.batches.records.get("acme", "acme", batch.id)
     assert known is not None
     assert known.status == "cancelled"
-    await served.resources.erasure.erase(await ErasureList(served.store).due("acme", 10**15))
+    await served.resources.control.erasure.erase(await ErasureList(served.store).due("acme", 10**15))
 
-    assert await served.resources.batches.get("acme", "acme", batch.id) is None
+    assert await served.resources.batches.records.get("acme", "acme", batch.id) is None
     assert await files_of(served, tmp_path) == ([], set())
 
 
 async def test_a_tenant_that_an_older_version_deleted_is_erased_once_its_id_is_used_again(served: Served) -> None:
-    tenants, record = served.resources.tenants, f"{keyspace.of_root('acme')}tenant:acme"
+    tenants, record = served.resources.accounts.tenants, f"{keyspace.of_root('acme')}tenant:acme"
     await tenants.create({"id": "acme"})
     await served.store.hset(record, "state", "deleted")
     await served.store.hdel(record, "doc", "by", "incarnation")
@@ -269,7 +269,7 @@ async def test_a_tenant_that_an_older_version_deleted_is_erased_once_its_id_is_u
 
 async def test_an_id_that_was_erased_may_be_anothers(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listed_tenants, "SETTLED_S", 0.0)
-    tenants = served.resources.tenants
+    tenants = served.resources.accounts.tenants
     await tenants.create({"id": "acme"})
     await tenants.delete("acme")
     assert (await admin(served, "POST", "/tenants/acme/erase")).json()["complete"]

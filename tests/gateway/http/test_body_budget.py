@@ -31,7 +31,7 @@ async def served(valkey_url: str) -> AsyncIterator[Served]:
 
 
 def held_bytes(served: Served) -> int:
-    return served.resources.bodies.held_bytes
+    return served.resources.ports.bodies.held_bytes
 
 
 @asynccontextmanager
@@ -110,7 +110,7 @@ async def test_a_body_is_given_back_once_it_is_prompts_and_not_when_they_are_ans
     long = {**ASKED, "metadata": {"padding": " " * 500}, "max_tokens": 4}
 
     asking = asyncio.create_task(served.post(CHAT, long, **headers))
-    await until(lambda: bool(served.resources.dispatcher.jobs))
+    await until(lambda: bool(served.resources.fleet.dispatcher.jobs))
 
     assert held_bytes(served) == 0
     served.worker.limit = None
@@ -125,7 +125,7 @@ async def test_nothing_of_a_stranger_is_read(served: Served) -> None:
 
 
 async def test_a_chat_may_be_as_large_as_its_context_makes_use_of(served: Served) -> None:
-    [model] = served.resources.fleet_cache.models.values()
+    [model] = served.resources.fleet.cache.models.values()
     most = 64 * 1024 + model.context_length * 16
 
     async with sending(served, f"content-length: {BODY}", b"") as reader:  # as many prompts as there may be

@@ -180,7 +180,7 @@ def bearer(served: Served) -> str:
 
 @pytest.mark.parametrize("attacker", [ATTACKER, PROXY], ids=["one address", "through a trusted proxy"])
 async def test_silent_connections_shut_nobody_out(served: Served, attacker: str) -> None:
-    crowd = served.resources.crowd
+    crowd = served.resources.ports.crowd
     async with client(served, CALLER, authorization=bearer(served)) as before:
         assert (await before.get("/v1/models")).status_code == 200
         silent = [await connected(served, attacker) for _ in range(5 * MOST)]
@@ -199,7 +199,7 @@ async def test_silent_connections_shut_nobody_out(served: Served, attacker: str)
 
 async def test_callers_with_a_key_are_not_crowded_out_and_probes_are_answered_in_any_crowd(served: Served) -> None:
     head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\nauthorization: {bearer(served)}\r\ncontent-length: 9\r\n\r\n"
-    crowd, held = served.resources.crowd, []
+    crowd, held = served.resources.ports.crowd, []
     for number in range(MOST):
         held.append(await connected(served, CALLER))
         held[-1].write(head.encode())
@@ -217,7 +217,7 @@ async def test_idle_connections_of_one_caller_shut_no_other_out(served: Served) 
     async with client(served, CALLER, authorization=bearer(served)) as caller:
         held = [caller.build_request("GET", "/v1/models") for _ in range(MOST)]
         answers = [await caller.send(request, stream=True) for request in held]  # each on a connection of its own
-        assert served.resources.crowd.count == MOST
+        assert served.resources.ports.crowd.count == MOST
 
         async with client(served, CALLER, authorization=f"Bearer {other}") as late:
             assert (await late.get("/v1/models")).status_code == 200

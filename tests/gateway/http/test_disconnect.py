@@ -59,7 +59,7 @@ async def test_a_client_that_goes_mid_way_pays_for_what_was_published(
 async def test_a_client_that_goes_while_it_waits_pays_nothing(served: Served, stream: bool) -> None:
     served.worker.taking = False
 
-    await leave(served, {**ASKED, "stream": stream}, once=lambda: bool(served.resources.dispatcher.jobs))
+    await leave(served, {**ASKED, "stream": stream}, once=lambda: bool(served.resources.fleet.dispatcher.jobs))
 
     limits = await served.limits()
     assert limits["tokens_per_day"].used == limits["tokens_per_day"].reserved == 0
@@ -85,10 +85,10 @@ async def test_a_client_that_goes_amid_pipelined_requests_is_not_written_to(
     served.worker.taking = False
     request, writer = await by_hand(served)
     writer.write(2 * request)
-    await until(lambda: bool(served.resources.dispatcher.jobs))
+    await until(lambda: bool(served.resources.fleet.dispatcher.jobs))
 
     writer.close()
-    await until(lambda: not served.resources.dispatcher.jobs)
+    await until(lambda: not served.resources.fleet.dispatcher.jobs)
     await served.landed()
     await asyncio.sleep(0)
 
@@ -99,7 +99,7 @@ async def test_a_client_that_has_sent_its_next_request_is_heard_to_go(served: Se
     served.worker.taking = False
     request, writer = await by_hand(served)
     writer.write(request)
-    await until(lambda: bool(served.resources.dispatcher.jobs))
+    await until(lambda: bool(served.resources.fleet.dispatcher.jobs))
     (connection,) = served.server.server_state.connections
     assert isinstance(connection, LimitedHttpProtocol)
     writer.write(request)
@@ -107,19 +107,19 @@ async def test_a_client_that_has_sent_its_next_request_is_heard_to_go(served: Se
 
     writer.close()
 
-    await until(lambda: not served.resources.dispatcher.jobs)
+    await until(lambda: not served.resources.fleet.dispatcher.jobs)
 
 
 async def test_a_client_that_closes_after_the_end_of_a_stream_has_not_left_early(
     served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    client_left, end = asyncio.Event(), served.resources.submitter.end
+    client_left, end = asyncio.Event(), served.resources.requests.submitter.end
 
     async def end_late(*arguments: Any) -> None:
         await client_left.wait()
         await end(*arguments)
 
-    monkeypatch.setattr(served.resources.submitter, "end", end_late)
+    monkeypatch.setattr(served.resources.requests.submitter, "end", end_late)
     caplog.set_level(logging.INFO, "fairlane.gateway.middleware.tenant")
     async with (
         served.http as client,

@@ -59,7 +59,7 @@ def bearing(secret: str) -> tuple[str, str]:
 
 
 async def test_a_token_is_served_and_counted_as_its_tenants_keys_are(served: Served) -> None:
-    await served.resources.tenants.update("acme", {"limits": {"requests_per_minute": 3}})
+    await served.resources.accounts.tenants.update("acme", {"limits": {"requests_per_minute": 3}})
 
     answers = [
         await ask(served, bearing(served.keys["acme"])),
@@ -119,8 +119,8 @@ async def test_a_way_is_there_again_where_its_tenant_was_made_anew(served: Serve
 async def test_a_token_of_a_tenant_that_is_not_there_or_suspended_is_refused(served: Served) -> None:
     assert error_of(await ask(served, bearing(token(org="gone-org")))) == (401, "invalid_api_key")
     assert (await ask(served, bearing(token()))).status_code == 200
-    await served.resources.tenants.suspend("acme")
-    served.resources.authenticator.forget()
+    await served.resources.accounts.tenants.suspend("acme")
+    served.resources.accounts.authenticator.forget()
     assert error_of(await ask(served, bearing(token()))) == (403, "tenant_suspended")
 
 
@@ -257,16 +257,16 @@ async def test_an_address_that_a_proxy_names_makes_nobody_a_trusted_peer(
 
 
 async def test_what_a_key_may_not_it_may_in_no_name(served: Served) -> None:
-    tenant = await served.resources.tenants.get("front")
+    tenant = await served.resources.accounts.tenants.get("front")
     assert tenant is not None
     scopes = {"act_as": ["acme"], "endpoints": ["/v1/models"], "models": ["tiny"]}
-    narrow = (await served.resources.keys.create(tenant, {"scopes": scopes})).secret
+    narrow = (await served.resources.accounts.keys.create(tenant, {"scopes": scopes})).secret
 
     assert (await ask(served, bearing(narrow), (TENANT, "acme"), path="/v1/models")).status_code == 200
     assert error_of(await ask(served, bearing(narrow), (TENANT, "acme"))) == (403, "endpoint_not_allowed")
 
-    await served.resources.tenants.suspend("front")
-    served.resources.authenticator.forget()
+    await served.resources.accounts.tenants.suspend("front")
+    served.resources.accounts.authenticator.forget()
     answer = await ask(served, bearing(narrow), (TENANT, "acme"), path="/v1/models")
     assert error_of(answer) == (403, "tenant_suspended")
 
@@ -274,11 +274,11 @@ async def test_what_a_key_may_not_it_may_in_no_name(served: Served) -> None:
 async def test_a_revoked_key_acts_for_nobody(served: Served) -> None:
     headers = bearing(served.keys["front"]), (TENANT, "acme")
     assert (await ask(served, *headers, path="/v1/models")).status_code == 200
-    tenant = await served.resources.tenants.get("front")
+    tenant = await served.resources.accounts.tenants.get("front")
     assert tenant is not None
-    (key,) = await served.resources.keys.list(tenant)
-    await served.resources.keys.revoke(tenant, key.id)
-    served.resources.authenticator.forget()
+    (key,) = await served.resources.accounts.keys.list(tenant)
+    await served.resources.accounts.keys.revoke(tenant, key.id)
+    served.resources.accounts.authenticator.forget()
 
     assert error_of(await ask(served, *headers, path="/v1/models")) == (401, "invalid_api_key")
 
@@ -289,18 +289,18 @@ async def test_many_at_the_same_time_make_one_key_for_their_way(served: Served) 
     )
 
     assert {answer.status_code for answer in answers} == {200}
-    tenant = await served.resources.tenants.get("acme")
+    tenant = await served.resources.accounts.tenants.get("acme")
     assert tenant is not None
-    ways = [key for key in await served.resources.keys.list(tenant) if key.via]
+    ways = [key for key in await served.resources.accounts.keys.list(tenant) if key.via]
     assert [key.via for key in ways] == ["issuer:login"]
     assert ways[0].scopes == Scopes()
 
 
 async def test_an_imported_key_is_served_beside_ours_and_no_second_identity(served: Served) -> None:
     imported = "sk-made.by.other-software"
-    tenant = await served.resources.tenants.get("beta")
+    tenant = await served.resources.accounts.tenants.get("beta")
     assert tenant is not None
-    await served.resources.keys.adopt(tenant, hashlib.sha256(imported.encode()).hexdigest(), {})
+    await served.resources.accounts.keys.adopt(tenant, hashlib.sha256(imported.encode()).hexdigest(), {})
 
     assert (await ask(served, bearing(imported))).status_code == 200
     await served.landed()
@@ -315,7 +315,7 @@ async def test_an_imported_key_is_served_beside_ours_and_no_second_identity(serv
 
 async def test_an_alias_is_the_model_that_it_stands_for(served: Served) -> None:
     changes = {"model_aliases": {"gpt-4": "tiny", "gone": "never"}, "models": ["tiny"]}
-    await served.resources.tenants.update("acme", changes)
+    await served.resources.accounts.tenants.update("acme", changes)
     async with served.http as client:
         headers = {"authorization": f"Bearer {served.keys['acme']}"}
         answers = [

@@ -54,7 +54,7 @@ async def test_a_request_sent_again_is_answered_the_same_and_charged_once(
 
 
 async def test_a_wish_for_progress_that_is_none_begins_no_run(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    records, begun = served.resources.runs.records, []
+    records, begun = served.resources.requests.runs.records, []
 
     async def begin(*asked: Any) -> Any:
         begun.append(asked)
@@ -77,7 +77,7 @@ async def test_a_request_that_runs_is_joined(served: Served, asked: dict[str, An
     asking = [asyncio.create_task(post(served, asked))]
     await until(lambda: [len(made) for made in served.worker.produced.values()] == [3])
     asking += [asyncio.create_task(post(served, asked)) for _ in range(3)]
-    await until(lambda: [run.listeners for run in served.resources.runs.in_hand] == [4])
+    await until(lambda: [run.listeners for run in served.resources.requests.runs.in_hand] == [4])
     served.worker.limit = None
     first, *joined = await asyncio.gather(*asking)
     await kept(served)
@@ -200,7 +200,7 @@ async def test_a_client_that_left_joins_again_and_pays_once(served: Served, aske
     await hang_up(served, asked)
 
     asking = asyncio.create_task(post(served, asked))
-    await until(lambda: [run.listeners for run in served.resources.runs.in_hand] == [1])
+    await until(lambda: [run.listeners for run in served.resources.requests.runs.in_hand] == [1])
     served.worker.limit = None
     answer = await asking
     await kept(served)
@@ -247,9 +247,9 @@ async def test_a_joiner_keeps_a_request_going_whose_own_client_left(served: Serv
     owner = asyncio.create_task(post(served, STREAMED))
     await until(lambda: [len(made) for made in served.worker.produced.values()] == [2])
     joiner = asyncio.create_task(post(served, STREAMED))
-    await until(lambda: [run.listeners for run in served.resources.runs.in_hand] == [2])
+    await until(lambda: [run.listeners for run in served.resources.requests.runs.in_hand] == [2])
     owner.cancel()
-    await until(lambda: [run.listeners for run in served.resources.runs.in_hand] == [1])
+    await until(lambda: [run.listeners for run in served.resources.requests.runs.in_hand] == [1])
     served.worker.limit = None
 
     assert (await joiner).text.endswith("data: [DONE]\n\n")
@@ -272,7 +272,7 @@ async def test_of_one_key_only_so_many_requests_go_on_unheard(served: Served, mo
     asking.cancel()
     await until(lambda: len(served.worker.cancelled) == 1)
 
-    assert [run.is_unheard for run in served.resources.runs.in_hand if not run.is_given_up] == [True]
+    assert [run.is_unheard for run in served.resources.requests.runs.in_hand if not run.is_given_up] == [True]
     served.worker.limit = None
     await kept(served)
     assert [outcome for outcome, _, _ in await served.ledger()] == ["cancelled", "finished"]

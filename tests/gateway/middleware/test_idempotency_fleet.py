@@ -56,7 +56,7 @@ async def test_a_request_that_runs_on_another_gateway_is_waited_for(valkey_url: 
         owner = asyncio.create_task(post(one, asked))
         await until(lambda: [len(made) for made in one.worker.produced.values()] == [2])
         joiner = asyncio.create_task(post(other, asked))
-        await until(lambda: any(run.is_elsewhere for run in other.resources.runs.in_hand))
+        await until(lambda: any(run.is_elsewhere for run in other.resources.requests.runs.in_hand))
         conflict = await post(other, {**asked, "seed": 1})
         one.worker.limit = None
         first, joined = await asyncio.gather(owner, joiner)
@@ -108,7 +108,7 @@ async def test_what_a_killed_gateway_left_is_run_anew_by_one_that_waits(valkey_u
             owner = asyncio.create_task(client.post(CHAT, json=STREAMED, headers=headers))
             await until(lambda: [len(made) for made in served.worker.produced.values()] == [2])
             joiners = [asyncio.create_task(post(served, STREAMED)) for _ in range(3)]
-            await until(lambda: any(run.is_elsewhere for run in served.resources.runs.in_hand))
+            await until(lambda: any(run.is_elsewhere for run in served.resources.requests.runs.in_hand))
 
             started.kill()
             await until(lambda: len(served.worker.seen) == 2 and len(served.worker.cancelled) == 1)
@@ -134,7 +134,7 @@ async def test_a_gateway_that_shuts_down_tells_those_who_wait_for_another(valkey
         owner = asyncio.create_task(post(one, ASKED))
         await until(lambda: bool(one.worker.seen))
         plain = asyncio.create_task(post(other, ASKED))
-        await until(lambda: any(run.is_elsewhere for run in other.resources.runs.in_hand))
+        await until(lambda: any(run.is_elsewhere for run in other.resources.requests.runs.in_hand))
 
         await other.stop()
         refused = await plain
@@ -155,7 +155,7 @@ async def test_without_the_store_a_key_is_refused_and_afterwards_answered(tmp_pa
         store.stop()
         refused = await post(served, key="another")
         store.start()
-        await until(lambda: not served.resources.availability.is_away)
+        await until(lambda: not served.resources.stores.availability.is_away)
         again = await post(served)
 
         assert error_of(refused) == (503, "quota_store_unavailable")
@@ -172,7 +172,7 @@ async def test_an_end_that_the_store_would_not_take_is_told_meanwhile_and_kept_l
 
     async with serving(settings(valkey_url)) as served:
         await served.tenant()
-        records = served.resources.runs.records
+        records = served.resources.requests.runs.records
         finish = records.finish
 
         async def flaky(name: Name, owner: str, ended: EndedRun, seal: Seal | None) -> bool:
@@ -196,13 +196,15 @@ async def test_what_another_gateway_has_taken_over_goes_on_here_only_for_listene
     async with serving(settings(valkey_url, section={"reservation_lease_s": 1.0})) as served:
         await served.tenant()
         await hang_up(served, STREAMED)
-        (run,) = served.resources.runs.in_hand
+        (run,) = served.resources.requests.runs.in_hand
         await served.store.hset(keyspace.idempotency(run.name.root, run.name.key_id, run.name.digest), "owner", "other")
 
         await until(lambda: len(served.worker.cancelled) == 1)
 
         await kept(served)
-        assert await served.resources.runs.records.begin(run.name, "asking", run.fingerprint, None) == "running"
+        assert (
+            await served.resources.requests.runs.records.begin(run.name, "asking", run.fingerprint, None) == "running"
+        )
 
 
 async def test_a_gateway_that_shuts_down_keeps_how_its_requests_ended(valkey_url: str) -> None:

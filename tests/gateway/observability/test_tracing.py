@@ -149,7 +149,7 @@ async def test_a_retry_is_linked_to_the_request_whose_answer_it_gets(valkey_url:
     async with serving(settings(valkey_url), processor) as served:
         await served.tenant()
         await answer(served, idempotency_key="once", traceparent=TRACEPARENT)
-        await until(lambda: not served.resources.runs.in_hand)
+        await until(lambda: not served.resources.requests.runs.in_hand)
         again = await served.post(CHAT, ASKED, idempotency_key="once")
 
     assert again.status_code == 200

@@ -81,7 +81,7 @@ async def test_what_it_cost_is_at_the_prices_that_held_as_it_came(served: Served
     prices = {"prices": [{"input": 3, "cached_input": 1, "output": 7}]}
     async with served.http as client:
         assert (await client.put("/admin/v1/prices", json=prices, headers=OPERATOR)).is_success
-    await served.resources.known_prices.look()
+    await served.resources.accounts.known_prices.look()
     usage = (await served.post(CHAT, ASKED, x_request_id="priced")).json()["usage"]
 
     found = await record(served, "priced")
@@ -123,7 +123,7 @@ async def test_anothers_request_is_none_by_whatever_name(served: Served) -> None
 async def test_the_same_request_id_of_two_tenants_is_each_ones_own(served: Served) -> None:
     for tenant in ("acme", "globex"):
         await served.post(CHAT, ASKED, tenant=tenant, x_request_id="same")
-    await served.resources.recorder.flush()
+    await served.resources.insight.recorder.flush()
 
     for tenant in ("acme", "globex"):
         assert (await served.get("/v1/requests/same", tenant=tenant)).json()["tenant"] == tenant
@@ -320,7 +320,7 @@ async def test_a_flood_of_refusals_is_kept_in_part(served: Served) -> None:
     assert sum(answer.status_code == 429 for answer in answers) == 39
     found = await listed(served, tenant="small", outcome="rejected")
     assert 5 <= len(found) < 39
-    assert served.resources.recorder.dropped > 0
+    assert served.resources.insight.recorder.dropped > 0
 
 
 async def test_a_missed_deadline_is_told_as_such(served: Served) -> None:
@@ -356,7 +356,7 @@ async def test_a_client_that_leaves_is_no_failure(served: Served) -> None:
 async def test_nothing_of_a_prompt_or_an_answer_is_in_the_store(served: Served) -> None:
     body = {**ASKED, "messages": [{"role": "user", "content": SECRET}]}
     await served.post(CHAT, body, x_request_id="secret")
-    await served.resources.recorder.flush()
+    await served.resources.insight.recorder.flush()
 
     stored = b""
     async for key in served.store.scan_iter("fl:records:*"):

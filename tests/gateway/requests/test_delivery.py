@@ -57,11 +57,11 @@ async def test_what_is_said_of_a_job_where_it_is_no_longer_is_not_heard(served: 
     """Its job was moved to another queue, and the store has given it out here all the same."""
     served.worker.limit = 2
     running = asyncio.create_task(served.post(CHAT, ASKED))
-    await until(lambda: [job.begun for job in served.resources.dispatcher.jobs.values()] == [True])
-    (job,) = served.resources.dispatcher.jobs.values()
+    await until(lambda: [job.begun for job in served.resources.fleet.dispatcher.jobs.values()] == [True])
+    (job,) = served.resources.fleet.dispatcher.jobs.values()
     await until(lambda: job.choices[0].published == 2)
 
-    served.resources.dispatcher.move(job, "tiny@elsewhere")
+    served.resources.fleet.dispatcher.move(job, "tiny@elsewhere")
     served.worker.limit = 3
     await until(lambda: served.worker.cancelled == [job.id])
     heard = job.choices[0].published, job.finished
@@ -89,7 +89,7 @@ async def test_a_job_that_speaks_to_nobody_is_cancelled(served: Served) -> None:
 
     await until(lambda: served.worker.cancelled == ["stray"])
     await forgotten(served, "stray")
-    assert served.resources.dispatcher.wasted_tokens == 2
+    assert served.resources.fleet.dispatcher.wasted_tokens == 2
 
 
 async def test_tokens_of_a_refused_request_are_wasted(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +110,7 @@ async def test_tokens_of_a_refused_request_are_wasted(served: Served, monkeypatc
 
     assert error_of(refused) == (429, "overloaded")
     assert await served.ledger() == []
-    assert served.resources.dispatcher.wasted_tokens == 3
+    assert served.resources.fleet.dispatcher.wasted_tokens == 3
     assert b"fairlane_gateway_wasted_tokens_total 3.0" in served.resources.telemetry.exposition()
 
 
@@ -119,7 +119,7 @@ def booking_of(job: Job) -> str:
 
 
 async def test_lines_follow_the_fleet_and_the_jobs(served: Served) -> None:
-    dispatcher, name = served.resources.dispatcher, served.worker.queue.name
+    dispatcher, name = served.resources.fleet.dispatcher, served.worker.queue.name
     served.worker.limit = 1
     running = asyncio.create_task(served.post(CHAT, ASKED))
     await until(lambda: bool(dispatcher.jobs) and bool(served.worker.leases))

@@ -27,14 +27,14 @@ async def begun(served: Served) -> "tuple[asyncio.Task[httpx.Response], str]":
     served.worker.limit = 2
     running = asyncio.create_task(served.post(CHAT, ASKED))
     await until(lambda: [len(made) for made in served.worker.produced.values()] == [2])
-    (live,) = served.resources.dispatcher.jobs.values()
+    (live,) = served.resources.fleet.dispatcher.jobs.values()
     await until(lambda: live.choices[0].published == 2)
     return running, live.id
 
 
 async def look(served: Served, times: int) -> None:
     for _ in range(times):
-        await served.resources.lost_jobs.look()
+        await served.resources.requests.lost_jobs.look()
 
 
 async def test_a_job_that_the_queue_lost_ends_with_an_error_and_what_came_is_charged(served: Served) -> None:
@@ -106,7 +106,7 @@ async def test_a_request_that_waits_or_speaks_is_left_alone(served: Served) -> N
     running, _ = await begun(served)
     served.worker.taking = False
     waiting = asyncio.create_task(served.post(CHAT, ASKED))
-    await until(lambda: len(served.resources.dispatcher.jobs) == 2)
+    await until(lambda: len(served.resources.fleet.dispatcher.jobs) == 2)
 
     await look(served, times=6)
     served.worker.limit, served.worker.taking = None, True

@@ -97,10 +97,14 @@ async def test_explain_tells_the_limit_of_money_that_binds(served: Served) -> No
 async def test_a_killed_gateways_request_is_charged_the_price_that_it_was_reserved_at(served: Served) -> None:
     await served.tenant(limits={"spend_per_day": 10**9})
     name = secrets.token_hex(12)
-    await served.resources.quotas.reserve(ask(name, model="tiny", prompts=(3,), max_output_tokens=9, prices=OLD))
+    await served.resources.accounts.quotas.reserve(
+        ask(name, model="tiny", prompts=(3,), max_output_tokens=9, prices=OLD)
+    )
     await price(served, NEW)
-    await served.resources.quotas.extend("acme", name, Need(published=4, prompt_tokens=3, known=9, most=9, quantum=4))
-    await until(lambda: served.resources.reaper.reaped > 0)
+    await served.resources.accounts.quotas.extend(
+        "acme", name, Need(published=4, prompt_tokens=3, known=9, most=9, quantum=4)
+    )
+    await until(lambda: served.resources.requests.reaper.reaped > 0)
 
     entry = (await served.entries())[0]
     assert (entry.prices, entry.spend) == (OLD, 3 * 150 + 4 * 600)
@@ -111,9 +115,9 @@ async def test_another_gateway_has_new_prices_within_a_second_and_no_request_ask
     served: Served, valkey_url: str
 ) -> None:
     async with serving(settings(valkey_url)) as other:
-        known = other.resources.known_prices
+        known = other.resources.accounts.known_prices
         assert await known.of("tiny", "latency") == OLD
-        await other.resources.prices.put(PriceList())
+        await other.resources.accounts.prices.put(PriceList())
         async with asyncio.timeout(WAIT_S):
             while await known.of("tiny", "latency") != FREE:  # noqa: ASYNC110 - polled: a look has no event
                 await asyncio.sleep(0.01)

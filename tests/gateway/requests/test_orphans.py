@@ -49,7 +49,7 @@ class Rollout:
         made = HandWorker(self.served.store, card=card, worker_id=name, lease_ms=round(LEASE_S * 1e3), **script)
         running = asyncio.create_task(made.run())
         try:
-            await until(lambda: any(each.worker_id == name for each in self.served.resources.fleet_cache.workers))
+            await until(lambda: any(each.worker_id == name for each in self.served.resources.fleet.cache.workers))
             yield made
         finally:
             while not running.done():  # redis-py can lose a cancellation on Python 3.11, so once may not do
@@ -73,7 +73,7 @@ class Rollout:
 
     @property
     def jobs(self) -> list[Any]:
-        return list(self.served.resources.dispatcher.jobs.values())
+        return list(self.served.resources.fleet.dispatcher.jobs.values())
 
 
 @pytest.fixture(autouse=True)
@@ -136,9 +136,9 @@ async def test_batch_work_that_has_begun_waits_for_its_own_weights(rollout: Roll
         running = await rollout.asked(old, tokens=3)
     async with rollout.worker(NEW, "new") as new:
         queue = rollout.jobs[0].queue
-        await until(lambda: queue in rollout.served.resources.fleet_cache.orphans)
+        await until(lambda: queue in rollout.served.resources.fleet.cache.orphans)
         for _ in range(3):
-            await rollout.served.resources.orphans.tend()
+            await rollout.served.resources.requests.orphans.tend()
         async with rollout.worker(OLD, "again", words=old.words) as again:
             answer = await running
 
@@ -200,7 +200,7 @@ async def test_a_client_that_leaves_after_the_move_leaves_nothing_behind(rollout
 async def test_one_name_is_listed_once_and_new_requests_go_where_workers_are(rollout: Rollout) -> None:
     async with rollout.worker(OLD, "old") as old:
         async with rollout.worker(NEW, "new") as new:
-            models = rollout.served.resources.fleet_cache
+            models = rollout.served.resources.fleet.cache
             await until(lambda: models.models["tiny"].queue == queue_name("tiny", card_sha256(NEW)))
             listed = (await rollout.served.get("/v1/models")).json()["data"]
             assert (await rollout.ask()).status_code == 200
@@ -214,17 +214,17 @@ async def test_one_name_is_listed_once_and_new_requests_go_where_workers_are(rol
 async def test_a_queue_that_the_store_forgot_is_noted_while_workers_serve_it(rollout: Rollout) -> None:
     name = queue_name("tiny", card_sha256(OLD))
     async with rollout.worker(OLD, "old"):
-        await rollout.served.resources.registry.drop_queue(name)
-        await rollout.served.resources.fleet_cache.refresh()
-        await rollout.served.resources.orphans.tend()
+        await rollout.served.resources.fleet.registry.drop_queue(name)
+        await rollout.served.resources.fleet.cache.refresh()
+        await rollout.served.resources.requests.orphans.tend()
 
-    assert name in await rollout.served.resources.registry.queues()
+    assert name in await rollout.served.resources.fleet.registry.queues()
 
 
 async def left_behind(served: Served, ago_ms: int, *, ends: bool) -> str:
     """Two tokens of a request whose gateway and worker, of a card that is gone, died so long ago; its record's key."""
     job_id = secrets.token_hex(12)
-    await served.resources.quotas.reserve(ask(job_id, model="tiny", prompts=(3,), max_output_tokens=50))
+    await served.resources.accounts.quotas.reserve(ask(job_id, model="tiny", prompts=(3,), max_output_tokens=50))
     sha256 = await RedisRegistry(served.store).announce(OLD)
     then_ms = round(time.time() * 1e3) - ago_ms
     name, lanes = queue_name("tiny", sha256), dict(DEFAULT_LANES)
@@ -266,7 +266,7 @@ async def test_what_was_published_is_charged_when_all_gateways_were_away_for_hou
         assert await served.store.pttl(record) == -1 or await served.store.pttl(record) > 24 * HOUR_MS
         await RedisRegistry(served.store).announce(NEW)
     async with gateway(chosen) as served:
-        await until(lambda: served.resources.reaper.reaped == 1)
+        await until(lambda: served.resources.requests.reaper.reaped == 1)
 
         assert await served.ledger() == [(outcome, 3, 2)]
         assert (await served.limits())["tokens_per_day"].used == 5

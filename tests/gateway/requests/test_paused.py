@@ -68,12 +68,12 @@ async def test_its_deadline_ends_it(served: Served) -> None:
 
 async def test_a_limit_that_is_lowered_holds_and_one_that_is_raised_lets_it_go_on(served: Served) -> None:
     asking = await paused(served, max_tokens=30)
-    await served.resources.tenants.update("acme", {"limits": {**LIMITS, "tokens_per_minute": 3}})
+    await served.resources.accounts.tenants.update("acme", {"limits": {**LIMITS, "tokens_per_minute": 3}})
     await forget_minute(served.store, "acme")
     job = served.worker.seen[-1].job.job_id
     await until(lambda: len(served.worker.produced[job]) == 18)
     assert not asking.done()
-    await served.resources.tenants.update("acme", {"limits": LIMITS})
+    await served.resources.accounts.tenants.update("acme", {"limits": LIMITS})
 
     assert (await asking).json()["usage"]["completion_tokens"] == 30
     assert await settled(served) == ([("finished", 1, 30)], (31, 0))
@@ -81,7 +81,7 @@ async def test_a_limit_that_is_lowered_holds_and_one_that_is_raised_lets_it_go_o
 
 async def test_a_day_that_is_lowered_below_what_is_used_ends_it(served: Served) -> None:
     asking = await paused(served)
-    await served.resources.tenants.update("acme", {"limits": {**LIMITS, "tokens_per_day": 5}})
+    await served.resources.accounts.tenants.update("acme", {"limits": {**LIMITS, "tokens_per_day": 5}})
     answer = (await asking).json()
 
     assert answer["choices"][0]["finish_reason"] == "length"
@@ -91,7 +91,7 @@ async def test_a_day_that_is_lowered_below_what_is_used_ends_it(served: Served) 
 
 async def test_a_deleted_tenants_ends(served: Served) -> None:
     asking = await paused(served)
-    await served.resources.tenants.delete("acme")
+    await served.resources.accounts.tenants.delete("acme")
 
     assert error_of(await asking) == (401, "tenant_deleted")
     assert await settled(served) == ([("cancelled", 1, 15)], (0, 0))
@@ -104,13 +104,13 @@ async def test_what_is_used_up_is_charged_at_once(served: Served, monkeypatch: p
 
     day = (await served.limits())["tokens_per_day"]
     assert (day.used, day.reserved) == (40, 0)
-    await served.resources.tenants.suspend("acme")
+    await served.resources.accounts.tenants.suspend("acme")
     assert error_of(await asking) == (403, "tenant_suspended")
 
 
 async def test_a_suspended_tenants_ends(served: Served) -> None:
     asking = await paused(served)
-    await served.resources.tenants.suspend("acme")
+    await served.resources.accounts.tenants.suspend("acme")
 
     assert error_of(await asking) == (403, "tenant_suspended")
     assert await settled(served) == ([("cancelled", 1, 15)], (16, 0))
@@ -118,10 +118,10 @@ async def test_a_suspended_tenants_ends(served: Served) -> None:
 
 async def test_a_revoked_keys_goes_on(served: Served) -> None:
     asking = await paused(served, max_tokens=20)
-    tenant = await served.resources.tenants.get("acme")
+    tenant = await served.resources.accounts.tenants.get("acme")
     assert tenant is not None
-    key = (await served.resources.keys.list(tenant))[0]
-    await served.resources.keys.revoke(tenant, key.id)
+    key = (await served.resources.accounts.keys.list(tenant))[0]
+    await served.resources.accounts.keys.revoke(tenant, key.id)
     await forget_minute(served.store, "acme")
 
     assert (await asking).json()["usage"]["completion_tokens"] == 20

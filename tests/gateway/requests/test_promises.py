@@ -18,8 +18,8 @@ async def served(valkey_url: str) -> AsyncIterator[Served]:
     async with serving(settings(valkey_url)) as opened:
         await opened.tenant()
         opened.worker.step_weights = (1.0, 0.01, 50.0, 0.0, 0.0)
-        [model] = opened.resources.fleet_cache.models
-        await until(lambda: bool(opened.resources.fleet_cache.models[model].workers[0].step_weights))
+        [model] = opened.resources.fleet.cache.models
+        await until(lambda: bool(opened.resources.fleet.cache.models[model].workers[0].step_weights))
         yield opened
 
 
@@ -28,7 +28,7 @@ async def test_a_promise_that_other_doors_leave_no_time_for_is_best_effort(serve
     served.worker.taking = False
     await another_door_promises(served, 7_000.0)
     answered = asyncio.create_task(served.post(CHAT, {**ASKED, "max_tokens": 5}, x_fairlane_ttft_ms="7000"))
-    await until(lambda: bool(served.resources.dispatcher.jobs))
+    await until(lambda: bool(served.resources.fleet.dispatcher.jobs))
     served.worker.taking = True
     demoted = await answered
 
@@ -56,7 +56,7 @@ async def test_a_deadline_that_not_even_best_effort_would_keep_beside_what_other
 
 
 async def another_door_promises(served: Served, claim_ms: float) -> None:
-    [model] = served.resources.fleet_cache.models.values()
+    [model] = served.resources.fleet.cache.models.values()
     queue = RedisQueue(served.worker.redis, model.queue, DEFAULT_LANES)
     taken = Job(
         job_id="other",

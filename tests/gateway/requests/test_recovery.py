@@ -39,7 +39,7 @@ async def orphan(served: Served, *, max_tokens: tuple[int, ...] = (50,), unput: 
     prompts = len(max_tokens) + unput
     ids = job_ids(name or secrets.token_hex(12), prompts)
     asked = ask(ids[0], model="tiny", prompts=(len(PROMPT),) * prompts, max_output_tokens=50)
-    await served.resources.quotas.reserve(asked)
+    await served.resources.accounts.quotas.reserve(asked)
     for job_id, most in zip(ids, max_tokens, strict=False):
         job = Job(
             job_id=job_id,
@@ -57,7 +57,7 @@ async def orphan(served: Served, *, max_tokens: tuple[int, ...] = (50,), unput: 
 
 async def reaped(served: Served) -> None:
     """The reaper has settled something."""
-    await until(lambda: served.resources.reaper.reaped > 0)
+    await until(lambda: served.resources.requests.reaper.reaped > 0)
     limits = await served.limits()
     assert limits["tokens_per_day"].reserved == 0
     assert limits["concurrent_requests"].used == limits["concurrent_requests"].reserved == 0
@@ -115,7 +115,7 @@ async def test_a_job_that_outlives_many_leases_is_renewed_and_left_alone(served:
     running = asyncio.create_task(served.post(CHAT, ASKED))
     await orphan(served)
 
-    await until(lambda: served.resources.reaper.reaped > 0)
+    await until(lambda: served.resources.requests.reaper.reaped > 0)
     await asyncio.sleep(1.5)  # a lease and a half of the job's own
     served.worker.limit = None
 
@@ -127,10 +127,10 @@ async def test_a_job_that_the_store_has_forgotten_is_noted_anew_and_charged(serv
     served.worker.limit = 2
     running = asyncio.create_task(served.post(CHAT, ASKED))
     await until(lambda: [len(made) for made in served.worker.produced.values()] == [2])
-    (job_id,) = served.resources.dispatcher.jobs
+    (job_id,) = served.resources.fleet.dispatcher.jobs
 
     await lose_budgets(served, job_id)
-    await served.resources.reaper.renew()
+    await served.resources.requests.reaper.renew()
     held = (await served.limits())["concurrent_requests"].used
     served.worker.limit = None
     answer = await running
@@ -150,7 +150,7 @@ async def test_a_job_that_ends_while_its_lease_is_renewed_is_not_noted_anew(
     served.worker.limit = 2
     running = asyncio.create_task(served.post(CHAT, ASKED))
     await until(lambda: [len(made) for made in served.worker.produced.values()] == [2])
-    (job_id,) = served.resources.dispatcher.jobs
+    (job_id,) = served.resources.fleet.dispatcher.jobs
 
     async def renew(_: str, job_ids: Iterable[str]) -> set[str]:
         served.worker.limit = None
@@ -159,8 +159,8 @@ async def test_a_job_that_ends_while_its_lease_is_renewed_is_not_noted_anew(
         await lose_budgets(served, job_id)
         return set(job_ids)
 
-    monkeypatch.setattr(served.resources.quotas, "renew", renew)
-    await served.resources.reaper.renew()
+    monkeypatch.setattr(served.resources.accounts.quotas, "renew", renew)
+    await served.resources.requests.reaper.renew()
 
     assert (await served.limits())["concurrent_requests"].used == 0
 
@@ -169,11 +169,11 @@ async def test_a_job_that_others_settled_ends(served: Served) -> None:
     served.worker.limit = 2
     running = asyncio.create_task(served.post(CHAT, ASKED))
     await until(lambda: [len(made) for made in served.worker.produced.values()] == [2])
-    (job_id,) = served.resources.dispatcher.jobs
+    (job_id,) = served.resources.fleet.dispatcher.jobs
 
     charge = Charge(prompt_tokens=5, output_tokens=2, outcome="cancelled")
     assert (await RedisQuotaStore(served.store).settle("acme", job_id, charge)).first
-    await served.resources.reaper.renew()
+    await served.resources.requests.reaper.renew()
 
     assert error_of(await running) == (503, "quota_store_unavailable")
     await served.landed()
@@ -208,7 +208,7 @@ async def test_the_running_requests_of_a_tenant_that_may_not_go_on_end_with_the_
     running = asyncio.create_task(served.post(CHAT, ASKED))
     await until(lambda: [len(made) for made in served.worker.produced.values()] == [2])
 
-    await end(served.resources.tenants, "acme")
+    await end(served.resources.accounts.tenants, "acme")
     answer = await running
     await served.landed()
 
@@ -231,7 +231,7 @@ async def test_a_stream_ends_with_what_happened_to_its_tenant(
     ):
         frames = answer.aiter_lines()
         first = await anext(frames)
-        await end(served.resources.tenants, "acme")
+        await end(served.resources.accounts.tenants, "acme")
         rest = [line async for line in frames if line]
 
     assert first.startswith("data: {")
@@ -245,7 +245,7 @@ async def test_the_running_requests_below_a_tenant_that_is_suspended_end_too(ser
     running = asyncio.create_task(served.post(CHAT, ASKED, tenant="web"))
     await until(lambda: [len(made) for made in served.worker.produced.values()] == [2])
 
-    await served.resources.tenants.suspend("acme")
+    await served.resources.accounts.tenants.suspend("acme")
     answer = await running
     refused = await served.post(CHAT, ASKED, tenant="web")
     await served.landed()
@@ -277,7 +277,7 @@ async def test_an_organisation_whose_budgets_are_away_keeps_no_other_from_its_up
     asking = [asyncio.create_task(served.post(CHAT, ASKED, tenant=tenant)) for tenant in ("acme", "other")]
     await until(lambda: [len(made) for made in served.worker.produced.values()] == [1, 1])
     parts, budgets = served.resources, PartlyAway()
-    reaper = Reaper(budgets, budgets, parts.dispatcher, parts.fleet_cache, lease_s=1.0)  # type: ignore[arg-type]
+    reaper = Reaper(budgets, budgets, parts.fleet.dispatcher, parts.fleet.cache, lease_s=1.0)  # type: ignore[arg-type]
 
     with pytest.raises(StoreUnavailable):
         await reaper.renew()

@@ -186,11 +186,15 @@ async def test_another_tenants_request_under_the_same_key_begins_with_nothing(se
 
 async def test_a_refused_retry_leaves_what_there_is_to_go_on_from(served: Served) -> None:
     await broken_off(served, ASKED, 4)
-    tenant = await served.resources.tenants.get("acme")
+    tenant = await served.resources.accounts.tenants.get("acme")
     assert tenant is not None
-    await served.resources.tenants.update("acme", {"limits": {"requests_per_minute": 1}}, version=tenant.version)
+    await served.resources.accounts.tenants.update(
+        "acme", {"limits": {"requests_per_minute": 1}}, version=tenant.version
+    )
     refused = await post(served)
-    await served.resources.tenants.update("acme", {"limits": {"requests_per_minute": None}}, version=tenant.version + 1)
+    await served.resources.accounts.tenants.update(
+        "acme", {"limits": {"requests_per_minute": None}}, version=tenant.version + 1
+    )
     again = await post(served)
 
     assert error_of(refused) == (429, "rate_limit_exceeded")

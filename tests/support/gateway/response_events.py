@@ -20,5 +20,5 @@ async def events(served: Served, **asked: Any) -> list[ResponseStreamEvent]:
 
 def prompt(served: Served) -> str:
     """What the model was last asked."""
-    model = next(iter(served.resources.fleet_cache.models.values()))
+    model = next(iter(served.resources.fleet.cache.models.values()))
     return b"".join(map(model.text.token_bytes, served.worker.seen[-1].job.prompt)).decode()

@@ -24,7 +24,7 @@ async def two_gateways(url: str, **section: Any) -> AsyncIterator[tuple[Served, 
     async with serving(chosen) as one, gateway(chosen) as other:
         await one.tenant(limits={"tokens_per_day": 100_000})
         other.keys = one.keys
-        await until(lambda: any(model.is_served for model in other.resources.fleet_cache.models.values()))
+        await until(lambda: any(model.is_served for model in other.resources.fleet.cache.models.values()))
         yield one, other
 
 
@@ -39,7 +39,7 @@ def is_replay(answer: httpx.Response) -> bool:
 
 async def kept(served: Served) -> None:
     """Everything under a key has ended, and the store knows."""
-    await until(lambda: not served.resources.runs.in_hand)
+    await until(lambda: not served.resources.requests.runs.in_hand)
     await served.landed()
 
 
@@ -50,7 +50,7 @@ async def hang_up(served: Served, asked: dict[str, Any], tokens: int = 2) -> Non
     await until(lambda: [len(made) for made in served.worker.produced.values()] == [tokens])
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
-    await until(lambda: any(run.is_unheard for run in served.resources.runs.in_hand))
+    await until(lambda: any(run.is_unheard for run in served.resources.requests.runs.in_hand))
 
 
 def waiting(answer: httpx.Response) -> bytes:

@@ -91,8 +91,8 @@ class Served:
 
     async def tenant(self, name: str = "acme", *, scopes: dict[str, Any] | None = None, **document: Any) -> str:
         """Make a tenant with one key; the key."""
-        tenant = await self.resources.tenants.create({"id": name, **document})
-        made = await self.resources.keys.create(tenant, {"name": "test", "scopes": scopes})
+        tenant = await self.resources.accounts.tenants.create({"id": name, **document})
+        made = await self.resources.accounts.keys.create(tenant, {"name": "test", "scopes": scopes})
         self.keys[name] = made.secret
         return made.secret
 
@@ -128,7 +128,9 @@ class Served:
 
     async def landed(self) -> None:
         """All jobs are settled, and nothing of them is in hand."""
-        await until(lambda: not self.resources.dispatcher.jobs and not self.resources.settlements.in_hand)
+        await until(
+            lambda: not self.resources.fleet.dispatcher.jobs and not self.resources.requests.settlements.in_hand
+        )
 
     async def paused(self, tenant: str = "acme") -> None:
         """Wait until somebody waits for a full minute and has used all that it gave: for more is asked earlier."""
@@ -193,7 +195,7 @@ async def serving(
         try:
             async with gateway(chosen, processor, direct, slicing=slicing) as served:
                 served.worker = worker
-                await until(lambda: any(model.is_served for model in served.resources.fleet_cache.models.values()))
+                await until(lambda: any(model.is_served for model in served.resources.fleet.cache.models.values()))
                 yield served
         finally:
             while not working.done():  # redis-py can lose a cancellation on Python 3.11, so once may not do

@@ -52,7 +52,7 @@ async def served(valkey_url: str) -> AsyncIterator[Served]:
 async def ready(served: Served, count: int = 1) -> None:
     """So many workers are known."""
     async with asyncio.timeout(6 * WAIT_S):
-        while len(served.resources.fleet_cache.workers) != count:  # noqa: ASYNC110 - polled: it has no event
+        while len(served.resources.fleet.cache.workers) != count:  # noqa: ASYNC110 - polled: it has no event
             await asyncio.sleep(0.02)
 
 
@@ -98,7 +98,7 @@ async def test_inputs_of_a_dead_worker_are_computed_by_another(
     with embedder(valkey_url, directory) as first:
         await ready(served)
         asking = asyncio.create_task(ask(served, input=[f"w{number % 60}" for number in range(1_500)]))
-        await until(lambda: bool(served.resources.dispatcher.jobs))
+        await until(lambda: bool(served.resources.fleet.dispatcher.jobs))
         first.kill()
         with embedder(valkey_url, directory):
             answer = await asking

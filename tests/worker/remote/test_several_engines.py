@@ -64,7 +64,7 @@ def store_of_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 async def served(store_of_workers: str) -> AsyncIterator[Served]:
     """A gateway that knows the workers."""
     async with gateway(settings(store_of_workers)) as opened:
-        found = opened.resources.fleet_cache
+        found = opened.resources.fleet.cache
         await until(lambda: {name for name, each in found.models.items() if each.is_served} == {OWN, SERVED, ADAPTER})
         yield opened
 

@@ -1,0 +1,86 @@
+"""Files, batches, and the export of the ledger, which share the storage."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from fairlane.gateway.batches.batch_records import BatchRecords
+from fairlane.gateway.batches.files import FileLimits, FileRecords
+from fairlane.gateway.batches.runner import BatchRunner, BatchSettings
+from fairlane.gateway.batches.storage import PARTIAL, Drafts, storage
+from fairlane.gateway.config import GatewaySettings
+from fairlane.gateway.control.ledger.exporter import LedgerExporter
+from fairlane.gateway.insight.telemetry.metrics import Telemetry
+from fairlane.gateway.runtime.accounts import Accounts
+from fairlane.gateway.runtime.background import background
+from fairlane.gateway.runtime.fleet import Fleet
+from fairlane.gateway.runtime.requests import Requests
+from fairlane.gateway.runtime.stores import Stores
+from fairlane.quotas import keyspace
+from fairlane.quotas.ledger import LedgerExports
+from fairlane.store.election import Election
+
+# Rounds after which another gateway takes over from a silent one.
+EXPORT_LEASES = 2.5
+
+
+class Batches:
+    """The tenants' files and batches, and the runner of those that this gateway has taken."""
+
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        stores: Stores,
+        accounts: Accounts,
+        fleet: Fleet,
+        requests: Requests,
+        gateway_id: str,
+        telemetry: Telemetry,
+        *,
+        is_stopping: Callable[[], bool],
+    ) -> None:
+        patient, section = stores.budgets.patient, settings.gateway
+        kept = section.files
+        self.storage, self.drafts = storage(settings.files_url), Drafts(settings.files_folder / PARTIAL)
+        self.files = FileRecords(patient, FileLimits(most_files=kept.tenant_files, most_bytes=int(kept.tenant_bytes)))
+        self.records = BatchRecords(patient, most_open=kept.tenant_batches)
+        self.runner = BatchRunner(
+            gateway_id,
+            BatchSettings(
+                lease_s=kept.batch_lease_s,
+                most_batches=kept.batches,
+                most_lines=kept.lines,
+                most_batch_lines=kept.batch_lines,
+                max_answer_bytes=int(section.idempotency_answer_bytes),
+            ),
+            records=self.records,
+            files=self.files,
+            storage=self.storage,
+            drafts=self.drafts,
+            tenants=accounts.tenants,
+            keys=accounts.keys,
+            earlier=requests.runs.records,
+            fleet_cache=fleet.cache,
+            telemetry=telemetry,
+            room=requests.body_room,
+            is_stopping=is_stopping,
+        )
+        telemetry.batches_open.set_function(lambda: self.runner.open_count)
+        self._exporter: LedgerExporter | None = None
+        ledger = section.ledger
+        if ledger.export_url:
+            self._exporter = exporter = LedgerExporter(
+                LedgerExports(patient),
+                Election(patient, keyspace.EXPORTER, gateway_id, lease_s=EXPORT_LEASES * ledger.export_every_s),
+                storage(ledger.export_url),
+                self.drafts,
+                every_s=ledger.export_every_s,
+                currency=settings.currency,
+            )
+            telemetry.ledger_exported.read = lambda: exporter.exported
+            telemetry.ledger_lost.read = lambda: exporter.lost
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        export = None if self._exporter is None else self._exporter.run()
+        async with background(ledger_export=export):
+            yield

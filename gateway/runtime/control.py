@@ -1,0 +1,65 @@
+"""Operators, and what they see and do."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fairlane.gateway.config import GatewaySettings
+from fairlane.gateway.control.admin.blocks import Blocks
+from fairlane.gateway.control.admin.history import History
+from fairlane.gateway.control.admin.live import LiveHub
+from fairlane.gateway.control.admin.overview import Overview
+from fairlane.gateway.control.erasure.build import build_erasure
+from fairlane.gateway.control.operators.admin_key import AdminKeys
+from fairlane.gateway.control.operators.admin_tokens import AdminTokens
+from fairlane.gateway.control.operators.operators import Operators
+from fairlane.gateway.control.operators.sessions import Sessions
+from fairlane.gateway.control.operators.single_sign_on import SingleSignOn, print_of
+from fairlane.gateway.insight.request_traces.simulator import Simulator
+from fairlane.gateway.runtime.background import background
+from fairlane.gateway.runtime.batches import Batches
+from fairlane.gateway.runtime.fleet import Fleet
+from fairlane.gateway.runtime.insight import Insight
+from fairlane.gateway.runtime.stores import Stores
+from fairlane.scheduler.protocol.lanes import Lane, LaneName
+
+
+class Control:
+    """The control plane's parts."""
+
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        stores: Stores,
+        fleet: Fleet,
+        insight: Insight,
+        batches: Batches,
+        lanes: dict[LaneName, Lane],
+        gateway_id: str,
+    ) -> None:
+        patient, sign_in = stores.main.patient, settings.gateway.sign_in
+        admin_keys, admin_tokens = AdminKeys(patient, settings.admin_key), AdminTokens(patient)
+        sessions = Sessions(patient, admin_keys, admin_tokens, users=print_of(sign_in))
+        self.single_sign_on = SingleSignOn(patient, admin_keys, sign_in) if sign_in.issuer else None
+        self.operators = Operators(admin_keys, admin_tokens, sessions)
+        self.simulator = Simulator()
+        self.erasure = build_erasure(
+            stores.budgets.patient,
+            gateway_id,
+            batches=batches.records,
+            files=batches.files,
+            storage=batches.storage,
+            records=insight.record_store,
+            figures=insight.figures,
+            cached_prompts=fleet.registry,
+            queues=lambda: map(fleet.queue, sorted(fleet.cache.queues)),
+            is_store_embedded=settings.is_store_embedded,
+        )
+        self.overview = Overview(fleet.cache, insight.figures, lanes, clock=lambda: insight.teller.now_s)
+        self.history = History(insight.figures, clock=lambda: insight.teller.now_s)
+        self.live = LiveHub(self.overview.view, Blocks(fleet.registry, fleet.cache).view, admin_tokens.revision)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        sign_in_keys = None if self.single_sign_on is None else self.single_sign_on.keys.run()
+        async with background(erasure=self.erasure.run(), sign_in_keys=sign_in_keys):
+            yield

@@ -1,0 +1,90 @@
+"""Models, workers and queues: what can be served, and the way to it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+
+import redis.asyncio
+
+from fairlane.gateway.config import GatewaySettings
+from fairlane.gateway.control.elections import Elections
+from fairlane.gateway.fleet import FleetCache, StoredFleet
+from fairlane.gateway.insight.telemetry.metrics import Telemetry
+from fairlane.gateway.model_text.tokenizer import TextModel
+from fairlane.gateway.pipeline.admission import AllOpenRequests
+from fairlane.gateway.pipeline.delivery import Dispatcher, Link
+from fairlane.gateway.pipeline.queue_watch import QueueWatch
+from fairlane.gateway.runtime.background import background
+from fairlane.gateway.runtime.stores import Stores
+from fairlane.scheduler.protocol.lanes import Lane, LaneName
+from fairlane.scheduler.queue.redis_queue import RedisQueue
+from fairlane.scheduler.queue.registry import RedisRegistry
+
+# A job's record outlives the job until a lapsed reservation is certain to be found: one lease for an outage of the
+# store, one for the reservation's own lease, and some time for the reaper to run.
+KEPT_LEASES, KEPT_MORE_S = 2.0, 5.0
+
+
+class Fleet:
+    """The fleet as this gateway sees it, and its link to each queue."""
+
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        stores: Stores,
+        lanes: dict[LaneName, Lane],
+        gateway_id: str,
+        telemetry: Telemetry,
+    ) -> None:
+        section = settings.gateway
+        self._stores = stores
+        self._lanes = lanes
+        self._lease_ms = round(settings.lease_s * 1e3)
+        self._queues: dict[str, RedisQueue] = {}
+        # Set after the first read of the fleet, successful or not.
+        self.looked = asyncio.Event()
+        self.registry = RedisRegistry(stores.main.patient)
+        self.open_requests = AllOpenRequests(lanes)
+        watched_lease_s = min(settings.lease_s, section.reservation_lease_s)
+        self.elections = Elections(
+            stores.main, stores.budgets, gateway_id, watched_lease_s, lambda: self.cache.is_fresh
+        )
+        is_elected = self.elections.for_queues
+        watch = QueueWatch(gateway_id, self.queue, self.registry, self.open_requests, is_elected=is_elected)
+        kept_s = KEPT_LEASES * section.reservation_lease_s + KEPT_MORE_S
+        self.dispatcher = Dispatcher(
+            gateway_id, self._open_link, self.open_requests, kept_s=kept_s, is_elected=is_elected
+        )
+        read = partial(TextModel, raw_prompts=section.completions_special_tokens)
+        self.cache = FleetCache(self.registry, watch.look, read=read)
+        self.stored = StoredFleet(self.registry, self.cache, self.queue)
+        telemetry.fleet.lanes = lanes
+        telemetry.fleet.models = lambda: self.cache.models.values()
+        telemetry.wasted_tokens.read = lambda: self.dispatcher.wasted_tokens
+
+    def queue(self, name: str) -> RedisQueue:
+        """Return the client of a queue, for calls that are answered at once."""
+        if name not in self._queues:
+            self._queues[name] = self._client(self._stores.main.short, name)
+        return self._queues[name]
+
+    def _client(self, client: redis.asyncio.Redis, name: str) -> RedisQueue:
+        return RedisQueue(client, name, self._lanes, lease_ms=self._lease_ms)
+
+    def _open_link(self, name: str) -> Link:
+        reader = self._stores.main.reader()
+        return Link(calls=self.queue(name), reader=self._client(reader, name), close=reader.aclose)
+
+    def _changed(self) -> None:
+        self.looked.set()
+        self.dispatcher.keep_lines(self.cache.queues)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        try:
+            async with background(fleet_cache=self.cache.run(self._changed), elections=self.elections.run()):
+                yield
+        finally:
+            await self.elections.leave()
+            await self.dispatcher.aclose()

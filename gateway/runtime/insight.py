@@ -1,0 +1,66 @@
+"""Request records, fleet metrics and request traces of this gateway."""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+
+from fairlane.gateway.config import GatewaySettings
+from fairlane.gateway.insight.fleet_metrics.figure_store import FigureStore
+from fairlane.gateway.insight.fleet_metrics.teller import Teller
+from fairlane.gateway.insight.request_records.recorder import RequestRecorder
+from fairlane.gateway.insight.request_records.search import Records
+from fairlane.gateway.insight.request_records.storage import RecordStore
+from fairlane.gateway.insight.request_traces.files import TraceFolder
+from fairlane.gateway.insight.request_traces.recorder import TraceRecorder
+from fairlane.gateway.insight.telemetry.metrics import Telemetry
+from fairlane.gateway.runtime.background import background
+from fairlane.gateway.runtime.fleet import Fleet
+from fairlane.gateway.runtime.stores import Stores
+from fairlane.quotas.seals import pseudonym_key
+from fairlane.scheduler.protocol.lanes import Lane, LaneName
+from fairlane.store.errors import STORE_ERRORS
+
+
+class Insight:
+    """What this gateway remembers of requests, and reports to the others."""
+
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        stores: Stores,
+        fleet: Fleet,
+        lanes: dict[LaneName, Lane],
+        gateway_id: str,
+        telemetry: Telemetry,
+    ) -> None:
+        section = settings.gateway
+        self._fleet = fleet
+        self.record_store = RecordStore(stores.main.patient, gateway_id, most=section.request_records)
+        enabled = section.request_records > 0
+        self.recorder = RequestRecorder(self.record_store, fleet.dispatcher, gateway_id, enabled=enabled)
+        self.records = Records(self.record_store, self.recorder)
+        self.traces = TraceFolder(settings.traces_folder, most_recorded=section.record.max_files * section.processes)
+        self.trace = TraceRecorder(
+            self.traces if section.record.enabled else None,
+            partial(pseudonym_key, stores.budgets.patient),
+            most_bytes=int(section.record.max_bytes),
+        )
+        self.figures = FigureStore(stores.main.patient)
+        self.teller = Teller(self.figures, telemetry.figures, fleet.cache, lanes, gateway_id, self._jobs_in_hand)
+        telemetry.records_dropped.read = lambda: self.recorder.dropped
+
+    def _jobs_in_hand(self) -> Iterator[tuple[str, bool, int]]:
+        """Yield the tenant, whether output has begun, and the tokens received, of each job."""
+        for job in self._fleet.dispatcher.jobs.values():
+            yield job.request.ask.tenant, job.begun, sum([choice.published for choice in job.choices])
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        trace = self.trace.run() if self.trace.is_on else None
+        try:
+            async with background(recorder=self.recorder.run(), fleet_metrics=self.teller.run(), trace=trace):
+                yield
+        finally:
+            with suppress(*STORE_ERRORS):
+                await self.teller.tell()  # the counts since the last report
+            await self.recorder.aclose()
