@@ -21,6 +21,8 @@ from fairlane.scheduler.protocol.messages import Job
 REMEMBERED = 256
 # Minimum number of samples.
 ENOUGH = 8
+# Tenants and lanes with a mean length; further tenants use their lane's.
+MAX_MEANS = 10_000
 # Quantile of the lengths still possible that is used as the forecast.
 QUANTILE = 0.7
 
@@ -86,8 +88,7 @@ class MeanLengths:
     The mean of ended outputs alone would be too short while most are young. A tenant with few ended outputs uses its
     lane's mean."""
 
-    def __init__(self, most_tenants: int = 10_000) -> None:
-        self._most = most_tenants
+    def __init__(self) -> None:
         # Decayed tokens and ended outputs.
         self._known: dict[tuple[LaneName, str | None], tuple[float, float]] = {}
 
@@ -110,7 +111,7 @@ class MeanLengths:
     def _add(self, lane: LaneName, tenant: str, tokens: int, ends: int) -> None:
         fades = (1.0 - 1.0 / REMEMBERED) ** ends
         for key in ((lane, tenant), (lane, None)):
-            if key in self._known or len(self._known) < self._most or key[1] is None:
+            if key in self._known or len(self._known) < MAX_MEANS or key[1] is None:
                 old_tokens, old_ends = self._known.get(key, (0.0, 0.0))
                 self._known[key] = fades * old_tokens + tokens, fades * (old_ends + ends)
 

@@ -391,15 +391,12 @@ class Placement:
 
     def _steps_until(self, needed: int) -> float:
         """Return the steps until `needed` blocks are free, if all running work produces its maximum."""
-        room = self._pool.free_blocks
-        for steps, held in sorted((self._builder.steps_left(seq), len(seq.table)) for seq in self._resident()):
+        room, begun = self._pool.free_blocks, [seq for seq in self._index.begun.values() if seq.is_resident]
+        for steps, held in sorted((self._builder.steps_left(seq), len(seq.table)) for seq in begun):
             room += held
             if room >= needed:
                 return steps
         return math.inf
-
-    def _resident(self) -> Iterator[Sequence]:
-        return (seq for seq in self._index.begun.values() if seq.is_resident)
 
     @cached_property
     def _holders(self) -> list[Ranked]:

@@ -187,14 +187,11 @@ class _Offers:
         return len(seq.table) - (max(0, self._computed(seq) - room) if self._must_keep(seq) else 0)
 
     def _must_keep(self, seq: Sequence) -> bool:
-        return self._leads(seq) or seq.job.exact
+        return seq.id == self._guard.leader or seq.job.exact
 
     def _needs_room(self, seq: Sequence) -> bool:
         """Return whether it must be kept without reserved slots, so that others must not take its room."""
         return self._must_keep(seq) and not self._claims.may_leave(seq)
-
-    def _leads(self, seq: Sequence) -> bool:
-        return seq.id == self._guard.leader
 
     def _offer(self, seq: Sequence, blocks: int, room: int) -> Victim:
         """Return the victim for its last `blocks` blocks, with the cheaper possible mode."""

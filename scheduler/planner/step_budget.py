@@ -161,6 +161,7 @@ def step_budget(
     if has_first and not holds_decodes and time_ms < math.inf:
         time_ms -= _decodes_ms(begun, price)
         spare_ms += _decodes_ms(begun, price, below=first.name)
+    beyond_decodes = begun.claims - begun.decoding
     has_lower = any(begun.claims[name] for name, lane in lanes.items() if lane.rank)
     in_time = time_ms / price.token if price.token > 0.0 else math.inf
     trickle = min(
@@ -177,7 +178,7 @@ def step_budget(
         spare_ms=spare_ms,
         price=price,
         times_decodes=has_first and holds_decodes,
-        share_below=sum(lane.share_floor for name, lane in lanes.items() if lane.rank and _has_prompts(begun, name)),
+        share_below=sum(lane.share_floor for name, lane in lanes.items() if lane.rank and beyond_decodes[name]),
     )
 
 
@@ -226,11 +227,6 @@ def _trickle(begun: Survey, lanes: Mapping[LaneName, Lane], max_tokens: int, pre
     Next to decodes with a pace, a fraction of the largest step would be several times their share."""
     share = sum(lane.share_floor for name, lane in lanes.items() if lane.rank and begun.claims[name])
     return max(1, int(min(max_tokens // TRICKLE_DIVISOR, share * prefill)))
-
-
-def _has_prompts(begun: Survey, name: LaneName) -> bool:
-    """Return whether a lane has work other than decodes."""
-    return begun.claims[name] > begun.decoding[name]
 
 
 def pace_time_ms(pace_ms: float, slack_ms: float, base_ms: float, costs: CostModel) -> float:

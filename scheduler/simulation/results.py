@@ -281,7 +281,7 @@ def summarize(records: Iterable[Record], meter: ServiceMeter | None = None) -> S
 
 def attained(record: Record) -> bool:
     """Return whether the request attained its targets by the envelope."""
-    if not _first_in_time(record) or record.first_ms is None or record.end_ms is None:
+    if not first_in_time(record) or record.first_ms is None or record.end_ms is None:
         return False
     arrival = record.arrival
     first_due_ms = max(arrival.at_ms + arrival.ttft_ms, record.first_ms)
@@ -290,7 +290,7 @@ def attained(record: Record) -> bool:
 
 def attained_mean_tpot(record: Record) -> bool:
     """Return whether the first token was in time and the mean time between tokens within its target."""
-    return _first_in_time(record) and (record.tpot_ms is None or record.tpot_ms <= record.arrival.tpot_ms)
+    return first_in_time(record) and (record.tpot_ms is None or record.tpot_ms <= record.arrival.tpot_ms)
 
 
 def spread(values: Iterable[float]) -> Spread | None:
@@ -313,7 +313,7 @@ def _percentile(ordered: Sequence[float], part: float) -> float:
     return ordered[max(0, math.ceil(part * len(ordered)) - 1)]
 
 
-def _first_in_time(record: Record) -> bool:
+def first_in_time(record: Record) -> bool:
     """Return whether it finished with its first token in time."""
     ttft_ms = record.ttft_ms
     return record.outcome is Outcome.FINISHED and ttft_ms is not None and ttft_ms <= record.arrival.ttft_ms

@@ -172,7 +172,8 @@ class Simulation:
             turn_ms = self._events[0][0] if self._events else math.inf
             at_ms, self._is_over = (turn_ms, True) if arrival is None else (min(arrival.at_ms, turn_ms), False)
             if at_ms == math.inf:
-                self._check_all_taken()
+                if self._waiting:
+                    raise StuckError(f"{self._waiting} jobs wait, and no worker takes them")
                 return self.records
             if at_ms > self.until_ms:
                 for number in range(len(self._workers)):
@@ -194,7 +195,8 @@ class Simulation:
         elif kind == 3:
             self._look()
         elif kind == 4:
-            self._join(worker)
+            if self.fleet is not None and self.fleet.ready(worker, self.now_ms):
+                self._wake(worker, self.now_ms)
         elif not self._workers[worker].is_dead:
             self._turn(worker)
 
@@ -215,11 +217,6 @@ class Simulation:
         for number in set(gone) & set(self._asleep):
             self._asleep.remove(number)
         self._wake(3 * len(self._workers), self.now_ms + self.fleet.autoscaler.rule.every_ms)
-
-    def _join(self, number: int) -> None:
-        """Start a worker that is ready."""
-        if self.fleet is not None and self.fleet.ready(number, self.now_ms):
-            self._wake(number, self.now_ms)
 
     def _kill(self, number: int) -> None:
         self._land(number)
@@ -417,10 +414,6 @@ class Simulation:
     @property
     def _waiting(self) -> int:
         return 0 if self.queue is None else self.queue.queued
-
-    def _check_all_taken(self) -> None:
-        if self._waiting:
-            raise StuckError(f"{self._waiting} jobs wait, and no worker takes them")
 
     def _publish(self, number: int, outcome: StepOutcome) -> None:
         if self.queue is None:

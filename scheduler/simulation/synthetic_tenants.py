@@ -103,7 +103,7 @@ class SyntheticTenants:
         for number, row in enumerate(rows):
             tenant, tier = tenants.at(draws.random()), self.tiers[tiers.at(draws.random())]
             if row.lane is not None:
-                tier = self._tier_of(row.lane) or tier
+                tier = next((one for one in self.tiers if one.lane is row.lane), tier)
             if len(row.hash_ids) > 1:
                 tenant = owners.setdefault(row.hash_ids[1], tenant)
             name = row.tenant or f"tenant-{tenant + 1}"
@@ -116,9 +116,6 @@ class SyntheticTenants:
                 own = LAST_TOKEN - number
                 arrival = replace(arrival, blocks=named, block_tokens=row.block_tokens, own_token=own)
             yield arrival
-
-    def _tier_of(self, lane: LaneName) -> Tier | None:
-        return next((tier for tier in self.tiers if tier.lane is lane), None)
 
 
 def _stated(arrival: Arrival, row: TraceRow) -> Arrival:

@@ -135,17 +135,15 @@ class Trace:
                 outputs.setdefault(row.lane, []).append(row.output_tokens)
         typical = {lane: median_low(found) for lane, found in outputs.items()}
         asked = [
-            row if row.output_tokens else replace(row, output_tokens=min(typical.get(row.lane, 1), _most(row)))
+            row
+            if row.output_tokens
+            else replace(row, output_tokens=min(typical.get(row.lane, 1), row.max_tokens or MAX_TOKENS))
             for row in self.rows
             if row.output_tokens or row.outcome not in NO_DEMAND
         ]
         if not asked:
             raise TraceError("the trace holds no requests that workers could serve")
         return asked
-
-
-def _most(row: TraceRow) -> int:
-    return row.max_tokens or MAX_TOKENS
 
 
 def text_lines(file: IO[bytes]) -> Iterator[str]:

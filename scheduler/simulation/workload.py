@@ -42,7 +42,8 @@ class Prompt(Sequence[int]):
 
     def __getitem__(self, place: int | slice) -> int | tuple[int, ...]:
         if isinstance(place, int):
-            return self._id(range(self._length)[place] // self._block_tokens)
+            block = range(self._length)[place] // self._block_tokens
+            return self._blocks[block] if block < len(self._blocks) else self._rest
         first, end, step = place.indices(self._length)
         ids = tuple(chain.from_iterable(self._stretches(first, end))) if step > 0 else self[:][place]
         return ids[::step] if step > 1 else ids
@@ -57,9 +58,6 @@ class Prompt(Sequence[int]):
             yield repeat(self._blocks[block], behind - first)
             first = behind
         yield repeat(self._rest, max(0, end - first))
-
-    def _id(self, block: int) -> int:
-        return self._blocks[block] if block < len(self._blocks) else self._rest
 
 
 MAX_MS = 1e9
