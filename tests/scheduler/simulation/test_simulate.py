@@ -167,7 +167,7 @@ def test_what_no_worker_of_the_queue_can_hold_is_an_error() -> None:
 
 
 def test_a_policy_that_never_does_anything_is_found_out() -> None:
-    with pytest.raises(StuckError, match="worker 0 has work and plans nothing"):
+    with pytest.raises(StuckError, match="worker 0 has work but planned nothing"):
         Simulation(arrivals=[arrival("a")], policies=[Idler()], hardware=HARDWARE).run()
 
 
@@ -189,7 +189,7 @@ def test_many_workers_need_a_queue() -> None:
 
 @pytest.mark.parametrize("second", [arrival("b", 1.0), arrival("a", 9.0)])
 def test_arrivals_out_of_order_or_twice_are_refused(second: Arrival) -> None:
-    with pytest.raises(ValueError, match="out of order, or twice"):
+    with pytest.raises(ValueError, match="out of order or twice"):
         simulation([arrival("a", 5.0), second]).run()
 
 
