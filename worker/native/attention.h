@@ -1,21 +1,21 @@
-// Attention over the paged cache on a CPU: keys and values are read where they lie, once for all heads that share them.
+// Attention over the paged cache on a CPU. Keys and values are read in place, once for all heads that share them.
 //
-// Two passes over a row's context for each tile of queries: all scores, then, after a softmax over them, the weighted
-// sum of the values. Both are products of rows with tiles, into which keys and values are laid some positions at a
-// time; everything is summed in float32, position by position, so that no number depends on what else is computed.
+// Two passes over a row's context for each tile of queries: all scores, then, after a softmax, the weighted sum of the
+// values. Both are products of rows with tiles, into which keys and values are copied some positions at a time.
+// Everything is summed in float32, position by position, so that a result never depends on the rest of the batch.
 // Weights are rounded to the type of the values.
 #pragma once
 #include "product.h"
 
 namespace {
 
-constexpr int64_t ROW = 4;                 // numbers that describe a row
-constexpr int64_t TILE_TOKENS = 16;        // tokens of a row whose queries are computed together, at most
-constexpr int64_t TILE_SCORES = 1 << 19;   // and fewer where their scores would not stay in a core's cache
-constexpr int64_t AHEAD = 32;              // positions between what is computed and what is fetched from memory
-constexpr int64_t TOGETHER = 64;           // positions whose values are laid into tiles together
+constexpr int64_t ROW = 4;                 // fields per row
+constexpr int64_t TILE_TOKENS = 16;        // maximum tokens of a row whose queries are computed together
+constexpr int64_t TILE_SCORES = 1 << 19;   // maximum scores of a tile, so that they stay in a core's cache
+constexpr int64_t AHEAD = 32;              // prefetch distance in positions
+constexpr int64_t TOGETHER = 64;           // positions whose values are copied into tiles together
 
-// What one call computes; strides in elements.
+// The arguments of one call; strides in elements.
 template <typename T> struct Call {
   const T* query;   // [tokens, heads, D]
   int64_t query_stride;
@@ -28,7 +28,7 @@ template <typename T> struct Call {
   float scaling;
 };
 
-// Memory that vectors are read from, which takes twice as long across two lines of the cache.
+// A buffer aligned to cache lines: a vector read across two lines takes twice as long.
 class Room {
  public:
   template <typename T> T* of(size_t count) {
@@ -41,16 +41,16 @@ class Room {
   std::vector<char> memory_;
 };
 
-// A thread's memory between tiles.
+// A thread's buffers, kept between tiles.
 struct Scratch {
-  std::vector<int64_t> lines;  // where each position's key lies; and beyond a whole tile, where the last one's does
+  std::vector<int64_t> lines;  // offset of each position's key; padded with the last one's
   Room queries, scores, factors, sums;
 };
 
-// Words of 4 bytes: inputs of a product, or pairs of them.
+// Inputs per 4-byte word.
 template <typename T> constexpr int64_t APART = sizeof(float) / sizeof(T);
 
-// 16 words of 16 keys: a vector of all keys for each word. Asks for keys and values that come AHEAD.
+// Transposes 16 words of 16 keys: one vector of all keys per word. Prefetches keys and values AHEAD.
 template <typename T> void turn_keys(const T* keys, int64_t page, const int64_t* lines, int64_t word, Of<16>::Bits (&square)[16]) {
 #pragma GCC unroll 16
   for (int j = 0; j < 16; ++j) {
@@ -62,7 +62,7 @@ template <typename T> void turn_keys(const T* keys, int64_t page, const int64_t*
   transpose(square);
 }
 
-// Keys [32] as a tile: for each channel, or pair of them, the positions side by side.
+// Copies 32 keys into a tile: for each channel, or pair of channels, the positions side by side.
 template <typename T, int D> void lay_keys(const T* keys, int64_t page, const int64_t* lines, T* tile) {
   if constexpr (D % (16 * APART<T>) == 0) {
     for (int64_t half = 0; half < TILE_OUTPUTS; half += 16)
@@ -79,7 +79,7 @@ template <typename T, int D> void lay_keys(const T* keys, int64_t page, const in
   }
 }
 
-// The values of a position, or a pair of them, as tiles [D / 32] of 32 channels, rounded up, `apart` from each other.
+// Copies the values of a position, or a pair, into tiles [ceil(D / 32)] of 32 channels, `apart` from each other.
 template <typename T, int D> inline void lay_values(const T* values, const int64_t* lines, T* tiles, int64_t apart) {
 #pragma GCC unroll 4
   for (int d = 0; d < D; d += TILE_OUTPUTS) {
@@ -95,7 +95,7 @@ template <typename T, int D> inline void lay_values(const T* values, const int64
   }
 }
 
-// Scores [count, padded] of `count` queries [count, D].
+// Computes scores [count, padded] of queries [count, D].
 template <typename T, int D>
 void score(const T* keys, int64_t page, const int64_t* lines, const T* queries, int64_t count, int64_t padded, float scaling, float* scores) {
   alignas(64) T tile[TILE_OUTPUTS * D];
@@ -111,7 +111,7 @@ void score(const T* keys, int64_t page, const int64_t* lines, const T* queries, 
   }
 }
 
-// Scores [0, context) become weights in their place, of type T, and 0 up to `padded`; returns one over their sum.
+// Converts scores [0, context) in place to weights of type T, zero up to `padded`; returns the inverse of their sum.
 template <typename T> float soften(float* scores, int64_t context, int64_t padded) {
   constexpr int W = 16;
   const int64_t whole = (context + W - 1) / W * W;
@@ -120,7 +120,7 @@ template <typename T> float soften(float* scores, int64_t context, int64_t padde
   for (int64_t j = W; j < whole; j += W) highest = larger<W>(highest, load<W>(scores + j));
   float most = highest[0];
   for (int i = 1; i < W; ++i) most = std::max(most, highest[i]);
-  T* weights = reinterpret_cast<T*>(scores);  // no longer than the scores, it is written behind what is read
+  T* weights = reinterpret_cast<T*>(scores);  // not wider than the scores, so writes stay behind reads
   Vec16 total = {};
   for (int64_t j = 0; j < whole; j += W) {
     const Vec16 weight = exponential<W>(load<W>(scores + j) - most);
@@ -128,12 +128,12 @@ template <typename T> float soften(float* scores, int64_t context, int64_t padde
     total += weight;
   }
   float sum = 0;
-  for (int i = 0; i < W; ++i) sum += total[i];  // what is beyond the context adds 1e-38 to at least 1
+  for (int i = 0; i < W; ++i) sum += total[i];  // padding adds 1e-38 to a sum of at least 1
   std::memset(weights + context, 0, (padded - context) * sizeof(T));
   return 1 / sum;
 }
 
-// Sums [D / 32, count, 32] of the values, weighted for `count` queries [count, stride].
+// Computes sums [D / 32, count, 32] of the values, weighted for `count` queries [count, stride].
 template <typename T, int D>
 void gather(const T* values, const int64_t* lines, const T* weights, int64_t stride, int64_t count, int64_t padded, float* sums) {
   constexpr int64_t TILES = (D + TILE_OUTPUTS - 1) / TILE_OUTPUTS, TILE = TOGETHER * TILE_OUTPUTS;
@@ -151,9 +151,9 @@ void gather(const T* values, const int64_t* lines, const T* weights, int64_t str
   }
 }
 
-constexpr int64_t FEW = 4;  // queries at most that are multiplied with keys and values as these arrive
+constexpr int64_t FEW = 4;  // maximum queries multiplied with keys and values without tiles
 
-// The same numbers as of `score` and `gather`, for R queries: nothing is laid out, so that memory never waits.
+// Computes the same as `score` and `gather` for R queries, without tiles, so that memory access never pauses.
 template <typename T, int D, int R> struct Few {
   static void score(const T* keys, int64_t page, const int64_t* lines, const T* queries, int64_t padded, float scaling, float* scores) {
     for (int64_t start = 0; start < padded; start += 16) {
@@ -189,7 +189,7 @@ template <typename T, int D, int R> struct Few {
   }
 };
 
-// `work` with the kernels for so few queries, if there are.
+// Calls `work` with the kernels for few queries; returns false if there are none for this count.
 template <typename T, int D, typename Work> bool with_few(int64_t count, Work&& work) {
   if constexpr (D % TILE_OUTPUTS == 0) {
     switch (count) {
@@ -202,7 +202,7 @@ template <typename T, int D, typename Work> bool with_few(int64_t count, Work&& 
   return false;
 }
 
-// Some tokens of a row, and the query heads that share one key head.
+// Consecutive tokens of a row, for the query heads that share one key head.
 struct Tile {
   int64_t row, first, tokens, kv_head;
 };
@@ -247,7 +247,7 @@ template <typename T, int D> void attend_tile(const Call<T>& call, Scratch& s, c
   }
 }
 
-// All tiles of a step, the longest first: begun first, they end together.
+// Returns all tiles of a step, longest first, so that they end at about the same time.
 template <typename T> std::vector<Tile> tiles_of(const Call<T>& call, int64_t rows) {
   std::vector<Tile> tiles;
   for (int64_t row = rows - 1; row >= 0; --row) {
@@ -262,7 +262,7 @@ template <typename T> std::vector<Tile> tiles_of(const Call<T>& call, int64_t ro
 
 template <typename T> using AttendTile = void (*)(const Call<T>&, Scratch&, const Tile&);
 
-// The kernel of a head size; null where it is not compiled.
+// Returns the kernel of a head size, or null if it is not compiled.
 template <typename T> AttendTile<T> attend_tile_of(int64_t head_dim) {
   switch (head_dim) {
     case 8: return attend_tile<T, 8>;

@@ -1,6 +1,6 @@
-// A decoder of the Llama family, a step's rows in and logits out, in one parallel region: between the operators of a
-// layer there is nothing but a barrier. What goes from layer to layer is float32; what is multiplied is of the weights'
-// type W, keys and values are of type T: of 8 bits are weights alone, and what they are multiplied with.
+// A decoder of the Llama family: a step's rows in, logits out, in one parallel region with only a barrier between the
+// operators of a layer. Hidden states are float32, operands of products have the weights' type W, keys and values have
+// type T. Only weights, and what they are multiplied with, may have 8 bits.
 #pragma once
 #include <type_traits>
 
@@ -25,7 +25,7 @@ template <typename W> struct Layer {
 template <typename T, typename W> struct Model {
   const Layer<W>* layers;
   int64_t layer_count, hidden, heads, kv_heads, head_dim;
-  const T* embedding;  // [vocabulary, hidden], or null where it is the head's, of the same type
+  const T* embedding;  // [vocabulary, hidden], or null if shared with the head
   Norm norm;
   Weights<W> head;
 };
@@ -34,10 +34,10 @@ template <typename T, typename W> struct Model {
 template <typename T> struct Step {
   const int64_t *token_ids, *positions, *slots;  // [tokens]
   int64_t tokens;
-  const int64_t* rows;  // [row_count, 4], as of `Call`
+  const int64_t* rows;  // [row_count, 4], as in `Call`
   int64_t row_count;
   const int64_t* tables;
-  const int64_t* logit_rows;  // [samples]: tokens whose logits are wanted
+  const int64_t* logit_rows;  // [samples]: indexes of the tokens that sample
   int64_t samples;
   const float *cosines, *sines;  // [positions, head_dim / 2]
   T* kv;                         // [blocks, layers, 2, block_size, kv_heads, head_dim]
@@ -48,11 +48,11 @@ template <typename T> struct Step {
   int64_t threads;
 };
 
-// Memory between a step's phases; it grows and stays.
+// Buffers between a step's phases, kept between steps.
 template <typename T> struct Workspace {
   std::vector<float> hidden, states;
   std::vector<T> normed, queries, attended, activated;
-  std::vector<int8_t> bytes;  // what weights of 8 bits are multiplied with next
+  std::vector<int8_t> bytes;  // quantised rows, for 8-bit weights
   Tickets tickets;
 };
 
@@ -105,7 +105,7 @@ template <typename T, typename W> class Forward {
     }
   }
 
-  // A row as it is multiplied.
+  // Quantises a row for 8-bit weights.
   void ready(int64_t row, const T* from, int64_t inputs) {
     if constexpr (!IS_OF_ONE_TYPE) as_bytes(&w.bytes[row * Rows<W>::stride(inputs)], from + row * inputs, inputs);
   }
@@ -133,7 +133,7 @@ template <typename T, typename W> class Forward {
     phases.share(s.tokens, [&](int64_t token) { turn(token, l, attention); });
     phases.share(tiles.size(), [&](int64_t tile) { attend_one(attention, scratch, tiles[tile]); });
     int64_t rows = s.tokens;
-    if (index == m.layer_count - 1) {  // what is beyond the cache matters only where a token is sampled
+    if (index == m.layer_count - 1) {  // after the cache is written, only sampled tokens matter
       rows = s.samples;
       phases.share(1, [&](int64_t) { keep_sampling(); });
     }
@@ -179,7 +179,7 @@ template <typename T, typename W> class Forward {
     });
   }
 
-  // A token's queries and keys turned by its position, keys and values to their slots.
+  // Rotates a token's queries and keys by its position, and writes keys and values to their slots.
   void turn(int64_t token, const Layer<W>& l, const Call<T>& to) {
     const int64_t D = m.head_dim, half = D / 2, line = m.kv_heads * D;
     float* states = &w.states[token * (both + m.kv_heads) * D];

@@ -1,9 +1,9 @@
-// What Python calls. Nothing of torch is included: it compiles in seconds, and what was compiled serves any version.
+// The functions that Python calls. Torch's headers are not included, so this compiles in seconds and works with any version.
 #include "decoder.h"
 
 namespace {
 
-// Keys and values to their slots, which count lines of a layer's memory.
+// Writes keys and values to their slots, which are line numbers of a layer's memory.
 template <typename T>
 void write(const Call<T>& call, const T* key, int64_t key_stride, const T* value, int64_t value_stride, const int64_t* slots, int64_t tokens, int64_t line) {
   for (int64_t token = 0; token < tokens; ++token) {
@@ -41,9 +41,9 @@ template <typename T, typename W> int decode(const Model<T, W>& model, const Ste
 
 }  // namespace
 
-// `attend_…` is `AttentionBackend.attend`, into `out`. Strides in elements; within a token, heads lie one after another.
-// Rows and tables: see `Call`. `decode_…` computes a step's logits. Both return 1 where the head size is not compiled.
-// `decode_int8` has weights of 8 bits, and bfloat16 for all else.
+// `attend_…` implements `AttentionBackend.attend`, into `out`. Strides in elements; within a token, heads are contiguous.
+// Rows and tables: see `Call`. `decode_…` computes a step's logits. Both return 1 if the head size is not compiled.
+// `decode_int8` uses 8-bit weights, and bfloat16 for everything else.
 #define DEFINE(name, T)                                                                                                   \
   extern "C" int attend_##name(                                                                                           \
       const T* query, int64_t query_stride, const T* key, int64_t key_stride, const T* value, int64_t value_stride,       \

@@ -1,4 +1,4 @@
-// What stands between a decoder's products: norms, the activation, the likeliest token.
+// The operators between a decoder's products: norms, the activation, the likeliest token.
 #pragma once
 #include <cmath>
 
@@ -11,14 +11,14 @@ struct Norm {
   double epsilon;
 };
 
-constexpr float LEAST_SCALED = 1e-30f;  // what is smaller counts as nothing
+constexpr float LEAST_SCALED = 1e-30f;  // smaller maxima are treated as zero
 
-// Whole vectors of 8 floats, rounded to T.
+// Rounds floats to T; `count` is a multiple of 8.
 template <typename T> void narrow(T* to, const float* from, int64_t count) {
   for (int64_t i = 0; i < count; i += 8) store<8>(to + i, load<8>(from + i));
 }
 
-// Root mean square normalisation of a row of a multiple of 8 channels.
+// Root mean square normalisation of a row; `channels` is a multiple of 8.
 template <typename T> void normalise(T* to, const float* from, const Norm& norm, int64_t channels) {
   using Vec = Of<8>::Vec;
   Vec squares[2] = {};
@@ -33,15 +33,15 @@ template <typename T> void normalise(T* to, const float* from, const Norm& norm,
     store<8>(to + i, load<8>(from + i) * factor * load<8>(norm.weight + i));
 }
 
-// Up to GROUP numbers, a multiple of 8, as so many steps of a scale; returns 128 times their sum. Where one of them is no
-// number, the scale is none either.
+// Quantises up to GROUP numbers, a multiple of 8, to multiples of a scale; returns 128 times their sum. A NaN or infinity
+// makes the scale NaN.
 template <typename T> float as_record(int8_t* record, const T* from, int64_t count) {
   using Vec = Of<8>::Vec;
   Vec most = {}, strange = {};
   for (int64_t i = 0; i < count; i += 8) {
     const Vec part = load<8>(from + i);
     most = larger<8>(most, part < 0 ? -part : part);
-    strange += part - part;  // nothing, unless there is a NaN or an infinity
+    strange += part - part;  // zero, unless there is a NaN or an infinity
   }
   float highest = 0, odd = 0;
   for (int lane = 0; lane < 8; ++lane) {
@@ -64,8 +64,8 @@ template <typename T> float as_record(int8_t* record, const T* from, int64_t cou
   return 128 * scale * sum;
 }
 
-// A row as it is multiplied with weights of 8 bits: groups of inputs, each behind its scale, and at the end what weights
-// that are 128 too large add to each output.
+// Quantises a row for 8-bit weights: groups of inputs, each after its scale, and at the end the excess of each output,
+// since stored weights are 128 too large.
 template <typename T> void as_bytes(int8_t* to, const T* from, int64_t count) {
   float excess = 0;
   for (int64_t first = 0; first < count; first += GROUP, to += RECORD)
@@ -73,13 +73,13 @@ template <typename T> void as_bytes(int8_t* to, const T* from, int64_t count) {
   std::memcpy(to, &excess, sizeof excess);
 }
 
-// x times its sigmoid, without an overflow on either side.
+// Returns x times its sigmoid, without overflow.
 inline Vec16 silu(Vec16 x) {
   const Vec16 small = exponential<16>(x > 0 ? -x : x);
   return x * (x > 0 ? Vec16{} + 1.0f : small) / (1.0f + small);
 }
 
-// The likeliest token of a line of logits, the first of equals, and its logit: a NaN where any is one.
+// Returns the first of the likeliest tokens, and stores its logit: NaN if any logit is NaN.
 int64_t likeliest(const float* line, int64_t count, float* value) {
   constexpr int64_t WHOLE = 16;
   Vec16 highest = Vec16{} - std::numeric_limits<float>::infinity(), strange = {};
@@ -87,7 +87,7 @@ int64_t likeliest(const float* line, int64_t count, float* value) {
   for (; i + WHOLE <= count; i += WHOLE) {
     const Vec16 part = load<16>(line + i);
     highest = larger<16>(part, highest);
-    strange += part - part;  // nothing, unless there is a NaN or an infinity
+    strange += part - part;  // zero, unless there is a NaN or an infinity
   }
   float most = -std::numeric_limits<float>::infinity(), odd = 0;
   for (int lane = 0; lane < WHOLE; ++lane) {
@@ -98,7 +98,7 @@ int64_t likeliest(const float* line, int64_t count, float* value) {
     most = std::max(most, line[i]);
     odd += line[i] - line[i];
   }
-  if (odd != 0)  // of those that are odd, minus infinity is a logit like others
+  if (odd != 0)  // minus infinity is a valid logit
     for (int64_t j = 0; j < count; ++j)
       if (line[j] != line[j]) most = line[j];
   *value = most;

@@ -1,6 +1,5 @@
-// Products of rows with weights that are laid out for them: tiles of 32 outputs, within a tile input by input (bfloat16:
-// pair by pair, int8: four by four), so that a product reads them once, from the first byte to the last, whatever the
-// number of rows.
+// Products of rows with tiled weights: tiles of 32 outputs, ordered by input within a tile (bfloat16: by pairs, int8: by
+// fours), so that a product reads them once, sequentially, whatever the number of rows.
 #pragma once
 #include <type_traits>
 
@@ -9,26 +8,26 @@
 namespace {
 
 constexpr int64_t TILE_OUTPUTS = 32;
-constexpr int64_t LINE = TILE_OUTPUTS * sizeof(float);  // bytes of a tile for each input, or as many as go together
-constexpr int64_t MANY_ROWS = 128;  // beside which the time that memory takes for weights does not count
-constexpr int64_t STREAM_ROWS = 8;  // that are computed about as fast as memory is read
-constexpr int64_t STREAM_AHEAD = 8192;  // bytes between what they are multiplied with and what is fetched
-constexpr int MOST_ROWS = 12;  // whose sums fit into the registers together
-constexpr int64_t GROUP = 64;  // inputs of a row of bytes that have one scale: one large number spoils no others
+constexpr int64_t LINE = TILE_OUTPUTS * sizeof(float);  // bytes of a tile per word of inputs
+constexpr int64_t MANY_ROWS = 128;  // from here on, reading weights takes negligible time
+constexpr int64_t STREAM_ROWS = 8;  // computed about as fast as weights are read
+constexpr int64_t STREAM_AHEAD = 8192;  // prefetch distance in bytes
+constexpr int MOST_ROWS = 12;  // whose sums fit into the registers
+constexpr int64_t GROUP = 64;  // inputs per scale, which limits the effect of one large number
 constexpr int64_t RECORD = sizeof(float) + GROUP;  // bytes of a group with its scale
 
-// Weights [outputs, inputs], and what is added to the outputs, if anything.
+// Weights [outputs, inputs], with an optional bias.
 template <typename T> struct Weights {
   const T* tiles;  // [tiles, inputs, 32] of float32, [tiles, inputs / 2, 32, 2] of bfloat16, [tiles, inputs / 4, 32, 4] of int8
   const float* bias;  // [tiles * 32] or null
-  const float* scales;  // [tiles * 32]: what a step of an output's weights is, of int8
+  const float* scales;  // [tiles * 32]: the scale of each output's int8 weights
   int64_t inputs, outputs;
 
   int64_t count() const { return (outputs + TILE_OUTPUTS - 1) / TILE_OUTPUTS; }
   const T* tile(int64_t number) const { return tiles + number * TILE_OUTPUTS * inputs; }
 };
 
-// What weights are multiplied with: rows of their own type, or of bytes, for which see `as_bytes`.
+// The other operand: rows of the weights' type, or quantised rows, see `as_bytes`.
 template <typename W> struct Rows {
   using Number = W;
   const W* at;
@@ -41,16 +40,16 @@ template <> struct Rows<Int8> {
 };
 template <typename W> using Number = typename Rows<W>::Number;
 
-// Where the weight of an input for an output stands in a tile.
+// Returns the index of an input's weight for an output within a tile.
 template <typename T> constexpr int64_t place(int64_t input, int64_t output) {
   constexpr int64_t APART = sizeof(float) / sizeof(T);  // inputs side by side
   return (input / APART * TILE_OUTPUTS + output) * APART + input % APART;
 }
 
-// What a product does beside multiplying: it asks for what comes at once or soon, or adds to the sums that are there.
+// The additional work of a product: prefetch the same weights ahead, prefetch later ones, or add to existing sums.
 enum class Beside { NOTHING, STREAM, FETCH, ADD };
 
-// What products begin with.
+// Initialises the sums.
 template <int R, Beside BESIDE> inline void begin(Vec16 (&sums)[R][2], const float* out) {
 #pragma GCC unroll 12
   for (int r = 0; r < R; ++r)
@@ -63,7 +62,7 @@ template <int R> inline void finish(const Vec16 (&sums)[R][2], float* out) {
     for (int half = 0; half < 2; ++half) store<16>(out + r * TILE_OUTPUTS + half * 16, sums[r][half]);
 }
 
-// Sums of 16 outputs and what an input, or as many as go together, adds: `weights` as of a tile, `row` from there on.
+// Adds the products of one word of inputs, at `row`, to the sums of 16 outputs.
 inline Vec16 added(Vec16 sums, const float* row, Of<16>::Bits weights) { return sums + (Vec16)weights * *row; }
 inline Vec16 added(Vec16 sums, const Bfloat16* row, Of<16>::Bits weights) {
 #ifdef __AVX512BF16__
@@ -86,14 +85,14 @@ inline Of<16>::Int added(Of<16>::Int sums, const int8_t* row, Of<16>::Bits weigh
 #endif
 }
 
-// What is asked of memory while a product is computed: `step` bytes further for each input, or as many as go together.
+// The prefetch position during a product; it advances by `step` bytes per word of inputs.
 struct Soon {
   const char* at;
   int64_t step;
 };
 
 template <Beside BESIDE> inline void ask(const void* tile, Soon& soon) {
-  if constexpr (BESIDE == Beside::STREAM) {  // past the farther caches: it is read once
+  if constexpr (BESIDE == Beside::STREAM) {  // bypasses the outer caches: it is read once
     const char* ahead = static_cast<const char*>(tile) + STREAM_AHEAD;
     __builtin_prefetch(ahead, 0, 0);
     __builtin_prefetch(ahead + LINE / 2, 0, 0);
@@ -105,7 +104,7 @@ template <Beside BESIDE> inline void ask(const void* tile, Soon& soon) {
   }
 }
 
-// What inputs from `first` to `end`, those of `rows` on, add to sums of R rows with one tile.
+// Adds the products of inputs [first, end), which start at `rows`, to the sums of R rows with one tile.
 template <typename T, int R, Beside BESIDE, typename Sums>
 inline void add_inputs(Sums (&sums)[R][2], const Number<T>* rows, int64_t stride, const T* tile, int64_t first, int64_t end, Soon& soon) {
   for (int64_t k = first; k < end; k += sizeof(float) / sizeof(T)) {
@@ -123,8 +122,8 @@ inline void add_inputs(Sums (&sums)[R][2], const Number<T>* rows, int64_t stride
   }
 }
 
-// Sums [R, 32] of R rows with one tile: of bytes, in steps of the weights' scales, and 128 times what the inputs sum to
-// too large.
+// Computes sums [R, 32] of R rows with one tile. With int8 weights the sums are in units of the weights' scales, and too
+// large by 128 times the sum of the inputs.
 template <typename T, int R, Beside BESIDE>
 void product(const Number<T>* rows, int64_t stride, const T* tile, int64_t inputs, float* out, Soon soon) {
   Vec16 sums[R][2];
@@ -152,7 +151,7 @@ template <typename T, Beside BESIDE> constexpr Product<T> PRODUCTS[MOST_ROWS] = 
     product<T, 5, BESIDE>, product<T, 6, BESIDE>, product<T, 7, BESIDE>, product<T, 8, BESIDE>,
     product<T, 9, BESIDE>, product<T, 10, BESIDE>, product<T, 11, BESIDE>, product<T, 12, BESIDE>};
 
-// Rows in parts that are multiplied together: `work(first, size)`.
+// Splits rows into parts that are multiplied together, and calls `work(first, size)` for each.
 template <typename Work> void in_parts(int64_t count, Work&& work) {
   const int64_t parts = (count + MOST_ROWS - 1) / MOST_ROWS;
   for (int64_t part = 0; part < parts; ++part) {
@@ -161,7 +160,7 @@ template <typename Work> void in_parts(int64_t count, Work&& work) {
   }
 }
 
-// What a row's sums stand for, in place.
+// Converts a row's sums to results, in place.
 template <typename T> inline void settle(const Weights<T>&, int64_t, const Number<T>*, float*) {}
 inline void settle(const Weights<Int8>& weights, int64_t number, const int8_t* row, float* found) {
   float excess;
@@ -170,13 +169,13 @@ inline void settle(const Weights<Int8>& weights, int64_t number, const int8_t* r
     store<16>(found + i, (load<16>(found + i) - excess) * load<16>(weights.scales + number * TILE_OUTPUTS + i));
 }
 
-// One tile's outputs for all rows [count, inputs]; `take(row, sums)` is given 32 at a time, what is added included.
+// Computes one tile's outputs for all rows [count, inputs]; `take(row, sums)` receives 32 at a time, with the bias.
 template <typename T, typename Take>
 void multiply(const Weights<T>& weights, int64_t number, const Rows<T>& rows, int64_t count, Take&& take) {
   alignas(64) float sums[MOST_ROWS * TILE_OUTPUTS];
   const T* tile = weights.tile(number);
   const int64_t stride = Rows<T>::stride(weights.inputs);
-  // The tile that this thread computes next, or one of the weights that lie behind these.
+  // The tile that this thread computes next, or the start of the following weights.
   Soon soon{reinterpret_cast<const char*>(weights.tile(number + 1)), LINE * MOST_ROWS / std::max<int64_t>(count, MOST_ROWS)};
   const Product<T>* products = count <= STREAM_ROWS ? PRODUCTS<T, Beside::STREAM>
                                : count <= MANY_ROWS ? PRODUCTS<T, Beside::FETCH>

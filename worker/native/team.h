@@ -1,9 +1,9 @@
-// How the threads of one parallel region share work. They are OpenMP's, which torch has loaded already, so that both
-// compute on the same ones.
+// Work sharing among the threads of one parallel region. They are OpenMP's, which torch has already loaded, so that both
+// use the same threads.
 //
-// A phase ends when its pieces are done, not when all threads have come by: one that the system holds up, because
-// somebody else computes on its core, is not waited for unless it holds a piece. With barriers in between, a busy
-// neighbour makes a step take tens of times as long; so, not even twice.
+// A phase ends when its pieces are done, not when all threads have arrived: a thread that is descheduled, because another
+// process uses its core, delays the phase only if it holds a piece. With barriers such a neighbour makes a step take tens
+// of times as long; here, less than twice.
 #pragma once
 #include <omp.h>
 #include <sched.h>
@@ -14,7 +14,7 @@
 
 namespace {
 
-constexpr int PATIENCE = 4096;  // looks at a piece that another thread holds, before that thread is offered this core
+constexpr int PATIENCE = 4096;  // polls of an unfinished phase before this core is yielded
 
 inline void pause() {
 #if defined(__x86_64__)
@@ -22,12 +22,12 @@ inline void pause() {
 #endif
 }
 
-// On a cache line of its own: what one thread writes takes no other number from the rest.
+// On its own cache line, to avoid false sharing.
 struct alignas(64) Counter {
   std::atomic<int64_t> value{0};
 };
 
-// What threads tell each other of every phase: how many pieces are done, and how many of each run are taken.
+// The shared counters of every phase: pieces done, and pieces taken of each run.
 class Tickets {
  public:
   Tickets() = default;
@@ -41,16 +41,16 @@ class Tickets {
   std::vector<Counter> counters_;
 };
 
-// The phases of a region as one thread of it goes through them, all in the same order.
+// One thread's view of a region's phases; all threads pass them in the same order.
 class Phases {
  public:
   explicit Phases(Tickets& tickets) : tickets_(tickets), thread_(omp_get_thread_num()), threads_(omp_get_num_threads()) {}
 
-  // Pieces go in order to whoever is free.
+  // Distributes pieces in order to free threads.
   template <typename Work> void share(int64_t pieces, Work&& work) { wait(pieces, take(0, 0, pieces, work)); }
 
-  // Pieces whose memory is read once, in order: each thread has a run of its own, so that what the processor fetches
-  // ahead of it is its own too, and helps with those of others after it.
+  // Distributes pieces whose memory is read sequentially: each thread has its own run, which suits the hardware's
+  // prefetching, and then helps with the others' runs.
   template <typename Work> void share_runs(int64_t pieces, Work&& work) {
     int64_t done = 0;
     for (int64_t turn = 0; turn < threads_; ++turn) {
@@ -61,7 +61,7 @@ class Phases {
   }
 
  private:
-  // Does what nobody else has taken of a run; returns how many pieces that was.
+  // Processes the pieces of a run that no thread has taken; returns their number.
   template <typename Work> int64_t take(int64_t run, int64_t first, int64_t end, Work&& work) {
     std::atomic<int64_t>& taken = tickets_.taken(phase_, run).value;
     if (first + taken.load(std::memory_order_relaxed) >= end) return 0;

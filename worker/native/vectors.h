@@ -1,5 +1,5 @@
-// Vectors of floats, read from and written to float32 and bfloat16. They are GCC's and clang's own, so that one source
-// serves any instruction set.
+// Vectors of floats, read from and written to float32 and bfloat16. They use the vector extensions of GCC and clang, so
+// that one source serves any instruction set.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -18,7 +18,7 @@ struct Bfloat16 {
 };
 
 struct Int8 {
-  uint8_t bits;  // 128 more than the value
+  uint8_t bits;  // the value plus 128
 };
 
 template <int W> struct Of {
@@ -60,7 +60,7 @@ template <> inline Of<16>::Vec load<16>(const Bfloat16* from) {
 
 template <int W> inline void store(float* to, typename Of<W>::Vec from) { std::memcpy(to, &from, sizeof from); }
 
-// Rounded to the nearest, ties to even.
+// Rounds to nearest, ties to even.
 template <int W> inline void store(Bfloat16* to, typename Of<W>::Vec from) {
   using Bits = typename Of<W>::Bits;
   const Bits bits = (Bits)from;
@@ -83,7 +83,7 @@ template <> inline void store<8>(Bfloat16* to, Of<8>::Vec from) {
 
 template <int W> inline typename Of<W>::Vec larger(typename Of<W>::Vec a, typename Of<W>::Vec b) { return a > b ? a : b; }
 
-// e to the power of x <= 0, to two units in the last place: 2^n times a polynomial. A NaN stays one.
+// Returns e^x for x <= 0, to two units in the last place: 2^n times a polynomial. NaN stays NaN.
 template <int W> inline typename Of<W>::Vec exponential(typename Of<W>::Vec x) {
   using Vec = typename Of<W>::Vec;
   using Int = typename Of<W>::Int;
@@ -101,13 +101,13 @@ template <int W> inline typename Of<W>::Vec exponential(typename Of<W>::Vec x) {
   return sum * (Vec)((n + 127) << 23);
 }
 
-// A square's rows become its columns.
+// Transposes a square.
 inline void transpose(Of<16>::Bits (&square)[16]) {
 #pragma GCC unroll 4
   for (int round = 0; round < 4; ++round) {
     Of<16>::Bits half[16];
 #pragma GCC unroll 8
-    for (int i = 0; i < 8; ++i) {  // rows that stand half a square apart, interleaved
+    for (int i = 0; i < 8; ++i) {  // interleave rows that are half a square apart
       half[2 * i] = __builtin_shufflevector(
           square[i], square[i + 8], 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
       half[2 * i + 1] = __builtin_shufflevector(
@@ -118,7 +118,7 @@ inline void transpose(Of<16>::Bits (&square)[16]) {
   }
 }
 
-// Two lines of 32 as one of 32 pairs.
+// Interleaves two lines of 32.
 inline void zip(Bfloat16* to, const Bfloat16* even, const Bfloat16* odd) {
   typedef uint16_t Line __attribute__((vector_size(64)));
   Line a, b;
@@ -132,7 +132,7 @@ inline void zip(Bfloat16* to, const Bfloat16* even, const Bfloat16* odd) {
   std::memcpy(to + 32, &second, sizeof second);
 }
 
-// Ask for a key or value that will be read soon: the processor does not foresee the next block.
+// Prefetches a key or value: the hardware cannot predict the next block.
 template <typename T, int D> inline void fetch(const T* line) {
   for (size_t byte = 0; byte < D * sizeof(T); byte += 64) __builtin_prefetch(reinterpret_cast<const char*>(line) + byte);
 }

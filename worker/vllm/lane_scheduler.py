@@ -84,8 +84,7 @@ class LaneScheduler(GuardedScheduler):
         self._lacking: dict[int, int] = {}
         self._allowance: Allowance | None = None
         self._beneficiaries: list[Request] = []
-        self._fruitless = 0
-        self._pause_until_step = 0
+        self._fruitless = self._pause_until_step = 0
         self._steps: deque[_Step] = deque()
         self._ended_ms = 0.0
         self.waiting = RankedQueue(self._waiting_rank)
@@ -215,14 +214,8 @@ class LaneScheduler(GuardedScheduler):
             claim = self._claim(request)
             rank = self._policy.lane_rank(claim)
             if rank > above and self._request_blocks_can_be_freed(request):
-                candidates.append(
-                    Candidate(
-                        index,
-                        rank,
-                        claim.lane.rank,
-                        _freed_blocks(self.kv_cache_manager.get_blocks(request.request_id).blocks),
-                    )
-                )
+                freed = _freed_blocks(self.kv_cache_manager.get_blocks(request.request_id).blocks)
+                candidates.append(Candidate(index, rank, claim.lane.rank, freed))
         return candidates
 
     def _needs(self, request: Request) -> int:
