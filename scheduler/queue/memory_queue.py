@@ -15,7 +15,7 @@ from fairlane.scheduler.protocol.messages import Grant, Job, Lease, Outcome
 from fairlane.scheduler.queue.memory_jobs import JobBook
 from fairlane.scheduler.queue.prefix_affinity import AFFINITY_DELAY_MS, PrefixAffinity, is_light
 from fairlane.scheduler.queue.promises import WHOLE
-from fairlane.scheduler.queue.rooms import Need, WorkerCalls
+from fairlane.scheduler.queue.rooms import WorkerCalls
 from fairlane.scheduler.queue.take_order import Order
 from fairlane.scheduler.queue.types import (
     GATEWAY_LEASES,
@@ -93,8 +93,7 @@ class LaneQueue:
         is_free = oldest_wait_ms <= AFFINITY_DELAY_MS and not entry.job.guaranteed
         if is_free:
             entry.preferred = self._affinity.find(now_ms, prefixes, partial(self._may_be_preferred, now_ms))
-        need = Need(job.n, entry.tokens, job.max_total_tokens)
-        entry.called = self.calls.call(now_ms, job.job_id, self._book.levels[job.lane], need, entry.preferred)
+        entry.called = self.calls.call(now_ms, job.job_id, self._book.levels[job.lane], entry.need, entry.preferred)
         return Put(places.position(entry), entry.job.guaranteed, entry.preferred, entry.called)
 
     def cancel(self, job_id: str) -> JobRecord | None:

@@ -38,25 +38,48 @@ class Need(NamedTuple):
 
 @dataclass(slots=True)
 class Room:
-    """Capacity that a worker could start: sequences and KV tokens by lane, and the size of the whole worker."""
+    """Capacity that a worker can start: sequences and KV tokens by lane, and the size of the whole worker.
+
+    A job uses the room of its lane and of all lanes below. To start, it needs what its next step holds; if that exceeds
+    the pool, its choices take turns and it needs the whole pool."""
 
     sequences: list[int]
     kv_tokens: list[int]
     most_sequences: int
     most_tokens: int
 
+    @classmethod
+    def of(cls, capacity: Capacity, lanes: Sequence[str]) -> "Room":
+        """Return the room of a worker; `lanes`: their names, most urgent first."""
+        sequences = [capacity.sequences.get(lane, 0) for lane in lanes]
+        kv_tokens = [capacity.kv_tokens.get(lane, 0) for lane in lanes]
+        return cls(sequences, kv_tokens, capacity.most_sequences, capacity.most_tokens)
+
     def is_open(self, level: int) -> bool:
+        """Return whether a job could start in this lane without preempting the lane's own work."""
         return self.sequences[level] > 0 and self.kv_tokens[level] > 0
 
+    def could_hold(self, need: Need) -> bool:
+        """Return whether a job could finish here: all its choices in one step, and each alone at its longest."""
+        return need.sequences <= self.most_sequences and need.whole_tokens <= self.most_tokens
+
+    def tokens(self, need: Need) -> int:
+        """Return the KV tokens that a job needs to start."""
+        return min(need.kv_tokens, self.most_tokens)
+
     def fits(self, level: int, need: Need) -> bool:
-        could_hold = need.sequences <= self.most_sequences and need.whole_tokens <= self.most_tokens
-        has_tokens = min(need.kv_tokens, self.most_tokens) <= self.kv_tokens[level]
-        return could_hold and need.sequences <= self.sequences[level] and has_tokens
+        """Return whether the lane has room for all choices of a job now."""
+        return need.sequences <= self.sequences[level] and self.tokens(need) <= self.kv_tokens[level]
 
     def occupy(self, level: int, need: Need) -> None:
         for below in range(level, len(self.sequences)):
             self.sequences[below] -= need.sequences
-            self.kv_tokens[below] -= min(need.kv_tokens, self.most_tokens)
+            self.kv_tokens[below] -= self.tokens(need)
+
+    def close(self, first: int, last: int) -> None:
+        """Start no more jobs in these lanes, so that room gathers."""
+        for level in range(first, last + 1):
+            self.sequences[level] = 0
 
 
 class WorkerCalls:
@@ -82,9 +105,7 @@ class WorkerCalls:
         self.wakes = self.wakes[0] + 1, preferred
 
     def offer(self, worker_id: str, capacity: Capacity) -> None:
-        sequences = [capacity.sequences.get(lane, 0) for lane in self._lanes]
-        kv_tokens = [capacity.kv_tokens.get(lane, 0) for lane in self._lanes]
-        self._file(worker_id, Room(sequences, kv_tokens, capacity.most_sequences, capacity.most_tokens))
+        self._file(worker_id, Room.of(capacity, self._lanes))
 
     def withdraw(self, worker_id: str) -> None:
         room = self._rooms.pop(worker_id, None)
@@ -139,8 +160,8 @@ class WorkerCalls:
     def _find(self, level: int, need: Need, preferred: str) -> str:
         nearest = [name for _, name in reversed(self._by_kv[level][-ROOMS_PER_PUT:])]
         candidates = ([preferred] if preferred else []) + nearest
-        fitting = (name for name in candidates if name in self._rooms and self._rooms[name].fits(level, need))
-        return next(fitting, "")
+        known = ((name, self._rooms[name]) for name in candidates if name in self._rooms)
+        return next((name for name, room in known if room.could_hold(need) and room.fits(level, need)), "")
 
     def _file(self, worker_id: str, room: Room) -> None:
         self._rooms[worker_id] = room

@@ -27,6 +27,7 @@ from fairlane.scheduler.planner.ordering import Counters, prospects
 from fairlane.scheduler.planner.steps import Capacity, Yielding
 from fairlane.scheduler.protocol.lanes import Lane
 from fairlane.scheduler.protocol.messages import Job, Outcome
+from fairlane.scheduler.queue.rooms import Need, Room
 from fairlane.scheduler.queue.share_floor import ShareFloor
 from fairlane.scheduler.queue.types import (
     FLOOR_LIMIT,
@@ -86,9 +87,9 @@ class QueuedJob:
         return sum(map(len, self.generated))
 
     @property
-    def tokens(self) -> int:
-        """KV tokens that its next step holds, which its worker must have room for."""
-        return len(self.job.prompt) + self.produced + self.job.n
+    def need(self) -> Need:
+        tokens = len(self.job.prompt) + self.produced + self.job.n
+        return Need(self.job.n, tokens, self.job.max_total_tokens)
 
     @property
     def provisional_cost(self) -> float:
@@ -249,58 +250,6 @@ NOTHING = Yielding(begun=(), waiting=(), jobs=0, sequences=0, kv_tokens=0)
 Key = tuple[bool, bool, int, float, float, int, str]
 
 
-class WorkerRoom:
-    """Capacity that a worker can still start, by lane. A job uses the room of its lane and of all lanes below.
-
-    A job that could not finish here is no candidate: each choice alone may need all that it can grow to. To start, it
-    needs what its next step holds; if that exceeds the pool, its choices take turns and it needs the whole pool."""
-
-    def __init__(self, lanes: Sequence[Places], capacity: Capacity, *, suspect: bool) -> None:
-        names = [places.lane.name for places in lanes]
-        self._sequences = [capacity.sequences.get(name, 0) for name in names]
-        self._kv_tokens = [capacity.kv_tokens.get(name, 0) for name in names]
-        self._most_sequences, self._most_tokens = capacity.most_sequences, capacity.most_tokens
-        self._suspect = suspect
-
-    def is_open(self, level: int) -> bool:
-        """Return whether a job could start in this lane without preempting the lane's own work."""
-        return self._sequences[level] > 0 and self._kv_tokens[level] > 0
-
-    def has_row(self, level: int) -> bool:
-        """Return whether the lane has a free row, with or without free KV."""
-        return self._sequences[level] > 0
-
-    def could_hold(self, entry: QueuedJob) -> bool:
-        """Return whether the job could run here after enough other work has ended.
-
-        All its choices must fit one step, and each alone at its longest. A job that may have killed workers is refused
-        while another one is here, so that a poisoned one fails alone."""
-        fits = entry.job.n <= self._most_sequences and entry.job.max_total_tokens <= self._most_tokens
-        return fits and not (self._suspect and entry.losses >= SUSPECT_LOSSES)
-
-    def fits(self, level: int, entry: QueuedJob) -> bool:
-        """Return whether the lane has room for all its choices now."""
-        return entry.job.n <= self._sequences[level] and self.tokens(entry) <= self._kv_tokens[level]
-
-    def occupy(self, level: int, entry: QueuedJob) -> None:
-        for below in range(level, len(self._sequences)):
-            self._sequences[below] -= entry.job.n
-            self._kv_tokens[below] -= self.tokens(entry)
-        self._suspect = self._suspect or entry.losses >= SUSPECT_LOSSES
-
-    def close(self, first: int, last: int) -> None:
-        for level in range(first, last + 1):
-            self._sequences[level] = 0
-
-    def is_within_floor(self, share: float, entry: QueuedJob) -> bool:
-        """Return whether it has one choice and starts within this share of the worker."""
-        return entry.job.n == 1 and self.tokens(entry) <= share * self._most_tokens
-
-    def tokens(self, entry: QueuedJob) -> int:
-        """Return the KV tokens that it needs to start."""
-        return min(entry.tokens, self._most_tokens)
-
-
 class YieldOffer:
     """Work of one lane, running in a worker, that would yield to waiting jobs of less served tenants.
 
@@ -373,7 +322,8 @@ class Order:
         *,
         suspect: bool,
     ) -> None:
-        self._lanes, self._entries, self._room = lanes, entries, WorkerRoom(lanes, capacity, suspect=suspect)
+        self._lanes, self._entries, self._suspect = lanes, entries, suspect
+        self._room = Room.of(capacity, [places.lane.name for places in lanes])
         self._now_ms, self._prefill_ms = now_ms, capacity.prefill_ms
         self._levels = {places.lane.name: level for level, places in enumerate(lanes)}
         self._windows = [places.window(capacity.prefill_ms) for places in lanes]
@@ -397,10 +347,10 @@ class Order:
                 level, is_floor = self._levels[entry.job.lane], rank == FLOOR
                 if not (is_floor or self._room.is_open(level)):
                     continue
-                if self._room.fits(level, entry):
-                    self._room.occupy(level, entry)
+                if self._room.fits(level, entry.need):
+                    self._occupy(level, entry)
                     return entry
-                if is_floor and self._room.has_row(level):
+                if is_floor and self._room.sequences[level] > 0:
                     self._room.close(0, level)
                 elif not is_floor and entry.due_ms <= self._now_ms:
                     self._room.close(rank, level)
@@ -412,10 +362,10 @@ class Order:
             if not offer.is_open:
                 continue
             for entry in sorted(self._returned(level) + self._heads(level), key=self._key):
-                tokens = self._room.tokens(entry)
+                tokens = self._room.tokens(entry.need)
                 if offer.suits(entry, tokens):
                     offer.give(entry, tokens)
-                    self._room.occupy(level, entry)
+                    self._occupy(level, entry)
                     return entry
         return None
 
@@ -428,7 +378,7 @@ class Order:
             if places.floor.debt > 0.0:
                 for entries in (self._returned(level), self._heads(level)):
                     behind = list(filter(places.is_below_floor, entries))
-                    small = [one for one in behind if self._room.is_within_floor(places.lane.share_floor, one)]
+                    small = [one for one in behind if self._is_within_floor(places.lane.share_floor, one)]
                     yield FLOOR, small
                     yield level, [one for one in behind if one not in small]
         for level in range(len(self._lanes)):
@@ -466,9 +416,20 @@ class Order:
         return list(islice((entry for entry in entries if self._could_run(level, entry)), count))
 
     def _could_run(self, level: int, entry: QueuedJob) -> bool:
-        """Return whether it has not expired and could ever run in this worker."""
+        """Return whether it has not expired and could ever run in this worker.
+
+        A job that may have killed workers is refused while another one is here, so that a poisoned one fails alone."""
         is_in_time = self._now_ms < entry.expires_ms(self._lanes[level].lane.max_wait_ms)
-        return is_in_time and self._room.could_hold(entry)
+        is_suspect = self._suspect and entry.losses >= SUSPECT_LOSSES
+        return is_in_time and self._room.could_hold(entry.need) and not is_suspect
+
+    def _is_within_floor(self, share: float, entry: QueuedJob) -> bool:
+        """Return whether it has one choice and starts within this share of the worker."""
+        return entry.job.n == 1 and self._room.tokens(entry.need) <= share * self._room.most_tokens
+
+    def _occupy(self, level: int, entry: QueuedJob) -> None:
+        self._room.occupy(level, entry.need)
+        self._suspect = self._suspect or entry.losses >= SUSPECT_LOSSES
 
     def _key(self, entry: QueuedJob) -> Key:
         job, level = entry.job, self._levels[entry.job.lane]
