@@ -3,8 +3,9 @@ ours.
 
     ports.py         listening sockets, and how connections are accepted
     protocol.py      the life of a connection, drawn in its first lines: open it first
-    limits.py patience.py   bounds on what a client sends, how slowly, and how long it may not read its response
-    turns.py flow.py  parsing of reads with many lines, in turns with other connections
+    limits.py        bounds on what a client sends, how slowly, and how long it may not read its response
+    flow.py          pauses reading for two reasons, and times out clients that do not read
+    turns.py         parsing of reads with many lines, in turns with other connections
     upgrade.py       requests that ask for an upgrade, served in HTTP/1.1
     connections.py   connections and incomplete heads: bounds for each address, caller and port
     body.py          reads a body within bounds of bytes and time

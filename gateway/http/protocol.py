@@ -38,9 +38,8 @@ from fairlane.gateway.http.body_budget import BodyBudget, BodyHold
 from fairlane.gateway.http.connections import Crowd, Heads, Place, forwarded_for
 from fairlane.gateway.http.disconnect import Disconnect
 from fairlane.gateway.http.exchange import Exchange, exchange_of
-from fairlane.gateway.http.flow import Flow
+from fairlane.gateway.http.flow import Flow, Patience
 from fairlane.gateway.http.limits import HttpLimits
-from fairlane.gateway.http.patience import Patience
 from fairlane.gateway.http.refusals import Malformed, answer_bytes, refusal_of
 from fairlane.gateway.http.request_id import request_id_of
 from fairlane.gateway.http.response import Answer, AnsweringTransport
