@@ -136,7 +136,7 @@ def create_app(resources: Resources) -> Starlette:
                 ShowLimits(resources.accounts.quotas, resources.fleet.stored.waiting, resources.batches.records),
             ),
             tenant("GET", requests.ONE_PATH, requests.ShowRequest(resources.insight.records)),
-            *_told(resources),
+            *_status_routes(resources),
             *([] if resources.settings.admin_port else _operators(resources)),
         ],
         lifespan,
@@ -184,7 +184,7 @@ def metrics_app(resources: Resources) -> Starlette:
 
 def admin_app(resources: Resources) -> Starlette:
     """Return the application of the admin port, for a gateway that has a separate one."""
-    return _application([*_told(resources), *_operators(resources)])
+    return _application([*_status_routes(resources), *_operators(resources)])
 
 
 def _application(routes: Sequence[BaseRoute], lifespan: Lifespan[Starlette] | None = None) -> Starlette:
@@ -198,7 +198,7 @@ def _application(routes: Sequence[BaseRoute], lifespan: Lifespan[Starlette] | No
     return app
 
 
-def _told(resources: Resources) -> list[Route]:
+def _status_routes(resources: Resources) -> list[Route]:
     health = _health(resources)
     guarded = operators_only(resources.control.operators, health.metrics)
     documents = [openapi.route(), *openapi_page.routes()]

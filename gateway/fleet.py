@@ -274,7 +274,7 @@ class WatchedQueue(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Door:
+class ModelQueueView:
     """The state of one model, for a request of one tenant."""
 
     model: str
@@ -321,14 +321,14 @@ class StoredFleet:
         found = await _ask_all(lambda name: self._queue(name).depths(), queues)
         return together([*found.values()])
 
-    async def open_requests(self, tenant: str, allowed: Collection[str] | None) -> list[Door]:
+    async def open_requests(self, tenant: str, allowed: Collection[str] | None) -> list[ModelQueueView]:
         """Return the state of each model that a tenant may use (None: all). Raises as `FleetCache.find` does."""
         models = self._fleet_cache.find(allowed)
         queues = {model.queue for model in models}
         depths = await _ask_all(lambda name: self._queue(name).depths(), queues)
         waiting = await _ask_all(lambda name: self._queue(name).waiting(tenant), queues)
         return [
-            Door(
+            ModelQueueView(
                 model=model.name,
                 queue=model.queue,
                 context_length=model.context_length,

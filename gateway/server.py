@@ -21,7 +21,7 @@ from starlette.types import ASGIApp
 
 from fairlane.gateway.app import admin_app, create_app, metrics_app, with_cors, with_fast_path
 from fairlane.gateway.config import GatewaySettings
-from fairlane.gateway.http.connections import Crowd
+from fairlane.gateway.http.connections import ConnectionLimiter
 from fairlane.gateway.http.ports import BACKLOG, Acceptor, PortName, Sockets
 from fairlane.gateway.http.protocol import limited_protocol
 from fairlane.gateway.runtime.resources import Resources
@@ -56,19 +56,19 @@ class Server(uvicorn.Server):
         if not self.started:
             return
         for found in sockets or ():
-            self._open(found, self.config, "tenants", self._resources.ports.crowd)
+            self._open(found, self.config, "tenants", self._resources.ports.limiter)
         for name, others in self._beside.items():
-            crowd = self._resources.ports.new_crowd()
-            config = beside(self._resources, name, crowd)
+            limiter = self._resources.ports.new_limiter()
+            config = beside(self._resources, name, limiter)
             config.load()
             for found in others:
-                self._open(found, config, name, crowd)
+                self._open(found, config, name, limiter)
 
-    def _open(self, found: socket.socket, config: uvicorn.Config, name: PortName, crowd: Crowd) -> None:
+    def _open(self, found: socket.socket, config: uvicorn.Config, name: PortName, limiter: ConnectionLimiter) -> None:
         proxies = self._resources.settings.trusted_proxies
 
         def admits(address: str) -> bool:
-            return address in proxies or crowd.admits(address)
+            return address in proxies or limiter.admits(address)
 
         protocol = partial(self._protocol, config)
         self._acceptors.append(Acceptor(found, protocol, shares=self._shares, admits=admits))
@@ -105,17 +105,21 @@ class Server(uvicorn.Server):
 def configure(settings: GatewaySettings, resources: Resources) -> uvicorn.Config:
     """Return uvicorn's configuration for the tenants' port."""
     app = with_cors(with_fast_path(create_app(resources)), settings.gateway.cors_origins)
-    return _config(app, settings, resources, "on", resources.ports.crowd)
+    return _config(app, settings, resources, "on", resources.ports.limiter)
 
 
-def beside(resources: Resources, name: PortName, crowd: Crowd) -> uvicorn.Config:
+def beside(resources: Resources, name: PortName, limiter: ConnectionLimiter) -> uvicorn.Config:
     """Return uvicorn's configuration for an additional port. The lifespan belongs to the tenants' application."""
     app = metrics_app(resources) if name == "metrics" else admin_app(resources)
-    return _config(app, resources.settings, resources, "off", crowd)
+    return _config(app, resources.settings, resources, "off", limiter)
 
 
 def _config(
-    app: ASGIApp, settings: GatewaySettings, resources: Resources, lifespan: Literal["on", "off"], crowd: Crowd
+    app: ASGIApp,
+    settings: GatewaySettings,
+    resources: Resources,
+    lifespan: Literal["on", "off"],
+    limiter: ConnectionLimiter,
 ) -> uvicorn.Config:
     return uvicorn.Config(
         app,
@@ -124,7 +128,7 @@ def _config(
         interface="asgi3",
         loop="uvloop",
         http=limited_protocol(
-            settings.http_limits, resources.ports.bodies, crowd, settings.trusted_proxies, resources.ports.malformed
+            settings.http_limits, resources.ports.bodies, limiter, settings.trusted_proxies, resources.ports.malformed
         ),
         ws="none",
         lifespan=lifespan,

@@ -161,7 +161,7 @@ class Driver:
         """Wait until nothing of a request is left in the gateway."""
         parts = self._resources
         async with asyncio.timeout(WAIT_S):
-            while parts.fleet.dispatcher.jobs or parts.requests.settlements.in_hand or parts.ports.crowd.count:  # noqa: ASYNC110 - another thread's
+            while parts.fleet.dispatcher.jobs or parts.requests.settlements.in_hand or parts.ports.limiter.count:  # noqa: ASYNC110 - another thread's
                 await asyncio.sleep(0.002)
 
     async def _on_loop(self, act: Callable[[], None]) -> None:

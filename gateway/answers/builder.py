@@ -91,7 +91,7 @@ class AnswerBuilder(ABC):
         self._created_s = int(time.time())
         self._choices: dict[int, AnswerChoice] = {}
 
-    def hear(self, chunks: Sequence[AnswerChunk]) -> bool:
+    def feed(self, chunks: Sequence[AnswerChunk]) -> bool:
         """Keep chunks that arrived together, or send them in one write. Return False if the client must catch up
         first."""
         if self._out is None:
@@ -144,7 +144,7 @@ class AnswerBuilder(ABC):
         """Return the frames that open a choice in a stream."""
 
     @abstractmethod
-    def _tell(self, chunk: TextChunk, choice: AnswerChoice) -> list[bytes]:
+    def _emit(self, chunk: TextChunk, choice: AnswerChoice) -> list[bytes]:
         """Return a chunk as frames, or parts of frames."""
 
     def _frames(self, chunks: Iterable[AnswerChunk]) -> bytes:
@@ -155,7 +155,7 @@ class AnswerBuilder(ABC):
                 if choice is None:
                     choice = self._choices[chunk.index] = AnswerChoice()
                     frames += self._begin(chunk.index, choice)
-                frames += self._tell(chunk, choice)
+                frames += self._emit(chunk, choice)
             else:
                 frames.append(sse.comment(chunk.text) if isinstance(chunk, Notice) else sse.PULSE)
         return b"".join(frames)

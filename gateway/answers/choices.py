@@ -81,7 +81,7 @@ class ChoicesAnswer(AnswerBuilder):
         frames = [] if opening is None else [sse.data(self._chunk([_choice(index, opening, None, None)]))]
         return [*frames, before, _encode(echo), after] if echo else frames
 
-    def _tell(self, chunk: TextChunk, choice: AnswerChoice) -> list[bytes]:
+    def _emit(self, chunk: TextChunk, choice: AnswerChoice) -> list[bytes]:
         logprobs = self._logprobs_of(chunk, choice)
         if logprobs is None and chunk.finish_reason is None and not self._request.continuous_usage:
             before, after = choice.frame
@@ -135,11 +135,11 @@ class ChatAnswer(ChoicesAnswer):
         choice.reader = self._reader()
         return super()._begin(index, choice)
 
-    def _tell(self, chunk: TextChunk, choice: AnswerChoice) -> list[bytes]:
+    def _emit(self, chunk: TextChunk, choice: AnswerChoice) -> list[bytes]:
         """Send text as content, or, for models with calls or reasoning, as the reader classifies it."""
         reader = choice.reader
         if reader is None:
-            return super()._tell(chunk, choice)
+            return super()._emit(chunk, choice)
         frames, deltas = [], [_delta(delta) for delta in read_chunk(reader, chunk)]
         logprobs = self._logprobs_of(chunk, choice)
         if not deltas and (logprobs is not None or chunk.finish_reason is not None):

@@ -45,7 +45,7 @@ AnswerChunk = TextChunk | Notice | Pulse
 class Listener(Protocol):
     """A consumer of a generation's output."""
 
-    def hear(self, chunks: Sequence[AnswerChunk]) -> bool:
+    def feed(self, chunks: Sequence[AnswerChunk]) -> bool:
         """Accept chunks that arrived together; none starts the response. Return False if they could not be passed on:
         nothing more is sent before `catch_up`."""
 

@@ -59,5 +59,5 @@ class EmbeddingAnswer(AnswerBuilder):
     def _begin(self, index: int, choice: AnswerChoice) -> list[bytes]:
         return []
 
-    def _tell(self, chunk: TextChunk, choice: AnswerChoice) -> list[bytes]:
+    def _emit(self, chunk: TextChunk, choice: AnswerChoice) -> list[bytes]:
         return []

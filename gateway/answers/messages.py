@@ -44,7 +44,7 @@ class BlockFrames:
         # The part before the text in frames of the open block.
         self._text_head = b""
 
-    def told(self, delta: OutputDelta) -> list[bytes]:
+    def frames(self, delta: OutputDelta) -> list[bytes]:
         """Return the frames of one delta."""
         frames: list[bytes] = []
         if delta.continued is not None:
@@ -150,10 +150,10 @@ class MessagesAnswer(AnswerBuilder):
         message = {**self._message([]), "stop_reason": None, "stop_sequence": None, "usage": self._usage()}
         return [sse.event("message_start", {"type": "message_start", "message": message})]
 
-    def _tell(self, chunk: TextChunk, choice: AnswerChoice) -> list[bytes]:
+    def _emit(self, chunk: TextChunk, choice: AnswerChoice) -> list[bytes]:
         frames: list[bytes] = []
         for delta in read_chunk(choice.reader, chunk):
-            frames += self._blocks.told(delta)
+            frames += self._blocks.frames(delta)
         if chunk.finish_reason is not None:
             calls = 0 if choice.reader is None else choice.reader.calls
             frames += self._blocks.close()

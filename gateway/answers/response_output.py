@@ -190,11 +190,11 @@ class OutputItems:
         # Tokens produced during reasoning.
         self.reasoning_tokens = 0
 
-    def hear(self, deltas: Sequence[OutputDelta], logprobs: list[Json], tokens: int) -> Iterator[Json]:
+    def feed(self, deltas: Sequence[OutputDelta], logprobs: list[Json], tokens: int) -> Iterator[Json]:
         """Yield the events of new output that took this many tokens."""
         self._logprobs += logprobs
         for delta in deltas:
-            yield from self._hear(delta)
+            yield from self._read(delta)
         if isinstance(self._open, Thought):
             self.reasoning_tokens += tokens
 
@@ -207,7 +207,7 @@ class OutputItems:
             self._open.logprobs += self._logprobs
         yield from self._end(status)
 
-    def _hear(self, delta: OutputDelta) -> Iterator[Json]:
+    def _read(self, delta: OutputDelta) -> Iterator[Json]:
         continued = delta.continued
         if continued is not None and isinstance(self._open, FunctionCall):
             self._logprobs = []

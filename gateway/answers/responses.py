@@ -85,7 +85,7 @@ class ResponseAnswer(AnswerBuilder):
     def _begin(self, index: int, choice: AnswerChoice) -> list[bytes]:
         return []
 
-    def _tell(self, chunk: TextChunk, choice: AnswerChoice) -> list[bytes]:
+    def _emit(self, chunk: TextChunk, choice: AnswerChoice) -> list[bytes]:
         return [self._event(event) for event in self._events(chunk)]
 
     def _frames(self, chunks: Iterable[AnswerChunk]) -> bytes:
@@ -112,7 +112,7 @@ class ResponseAnswer(AnswerBuilder):
         logprobs: list[Json] = []
         if self._request.logprobs is not None:
             logprobs = chat_logprobs(self._model.text, chunk.token_ids, chunk.logprobs)["content"]
-        return self._output.hear(read_chunk(self._reader_of_all, chunk), logprobs, len(chunk.token_ids))
+        return self._output.feed(read_chunk(self._reader_of_all, chunk), logprobs, len(chunk.token_ids))
 
     def _event(self, event: Json) -> bytes:
         numbered = {**event, "sequence_number": self._sequence}

@@ -16,7 +16,7 @@ from fairlane.gateway.http.disconnect import Disconnect
 from fairlane.gateway.http.exchange import Exchange
 from fairlane.gateway.identity.auth import Caller
 from fairlane.gateway.insight.telemetry.metrics import Telemetry
-from fairlane.gateway.middleware.idempotent_run import Recording, Spoken
+from fairlane.gateway.middleware.idempotent_run import RecordedChannel, Recording
 from fairlane.gateway.pipeline.context import Endpoint, RequestContext
 from fairlane.gateway.request.service_level import LANE_HEADER
 from fairlane.scheduler.protocol.lanes import LaneName
@@ -61,7 +61,7 @@ class LineCalls:
         `leave` ends the request like a client's disconnect. `link`: trace context of the batch. Raise ApiError,
         STORE_ERRORS or AnswerTooLarge; ClientDisconnect after `leave`."""
         recording, hold = Recording(self._max_answer_bytes), BodyHold(self._bodies)
-        exchange = Exchange(leave, Spoken(body, recording), request_id, hold)
+        exchange = Exchange(leave, RecordedChannel(body, recording), request_id, hold)
         scope = {"type": "http", "method": "POST", "path": path, "headers": _HEADERS}
         now_s = asyncio.get_running_loop().time()
         context = RequestContext(scope, _nothing_more, recording.send, exchange, path, request_id, now_s)

@@ -83,10 +83,10 @@ class HttpConnection(Protocol):
 class Place:
     """One connection's place, held until it is closed."""
 
-    __slots__ = ("_crowd", "connection", "holder", "is_spare", "is_stranger")
+    __slots__ = ("_limiter", "connection", "holder", "is_spare", "is_stranger")
 
-    def __init__(self, crowd: "Crowd", connection: HttpConnection) -> None:
-        self._crowd = crowd
+    def __init__(self, limiter: "ConnectionLimiter", connection: HttpConnection) -> None:
+        self._limiter = limiter
         self.connection = connection
         # Unauthenticated: the counted address; else the caller. Empty: unknown.
         self.holder = ""
@@ -96,22 +96,22 @@ class Place:
 
     @property
     def is_too_much(self) -> bool:
-        return self.is_spare and self._crowd.count > self._crowd.most
+        return self.is_spare and self._limiter.count > self._limiter.most
 
     def carries(self, address: str) -> bool:
         """Assign the place to an address forwarded by a proxy. Return False if that address has too many already."""
-        self._crowd.forget(self)
-        return self._crowd.remember(self, holder_of(address), makes_room=False)
+        self._limiter.forget(self)
+        return self._limiter.remember(self, holder_of(address), makes_room=False)
 
     def vouch(self, caller: str) -> None:
         if self.is_stranger or self.holder != caller:
-            self._crowd.recognise(self, caller)
+            self._limiter.recognise(self, caller)
 
     def leave(self) -> None:
-        self._crowd.leave(self)
+        self._limiter.leave(self)
 
 
-class Crowd:
+class ConnectionLimiter:
     """All places of one port."""
 
     def __init__(self, *, most: int = 10_000, most_of_an_address: int = 1_024) -> None:

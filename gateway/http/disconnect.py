@@ -9,29 +9,29 @@ def _nothing() -> None: ...
 class Disconnect:
     """One connection's end, observed by the request that it is serving."""
 
-    __slots__ = ("_heard", "_is_over", "_listen")
+    __slots__ = ("_callback", "_is_over", "_listen")
 
     def __init__(self, listen: Callable[[], None]) -> None:
         """`listen` resumes reading, in case the connection paused during a body that the application does not read."""
         self._listen = listen
-        self._heard: Callable[[], None] | None = None
+        self._callback: Callable[[], None] | None = None
         self._is_over = False
 
-    def tell(self, heard: Callable[[], None]) -> None:
+    def notify(self, callback: Callable[[], None]) -> None:
         """Set the callback for the disconnection, replacing an earlier one. It is called at once if the client has
         left."""
-        self._heard = heard
+        self._callback = callback
         if self._is_over:
-            heard()
+            callback()
         else:
             self._listen()
 
-    def forget(self, heard: Callable[[], None]) -> None:
+    def forget(self, callback: Callable[[], None]) -> None:
         """Remove the callback, unless a pipelined request has set its own since."""
-        if self._heard == heard:
-            self._heard = None
+        if self._callback == callback:
+            self._callback = None
 
     def left(self) -> None:
         self._is_over, self._listen = True, _nothing
-        if self._heard is not None:
-            self._heard()
+        if self._callback is not None:
+            self._callback()

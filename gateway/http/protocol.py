@@ -35,7 +35,7 @@ from uvicorn.server import ServerState
 
 from fairlane.gateway.errors import ApiError, headers_too_large, invalid, request_timeout
 from fairlane.gateway.http.body_budget import BodyBudget, BodyHold
-from fairlane.gateway.http.connections import Crowd, Heads, Place, forwarded_for
+from fairlane.gateway.http.connections import ConnectionLimiter, Heads, Place, forwarded_for
 from fairlane.gateway.http.disconnect import Disconnect
 from fairlane.gateway.http.exchange import Exchange, exchange_of
 from fairlane.gateway.http.flow import Flow, Patience
@@ -68,16 +68,21 @@ class _Input(Enum):
 def limited_protocol(
     limits: HttpLimits,
     bodies: BodyBudget,
-    crowd: Crowd | None = None,
+    limiter: ConnectionLimiter | None = None,
     proxies: Networks | None = None,
     malformed: Malformed | None = None,
     heads: Heads | None = None,
 ) -> type[HttpToolsProtocol]:
     """Return the protocol class for `uvicorn.Config(http=…)`. Idle keep-alive is uvicorn's `timeout_keep_alive`.
 
-    `bodies`: the budget of all bodies. `crowd`: the connections of one port. `proxies`: peers whose `x-forwarded-for`
+    `bodies`: the budget of all bodies. `limiter`: the connections of one port. `proxies`: peers whose `x-forwarded-for`
     is trusted. `malformed`: counts requests that are not HTTP. `heads`: incomplete heads."""
-    known = {"limits": limits, "bodies": bodies, "crowd": crowd or Crowd(), "proxies": proxies or Networks()}
+    known = {
+        "limits": limits,
+        "bodies": bodies,
+        "limiter": limiter or ConnectionLimiter(),
+        "proxies": proxies or Networks(),
+    }
     known |= {"malformed": malformed or Malformed(), "heads": heads or Heads(), "turns": Turns()}
     return type("LimitedHttpProtocol", (LimitedHttpProtocol,), known)
 
@@ -87,7 +92,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     limits = HttpLimits()
     bodies: BodyBudget
-    crowd: Crowd
+    limiter: ConnectionLimiter
     heads: Heads
     proxies: Networks
     malformed: Malformed
@@ -146,7 +151,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self.flow = Flow(transport)
         peer = self.client[0] if self.client else ""
         self._is_proxied = peer in self.proxies
-        self._place = self.crowd.enter(self, None if self._is_proxied else peer)
+        self._place = self.limiter.enter(self, None if self._is_proxied else peer)
         if self._place is None:
             self._input = _Input.DISCARDED
             transport.abort()
@@ -272,7 +277,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self.heads.release(self)
         request = self.parser.get_method(), self.url, self.parser.get_http_version(), self.headers
         most_bytes, most = self.limits.max_header_bytes, self.limits.max_headers
-        self._refusal = refusal_of(*request, max_bytes=most_bytes, max_headers=most) or self._crowded()
+        self._refusal = refusal_of(*request, max_bytes=most_bytes, max_headers=most) or self._overloaded()
         if self._is_proxied and self._refusal is None:
             self._refusal = self._forwarded()
         if self._refusal is not None:
@@ -402,7 +407,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self.transport.write(answer_bytes(error, self.headers or (), self.url))
         self.hang_up()
 
-    def _crowded(self) -> ApiError | None:
+    def _overloaded(self) -> ApiError | None:
         """Return the error if too many requests wait on this connection or on the port. Probes are always served."""
         if len(self.pipeline) >= self.limits.max_pipelined:
             self._input = _Input.ENDED

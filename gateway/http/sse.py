@@ -64,7 +64,7 @@ class ClientConnection:
         self._is_gone = False
 
     def __enter__(self) -> "ClientConnection":
-        self._disconnect.tell(self.gone)
+        self._disconnect.notify(self.gone)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:

@@ -80,7 +80,7 @@ class CredentialReader:
     def _tenant(self, named: Sequence[bytes], scope: Scope) -> str:
         peer = peer_of(scope)
         if peer not in self._peers:
-            self._tell(peer)
+            self._warn(peer)
             return ""
         found = {value.decode("latin-1").strip() for value in named}
         if len(found) != 1:
@@ -90,7 +90,7 @@ class CredentialReader:
             raise invalid(self._header.decode(), "This header must name one tenant by its id.")
         return tenant
 
-    def _tell(self, peer: str) -> None:
+    def _warn(self, peer: str) -> None:
         holder = holder_of(peer)
         if holder not in self._told and len(self._told) < MOST_PEERS_TOLD:
             self._told.add(holder)

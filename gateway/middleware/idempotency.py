@@ -22,7 +22,7 @@ from fairlane.gateway.http.disconnect import Disconnect
 from fairlane.gateway.http.json_reader import LARGE_BODY_BYTES, scalars
 from fairlane.gateway.http.sse import ClientConnection
 from fairlane.gateway.insight.telemetry.metrics import Telemetry, request_span
-from fairlane.gateway.middleware.idempotent_run import HEADER, Lost, Recording, Run, Runs, Spoken, not_kept
+from fairlane.gateway.middleware.idempotent_run import HEADER, Lost, RecordedChannel, Recording, Run, Runs, not_kept
 from fairlane.gateway.pipeline.bounds import Bounds
 from fairlane.gateway.pipeline.context import Endpoint, RequestContext
 from fairlane.gateway.request.service_level import DEADLINE_HEADER, LANE_HEADER, TTFT_HEADERS, asks_progress
@@ -190,7 +190,7 @@ class Idempotent:
 
         async def perform(mine: Mine, to: Recording, disconnect: Disconnect) -> None:
             caller.once, caller.runs = mine.once, mine.runs
-            context.exchange = replace(exchange, disconnect=disconnect, channel=Spoken(whole.pop(), to))
+            context.exchange = replace(exchange, disconnect=disconnect, channel=RecordedChannel(whole.pop(), to))
             context.receive, context.send = _nothing_more, to.send
             await self._endpoint(context)
 
@@ -213,7 +213,7 @@ class Idempotent:
             fault=lambda error: self._error_frame(error_body(error, self._path, context.request_id)),
         )
         try:
-            with ClientConnection(exchange.disconnect) as client, run.heard():
+            with ClientConnection(exchange.disconnect) as client, run.listening():
                 await listener.listen(client.complete)
         finally:
             context.lane = _lane(run.recording) or context.lane

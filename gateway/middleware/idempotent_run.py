@@ -36,7 +36,7 @@ class Lost(Exception):
     """Raised for a listener that is so far behind that its next part is no longer kept."""
 
 
-class Spoken:
+class RecordedChannel:
     """The channel of a request under an idempotency key: its body, and a recording instead of a client."""
 
     __slots__ = ("_body", "_recording")
@@ -92,7 +92,7 @@ class Recording:
 
     def begin(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
         self.status, self.headers = status, list(headers)
-        self._tell()
+        self._notify()
 
     def say(self, chunk: bytes, *, is_last: bool) -> None:
         if chunk:
@@ -102,7 +102,7 @@ class Recording:
             self._kept_bytes -= len(self._chunks.popleft())
             self._forgotten += 1
         self.is_whole = is_last
-        self._tell()
+        self._notify()
 
     def end(self, error: Exception | None = None) -> None:
         """End the recording; only the first call counts.
@@ -113,7 +113,7 @@ class Recording:
                 error = error.with_traceback(None)
                 error.__context__ = None
             self.has_ended, self.error = True, error
-            self._tell()
+            self._notify()
 
     def after(self, position: int) -> bytes:
         if position < self._forgotten:
@@ -131,7 +131,7 @@ class Recording:
             return False
         return True
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         news, self._news = self._news, asyncio.Event()
         news.set()
 
@@ -195,7 +195,7 @@ class Run:
         return self._grace is not None
 
     @contextmanager
-    def heard(self) -> Iterator[None]:
+    def listening(self) -> Iterator[None]:
         self.listeners += 1
         self._stop_grace()
         try:

@@ -266,13 +266,13 @@ class DegradedMiddleware:
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         missing = self._missing()
-        return self._app(scope, receive, _told(send, missing.encode()) if missing else send)
+        return self._app(scope, receive, _with_header(send, missing.encode()) if missing else send)
 
 
-def _told(send: Send, missing: bytes) -> Send:
-    async def tell(message: Message) -> None:
+def _with_header(send: Send, missing: bytes) -> Send:
+    async def send_named(message: Message) -> None:
         if message["type"] == "http.response.start":
             message = {**message, "headers": [*message.get("headers", ()), (DEGRADED_HEADER, missing)]}
         await send(message)
 
-    return tell
+    return send_named

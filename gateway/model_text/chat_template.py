@@ -80,12 +80,12 @@ class ChatTemplate:
             more = self._fixed if effort is None else {**self._fixed, "reasoning_effort": effort}
             return self._template.render(messages=turns, tools=offered, add_generation_prompt=True, **more)
         except _Raised as raised:
-            reason = self._told(str(raised))
+            reason = self._shown(str(raised))
         except Exception:  # noqa: BLE001 - the template is foreign code: it can fail in any way, with content in the message
             reason = "The model's chat template does not take these messages."
         raise TemplateRefusal(reason)
 
-    def _told(self, message: str) -> str:
+    def _shown(self, message: str) -> str:
         """Quote a template's error only if it is a literal of its source: others may quote the messages."""
         if message in self._literals:
             return f"The model's chat template refuses the messages: {message[:200]}"

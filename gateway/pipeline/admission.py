@@ -218,7 +218,7 @@ class AllOpenRequests:
         ask = job.request.ask
         return self.at(job.queue).still_waits_ms(LaneName(ask.lane), ask.tenant, place)
 
-    def heard(self, job: LiveJob, *, ends: bool = False) -> None:
+    def produced(self, job: LiveJob, *, ends: bool = False) -> None:
         """Record new tokens of a job. `ends`: they are the last of a choice."""
         choices = job.choices
         published = choices[0].published if len(choices) == 1 else sum(choice.published for choice in choices)
@@ -230,7 +230,7 @@ class AllOpenRequests:
         if job.message is None:
             self.at(job.queue).withdraw(job.id, self.now_ms)
         else:
-            self.at(job.queue).leave(job.id, finished=job.told)
+            self.at(job.queue).leave(job.id, finished=job.is_complete)
         self._flying.discard(job.id)
         self._rest()
 

@@ -202,7 +202,7 @@ class Dispatcher:
 
         The record of an unanswered request with an idempotency key is kept as long as the key."""
         self._drop(job)
-        once, told = job.request.ask.once, [each.told for each in job.request.jobs]
+        once, told = job.request.ask.once, [each.is_complete for each in job.request.jobs]
         if once is not None and job.message is not None and not all(told):
             self._wanted[job.id] = once.until_ms
         if job.finished is not None or job.over:
@@ -288,7 +288,7 @@ class Dispatcher:
                 amending.add_done_callback(self._amending.discard)
             told[job.request] = None
             if isinstance(event, TokenDelta):
-                self._open_requests.heard(job, ends=event.finish_reason is not None)
+                self._open_requests.produced(job, ends=event.finish_reason is not None)
         for request in told:
             request.ring()
 

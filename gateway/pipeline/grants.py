@@ -48,11 +48,11 @@ class OutputGrants:
         # Set when a choice reaches the end of its grant.
         self._used_up = asyncio.Event()
 
-    def spoken(self, choice: Choice) -> None:
+    def sent(self, choice: Choice) -> None:
         """Check a choice whose tokens were all sent to the client."""
-        if choice.spoken >= self._per_choice:
+        if choice.sent >= self._per_choice:
             self._used_up.set()
-        if choice.spoken >= self._asks_from:
+        if choice.sent >= self._asks_from:
             self._begin()
 
     def paused(self, job: LiveJob, choice: Choice) -> None:
@@ -91,7 +91,7 @@ class OutputGrants:
             if extension is not None and self._take(extension):
                 waits_since_s = loop.time()
             all_know = await self._pass_on()
-            if all_know and all(choice.spoken < self._asks_from for choice in self._going()):
+            if all_know and all(choice.sent < self._asks_from for choice in self._going()):
                 return
             waited_too_long = loop.time() - waits_since_s >= MAX_PAUSE_S
             if all_know and extension is not None and extension.limited_by and (extension.spent or waited_too_long):
@@ -111,14 +111,14 @@ class OutputGrants:
         held unused."""
         ended = self._ended()
         need = Need(
-            published=sum(choice.spoken for choice in self._choices()),
+            published=sum(choice.sent for choice in self._choices()),
             prompt_tokens=sum(job.prompt_tokens for job in self._request.jobs if job.begun),
             known=self._granted,
             most=ended + len(going) * self._most,
             unit=len(going),
             ended=ended,
             quantum=self._quantum,
-            stuck=any(choice.spoken >= self._per_choice for choice in going),
+            stuck=any(choice.sent >= self._per_choice for choice in going),
         )
         try:
             return await self._quotas.extend(self._request.ask.root, self._request.id, need)
@@ -138,7 +138,7 @@ class OutputGrants:
 
     async def _pass_on(self) -> bool:
         for job in self._request.jobs:
-            if job.granted < self._per_choice and not job.told:
+            if job.granted < self._per_choice and not job.is_complete:
                 try:
                     await self._dispatcher.queue(job.queue).grant(job.id, self._per_choice)
                 except STORE_ERRORS:

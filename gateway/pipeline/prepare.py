@@ -243,7 +243,7 @@ class Preparer:
                     self._trace.ended(wanted, (), refused)
                 raise
             if span.is_recording:
-                span.tell(_told(service_level, prompts, answers))
+                span.tell(_span_attributes(service_level, prompts, answers))
         return Plan(
             request=request,
             model=model,
@@ -350,7 +350,7 @@ def may_use(caller: Caller, model: str) -> bool:
     return (allowed is None or model in allowed) and caller.identity.key.scopes.allows("models", model)
 
 
-def _told(
+def _span_attributes(
     service_level: ServiceLevel, prompts: Sequence[Tokens], answers: Sequence[Admitted]
 ) -> dict[str, Value | None]:
     expected_ms = [each.expected_ttft_ms for each in answers if each.expected_ttft_ms is not None]

@@ -220,7 +220,7 @@ class LostJobs:
 
     async def look(self) -> None:
         jobs = self._dispatcher.jobs
-        heard = {job.id: _heard(job) for job in jobs.values() if _waits(job)}
+        heard = {job.id: _received_tokens(job) for job in jobs.values() if _waits(job)}
         quiet = {name for name, count in heard.items() if self._heard.get(name) == count}
         self._heard = heard
         for name in self._missed & quiet:
@@ -243,5 +243,5 @@ def _waits(job: LiveJob) -> bool:
     return job.message is not None and job.finished is None and not job.settled
 
 
-def _heard(job: LiveJob) -> int:
+def _received_tokens(job: LiveJob) -> int:
     return job.preemptions + sum(choice.published for choice in job.choices)

@@ -57,7 +57,7 @@ _NOTHING = Head((), 0, stopped=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ResumableJob:
     """One job that may resume from an earlier run."""
 
     message: Job
@@ -75,7 +75,7 @@ class Earlier:
     # Time for cancelled jobs to end.
     patience_s: float
 
-    async def heads(self, root: str, once: Once, runs: Sequence[str], wanted: Sequence[Wanted]) -> list[Heads]:
+    async def heads(self, root: str, once: Once, runs: Sequence[str], wanted: Sequence[ResumableJob]) -> list[Heads]:
         """Return each job's heads from the run with the most tokens; empty if the request starts from scratch.
 
         Raises STORE_ERRORS."""
@@ -90,7 +90,9 @@ class Earlier:
         log.info("job %s: the repeated request resumes from %d tokens", wanted[0].message.job_id, _published(furthest))
         return furthest
 
-    async def _heads_of(self, root: str, once: Once, run: str, wanted: Sequence[Wanted], until_s: float) -> list[Heads]:
+    async def _heads_of(
+        self, root: str, once: Once, run: str, wanted: Sequence[ResumableJob], until_s: float
+    ) -> list[Heads]:
         ids = job_ids(run, len(wanted))
         queues = [self.dispatcher.queue(each.queue) for each in wanted]
         records = [await _ended(queue, job_id, until_s) for queue, job_id in zip(queues, ids, strict=True)]
@@ -151,14 +153,14 @@ async def _ended(queue: JobQueue, job_id: str, until_s: float) -> JobRecord | No
     return record
 
 
-def _read(wanted: Wanted, published: Published | None) -> Heads:
+def _read(wanted: ResumableJob, published: Published | None) -> Heads:
     message = wanted.message
     if published is None or published.prompt_print != message.prompt_print or len(published.token_ids) != message.n:
         return ()
     return tuple(_head(wanted, token_ids) for token_ids in published.token_ids)
 
 
-def _head(wanted: Wanted, token_ids: tuple[int, ...]) -> Head:
+def _head(wanted: ResumableJob, token_ids: tuple[int, ...]) -> Head:
     reader = wanted.reader()
     piece = reader.push(token_ids)
     if not piece.stopped and finish_reason(wanted.message, list(token_ids)) is not None:

@@ -17,7 +17,7 @@ from fairlane.gateway.errors import ApiError, internal_error
 from fairlane.gateway.insight.telemetry.metrics import Telemetry
 from fairlane.gateway.insight.telemetry.tracing import Value
 from fairlane.gateway.pipeline.delivery import Dispatcher
-from fairlane.gateway.request.live_request import LiveJob, LiveRequest, owed, total
+from fairlane.gateway.request.live_request import LiveJob, LiveRequest, charge_of, total
 from fairlane.quotas.store import Charge, QuotaStore, Resumption, Settled
 from fairlane.scheduler.protocol.messages import Outcome
 from fairlane.scheduler.queue.types import JobRecord, JobState
@@ -116,7 +116,7 @@ class Settlements:
                 return
             with self._telemetry.span("settle") as span:
                 if span.is_recording:
-                    span.tell(_told(total(request.charges)))
+                    span.tell(_span_attributes(total(request.charges)))
                 settled = await self._inline.wait(self._ask(request))
         except (TimeoutError, asyncio.CancelledError) as error:
             self._spawn(self._finish(request))
@@ -160,7 +160,7 @@ class Settlements:
             with self._telemetry.span("settle") as span:
                 request.charges.append(await self._learn(job, outcome))
                 if span.is_recording:
-                    span.tell(_told(request.charges[-1]))
+                    span.tell(_span_attributes(request.charges[-1]))
                 if request.landed:
                     await self._close(request)
         except BaseException:
@@ -255,7 +255,7 @@ class Settlements:
 def recorded(record: JobRecord) -> Charge:
     """Return an ended job's charge by its record alone, which has neither cached tokens nor preemptions."""
     outcome = record.outcome or Outcome.CANCELLED
-    return owed(outcome, record.prompt_tokens, sum(record.generated), taken=record.epoch > 0)
+    return charge_of(outcome, record.prompt_tokens, sum(record.generated), taken=record.epoch > 0)
 
 
 def _fresh(charge: Charge, resumption: Resumption | None) -> Charge:
@@ -270,7 +270,7 @@ def outcome_of(error: Exception) -> Outcome:
     return _OUTCOMES.get(error.code, Outcome.CANCELLED) if isinstance(error, ApiError) else Outcome.CANCELLED
 
 
-def _told(charge: Charge) -> dict[str, Value | None]:
+def _span_attributes(charge: Charge) -> dict[str, Value | None]:
     return {
         "fairlane.outcome": charge.outcome,
         "fairlane.prompt_tokens": charge.prompt_tokens,

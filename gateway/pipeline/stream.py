@@ -116,7 +116,7 @@ class TokenEvents:
                     pieces = await self._while_silent()
                     if self._spoke_s < now_s:
                         self._answers = True
-                        self._is_behind = not listener.hear(pieces)
+                        self._is_behind = not listener.feed(pieces)
         finally:
             self.request.read_by(None)
             self._count_unheard()
@@ -153,13 +153,13 @@ class TokenEvents:
             try:
                 if self._fault is None and (not self._is_behind or self.request.is_faulty):
                     for job, item in self.request.take_news():
-                        piece = self._hear(job, item, now_s)
+                        piece = self._read(job, item, now_s)
                         if piece is not None:
                             unsaid.append(piece)
             finally:  # tokens before a fault are sent
                 if unsaid and not self._is_behind:
                     self._unsaid, self._spoke_s = [], now_s
-                    self._is_behind = not listener.hear(unsaid)
+                    self._is_behind = not listener.feed(unsaid)
         except Exception as fault:  # noqa: BLE001 - kept for the request's task: the caller must not fail
             self._fault = fault
             if self._is_behind:  # a slow client must not delay the settlement
@@ -173,7 +173,7 @@ class TokenEvents:
             if isinstance(news, TokenDelta):
                 self._read_tokens(job, job.choices[news.choice], news)
 
-    def _hear(self, job: LiveJob, news: News, now_s: float) -> AnswerChunk | None:
+    def _read(self, job: LiveJob, news: News, now_s: float) -> AnswerChunk | None:
         if isinstance(news, TokenDelta):
             if self.last_token_s is None:
                 self._began(news, now_s)
@@ -217,14 +217,14 @@ class TokenEvents:
             finish, choice.stopped_at = "stop", piece.counted
             counted = max(0, piece.counted - delta.first_index)
             token_ids, logprobs = token_ids[:counted], logprobs[:counted]
-        choice.spoken = choice.counted if piece.stopped else delta.first_index + len(token_ids)
+        choice.sent = choice.counted if piece.stopped else delta.first_index + len(token_ids)
         if finish is not None:
             choice.finish_reason = finish
-            if job.told and not job.settled:
+            if job.is_complete and not job.settled:
                 self._told.append(job)
         grants = self.request.grants
         if grants is not None:
-            grants.spoken(choice)
+            grants.sent(choice)
         if text or finish is not None or delta.token_ids:
             stopped_by = reader.stopped_by if piece.stopped else None
             return TextChunk(choice.index, text, token_ids, logprobs, finish, stopped_by, delta.embedding)
@@ -232,7 +232,7 @@ class TokenEvents:
 
     def _check_end(self, job: LiveJob, finished: Finished) -> None:
         """Raise the error of a job that ended before all its tokens arrived."""
-        if job.told:
+        if job.is_complete:
             return
         match finished.outcome:
             case Outcome.EXPIRED:
@@ -293,7 +293,7 @@ class TokenEvents:
         return (Pulse(),) if self._answers or self._spoke_s else ()
 
     async def _waiting(self) -> Notice:
-        waiting = min((job for job in self.jobs if not job.told), key=lambda f: f.begun, default=None)
+        waiting = min((job for job in self.jobs if not job.is_complete), key=lambda f: f.begun, default=None)
         if waiting is None:
             return Notice(self._state)
         try:

@@ -23,7 +23,7 @@ from fairlane.gateway.pipeline.delivery import Dispatcher
 from fairlane.gateway.pipeline.grants import OutputGrants
 from fairlane.gateway.pipeline.prepare import Plan, Tokens
 from fairlane.gateway.pipeline.prices import KnownPrices
-from fairlane.gateway.pipeline.resume import Earlier, Heads, Wanted, begin, resumption
+from fairlane.gateway.pipeline.resume import Earlier, Heads, ResumableJob, begin, resumption
 from fairlane.gateway.pipeline.settlement import Settlements, outcome_of
 from fairlane.gateway.request.live_request import LiveJob, LiveRequest
 from fairlane.quotas.limits import OUTPUT_LIMITS, RULES, LimitStatus, Prices
@@ -143,7 +143,7 @@ class Submitter:
                 raise
             caller.statuses = reservation.statuses
             if span.is_recording:
-                span.tell(_told(reservation))
+                span.tell(_span_attributes(reservation))
         if reservation.shadowed:
             self._telemetry.shadowed(caller.tenant_id, reservation.shadowed)
         if reservation.granted_tokens < reservation.most_tokens and request.ask.start.going:
@@ -161,7 +161,7 @@ class Submitter:
         if caller.once is None or not caller.runs:
             return ()
         messages = [self._message(caller, plan, number) for number in range(len(plan.ids))]
-        wanted = [Wanted(message=each, queue=plan.model.queue, reader=plan.reader) for each in messages]
+        wanted = [ResumableJob(message=each, queue=plan.model.queue, reader=plan.reader) for each in messages]
         try:
             heads = await self._earlier.heads(caller.root, caller.once, caller.runs, wanted)
         except STORE_ERRORS as error:
@@ -264,7 +264,7 @@ class Submitter:
             self._dispatcher.called(job)
 
 
-def _told(reservation: Reservation) -> dict[str, Value | None]:
+def _span_attributes(reservation: Reservation) -> dict[str, Value | None]:
     limits = [status for status in reservation.statuses if not status.shadow and status.limit]
     told: dict[str, Value | None] = {
         "fairlane.granted_tokens": reservation.granted_tokens,

@@ -54,7 +54,7 @@ def request_of(job_id: str) -> str:
     return job_id.partition("-")[0]
 
 
-def owed(
+def charge_of(
     outcome: Outcome,
     prompt_tokens: int,
     output_tokens: int,
@@ -122,7 +122,7 @@ class Choice:
     # Number of accepted tokens, and the only index accepted next.
     published: int = 0
     # Tokens of these that are in the response.
-    spoken: int = 0
+    sent: int = 0
     # Tokens up to the end of a stop string; later ones are not charged.
     stopped_at: int | None = None
     finish_reason: FinishReason | None = None
@@ -135,7 +135,7 @@ class Choice:
 class Grants(Protocol):
     """Extends the output of a request while it runs, as `grants.py` does."""
 
-    def spoken(self, choice: "Choice") -> None: ...
+    def sent(self, choice: "Choice") -> None: ...
 
     def paused(self, job: "LiveJob", choice: "Choice") -> None: ...
 
@@ -261,7 +261,7 @@ class LiveJob:
         return choices[0].published > 0 if len(choices) == 1 else any(choice.published for choice in choices)
 
     @property
-    def told(self) -> bool:
+    def is_complete(self) -> bool:
         """True if every choice has its finish reason, so that the client needs nothing more."""
         choices = self.choices
         if len(choices) == 1:
@@ -328,7 +328,7 @@ class LiveJob:
             if choice.stopped_at is None:
                 output += max(0, published - choice.published)
         steps = None if self.finished is None else self.finished.steps
-        return owed(outcome, self.prompt_tokens, output, self.cached_tokens, self.preemptions, steps, taken=taken)
+        return charge_of(outcome, self.prompt_tokens, output, self.cached_tokens, self.preemptions, steps, taken=taken)
 
     def _accept_tokens(self, delta: TokenDelta) -> None:
         if not 0 <= delta.choice < len(self.choices) or delta.epoch <= self.diverged:

@@ -2,7 +2,7 @@
 
 from fairlane.gateway.config import GatewaySettings
 from fairlane.gateway.http.body_budget import BodyBudget, Trimmer
-from fairlane.gateway.http.connections import Crowd
+from fairlane.gateway.http.connections import ConnectionLimiter
 from fairlane.gateway.http.refusals import Malformed
 from fairlane.gateway.insight.telemetry.metrics import Telemetry
 from fairlane.gateway.middleware.tenant import RefusedRequests
@@ -19,13 +19,13 @@ class Ports:
         self.refused = RefusedRequests(section.refused_per_minute)
         self.malformed = Malformed()
         # Connections of the tenants' port.
-        self.crowd = self.new_crowd()
-        telemetry.connections.set_function(lambda: self.crowd.count)
+        self.limiter = self.new_limiter()
+        telemetry.connections.set_function(lambda: self.limiter.count)
         telemetry.most_connections.set(section.max_connections)
-        telemetry.connections_cut.read = lambda: self.crowd.gave_way + self.crowd.turned_away
+        telemetry.connections_cut.read = lambda: self.limiter.gave_way + self.limiter.turned_away
         telemetry.malformed.read = lambda: self.malformed.count
 
-    def new_crowd(self) -> Crowd:
+    def new_limiter(self) -> ConnectionLimiter:
         """Return the connection limits of one port."""
         section = self._section
-        return Crowd(most=section.max_connections, most_of_an_address=section.max_connections_of_an_address)
+        return ConnectionLimiter(most=section.max_connections, most_of_an_address=section.max_connections_of_an_address)

@@ -15,7 +15,7 @@ from fairlane.gateway.control.admin.router import Call
 from fairlane.gateway.control.admin.tenants import the_tenant
 from fairlane.gateway.control.admin.views import ExplainView
 from fairlane.gateway.errors import ApiError, LimitBlock, context_length, limit_denied, model_not_found
-from fairlane.gateway.fleet import Door
+from fairlane.gateway.fleet import ModelQueueView
 from fairlane.gateway.pipeline.admission import AllOpenRequests, queue_refused, queued_limit, refused
 from fairlane.quotas.limits import FREE, RULES, Demand, LimitStatus, Prices
 from fairlane.quotas.sizing import LimitRefusal, heaviest
@@ -28,7 +28,7 @@ from fairlane.scheduler.queue.types import LaneDepth, LaneFull, TenantQueueFull,
 
 _RULES = {rule.name: rule for rule in RULES}
 # A stand-in when the tenant may use none of the announced models: admission and queue never refuse it.
-NOWHERE = Door(model="", queue="", context_length=2 * LARGEST_ASK, workers=(), depths={}, waiting=0)
+NOWHERE = ModelQueueView(model="", queue="", context_length=2 * LARGEST_ASK, workers=(), depths={}, waiting=0)
 
 
 async def explain(call: Call, body: ExplainBody) -> ExplainView:
@@ -48,14 +48,14 @@ async def explain(call: Call, body: ExplainBody) -> ExplainView:
     above = [await call.parts.tenants.get(parent) for parent in tenant.above]
     access = access_refusal(tenant, above, body) if open_requests or body.model is None else model_not_found()
     found = []
-    for door in open_requests or [NOWHERE]:
-        at_door, wait_ms = door_verdict(door, asked, call.parts.open_requests)
-        statuses = await call.parts.budgets.statuses(tenant.root, tenant.account, model=door.model, lane=body.lane)
-        prices = await call.parts.known_prices.of(door.model, body.lane)
+    for queue in open_requests or [NOWHERE]:
+        not_admitted, wait_ms = queue_verdict(queue, asked, call.parts.open_requests)
+        statuses = await call.parts.budgets.statuses(tenant.root, tenant.account, model=queue.model, lane=body.lane)
+        prices = await call.parts.known_prices.of(queue.model, body.lane)
         demand = first_demand(tenant, body, prices)
         limited = limit_refusal(statuses, demand, in_part=demand.choice < demand.ceiling)
-        queue = queue_refusal(door, call.parts.lanes[asked.lane], statuses)
-        found.append((access or at_door or limited or queue, wait_ms))
+        queue_full = queue_refusal(queue, call.parts.lanes[asked.lane], statuses)
+        found.append((access or not_admitted or limited or queue_full, wait_ms))
     return _view(*min(found, key=lambda each: each[0] is not None))  # one model that would serve it is enough
 
 
@@ -80,23 +80,25 @@ def first_demand(tenant: Tenant, body: ExplainBody, prices: Prices = FREE) -> De
     return Demand(input=body.prompt_tokens, ceiling=most, choice=first, choices=1, prices=prices)
 
 
-def door_verdict(door: Door, asked: Request, open_requests: AllOpenRequests) -> tuple[ApiError | None, float | None]:
+def queue_verdict(
+    queue: ModelQueueView, asked: Request, open_requests: AllOpenRequests
+) -> tuple[ApiError | None, float | None]:
     """Return one model's refusal at admission, or else the expected wait for the first token."""
-    if asked.prompt_tokens + asked.max_tokens > door.context_length:
-        return context_length(door.context_length, asked.prompt_tokens, asked.max_tokens), None
-    let_in = open_requests.at(door.queue)
-    verdict = assess(asked, workers=door.workers, open_requests=let_in, now_ms=open_requests.now_ms)
+    if asked.prompt_tokens + asked.max_tokens > queue.context_length:
+        return context_length(queue.context_length, asked.prompt_tokens, asked.max_tokens), None
+    let_in = open_requests.at(queue.queue)
+    verdict = assess(asked, workers=queue.workers, open_requests=let_in, now_ms=open_requests.now_ms)
     if not isinstance(verdict, Admitted):
         return refused(verdict, asked), None
-    still_ms = let_in.still_waits_ms(asked.lane, asked.tenant, door.waiting + 1) if door.waiting else None
+    still_ms = let_in.still_waits_ms(asked.lane, asked.tenant, queue.waiting + 1) if queue.waiting else None
     return None, verdict.expected_ttft_ms if still_ms is None else still_ms
 
 
-def queue_refusal(door: Door, lane: Lane, statuses: Iterable[LimitStatus]) -> ApiError | None:
+def queue_refusal(queue: ModelQueueView, lane: Lane, statuses: Iterable[LimitStatus]) -> ApiError | None:
     """Return the refusal of the queue behind admission: the tenant's own limit first, then the lane's cap."""
-    limit, depth = queued_limit(statuses), door.depths.get(lane.name, LaneDepth(0, 0))
-    if limit is not None and door.waiting >= limit.limit:
-        full = TenantQueueFull(limit.limit, door.waiting, drain_ms(door.waiting, depth.oldest_wait_ms))
+    limit, depth = queued_limit(statuses), queue.depths.get(lane.name, LaneDepth(0, 0))
+    if limit is not None and queue.waiting >= limit.limit:
+        full = TenantQueueFull(limit.limit, queue.waiting, drain_ms(queue.waiting, depth.oldest_wait_ms))
         return queue_refused(full, limit.scope)
     if depth.queued >= lane.max_queued:
         return queue_refused(LaneFull(lane.name, depth.queued, drain_ms(depth.queued, depth.oldest_wait_ms)))

@@ -54,7 +54,7 @@ class Watcher:
         self._ready = asyncio.Event()
         self._is_over = False
 
-    def tell(self, event: str, frame: bytes) -> None:
+    def send(self, event: str, frame: bytes) -> None:
         """Queue a frame, replacing an unsent one of the same event."""
         self._frames.pop(event, None)
         self._frames[event] = frame
@@ -122,9 +122,9 @@ class LiveHub:
         self._watchers.add(watcher)
         loop = asyncio.get_running_loop()
         if self._last is not None and loop.time() - self._last[0] < self._every_s:
-            watcher.tell(*self._last[1:])
+            watcher.send(*self._last[1:])
         if kv and self._map is not None:
-            watcher.tell(KV, self._map)
+            watcher.send(KV, self._map)
         if self._is_closed:
             watcher.end()
         elif self._running is None or self._running.done():
@@ -151,8 +151,8 @@ class LiveHub:
             event, frame = await self._frame()
             self._last = loop.time(), event, frame
             for watcher in self._watchers:
-                watcher.tell(event, frame)
-            await self._tell_blocks()
+                watcher.send(event, frame)
+            await self._send_blocks()
             try:
                 known, revision = revision, await self._revision()
                 if known != revision or loop.time() - checked_s >= CHECK_EVERY_S:
@@ -179,7 +179,7 @@ class LiveHub:
             told = internal_error()
         return UNAVAILABLE, sse.event(UNAVAILABLE, {"code": told.code, "message": told.message})
 
-    async def _tell_blocks(self) -> None:
+    async def _send_blocks(self) -> None:
         if not any(watcher.kv for watcher in self._watchers):
             self._map = None
             return
@@ -194,7 +194,7 @@ class LiveHub:
             self._map = frame
             for watcher in self._watchers:
                 if watcher.kv:
-                    watcher.tell(KV, frame)
+                    watcher.send(KV, frame)
 
     async def _check(self) -> None:
         """End the streams of operators who may not watch any more. Raise what the store raises."""

@@ -27,7 +27,7 @@ from fairlane.gateway.control.operators.operators import Operators
 from fairlane.gateway.control.operators.single_sign_on import SingleSignOn
 from fairlane.gateway.dialects.openai.wire import checked, checked_fields
 from fairlane.gateway.errors import ApiError, Code, invalid, not_found
-from fairlane.gateway.fleet import Door
+from fairlane.gateway.fleet import ModelQueueView
 from fairlane.gateway.http.body import read_body
 from fairlane.gateway.http.connections import OPERATORS
 from fairlane.gateway.http.exchange import exchange_of
@@ -112,7 +112,7 @@ class Fleet(Protocol):
     async def depths(self, model: str | None = None) -> Mapping[LaneName, LaneDepth]:
         """Return the depth of each lane for a model, or for all if None. Raise ApiError for an unknown model."""
 
-    async def open_requests(self, tenant: str, allowed: Collection[str] | None) -> Sequence[Door]:
+    async def open_requests(self, tenant: str, allowed: Collection[str] | None) -> Sequence[ModelQueueView]:
         """Return the state of admission of each model that a tenant may use (None: all). Raise ApiError if it is not
         known."""
 

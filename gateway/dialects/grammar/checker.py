@@ -57,7 +57,7 @@ class GrammarChecker:
         if found is None:
             found = await self._found(structure, tenant_id)
         if found.fault:
-            raise invalid(structure.param, f"`{structure.param}` cannot be served: {_told(found.fault)}.")
+            raise invalid(structure.param, f"`{structure.param}` cannot be served: {_described(found.fault)}.")
         return CheckedGrammar(found.grammar, found.compiled_bytes)
 
     async def aclose(self) -> None:
@@ -163,7 +163,7 @@ def _digest(structure: Structure) -> tuple[str, bytes]:
     return structure.kind, hashlib.sha256(structure.text.encode("utf-8", "surrogatepass")).digest()
 
 
-def _told(fault: str) -> str:
+def _described(fault: str) -> str:
     """Return the line of a fault that states it; other lines quote the grammar."""
     lines = [line.strip() for line in fault.splitlines()]
     said = next((line for line in lines if line.startswith("error: ")), lines[0])

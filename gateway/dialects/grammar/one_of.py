@@ -86,9 +86,9 @@ class _Unions:
             schema = self._target(branch)
             for kind in self._kinds_of(schema):
                 by_kind.setdefault(kind, []).append(schema)
-        return all(len(schemas) < 2 or self._told_apart(kind, schemas) for kind, schemas in by_kind.items())
+        return all(len(schemas) < 2 or self._are_distinct(kind, schemas) for kind, schemas in by_kind.items())
 
-    def _told_apart(self, kind: str, schemas: Sequence[Mapping[str, Any]]) -> bool:
+    def _are_distinct(self, kind: str, schemas: Sequence[Mapping[str, Any]]) -> bool:
         """Return whether no value of this kind can match two of the schemas."""
         if _differ(map(_listed, schemas)):
             return True

@@ -31,7 +31,7 @@ from fairlane.gateway.dialects.openai.response_tools import (
     ResponseToolChoice,
     ResponseTools,
     ToolNamespace,
-    told_tools,
+    offered_tools_of,
 )
 from fairlane.gateway.dialects.openai.sealed_summary import Open, unsealed
 from fairlane.gateway.dialects.openai.structures import JsonSchema
@@ -183,7 +183,7 @@ def parse_response(
     turns = turns_of(items, asked.instructions)
     if not turns:
         raise invalid("input", "`input` holds nothing that the model could answer.")
-    told = list(told_tools(asked.tools or []))
+    told = list(offered_tools_of(asked.tools or []))
     tools = tuple(tool for tool, _ in told)
     has_namespaces = any(isinstance(tool, ToolNamespace) for tool in asked.tools or ())
     has_logprobs = bool(asked.top_logprobs) or "message.output_text.logprobs" in (asked.include or ())

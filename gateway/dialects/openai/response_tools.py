@@ -153,7 +153,7 @@ ResponseTools = Annotated[
 ]
 
 
-def told_tools(tools: list[AnyTool]) -> Iterator[tuple[Tool, CalledAs | None]]:
+def offered_tools_of(tools: list[AnyTool]) -> Iterator[tuple[Tool, CalledAs | None]]:
     """Yield each tool as the model sees it, and how its calls are presented to the client; None for plain functions."""
     for tool in tools:
         if isinstance(tool, ToolNamespace):

@@ -228,7 +228,7 @@ class SyntaxReader:
         if not character or head is None:
             return False
         self._begin(head["name"])
-        yield from self._tell_arguments()
+        yield from self._emit_arguments()
         return True
 
     def _object(self, *, needs_tool: bool = False) -> Asking:
@@ -255,7 +255,7 @@ class SyntaxReader:
                 self._delta.arguments(self.calls - 1, _as_arguments(early))
             elif key in _ARGUMENTS and name and not has_arguments:
                 has_arguments = True
-                if not (yield from self._tell_arguments()):
+                if not (yield from self._emit_arguments()):
                     return True
             else:
                 value, is_whole = yield from self._value()
@@ -314,7 +314,7 @@ class SyntaxReader:
         self._delta.begin(self.calls, name)
         self.calls += 1
 
-    def _tell_arguments(self) -> Asking:
+    def _emit_arguments(self) -> Asking:
         """Emit a call's arguments as they arrive; return whether they are complete."""
         index, scanner = self.calls - 1, JsonScanner()
         if (yield from self._next()) != "{":

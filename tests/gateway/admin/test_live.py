@@ -134,7 +134,7 @@ async def test_who_is_behind_gets_the_newest_alone() -> None:
     hub = LiveHub(allowed, nothing, unchanged)
     watcher = hub.enter("ada", allowed)
     for number in range(1_000):
-        watcher.tell("overview", b"%d\n" % number)
+        watcher.send("overview", b"%d\n" % number)
 
     frames = watcher.frames()
     assert await anext(frames) == b"999\n"

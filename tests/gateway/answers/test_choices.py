@@ -57,7 +57,7 @@ def generated(n: int = 2) -> LiveJob:
 def whole(shape: type[AnswerBuilder], *chunks: TextChunk, of: LiveJob | None = None, **asked: Any) -> dict[str, Any]:
     answer = built(shape, of or generated(), None, **asked)
     for chunk in chunks:
-        assert answer.hear([chunk])
+        assert answer.feed([chunk])
     return answer.whole()
 
 
@@ -68,7 +68,7 @@ def streamed(
     out = Out()
     answer = built(shape, of or generated(), cast(EventStream, out), **asked)
     for chunk in chunks:
-        assert answer.hear([chunk])
+        assert answer.feed([chunk])
     frames = (out.frames + answer.ending()).decode().split("\n\n")
     assert frames[-2:] == ["data: [DONE]", ""]
     return [json.loads(frame.removeprefix("data: ")) for frame in frames[:-2]]

@@ -78,7 +78,7 @@ def whole(
     **asked: Any,
 ) -> dict[str, Any]:
     answer = built(model, of or generated(), None, thinking, **asked)
-    assert answer.hear(pieces(text, (), finish, stopped_by))
+    assert answer.feed(pieces(text, (), finish, stopped_by))
     told = answer.whole()
     Message.model_validate(told, strict=True)
     return told
@@ -98,7 +98,7 @@ def events(
     out = Out()
     answer = built(model, of or generated(), out, thinking, **asked)
     for chunk in pieces(text, cuts, finish, stopped_by):
-        assert answer.hear([chunk])
+        assert answer.feed([chunk])
     return read(out.frames + answer.ending())
 
 
@@ -249,6 +249,6 @@ def test_an_error_is_an_event_of_its_own() -> None:
 
 def test_a_pulse_is_a_line_break() -> None:
     out = Out()
-    assert built(PLAIN, generated(), out, "hidden").hear([Pulse()])
+    assert built(PLAIN, generated(), out, "hidden").feed([Pulse()])
 
     assert out.frames == b"\n"

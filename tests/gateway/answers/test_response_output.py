@@ -32,7 +32,7 @@ def made(
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Items and events."""
     output = OutputItems({"patch": CalledAs("patch", takes_text=True), "git__log": CalledAs("log", "git")})
-    events = [event for delta in deltas for event in output.hear([delta], [], 1)]
+    events = [event for delta in deltas for event in output.feed([delta], [], 1)]
     return output.items, [*events, *output.close(status)]
 
 
@@ -159,7 +159,7 @@ def test_log_probabilities_stay_with_the_message_that_they_are_of() -> None:
     names = iter("abcdefgh")
     steps = [[THOUGHT], [], [SAID], [OutputDelta("!")], [], [called(begun(0))]]
     for deltas in steps:
-        list(output.hear(deltas, [{"token": next(names)}], 1))
+        list(output.feed(deltas, [{"token": next(names)}], 1))
     list(output.close("completed"))
 
     (message,) = [item for item in output.items if item["type"] == "message"]

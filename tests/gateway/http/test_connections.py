@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlane.gateway.http.connections import RESERVED, Crowd, Place, forwarded_for
+from fairlane.gateway.http.connections import RESERVED, ConnectionLimiter, Place, forwarded_for
 from fairlane.scheduler.protocol.settings import Networks
 from tests.support.gateway.served import CHAT, WAIT_S, Served, error_of, gateway, settings, until
 
@@ -31,83 +31,85 @@ class HandConnection:
         self.gone.append(self)
 
 
-def entered(crowd: Crowd, gone: list[HandConnection], address: str | None, *, answers: bool = False) -> Place:
-    place = crowd.enter(HandConnection(answers, gone), address)
+def entered(
+    limiter: ConnectionLimiter, gone: list[HandConnection], address: str | None, *, answers: bool = False
+) -> Place:
+    place = limiter.enter(HandConnection(answers, gone), address)
     assert place is not None
     return place
 
 
 async def test_an_address_gives_way_to_itself_and_the_oldest_first() -> None:
-    crowd, gone = Crowd(most=10, most_of_an_address=2), list[HandConnection]()
-    other = entered(crowd, gone, "10.0.0.2")
-    own = [entered(crowd, gone, "10.0.0.1") for _ in range(4)]
+    limiter, gone = ConnectionLimiter(most=10, most_of_an_address=2), list[HandConnection]()
+    other = entered(limiter, gone, "10.0.0.2")
+    own = [entered(limiter, gone, "10.0.0.1") for _ in range(4)]
 
     assert gone == [own[0].connection, own[1].connection]
     assert other.is_stranger
 
 
 async def test_strangers_go_before_callers_and_who_is_being_answered_goes_last() -> None:
-    crowd, gone = Crowd(most=3, most_of_an_address=9), list[HandConnection]()
-    busy = entered(crowd, gone, "10.0.0.1", answers=True)
-    known = entered(crowd, gone, "10.0.0.2", answers=True)
+    limiter, gone = ConnectionLimiter(most=3, most_of_an_address=9), list[HandConnection]()
+    busy = entered(limiter, gone, "10.0.0.1", answers=True)
+    known = entered(limiter, gone, "10.0.0.2", answers=True)
     known.vouch("acme")
-    idle = entered(crowd, gone, "10.0.0.3")
+    idle = entered(limiter, gone, "10.0.0.3")
 
-    entered(crowd, gone, "10.0.0.4", answers=True).vouch("acme")
+    entered(limiter, gone, "10.0.0.4", answers=True).vouch("acme")
     assert gone == [idle.connection]
-    entered(crowd, gone, "10.0.0.5", answers=True).vouch("acme")
+    entered(limiter, gone, "10.0.0.5", answers=True).vouch("acme")
     assert gone == [idle.connection, busy.connection]
-    late = entered(crowd, gone, "10.0.0.6")
+    late = entered(limiter, gone, "10.0.0.6")
     assert late.is_too_much
     known.leave()
     assert not late.is_too_much
 
 
 async def test_where_callers_have_all_places_who_has_most_gives_idle_ones() -> None:
-    crowd, gone = Crowd(most=6, most_of_an_address=9), list[HandConnection]()
-    acme = [entered(crowd, gone, "10.0.0.1", answers=number < 2) for number in range(4)]
+    limiter, gone = ConnectionLimiter(most=6, most_of_an_address=9), list[HandConnection]()
+    acme = [entered(limiter, gone, "10.0.0.1", answers=number < 2) for number in range(4)]
     for place in acme:
         place.vouch("acme")
     for _ in range(2):
-        entered(crowd, gone, "10.0.0.2").vouch("globex")
+        entered(limiter, gone, "10.0.0.2").vouch("globex")
 
     for caller in ("initech", "hooli"):
-        late = entered(crowd, gone, "10.0.0.3")
+        late = entered(limiter, gone, "10.0.0.3")
         assert not late.is_too_much
         late.vouch(caller)
     assert gone == [place.connection for place in acme[2:]]
 
 
 async def test_idle_ones_are_found_behind_many_that_are_being_answered() -> None:
-    crowd, gone = Crowd(most=20, most_of_an_address=9), list[HandConnection]()
-    places = [entered(crowd, gone, None, answers=number < 18) for number in range(20)]
+    limiter, gone = ConnectionLimiter(most=20, most_of_an_address=9), list[HandConnection]()
+    places = [entered(limiter, gone, None, answers=number < 18) for number in range(20)]
     for place in places:
         place.vouch("acme")
 
-    late = entered(crowd, gone, "10.0.0.2")
+    late = entered(limiter, gone, "10.0.0.2")
     assert late.is_too_much
     late.leave()
-    assert not entered(crowd, gone, "10.0.0.2").is_too_much
+    assert not entered(limiter, gone, "10.0.0.2").is_too_much
     assert gone == [places[18].connection]
 
 
 async def test_beyond_the_reserve_nobody_gets_a_place() -> None:
-    crowd, gone = Crowd(most=1, most_of_an_address=9), list[HandConnection]()
+    limiter, gone = ConnectionLimiter(most=1, most_of_an_address=9), list[HandConnection]()
     for _ in range(1 + RESERVED):
-        entered(crowd, gone, "10.0.0.1", answers=True).vouch("acme")
+        entered(limiter, gone, "10.0.0.1", answers=True).vouch("acme")
 
-    assert crowd.enter(HandConnection(), "10.0.0.2") is None
-    assert crowd.turned_away == 1
+    assert limiter.enter(HandConnection(), "10.0.0.2") is None
+    assert limiter.turned_away == 1
 
 
 @given(
     st.lists(st.tuples(st.sampled_from("ckvlp"), st.integers(0, 9), st.sampled_from(["10.0.0.1", "10.0.0.2", None])))
 )
 def test_no_place_is_lost_or_taken_twice(steps: list[tuple[str, int, str | None]]) -> None:
-    crowd, gone, here = Crowd(most=4, most_of_an_address=2), list[HandConnection](), list[Place]()
+    limiter, gone, here = ConnectionLimiter(most=4, most_of_an_address=2), list[HandConnection](), list[Place]()
     for step, which, address in steps:
         if step == "c":
-            place = crowd.enter(HandConnection(which % 2 == 0, gone), address)
+            place = limiter.enter(HandConnection(which % 2 == 0, gone), address)
             here += [place] if place else []
         elif here:
             place = here[which % len(here)]
@@ -119,12 +121,12 @@ def test_no_place_is_lost_or_taken_twice(steps: list[tuple[str, int, str | None]
             elif step == "p" and address is not None:
                 place.carries(address)
         here = [place for place in here if place.connection not in gone]
-        assert crowd.count == len(here) <= 4 + RESERVED
+        assert limiter.count == len(here) <= 4 + RESERVED
         for one in ("10.0.0.1", "10.0.0.2"):
             assert sum(place.is_stranger and place.holder == one for place in here) <= 2
     for place in here:
         place.leave()
-    assert (crowd.count, crowd._strangers, crowd._by_holder, crowd._by_caller) == (0, {}, {}, {})
+    assert (limiter.count, limiter._strangers, limiter._by_holder, limiter._by_caller) == (0, {}, {}, {})
 
 
 PROXIES = Networks(["10.0.0.0/8", "fd00::/8"])
@@ -180,11 +182,11 @@ def bearer(served: Served) -> str:
 
 @pytest.mark.parametrize("attacker", [ATTACKER, PROXY], ids=["one address", "through a trusted proxy"])
 async def test_silent_connections_shut_nobody_out(served: Served, attacker: str) -> None:
-    crowd = served.resources.ports.crowd
+    limiter = served.resources.ports.limiter
     async with client(served, CALLER, authorization=bearer(served)) as before:
         assert (await before.get("/v1/models")).status_code == 200
         silent = [await connected(served, attacker) for _ in range(5 * MOST)]
-        await until(lambda: crowd.count == (MOST if attacker == PROXY else 1 + OF_AN_ADDRESS))
+        await until(lambda: limiter.count == (MOST if attacker == PROXY else 1 + OF_AN_ADDRESS))
 
         forwarded = {"x_forwarded_for": CALLER} if attacker == PROXY else {}
         async with client(served, attacker if forwarded else CALLER, **forwarded) as probe:
@@ -192,18 +194,18 @@ async def test_silent_connections_shut_nobody_out(served: Served, attacker: str)
             key = {"authorization": bearer(served)}
             assert (await probe.get("/v1/models", headers=key)).status_code == 200
         assert (await before.get("/v1/models")).status_code == 200
-        assert crowd.count <= MOST
+        assert limiter.count <= MOST
     for writer in silent:
         writer.close()
 
 
 async def test_callers_with_a_key_are_not_crowded_out_and_probes_are_answered_in_any_crowd(served: Served) -> None:
     head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\nauthorization: {bearer(served)}\r\ncontent-length: 9\r\n\r\n"
-    crowd, held = served.resources.ports.crowd, []
+    limiter, held = served.resources.ports.limiter, []
     for number in range(MOST):
         held.append(await connected(served, CALLER))
         held[-1].write(head.encode())
-        await until(lambda: len(crowd._by_caller.get("acme", ())) > number)  # noqa: B023 - it is waited for here
+        await until(lambda: len(limiter._by_caller.get("acme", ())) > number)  # noqa: B023 - it is waited for here
 
     async with client(served, ATTACKER) as late:
         assert (await late.get("/healthz")).status_code == 200
@@ -217,7 +219,7 @@ async def test_idle_connections_of_one_caller_shut_no_other_out(served: Served) 
     async with client(served, CALLER, authorization=bearer(served)) as caller:
         held = [caller.build_request("GET", "/v1/models") for _ in range(MOST)]
         answers = [await caller.send(request, stream=True) for request in held]  # each on a connection of its own
-        assert served.resources.ports.crowd.count == MOST
+        assert served.resources.ports.limiter.count == MOST
 
         async with client(served, CALLER, authorization=f"Bearer {other}") as late:
             assert (await late.get("/v1/models")).status_code == 200

@@ -245,7 +245,7 @@ def begun(runs: Runs, key_id: str, number: int) -> Run:
 
 def leave(run: Run) -> None:
     """Its one client has gone."""
-    with run.heard():
+    with run.listening():
         pass
 
 
@@ -277,7 +277,7 @@ async def test_of_one_key_only_so_many_go_on_without_a_listener() -> None:
     leave_all(all_of_them)
 
     assert [run.is_given_up for run in all_of_them] == [False] * MOST_UNHEARD + [True, True]
-    with all_of_them[0].heard():  # its client came again
+    with all_of_them[0].listening():  # its client came again
         leave(last := begun(runs, "key", -1))
         assert not last.is_given_up
     assert all_of_them[0].is_given_up

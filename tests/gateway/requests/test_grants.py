@@ -60,8 +60,8 @@ async def test_who_is_used_up_as_the_budget_has_just_answered_asks_again() -> No
     (choice,) = job.choices
 
     def speak(tokens: int) -> None:
-        choice.spoken = tokens
-        grants.spoken(choice)
+        choice.sent = tokens
+        grants.sent(choice)
 
     async with asyncio.timeout(10):
         speak(4)
@@ -79,18 +79,18 @@ async def test_a_request_ends_only_where_its_worker_knows_its_grant_to() -> None
     budget, workers, (request, job) = Budget(), Workers(deaf_to=1), reserved(n=2)
     grants = OutputGrants(cast(QuotaStore, budget), cast(Dispatcher, workers), request, 8)
     ended, going = job.choices
-    ended.published = ended.spoken = 2
+    ended.published = ended.sent = 2
     ended.finish_reason = "stop"
-    going.spoken = 8
+    going.sent = 8
 
     cut = asyncio.Event()
     request.read_by(cut.set)
 
     async with asyncio.timeout(10):
-        grants.spoken(going)
+        grants.sent(going)
         for spoken in (8, 11):
             _, answer = await budget.asked.get()
-            going.spoken = spoken
+            going.sent = spoken
             answer.set_result(Extension(granted_tokens=16, limited_by="tokens_per_day", spent=True))
         await cut.wait()
 
@@ -101,10 +101,10 @@ async def test_a_worker_that_waits_at_an_old_grant_is_told_the_new_one_again() -
     budget, workers, (request, job) = Budget(), Workers(), reserved()
     grants = OutputGrants(cast(QuotaStore, budget), cast(Dispatcher, workers), request, 8)
     (choice,) = job.choices
-    choice.published = choice.spoken = 8
+    choice.published = choice.sent = 8
 
     async with asyncio.timeout(10):
-        grants.spoken(choice)
+        grants.sent(choice)
         _, answer = await budget.asked.get()
         answer.set_result(Extension(granted_tokens=20))
         first = await workers.granted.get()

@@ -33,7 +33,7 @@ def test_jobs_that_told_their_end_teach_the_lengths_to_expect() -> None:
         one.message = job(one.id, LATENCY, prompt=10, max_tokens=100)
         let_in(open_requests, one)
         one.accept(TokenDelta(job_id=one.id, epoch=1, choice=0, first_index=0, token_ids=tuple(range(7))))
-        open_requests.heard(one)
+        open_requests.produced(one)
         one.choices[0].finish_reason = "stop"
         open_requests.left(one)
 

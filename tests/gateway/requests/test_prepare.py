@@ -41,7 +41,7 @@ async def test_one_body_is_read_at_a_time_and_others_of_another_size_meanwhile(m
             await preparer.prepare(replace(CHAT, parse=parse), b"x" * size, a_context(CALLER))
 
     preparer = Preparer({}, NONE, NONE, NONE, lambda: None, BodyRoom(HUGE_BODY_BYTES, lambda: None), NONE, NONE)
-    crowd = [asyncio.create_task(prepare(many)) for _ in range(40)]
+    limiter = [asyncio.create_task(prepare(many)) for _ in range(40)]
     try:
         async with asyncio.timeout(10):
             await is_held.wait()
@@ -49,8 +49,8 @@ async def test_one_body_is_read_at_a_time_and_others_of_another_size_meanwhile(m
         assert len(held) == 1
     finally:
         released.set()
-    await asyncio.gather(*crowd)
-    assert len(held) == len(crowd)
+    await asyncio.gather(*limiter)
+    assert len(held) == len(limiter)
 
 
 class CountedTokens(tuple[int, ...]):

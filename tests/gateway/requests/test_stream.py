@@ -42,7 +42,7 @@ class Slow:
         self.reads = asyncio.Event()
         self.heard: list[AnswerChunk] = []
 
-    def hear(self, pieces: Sequence[AnswerChunk]) -> bool:
+    def feed(self, pieces: Sequence[AnswerChunk]) -> bool:
         self.heard += pieces
         return self.reads.is_set()
 

@@ -32,7 +32,7 @@ from fairlane.gateway.control.operators.admin_key import AdminKeys, Guesses
 from fairlane.gateway.control.operators.admin_tokens import AdminTokens
 from fairlane.gateway.control.operators.operators import Operators
 from fairlane.gateway.control.operators.sessions import Sessions
-from fairlane.gateway.fleet import Door, ServedModel
+from fairlane.gateway.fleet import ModelQueueView, ServedModel
 from fairlane.gateway.insight.fleet_metrics.figure_store import FigureStore
 from fairlane.gateway.insight.request_records.recorder import RequestRecorder
 from fairlane.gateway.insight.request_records.search import Records
@@ -113,10 +113,10 @@ class HandFleet:
             raise errors.not_found("model")
         return self.depth
 
-    async def open_requests(self, tenant: str, allowed: Collection[str] | None) -> list[Door]:
+    async def open_requests(self, tenant: str, allowed: Collection[str] | None) -> list[ModelQueueView]:
         if allowed is not None and "tiny" not in allowed:
             return []
-        door = Door(
+        door = ModelQueueView(
             model="tiny",
             queue=QUEUE,
             context_length=CONTEXT,

@@ -16,7 +16,7 @@ from fairlane.gateway import errors
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.http.body import read_body
 from fairlane.gateway.http.body_budget import BodyBudget
-from fairlane.gateway.http.connections import Crowd, Heads
+from fairlane.gateway.http.connections import ConnectionLimiter, Heads
 from fairlane.gateway.http.limits import HttpLimits
 from fairlane.gateway.http.protocol import limited_protocol
 from fairlane.gateway.http.refusals import Malformed
@@ -134,7 +134,7 @@ async def serving(
     *,
     body_timeout_s: float = PATIENT_S,
     idle_s: int = 60,
-    crowd: Crowd | None = None,
+    limiter: ConnectionLimiter | None = None,
     malformed: Malformed | None = None,
     bodies: BodyBudget | None = None,
     heads: Heads | None = None,
@@ -143,7 +143,7 @@ async def serving(
     config = uvicorn.Config(
         RequestIdMiddleware(app),
         http=limited_protocol(
-            limits, bodies or BodyBudget(most_bytes=2**30, most_tenant_bytes=2**30), crowd, None, malformed, heads
+            limits, bodies or BodyBudget(most_bytes=2**30, most_tenant_bytes=2**30), limiter, None, malformed, heads
         ),
         ws="none",
         lifespan="off",
