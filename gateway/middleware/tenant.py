@@ -189,7 +189,7 @@ class TenantMiddleware:
             took_s=took_s,
             first_token_s=ttft_s,
         )
-        self._telemetry.figures.ended(
+        self._telemetry.fleet_metrics.ended(
             Ended(tenant, context.lane, context.code, ttft_s, context.pace_s, context.queued_s)
         )
         context.describe(span)

@@ -49,13 +49,13 @@ class Control:
             files=batches.files,
             storage=batches.storage,
             records=insight.record_store,
-            figures=insight.figures,
+            fleet_metrics=insight.fleet_metrics,
             cached_prompts=fleet.registry,
             queues=lambda: map(fleet.queue, sorted(fleet.cache.queues)),
             is_store_embedded=settings.is_store_embedded,
         )
-        self.overview = Overview(fleet.cache, insight.figures, lanes, clock=lambda: insight.teller.now_s)
-        self.history = History(insight.figures, clock=lambda: insight.teller.now_s)
+        self.overview = Overview(fleet.cache, insight.fleet_metrics, lanes, clock=lambda: insight.reporter.now_s)
+        self.history = History(insight.fleet_metrics, clock=lambda: insight.reporter.now_s)
         self.live = LiveHub(self.overview.view, Blocks(fleet.registry, fleet.cache).view, admin_tokens.revision)
 
     @asynccontextmanager

@@ -5,8 +5,8 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 from fairlane.gateway.config import GatewaySettings
-from fairlane.gateway.insight.fleet_metrics.figure_store import FigureStore
-from fairlane.gateway.insight.fleet_metrics.teller import Teller
+from fairlane.gateway.insight.fleet_metrics.metrics_store import FleetMetricsStore
+from fairlane.gateway.insight.fleet_metrics.reporter import MetricsReporter
 from fairlane.gateway.insight.request_records.recorder import RequestRecorder
 from fairlane.gateway.insight.request_records.search import Records
 from fairlane.gateway.insight.request_records.storage import RecordStore
@@ -45,8 +45,10 @@ class Insight:
             partial(pseudonym_key, stores.budgets.patient),
             most_bytes=int(section.record.max_bytes),
         )
-        self.figures = FigureStore(stores.main.patient)
-        self.teller = Teller(self.figures, telemetry.figures, fleet.cache, lanes, gateway_id, self._jobs_in_hand)
+        self.fleet_metrics = FleetMetricsStore(stores.main.patient)
+        self.reporter = MetricsReporter(
+            self.fleet_metrics, telemetry.fleet_metrics, fleet.cache, lanes, gateway_id, self._jobs_in_hand
+        )
         telemetry.records_dropped.read = lambda: self.recorder.dropped
 
     def _jobs_in_hand(self) -> Iterator[tuple[str, bool, int]]:
@@ -58,9 +60,9 @@ class Insight:
     async def running(self) -> AsyncIterator[None]:
         trace = self.trace.run() if self.trace.is_on else None
         try:
-            async with background(recorder=self.recorder.run(), fleet_metrics=self.teller.run(), trace=trace):
+            async with background(recorder=self.recorder.run(), fleet_metrics=self.reporter.run(), trace=trace):
                 yield
         finally:
             with suppress(*STORE_ERRORS):
-                await self.teller.tell()  # the counts since the last report
+                await self.reporter.report()  # the counts since the last report
             await self.recorder.aclose()

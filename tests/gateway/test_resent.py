@@ -21,8 +21,8 @@ from fairlane.gateway.control.operators.admin_tokens import AdminTokens
 from fairlane.gateway.control.operators.operator import Operator, Role
 from fairlane.gateway.control.operators.sessions import Sessions
 from fairlane.gateway.control.operators.single_sign_on import SingleSignOn
-from fairlane.gateway.insight.fleet_metrics import figure_store
-from fairlane.gateway.insight.fleet_metrics.figure_store import FigureStore, Told
+from fairlane.gateway.insight.fleet_metrics import metrics_store
+from fairlane.gateway.insight.fleet_metrics.metrics_store import FleetMetricsStore, ReportedState
 from fairlane.gateway.insight.fleet_metrics.sums import Sums
 from fairlane.gateway.insight.request_records import storage as record_storage
 from fairlane.gateway.insight.request_records.record import RequestRecord
@@ -186,15 +186,15 @@ async def records_left(two: Two) -> None:
     assert await two.records(two.plain).running() == []
 
 
-async def figures_tell(two: Two) -> None:
+async def metrics_report(two: Two) -> None:
     """The one that merges does so still."""
-    _, merges = await FigureStore(two.twice).tell(100, "gw", Told(1, Sums(samples=1)))
+    _, merges = await FleetMetricsStore(two.twice).report(100, "gw", ReportedState(1, Sums(samples=1)))
     assert merges
 
 
-async def figures_recent(two: Two) -> None:
-    await FigureStore(two.plain).tell(100, "gw", Told(1, Sums(samples=1)))
-    assert len(await FigureStore(two.twice).recent([100])) == 1
+async def metrics_recent(two: Two) -> None:
+    await FleetMetricsStore(two.plain).report(100, "gw", ReportedState(1, Sums(samples=1)))
+    assert len(await FleetMetricsStore(two.twice).recent([100])) == 1
 
 
 SCRIPTS: Mapping[str, Callable[[Two], Awaitable[None]]] = {
@@ -202,10 +202,10 @@ SCRIPTS: Mapping[str, Callable[[Two], Awaitable[None]]] = {
     for call in (
         *(batch_create, batch_take, batch_renew, batch_save, batch_finish, batch_cancel, batches_open, batch_drop),
         *(batch_erase, records_erase),
-        *(documents, file_open, file_keep, file_drop, records_write, records_left, figures_tell, figures_recent),
+        *(documents, file_open, file_keep, file_drop, records_write, records_left, metrics_report, metrics_recent),
     )
 } | dict.fromkeys(("records_find", "records_ended", "records_running"), records_read)
-PARTS = batch_scripts._SCRIPTS, record_storage._SCRIPTS, figure_store._SCRIPTS
+PARTS = batch_scripts._SCRIPTS, record_storage._SCRIPTS, metrics_store._SCRIPTS
 TELL_HOW_LONG_AGO = ("records_find", "records_running")
 """Their replies hold milliseconds since another call."""
 

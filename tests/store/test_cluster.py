@@ -14,7 +14,7 @@ from fairlane.gateway.batches.batch_records import BatchRecords
 from fairlane.gateway.batches.files import FileLimits, FileRecords
 from fairlane.gateway.batches.storage import FolderStorage
 from fairlane.gateway.control.erasure.build import build_erasure
-from fairlane.gateway.insight.fleet_metrics.figure_store import FigureStore
+from fairlane.gateway.insight.fleet_metrics.metrics_store import FleetMetricsStore
 from fairlane.gateway.insight.request_records.storage import RecordStore
 from fairlane.quotas import keyspace
 from fairlane.quotas.api_keys import KeyStore, public_id
@@ -190,7 +190,7 @@ async def test_deleted_tenants_of_roots_on_all_nodes_are_erased(
         files=FileRecords(client, FileLimits(most_files=3, most_bytes=1_000)),
         storage=FolderStorage(tmp_path),
         records=RecordStore(client, "gw", most=9),
-        figures=FigureStore(client),
+        fleet_metrics=FleetMetricsStore(client),
         cached_prompts=RedisRegistry(client),
         queues=lambda: [queue],
         is_store_embedded=False,

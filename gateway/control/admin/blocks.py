@@ -7,7 +7,7 @@ from typing import Protocol
 
 from typing_extensions import TypedDict
 
-from fairlane.gateway.insight.fleet_metrics.teller import FleetPicture
+from fairlane.gateway.insight.fleet_metrics.reporter import FleetPicture
 from fairlane.scheduler.protocol.block_map import BlockMap, Run
 
 ASK_EVERY_S = 10.0

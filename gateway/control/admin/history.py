@@ -7,7 +7,14 @@ from typing import Literal
 from typing_extensions import TypedDict
 
 from fairlane.gateway.control.admin.overview import LaneResults, goodput, lane_figures
-from fairlane.gateway.insight.fleet_metrics.figure_store import LATE_SLOTS, RINGS, SLOT_S, FigureStore, Ring, Step
+from fairlane.gateway.insight.fleet_metrics.metrics_store import (
+    LATE_SLOTS,
+    RINGS,
+    SLOT_S,
+    FleetMetricsStore,
+    Ring,
+    Step,
+)
 from fairlane.gateway.insight.fleet_metrics.sums import LaneSums, Sums, TenantSums, merged
 
 Span = Literal["15m", "day", "month"]
@@ -55,9 +62,9 @@ class HistoryView(TypedDict):
 class History:
     """The history of the whole fleet. `view` may raise redis.RedisError."""
 
-    def __init__(self, figures: FigureStore, *, clock: Callable[[], float]) -> None:
+    def __init__(self, fleet_metrics: FleetMetricsStore, *, clock: Callable[[], float]) -> None:
         """`clock` returns Unix seconds by the store's clock."""
-        self._figures = figures
+        self._fleet_metrics = fleet_metrics
         self._clock = clock
 
     async def view(
@@ -68,7 +75,7 @@ class History:
         ring, count = SPANS[span]
         now_s = self._clock()
         last = int(min(now_s, now_s if until_s is None else until_s) // ring.step_s) - 1
-        steps = await self._figures.read(ring, last - count + 1, last)
+        steps = await self._fleet_metrics.read(ring, last - count + 1, last)
         if ring.step_s == SLOT_S:
             steps = [*steps, *await self._unmerged(steps, last, now_s)]
         return await asyncio.to_thread(_view, ring.step_s, steps, lane, tenant)  # a month takes some ten milliseconds
@@ -80,8 +87,8 @@ class History:
         if not missing:
             return []
         parts: dict[int, list[Sums]] = {}
-        for told in await self._figures.recent(missing):
-            parts.setdefault(told.slot, []).append(told.told.sums)
+        for report in await self._fleet_metrics.recent(missing):
+            parts.setdefault(report.slot, []).append(report.state.sums)
         return [Step(number, merged(found)) for number, found in sorted(parts.items())]
 
 

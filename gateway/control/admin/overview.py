@@ -13,9 +13,9 @@ from typing_extensions import TypedDict
 from fairlane.gateway.control.admin.views import LaneView, WorkerState, worker_state
 from fairlane.gateway.errors import fleet_unknown
 from fairlane.gateway.fleet import ServedModel, together
-from fairlane.gateway.insight.fleet_metrics.figure_store import SLOT_S, FigureStore, GatewayFigures
+from fairlane.gateway.insight.fleet_metrics.metrics_store import SLOT_S, FleetMetricsStore, GatewayReport
+from fairlane.gateway.insight.fleet_metrics.reporter import FleetPicture
 from fairlane.gateway.insight.fleet_metrics.sums import OTHERS, Buckets, LaneSums, Sums, merged, percentiles_ms
-from fairlane.gateway.insight.fleet_metrics.teller import FleetPicture
 from fairlane.scheduler.planner.costs import slowest_ms
 from fairlane.scheduler.protocol.lanes import Lane, LaneName
 from fairlane.scheduler.protocol.messages import WorkerStatus
@@ -107,16 +107,16 @@ class Overview:
     def __init__(
         self,
         fleet: FleetPicture,
-        figures: FigureStore,
+        fleet_metrics: FleetMetricsStore,
         lanes: Mapping[LaneName, Lane],
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._fleet = fleet
-        self._figures = figures
+        self._fleet_metrics = fleet_metrics
         self._lanes = lanes
         self._clock = clock
-        self._heard: list[GatewayFigures] = []
+        self._reports: list[GatewayReport] = []
         self._sums = Sums()
         self._asked_s = -HEARD_FOR_S
         self._asking = asyncio.Lock()
@@ -126,7 +126,7 @@ class Overview:
         not read recently."""
         if not self._fleet.is_fresh:
             raise fleet_unknown()
-        heard = await self._recent()
+        reports = await self._recent()
         now_s = self._clock()
         since_s = (int(now_s // SLOT_S) - WINDOW_SLOTS) * SLOT_S
         sums, window_s = self._sums, now_s - since_s
@@ -136,19 +136,19 @@ class Overview:
             "window_s": window_s,
             "lanes": _lanes(self._lanes, sums, workers, together([model.depths for model in models])),
             "refusals": dict(sorted(sums.refusals.items())),
-            "tenants": _tenants(sums, in_hand_now(heard, now_s * 1e3), workers, window_s),
+            "tenants": _tenants(sums, in_hand_now(reports, now_s * 1e3), workers, window_s),
             "workers": [_worker(status) for status in sorted(workers, key=lambda status: status.worker_id)],
             "models": [_model(model) for model in models],
         }
 
-    async def _recent(self) -> list[GatewayFigures]:
+    async def _recent(self) -> list[GatewayReport]:
         async with self._asking:
             now_s = self._clock()
             if not 0.0 <= now_s - self._asked_s < HEARD_FOR_S:
                 slot = int(now_s // SLOT_S)
-                self._heard = await self._figures.recent(range(slot - WINDOW_SLOTS, slot + 1))
-                self._sums, self._asked_s = merged(one.told.sums for one in self._heard), now_s
-            return self._heard
+                self._reports = await self._fleet_metrics.recent(range(slot - WINDOW_SLOTS, slot + 1))
+                self._sums, self._asked_s = merged(one.state.sums for one in self._reports), now_s
+            return self._reports
 
 
 def lane_figures(lane: LaneSums) -> tuple[PercentilesView | None, PercentilesView | None, PercentilesView | None]:
@@ -169,13 +169,13 @@ def goodput(lane: LaneSums) -> float | None:
     return lane.met / lane.judged if lane.judged else None
 
 
-def in_hand_now(heard: Sequence[GatewayFigures], now_ms: float) -> dict[str, tuple[int, int]]:
+def in_hand_now(reports: Sequence[GatewayReport], now_ms: float) -> dict[str, tuple[int, int]]:
     """Return the running and waiting requests of each tenant: the sum of each gateway's latest report."""
-    latest = {one.gateway: one.told for one in sorted(heard, key=lambda one: one.told.at_ms)}
+    latest = {one.gateway: one.state for one in sorted(reports, key=lambda one: one.state.at_ms)}
     running, queued = Counter[str](), Counter[str]()
-    for told in latest.values():
-        if now_ms - told.at_ms < SILENT_AFTER_MS:
-            for tenant, (runs, waits) in told.now.items():
+    for state in latest.values():
+        if now_ms - state.at_ms < SILENT_AFTER_MS:
+            for tenant, (runs, waits) in state.now.items():
                 running[tenant] += runs
                 queued[tenant] += waits
     return {tenant: (running[tenant], queued[tenant]) for tenant in running}

@@ -11,7 +11,7 @@ from fairlane.gateway.batches.storage import Storage
 from fairlane.gateway.control.erasure.rewrite import StoreRewrite
 from fairlane.gateway.control.erasure.rounds import Erasure
 from fairlane.gateway.control.erasure.steps import CachedPrompts, ErasableQueue, ErasureSteps
-from fairlane.gateway.insight.fleet_metrics.figure_store import FigureStore
+from fairlane.gateway.insight.fleet_metrics.metrics_store import FleetMetricsStore
 from fairlane.gateway.insight.request_records.storage import RecordStore
 from fairlane.quotas.erasure.budgets import BudgetErasure
 from fairlane.quotas.erasure.ledger import LedgerErasure
@@ -26,7 +26,7 @@ def build_erasure(
     files: FileRecords,
     storage: Storage,
     records: RecordStore,
-    figures: FigureStore,
+    fleet_metrics: FleetMetricsStore,
     cached_prompts: CachedPrompts,
     queues: Callable[[], Iterable[ErasableQueue]],
     is_store_embedded: bool,
@@ -39,7 +39,7 @@ def build_erasure(
         records=records,
         queues=queues,
         cached_prompts=cached_prompts,
-        figures=lambda gone: figures.erase(gone.id, gone.created_s, gone.deleted_ms / 1e3),
+        fleet_metrics=lambda gone: fleet_metrics.erase(gone.id, gone.created_s, gone.deleted_ms / 1e3),
     )
     rewrite = StoreRewrite(client, is_embedded=is_store_embedded)
     return Erasure(ErasureList(client), steps, gateway_id, rewrite=rewrite.begin)

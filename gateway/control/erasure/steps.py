@@ -61,16 +61,16 @@ class ErasureSteps:
         records: RecordStore,
         queues: Callable[[], Iterable[ErasableQueue]],
         cached_prompts: CachedPrompts,
-        figures: Callable[[GoneTenant], Awaitable[int]],
+        fleet_metrics: Callable[[GoneTenant], Awaitable[int]],
     ) -> None:
-        """`figures` erases a tenant's name from the history of figures."""
+        """`fleet_metrics` erases a tenant's name from the history of metrics."""
         self._budgets = budgets
         self._ledger = ledger
         self._batches = batches
         self._records = records
         self._queues = queues
         self._cached_prompts = cached_prompts
-        self._figures = figures
+        self._fleet_metrics = fleet_metrics
 
     async def run(self, gone: GoneTenant, now_ms: int) -> PassResult:
         is_settled, done = gone.is_settled(now_ms), _Pass()
@@ -82,7 +82,7 @@ class ErasureSteps:
         await done.make("workers_told", self._forget_prompts(gone))
         await done.make("jobs", self._jobs(gone, now_ms if is_settled else 0))
         await done.make("request_records", self._records.erase(gone.account))
-        await done.make("figures", self._figures(gone))
+        await done.make("figures", self._fleet_metrics(gone))
         if gone.with_ledger:
             await done.make("ledger_entries", self._ledger.entries(gone))
             await done.make("audit_entries", self._ledger.audit(gone))

@@ -1,9 +1,9 @@
-"""Figures of the whole fleet for operators: current values, and histories of a day and a month.
+"""Metrics of the whole fleet for operators: current values, and histories of a day and a month.
 
     sums.py          mergeable sums of a span of time: histograms, refusals, lanes, tenants; pure; open it first
     recorder.py      counts this gateway's requests into the current sums
-    figure_store.py  the sums of all gateways in the store, and the rings of history
-    teller.py        reports the counts to the store every few seconds, and merges closed slots
+    metrics_store.py the sums of all gateways in the store, and the rings of history
+    reporter.py      reports the counts to the store every few seconds, and merges closed slots
 
 The runtime runs the reporter; the admin API reads. This package uses the fleet cache, never a request.
 
@@ -13,8 +13,7 @@ Under `fl:{figures}:`
 
 | key | type | holds |
 | --- | --- | --- |
-| `slot:<n>` | hash | gateway → its encoded Told of the n-th ten seconds since 1970; expires after ten minutes |
-| `ring:<seconds>` | hash | place → number of the step and its encoded Sums, compressed; RINGS has the number of places
-|
+| `slot:<n>` | hash | gateway → its encoded ReportedState of the n-th ten seconds; expires after ten minutes |
+| `ring:<seconds>` | hash | place → number of the step and its encoded Sums, compressed |
 | `merged` | hash | ring → number of the last step that was merged into it |
 | `merger` | string | the gateway that merges, under a lease of some seconds |"""

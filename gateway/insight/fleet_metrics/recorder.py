@@ -1,4 +1,4 @@
-"""Counts this gateway's requests for the fleet's figures; the cost is a few additions when a request ends."""
+"""Counts this gateway's requests for the fleet's metrics; the cost is a few additions when a request ends."""
 
 import math
 from collections import defaultdict

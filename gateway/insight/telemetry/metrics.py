@@ -61,7 +61,7 @@ class Telemetry:
         self._max_tenants = max_tenants
         self._tenants: set[str] = set()
         # Statistics of the whole fleet, for the console.
-        self.figures = Recorder()
+        self.fleet_metrics = Recorder()
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self.fleet = FleetGauges(self.registry)
@@ -243,7 +243,7 @@ class Telemetry:
         self.tokens.add(*whose, lane, "prompt", by=charge.prompt_tokens)
         self.tokens.add(*whose, lane, "output", by=charge.output_tokens)
         self.jobs.add(lane, charge.outcome)
-        self.figures.charged(tenant, charge.output_tokens)
+        self.fleet_metrics.charged(tenant, charge.output_tokens)
         self.preemptions.add(lane, by=charge.preemptions)
 
     def shadowed(self, tenant: str, limits: Iterable[str]) -> None:

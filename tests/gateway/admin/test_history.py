@@ -1,10 +1,10 @@
-"""History through the admin API: what was told, merged, in a bounded number of points."""
+"""History through the admin API: the reports, merged, in a bounded number of points."""
 
 import time
 
 import pytest
 
-from fairlane.gateway.insight.fleet_metrics.figure_store import RINGS, FigureStore, Told
+from fairlane.gateway.insight.fleet_metrics.metrics_store import RINGS, FleetMetricsStore, ReportedState
 from fairlane.gateway.insight.fleet_metrics.sums import Sums, observe
 from tests.support.gateway.admin_app import AdminBench
 
@@ -23,10 +23,10 @@ def sums(requests: int, tenant: str = "acme") -> Sums:
 
 
 async def test_the_last_quarter_of_an_hour_has_what_is_not_merged_yet(bench: AdminBench) -> None:
-    figures, slot = FigureStore(bench.redis), int(time.time() // 10)
+    metrics, slot = FleetMetricsStore(bench.redis), int(time.time() // 10)
     for back in (1, 2, 3, 4):
-        await figures.tell(slot - back, "a", Told(0, sums(10 * back)))
-    await figures.merge(slot)
+        await metrics.report(slot - back, "a", ReportedState(0, sums(10 * back)))
+    await metrics.merge(slot)
 
     found = await bench.done("GET", "/history?tenant=acme")
 
@@ -43,7 +43,7 @@ async def test_the_last_quarter_of_an_hour_has_what_is_not_merged_yet(bench: Adm
 
 
 async def test_a_lane_alone_and_no_tenant(bench: AdminBench) -> None:
-    await FigureStore(bench.redis).tell(int(time.time() // 10) - 1, "a", Told(0, sums(3)))
+    await FleetMetricsStore(bench.redis).report(int(time.time() // 10) - 1, "a", ReportedState(0, sums(3)))
 
     (point,) = (await bench.done("GET", "/history?lane=throughput"))["points"]
 
@@ -53,9 +53,9 @@ async def test_a_lane_alone_and_no_tenant(bench: AdminBench) -> None:
 
 @pytest.mark.parametrize(("span", "step_s", "most"), [("15m", 10, 92), ("day", 300, 288), ("month", 7200, 360)])
 async def test_points_are_bounded(bench: AdminBench, span: str, step_s: int, most: int) -> None:
-    figures, (ring,) = FigureStore(bench.redis), [ring for ring in RINGS if ring.step_s == step_s]
+    metrics, (ring,) = FleetMetricsStore(bench.redis), [ring for ring in RINGS if ring.step_s == step_s]
     now = int(time.time() // step_s)
-    await figures._write(ring, [(number, [sums(2)]) for number in range(now - ring.steps, now)], now)
+    await metrics._write(ring, [(number, [sums(2)]) for number in range(now - ring.steps, now)], now)
 
     found = await bench.done("GET", f"/history?span={span}")
 
@@ -75,7 +75,7 @@ async def test_other_questions_are_refused(bench: AdminBench, query: str) -> Non
 
 
 async def test_a_tenant_that_is_not_there_has_done_nothing(bench: AdminBench) -> None:
-    await FigureStore(bench.redis).tell(int(time.time() // 10) - 1, "a", Told(0, sums(3)))
+    await FleetMetricsStore(bench.redis).report(int(time.time() // 10) - 1, "a", ReportedState(0, sums(3)))
 
     (point,) = (await bench.done("GET", "/history", params={"tenant": "<script>" * 20}))["points"]
 

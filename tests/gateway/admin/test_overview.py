@@ -55,7 +55,7 @@ async def test_any_gateway_tells_what_all_have_counted(served: Served, valkey_ur
         assert (await other.post(CHAT, ASKED)).status_code == 200
         for each in (served, other):
             await each.landed()
-            await each.resources.insight.teller.tell()
+            await each.resources.insight.reporter.report()
         told = [await overview(each) for each in (served, other)]
 
     for found in told:
@@ -72,7 +72,7 @@ async def test_any_gateway_tells_what_all_have_counted(served: Served, valkey_ur
 async def test_refusals_are_counted_by_code_and_lane(served: Served) -> None:
     await served.tenant("small", limits={"requests_per_minute": 1})
     codes = [(await served.post(CHAT, ASKED, tenant="small")).status_code for _ in range(3)]
-    await served.resources.insight.teller.tell()
+    await served.resources.insight.reporter.report()
 
     found = await overview(served)
 
@@ -89,7 +89,7 @@ async def test_what_runs_and_waits_is_told_by_tenant(served: Served) -> None:
         async with client.stream("POST", CHAT, json={**ASKED, "stream": True}, headers=headers) as stream:
             assert stream.status_code == 200
             await until(lambda: any(job.begun for job in served.resources.fleet.dispatcher.jobs.values()))
-            await served.resources.insight.teller.tell()
+            await served.resources.insight.reporter.report()
             (acme,) = (await overview(served))["tenants"]
             served.worker.limit = None
             await stream.aread()

@@ -13,7 +13,7 @@ from fairlane.gateway.batches.batch_records import BatchRecords
 from fairlane.gateway.batches.files import FileLimits, FileRecords
 from fairlane.gateway.batches.storage import FolderStorage
 from fairlane.gateway.control.erasure.build import build_erasure
-from fairlane.gateway.insight.fleet_metrics.figure_store import FigureStore
+from fairlane.gateway.insight.fleet_metrics.metrics_store import FleetMetricsStore
 from fairlane.gateway.insight.request_records.record import RequestRecord
 from fairlane.gateway.insight.request_records.storage import EndedRecord, RecordStore
 from fairlane.quotas.erasure.listed import GoneTenant
@@ -39,7 +39,7 @@ class Bench:
             files=FileRecords(client, FileLimits(most_files=3, most_bytes=1_000)),
             storage=FolderStorage(folder),
             records=self.records,
-            figures=FigureStore(client),
+            fleet_metrics=FleetMetricsStore(client),
             cached_prompts=RedisRegistry(client),
             queues=lambda: self.queues,
             is_store_embedded=False,

@@ -33,7 +33,7 @@ from fairlane.gateway.control.operators.admin_tokens import AdminTokens
 from fairlane.gateway.control.operators.operators import Operators
 from fairlane.gateway.control.operators.sessions import Sessions
 from fairlane.gateway.fleet import ModelQueueView, ServedModel
-from fairlane.gateway.insight.fleet_metrics.figure_store import FigureStore
+from fairlane.gateway.insight.fleet_metrics.metrics_store import FleetMetricsStore
 from fairlane.gateway.insight.request_records.recorder import RequestRecorder
 from fairlane.gateway.insight.request_records.search import Records
 from fairlane.gateway.insight.request_records.storage import RecordStore
@@ -212,7 +212,7 @@ class _Nowhere:
 
 def parts(redis: Redis, fleet: HandFleet, open_requests: AllOpenRequests, traces: TraceFolder) -> AdminParts:
     """What the admin API works on, over one store."""
-    overview = Overview(HandPicture(fleet), FigureStore(redis), DEFAULT_LANES)
+    overview = Overview(HandPicture(fleet), FleetMetricsStore(redis), DEFAULT_LANES)
     admin_keys, tokens = AdminKeys(redis, ADMIN_KEY), AdminTokens(redis)
     prices, records = PriceStore(redis), RecordStore(redis, "test", most=1_000)
     batches = BatchRecords(redis, most_open=100)
@@ -233,7 +233,7 @@ def parts(redis: Redis, fleet: HandFleet, open_requests: AllOpenRequests, traces
         simulator=Simulator(),
         overview=overview,
         live=LiveHub(overview.view, Blocks(RedisRegistry(redis), HandPicture(fleet)).view, tokens.revision),
-        history=History(FigureStore(redis), clock=time.time),
+        history=History(FleetMetricsStore(redis), clock=time.time),
         prices=prices,
         known_prices=KnownPrices(prices),
         currency="EUR",
@@ -244,7 +244,7 @@ def parts(redis: Redis, fleet: HandFleet, open_requests: AllOpenRequests, traces
             files=FileRecords(redis, FileLimits(most_files=100, most_bytes=10**6)),
             storage=FolderStorage(Path("nowhere")),
             records=records,
-            figures=FigureStore(redis),
+            fleet_metrics=FleetMetricsStore(redis),
             cached_prompts=RedisRegistry(redis),
             queues=tuple,
             is_store_embedded=False,

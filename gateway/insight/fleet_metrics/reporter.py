@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 
 from fairlane.gateway.fleet import ServedModel, together
-from fairlane.gateway.insight.fleet_metrics.figure_store import SLOT_S, SLOTS_KEPT, FigureStore, Told
+from fairlane.gateway.insight.fleet_metrics.metrics_store import SLOT_S, SLOTS_KEPT, FleetMetricsStore, ReportedState
 from fairlane.gateway.insight.fleet_metrics.recorder import InHand, Recorder, in_hand, targets
 from fairlane.gateway.insight.fleet_metrics.sums import Sums, bounded
 from fairlane.scheduler.planner.costs import slowest_ms
@@ -22,9 +22,9 @@ from fairlane.store.errors import STORE_ERRORS
 
 log = logging.getLogger(__name__)
 
-TELL_EVERY_S = 5.0
+REPORT_EVERY_S = 5.0
 # Tenants whose current requests are reported by name.
-MOST_TOLD = 64
+MOST_NAMED = 64
 
 
 class FleetPicture(Protocol):
@@ -40,12 +40,12 @@ class FleetPicture(Protocol):
     def models(self) -> Mapping[str, ServedModel]: ...
 
 
-class Teller:
-    """The reporter of one gateway. `tell` may raise redis.RedisError; the next call then sends what is missing."""
+class MetricsReporter:
+    """The reporter of one gateway. `report` may raise redis.RedisError; the next call then sends what is missing."""
 
     def __init__(
         self,
-        figures: FigureStore,
+        store: FleetMetricsStore,
         recorder: Recorder,
         fleet: FleetPicture,
         lanes: Mapping[LaneName, Lane],
@@ -56,7 +56,7 @@ class Teller:
     ) -> None:
         """`jobs` yields for each current job its tenant, whether it has begun, and its received tokens. `clock` returns
         Unix seconds; its offset from the store's clock is measured."""
-        self._figures = figures
+        self._store = store
         self._recorder = recorder
         self._fleet = fleet
         self._lanes = lanes
@@ -67,7 +67,7 @@ class Teller:
         self._ahead_s = 0.0
         self._looked_s = clock()
         # Closed slots that the store has not confirmed.
-        self._closed: deque[tuple[int, Told]] = deque(maxlen=SLOTS_KEPT)
+        self._closed: deque[tuple[int, ReportedState]] = deque(maxlen=SLOTS_KEPT)
         self._slot = int(self.now_s // SLOT_S)
 
     @property
@@ -76,39 +76,39 @@ class Teller:
 
     async def run(self) -> None:
         while True:
-            await asyncio.sleep(TELL_EVERY_S - self.now_s % TELL_EVERY_S)
+            await asyncio.sleep(REPORT_EVERY_S - self.now_s % REPORT_EVERY_S)
             try:
-                await self.tell()
+                await self.report()
             except STORE_ERRORS as error:
-                log.debug("reporting the figures waits for the store: error=%s", type(error).__name__)
+                log.debug("reporting fleet metrics waits for the store: error=%s", type(error).__name__)
             except Exception:  # a defect must not end the reports
-                log.exception("reporting the figures failed")
+                log.exception("reporting fleet metrics failed")
 
-    async def tell(self) -> None:
+    async def report(self) -> None:
         """Report the current slot, and begin the next one if it is over."""
         now_s, slot = self.now_s, self._slot
         had = in_hand(self._jobs())
         self._look(had)
         sums = self._recorder.sums
         bounded_sums = msgspec.structs.replace(sums, tenants=bounded(sums.tenants))
-        told = Told(round(now_s * 1e3), bounded_sums, _levels(had))
+        state = ReportedState(round(now_s * 1e3), bounded_sums, _levels(had))
         is_over = int(now_s // SLOT_S) != slot
         if is_over:
             self._recorder.begin()  # before the call of the store: requests that end meanwhile belong to the next slot
             self._slot = int(now_s // SLOT_S)
-            self._closed.append((slot, told))
+            self._closed.append((slot, state))
         merges = False
         while self._closed:
-            merges = await self._say(*self._closed[0])
+            merges = await self._send(*self._closed[0])
             self._closed.popleft()
         if not is_over:
-            await self._say(slot, told)
+            await self._send(slot, state)
         elif merges:
-            await self._figures.merge(self._slot)
+            await self._store.merge(self._slot)
 
-    async def _say(self, slot: int, told: Told) -> bool:
+    async def _send(self, slot: int, state: ReportedState) -> bool:
         """Send a report, which may be repeated. Return whether this gateway must merge."""
-        store_ms, merges = await self._figures.tell(slot, self._gateway_id, told)
+        store_ms, merges = await self._store.report(slot, self._gateway_id, state)
         self._ahead_s = store_ms / 1e3 - self._clock()
         return merges
 
@@ -144,5 +144,5 @@ def sample(sums: Sums, workers: Iterable[WorkerStatus], models: Iterable[ServedM
 
 
 def _levels(had: Mapping[str, InHand]) -> dict[str, tuple[int, int]]:
-    busiest = sorted(had.items(), key=lambda one: -(one[1].running + one[1].queued))[:MOST_TOLD]
+    busiest = sorted(had.items(), key=lambda one: -(one[1].running + one[1].queued))[:MOST_NAMED]
     return {tenant: (had.running, had.queued) for tenant, had in busiest}

@@ -1,4 +1,4 @@
-"""The figures of all gateways in the store: recent slots, and the rings of history."""
+"""The metrics of all gateways in the store: recent slots, and the rings of history."""
 
 import asyncio
 import zlib
@@ -45,7 +45,7 @@ class Ring:
 RINGS = (Ring(SLOT_S, 8_640), Ring(300, 8_640), Ring(7_200, 372))
 
 
-class Told(msgspec.Struct, array_like=True):
+class ReportedState(msgspec.Struct, array_like=True):
     """A gateway's report of a slot so far."""
 
     # By the gateway's estimate of the store's clock.
@@ -55,12 +55,12 @@ class Told(msgspec.Struct, array_like=True):
     now: dict[str, tuple[int, int]] = {}
 
 
-class GatewayFigures(NamedTuple):
+class GatewayReport(NamedTuple):
     """One gateway's report of one slot."""
 
     slot: int
     gateway: str
-    told: Told
+    state: ReportedState
 
 
 class Step(NamedTuple):
@@ -71,30 +71,32 @@ class Step(NamedTuple):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_told: msgspec.msgpack.Decoder[Told] = msgspec.msgpack.Decoder(Told)
+_report_decoder: msgspec.msgpack.Decoder[ReportedState] = msgspec.msgpack.Decoder(ReportedState)
 _step: msgspec.msgpack.Decoder[tuple[int, Sums]] = msgspec.msgpack.Decoder(tuple[int, Sums])
 
 
-class FigureStore:
-    """The store of figures. Every call may raise redis.RedisError."""
+class FleetMetricsStore:
+    """The store of fleet metrics. Every call may raise redis.RedisError."""
 
     def __init__(self, client: Redis) -> None:
         self._client = client
 
-    async def tell(self, slot: int, gateway: str, told: Told) -> tuple[int, bool]:
+    async def report(self, slot: int, gateway: str, state: ReportedState) -> tuple[int, bool]:
         """Replace this gateway's report of a slot.
 
         Return the store's clock in ms, and whether this gateway must merge."""
         kept_ms = SLOTS_KEPT * SLOT_S * 1_000
-        reply = await _SCRIPTS["figures_tell"].run(
-            self._client, PREFIX, slot, gateway, _encode(told), kept_ms, MERGER_MS
+        reply = await _SCRIPTS["metrics_report"].run(
+            self._client, PREFIX, slot, gateway, _encode(state), kept_ms, MERGER_MS
         )
         return int(reply[0]), bool(reply[1])
 
-    async def recent(self, slots: Iterable[int]) -> list[GatewayFigures]:
-        reply = await _SCRIPTS["figures_recent"].run(self._client, PREFIX, *slots)
+    async def recent(self, slots: Iterable[int]) -> list[GatewayReport]:
+        reply = await _SCRIPTS["metrics_recent"].run(self._client, PREFIX, *slots)
         parts = zip(reply[::3], reply[1::3], reply[2::3], strict=True)
-        return [GatewayFigures(int(slot), gateway.decode(), _told.decode(blob)) for slot, gateway, blob in parts]
+        return [
+            GatewayReport(int(slot), gateway.decode(), _report_decoder.decode(blob)) for slot, gateway, blob in parts
+        ]
 
     async def read(self, ring: Ring, first: int, last: int) -> list[Step]:
         """Return the existing steps of a ring from `first` to `last`, in order."""
@@ -112,10 +114,10 @@ class FigureStore:
         marks = {int(step_s): int(mark) for step_s, mark in (await self._hash(f"{PREFIX}merged")).items()}
         last = slot - LATE_SLOTS
         first = max(marks.get(SLOT_S, last - 1) + 1, last - SLOTS_KEPT + LATE_SLOTS)
-        told: dict[int, list[Sums]] = {number: [] for number in range(first, last + 1)}
-        for figures in await self.recent(told):
-            told[figures.slot].append(figures.told.sums)
-        await self._write(RINGS[0], [(number, parts) for number, parts in told.items() if parts], last)
+        reported: dict[int, list[Sums]] = {number: [] for number in range(first, last + 1)}
+        for report in await self.recent(reported):
+            reported[report.slot].append(report.state.sums)
+        await self._write(RINGS[0], [(number, parts) for number, parts in reported.items() if parts], last)
         for finer, ring in pairwise(RINGS):
             last = await self._coarsen(finer, ring, last, marks.get(ring.step_s))
 

@@ -1,7 +1,7 @@
-The figures of the fleet. KEYS[1]: the prefix of all keys; the package's docstring describes them.
+The metrics of the fleet. KEYS[1]: the prefix of all keys; the package's docstring describes them.
 
--- name: figures_tell
--- ARGV: number of the slot, gateway, its figures, ms for which a slot is kept, the merger's lease in ms.
+-- name: metrics_report
+-- ARGV: number of the slot, gateway, its report, ms for which a slot is kept, the merger's lease in ms.
 -- Returns the store's clock in ms, and 1 if this gateway must merge, else 0.
 local slot, merger = KEYS[1] .. 'slot:' .. ARGV[1], KEYS[1] .. 'merger'
 local time = redis.call('TIME')
@@ -14,15 +14,15 @@ if merges then
 end
 return {time[1] * 1000 + math.floor(time[2] / 1000), merges and 1 or 0}
 
--- name: figures_recent
--- ARGV: numbers of slots. Returns number, gateway and figures, one after the other.
+-- name: metrics_recent
+-- ARGV: numbers of slots. Returns number, gateway and report, one after the other.
 local found = {}
 for _, number in ipairs(ARGV) do
-  local told = redis.call('HGETALL', KEYS[1] .. 'slot:' .. number) -- at most the gateways
-  for at = 1, #told, 2 do
+  local reports = redis.call('HGETALL', KEYS[1] .. 'slot:' .. number) -- at most the gateways
+  for at = 1, #reports, 2 do
     found[#found + 1] = number
-    found[#found + 1] = told[at]
-    found[#found + 1] = told[at + 1]
+    found[#found + 1] = reports[at]
+    found[#found + 1] = reports[at + 1]
   end
 end
 return found

@@ -1,4 +1,4 @@
-"""What one gateway tells: all that it counted, once, whatever the store does meanwhile."""
+"""Reports of one gateway: every count is reported once, even if the store fails meanwhile."""
 
 from dataclasses import dataclass, field
 
@@ -6,35 +6,35 @@ import pytest
 import redis.exceptions
 from redis.asyncio import Redis
 
-from fairlane.gateway.insight.fleet_metrics.figure_store import FigureStore, Told
+from fairlane.gateway.insight.fleet_metrics.metrics_store import FleetMetricsStore, ReportedState
 from fairlane.gateway.insight.fleet_metrics.recorder import Ended, Recorder
+from fairlane.gateway.insight.fleet_metrics.reporter import MetricsReporter
 from fairlane.gateway.insight.fleet_metrics.sums import OTHERS
-from fairlane.gateway.insight.fleet_metrics.teller import Teller
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
 from tests.support.gateway.admin_app import HandFleet, HandPicture
 
 pytestmark = pytest.mark.anyio
 
 
-class Flaky(FigureStore):
-    """Away as often as it is told."""
+class Flaky(FleetMetricsStore):
+    """Away as often as it is reported."""
 
     failures = 0
-    hears = False
+    is_received = False
     """What it does not confirm, it has taken."""
 
-    async def tell(self, slot: int, gateway: str, told: Told) -> tuple[int, bool]:
+    async def report(self, slot: int, gateway: str, state: ReportedState) -> tuple[int, bool]:
         if self.failures:
             self.failures -= 1
-            if self.hears:
-                await super().tell(slot, gateway, told)
+            if self.is_received:
+                await super().report(slot, gateway, state)
             raise redis.exceptions.ConnectionError
-        return await super().tell(slot, gateway, told)
+        return await super().report(slot, gateway, state)
 
 
 @dataclass
 class Bench:
-    """One gateway's figures, and a clock of its own."""
+    """One gateway's metrics, and a clock of its own."""
 
     store: Redis
     now_s: float = 0.0
@@ -43,10 +43,10 @@ class Bench:
     async def open(self) -> "Bench":
         seconds, _ = await self.store.time()
         self.now_s = seconds // 10 * 10 + 5.0
-        self.figures, self.recorder = Flaky(self.store), Recorder()
+        self.metrics, self.recorder = Flaky(self.store), Recorder()
         picture = HandPicture(HandFleet())
-        self.teller = Teller(
-            self.figures, self.recorder, picture, DEFAULT_LANES, "a", lambda: self.jobs, clock=lambda: self.now_s
+        self.reporter = MetricsReporter(
+            self.metrics, self.recorder, picture, DEFAULT_LANES, "a", lambda: self.jobs, clock=lambda: self.now_s
         )
         return self
 
@@ -54,11 +54,11 @@ class Bench:
         for _ in range(count):
             self.recorder.ended(Ended(tenant, "latency", code, ttft_s, 0.02, 0.01))
 
-    async def told(self) -> list[tuple[int, int]]:
+    async def reported(self) -> list[tuple[int, int]]:
         """Requests by slot, as the store has them, the slots counted from the first."""
         first = int(self.now_s // 10) - 20
-        found = await self.figures.recent(range(first, first + 40))
-        return [(one.slot, one.told.sums.lane("latency").requests) for one in found]
+        found = await self.metrics.recent(range(first, first + 40))
+        return [(one.slot, one.state.sums.lane("latency").requests) for one in found]
 
 
 @pytest.fixture
@@ -66,59 +66,61 @@ async def bench(store: Redis) -> Bench:
     return await Bench(store).open()
 
 
-async def test_what_ends_in_a_slot_is_told_of_that_slot_alone(bench: Bench) -> None:
-    slot = bench.teller._slot
+async def test_what_ends_in_a_slot_is_reported_of_that_slot_alone(bench: Bench) -> None:
+    slot = bench.reporter._slot
     bench.ends(2)
-    await bench.teller.tell()
+    await bench.reporter.report()
     bench.ends(1)
     bench.now_s = (slot + 1) * 10 + 0.001
-    bench.teller._ahead_s = 0.0
-    await bench.teller.tell()
+    bench.reporter._ahead_s = 0.0
+    await bench.reporter.report()
     bench.ends(4)
-    bench.teller._ahead_s = 0.0
-    await bench.teller.tell()
+    bench.reporter._ahead_s = 0.0
+    await bench.reporter.report()
 
-    assert await bench.told() == [(slot, 3), (slot + 1, 4)]
+    assert await bench.reported() == [(slot, 3), (slot + 1, 4)]
 
 
-@pytest.mark.parametrize("is_heard", [False, True])
-async def test_what_the_store_did_not_confirm_is_told_again_and_counts_once(bench: Bench, is_heard: bool) -> None:
-    slot = bench.teller._slot
+@pytest.mark.parametrize("is_received", [False, True])
+async def test_what_the_store_did_not_confirm_is_reported_again_and_counts_once(
+    bench: Bench, is_received: bool
+) -> None:
+    slot = bench.reporter._slot
     bench.ends(3)
-    bench.figures.failures, bench.figures.hears = 1, is_heard
+    bench.metrics.failures, bench.metrics.is_received = 1, is_received
     bench.now_s += 10
     with pytest.raises(redis.exceptions.ConnectionError):
-        await bench.teller.tell()
+        await bench.reporter.report()
     bench.ends(2)
-    await bench.teller.tell()
+    await bench.reporter.report()
 
-    assert await bench.told() == [(slot, 3), (slot + 1, 2)]
+    assert await bench.reported() == [(slot, 3), (slot + 1, 2)]
 
 
 async def test_slots_are_by_the_stores_clock(bench: Bench) -> None:
     bench.now_s -= 100_000
-    await bench.teller.tell()
+    await bench.reporter.report()
     seconds, _ = await bench.store.time()
 
-    assert abs(bench.teller.now_s - seconds) < 60
+    assert abs(bench.reporter.now_s - seconds) < 60
 
 
 async def test_tokens_are_counted_as_they_come_and_once(bench: Bench) -> None:
     bench.jobs = [("acme", True, 30), ("acme", False, 0)]
-    await bench.teller.tell()
+    await bench.reporter.report()
     assert bench.recorder.sums.tenants["acme"].output_tokens == 30
     bench.jobs = [("acme", False, 0)]
     bench.recorder.charged("acme", 50)
-    await bench.teller.tell()
-    await bench.teller.tell()
+    await bench.reporter.report()
+    await bench.reporter.report()
 
     assert bench.recorder.sums.tenants["acme"].output_tokens == 50
-    (told,) = await bench.figures.recent([bench.teller._slot])
-    assert told.told.now == {"acme": (0, 1)}
+    (latest,) = await bench.metrics.recent([bench.reporter._slot])
+    assert latest.state.now == {"acme": (0, 1)}
 
 
 async def test_goodput_is_what_met_the_lanes_targets_of_what_should_have(bench: Bench) -> None:
-    await bench.teller.tell()
+    await bench.reporter.report()
     bench.ends(3)
     bench.ends(1, ttft_s=1.5)
     bench.ends(1, code="overloaded", ttft_s=None)
