@@ -142,7 +142,7 @@ class Breaker:
             await self._sleep(self._wait_s)
             try:
                 await self._trial()
-            except Exception as error:  # noqa: BLE001 - whatever it was, the store has not answered
+            except Exception as error:  # noqa: BLE001 - whatever the error, the store has not answered
                 log.debug("the %s is still away (%s)", self._name, type(error).__name__)
             else:
                 self._close()
@@ -154,7 +154,9 @@ class Breaker:
 
     def _log_refusal(self, error: Exception) -> None:
         # Log a refused call: a defect, or a missing right. Only the reply's first word is logged.
-        if isinstance(error, redis.exceptions.NoScriptError | redis.exceptions.AskError):  # also MOVED: go on there
+        if isinstance(
+            error, redis.exceptions.NoScriptError | redis.exceptions.AskError
+        ):  # AskError includes MOVED: the call continues on another node
             return
         if lacks_function(error) or is_rewriting(error):  # the callers expect these
             return

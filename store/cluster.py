@@ -117,7 +117,9 @@ class Cluster(Generic[Node]):
         self._is_closed = True
         reading = self._reading
         if reading is not None:
-            await asyncio.wait({reading}, timeout=self._timeout_s)  # redis-py leaks what is cut off while it connects
+            await asyncio.wait(
+                {reading}, timeout=self._timeout_s
+            )  # redis-py leaks a connection that is cancelled while it connects
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
         await asyncio.gather(*self._closing, *map(self._closed, self.nodes))
@@ -153,7 +155,7 @@ class Cluster(Generic[Node]):
         async with redis.asyncio.Redis.from_pool(pool) as client, asyncio.timeout(self._timeout_s):
             ranges = await client.execute_command("CLUSTER SLOTS")  # type: ignore[no-untyped-call]
         if not ranges:
-            raise redis.ConnectionError("a node of the Cluster knows of no slots")
+            raise redis.ConnectionError("the node's slot map is empty")
         return [
             (first, last, (host.decode() if host else address[0], port)) for first, last, (host, port, *_), *_ in ranges
         ]
@@ -171,12 +173,12 @@ class Cluster(Generic[Node]):
 
     def _found(self) -> None:
         if self._is_lost:
-            log.warning("the Cluster says again which node holds what")
+            log.warning("the Cluster's slot map can be read again")
         self._is_lost = False
 
     def _lost(self, failure: str) -> None:
         if not self._is_lost:
-            log.warning("no node of the Cluster says which node holds what (%s)", failure)
+            log.warning("no node of the Cluster returns the slot map (%s)", failure)
         self._is_lost = True
 
 
@@ -245,7 +247,7 @@ class ClusterRedis(redis.asyncio.Redis, Generic[Node]):
             node = self._cluster.moved(slot, moved.host, moved.port)
         try:
             return await self._at(node, call)
-        except redis.exceptions.MovedError as again:  # nodes disagree, as they may for some moments
+        except redis.exceptions.MovedError as again:  # nodes may disagree for a moment
             raise redis.exceptions.TryAgainError("the nodes do not agree who holds the slot") from again
 
     async def _anywhere(self, call: Call) -> Any:  # noqa: ANN401
@@ -274,7 +276,7 @@ class ClusterRedis(redis.asyncio.Redis, Generic[Node]):
             raise
         except redis.ResponseError:
             raise  # the node answers
-        except BaseException:  # also one who waited no longer
+        except BaseException:  # also a cancellation or timeout
             self._cluster.refresh()
             raise
 

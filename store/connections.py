@@ -119,7 +119,7 @@ class BoundedRedis(redis.asyncio.Redis):
             async with Timeout(self.limit_s):
                 try:
                     return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
-                except redis.ReadOnlyError:  # refused, so nothing was done: this was the master once
+                except redis.ReadOnlyError:  # refused without effect: this server is no longer the master
                     await self.connection_pool.disconnect(inuse_connections=False)
                     return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
 

@@ -62,11 +62,11 @@ class Pipe:
         if wire is not None and wire.takes_calls:
             try:
                 return await wire.send(packed)
-            except _MOVED_ON:  # it may have died unnoticed: once more, on a new one
+            except _MOVED_ON:  # it may have died unnoticed: retry once on a new one
                 pass
         async with Timeout(self._limit_s):
             wire = await self._opened()
-            if not wire.takes_calls:  # it was lost before whoever waited for it could send
+            if not wire.takes_calls:  # it was lost before this call could use it
                 wire = await self._opened()
             return await wire.send(packed)
 
@@ -81,17 +81,17 @@ class Pipe:
     async def _opened(self) -> "_Wire":
         if self._is_closed:
             raise redis.ConnectionError("the connection to the store is closed")
-        if self._wire is not None and self._wire.takes_calls:  # others have opened it meanwhile
+        if self._wire is not None and self._wire.takes_calls:  # another call has opened it meanwhile
             return self._wire
         if self._opening is None:
             self._opening = asyncio.create_task(self._open())
             self._opening.add_done_callback(self._has_opened)
-        return await asyncio.shield(self._opening)  # who else waits must not lose it
+        return await asyncio.shield(self._opening)  # other callers may be waiting for it
 
     def _has_opened(self, opening: "asyncio.Task[_Wire]") -> None:
         self._opening = None
         if not opening.cancelled():
-            opening.exception()  # where nobody waits any more, nobody needs to hear of it
+            opening.exception()  # retrieved, so that asyncio does not log it
 
     async def _open(self) -> "_Wire":
         self._wire = wire = _Wire(await self._connect(), self._limit_s, self._wires.discard)
@@ -110,11 +110,11 @@ class _Wire(asyncio.Protocol):
         self._pending: deque[tuple[asyncio.Future[Any], float, float]] = deque()
         self._watch = LatenessWatch(self._loop, limit_s, self._ticked)
         self._expiry: asyncio.TimerHandle | None = None
-        self._streams = connection._reader, connection._writer  # its transport would close with them
+        self._streams = connection._reader, connection._writer  # keeps the transport open
         self._transport: asyncio.Transport = connection._writer.transport  # type: ignore[union-attr, assignment]
         self._transport.set_protocol(self)
         self.takes_calls = not self._transport.is_closing()
-        connection._reader = connection._writer = None  # it is ours now
+        connection._reader = connection._writer = None  # taken over
 
     def send(self, packed: bytes) -> "asyncio.Future[Any]":
         future: asyncio.Future[Any] = self._loop.create_future()
@@ -156,7 +156,7 @@ class _Wire(asyncio.Protocol):
         """Write the calls made since the last flush. Their time limits start here, so that the loop's own work is not
         counted."""
         unsent, self._unsent = self._unsent, []
-        if not unsent:  # lost meanwhile
+        if not unsent:  # lost in the meantime
             return
         now_s, late_s = self._loop.time(), self._watch.late_s
         self._pending.extend([(future, now_s, late_s) for _, future in unsent])
@@ -166,12 +166,12 @@ class _Wire(asyncio.Protocol):
 
     def _answer(self, reply: object) -> None:
         if not self._pending:
-            self._transport.abort()  # nobody asked: this is no store
+            self._transport.abort()  # a reply without a call: this is no store
             return
         future = self._pending.popleft()[0]
         if isinstance(reply, redis.ReadOnlyError):
-            self.takes_calls = False  # it was the master once
-        if not future.done():  # otherwise it was cancelled, or comes too late
+            self.takes_calls = False  # no longer the master
+        if not future.done():  # otherwise it was cancelled, or timed out
             if isinstance(reply, redis.RedisError):
                 future.set_exception(reply)
             else:
@@ -199,7 +199,7 @@ class _Wire(asyncio.Protocol):
             if not future.done():
                 future.set_exception(TimeoutError("the store did not answer in time"))
             self.takes_calls = False
-        if self._pending:  # and nobody waits for any of them
+        if self._pending:  # no caller waits for any of them
             self._transport.abort()
 
 

@@ -49,7 +49,7 @@ class StoreLink:
     def failed(self, what: str, error: BaseException) -> None:
         if not self._failing:
             self._away_since = self._clock()
-            log.warning("the store fails at %s (%s): what it should hear is kept here", what, type(error).__name__)
+            log.warning("the store fails at %s (%s): calls are retried until it answers", what, type(error).__name__)
         self._failing.add(what)
 
     def answered(self, what: str) -> None:
@@ -68,7 +68,7 @@ async def every(period_s: float, what: str, work: Callable[[], Awaitable[None]])
         try:
             await work()
         except STORE_ERRORS as error:
-            log.debug("%s waits for the store (%s)", what, type(error).__name__)  # a Breaker says it once, aloud
-        except Exception:  # a defect in one round must not end what every request relies on
+            log.debug("%s waits for the store (%s)", what, type(error).__name__)  # a Breaker logs it once, as a warning
+        except Exception:  # a defect in one round must not end work that every request relies on
             log.exception("%s failed", what)
         await asyncio.sleep(period_s)

@@ -37,7 +37,7 @@ class Script:
     async def run(self, client: ScriptClient, key: str, *args: bytes | str | float) -> Any:  # noqa: ANN401 - its reply
         try:
             return await client.evalsha(self._digest, 1, key, *args)
-        except redis.exceptions.NoScriptError:  # SCRIPT may be forbidden, where EVAL is not
+        except redis.exceptions.NoScriptError:  # SCRIPT LOAD may be forbidden where EVAL is not
             return await client.eval(self.source, 1, key, *args)
 
 

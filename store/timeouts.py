@@ -44,7 +44,7 @@ class LatenessWatch:
             self._timer = self._loop.call_at(self._due_s, self._tick)
 
     def stop(self) -> None:
-        self._ticked = _never  # who is told may hold this
+        self._ticked = _never  # breaks the reference cycle with the callback's owner
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

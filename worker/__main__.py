@@ -37,7 +37,7 @@ def main(arguments: Sequence[str], environ: MutableMapping[str, str]) -> int:
     if line.check_only:
         return 0
     start_logging(settings.log_level, settings.log_format)
-    for number in (signal.SIGTERM, signal.SIGINT):  # while the model loads there is nothing to drain
+    for number in (signal.SIGTERM, signal.SIGINT):  # nothing to drain while the model loads
         signal.signal(number, lambda *_: sys.exit(0))
     prepare_threads(environ)
     return _serve(settings, environ)
@@ -71,7 +71,7 @@ def _serve(settings: WorkerSettings, environ: MutableMapping[str, str]) -> int:
 
 
 def _ours() -> OpenEngine:
-    import torch  # noqa: F401 - first: without it the others have much to say
+    import torch  # noqa: F401 - first: transformers warns without it
 
     # Import now what loading a model would import later: a third of the startup time.
     from transformers import AutoModelForCausalLM, PreTrainedModel  # noqa: F401
@@ -90,4 +90,4 @@ def _remote() -> OpenEngine:
 if __name__ == "__main__":
     status = main(sys.argv[1:], os.environ)
     logging.shutdown()
-    os._exit(status)  # an engine that hangs in the driver must not keep the process
+    os._exit(status)  # an engine that hangs in the driver must not block the exit

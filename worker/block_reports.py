@@ -62,7 +62,7 @@ class BlockReports:
                 continue
             try:
                 blocks = await self._engine.query(Planner.block_map)
-            except Exception:  # nothing that people look at may end a worker
+            except Exception:  # a report for operators must not end a worker
                 log.exception("the block map failed")
                 await asyncio.sleep(EVERY_S)
                 continue

@@ -180,7 +180,7 @@ class EngineThread:
             could_run = True
             while (commands := self._collect(resting=not could_run)) is not None:
                 could_run = self._turn(commands)
-        except Exception as error:  # noqa: BLE001 - whatever broke the engine, the process must hear of it and end
+        except Exception as error:  # noqa: BLE001 - any failure of the engine must end the process
             self._flush_reports()
             self._call_on_loop(partial(self._on_failure, error))
 
@@ -217,7 +217,7 @@ class EngineThread:
                 self._call_on_loop(partial(_answer, command))
         answered = self._answer_queries()
         if answered and not (commands or self._can_step):
-            return True  # a query must not end the rest
+            return True  # a query must not shorten the pause
         self._audited = not (commands or self._can_step)
         if self._audited:
             self._audit()
@@ -281,14 +281,14 @@ class EngineThread:
         try:
             for turn in turns:
                 self._on_report(self._reports.report(turn))
-        except Exception as error:  # noqa: BLE001 - a report that got lost would be lost tokens
+        except Exception as error:  # noqa: BLE001 - a lost report would mean lost tokens
             self._on_failure(error)
 
     def _apply(self, command: Command) -> Iterator[JobChange]:
         engine = self._engine
         match command:
             case Lease():
-                if command.job.job_id in engine.epochs:  # under an earlier one
+                if command.job.job_id in engine.epochs:  # under an earlier epoch
                     engine.drop(command.job.job_id)
                 engine.add(command, self._clock() * 1e3)
                 yield command

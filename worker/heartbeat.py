@@ -103,7 +103,7 @@ class CostReport(EngineObserver):
             result, now_ms = report.step.result, self._clock() * 1e3
             self._stepped(result.run_ms + result.copy_ms, report.step.plan.predicted_ms, now_ms)
         if report.jobs == 0 or (report.step is not None and not report.ran):
-            self._ended_ms = None  # it idles or rests now: that is no time between two steps
+            self._ended_ms = None  # idle time does not count as time between steps
 
     def calibration(self) -> Calibration:
         variance = self._error_squared.value - self._error.value**2

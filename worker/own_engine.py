@@ -28,7 +28,7 @@ def open_engine(settings: WorkerSettings) -> OpenedEngine:
     if is_embedder(files.directory):
         return open_embedder(settings, files)
     card, grammars = _with_grammars(model_card(files, draws=section.generation_config), section)
-    with ThreadPoolExecutor(1) as aside:  # reading the weights takes no time of those who load them
+    with ThreadPoolExecutor(1) as aside:  # hashing the weights overlaps with loading them
         weights = aside.submit(weights_digest, files.directory)
         engine, precision = build_engine(
             files,
@@ -54,7 +54,7 @@ def _with_grammars(card: ModelCard, section: WorkerSection) -> tuple[ModelCard, 
         kept = section.grammar_memory, section.grammar_memory_per_tenant
         return card, Grammars(card, most_bytes=kept[0], most_tenant_bytes=kept[1])
     except ValueError as error:
-        log.warning("answers cannot be kept to a form, for the tokenizer's sake: %s", error)
+        log.warning("grammars are disabled, because the tokenizer does not support them: %s", error)
         return msgspec.structs.replace(card, takes_grammars=False), None
 
 
@@ -64,5 +64,5 @@ def usable_cores(group: Path = Path("/sys/fs/cgroup")) -> int:
     try:
         quota, period = (group / "cpu.max").read_text().split()
         return max(1, min(cores, int(quota) // int(period)))
-    except (OSError, ValueError):  # no such file, or "max"
+    except (OSError, ValueError):  # the file is missing, or contains "max"
         return cores

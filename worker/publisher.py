@@ -38,7 +38,7 @@ class Publisher:
         self._on_full = on_full
         self._most_events = most_events
         self._pending: dict[str, dict[tuple[str, int], list[Publication]]] = {}
-        self._events = 0  # those being sent included
+        self._events = 0  # including those being sent
         self._full = False
         self._serial = 0
         self._filled = asyncio.Event()
@@ -75,7 +75,7 @@ class Publisher:
 
     async def _send(self, gateway_id: str, job_ids: Mapping[tuple[str, int], list[Publication]]) -> None:
         left = [reduce(merged, steps) for steps in job_ids.values()]
-        while left:  # one epoch of each job a call: an answer names jobs, and an old epoch's is not the newer's
+        while left:  # one epoch per job and call, since the reply names only jobs
             oldest: dict[str, Publication] = {}
             left = [each for each in left if oldest.setdefault(each.job_id, each) is not each]
             publications = [*oldest.values()]

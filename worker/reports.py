@@ -145,7 +145,7 @@ class ReportBuilder:
         if turn.step is not None:
             if self._arrived_ms:
                 begun = self._begin(turn.step, turn.began_ms)
-            tokens = self._count(turn.step)  # before jobs that ended leave
+            tokens = self._count(turn.step)  # before ended jobs are removed
             took_ms = turn.step.result.run_ms + turn.step.result.copy_ms
             self._now_ms += took_ms
             if self._accounts is not None:

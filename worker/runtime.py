@@ -171,7 +171,7 @@ def _handle_signals(server: WorkerServer) -> None:
     def on_signal(number: int) -> None:
         signals.append(number)
         if len(signals) > 1:
-            log.warning("told twice to stop: leaving at once")
+            log.warning("second signal: exiting at once")
             logging.shutdown()
             os._exit(128 + number)
         server.lifecycle.stop()

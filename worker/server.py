@@ -88,7 +88,7 @@ class WorkerServer:
         self._engine.start(self._turned, self._failed)
         try:
             await self._run_loops()
-        except* Exception as faults:  # noqa: BLE001 - a loop that breaks breaks a promise: say which, and end
+        except* Exception as faults:  # noqa: BLE001 - a failed task must end the worker
             for fault in faults.exceptions:
                 log.error("the worker failed: %s", describe_error(fault))
             self.lifecycle.fail()
@@ -143,7 +143,7 @@ class WorkerServer:
             early = self._leases.took(leases)
             if leases:
                 self._idle.clear()
-                self._last_turn_s = asyncio.get_running_loop().time()  # it rested since its last turn
+                self._last_turn_s = asyncio.get_running_loop().time()  # the engine was idle since its last turn
                 for observer in self._observers:
                     observer.took(leases)
                 self._engine.send(*leases, *early)
@@ -230,7 +230,7 @@ class WorkerServer:
     async def _keep_leases(self) -> None:
         while True:
             if not await self._link.persist("renew", partial(self._renew, self._queue.new_serial())):
-                log.warning("the lease had lapsed: dropping the %d jobs in hand", len(self._leases))
+                log.warning("the lease has expired: dropping the %d jobs in hand", len(self._leases))
                 await self._hand_back()
             self._intake.woken()  # in case a wake-up was lost with the store
             self._check_engine()

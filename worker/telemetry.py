@@ -141,7 +141,9 @@ class PreemptionCosts(EngineObserver):
             return
         whole_ms = self._costs.step_ms(plan.features)
         others = StepFeatures(*map(sub, plan.features, features([row])))
-        others_ms = self._costs.step_ms(others._replace(rows=others.rows + row.samples))  # it would have a row anyway
+        others_ms = self._costs.step_ms(
+            others._replace(rows=others.rows + row.samples)
+        )  # it would have a row in any case
         again = max(0, min(row.context_length, preempted.end) - row.first_position) / len(row.token_ids)
         preempted.actual_ms += run_ms * again * (whole_ms - others_ms) / max(whole_ms, 1e-9)
         if row.samples or row.context_length >= preempted.end:

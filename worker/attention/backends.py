@@ -70,7 +70,7 @@ def disagreement(
     """Describe how `backend` fails or differs from `reference` by more than rounding; None if they agree."""
     try:
         found = _attend(backend, shape, device, rubbish=float("nan"))
-    except Exception as error:  # noqa: BLE001 - it may compile, and a compiler may fail in any way; others serve then
+    except Exception as error:  # noqa: BLE001 - it may compile, and a compiler may raise anything; another backend is used then
         return f"it fails: {in_short(error)}"
     expected = _attend(reference, shape, device, rubbish=0.0)
     apart = float((found - expected).abs().max() / expected.abs().max())

@@ -42,7 +42,7 @@ class CpuKernel:
         tokens, heads, head_dim = query.shape
         for states in (query, key, value):
             if states.stride()[1:] != (head_dim, 1):
-                raise RuntimeError("heads must lie one after another")
+                raise RuntimeError("heads must be contiguous")
         out = torch.empty(query.shape, dtype=query.dtype)
         # fmt: off
         unknown = kernels()[query.dtype].attend(
@@ -53,7 +53,7 @@ class CpuKernel:
         )
         # fmt: on
         if unknown:
-            raise RuntimeError(f"the attention kernel knows no head size of {head_dim}")
+            raise RuntimeError(f"the attention kernel does not support head size {head_dim}")
         return out
 
 

@@ -74,7 +74,7 @@ def _mode(name: str, config: Mapping[str, Any]) -> Mode:
     asked = {
         _MODES.get(field, field) for field, value in config.items() if field.startswith(_MODE_FIELD) and value is True
     }
-    if isinstance(config.get(_MODE_FIELD), str):  # the newer form names it
+    if isinstance(config.get(_MODE_FIELD), str):  # the newer format
         asked.add(str(config[_MODE_FIELD]))
     found = [mode for mode in _MODES.values() if asked == {mode}]
     if not found:

@@ -153,7 +153,7 @@ def calibrate(runner: Runner, costs: CostModel, *, max_sequences: int, max_step_
 
 
 def _measure(runner: Runner, lease: Lease, plan: StepPlan) -> Measurement:
-    runner.register(lease)  # anew: no choice has an output yet
+    runner.register(lease)  # again, so that no choice has an output yet
     result = runner.run(plan)
     return Measurement(features(plan.rows), result.run_ms, plan.copies, result.copy_ms)
 

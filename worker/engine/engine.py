@@ -139,7 +139,7 @@ class Engine:
             self._forget(job_id)
             return Ended(job_id, Outcome.CANCELLED)
         ended = self.planner.cancel(job_id)
-        if ended is not None:  # else it is unknown, or its end is yet to be told
+        if ended is not None:  # otherwise it is unknown, or its end is still to be reported
             self._forget(job_id)
         return ended
 

@@ -221,10 +221,10 @@ class Grammars:
             queue = self._queues.pop(tenant)
             grammar, compiled = queue.popleft()
             if queue:
-                self._queues[tenant] = queue  # behind the others
+                self._queues[tenant] = queue  # after the other tenants
         try:
             compiled.set_result(LLMatcher(self._tokenizer, grammar, log_level=0, limits=LIMITS))
-        except BaseException as error:  # noqa: BLE001 - whoever waits for it is told
+        except BaseException as error:  # noqa: BLE001 - the future passes it on
             compiled.set_exception(error)
 
     def forget_tenant(self, tenant: str) -> None:

@@ -100,7 +100,7 @@ class Runner:
         if not job.grammar:
             return None
         if self._grammars is None:
-            raise RunnerError("a job has a grammar, and this runner reads none")
+            raise RunnerError("a job has a grammar, which this runner does not support")
         compiled = self._compiled[job.job_id] = self._grammars.compile(job.grammar, job.tenant, job.grammar_bytes)
         return compiled
 
@@ -177,10 +177,10 @@ class Runner:
             return _Found()
         try:
             return self._compute_together(rows, on_forward, look_ahead)
-        except (RuntimeError, IndexError) as error:  # what torch raises, out of memory among them
+        except (RuntimeError, IndexError) as error:  # torch's errors, including out of memory
             _log.warning("a step of %d rows failed: %s", len(rows), type(error).__name__)
             if self._cache.device.type == "cuda":
-                torch.cuda.synchronize(self._cache.device)  # raises where the GPU is lost: no request is at fault then
+                torch.cuda.synchronize(self._cache.device)  # raises if the GPU is lost, which is no request's fault
             if len(rows) == 1:
                 return _Found(failed={rows[0].seq: UNCOMPUTABLE})
         found = _Found()
@@ -194,7 +194,7 @@ class Runner:
         packed = self._packer.pack(rows)
         sampling, choices = [row.seq for row in rows if row.samples], self._sampling(rows)
         self._begin_masks(choices)
-        if self._looks_ahead:  # first of all the GPU gets its work: whoever is woken may take Python for milliseconds
+        if self._looks_ahead:  # start the GPU first: a woken thread may hold the interpreter lock for milliseconds
             output = self._model.forward(packed, self._cache)
             self._packer.pack_ahead(look_ahead())
             on_forward()
@@ -211,7 +211,7 @@ class Runner:
         tokens = {place: token for place, token in drawn.tokens.items() if not (place in failed or place in late)}
         for place, token in tokens.items():
             choices[place].append(token, likeliest[place])
-        self._begin_masks([choices[place] for place in tokens])  # of the next step, filled meanwhile
+        self._begin_masks([choices[place] for place in tokens])  # for the next step, filled in the background
         return _Found(
             tokens={sampling[place]: token for place, token in tokens.items()},
             failed={sampling[place]: reason for place, reason in failed.items()},

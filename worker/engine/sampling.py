@@ -151,7 +151,7 @@ def draw_tokens(logits: torch.Tensor, draws: Sequence[TokenDraw | None], known: 
 
 def find_likeliest(logits: torch.Tensor) -> Likeliest:
     """Return the likeliest token and its logit for each row of `logits` [rows, vocabulary]."""
-    return Likeliest(*reversed(logits.float().max(-1)))  # of bfloat16 itself it takes several times as long
+    return Likeliest(*reversed(logits.float().max(-1)))  # several times faster than on bfloat16
 
 
 def _is_settled(draw: TokenDraw, likeliest: int) -> bool:
@@ -346,7 +346,7 @@ def _keep_nucleus(weights: torch.Tensor, shares: Mapping[int, float], width: int
     ranked = lines.topk(width).values
     cumulative = ranked.cumsum(-1, dtype=torch.float64)
     wanted = lines.sum(-1, dtype=torch.float64) * _column(cumulative, [*shares.values()])
-    last = (cumulative < wanted[:, None]).sum(-1)  # the first place that reaches it, or `width`
+    last = (cumulative < wanted[:, None]).sum(-1)  # the first index that reaches it, or `width`
     wider = (last == width) & (width < weights.shape[1])
     least = ranked.gather(1, last.clamp_(max=width - 1)[:, None])[:, 0]
     weights[rows] = _keep(lines, least.masked_fill_(wider, 0.0))

@@ -64,7 +64,7 @@ def pin(pool: torch.Tensor) -> None:
         return
     runtime = cast(_Runtime, torch.cuda.cudart())  # type: ignore[no-untyped-call]
     pinned: list[int] = []
-    weakref.finalize(pool, _release, runtime, pinned).atexit = False  # the driver may be gone by then
+    weakref.finalize(pool, _release, runtime, pinned).atexit = False  # the driver may be unloaded at exit
     step = blocks_per_chunk(pool[0].nbytes)
     for start in range(0, len(pool), step):
         chunk = pool[start : start + step]
@@ -136,7 +136,7 @@ def container_free_bytes(group: Path = Path("/sys/fs/cgroup")) -> int:
     ):
         try:
             return max(0, int((group / limit).read_text()) - int((group / used).read_text()))
-        except (OSError, ValueError):  # no such file, or "max"
+        except (OSError, ValueError):  # the file is missing, or contains "max"
             continue
     return sys.maxsize
 
@@ -220,7 +220,7 @@ def zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> to
     if device.type != "cpu" or count == 0:
         return torch.zeros(size, dtype=dtype, device=device)
     memory = mmap.mmap(-1, count * dtype.itemsize, **_PRIVATE)
-    if hasattr(mmap, "MADV_HUGEPAGE"):  # blocks lie apart: small pages cost a look-up for nearly every one
-        with suppress(OSError):  # a kernel without them
+    if hasattr(mmap, "MADV_HUGEPAGE"):  # blocks are scattered: small pages cost a TLB miss for nearly every one
+        with suppress(OSError):  # a kernel without huge pages
             memory.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(memory, dtype=dtype).view(size)

@@ -30,7 +30,7 @@ class RowLayout:
         self.block_tables: Sequence[tuple[int, ...]] = tables
         self.tokens: Numbers
         ids, counts = [*chain.from_iterable(token_ids)], [*map(len, token_ids)]
-        if len(ids) == len(rows) and all(samples):  # decodes: nothing of what follows takes more than a list
+        if len(ids) == len(rows) and all(samples):  # only decodes: lists are faster here
             lines = [
                 table[first // block_size] * block_lines + first % block_size
                 for table, first in zip(tables, firsts, strict=True)

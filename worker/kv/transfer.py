@@ -144,7 +144,7 @@ class CudaTransfer:
 
     def _fetch(self, back: Sequence[Copy], compute: torch.cuda.Stream) -> None:
         self._in.wait_stream(compute)
-        self._in.wait_stream(self._out)  # what comes back may still be on its way out
+        self._in.wait_stream(self._out)  # an incoming block may still be on its way out
         with torch.cuda.stream(self._in):
             _copy(self._cache.host_pool, self._cache.pool, merge_runs(back, source_chunk=self._chunk))
         compute.wait_stream(self._in)

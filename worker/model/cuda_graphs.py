@@ -54,7 +54,9 @@ class DecodeGraphs:
         self._model = model
         self._cache = cache
         self._inputs = _Inputs(sizes[-1], table_width(-(-model.context_length // cache.block_size)), cache.device)
-        self._graphs = {size: self._captured(size, capture) for size in reversed(sizes)}  # the smaller share its memory
+        self._graphs = {
+            size: self._captured(size, capture) for size in reversed(sizes)
+        }  # smaller graphs reuse the largest one's memory
         self._sizes = sizes
 
     def forward(self, packed: Packed, cache: KVCache) -> Output:
@@ -80,10 +82,10 @@ def with_graphs(model: Model, cache: KVCache, max_sequences: int) -> Model:
     try:
         with torch.inference_mode(), torch.cuda.device(cache.device):
             graphs = DecodeGraphs(model, cache, capture_into_one_pool(), sizes)
-    except Exception as error:  # noqa: BLE001 - out of memory, an operator that waits for the host, a compiler's refusal
-        torch.cuda.set_stream(stream)  # a capture that fails leaves its own behind
+    except Exception as error:  # noqa: BLE001 - out of memory, an operator that synchronises, a compiler error
+        torch.cuda.set_stream(stream)  # a failed capture leaves its own stream current
         torch.cuda.synchronize(cache.device)
-        _log.warning("decode steps are not captured, slower: %s", in_short(error))
+        _log.warning("decode steps are not captured, and run slower: %s", in_short(error))
         return model
     _log.info("captured decode steps of up to %d rows in %.1f s", sizes[-1], time.perf_counter() - began)
     return graphs
@@ -97,7 +99,7 @@ def capture_into_one_pool() -> Capture:
     def capture(compute: Replay) -> Replay:
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            for _ in range(_WARM_UPS):  # compiles kernels, and lets libraries allocate what they keep
+            for _ in range(_WARM_UPS):  # compiles kernels, and lets libraries allocate workspaces
                 compute()
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()

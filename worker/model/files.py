@@ -161,7 +161,7 @@ def reading(model: str) -> Iterator[None]:
         yield
     except ModelError:
         raise
-    except Exception as error:  # anything at all on a bad file, a bare Exception too
+    except Exception as error:  # transformers raises any exception on a bad file, even a bare Exception
         raise ModelError(f"model {model}: {first_line(error)}") from error
 
 
@@ -188,7 +188,7 @@ def _drawn(files: ModelFiles) -> dict[str, int | float]:
     file, usual = files.directory / _GENERATION, Sampling()
     with reading(files.name):
         stated = _read_json(file) if file.is_file() else {}
-    if stated.get("top_p") == 0 and stated["top_p"] is not False:  # the likeliest token, as in a request
+    if stated.get("top_p") == 0 and stated["top_p"] is not False:  # means the likeliest token, as in a request
         stated |= {"top_p": None, "top_k": 1}
     drawn: dict[str, int | float] = {}
     for name, (least, most) in _DRAWN.items():

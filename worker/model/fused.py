@@ -66,8 +66,8 @@ def _packing_works(dtype: torch.dtype) -> bool:
     try:
         product = _packed(weight, bias)
         right = all(torch.equal(product(rows[:count]), linear(rows[:count], weight, bias)) for count in (0, 1, 3))
-    except (AttributeError, RuntimeError) as error:  # no such operator, or not on this processor
-        _log.info("weights stay as they are, for lack of oneDNN's layout: %s", str(error).partition("\n")[0])
+    except (AttributeError, RuntimeError) as error:  # the operator is missing, or unsupported on this processor
+        _log.info("weights are not packed, because oneDNN's layout is unavailable: %s", str(error).partition("\n")[0])
         return False
     return right
 
@@ -101,7 +101,7 @@ class FusedLayer(Generic[Product]):
 
     attention_norm: Norm
     qkv: Product  # hidden to (heads + 2 kv_heads) * head_dim
-    head_norm: Norm | None  # of the queries' and the keys' heads
+    head_norm: Norm | None  # for the heads of queries and keys
     output: Product
     mlp_norm: Norm
     gate_up: Product  # hidden to gate, then up
@@ -327,7 +327,9 @@ def _head_norm(attention: _Attention) -> Norm:
 
 def _projection(*modules: torch.nn.Linear) -> Projection:
     for module in modules:
-        if type(module) is not torch.nn.Linear:  # quantised, or with an adapter: its weight is not all that it computes
+        if (
+            type(module) is not torch.nn.Linear
+        ):  # quantised, or with an adapter: its weight alone does not define its result
             raise NotLlamaError(f"a product is a {type(module).__name__}")
     biases: list[torch.Tensor] = [module.bias for module in modules if module.bias is not None]
     if biases and len(biases) < len(modules):

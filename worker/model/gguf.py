@@ -43,7 +43,7 @@ def convert(gguf: Path, models_dir: Path) -> Path:
     if target.is_dir():
         return target.resolve()
     models_dir.mkdir(parents=True, exist_ok=True)
-    with locked(models_dir):  # processes that start together convert once
+    with locked(models_dir):  # of processes that start together, one converts
         if not target.is_dir():
             _convert(gguf, target)
     return target.resolve()
@@ -57,7 +57,7 @@ def _convert(gguf: Path, target: Path) -> None:
         _unpack(gguf, unfinished)
         unfinished.rename(target)
     except OSError as error:
-        if not target.is_dir():  # else another process was first, with the same result
+        if not target.is_dir():  # otherwise another process was first, with the same result
             raise OSError(f"cannot write {target} ({error.strerror or error})") from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -93,9 +93,9 @@ def _unpack(gguf: Path, directory: Path) -> None:
             unpacked = GgufConfig(dequantize=True)  # packed weights are slow to compute with
             model = AutoModelForCausalLM.from_pretrained(**source, quantization_config=unpacked, dtype=dtype)
             advance()
-        except OSError as error:  # what transformers makes of a bad file; any other OSError is of writing
+        except OSError as error:  # transformers' error for a bad file; any other OSError is a write error
             raise ValueError(str(error)) from error
-        if isinstance(eos := model.config.eos_token_id, int):  # transformers 5.17 takes bos for it
+        if isinstance(eos := model.config.eos_token_id, int):  # transformers 5.17 uses bos instead
             tokenizer.eos_token = tokenizer.convert_ids_to_tokens(eos)
         model.save_pretrained(directory, save_original_format=False)
         tokenizer.save_pretrained(directory)

@@ -98,7 +98,7 @@ class _Rotations:
 
     def _computed(self, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         cosines, sines = self._rotary(torch.empty(0, dtype=torch.float32), torch.arange(count)[None])
-        half = cosines.shape[-1] // 2  # the other half is the same
+        half = cosines.shape[-1] // 2  # the other half is equal
         return cosines[0, :, :half].contiguous(), sines[0, :, :half].contiguous()
 
 
@@ -107,7 +107,7 @@ class _NativeWeights:
         raw = RawWeights(causal_lm, release=release)
         hidden = raw.embedding.shape[1]
         if hidden % 8 or (raw.heads * shape.head_dim) % 8:
-            raise NotLlamaError(f"a hidden size of {hidden} is no multiple of 8")
+            raise NotLlamaError(f"hidden size {hidden} is not a multiple of 8")
         self._int8 = int8
         self.vocabulary = len(raw.embedding)
         self._arena = Arena(room_for((*causal_lm.parameters(), raw.embedding)))
@@ -189,7 +189,7 @@ def tiled(weight: torch.Tensor) -> torch.Tensor:
     together = 4 // weight.itemsize
     whole = pad(weight, (0, -inputs % together, 0, -outputs % TILE_OUTPUTS)).contiguous()
     if together > 1:
-        whole = whole.view(torch.int32)  # what moves as one is copied as one
+        whole = whole.view(torch.int32)  # copies whole words
     return whole.view(-1, TILE_OUTPUTS, whole.shape[1]).transpose(1, 2)
 
 

@@ -109,9 +109,9 @@ def build_native(
             int8=int8,
         )
         reason = logit_disagreement(native, expected, INT8_TOLERANCE if int8 else None)
-    except NotLlamaError:  # nor is there a fused model, and building that says so
+    except NotLlamaError:  # building the fused model logs this
         return None
-    except (AttributeError, MemoryError, RuntimeError) as error:  # it only looks like one of the family
+    except (AttributeError, MemoryError, RuntimeError) as error:  # it only resembles the family
         reason = first_line(error)
     if reason is None:
         return native
@@ -137,7 +137,7 @@ def build_fused(reference: TransformersModel, expected: Sequence[torch.Tensor] |
                     _log.warning("%s is served with %s attention, slower: %s", fused.name, backend, "; ".join(reasons))
                 return fused
             reasons.append(f"with {backend} attention {reason}")
-    except (NotLlamaError, AttributeError, RuntimeError) as error:  # or it only looks like one of the family
+    except (NotLlamaError, AttributeError, RuntimeError) as error:  # or it only resembles the family
         reasons.append(first_line(error))
     _log.warning("%s is served by transformers' modules, slower: %s", reference.name, "; ".join(reasons))
     return None
@@ -146,7 +146,7 @@ def build_fused(reference: TransformersModel, expected: Sequence[torch.Tensor] |
 def _failure(fused: FusedModel, expected: Sequence[torch.Tensor]) -> str | None:
     try:
         return logit_disagreement(fused, expected)
-    except Exception as error:  # noqa: BLE001 - a kernel may not compile, and a compiler may fail in any way
+    except Exception as error:  # noqa: BLE001 - a kernel may not compile, and a compiler may raise anything
         return f"it fails: {in_short(error)}"
 
 
@@ -179,7 +179,7 @@ def logit_disagreement(fast: Model, logits: Sequence[torch.Tensor], limit: float
     limit = limit or _TOLERANCE.get(fast.shape.dtype, _COARSE_TOLERANCE)
     for found, expected in zip(_logits(fast), logits, strict=True):
         error = float((found - expected).abs().max() / expected.abs().max())
-        if not error <= limit:  # also where it is not a number
+        if not error <= limit:  # true also for NaN
             return f"its logits differ by {error:.2g} of the largest, more than {limit:.2g}"
     return None
 

@@ -179,14 +179,14 @@ def load_library(source: Path, cache: Path | None = None) -> ctypes.CDLL:
         library = cache / f"{source.stem}-{hashlib.sha256(made_for.encode()).hexdigest()[:16]}.so"
         cache.mkdir(mode=_MODE, parents=True, exist_ok=True)
         _check_writers(cache)
-        with locked(cache):  # processes that start together compile once
+        with locked(cache):  # of processes that start together, one compiles
             if library.exists():
                 _check_writers(library)
-                with suppress(OSError):  # cut off by a crash, or made beside another C library: it is made anew
+                with suppress(OSError):  # truncated by a crash, or built for another C library: build it again
                     return ctypes.CDLL(str(library))
             _compile(source, library)
             return ctypes.CDLL(str(library))
-    except (OSError, RuntimeError) as error:  # nowhere to write, no home, or not loadable
+    except (OSError, RuntimeError) as error:  # not writable, no home directory, or not loadable
         raise BuildError(str(error).partition("\n")[0]) from error
 
 
@@ -218,7 +218,7 @@ def _compile(source: Path, library: Path) -> None:
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
-            raise BuildError(f"{command} was not done in {_LIMIT_S:.0f} s") from error
+            raise BuildError(f"{command} did not finish within {_LIMIT_S:.0f} s") from error
         if done.returncode != 0:
             raise BuildError(f"{command}: {_first_error(done.stderr)}")
         made.chmod(_MODE)

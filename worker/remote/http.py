@@ -40,7 +40,7 @@ class Http:
         self._kind = kind
         headers = {"authorization": f"Bearer {key}"} if key else {}
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-        timeout = httpx.Timeout(ANSWER_S, read=None)  # how long a token may take is for `streams` to say
+        timeout = httpx.Timeout(ANSWER_S, read=None)  # `streams` bounds the time of a token
         self._client = httpx.AsyncClient(
             base_url=url.rstrip("/"), headers=headers, limits=limits, timeout=timeout, trust_env=False
         )

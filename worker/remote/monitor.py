@@ -59,7 +59,7 @@ class ServerMonitor:
 
     async def _check_until_up(self, *, is_stalled: bool) -> None:
         since_s, is_reported = self._clock(), is_stalled
-        if is_stalled:  # whatever it says of its health: others get its jobs first
+        if is_stalled:  # whatever its health check returns, other workers get its jobs first
             log.warning("the engine has stalled")
             self.on_presence(False)
             await asyncio.sleep(self._stall_s)
@@ -90,10 +90,10 @@ class ServerMonitor:
             change = "" if self._facts is None else self._facts.change(await self._api.facts())
         except EngineUnavailable:
             return False
-        except EngineError as error:  # it may be one that we cannot read until it is started again
+        except EngineError as error:  # it may be unreadable until its next restart
             self._log_change(str(error))
             return False
-        except Exception as error:  # noqa: BLE001 - who stops looking never sees it come back
+        except Exception as error:  # noqa: BLE001 - the monitor must survive, to notice the server's return
             self._log_change(f"looking at it failed: {type(error).__name__}")
             return False
         if change:

@@ -134,13 +134,16 @@ class OpenAiApi:
                 logprobs = () if most is None else logprobs_of(choice, most)
                 counted = chunk.usage.completion_tokens if chunk.usage is not None else None
                 if wire.owner != VLLM and end not in (None, "length") and not {*token_ids} & {*stops}:
-                    token_ids, counted = [*token_ids, *stops[:1]], None  # what ended it is counted, and not told
+                    token_ids, counted = (
+                        [*token_ids, *stops[:1]],
+                        None,
+                    )  # the server counts the stop token, but does not return it
                 yield Piece(token_ids, logprobs, counted, chunk.cached_tokens, end is not None)
 
     async def _run_by_text(self, request: GenerationRequest, wire: WireFormat) -> AsyncGenerator[Piece, None]:
         # If a text has fewer tokens than the server has drawn, request more.
         if self._retokeniser is None:
-            raise Refused("the engine says no tokens, and the model's tokenizer is not known")
+            raise Refused("the engine returns no token ids, and the model's tokenizer is unknown")
         so_far, first = [*request.token_ids], len(request.token_ids)
         while len(so_far) - first < request.max_tokens:
             end, began = None, len(so_far)
@@ -155,13 +158,13 @@ class OpenAiApi:
                     if token_ids:
                         yield Piece(token_ids, cached_tokens=chunk.cached_tokens)
             if end is None:
-                raise ProtocolViolation("the stream does not say why it ended")
+                raise ProtocolViolation("the stream ended without a reason")
             if end != "length":
                 # The server does not report which stop token ended the choice: any of them will do.
                 yield Piece(request.sampling.stop_token_ids[:1], has_ended=True)
                 return
             if len(so_far) == began:
-                raise ProtocolViolation("no token of what it computed has a text")
+                raise ProtocolViolation("none of its tokens has a text")
         yield Piece(has_ended=True)
 
     async def _chunks(self, request: GenerationRequest, wire: WireFormat) -> AsyncGenerator[Chunk, None]:
@@ -192,7 +195,7 @@ class OpenAiApi:
                     reason = str(refusal)
                     continue
                 if prompt is _TRIAL_IDS and reply.prompt_tokens != len(_TRIAL_IDS):
-                    continue  # it has read something else
+                    continue  # it read something else
                 takes_ids = prompt is _TRIAL_IDS
                 trial_tokens = None if takes_ids else reply.prompt_tokens
                 return WireFormat(
@@ -212,7 +215,7 @@ class OpenAiApi:
         except ProtocolViolation as violation:
             raise EngineError(f"engine_url: no OpenAI-compatible server: {violation}") from None
         except BadStatus as bad:
-            if bad.status in UNAUTHORISED:  # some show their models to anybody
+            if bad.status in UNAUTHORISED:  # some list their models without a key
                 raise EngineError(BAD_KEY) from None
             if bad.status in UNKNOWN:
                 raise EngineError(f"engine_url: no completions: {GENERATE} has status {bad.status}") from None

@@ -144,7 +144,7 @@ def _for_vllm(sampling: Sampling, cache_salt: str) -> dict[str, Any]:
         "repetition_penalty": sampling.repetition_penalty,
         "min_tokens": sampling.min_tokens,
         "stop_token_ids": [*sampling.stop_token_ids],
-        "ignore_eos": True,  # what ends a choice are the stop tokens that it came with
+        "ignore_eos": True,  # only the request's stop tokens end a choice
         "logprobs": sampling.logprobs,
         "return_tokens_as_token_ids": sampling.logprobs is not None,
         "cache_salt": cache_salt,

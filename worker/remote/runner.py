@@ -231,7 +231,7 @@ class RemoteRunner:
         if len(choice.output) == 1:
             choice.first_run = choice.runs
         cached = min(token.cached_tokens, len(choice.job.prompt))
-        if choice.runs == choice.first_run and cached > choice.cached:  # later runs find what the first has computed
+        if choice.runs == choice.first_run and cached > choice.cached:  # later runs find the first run's own KV
             found.cached[seq] = choice.cached = cached
 
     def _step_ms(self, rows: Sequence[Row], opened: Sequence[SeqId], found: _Found) -> float | None:
@@ -246,7 +246,7 @@ class RemoteRunner:
         if opened:
             since = self._asked_at_once(rows, opened)
         if not (found.tokens or found.failed):
-            self._since = since  # it goes on with it: a step there may take longer than one here waits
+            self._since = since  # the step continues: it may take longer than one step here waits
             return None
         if len(found.tokens) < len(rows):
             return None

@@ -150,7 +150,7 @@ class SglangApi:
 
     async def _read_behaviour(self) -> _Behaviour:
         await self._learn()
-        assert self._behaviour is not None  # noqa: S101 - learnt
+        assert self._behaviour is not None  # noqa: S101 - set by `_learn`
         return self._behaviour
 
     async def _learn(self) -> tuple[_ServerInfo, _Model]:

@@ -210,14 +210,14 @@ class Streams:
         except Refused as refusal:
             self._end(stream, StreamEnd.REFUSED, str(refusal))
         except (EngineUnavailable, ProtocolViolation, TimeoutError) as error:
-            log.warning("a request of the engine broke off: %s", str(error) or type(error).__name__)
+            log.warning("a request to the engine was interrupted: %s", str(error) or type(error).__name__)
             if isinstance(error, EngineUnavailable):
                 self._monitor.check()
             elif isinstance(error, TimeoutError) and self._monitor.last_piece_s <= stream.last_piece_s:
                 self._monitor.check(is_stalled=True)  # no other stream received anything either
             self._end(stream, StreamEnd.BROKEN, str(error) or "the engine was silent")
-        except Exception as error:  # noqa: BLE001 - a reader that dies in silence would leave its choice waiting
-            log.error("a request of the engine failed: %s", type(error).__name__)
+        except Exception as error:  # noqa: BLE001 - a reader that fails silently would leave its choice waiting
+            log.error("a request to the engine failed: %s", type(error).__name__)
             self._end(stream, StreamEnd.BROKEN, "the engine's answer could not be read")
 
     async def _read_whole(self, stream: _Stream) -> None:
@@ -247,7 +247,7 @@ class Streams:
     async def _with_usage(self, last: Piece, pieces: AsyncGenerator[Piece, None]) -> Piece:
         # Return the last tokens with the usage after them. Reading the stream to its end frees the connection.
         cached = last.cached_tokens
-        with suppress(TimeoutError, EngineUnavailable, ProtocolViolation):  # the tokens are there
+        with suppress(TimeoutError, EngineUnavailable, ProtocolViolation):  # the tokens have arrived
             async with asyncio.timeout(REST_S):
                 async for piece in pieces:
                     cached = max(cached, piece.cached_tokens)
@@ -255,7 +255,7 @@ class Streams:
 
     def _check(self, stream: _Stream, piece: Piece) -> None:
         if any(not 0 <= token_id < self._vocab_size for token_id in piece.token_ids):
-            raise ProtocolViolation("a token is not of the vocabulary")
+            raise ProtocolViolation("a token is outside the vocabulary")
         if piece.counted is not None and piece.token_ids and piece.counted != stream.received + len(piece.token_ids):
             raise ProtocolViolation("tokens are missing, or came twice")
         repeats = stream.request.repeats[stream.received : stream.received + len(piece.token_ids)]
@@ -270,7 +270,7 @@ class Streams:
         with self._arrived:
             for place, token_id in enumerate(piece.token_ids):
                 if is_complete:
-                    break  # more than was asked for
+                    break  # more than requested
                 logprob = None if sampling.logprobs is None else piece.logprobs[place]
                 stream.received += 1
                 if stream.received <= len(stream.request.repeats):
@@ -287,7 +287,7 @@ class Streams:
 
     async def _close(self) -> None:
         self._is_closed = True
-        while tasks := [*self._tasks]:  # those that they begin as they end, too; what a library began is its own to end
+        while tasks := [*self._tasks]:  # including tasks that these start while ending, but not those of libraries
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)

@@ -138,7 +138,7 @@ class VllmApi:
             return False
         except (EngineUnavailable, ProtocolViolation) as error:
             if await self._http.is_healthy("/health") and _started(await self._http.text("/metrics")) == started:
-                return False  # what it makes of a grammar fails
+                return False  # its grammar support fails
             raise EngineUnavailable(str(error)) from None
         return came == rest[begun:]
 
@@ -230,9 +230,11 @@ def _body(request: GenerationRequest, model: str | None) -> dict[str, Any]:
             "presence_penalty": sampling.presence_penalty,
             "frequency_penalty": sampling.frequency_penalty,
             "seed": sampling.seed,
-            "min_tokens": 0 if request.grammar else sampling.min_tokens,  # it would leave nothing where a grammar ends
+            "min_tokens": 0
+            if request.grammar
+            else sampling.min_tokens,  # it would leave no allowed token at a grammar's end
             "stop_token_ids": [*sampling.stop_token_ids],
-            "ignore_eos": True,  # what ends a choice are the stop tokens that it came with
+            "ignore_eos": True,  # only the request's stop tokens end a choice
             "logprobs": sampling.logprobs,
             "logit_bias": {str(token): bias for token, bias in sampling.logit_bias} or None,
             "detokenize": False,

@@ -19,7 +19,7 @@ from vllm.v1.request import Request, RequestStatus
 from fairlane.worker.vllm.lane_policy import LanePolicy, begun_of
 from fairlane.worker.vllm.ranked_queue import RankedQueue
 
-log = logging.getLogger("vllm.fairlane")  # vLLM gives handlers to its own loggers alone
+log = logging.getLogger("vllm.fairlane")  # vLLM configures handlers only for its own loggers
 
 
 class GuardedScheduler(Scheduler):  # type: ignore[misc] # vllm is not installed where types are checked
@@ -106,7 +106,7 @@ class GuardedScheduler(Scheduler):  # type: ignore[misc] # vllm is not installed
 
     def _disable(self, where: str) -> None:
         self._is_disabled = True
-        log.exception("fault in %s: vLLM's own order rules until it is started again", where)
+        log.exception("fault in %s: vLLM's own order applies until a restart", where)
 
     def _retire(self) -> None:
         """Restore vLLM's queue. Never call it during vLLM's step, which walks the queue that this replaces."""

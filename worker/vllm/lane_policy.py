@@ -133,7 +133,7 @@ class LanePolicy:
             for claim in claims:
                 tenants[claim.lane.name].add(claim.tenant)
         for name in self.lanes:
-            if not (waits[name] or runs[name]):  # the lane is level again
+            if not (waits[name] or runs[name]):  # an idle lane forgets its history
                 self.counters[name] = Counters(self._window)
             self._least[name] = min(map(self.counters[name].value, waits[name]), default=math.inf)
             self._here[name] = waits[name] | runs[name]

@@ -36,7 +36,7 @@ from fairlane.worker.vllm.settings import read_settings
 from fairlane.worker.vllm.versions import require_supported
 from fairlane.worker.vllm.yielding import Candidate, Demand, Room, choose_yielding, slot_floors
 
-log = logging.getLogger("vllm.fairlane")  # vLLM gives handlers to its own loggers alone
+log = logging.getLogger("vllm.fairlane")  # vLLM configures handlers only for its own loggers
 
 # Interval at which changes of urgency, counters and promotions reorder requests, and the maximum share of time for it.
 # New requests are ordered at once.
@@ -94,7 +94,7 @@ class LaneScheduler(GuardedScheduler):
 
     @property
     def _policy(self) -> LanePolicy:
-        assert self._lanes is not None  # noqa: S101 - whoever asks is guarded
+        assert self._lanes is not None  # noqa: S101 - callers are guarded
         return self._lanes
 
     def _claim(self, request: Request) -> Claim:
@@ -116,7 +116,7 @@ class LaneScheduler(GuardedScheduler):
             return Rank(1, 0, 0, False, 1, 1, math.inf, 0.0, math.inf, request.arrival_time * 1e3)
 
     def _arrive(self, request: Request) -> None:
-        if request.request_id not in self.requests:  # else it is the next input of a session
+        if request.request_id not in self.requests:  # otherwise it is the next input of a session
             self._policy.arrive(self._claim(request))
 
     def _arrange(self) -> None:
@@ -151,7 +151,7 @@ class LaneScheduler(GuardedScheduler):
         self._first_of_floors.clear()
         for rank, count in lacking.items():
             here = [one for one in waiting if self._claim(one).lane.rank == rank and _may_start(one)]
-            free = self._room().blocks  # what did not fit would hold up all behind it
+            free = self._room().blocks  # one that does not fit would block all behind it
             fitting = (one for one in sorted(here, key=self._waiting_rank) if self._needs(one) <= free)
             self._first_of_floors.update([one.request_id for one in itertools.islice(fitting, count)])
         self.waiting.rerank()
@@ -277,7 +277,7 @@ class LaneScheduler(GuardedScheduler):
                 context += end
             else:
                 prefilled, attention = prefilled + tokens, attention + tokens * end
-            again = request.num_preemptions > 0  # what it lost it has been charged for
+            again = request.num_preemptions > 0  # recomputed tokens were charged before
             computed = 0 if again else tokens - is_sampled
             served[claim.lane.name, claim.tenant] += service(claim, computed, is_sampled)
         for (lane, tenant), amount in served.items():

@@ -51,7 +51,7 @@ class RankedQueue(Generic[R]):
     def remove_request(self, request: R) -> None:
         left = [entry for entry in self._heap if entry[2] is not request]
         if len(left) == len(self._heap):
-            raise ValueError("the request does not wait here")
+            raise ValueError("the request is not in the queue")
         self._heap = left
         heapq.heapify(self._heap)
 

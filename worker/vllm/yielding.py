@@ -111,7 +111,7 @@ def _victims(
     freed = sum([one.blocks for one in taken])
     if len(taken) < short_slots or freed < short_blocks:
         return None
-    for candidate in [*reversed(taken)]:  # the last that was taken is the dearest: it stays where the others suffice
+    for candidate in [*reversed(taken)]:  # the last one is the most expensive: spare it if the others suffice
         if len(taken) > short_slots and freed - candidate.blocks >= short_blocks:
             taken.remove(candidate)
             freed -= candidate.blocks
