@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from importlib.resources import files
 from itertools import pairwise
 
+from benchmarks.autoscaling.fleet import Autoscaler, FleetSize, ScaledFleet, ScalingRule
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES, LaneName
 from fairlane.scheduler.protocol.messages import Outcome
 from fairlane.scheduler.queue.memory_queue import LaneQueue
-from fairlane.scheduler.simulation.autoscaling import Autoscaler, FleetSize, ScaledFleet, ScalingRule
 from fairlane.scheduler.simulation.calibration import preset
 from fairlane.scheduler.simulation.results import spread
 from fairlane.scheduler.simulation.scenario import Scenario

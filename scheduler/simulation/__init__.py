@@ -6,7 +6,6 @@
     calibration.py           the costs and sizes of a worker: measured, or from a data sheet
     simulate.py              the event loop: arrivals, queue, workers, deaths
     cruise.py                steps of a simulated worker that need no plan
-    autoscaling.py           workers that scale with the load, by a HorizontalPodAutoscaler's rule
     simulated_admission.py   admission as gateways decide it, from workers' last reports
     scenario.py              one simulated installation under a trace
     sizing.py                search for the smallest number of workers that keeps the lanes' targets

@@ -14,11 +14,11 @@ from typing import NamedTuple, Protocol
 
 from fairlane.scheduler.admission.decide import UNPROMISED, Admitted
 from fairlane.scheduler.planner.steps import Capacity, Ended, StepFeatures, StepOutcome, StepPlan, StepResult
+from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.protocol.messages import Finished, Job, Lease, Outcome
 from fairlane.scheduler.queue.memory_queue import LaneQueue
 from fairlane.scheduler.queue.prefix_affinity import prefix_keys
 from fairlane.scheduler.queue.types import Publication, Put, QueueError
-from fairlane.scheduler.simulation.autoscaling import FleetLoad, ScaledFleet
 from fairlane.scheduler.simulation.cruise import Coaster, CoastObserver, Cruise
 from fairlane.scheduler.simulation.workload import END_TOKEN, Arrival, Hardware, Record
 from fairlane.store import bounds
@@ -60,6 +60,33 @@ class Death(NamedTuple):
     at_ms: float
     worker: int
     lapses_ms: float
+
+
+class FleetLoad(NamedTuple):
+    """The gateways' metrics at one moment, by lane."""
+
+    queued_tokens: Mapping[LaneName, int]
+    running: Mapping[LaneName, int]
+
+
+class Fleet(Protocol):
+    """Starts and stops workers of a simulation."""
+
+    @property
+    def every_ms(self) -> float: ...
+
+    @property
+    def start_ms(self) -> float: ...
+
+    def serves(self, number: int) -> bool: ...
+
+    def look(self, now_ms: float, load: FleetLoad, held: Sequence[int]) -> tuple[list[int], list[int]]: ...
+
+    def ready(self, number: int, now_ms: float) -> bool: ...
+
+    def emptied(self, number: int, now_ms: float) -> bool: ...
+
+    def close(self, now_ms: float) -> None: ...
 
 
 class SimulatedStep(NamedTuple):
@@ -117,7 +144,7 @@ class Simulation:
     has_affinity: bool = False
     deaths: Sequence[Death] = ()
     # Scales the workers over time; None: all of them, all the time.
-    fleet: ScaledFleet | None = None
+    fleet: Fleet | None = None
     observers: Sequence[SimulationObserver] = ()
     seed: int = 0
     # Plan every step, even without decisions: the same records, slowly.
@@ -150,7 +177,7 @@ class Simulation:
             self._wake(len(self._workers) + death.worker, death.at_ms)
             self._wake(2 * len(self._workers) + death.worker, death.lapses_ms)
         if self.fleet is not None:
-            self._wake(3 * len(self._workers), self.fleet.autoscaler.rule.every_ms)
+            self._wake(3 * len(self._workers), self.fleet.every_ms)
 
     def _enable_coasting(self) -> None:
         """Let workers run without plans if all observers support that."""
@@ -213,10 +240,10 @@ class Simulation:
         load = FleetLoad({lane: depth.queued_tokens for lane, depth in depths.items()}, running)
         started, gone = self.fleet.look(self.now_ms, load, held)
         for number in started:
-            self._wake(4 * len(self._workers) + number, self.now_ms + self.fleet.autoscaler.rule.start_ms)
+            self._wake(4 * len(self._workers) + number, self.now_ms + self.fleet.start_ms)
         for number in set(gone) & set(self._asleep):
             self._asleep.remove(number)
-        self._wake(3 * len(self._workers), self.now_ms + self.fleet.autoscaler.rule.every_ms)
+        self._wake(3 * len(self._workers), self.now_ms + self.fleet.every_ms)
 
     def _kill(self, number: int) -> None:
         self._land(number)

@@ -12,17 +12,11 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from fairlane.scheduler.protocol.lanes import LaneName
+from fairlane.scheduler.simulation.simulate import FleetLoad
 
 # kube-controller-manager's `horizontal-pod-autoscaler-tolerance`.
 TOLERANCE = 0.1
 Phase = Literal["off", "starts", "serves", "drains"]
-
-
-class FleetLoad(NamedTuple):
-    """The gateways' metrics at one moment, by lane."""
-
-    queued_tokens: Mapping[LaneName, int]
-    running: Mapping[LaneName, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +111,7 @@ class ScaledFleet:
     """The workers of a simulation that exist; `workers` must cover those that serve and drain at one time."""
 
     def __init__(self, autoscaler: Autoscaler, workers: int) -> None:
-        self.autoscaler = autoscaler
+        self._autoscaler, self._rule = autoscaler, autoscaler.rule
         # After each check.
         self.sizes: list[FleetSize] = []
         # Lifetime of all workers so far; `close` adds those that still exist.
@@ -128,13 +122,21 @@ class ScaledFleet:
         self._phases: list[Phase] = ["serves" if number < least else "off" for number in range(workers)]
         self._since = [0.0] * workers
 
+    @property
+    def every_ms(self) -> float:
+        return self._rule.every_ms
+
+    @property
+    def start_ms(self) -> float:
+        return self._rule.start_ms
+
     def serves(self, number: int) -> bool:
         return self._phases[number] == "serves"
 
     def look(self, now_ms: float, load: FleetLoad, held: Sequence[int]) -> tuple[list[int], list[int]]:
         """Return the workers that start, and those that are scaled down. `held`: number of jobs that each holds."""
         there = [number for number, phase in enumerate(self._phases) if phase in ("starts", "serves")]
-        wanted = self.autoscaler.wanted(now_ms, load, len(there))
+        wanted = self._autoscaler.wanted(now_ms, load, len(there))
         free = [number for number, phase in enumerate(self._phases) if phase == "off"]
         started = free[: max(0, wanted - len(there))]
         by_worth = sorted(there, key=lambda number: (self._phases[number] == "serves", held[number], -number))
@@ -151,7 +153,7 @@ class ScaledFleet:
 
     def ready(self, number: int, now_ms: float) -> bool:
         """Return whether a starting worker is ready and now serves; False if it was scaled down before."""
-        if self._phases[number] != "starts" or now_ms < self._since[number] + self.autoscaler.rule.start_ms:
+        if self._phases[number] != "starts" or now_ms < self._since[number] + self.start_ms:
             return False
         self._phases[number] = "serves"
         return True
