@@ -58,17 +58,17 @@ class JsonLines(logging.Formatter):
         self._facts = facts
 
     def format(self, record: logging.LogRecord) -> str:
-        told: dict[str, object] = {
+        fields: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             **self._service,
             "message": record.getMessage(),
         }
-        told |= {name: value for name, value in self._facts(record).items() if value is not None}
+        fields |= {name: value for name, value in self._facts(record).items() if value is not None}
         if record.exc_info:
-            told["exception"] = self.formatException(record.exc_info)
-        return json.dumps(told)  # ASCII only
+            fields["exception"] = self.formatException(record.exc_info)
+        return json.dumps(fields)  # ASCII only
 
 
 def quiet_libraries() -> None:

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 @contextmanager
-def sent(
+def exported_over_otlp(
     registry: CollectorRegistry, environ: Mapping[str, str], *, service: str, version: str, instance: str
 ) -> Iterator[None]:
     """Export a registry from a background thread if the environment enables it. Raises SettingsError."""

@@ -79,7 +79,7 @@ def _serve(
     beside: Sockets = {name: found for name, found in sockets.items() if name != "tenants"}
     serving = server.Server(server.configure(settings, resources), resources, shares=member is not None, beside=beside)
     collect_seldom(OF_A_GATEWAY)
-    with resources.telemetry.told_over_otlp(os.environ, instance=resources.gateway_id):
+    with resources.telemetry.exported_over_otlp(os.environ, instance=resources.gateway_id):
         uvloop.run(serving.serve([*sockets["tenants"]]))
     return 0 if serving.started else 1
 

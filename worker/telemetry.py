@@ -26,7 +26,7 @@ from prometheus_client import (
     disable_created_metrics,
 )
 
-from fairlane.common.otlp_metrics import sent
+from fairlane.common.otlp_metrics import exported_over_otlp
 from fairlane.scheduler.planner.costs import CostModel
 from fairlane.scheduler.planner.steps import Row, SeqId, StepFeatures, StepPlan, WaitReason, Yield, features
 from fairlane.scheduler.protocol.lanes import LaneName
@@ -203,7 +203,9 @@ class Metrics(EngineObserver):
         self._begin_at_zero()
 
     def exported_over_otlp(self, environ: Mapping[str, str]) -> AbstractContextManager[None]:
-        return sent(self.registry, environ, service=SERVICE, version=VERSION, instance=self._about.worker_id)
+        return exported_over_otlp(
+            self.registry, environ, service=SERVICE, version=VERSION, instance=self._about.worker_id
+        )
 
     def _begin_at_zero(self) -> None:
         # Create all possible series: `rate` would miss a series' first increase.

@@ -192,7 +192,7 @@ class Generate(Generic[Generation]):
         if span.is_recording:
             put_s = [job.queued_s for job in request.jobs if job.queued_s]
             span.began_ago(asyncio.get_running_loop().time() - min(put_s) if put_s else 0.0)
-            span.tell(
+            span.set(
                 {
                     "fairlane.lane": plan.service_level.lane.name.value,
                     "fairlane.queue.position": min([job.place for job in request.jobs], default=0),

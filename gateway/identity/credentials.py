@@ -23,7 +23,7 @@ _BEARER = "bearer"
 _KEY_HEADER = b"x-api-key"
 LONGEST_KEY = 512
 # Peers that are logged for an ignored tenant header.
-MOST_PEERS_TOLD = 16
+MOST_LOGGED_PEERS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class CredentialReader:
         self._header = header.encode()
         self._peers = peers or Networks()
         self._takes_tokens = takes_tokens
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
     def read(self, scope: Scope) -> Credentials:
         """Return the credentials of a request.
@@ -92,10 +92,10 @@ class CredentialReader:
 
     def _warn(self, peer: str) -> None:
         holder = holder_of(peer)
-        if holder not in self._told and len(self._told) < MOST_PEERS_TOLD:
-            self._told.add(holder)
-            name, told = self._header.decode(), holder or "a peer without an address"
-            log.warning("%s is ignored from %s: gateway.tenant_header_peers does not list it", name, told)
+        if holder not in self._logged and len(self._logged) < MOST_LOGGED_PEERS:
+            self._logged.add(holder)
+            name, where = self._header.decode(), holder or "a peer without an address"
+            log.warning("%s is ignored from %s: gateway.tenant_header_peers does not list it", name, where)
 
     def _is_identity(self, text: str) -> bool:
         return public_id(text) is not None or (self._takes_tokens and is_token(text))

@@ -116,7 +116,7 @@ class TenantMiddleware:
                 f"{scope['method']} {self._endpoint}", scope["headers"], request_id
             ) as span:
                 if span.is_recording:
-                    span.tell(_asked(scope))
+                    span.set(_asked(scope))
                 try:
                     await self._answer(context, answer)
                 finally:
@@ -138,7 +138,7 @@ class TenantMiddleware:
                 caller = self._authenticator.remembered(context.scope)
                 caller = caller or await self._authenticator.identify(context.scope)
                 if span.is_recording:
-                    span.tell({"fairlane.tenant": caller.tenant_id, "fairlane.key_id": caller.key_id})
+                    span.set({"fairlane.tenant": caller.tenant_id, "fairlane.key_id": caller.key_id})
             context.authenticated(caller)
             answer.caller = caller  # from here on errors have limit headers too
             check(caller, context.scope)

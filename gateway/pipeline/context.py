@@ -114,10 +114,10 @@ class RequestContext:
             "fairlane.tenant": self.tenant,
             "fairlane.code": self.code,
         }
-        span.tell(own | self.notes)
+        span.set(own | self.notes)
         if self.is_refusal:
             span.fail(self.code)
-            span.tell({"error.type": self.code})
+            span.set({"error.type": self.code})
 
 
 # Serves one request inside the tenant middleware. Raises ApiError until the response has started.

@@ -243,7 +243,7 @@ class Preparer:
                     self._trace.ended(wanted, (), refused)
                 raise
             if span.is_recording:
-                span.tell(_span_attributes(service_level, prompts, answers))
+                span.set(_span_attributes(service_level, prompts, answers))
         return Plan(
             request=request,
             model=model,

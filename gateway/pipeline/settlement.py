@@ -116,7 +116,7 @@ class Settlements:
                 return
             with self._telemetry.span("settle") as span:
                 if span.is_recording:
-                    span.tell(_span_attributes(total(request.charges)))
+                    span.set(_span_attributes(total(request.charges)))
                 settled = await self._inline.wait(self._ask(request))
         except (TimeoutError, asyncio.CancelledError) as error:
             self._spawn(self._finish(request))
@@ -160,7 +160,7 @@ class Settlements:
             with self._telemetry.span("settle") as span:
                 request.charges.append(await self._learn(job, outcome))
                 if span.is_recording:
-                    span.tell(_span_attributes(request.charges[-1]))
+                    span.set(_span_attributes(request.charges[-1]))
                 if request.landed:
                     await self._close(request)
         except BaseException:

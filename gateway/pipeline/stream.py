@@ -200,7 +200,7 @@ class TokenEvents:
             self.queue_span.end()
             return
         self.queued_s = delta.queued_ms / 1e3
-        self.queue_span.tell({"fairlane.queued_ms": delta.queued_ms})
+        self.queue_span.set({"fairlane.queued_ms": delta.queued_ms})
         self.queue_span.end_after(self.queued_s)
 
     def _read_tokens(self, job: LiveJob, choice: Choice, delta: TokenDelta) -> TextChunk | None:

@@ -139,11 +139,11 @@ class Submitter:
             try:
                 request.reservation = reservation = await self._reserve(request, plan)
             except ApiError as refused:
-                span.tell({"fairlane.limit": None if refused.limit is None else refused.limit.name})
+                span.set({"fairlane.limit": None if refused.limit is None else refused.limit.name})
                 raise
             caller.statuses = reservation.statuses
             if span.is_recording:
-                span.tell(_span_attributes(reservation))
+                span.set(_span_attributes(reservation))
         if reservation.shadowed:
             self._telemetry.shadowed(caller.tenant_id, reservation.shadowed)
         if reservation.granted_tokens < reservation.most_tokens and request.ask.start.going:

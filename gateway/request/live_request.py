@@ -145,7 +145,7 @@ class Grants(Protocol):
 class Recorded(Protocol):
     """Records the outcome of a request, as `gateway.records.live` does."""
 
-    def heard(self, job: "LiveJob", event: Event) -> None:
+    def observe(self, job: "LiveJob", event: Event) -> None:
         """Record an event of a job. Of its tokens, only the first under each lease are reported, before they are
         counted."""
 
@@ -293,7 +293,7 @@ class LiveJob:
         elif isinstance(event, Preempted):
             self.preemptions += 1
         if self.request.record is not None:
-            self.request.record.heard(self, event)
+            self.request.record.observe(self, event)
         self.request.deliver(self, event)
 
     def cut(self, tokens: int, limited_by: str) -> None:
@@ -336,7 +336,7 @@ class LiveJob:
         if delta.epoch > self.epoch:
             self.epoch = delta.epoch
             if self.request.record is not None:
-                self.request.record.heard(self, delta)
+                self.request.record.observe(self, delta)
         if delta.cached_tokens > self.cached_tokens:
             self.cached_tokens = delta.cached_tokens
         choice = self.choices[delta.choice]

@@ -118,6 +118,6 @@ class Erasure:
 
 
 def _log(gone: GoneTenant, result: PassResult) -> None:
-    told = " ".join(f"{name}={count}" for name, count in result.erased.items() if count)
-    counts = result.open_batches, result.failures, told or "nothing"
+    counted = " ".join(f"{name}={count}" for name, count in result.erased.items() if count)
+    counts = result.open_batches, result.failures, counted or "nothing"
     log.info("erased tenant=%s open_batches=%d failures=%d %s", gone.id, *counts)

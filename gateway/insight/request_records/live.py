@@ -186,7 +186,7 @@ class LiveRecord:
             self.has_news = True
             record.add(self.age_ms, "position", position)
 
-    def heard(self, job: LiveJob, event: Event) -> None:
+    def observe(self, job: LiveJob, event: Event) -> None:
         """Record a worker's event. Of tokens, only the first under each lease is reported, before it is counted."""
         self.has_news = True
         if isinstance(event, Finished):

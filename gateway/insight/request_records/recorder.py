@@ -189,7 +189,7 @@ class RequestRecorder:
             named = self._named.get(keys.of_anybody(name) if account is None else keys.of_tenant(account, name), {})
             live = next(reversed(named.values()), None)
         if live is not None:
-            return self._told(live)
+            return self._up_to_date(live)
         for ended in (self._plain.kept, self._special.kept, self._unwritten):
             for one in reversed(ended):
                 record = one.record
@@ -199,9 +199,9 @@ class RequestRecorder:
         return None
 
     def running(self) -> list[RequestRecord]:
-        return [self._told(live) for live in itertools.islice(self._live.values(), MOST_LIVE)]
+        return [self._up_to_date(live) for live in itertools.islice(self._live.values(), MOST_LIVE)]
 
-    def _told(self, live: LiveRecord) -> RequestRecord:
+    def _up_to_date(self, live: LiveRecord) -> RequestRecord:
         record = live.record
         record.gateway = self._gateway_id
         return record
@@ -258,11 +258,11 @@ class RequestRecorder:
         ended, gone = self._unwritten[: 2 * MOST_A_FLUSH], [*self._gone.items()]
         if not (ended or running or gone or any(live.written_s for live in self._live.values())):
             return
-        told = [self._told(live) for live in running]
+        records = [self._up_to_date(live) for live in running]
         for live in running:
             live.has_news = False  # reports during the write are news again
         try:
-            await self._store.write(ended, told, gone)
+            await self._store.write(ended, records, gone)
         except BaseException:
             for live in running:
                 live.has_news = True
@@ -298,7 +298,7 @@ class RequestRecorder:
         lot = self._special if is_special else self._plain
         place = lot.draw()
         if place is not None:
-            lot.put(place, EndedRecord(self._told(live), is_special))
+            lot.put(place, EndedRecord(self._up_to_date(live), is_special))
         live.let_go()
 
     def _with_news(self, now_s: float) -> list[LiveRecord]:

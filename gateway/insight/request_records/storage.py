@@ -61,7 +61,7 @@ class RecordStore:
         found = await self._run("records_find", name)
         if not found:
             return None
-        return _as_told(found[0], int(found[1]), found[2].decode())
+        return _read_as_seen(found[0], int(found[1]), found[2].decode())
 
     async def ended(self, latest_ms: float, passed_over: int, most: int = PAGE) -> tuple[list[RequestRecord], bool]:
         """Return a part of the ring, newest first, and whether there may be more.
@@ -78,10 +78,10 @@ class RecordStore:
     async def _running_in(self, gateway_id: str) -> Collection[RequestRecord]:
         found: dict[str, RequestRecord] = {}
         cursor = b"0"
-        while told := await self._run("records_running", gateway_id, cursor, PER_CALL):
-            records = [_as_told(doc, int(told[0]), gateway_id) for doc in told[2:]]
+        while page := await self._run("records_running", gateway_id, cursor, PER_CALL):
+            records = [_read_as_seen(doc, int(page[0]), gateway_id) for doc in page[2:]]
             found |= {record.id: record for record in records if record}
-            cursor = told[1]
+            cursor = page[1]
             if cursor == b"0":
                 break
         return found.values()
@@ -118,10 +118,10 @@ class RecordStore:
         await self._run("records_write", *args)
 
     def _run(self, script: str, *args: bytes | str | float) -> Awaitable[Any]:
-        return _told(_SCRIPTS[script].run(self._client, keys.PREFIX, *args))
+        return _translated(_SCRIPTS[script].run(self._client, keys.PREFIX, *args))
 
     def _call(self, *command: str | float) -> Awaitable[Any]:
-        return _told(self._client.execute_command(*command))  # type: ignore[no-untyped-call]
+        return _translated(self._client.execute_command(*command))  # type: ignore[no-untyped-call]
 
 
 def packed_names(record: RequestRecord) -> str:
@@ -129,7 +129,7 @@ def packed_names(record: RequestRecord) -> str:
     return "".join(f"{name}\0" for name in keys.names_of(record.account, record.request_id, record.answer_id))
 
 
-def _as_told(doc: bytes, silent_ms: int, gateway_id: str) -> RequestRecord | None:
+def _read_as_seen(doc: bytes, silent_ms: int, gateway_id: str) -> RequestRecord | None:
     """Decode a record, and mark it as lost if its gateway is silent for too long. `silent_ms` is -1 for an ended
     one."""
     record = _read(doc)
@@ -147,7 +147,7 @@ def _read(doc: bytes) -> RequestRecord | None:
         return None
 
 
-async def _told(asked: Awaitable[Any]) -> Any:  # noqa: ANN401 - what a script or command returns
+async def _translated(asked: Awaitable[Any]) -> Any:  # noqa: ANN401 - what a script or command returns
     try:
         return await asked
     except (redis.exceptions.RedisError, OSError) as error:

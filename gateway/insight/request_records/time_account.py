@@ -54,7 +54,7 @@ class Start:
     """The first token under one lease."""
 
     # When the gateway received that token.
-    heard_ms: float
+    received_ms: float
     # Time in the queue until the prompt was begun; None: not reported by the worker.
     waited_ms: float | None = None
     # Time from there to the token, at the worker; None: not reported.
@@ -124,10 +124,10 @@ def _interrupted(
     for (at_ms, part, change), (next_ms, _, _) in pairwise([*sorted(events), (total_ms, "network", 0)]):
         is_open[part] += change
         if next_ms > at_ms:
-            yield _most_telling(is_open), at_ms, next_ms
+            yield _most_informative(is_open), at_ms, next_ms
 
 
-def _most_telling(is_open: Counter[Part]) -> Part:
+def _most_informative(is_open: Counter[Part]) -> Part:
     order: tuple[Part, ...] = ("preempted", "paused", "queue", "prefill", "decode")
     return next((part for part in order if is_open[part]), "network")
 
@@ -152,11 +152,13 @@ def _stations(timeline: Timeline) -> Iterator[tuple[Part, float]]:
         if start.since_ms is not None and has_token:
             yield "decode", start.since_ms
         has_token = True
-        begun_ms = start.heard_ms if start.waited_ms is None else min(queued_ms + start.waited_ms, start.heard_ms)
+        begun_ms = start.received_ms if start.waited_ms is None else min(queued_ms + start.waited_ms, start.received_ms)
         yield "queue", begun_ms
-        ready_ms = start.heard_ms if start.prefill_ms is None else min(begun_ms + start.prefill_ms, start.heard_ms)
+        ready_ms = (
+            start.received_ms if start.prefill_ms is None else min(begun_ms + start.prefill_ms, start.received_ms)
+        )
         yield "prefill", ready_ms
-        yield "network", start.heard_ms
+        yield "network", start.received_ms
     if has_token:
         last_ms = timeline.last_token_ms
         yield "decode", timeline.total_ms if last_ms is None or not timeline.has_ended else last_ms

@@ -194,11 +194,11 @@ def time_fields(parts: TimeParts) -> RequestTime:
 
 def for_tenant(record: RequestRecord) -> RequestRecord:
     """Return the record without data of other tenants: of a request that displaced it, only the lane remains."""
-    told = [
+    shown = [
         one if one.tenant == record.tenant else msgspec.structs.replace(one, tenant="", request="")
         for one in record.preemptions
     ]
-    return msgspec.structs.replace(record, preemptions=told)
+    return msgspec.structs.replace(record, preemptions=shown)
 
 
 def _fields(record: RequestRecord) -> RequestFields:

@@ -57,9 +57,9 @@ def why(record: RequestRecord, now_ms: float | None = None) -> str:
     """Return the explanation. `now_ms`: time since its arrival, for a running request."""
     if record.outcome == "rejected":
         return f"It was refused ({record.code}): {record.message}"
-    told = [_standing(record, now_ms), _spent(record), _waited(record), _preempted(record.preemptions, record)]
-    told += [_moved(record), _ended(record)]
-    return " ".join(filter(None, told))
+    sentences = [_standing(record, now_ms), _spent(record), _waited(record), _preempted(record.preemptions, record)]
+    sentences += [_moved(record), _ended(record)]
+    return " ".join(filter(None, sentences))
 
 
 def _standing(record: RequestRecord, now_ms: float | None) -> str:
@@ -79,8 +79,8 @@ def _first_token(record: RequestRecord) -> str:
     if record.ttft_ms is None:
         return "" if record.state != "ended" else "No token of it came."
     target = record.ttft_deadline_ms or record.ttft_target_ms
-    told = f"Its first token came after {_time(record.ttft_ms)}"
-    return f"{told} (target {_time(target)})." if target is not None else f"{told}."
+    first = f"Its first token came after {_time(record.ttft_ms)}"
+    return f"{first} (target {_time(target)})." if target is not None else f"{first}."
 
 
 def _spent(record: RequestRecord) -> str:

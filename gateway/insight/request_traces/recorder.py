@@ -164,11 +164,11 @@ class TraceLines:
         self._pseudonyms = pseudonyms
         self._encode = msgspec.json.Encoder().encode
         # Versions of the tenants in this file, by pseudonym.
-        self._told: dict[str, int] = {}
+        self._written_versions: dict[str, int] = {}
 
     def head(self) -> bytes:
         """Return the first line of a file, and forget the tenants of the previous one."""
-        self._told = {}
+        self._written_versions = {}
         head = RecordedHead(fairlane_trace=VERSION, started_at=round(time.time(), 3), block_tokens=BLOCK_TOKENS)
         return self._encode(head) + b"\n"
 
@@ -177,10 +177,10 @@ class TraceLines:
         asked, tenant = note.asked, note.asked.tenant
         name = self._pseudonyms.tenant(tenant.id, tenant.created_at)
         lines = [self._line(note, name, number) for number in range(len(asked.prompts))]
-        if self._told.get(name) != tenant.version:
-            self._told[name] = tenant.version
-            told = RecordedTenant(tenant=name, weight=tenant.weight, limits=tenant.limits.as_dict())
-            lines.insert(0, self._encode(told))
+        if self._written_versions.get(name) != tenant.version:
+            self._written_versions[name] = tenant.version
+            line = RecordedTenant(tenant=name, weight=tenant.weight, limits=tenant.limits.as_dict())
+            lines.insert(0, self._encode(line))
         return b"\n".join(lines) + b"\n"
 
     def _line(self, note: _Note, tenant: str, number: int) -> bytes:

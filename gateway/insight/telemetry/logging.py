@@ -31,13 +31,13 @@ def start_logging(level: str, name: str = "gateway", form: LogFormat = "text") -
 def facts(record: logging.LogRecord) -> Facts:
     """Return the trace and request ids of a record; for a request's own line, also its figures."""
     traceparent, request_id = CARRIED.get()
-    told: dict[str, str | int | float | None] = {
+    fields: dict[str, str | int | float | None] = {
         "trace_id": traceparent[3:35] or None,
         "span_id": traceparent[36:52] or None,
         "request_id": request_id or None,
     }
     context = getattr(record, "context", None)
-    return told if context is None else told | context.facts()
+    return fields if context is None else fields | context.facts()
 
 
 class Lines(logging.StreamHandler[TextIO]):

@@ -20,7 +20,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from prometheus_client import CollectorRegistry, Gauge, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from fairlane.common.otlp_metrics import sent
+from fairlane.common.otlp_metrics import exported_over_otlp
 from fairlane.gateway.insight.fleet_metrics.recorder import Recorder
 from fairlane.gateway.insight.telemetry.collectors import Distribution, FastCounter, Labels, Series, Total
 from fairlane.gateway.insight.telemetry.context import CARRIED
@@ -271,9 +271,9 @@ class Telemetry:
         """Return the metrics in Prometheus' text format. Slow with many tenants: call it in a thread."""
         return generate_latest(self.registry)
 
-    def told_over_otlp(self, environ: Mapping[str, str], *, instance: str) -> AbstractContextManager[None]:
+    def exported_over_otlp(self, environ: Mapping[str, str], *, instance: str) -> AbstractContextManager[None]:
         """Send the metrics over OTLP from a thread until the block ends, if the environment configures it."""
-        return sent(self.registry, environ, service=SERVICE, version=VERSION, instance=instance)
+        return exported_over_otlp(self.registry, environ, service=SERVICE, version=VERSION, instance=instance)
 
     def request_span(
         self, name: str, headers: Sequence[tuple[bytes, bytes]], request_id: str, link: str = ""

@@ -43,7 +43,7 @@ class ProcessMetrics:
         if self._member is None:
             yield
             return
-        server = await asyncio.start_unix_server(self._tell, self._member.path(self._member.index))
+        server = await asyncio.start_unix_server(self._answer, self._member.path(self._member.index))
         try:
             yield
         finally:
@@ -58,7 +58,7 @@ class ProcessMetrics:
         )
         return await asyncio.to_thread(merged, texts)
 
-    async def _tell(self, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _answer(self, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError):
             text = await self._own.get()
             writer.write(len(text).to_bytes(_LENGTH_BYTES, "big") + text)

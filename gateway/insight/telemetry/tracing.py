@@ -31,7 +31,7 @@ class Span:
     def is_recording(self) -> bool:
         return False
 
-    def tell(self, attributes: Mapping[str, Value | None]) -> None: ...
+    def set(self, attributes: Mapping[str, Value | None]) -> None: ...
 
     def fail(self, why: str) -> None: ...
 
@@ -139,7 +139,7 @@ class Kept(Span):
     def child(self, name: str) -> "Kept":
         return Kept(self._spans, name, _within(self.context), self.context, SpanKind.INTERNAL)
 
-    def tell(self, attributes: Mapping[str, Value | None]) -> None:
+    def set(self, attributes: Mapping[str, Value | None]) -> None:
         self.attributes.update({name: value for name, value in attributes.items() if value is not None})
 
     def fail(self, why: str) -> None:
@@ -165,7 +165,7 @@ class Kept(Span):
         if error is not None:
             kind_of_error = str(getattr(error, "code", type(error).__name__))
             self.fail(kind_of_error)
-            self.tell({"error.type": kind_of_error})
+            self.set({"error.type": kind_of_error})
         self.end()
 
 

@@ -45,7 +45,7 @@ def timeline(**fields: object) -> Timeline:
     return Timeline(**(known | fields))  # type: ignore[arg-type]
 
 
-FIRST = Start(heard_ms=400.0, waited_ms=200.0, prefill_ms=180.0)
+FIRST = Start(received_ms=400.0, waited_ms=200.0, prefill_ms=180.0)
 
 
 def test_a_plain_request_is_received_waits_is_computed_and_sent() -> None:
@@ -63,7 +63,7 @@ def test_time_away_is_taken_from_what_it_interrupted() -> None:
 
 
 def test_a_lost_worker_puts_the_request_back_into_the_queue() -> None:
-    again = Start(heard_ms=800.0, waited_ms=700.0, prefill_ms=90.0, since_ms=500.0)
+    again = Start(received_ms=800.0, waited_ms=700.0, prefill_ms=90.0, since_ms=500.0)
     parts = account(timeline(starts=[FIRST, again]))
 
     assert parts == TimeParts(queue=200.0 + 210.0, prefill=270.0, decode=200.0, network=120.0)
@@ -76,7 +76,7 @@ def test_one_that_no_worker_began_has_waited_until_its_end() -> None:
 
 
 def test_a_worker_s_clock_that_runs_fast_takes_nothing_from_what_the_gateway_saw() -> None:
-    fast = Start(heard_ms=400.0, waited_ms=450.0, prefill_ms=300.0)
+    fast = Start(received_ms=400.0, waited_ms=450.0, prefill_ms=300.0)
 
     assert account(timeline(starts=[fast])) == TimeParts(queue=390.0, decode=500.0, network=110.0)
 

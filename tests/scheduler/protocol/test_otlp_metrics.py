@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.registry import Collector as PrometheusCollector
 
 from fairlane.common.otlp import metric_exporter
-from fairlane.common.otlp_metrics import sent
+from fairlane.common.otlp_metrics import exported_over_otlp
 from fairlane.common.settings_error import SettingsError
 from tests.support.system.otlp import Collector, receiving
 
@@ -19,7 +19,7 @@ def told(registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch) -> tuple[
         environ = {"OTEL_METRICS_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint}
         for name, value in environ.items():
             monkeypatch.setenv(name, value)
-        with sent(registry, environ, service="fairlane-worker", version="1.2.3", instance="w1"):
+        with exported_over_otlp(registry, environ, service="fairlane-worker", version="1.2.3", instance="w1"):
             pass
         metrics = [metric for each in collector.metrics for scope in each.scope_metrics for metric in scope.metrics]
         return collector, {metric.name: metric for metric in metrics}
