@@ -39,9 +39,11 @@ LONG_ROOMS = ("system", "benchmarks", "worker")
 """Run first, in this order: short tests at the end leave no process of tests waiting for the other's last long one."""
 SHARED_SERVERS = (
     "tests/system/sdk/",
-    *(f"tests/system/test_{name}.py" for name in ("budget", "examples", "faults", "prefix", "trace")),
+    "tests/system/monitoring/",
+    *(f"tests/system/test_{name}.py" for name in ("budget", "client_examples", "examples", "faults", "prefix")),
+    *(f"tests/system/test_{name}.py" for name in ("serve", "trace")),
 )
-"""Tests of the servers that are started once: they stay in one process of tests."""
+# Tests of servers that are started once per session: they stay in one process of tests.
 PROCESS_EVENTS = {"os.exec", "os.fork", "os.posix_spawn", "os.spawn", "subprocess.Popen"}
 _fast_test_runs = False
 

@@ -12,16 +12,13 @@ import redis.asyncio
 from fairlane.cli.serve import first_start
 from fairlane.scheduler.protocol.settings import SharedSettings
 from tests.support.ports import free_port
-from tests.support.system.harness import ADMIN_KEY, MODEL
-from tests.system.conftest import StartServer
+from tests.support.system.harness import ADMIN_KEY, MODEL, Server
 
 pytestmark = pytest.mark.system
 
 
-def test_the_first_start_prints_a_curl_line_that_works_as_pasted_and_a_second_finds_all(
-    start_server: StartServer,
-) -> None:
-    server = start_server()
+def test_the_first_start_prints_a_curl_line_that_works_as_pasted_and_a_second_finds_all(mortal: Server) -> None:
+    server = mortal
     printed = server.printed_until("curl") + server.printed_until("}'\n")
     command = re.search(r"curl .*'$", printed, re.DOTALL | re.MULTILINE)
     assert command is not None, printed
@@ -33,11 +30,11 @@ def test_the_first_start_prints_a_curl_line_that_works_as_pasted_and_a_second_fi
     with server.sdk(key) as client:
         client.completions.create(model=MODEL, prompt="Hello", max_tokens=3, extra_body={"ignore_eos": True})
     assert server.stop() == 0
-    again = start_server(server.directory)
+    server.start()
 
-    with again.sdk(key) as client:
+    with server.sdk(key) as client:
         assert client.models.list().data
-    with again.admin() as admin:
+    with server.admin() as admin:
         limits = admin.get("/tenants/kept/quota").json()["limits"]
         assert limits["tokens_per_day"]["limit"] == 10_000
         assert limits["tokens_per_day"]["used"] == 4

@@ -3,6 +3,7 @@
 import functools
 import json
 import random
+from bisect import bisect_left
 from typing import Any
 
 import jsonschema
@@ -59,6 +60,14 @@ def tokenizer_of(family: str, *, special_marks: bool) -> LLTokenizer:
     return LLTokenizer(card.tokenizer_json, n_vocab=card.vocab_size, eos_token=list(card.eos_token_ids))
 
 
+@functools.cache
+def own_tokenizer(family: str, *, special_marks: bool) -> Tokenizer:
+    return Tokenizer.from_str(model_of(family, special_marks=special_marks).card.tokenizer_json)
+
+
+BITS = [[bit for bit in range(8) if byte >> bit & 1] for byte in range(256)]
+
+
 def said(family: str, words: str, opening: str = "") -> str:
     """Words as a model writes them, before what opens a call or as the answer."""
     marks = model_of(family, special_marks=True).output_format.syntax.said
@@ -78,17 +87,21 @@ class Walk:
         self.matcher = LLMatcher(tokenizer, grammar)
         self.token_ids: list[int] = []
         self._random = random.Random(seed)
-        own = Tokenizer.from_str(self.model.card.tokenizer_json)
-        self._own = own
-        self._closing = [own.encode(name, add_special_tokens=False).ids for name in CLOSING]
+        self._own = own_tokenizer(family, special_marks=special_marks)
+        self._closing = [self._own.encode(name, add_special_tokens=False).ids for name in CLOSING]
 
     def allowed(self) -> list[int]:
+        """Return the tokens that may come next, in ascending order."""
         mask = self.matcher.compute_bitmask()
-        return [token for token in range(self.model.card.vocab_size) if mask[token // 8] >> (token % 8) & 1]
+        tokens = [8 * place + bit for place, byte in enumerate(mask) if byte for bit in BITS[byte]]
+        return tokens[: bisect_left(tokens, self.model.card.vocab_size)]
+
+    def allows(self, token: int) -> bool:
+        return bool(self.matcher.compute_bitmask()[token // 8] >> (token % 8) & 1)
 
     def say(self, text: str) -> None:
         for token in self._own.encode(text, add_special_tokens=False).ids:
-            assert token in self.allowed()
+            assert self.allows(token)
             self._take(token)
 
     def to_the_end(self) -> "Walk":
@@ -111,7 +124,7 @@ class Walk:
 
     def _say_as_far_as_allowed(self, token_ids: list[int]) -> None:
         for token in token_ids:
-            if self.matcher.is_stopped() or token not in self.allowed():
+            if self.matcher.is_stopped() or not self.allows(token):
                 return
             self._take(token)
 

@@ -1,28 +1,22 @@
 """A latency request takes KV blocks from a throughput one on the real engine, and either's record says so."""
 
 import asyncio
+from typing import Any
 
 import httpx
 import pytest
 
 from tests.support.system.harness import MODEL, Server
-from tests.system.conftest import StartServer
+from tests.system.monitoring.conftest import BLOCK_BYTES
 
 pytestmark = [pytest.mark.system, pytest.mark.anyio]
 
-BLOCK_BYTES = 16 * 46_080  # 16 tokens of SmolLM2-135M's KV in float32, which every processor computes fast
-BLOCKS = 6
-OUTPUT_TOKENS = 80
-"""With its prompt nearly all of the blocks."""
+OUTPUT_TOKENS = 80  # with its prompt nearly all of the server's blocks
 WAIT_S = 300
 
 
-async def test_a_preemption_is_told_with_its_cause_its_mode_and_what_it_cost(start_server: StartServer) -> None:
-    server = start_server(
-        WORKER__DTYPE="float32",
-        WORKER__KV_MEMORY=str(BLOCKS * BLOCK_BYTES),
-        WORKER__HOST_KV_MEMORY=str(BLOCKS * BLOCK_BYTES),
-    )
+async def test_a_preemption_is_told_with_its_cause_its_mode_and_what_it_cost(small_server: Server) -> None:
+    server = small_server
     slow_key = server.tenant("slow", lanes=["latency", "throughput"])
     quick_key = server.tenant("quick", lanes=["latency", "throughput"])
 
@@ -33,9 +27,7 @@ async def test_a_preemption_is_told_with_its_cause_its_mode_and_what_it_cost(sta
         quick_id = await stream(server, quick_key, "latency", 40)
         slow_id = await slow
 
-    with server.admin() as admin:
-        record = admin.get(f"/requests/{slow_id}").json()
-        quick = admin.get(f"/requests/{quick_id}").json()
+    record, quick = whole_record(server, slow_id), whole_record(server, quick_id)
     first = record["preemptions"][0]
     assert first["cause"] == {"resource": "blocks", "lane": "latency", "tenant": "quick", "request": quick["id"]}
     assert first["mode"] in {"swap", "recompute"}
@@ -53,6 +45,15 @@ async def test_a_preemption_is_told_with_its_cause_its_mode_and_what_it_cost(sta
         own = (await client.get(f"/v1/requests/{slow_id}")).json()
     assert "quick" not in str(own)
     assert own["preemptions"][0]["cause"]["lane"] == "latency"
+
+
+def whole_record(server: Server, request_id: str) -> dict[str, Any]:
+    """Return the record of a request that has ended, once its gateway process has written it."""
+    with server.admin() as admin:
+        while not (record := admin.get(f"/requests/{request_id}").json())["outcome"]:
+            pass
+    found: dict[str, Any] = record
+    return found
 
 
 async def stream(server: Server, key: str, lane: str, tokens: int, holds_most: asyncio.Event | None = None) -> str:

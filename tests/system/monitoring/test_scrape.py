@@ -8,7 +8,6 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.ports import free_port
 from tests.support.prometheus import (
     ALERTS,
     DASHBOARDS,
@@ -32,18 +31,14 @@ SILENT = {"fairlane_gateway_shadow_refusals_total"}
 
 
 @pytest.fixture(scope="module")
-def watched(tmp_path_factory: pytest.TempPathFactory, engine: dict[str, str]) -> Iterator[Server]:
-    """A server of two gateway processes that has answered, refused, and tells it all."""
-    settings = {"GATEWAY__PROCESSES": "2", "GATEWAY__MAX_TENANT_LABELS": "10", **engine}
-    settings |= {"METRICS_PORT": str(free_port()), "WORKER__METRICS_PORT": str(free_port())}
-    server = Server(tmp_path_factory.mktemp("watched"), settings).start()
-    key = server.tenant("acme")
-    with httpx.Client(base_url=server.url, headers={"authorization": f"Bearer {key}"}, timeout=60.0) as client:
+def watched(small_server: Server) -> Server:
+    """A server of two gateway processes that has answered and refused a request."""
+    key = small_server.tenant("acme")
+    with httpx.Client(base_url=small_server.url, headers={"authorization": f"Bearer {key}"}, timeout=60.0) as client:
         asked = {"model": MODEL, "prompt": "One two", "max_tokens": 8, "ignore_eos": True}
         client.post("/v1/completions", json=asked).raise_for_status()
         assert client.post("/v1/completions", json={**asked, "max_tokens": -1}).status_code == 400
-    yield server
-    server.stop()
+    return small_server
 
 
 def addresses(server: Server) -> dict[str, Sequence[str]]:
