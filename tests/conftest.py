@@ -22,6 +22,9 @@ from fairlane.common.gc_tuning import OF_A_GATEWAY, collect_seldom
 
 HERE = Path(__file__).parent
 
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# As a worker sets it: two processes of tests share their cores. OpenMP reads it when torch is imported.
+
 hunted = os.environ.get("FAIRLANE_TEST_HUNT")
 hypothesis.settings.register_profile("same", derandomize=True, deadline=None)
 hypothesis.settings.register_profile(
@@ -34,7 +37,7 @@ FAIRLANE_TEST_HUNT=1 others are looked for, with a larger number so many of each
 FAST = "not slow"
 """What `make fast` asks of pytest: no test that starts a process, needs a store, or loads torch."""
 SLOW_ROOMS = {"benchmarks", "chart", "packaging", "system", "worker"}
-SLOW_FIXTURES = {"models_dir", "redis_server", "store_url", "valkey", "valkey_url"}
+SLOW_FIXTURES = {"lasting_valkey", "models_dir", "redis_server", "store_url", "valkey", "valkey_url"}
 LONG_ROOMS = ("system", "benchmarks", "worker")
 """Run first, in this order: short tests at the end leave no process of tests waiting for the other's last long one."""
 SHARED_SERVERS = (
@@ -165,6 +168,18 @@ def emptied_valkey(valkey: EmbeddedStore, emptied_url: Callable[[EmbeddedStore],
     """Emptied before a file's tests, for processes that outlive each of them."""
     emptied_url(valkey)
     return valkey
+
+
+@pytest.fixture(scope="session")
+def lasting_valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedStore]:
+    """A second store, which single tests do not empty."""
+    yield from _running(tmp_path_factory.mktemp("lasting"), valkey_binary())
+
+
+@pytest.fixture(scope="module")
+def file_url(lasting_valkey: EmbeddedStore, emptied_url: Callable[[EmbeddedStore], str]) -> str:
+    """A store that is emptied before a file's tests, for gateways that outlive each of them."""
+    return emptied_url(lasting_valkey)
 
 
 @pytest.fixture(scope="session")

@@ -1,10 +1,11 @@
 """Fixtures of the gateway's tests."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from tests.support.gateway.admin_app import AdminBench, admin_bench
+from tests.support.gateway.served import Served, serving, settings
 
 ROUNDS = (
     "batches.open_batch.SEGMENT_S",
@@ -21,11 +22,27 @@ ROUNDS = (
 ROUND_S = 0.1
 
 
-@pytest.fixture(autouse=True)
-def quick_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shorten the rounds of each test's own gateways: many tests wait for the next one."""
-    for name in ROUNDS:
-        monkeypatch.setattr(f"fairlane.gateway.{name}", ROUND_S)
+@pytest.fixture(scope="module", autouse=True)
+def quick_rounds() -> Iterator[None]:
+    """Shorten the rounds of gateways in this process: many tests wait for the next one."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ROUNDS:
+            patch.setattr(f"fairlane.gateway.{name}", ROUND_S)
+        yield
+
+
+@pytest.fixture(scope="module")
+async def file_gateway(file_url: str) -> AsyncIterator[Served]:
+    """One gateway with a worker for all tests of a file."""
+    async with serving(settings(file_url)) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def fresh_gateway(file_gateway: Served) -> Served:
+    """The gateway of the file, whose tenants are this test's own."""
+    await file_gateway.renew()
+    return file_gateway
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Deadlines: a stated one is hard, a lane's own only orders, and an unstated wait ends after the lane's longest."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -13,10 +12,9 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-async def served(valkey_url: str) -> AsyncIterator[Served]:
-    async with serving(settings(valkey_url)) as opened:
-        await opened.tenant(limits={"tokens_per_day": 100_000})
-        yield opened
+async def served(fresh_gateway: Served) -> Served:
+    await fresh_gateway.tenant(limits={"tokens_per_day": 100_000})
+    return fresh_gateway
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Responses that are kept: chains, what is shown of them, and to whom."""
 
 import threading
-from collections.abc import AsyncIterator
 from typing import Any
 
 import openai
@@ -17,10 +16,9 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-async def served(valkey_url: str) -> AsyncIterator[Served]:
-    async with serving(settings(valkey_url)) as opened:
-        await opened.tenant()
-        yield opened
+async def served(fresh_gateway: Served) -> Served:
+    await fresh_gateway.tenant()
+    return fresh_gateway
 
 
 async def test_a_chain_goes_on_from_what_was_kept(served: Served) -> None:
@@ -103,7 +101,7 @@ async def test_another_tenant_finds_nothing(served: Served) -> None:
 
 async def test_what_is_kept_is_gone_with_its_tenant(served: Served) -> None:
     made = (await served.post(RESPONSES, {"model": "tiny", "input": "What?"})).json()["id"]
-    await served.resources.accounts.tenants.delete("acme")
+    await served.resources.accounts.tenants.delete(served.id_of("acme"))
     await served.resources.control.erasure.round()
     served.resources.accounts.authenticator.forget()
 

@@ -36,10 +36,9 @@ def blocks(message: Message) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-async def served(valkey_url: str) -> AsyncIterator[Served]:
-    async with serving(settings(valkey_url)) as opened:
-        await opened.tenant(limits={"tokens_per_day": 100_000})
-        yield opened
+async def served(fresh_gateway: Served) -> Served:
+    await fresh_gateway.tenant(limits={"tokens_per_day": 100_000})
+    return fresh_gateway
 
 
 @pytest.fixture

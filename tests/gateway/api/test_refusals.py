@@ -1,7 +1,6 @@
 """What a tenant is refused: each with its code, its limit, a time to retry, and nothing charged or counted."""
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -15,9 +14,8 @@ ONE_TOKEN = {"model": "tiny", "prompt": [5], "max_tokens": 9, "ignore_eos": True
 
 
 @pytest.fixture
-async def served(valkey_url: str) -> AsyncIterator[Served]:
-    async with serving(settings(valkey_url)) as opened:
-        yield opened
+async def served(fresh_gateway: Served) -> Served:
+    return fresh_gateway
 
 
 async def used(served: Served, name: str) -> tuple[int, int]:
@@ -170,7 +168,7 @@ async def test_keys_fail_as_401_and_suspended_tenants_as_403(served: Served) -> 
     assert (await served.post(CHAT, ASKED, tenant="stranger")).json()["error"]["code"] == "invalid_api_key"
     assert (await served.post(CHAT, ASKED)).status_code == 200
 
-    await served.resources.accounts.tenants.suspend("acme")
+    await served.resources.accounts.tenants.suspend(served.id_of("acme"))
     refused = await served.post(CHAT, ASKED)  # the budget knows at once, whatever the gateway remembers of the key
 
     assert refused.status_code == 403
@@ -192,7 +190,7 @@ async def test_limits_stand_in_the_headers_of_every_answer(served: Served) -> No
 async def test_limits_stand_on_what_a_recognised_key_is_refused_at_the_rim(served: Served) -> None:
     limits = {"requests_per_minute": 10}
     await served.tenant("suspended", limits=limits)
-    await served.resources.accounts.tenants.suspend("suspended")
+    await served.resources.accounts.tenants.suspend(served.id_of("suspended"))
     await served.tenant("elsewhere", limits=limits, scopes={"cidrs": ["10.0.0.0/8"]})
     await served.tenant("chatter", limits=limits, scopes={"endpoints": [CHAT]})
 
@@ -250,7 +248,7 @@ async def test_without_a_worker_requests_are_503_and_the_gateway_is_not_ready(va
 
 async def test_a_key_s_limits_are_those_of_its_tenant_s_line(served: Served) -> None:
     await served.tenant("holding", limits={"tokens_per_day": 100_000, "concurrent_requests": 5})
-    await served.tenant("web", parent="holding", limits={"tokens_per_day": 200_000, "requests_per_minute": 5})
+    await served.tenant("web", parent=served.id_of("holding"), limits={"tokens_per_day": 200_000, "requests_per_minute": 5})
 
     answer = (await served.get("/v1/limits", tenant="web")).json()
 

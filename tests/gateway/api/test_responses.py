@@ -32,10 +32,9 @@ PATCH: dict[str, Any] = {"type": "custom", "name": "patch", "description": "Chan
 
 
 @pytest.fixture
-async def served(valkey_url: str) -> AsyncIterator[Served]:
-    async with serving(settings(valkey_url)) as opened:
-        await opened.tenant()
-        yield opened
+async def served(fresh_gateway: Served) -> Served:
+    await fresh_gateway.tenant()
+    return fresh_gateway
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """What a model's card alone answers: tokens of texts and conversations, and texts of tokens."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -20,10 +19,9 @@ MODEL = TextModel(CARD)
 
 
 @pytest.fixture
-async def served(valkey_url: str) -> AsyncIterator[Served]:
-    async with serving(settings(valkey_url)) as opened:
-        await opened.tenant(limits={"tokens_per_day": 100_000})
-        yield opened
+async def served(fresh_gateway: Served) -> Served:
+    await fresh_gateway.tenant(limits={"tokens_per_day": 100_000})
+    return fresh_gateway
 
 
 async def told(served: Served, path: str, body: dict[str, Any]) -> Any:

@@ -32,6 +32,7 @@ from fairlane.scheduler.queue.types import Publication
 from fairlane.store.errors import STORE_ERRORS
 from tests.support.gateway.cards import byte_level_card
 
+SAID = "The capital of France is Paris."
 IDLE_MS = 20
 LONGEST_BEAT_S = 0.2
 
@@ -54,7 +55,7 @@ class HandWorker:
     redis: redis.asyncio.Redis
     card: ModelCard = field(default_factory=byte_level_card)
     worker_id: str = "hand"
-    words: str = "The capital of France is Paris."
+    words: str = SAID
     limit: int | None = None
     held: set[str] = field(default_factory=set)
     """Jobs that say nothing for now."""
@@ -87,6 +88,14 @@ class HandWorker:
         """What every choice says from now on."""
         self.words = words
         self._script = self.script
+
+    def renew(self) -> None:
+        """Serve from now on as a new worker does."""
+        self.limit, self.taking, self.fails, self.step_s = None, True, "", 0.0
+        self.held.clear()
+        self.seen.clear()
+        self.cancelled.clear()
+        self.say(SAID)
 
     async def run(self) -> None:
         """Serve until cancelled."""

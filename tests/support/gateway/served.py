@@ -22,6 +22,7 @@ from fairlane.quotas.windows import MINUTE, Slicing
 from fairlane.scheduler.protocol.messages import ModelCard
 from fairlane.store.connections import connections
 from tests.support.gateway.cards import byte_level_card
+from tests.support.gateway.hand_worker import SAID as SAID
 from tests.support.gateway.hand_worker import HandWorker
 from tests.support.quick_stop import QuickStop
 
@@ -30,7 +31,6 @@ OPERATOR = {"authorization": f"Bearer {ADMIN_KEY}"}
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 ASKED = {"model": "tiny", "messages": [{"role": "user", "content": "What is the capital of France?"}]}
-SAID = "The capital of France is Paris."
 WAIT_S = 20.0
 
 
@@ -70,6 +70,9 @@ class Served:
     worker: HandWorker
     store: redis.asyncio.Redis
     keys: dict[str, str] = field(default_factory=dict)
+    ids: dict[str, str] = field(default_factory=dict)
+    # Tenants by the names that the test gives them.
+    _renewals: int = 0
 
     @property
     def url(self) -> str:
@@ -90,11 +93,24 @@ class Served:
         return httpx.AsyncClient(base_url=self.url, timeout=WAIT_S)
 
     async def tenant(self, name: str = "acme", *, scopes: dict[str, Any] | None = None, **document: Any) -> str:
-        """Make a tenant with one key; the key."""
-        tenant = await self.resources.accounts.tenants.create({"id": name, **document})
+        """Make a tenant with one key, and return the key. `id_of(name)` is its id."""
+        self.ids[name] = f"{name}-{self._renewals}" if self._renewals else name
+        tenant = await self.resources.accounts.tenants.create({"id": self.ids[name], **document})
         made = await self.resources.accounts.keys.create(tenant, {"name": "test", "scopes": scopes})
         self.keys[name] = made.secret
         return made.secret
+
+    def id_of(self, name: str = "acme") -> str:
+        """Return the id of a tenant that the test named."""
+        return self.ids.get(name, name)
+
+    async def renew(self) -> None:
+        """Forget the last test of a gateway that several share: its tenants, and what its worker was told."""
+        self.worker.renew()
+        await self.landed()
+        self.keys.clear()
+        self.ids.clear()
+        self._renewals += 1
 
     async def post(self, path: str, body: Any, *, tenant: str = "acme", **headers: str) -> httpx.Response:
         """One request of a tenant. Headers by their names with `_` for `-`."""
@@ -114,7 +130,8 @@ class Served:
 
     async def limits(self, tenant: str = "acme") -> dict[str, LimitStatus]:
         """The tenant's limits as they stand."""
-        statuses = await RedisQuotaStore(self.store).statuses(tenant, tenant)
+        tenant_id = self.id_of(tenant)
+        statuses = await RedisQuotaStore(self.store).statuses(tenant_id, tenant_id)
         return {status.name: status for status in statuses}
 
     async def ledger(self, tenant: str = "acme") -> list[tuple[str, int, int]]:
@@ -124,7 +141,7 @@ class Served:
 
     async def entries(self, tenant: str = "acme") -> list[LedgerEntry]:
         """The same, whole and in order."""
-        return await Ledger(self.store).entries(tenant, tenant)
+        return await Ledger(self.store).entries(self.id_of(tenant), self.id_of(tenant))
 
     async def landed(self) -> None:
         """All jobs are settled, and nothing of them is in hand."""
@@ -134,7 +151,8 @@ class Served:
 
     async def paused(self, tenant: str = "acme") -> None:
         """Wait until somebody waits for a full minute and has used all that it gave: for more is asked earlier."""
-        waiting = f"{keyspace.of_root(tenant)}paused:tenant:{tenant}"
+        tenant_id = self.id_of(tenant)
+        waiting = f"{keyspace.of_root(tenant_id)}paused:tenant:{tenant_id}"
         async with asyncio.timeout(WAIT_S):
             while True:
                 held = (await self.limits(tenant))["tokens_per_minute"].reserved

@@ -1,6 +1,5 @@
 """Fixtures: a tiny random model that runs in milliseconds, and the default model for what must be real."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,12 +11,11 @@ from fairlane.worker.model.files import ModelFiles, resolve
 from fairlane.worker.model.reference import ATTENTION, TransformersModel, load, register_attention
 
 
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    """Compute on one thread, whatever an engine of an earlier test chose: threads that wait for each other on busy
+    cores made tiny models ten times slower."""
     torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")
