@@ -105,7 +105,7 @@ async def test_what_is_kept_is_gone_with_its_tenant(served: Served) -> None:
     await served.resources.control.erasure.round()
     served.resources.accounts.authenticator.forget()
 
-    assert not [key async for key in served.store.scan_iter("*response*")]
+    assert not [key async for key in served.store.scan_iter(f"*{{{served.id_of()}}}:response*")]
     await served.tenant()
     assert (await served.get(f"{RESPONSES}/{made}")).status_code == 404
 
@@ -113,7 +113,7 @@ async def test_what_is_kept_is_gone_with_its_tenant(served: Served) -> None:
 async def test_nothing_of_a_kept_response_can_be_read_in_the_store(served: Served) -> None:
     made = (await served.post(RESPONSES, {"model": "tiny", "input": "What is a zebra?"})).json()["id"]
 
-    for key in [key async for key in served.store.scan_iter("*response*")]:
+    for key in [key async for key in served.store.scan_iter(f"*{{{served.id_of()}}}:response*")]:
         held = await (served.store.hgetall(key) if await served.store.type(key) == b"hash" else served.store.dump(key))
         assert made.encode() not in key + repr(held).encode()
         assert b"zebra" not in repr(held).encode()

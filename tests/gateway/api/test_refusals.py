@@ -248,7 +248,9 @@ async def test_without_a_worker_requests_are_503_and_the_gateway_is_not_ready(va
 
 async def test_a_key_s_limits_are_those_of_its_tenant_s_line(served: Served) -> None:
     await served.tenant("holding", limits={"tokens_per_day": 100_000, "concurrent_requests": 5})
-    await served.tenant("web", parent=served.id_of("holding"), limits={"tokens_per_day": 200_000, "requests_per_minute": 5})
+    await served.tenant(
+        "web", parent=served.id_of("holding"), limits={"tokens_per_day": 200_000, "requests_per_minute": 5}
+    )
 
     answer = (await served.get("/v1/limits", tenant="web")).json()
 
