@@ -13,7 +13,7 @@ import typer
 
 from fairlane.cli.printer import Document, printable
 from fairlane.cli.serve import ServeError, read_settings
-from fairlane.gateway.control.admin.router import of_version
+from fairlane.gateway.control.admin.call import of_version
 from fairlane.scheduler.protocol.settings import PREFIX, read_document
 
 URL_VARIABLE = "FAIRLANE_URL"

@@ -27,7 +27,8 @@ from fairlane.gateway.api.models import ListModels, ShowLimits, ShowModel
 from fairlane.gateway.api.responses import Compact, ForgetResponse, ListInputItems, Respond, ShowResponse
 from fairlane.gateway.api.tokenize import AnswerText, TextAnswers
 from fairlane.gateway.control.admin import routes as admin
-from fairlane.gateway.control.admin.router import AdminParts, mount, operators_only
+from fairlane.gateway.control.admin.call import AdminParts
+from fairlane.gateway.control.admin.router import mount, operators_only
 from fairlane.gateway.control.console import routes as console_routes
 from fairlane.gateway.control.console import sign_in
 from fairlane.gateway.control.openapi import document as openapi
@@ -208,7 +209,7 @@ def _status_routes(resources: Resources) -> list[Route]:
 def _operators(resources: Resources) -> list[BaseRoute]:
     parts = _admin(resources)
     return [
-        mount(admin.PREFIX, admin.OPERATIONS, parts),
+        mount(admin.OPERATIONS, parts),
         *console_routes.routes(),
         console_routes.session_route(parts),
         *sign_in.routes(parts),

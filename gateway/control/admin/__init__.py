@@ -1,9 +1,8 @@
 """The admin API: tenants, keys, budgets, usage and workers, for operators with the admin key, a token or a session.
 
-`routes.py` lists every route: open it first. `router.py` runs one call: authentication, role, input, ETag, audit,
-errors.
+`operation.py` explains how an operation is declared: open it first. Each is declared where its handler is.
 
-    tenants.py  keys.py        create, read, change, delete
+    tenants.py  keys.py        create, read, change, delete; erase a deleted tenant
     usage.py                   spend by lane, model, key and day; the ledger as CSV or JSON lines; the audit log
     prices.py                  token prices; a month of all tenants, for chargeback
     fleet.py                   workers and lanes, drain and undrain
@@ -11,11 +10,12 @@ errors.
     blocks.py                  the map of KV blocks of each worker
     history.py                 the overview's figures over 15 minutes, a day or a month
     tokens.py                  operator tokens, and the calling operator
-    batches.py                 open batches
-    requests.py                running and recently ended requests, and the reasons for their latency
+    batches.py  requests.py    open batches; running and recently ended requests
     traces.py                  request traces, and simulations of them
     explain.py                 a dry run: why a request of a tenant would be refused or wait now
     inputs.py  views.py        request bodies and queries; response shapes
+    call.py                    what a handler works on; `ETag` and `If-Match`
+    routes.py  router.py       all operations; runs one call: role, input, response, errors
 
 Only the application calls this package. It uses quotas, the fleet cache and the fleet's figures, never a running
 request."""

@@ -1,13 +1,17 @@
 """Admin calls on open batches, over all tenants."""
 
 from fairlane.gateway.batches.batch_records import StandingBatch
+from fairlane.gateway.control.admin.call import Call
 from fairlane.gateway.control.admin.inputs import OpenBatchesQuery
-from fairlane.gateway.control.admin.router import Call
+from fairlane.gateway.control.admin.operation import Operations
 from fairlane.gateway.control.admin.views import OpenBatchView, Page, open_batch_view, page
 
+operations = Operations()
 
-async def list_batches(call: Call, query: OpenBatchesQuery) -> Page[OpenBatchView]:
-    """List every open batch, the earliest window end first."""
+
+@operations.add("GET /batches")
+async def list_open_batches(call: Call, query: OpenBatchesQuery) -> Page[OpenBatchView]:
+    """List open batches and their progress, the earliest window end first."""
     found = [
         each
         for each in await call.parts.batches.open_batches()

@@ -10,10 +10,12 @@ from collections.abc import Iterable
 
 import msgspec
 
+from fairlane.gateway.control.admin.call import Call
 from fairlane.gateway.control.admin.inputs import ExplainBody
-from fairlane.gateway.control.admin.router import Call
+from fairlane.gateway.control.admin.operation import Operations
 from fairlane.gateway.control.admin.tenants import the_tenant
 from fairlane.gateway.control.admin.views import ExplainView
+from fairlane.gateway.control.operators.operator import Role
 from fairlane.gateway.errors import ApiError, LimitBlock, context_length, limit_denied, model_not_found
 from fairlane.gateway.fleet import ModelQueueView
 from fairlane.gateway.pipeline.admission import AllOpenRequests, queue_refused, queued_limit, refused
@@ -30,9 +32,12 @@ _RULES = {rule.name: rule for rule in RULES}
 # A stand-in when the tenant may use none of the announced models: admission and queue never refuse it.
 NOWHERE = ModelQueueView(model="", queue="", context_length=2 * LARGEST_ASK, workers=(), depths={}, waiting=0)
 
+operations = Operations()
 
+
+@operations.add("POST /tenants/{tenant}/explain", role=Role.VIEWER)
 async def explain(call: Call, body: ExplainBody) -> ExplainView:
-    """Explain whether a request would be admitted. Raise TenantNotFound, or ApiError if the models are not known."""
+    """Explain whether a request would be admitted now, without reserving anything."""
     tenant = await the_tenant(call)
     asked = Request(
         lane=LaneName(body.lane),

@@ -4,34 +4,42 @@ import logging
 
 from starlette.responses import Response
 
+from fairlane.gateway.control.admin.call import Call
 from fairlane.gateway.control.admin.history import HistoryView
-from fairlane.gateway.control.admin.inputs import HistoryQuery, LanesQuery, LiveQuery, Nothing, PageQuery
+from fairlane.gateway.control.admin.inputs import HistoryQuery, LanesQuery, LiveQuery, PageQuery
 from fairlane.gateway.control.admin.live import LiveResponse
+from fairlane.gateway.control.admin.operation import Operations
 from fairlane.gateway.control.admin.overview import OverviewView, lane_view
-from fairlane.gateway.control.admin.router import Call
 from fairlane.gateway.control.admin.views import LaneView, Page, WorkerView, page, worker_view
+from fairlane.gateway.control.operators.operator import Role
 from fairlane.gateway.errors import not_found
+from fairlane.gateway.http.sse import MEDIA_TYPE
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.queue.types import LaneDepth
 from fairlane.store.errors import STORE_ERRORS
 
 log = logging.getLogger(__name__)
 
+operations = Operations()
 
+
+@operations.add("GET /workers")
 async def list_workers(call: Call, query: PageQuery) -> Page[WorkerView]:
-    """List live workers by id."""
+    """List live workers."""
     alive = sorted(await call.parts.fleet.workers(), key=lambda status: status.worker_id)
     following = [status for status in alive if status.worker_id > (query.after or "")]
     return page(following, query.limit, worker_view, lambda status: status.worker_id)
 
 
-async def drain_worker(call: Call, _: Nothing) -> WorkerView:
-    """Stop a worker from taking jobs; it finishes or hands back what it runs."""
+@operations.add("POST /workers/{worker}/drain", role=Role.OPERATOR)
+async def drain_worker(call: Call) -> WorkerView:
+    """Drain a worker: it takes no more jobs."""
     return await _set_draining(call, draining=True)
 
 
-async def undrain_worker(call: Call, _: Nothing) -> WorkerView:
-    """Let a draining or drained worker take jobs again."""
+@operations.add("POST /workers/{worker}/undrain", role=Role.OPERATOR)
+async def undrain_worker(call: Call) -> WorkerView:
+    """Let a draining worker take jobs again."""
     return await _set_draining(call, draining=False)
 
 
@@ -52,23 +60,27 @@ async def _set_draining(call: Call, *, draining: bool) -> WorkerView:
     return {**before, "draining": draining}
 
 
-async def get_overview(call: Call, _: Nothing) -> OverviewView:
-    """Return the overview of the whole fleet."""
+@operations.add("GET /overview")
+async def get_overview(call: Call) -> OverviewView:
+    """Return the console's overview: lanes, refusals, tenants, workers and models of the whole fleet."""
     return await call.parts.overview.view()
 
 
-async def watch(call: Call, query: LiveQuery) -> Response:
-    """Stream the overview as it changes."""
+@operations.add("GET /live", media=(MEDIA_TYPE,), codes=("overloaded",))
+async def watch_overview(call: Call, query: LiveQuery) -> Response:
+    """Stream the overview (`overview`, about once a second) and the block map (`kv`) until the session ends."""
     return LiveResponse(call.parts.live, call.parts.live.enter(call.operator.actor, call.check, kv=query.kv))
 
 
+@operations.add("GET /history")
 async def get_history(call: Call, query: HistoryQuery) -> HistoryView:
-    """Return the overview's figures over a span of time."""
+    """Return the fleet's figures over 15 minutes, a day or a month, in at most 360 points."""
     return await call.parts.history.view(query.span, lane=query.lane, tenant=query.tenant, until_s=query.until)
 
 
+@operations.add("GET /lanes", codes=("not_found",))
 async def list_lanes(call: Call, query: LanesQuery) -> Page[LaneView]:
-    """List the lanes, of all models or of one. Raise ApiError for an unknown model.
+    """Return each lane's queue, running work and rate.
 
     The order is most urgent first, which is also alphabetical, so that a name works as the cursor."""
     alive, depths = await call.parts.fleet.workers(), await call.parts.fleet.depths(query.model)

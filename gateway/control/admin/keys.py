@@ -1,75 +1,70 @@
 """Admin calls on a tenant's API keys. Only the response that creates a key contains its secret."""
 
-from collections.abc import Callable
-from contextlib import suppress
-from functools import partial
-
-from fairlane.gateway.control.admin import router
-from fairlane.gateway.control.admin.inputs import KeyBody, KeyChange, Nothing, PageQuery, RotateBody
-from fairlane.gateway.control.admin.router import Call
-from fairlane.gateway.control.admin.tenants import TRIES, difference, the_tenant
+from fairlane.gateway.control.admin.call import Call, difference, retried
+from fairlane.gateway.control.admin.inputs import KeyBody, KeyChange, PageQuery, RotateBody
+from fairlane.gateway.control.admin.operation import Operations
+from fairlane.gateway.control.admin.tenants import the_tenant
 from fairlane.gateway.control.admin.views import (
     CreatedKeyView,
     KeyView,
     NewKeyView,
     Page,
-    created_key_view,
     key_view,
-    new_key_view,
     page,
 )
+from fairlane.gateway.control.operators.operator import Role
 from fairlane.quotas.api_keys import ApiKey, KeyNotFound, NewKey, checked_overlap_ms
 from fairlane.quotas.audit import Note
-from fairlane.quotas.tenants import Tenant, VersionConflict
+from fairlane.quotas.tenants import Tenant
+
+operations = Operations()
 
 
+@operations.add("POST /tenants/{tenant}/keys", role=Role.OPERATOR, status=201, codes=("already_exists",))
 async def create_key(call: Call, body: KeyBody) -> CreatedKeyView:
-    """Create a key, or import one by its hash. Raise TenantNotFound, FieldError or KeyExists."""
-    if body.sha256 is None:
-        new = await make_key(call, body)
-        return created_key_view(new.key, new.secret)
-    tenant = await the_tenant(call)
+    """Create a key; only this response contains its secret."""
+    tenant, keys = await the_tenant(call), call.parts.keys
     document = body.model_dump(exclude_none=True, exclude={"sha256"})
-    return created_key_view(await call.parts.keys.adopt(tenant, body.sha256, document, _creation(call, tenant)), None)
+
+    def note(key: ApiKey) -> Note:
+        return call.note("key.create", f"{tenant.id}/{key.id}", None, key_view(key))
+
+    if body.sha256 is None:
+        new = await keys.create(tenant, document, note)
+        return {**key_view(new.key), "key": new.secret}
+    return {**key_view(await keys.adopt(tenant, body.sha256, document, note)), "key": None}
 
 
-async def make_key(call: Call, body: KeyBody) -> NewKey:
-    """Create a key with a new secret. Raise TenantNotFound or FieldError."""
-    tenant = await the_tenant(call)
-    return await call.parts.keys.create(tenant, body.model_dump(exclude_none=True), _creation(call, tenant))
-
-
-def _creation(call: Call, tenant: Tenant) -> Callable[[ApiKey], Note]:
-    return lambda key: call.note("key.create", f"{tenant.id}/{key.id}", None, key_view(key))
-
-
+@operations.add("GET /tenants/{tenant}/keys")
 async def list_keys(call: Call, query: PageQuery) -> Page[KeyView]:
-    """List a tenant's keys by creation time, revoked ones included. Raise TenantNotFound."""
+    """List a tenant's keys by creation time."""
     found = await call.parts.keys.list(await the_tenant(call), query.limit + 1, query.after)
     return page(found, query.limit, key_view, lambda key: key.id)
 
 
-async def get_key(call: Call, _: Nothing) -> KeyView:
-    """Return one key. Raise TenantNotFound or KeyNotFound."""
-    return _shown(call, await the_key(call, await the_tenant(call)))
+@operations.add("GET /tenants/{tenant}/keys/{key}", tagged=True)
+async def get_key(call: Call) -> KeyView:
+    """Return a key."""
+    return _shown(call, await _the_key(call, await the_tenant(call)))
 
 
+@operations.add("PATCH /tenants/{tenant}/keys/{key}", role=Role.OPERATOR, tagged=True)
 async def change_key(call: Call, body: KeyChange) -> KeyView:
-    """Change the stated fields of a key that is not revoked. Raise TenantNotFound, KeyNotFound or FieldError."""
+    """Change a key's stated fields, unless it is revoked."""
     tenant, changes = await the_tenant(call), body.model_dump(exclude_unset=True)
-    for _ in range(TRIES):
+
+    async def change() -> ApiKey:
         before = await _as_seen(call, tenant)
         after = before.changed(changes)
         if after == before:
-            return _shown(call, before)
+            return before
         note = call.note("key.update", f"{tenant.id}/{before.id}", *difference(key_view(before), key_view(after)))
-        with suppress(VersionConflict):
-            return _shown(call, await call.parts.keys.update(tenant, before, changes, note))
-    raise VersionConflict(tenant.id)
+        return await call.parts.keys.update(tenant, before, changes, note)
+
+    return _shown(call, await retried(change))
 
 
-async def the_key(call: Call, tenant: Tenant) -> ApiKey:
-    """Return the tenant's key that the path names. Raise KeyNotFound."""
+async def _the_key(call: Call, tenant: Tenant) -> ApiKey:
     key = await call.parts.keys.get(tenant, call.path["key"])
     if key is None:
         raise KeyNotFound(call.path["key"])
@@ -77,19 +72,20 @@ async def the_key(call: Call, tenant: Tenant) -> ApiKey:
 
 
 async def _as_seen(call: Call, tenant: Tenant) -> ApiKey:
-    """Return the key if it matches `If-Match`. Raise KeyNotFound, or ApiError `precondition_failed`."""
-    key = await the_key(call, tenant)
-    call.expected.check(router.of_version(key.version))
+    """Return the key if it matches `If-Match`."""
+    key = await _the_key(call, tenant)
+    call.expect(key.version)
     return key
 
 
 def _shown(call: Call, key: ApiKey) -> KeyView:
-    call.tag(router.of_version(key.version))
+    call.tag(key.version)
     return key_view(key)
 
 
-async def revoke_key(call: Call, _: Nothing) -> KeyView:
-    """Revoke a key; repeating it has no effect. Raise TenantNotFound or KeyNotFound."""
+@operations.add("DELETE /tenants/{tenant}/keys/{key}", role=Role.OPERATOR, tagged=True)
+async def revoke_key(call: Call) -> KeyView:
+    """Revoke a key, within a second on all gateways."""
     tenant = await the_tenant(call)
     before = await _as_seen(call, tenant)
     if before.state == "revoked":
@@ -98,22 +94,21 @@ async def revoke_key(call: Call, _: Nothing) -> KeyView:
     return key_view(await call.parts.keys.revoke(tenant, before.id, note))
 
 
+@operations.add("POST /tenants/{tenant}/keys/{key}/rotate", role=Role.OPERATOR, status=201, tagged=True)
 async def rotate_key(call: Call, body: RotateBody) -> NewKeyView:
-    """Create a copy of the key with a new secret, and let the old one expire after the overlap.
-
-    Raise TenantNotFound, KeyNotFound or FieldError."""
+    """Replace a key by a copy with a new secret; the old one expires after the overlap."""
     checked_overlap_ms(body.overlap_s)  # before `If-Match`: an invalid overlap is an error whatever the version
     tenant = await the_tenant(call)
-    for _ in range(TRIES):
+
+    async def rotate() -> NewKey:
         before = await _as_seen(call, tenant)
-        with suppress(VersionConflict):
-            note = partial(_rotated, call, before, body.overlap_s)
-            new = await call.parts.keys.rotate(tenant, before.id, body.overlap_s, version=before.version, note=note)
-            call.tag(router.of_version(new.key.version))
-            return new_key_view(new)
-    raise VersionConflict(tenant.id)
 
+        def note(made: ApiKey) -> Note:
+            after = {"replaced_by": key_view(made), "overlap_s": body.overlap_s}
+            return call.note("key.rotate", f"{tenant.id}/{before.id}", key_view(before), after)
 
-def _rotated(call: Call, before: ApiKey, overlap_s: float, made: ApiKey) -> Note:
-    after = {"replaced_by": key_view(made), "overlap_s": overlap_s}
-    return call.note("key.rotate", f"{before.tenant}/{before.id}", key_view(before), after)
+        return await call.parts.keys.rotate(tenant, before.id, body.overlap_s, version=before.version, note=note)
+
+    new = await retried(rotate)
+    call.tag(new.key.version)
+    return {**key_view(new.key), "key": new.secret}

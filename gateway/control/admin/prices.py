@@ -12,19 +12,17 @@ from typing import cast
 
 from starlette.responses import Response
 
-from fairlane.gateway.control.admin import router
-from fairlane.gateway.control.admin.inputs import ChargebackQuery, Nothing, PricesBody
-from fairlane.gateway.control.admin.router import HEADERS, Call
+from fairlane.gateway.control.admin.call import NOT_CACHED, Call, retried
+from fairlane.gateway.control.admin.inputs import ChargebackQuery, PricesBody
+from fairlane.gateway.control.admin.operation import JSON, Operations
 from fairlane.gateway.control.admin.usage import CSV
 from fairlane.gateway.control.admin.views import ChargebackLine, ChargebackView, PricesView, prices_view, usage_line
 from fairlane.quotas import keyspace
 from fairlane.quotas.field_checks import FieldError
 from fairlane.quotas.ledger import UsageReport, UsageSums
 from fairlane.quotas.prices import PriceList
-from fairlane.quotas.tenants import VersionConflict
 from fairlane.store.errors import StoreUnavailable
 
-TRIES = 10
 # Ledgers that are read concurrently.
 TENANTS_AT_ONCE = 32
 _FIGURES = (
@@ -37,38 +35,42 @@ _FIGURES = (
     "kv_block_seconds",
 )
 
+operations = Operations()
 
-async def get_prices(call: Call, _: Nothing) -> PricesView:
+
+@operations.add("GET /prices", tagged=True)
+async def get_prices(call: Call) -> PricesView:
     """Return the price list."""
     return _shown(call, await call.parts.prices.get())
 
 
-async def put_prices(call: Call, body: PricesBody) -> PricesView:
-    """Replace the price list. Raise FieldError, ApiError `precondition_failed` or VersionConflict."""
+@operations.add("PUT /prices", tagged=True)
+async def replace_prices(call: Call, body: PricesBody) -> PricesView:
+    """Replace the price list for new requests, within a second on all gateways."""
     wanted = PriceList.parse([row.model_dump() for row in body.prices])
-    for _ in range(TRIES):
+
+    async def replace() -> PriceList:
         before = await call.parts.prices.get()
-        call.expected.check(router.of_version(before.version))
+        call.expect(before.version)
         if before.rows == wanted.rows:
-            return _shown(call, before)
+            return before
         note = call.note("prices.replace", "prices", {"prices": before.as_rows()}, {"prices": wanted.as_rows()})
-        try:
-            stored = await call.parts.prices.put(wanted, version=before.version, note=note)
-        except VersionConflict:
-            continue
-        with suppress(StoreUnavailable):  # the list is stored; every gateway refreshes its copy soon
-            await call.parts.known_prices.look()
-        return _shown(call, stored)
-    raise VersionConflict("prices")
+        return await call.parts.prices.put(wanted, version=before.version, note=note)
+
+    stored = await retried(replace)
+    with suppress(StoreUnavailable):  # the list is stored; every gateway refreshes its copy soon
+        await call.parts.known_prices.look()
+    return _shown(call, stored)
 
 
 def _shown(call: Call, prices: PriceList) -> PricesView:
-    call.tag(router.of_version(prices.version))
+    call.tag(prices.version)
     return prices_view(prices, call.parts.currency)
 
 
-async def chargeback(call: Call, query: ChargebackQuery) -> ChargebackView | Response:
-    """Return a month of every tenant with usage, and of their organisations. Raise FieldError."""
+@operations.add("GET /chargeback", media=(JSON, CSV))
+async def get_chargeback(call: Call, query: ChargebackQuery) -> ChargebackView | Response:
+    """Return a month's usage by tenant and by organisation, including deleted ones."""
     groups = [name.strip() for name in query.group_by.split(",")] if query.group_by else []
     if len(set(groups)) != len(groups) or not set(groups) <= {"lane", "model", "key"}:
         raise FieldError("group_by", "must name lane, model and key, each once")
@@ -78,7 +80,7 @@ async def chargeback(call: Call, query: ChargebackQuery) -> ChargebackView | Res
     if query.format == "json":
         return view
     name = f'attachment; filename="chargeback-{view["month"]}.csv"'
-    return Response(_csv(view, groups), headers={**HEADERS, "content-disposition": name}, media_type=CSV)
+    return Response(_csv(view, groups), headers={**NOT_CACHED, "content-disposition": name}, media_type=CSV)
 
 
 def _month(text: str | None) -> date:

@@ -4,28 +4,32 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar, cast
 
-from fairlane.gateway.control.admin import router
-from fairlane.gateway.control.admin.inputs import LimitsBody, Nothing, QuotaBody, TenantBody, TenantChange, TenantsQuery
-from fairlane.gateway.control.admin.router import Call, Document
-from fairlane.gateway.control.admin.views import Deleted, Page, QuotaView, TenantView, page, tenant_view
+from fairlane.gateway.control.admin.call import Call, Document, difference, retried
+from fairlane.gateway.control.admin.inputs import LimitsBody, QuotaBody, TenantBody, TenantChange, TenantsQuery
+from fairlane.gateway.control.admin.operation import Operations
+from fairlane.gateway.control.admin.views import Deleted, ErasedView, Page, QuotaView, TenantView, page, tenant_view
+from fairlane.gateway.control.operators.operator import Role
 from fairlane.gateway.dialects.openai import rate_limits
+from fairlane.gateway.errors import ApiError
 from fairlane.quotas.audit import Note
 from fairlane.quotas.limits import LIMIT_NAMES
-from fairlane.quotas.tenants import Tenant, TenantNotFound, VersionConflict
+from fairlane.quotas.tenants import Tenant, TenantNotFound
 from fairlane.store.errors import STORE_ERRORS
 
 Done = TypeVar("Done")
 
-TRIES = 10
 # Quotas of a page that are read concurrently, so that other callers of the store are served in between.
 QUOTAS_AT_ONCE = 50
 _DEFAULTS = tenant_view(Tenant(id="", root=""))
 # Fields whose default depends on the tenant's other fields.
 _OF_THE_REST = ("default_lane", "limits")
 
+operations = Operations()
 
+
+@operations.add("POST /tenants", status=201, tagged=True, codes=("already_exists",))
 async def create_tenant(call: Call, body: TenantBody) -> TenantView:
-    """Create a tenant. Raise FieldError or TenantExists."""
+    """Create a tenant."""
     stated = {name: value for name, value in _stated(body).items() if value is not None}
 
     def note(made: Tenant) -> Note:
@@ -34,6 +38,7 @@ async def create_tenant(call: Call, body: TenantBody) -> TenantView:
     return _shown(call, await call.parts.tenants.create(stated, note))
 
 
+@operations.add("GET /tenants")
 async def list_tenants(call: Call, query: TenantsQuery) -> Page[TenantView]:
     """List tenants by id."""
     found = await call.parts.tenants.list(query.limit + 1, query.after)
@@ -47,23 +52,24 @@ async def list_tenants(call: Call, query: TenantsQuery) -> Page[TenantView]:
     return shown
 
 
-async def get_tenant(call: Call, _: Nothing) -> TenantView:
-    """Return one tenant. Raise TenantNotFound."""
+@operations.add("GET /tenants/{tenant}", tagged=True)
+async def get_tenant(call: Call) -> TenantView:
+    """Return a tenant."""
     return _shown(call, await the_tenant(call))
 
 
+@operations.add("PATCH /tenants/{tenant}", role=Role.OPERATOR, tagged=True)
 async def change_tenant(call: Call, body: TenantChange) -> TenantView:
-    """Change the stated fields: null resets to the default, limits are merged. Raise TenantNotFound or FieldError."""
+    """Change a tenant's stated fields: null resets to the default, limits are merged."""
     defaults: Document = _DEFAULTS
     stated = _stated(body)
     cleared = {name: defaults[name] for name in stated if stated[name] is None and name not in _OF_THE_REST}
     return _shown(call, await _change(call, "tenant.update", {**stated, **cleared}))
 
 
-async def delete_tenant(call: Call, _: Nothing) -> Deleted:
-    """Delete a tenant and its keys, and start the erasure of its data; the ledger is kept.
-
-    Raise TenantNotFound or TenantHasChildren."""
+@operations.add("DELETE /tenants/{tenant}", tagged=True, codes=("tenant_has_children",))
+async def delete_tenant(call: Call) -> Deleted:
+    """Delete a tenant: its keys end at once, its data is erased within an hour, its ledger is kept."""
 
     async def delete(before: Tenant) -> None:
         note = call.note("tenant.delete", before.id, tenant_view(before), None)
@@ -74,29 +80,50 @@ async def delete_tenant(call: Call, _: Nothing) -> Deleted:
     return {"id": call.path["tenant"], "deleted": True}
 
 
-async def suspend_tenant(call: Call, _: Nothing) -> TenantView:
-    """Refuse the tenant's requests until it is resumed. Raise TenantNotFound."""
+@operations.add("POST /tenants/{tenant}/erase", codes=("tenant_not_deleted",))
+async def erase_tenant(call: Call) -> ErasedView:
+    """Erase the ledgers of the deleted tenants of an id, and their names in the audit log."""
+    parts, tenant_id = call.parts, call.path["tenant"]
+    root, living = await parts.tenants.root(tenant_id), await parts.tenants.get(tenant_id)
+    accounts = [] if root is None else await parts.tenants.accounts(tenant_id, root)
+    gone = [account for account in accounts if living is None or account != living.account]
+    if living is not None and not gone:
+        raise ApiError("The tenant is not deleted: delete it first.", "tenant_not_deleted")
+    if root is None or not gone:
+        raise TenantNotFound(tenant_id)
+    await parts.audit.append(call.note("tenant.erase", tenant_id, None, None))
+    erased = await parts.erasure.erase_ledgers(root, gone)
+    return {"id": tenant_id, "tenants": len(gone), "erased": dict(erased.counts), "complete": erased.is_complete}
+
+
+@operations.add("POST /tenants/{tenant}/suspend", role=Role.OPERATOR, tagged=True)
+async def suspend_tenant(call: Call) -> TenantView:
+    """Suspend a tenant: refuse its requests until it is resumed."""
     return _shown(call, await _enter(call, "tenant.suspend", "suspended", call.parts.tenants.suspend))
 
 
-async def resume_tenant(call: Call, _: Nothing) -> TenantView:
-    """Accept the tenant's requests again. Raise TenantNotFound."""
+@operations.add("POST /tenants/{tenant}/resume", role=Role.OPERATOR, tagged=True)
+async def resume_tenant(call: Call) -> TenantView:
+    """Resume a suspended tenant."""
     return _shown(call, await _enter(call, "tenant.resume", "active", call.parts.tenants.resume))
 
 
-async def get_quota(call: Call, _: Nothing) -> QuotaView:
-    """Return every limit of the tenant itself and its current use. Raise TenantNotFound."""
+@operations.add("GET /tenants/{tenant}/quota", tagged=True)
+async def get_quota(call: Call) -> QuotaView:
+    """Return every limit that is set, with its used and reserved amounts."""
     return await _its_quota(call, await the_tenant(call))
 
 
-async def put_quota(call: Call, body: QuotaBody) -> QuotaView:
-    """Replace all limits. Raise TenantNotFound."""
+@operations.add("PUT /tenants/{tenant}/quota", role=Role.OPERATOR, tagged=True)
+async def replace_quota(call: Call, body: QuotaBody) -> QuotaView:
+    """Replace all limits."""
     limits = {**dict.fromkeys(LIMIT_NAMES), **body.limits.model_dump()}
     return await _its_quota(call, await _change(call, "quota.replace", {"limits": limits}))
 
 
-async def patch_quota(call: Call, body: QuotaBody) -> QuotaView:
-    """Merge limits; null removes one. Raise TenantNotFound."""
+@operations.add("PATCH /tenants/{tenant}/quota", role=Role.OPERATOR, tagged=True)
+async def change_quota(call: Call, body: QuotaBody) -> QuotaView:
+    """Change the stated limits; null removes one."""
     return await _its_quota(call, await _change(call, "quota.update", {"limits": _stated(body.limits)}))
 
 
@@ -130,32 +157,23 @@ async def _enter(call: Call, action: str, state: str, enter: Callable[..., Await
 
 
 async def _as_seen(call: Call, change: Callable[[Tenant], Awaitable[Done]]) -> Done:
-    """Apply a change to exactly the version that the audit entry calls `before` and that the caller expects.
+    """Apply a change to exactly the version that the audit entry calls `before` and that the caller expects."""
 
-    Raise ApiError `precondition_failed`, TenantNotFound or VersionConflict."""
-    for _ in range(TRIES):
+    async def attempt() -> Done:
         before = await the_tenant(call)
-        call.expected.check(router.of_version(before.version))
-        try:
-            return await change(before)
-        except VersionConflict:
-            continue
-    raise VersionConflict(call.path["tenant"])
+        call.expect(before.version)
+        return await change(before)
+
+    return await retried(attempt)
 
 
 def _shown(call: Call, tenant: Tenant) -> TenantView:
-    call.tag(router.of_version(tenant.version))
+    call.tag(tenant.version)
     return tenant_view(tenant)
 
 
-def difference(before: Document, after: Document) -> tuple[Document, Document]:
-    """Return the fields in which two views differ, before and after."""
-    names = [name for name in after if after[name] != before[name]]
-    return {name: before[name] for name in names}, {name: after[name] for name in names}
-
-
 async def _its_quota(call: Call, tenant: Tenant) -> QuotaView:
-    call.tag(router.of_version(tenant.version))
+    call.tag(tenant.version)
     return await _quota(call, tenant)
 
 

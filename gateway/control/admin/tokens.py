@@ -5,8 +5,9 @@ from typing import Literal
 
 from typing_extensions import TypedDict
 
-from fairlane.gateway.control.admin.inputs import Nothing, PageQuery, TokenBody
-from fairlane.gateway.control.admin.router import Call
+from fairlane.gateway.control.admin.call import Call
+from fairlane.gateway.control.admin.inputs import PageQuery, TokenBody
+from fairlane.gateway.control.admin.operation import Operations
 from fairlane.gateway.control.admin.views import Deleted, Page, page
 from fairlane.gateway.control.operators.admin_tokens import AdminToken
 from fairlane.gateway.control.operators.operator import Role
@@ -42,13 +43,18 @@ class NewTokenView(TokenView):
     token: str
 
 
-async def get_me(call: Call, _: Nothing) -> MeView:
+operations = Operations()
+
+
+@operations.add("GET /me")
+async def get_me(call: Call) -> MeView:
     """Return the calling operator and its role."""
     return {"name": call.operator.name, "role": call.operator.role.value, "kind": call.operator.kind}
 
 
+@operations.add("POST /tokens", status=201, codes=("request_exceeds_limit",))
 async def create_token(call: Call, body: TokenBody) -> NewTokenView:
-    """Create a token; only this response contains its secret."""
+    """Create a named token with a role, for an operator or a program."""
     expires_at = None if body.expires_at is None else moment(body.expires_at, "expires_at")
     tokens = call.parts.operators.tokens
     token, secret = await tokens.create(body.name, Role(body.role), call.operator, expires_at)
@@ -63,15 +69,17 @@ async def create_token(call: Call, body: TokenBody) -> NewTokenView:
     return {**view, "token": secret}
 
 
+@operations.add("GET /tokens", role=Role.OWNER)
 async def list_tokens(call: Call, query: PageQuery) -> Page[TokenView]:
-    """List every token by id, expired ones included."""
+    """List operator tokens by id."""
     tokens = await call.parts.operators.tokens.list()
     following = [token for token in tokens if token.id > (query.after or "")]
     return page(following, query.limit, token_view, lambda token: token.id)
 
 
-async def revoke_token(call: Call, _: Nothing) -> Deleted:
-    """Revoke a token and its sessions; the next call on any gateway is refused."""
+@operations.add("DELETE /tokens/{token}")
+async def revoke_token(call: Call) -> Deleted:
+    """Revoke a token and its sessions."""
     tokens = call.parts.operators.tokens
     token = await tokens.end(call.path["token"])
     if token is None:

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal, cast
 
 import msgspec
 from pydantic import Field
@@ -12,14 +12,17 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from typing_extensions import TypedDict  # pydantic reads its own kind only, before Python 3.12
 
+from fairlane.gateway.control.admin.call import NOT_CACHED, Call
 from fairlane.gateway.control.admin.inputs import PageQuery, SimulationBody, TraceContentQuery
-from fairlane.gateway.control.admin.router import HEADERS, Call
+from fairlane.gateway.control.admin.operation import Operations
 from fairlane.gateway.control.admin.views import Page, page
+from fairlane.gateway.control.operators.operator import Role
 from fairlane.gateway.errors import ApiError, invalid, not_found
 from fairlane.gateway.http.connections import OPERATORS
 from fairlane.gateway.http.exchange import exchange_of
 from fairlane.gateway.http.multipart import FILE, read_form
 from fairlane.gateway.insight.request_traces import files
+from fairlane.gateway.insight.request_traces.figures import SimulationView
 from fairlane.gateway.insight.request_traces.files import StoredTrace
 from fairlane.gateway.insight.request_traces.simulate_process import SimulationTask
 from fairlane.scheduler.protocol.messages import WorkerStatus
@@ -53,25 +56,30 @@ class TraceForm(TypedDict):
     ]
 
 
+operations = Operations()
+
+
+@operations.add("GET /traces")
 async def list_traces(call: Call, query: PageQuery) -> Page[TraceView]:
-    """List the traces recorded on or uploaded to this gateway's machine, newest first."""
+    """List the request traces recorded on or uploaded to this gateway's machine, newest first."""
     found = await asyncio.to_thread(call.parts.traces.listed)
     following = [each for each in found if query.after is None or files.order(each.name) < files.order(query.after)]
     return page(following, query.limit, _view, lambda each: each.name)
 
 
-async def show_trace(call: Call, query: TraceContentQuery) -> Response:
-    """Return a trace's bytes from an offset on; repeated calls follow a recording."""
+@operations.add("GET /traces/{trace}", role=Role.OPERATOR, media=(TRACE,))
+async def get_trace(call: Call, query: TraceContentQuery) -> Response:
+    """Return a trace's bytes from an offset to its current end."""
     path = await _path(call, call.path["trace"])
     if call.parts.trace_reads.is_first(call.operator.actor, path.name):
         await call.parts.audit.append(call.note("trace.read", path.name, None, {"offset": query.offset}))
-    return StreamingResponse(_chunks(path, query.offset), media_type=TRACE, headers=HEADERS)
+    return StreamingResponse(_chunks(path, query.offset), media_type=TRACE, headers=NOT_CACHED)
 
 
-async def upload_trace(call: Call, _: object) -> TraceView:
-    """Stream a trace to disk. Raise ApiError."""
+@operations.add("POST /traces", role=Role.OPERATOR, status=201, form=TraceForm, codes=("unavailable",))
+async def upload_trace(call: Call) -> TraceView:
+    """Upload a request trace for simulation."""
     request, folder = call.request, call.parts.traces
-    assert request is not None  # noqa: S101 - the operation has a form
     try:
         path = await asyncio.to_thread(folder.new, "uploaded")
         draft = path.with_suffix(files.DRAFT)
@@ -90,28 +98,21 @@ async def upload_trace(call: Call, _: object) -> TraceView:
     return _view(StoredTrace(path.name, "uploaded", size, time.time()))
 
 
-async def simulate(call: Call, body: SimulationBody) -> dict[str, Any]:
-    """Run a trace on simulated workers. Raise ApiError."""
+@operations.add("POST /simulations", role=Role.OPERATOR, codes=("not_found", "overloaded", "request_exceeds_limit"))
+async def simulate(call: Call, body: SimulationBody) -> SimulationView:
+    """Simulate a trace with the real scheduler in virtual time; one simulation at a time."""
     workers = [status for status in await call.parts.fleet.workers() if not status.draining]
     path = await _path(call, body.trace)
     await call.parts.audit.append(call.note("simulation.run", body.trace, None, body.model_dump(mode="json")))
-    return await call.parts.simulator.run(
-        SimulationTask(
-            name=body.trace,
-            path=str(path),
-            loads=tuple(body.loads),
-            workers=body.workers or max(1, len(workers)),
-            hardware=body.hardware or FLEET,
-            calibration=_hardware(body.hardware, workers),
-            tenants=body.tenants,
-            zipf=body.zipf,
-            latency_share=body.latency_share,
-            seed=body.seed,
-            bad_rows=body.bad_rows,
-            start_s=body.start_s,
-            duration_s=body.duration_s,
-        )
+    task = SimulationTask(
+        name=body.trace,
+        path=str(path),
+        workers=body.workers or max(1, len(workers)),
+        hardware=body.hardware or FLEET,
+        calibration=_hardware(body.hardware, workers),
+        **body.model_dump(exclude={"trace", "workers", "hardware"}),
     )
+    return cast(SimulationView, await call.parts.simulator.run(task))
 
 
 def of_worker(status: WorkerStatus) -> Calibration:

@@ -12,8 +12,9 @@ from zoneinfo import ZoneInfo
 import msgspec
 from starlette.responses import Response, StreamingResponse
 
+from fairlane.gateway.control.admin.call import NOT_CACHED, Call
 from fairlane.gateway.control.admin.inputs import AuditQuery, LedgerQuery, OfIncarnation, UsageQuery
-from fairlane.gateway.control.admin.router import HEADERS, Call
+from fairlane.gateway.control.admin.operation import Operations
 from fairlane.gateway.control.admin.views import AuditView, Page, UsageView, audit_view, page, usage_view
 from fairlane.quotas import field_checks, keyspace
 from fairlane.quotas.field_checks import FieldError
@@ -22,10 +23,14 @@ from fairlane.quotas.tenants import TenantNotFound
 
 # The default span of a report without a start.
 DAYS = timedelta(days=30)
+CSV, JSON_LINES = "text/csv", "application/jsonl"
+
+operations = Operations()
 
 
+@operations.add("GET /tenants/{tenant}/usage")
 async def get_usage(call: Call, query: UsageQuery) -> UsageView:
-    """Return a tenant's usage, also of a deleted tenant. Raise TenantNotFound or FieldError."""
+    """Return a tenant's usage from the ledger, also of a deleted tenant."""
     root, zone, accounts = await the_ledger(call)
     account = _chosen(call, query, accounts)
     last = datetime.now(zone).date() if query.last is None else _day(query.last, "to", zone)
@@ -60,6 +65,7 @@ def _chosen(call: Call, query: OfIncarnation, accounts: Sequence[str]) -> str:
     return account
 
 
+@operations.add("GET /audit")
 async def list_audit(call: Call, query: AuditQuery) -> Page[AuditView]:
     """List the audit log, newest first."""
     found = await call.parts.audit.list(query.limit + 1, query.after)
@@ -107,11 +113,11 @@ FIELDS = (
     "gpu_seconds",
     "kv_block_seconds",
 )
-CSV, JSON_LINES = "text/csv", "application/jsonl"
 
 
+@operations.add("GET /tenants/{tenant}/ledger", media=(CSV, JSON_LINES))
 async def export_ledger(call: Call, query: LedgerQuery) -> Response:
-    """Export the entries from `from` to `to`, oldest first. Raise TenantNotFound or FieldError."""
+    """Export a tenant's ledger entry by entry, also of a deleted tenant."""
     ledger, tenant = call.parts.ledger, call.path["tenant"]
     root, zone, accounts = await the_ledger(call)
     first_ms, last_ms = 0, await ledger.now_ms()  # entries settled from now on are left out
@@ -129,7 +135,7 @@ async def export_ledger(call: Call, query: LedgerQuery) -> Response:
     name = f'attachment; filename="ledger-{tenant}.{query.format}"'
     own = {"tenant": tenant, "currency": call.parts.currency}
     chunks = _chunks(write, own, first_page, pages, header=query.format == "csv")
-    return StreamingResponse(chunks, headers={**HEADERS, "content-disposition": name}, media_type=kind)
+    return StreamingResponse(chunks, headers={**NOT_CACHED, "content-disposition": name}, media_type=kind)
 
 
 async def _chunks(

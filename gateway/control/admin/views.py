@@ -10,7 +10,7 @@ from typing_extensions import TypedDict  # pydantic reads its own kind only, bef
 from fairlane.gateway.batches.batch_records import StandingBatch
 from fairlane.gateway.control.admin.worker_costs import WorkerCosts, worker_costs
 from fairlane.quotas import keyspace
-from fairlane.quotas.api_keys import ApiKey, NewKey
+from fairlane.quotas.api_keys import ApiKey
 from fairlane.quotas.audit import AuditEntry
 from fairlane.quotas.ledger import UsageReport, UsageSums
 from fairlane.quotas.limits import LimitsBy
@@ -371,16 +371,6 @@ def key_view(key: ApiKey) -> KeyView:
         "via": key.via or None,
         "version": key.version,
     }
-
-
-def created_key_view(key: ApiKey, secret: str | None) -> CreatedKeyView:
-    """Return the response to a key's creation. `secret`: None for an imported key, whose secret is not known here."""
-    return {**key_view(key), "key": secret}
-
-
-def new_key_view(new: NewKey) -> NewKeyView:
-    """Return a new key with its secret; for the response that creates it only."""
-    return {**key_view(new.key), "key": new.secret}
 
 
 def usage_view(

@@ -11,7 +11,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from fairlane.gateway import errors
-from fairlane.gateway.control.admin.router import HEADERS, JSON, AdminParts, address_of, refusal_of, showing
+from fairlane.gateway.control.admin.call import NOT_CACHED, AdminParts, address_of
+from fairlane.gateway.control.admin.operation import JSON
+from fairlane.gateway.control.admin.router import refusal_of, showing
 from fairlane.gateway.control.console.sign_in import begin_session, provider_of
 from fairlane.gateway.control.operators.sessions import Sessions, check_origin, cookie, session_of
 from fairlane.gateway.errors import ApiError
@@ -63,7 +65,7 @@ def session_route(parts: AdminParts) -> Route:
             if request.method in ("GET", "HEAD"):
                 operator = None if session is None else await _signed_in(sessions, session)
                 return Response(
-                    msgspec.json.encode({"operator": operator, "oidc": provider_of(parts)}), 200, HEADERS, JSON
+                    msgspec.json.encode({"operator": operator, "oidc": provider_of(parts)}), 200, NOT_CACHED, JSON
                 )
             begun = None
             if request.method == "POST":

@@ -6,7 +6,8 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from fairlane.gateway.control.admin.router import AdminParts, address_of, refusal_of
+from fairlane.gateway.control.admin.call import NOT_CACHED, AdminParts, address_of
+from fairlane.gateway.control.admin.router import refusal_of
 from fairlane.gateway.control.operators.operator import Operator
 from fairlane.gateway.control.operators.sessions import cookie, cookie_of, session_of, sign_in_cookie
 from fairlane.gateway.control.operators.settings import CALLBACK
@@ -16,7 +17,6 @@ from fairlane.quotas.audit import Note
 from fairlane.store.errors import STORE_ERRORS
 
 PATH = "/console/sign-in"
-_UNKEPT = {"cache-control": "no-store"}
 
 
 def routes(parts: AdminParts) -> list[Route]:
@@ -30,7 +30,7 @@ def routes(parts: AdminParts) -> list[Route]:
             url, kept = await provider.begin()
         except (ApiError, *STORE_ERRORS) as error:
             return _page(refusal_of(error))
-        answer = RedirectResponse(url, 303, _UNKEPT)
+        answer = RedirectResponse(url, 303, NOT_CACHED)
         answer.headers.append("set-cookie", sign_in_cookie(request.scope, kept))
         return answer
 
@@ -46,7 +46,7 @@ def routes(parts: AdminParts) -> list[Route]:
         except (ApiError, *STORE_ERRORS) as error:
             answer = _page(refusal_of(error))
         else:
-            answer = RedirectResponse("/", 303, _UNKEPT)
+            answer = RedirectResponse("/", 303, NOT_CACHED)
             answer.headers.append("set-cookie", cookie(scope, begun))
         answer.headers.append("set-cookie", sign_in_cookie(scope, None))
         return answer
@@ -80,5 +80,5 @@ def _page(error: ApiError) -> Response:
         f"<h1>Signing in failed</h1><p>{escape(error.message)} (<code>{escape(error.code)}</code>)</p>"
         '<p><a href="/">Back to the console</a></p></html>'
     )
-    headers = {**HEADERS, **_UNKEPT, "content-security-policy": policy_text()}
+    headers = {**HEADERS, **NOT_CACHED, "content-security-policy": policy_text()}
     return Response(text, error.status, headers, "text/html")

@@ -1,36 +1,32 @@
 """The operations of the tenant API and of the open calls: their inputs, responses and errors."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel
 
 from fairlane.gateway.api import embeddings, tokenize
 from fairlane.gateway.api.responses import ItemsQuery, ResponseQuery
 from fairlane.gateway.api.tokenize import DetokenizeBody, TokenizeChatBody, TokenizeTextBody
+from fairlane.gateway.control.admin.operation import ANY_BODY, JSON, OPERATOR, Documented
 from fairlane.gateway.control.admin.views import QuotaView
-from fairlane.gateway.control.openapi import anthropic as anthropic_schemas
-from fairlane.gateway.control.openapi import responses as response_schemas
-from fairlane.gateway.control.openapi import schemas as openapi_schemas
-from fairlane.gateway.dialects.anthropic.wire import NEUTRAL_MESSAGES, NEUTRAL_PROMPT, MessagesBody, PromptBody
-from fairlane.gateway.dialects.openai import batches as openai_batches
+from fairlane.gateway.control.openapi import anthropic, responses, schemas
+from fairlane.gateway.dialects.anthropic.wire import MessagesBody, PromptBody
+from fairlane.gateway.dialects.openai import batches
 from fairlane.gateway.dialects.openai.batches import UploadForm
-from fairlane.gateway.dialects.openai.compaction import NEUTRAL_COMPACTION, CompactBody
-from fairlane.gateway.dialects.openai.embeddings import NEUTRAL_EMBEDDINGS, EmbeddingsBody
+from fairlane.gateway.dialects.openai.compaction import CompactBody
+from fairlane.gateway.dialects.openai.embeddings import EmbeddingsBody
 from fairlane.gateway.dialects.openai.neutral import NEUTRAL_CHAT, NEUTRAL_COMPLETION, Neutral
-from fairlane.gateway.dialects.openai.response_body import NEUTRAL_RESPONSE, ResponseBody
+from fairlane.gateway.dialects.openai.response_body import ResponseBody
 from fairlane.gateway.dialects.openai.wire import ChatBody, CompletionBody
 from fairlane.gateway.errors import ANTHROPIC_PATH, Code
 from fairlane.gateway.insight.request_records.views import RequestDetail
 
-Json = dict[str, Any]
-Who = Literal["tenant", "admin", "anyone"]
-JSON, STREAM, TEXT, HTML = "application/json", "text/event-stream", "text/plain", "text/html"
+STREAM, TEXT, HTML = "text/event-stream", "text/plain", "text/html"
 FORM, BYTES = "multipart/form-data", "application/octet-stream"
-REF = "#/components/schemas/{model}"
 
-
+# Errors of the HTTP layer, before authentication.
+ANY_REQUEST: tuple[Code, ...] = ("invalid_request_error", "method_not_allowed", "headers_too_large")
 _ANY_TENANT: tuple[Code, ...] = (
     "invalid_api_key",
     "invalid_token",
@@ -48,390 +44,263 @@ _ANY_TENANT: tuple[Code, ...] = (
     "quota_store_unavailable",
     "shutting_down",
 )
-_OPERATOR: tuple[Code, ...] = ("invalid_api_key", "rate_limit_exceeded", "quota_store_unavailable", "role_not_allowed")
-ANY_ADMIN: tuple[Code, ...] = ("invalid_request_error", *_OPERATOR)
-# Errors of calls with a body.
-BY_SESSION: tuple[Code, ...] = ("origin_not_allowed",)
-# Errors of the HTTP layer, before authentication.
-ANY_REQUEST: tuple[Code, ...] = ("invalid_request_error", "method_not_allowed", "headers_too_large")
-ANY_BODY: tuple[Code, ...] = ("request_timeout", "request_too_large", "overloaded_memory")
-_GENERATION: tuple[Code, ...] = (
-    *_ANY_TENANT,
-    *ANY_BODY,
-    "invalid_request_error",
+# Errors of calls that read a model's prompt, but generate nothing.
+_PROMPT: tuple[Code, ...] = (
     "context_length_exceeded",
-    "request_exceeds_limit",
-    "lane_not_allowed",
     "model_not_allowed",
     "model_not_found",
     "rate_limit_exceeded",
     "concurrency_limit_exceeded",
+    "internal_error",
+)
+_GENERATION: tuple[Code, ...] = (
+    *_PROMPT,
+    "request_exceeds_limit",
+    "lane_not_allowed",
     "queue_full",
     "insufficient_quota",
     "overloaded",
     "deadline_unattainable",
-    "internal_error",
     "no_worker",
     "unavailable",
     "deadline_exceeded",
     "idempotency_conflict",
 )
+_UPLOAD: tuple[Code, ...] = ("request_exceeds_limit", "concurrency_limit_exceeded", "unavailable")
+_BATCH: tuple[Code, ...] = (*_UPLOAD, "lane_not_allowed", "rate_limit_exceeded", "idempotency_conflict")
+
+# Fields that a body may contain at their neutral values only.
+NEUTRAL: Mapping[type[BaseModel], Neutral] = {
+    ChatBody: NEUTRAL_CHAT,
+    TokenizeChatBody: NEUTRAL_CHAT,
+    CompletionBody: NEUTRAL_COMPLETION,
+}
 
 
-_OF_A_CARD: tuple[Code, ...] = (
-    *_ANY_TENANT,
-    *ANY_BODY,
-    "context_length_exceeded",
-    "concurrency_limit_exceeded",
-    "rate_limit_exceeded",
-    "model_not_allowed",
-    "model_not_found",
-    "internal_error",
-)
-_COUNTING: tuple[Code, ...] = (
-    *_ANY_TENANT,
-    *ANY_BODY,
-    "invalid_request_error",
-    "context_length_exceeded",
-    "model_not_allowed",
-    "model_not_found",
-    "rate_limit_exceeded",
-    "concurrency_limit_exceeded",
-    "internal_error",
-)
-_CHECKED: tuple[Code, ...] = (*_ANY_TENANT, "invalid_request_error")
-_FOUND: tuple[Code, ...] = (*_ANY_TENANT, "not_found")
-_FOUND_AND_CHECKED: tuple[Code, ...] = (*_CHECKED, "not_found")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Documented:
-    """One operation of the document."""
-
-    method: str
-    path: str
-    name: str
-    summary: str
-    who: Who
-    query: type[BaseModel] | None = None
-    # A model, a union of models, or a TypedDict that is sent as a form.
-    body: Any = None
-    neutral: Neutral = field(default_factory=dict)
-    status: int = 200
-    # Content type → type of the response; for a stream, of each event's data. Empty: it is always refused.
-    answers: Mapping[str, Any]
-    codes: tuple[Code, ...] = ()
-    # The response has an `ETag`.
-    tagged: bool = False
-    # `If-Match` is honoured.
-    if_match: bool = False
-    # The lowest operator role that may call it; empty: any role, or not an operator's call.
-    role: str = ""
+def _tenants(
+    call: str,
+    name: str,
+    summary: str,
+    answer: object,
+    *codes: Code,
+    body: Any = None,  # noqa: ANN401 - a type or a union of types
+    query: Any = None,  # noqa: ANN401
+) -> Documented:
+    """Describe a call of tenants. `answer`: the type of its JSON, or a type for each content type."""
+    method, path = call.split()
+    return Documented(
+        method=method,
+        path=path,
+        name=name,
+        summary=summary,
+        who="tenant",
+        query=query,
+        body=body,
+        answers=answer if isinstance(answer, dict) else {JSON: answer},
+        codes=(*_ANY_TENANT, *codes, *(ANY_BODY if body else ())),
+    )
 
 
 TENANT_API: tuple[Documented, ...] = (
-    Documented(
-        method="POST",
-        path="/v1/chat/completions",
-        name="create_chat_completion",
-        summary="Answer a conversation, whole or as a stream",
-        who="tenant",
+    _tenants(
+        "POST /v1/chat/completions",
+        "create_chat_completion",
+        "Answer a conversation, whole or as a stream",
+        {JSON: schemas.ChatCompletion, STREAM: schemas.ChatCompletionChunk},
+        *_GENERATION,
         body=ChatBody,
-        neutral=NEUTRAL_CHAT,
-        answers={JSON: openapi_schemas.ChatCompletion, STREAM: openapi_schemas.ChatCompletionChunk},
-        codes=_GENERATION,
     ),
-    Documented(
-        method="POST",
-        path="/v1/completions",
-        name="create_completion",
-        summary="Continue a text, whole or as a stream",
-        who="tenant",
+    _tenants(
+        "POST /v1/completions",
+        "create_completion",
+        "Continue a text, whole or as a stream",
+        {JSON: schemas.Completion, STREAM: schemas.CompletionChunk},
+        *_GENERATION,
         body=CompletionBody,
-        neutral=NEUTRAL_COMPLETION,
-        answers={JSON: openapi_schemas.Completion, STREAM: openapi_schemas.CompletionChunk},
-        codes=_GENERATION,
     ),
-    Documented(
-        method="POST",
-        path=ANTHROPIC_PATH,
-        name="create_message",
-        summary="Answer a conversation in Anthropic's format, whole or as a stream",
-        who="tenant",
+    _tenants(
+        f"POST {ANTHROPIC_PATH}",
+        "create_message",
+        "Answer a conversation in Anthropic's format, whole or as a stream",
+        {JSON: anthropic.AnthropicMessage, STREAM: str},
+        *_GENERATION,
         body=MessagesBody,
-        neutral=NEUTRAL_MESSAGES,
-        answers={JSON: anthropic_schemas.AnthropicMessage, STREAM: str},
-        codes=_GENERATION,
     ),
-    Documented(
-        method="POST",
-        path=f"{ANTHROPIC_PATH}/count_tokens",
-        name="count_message_tokens",
-        summary="Count the tokens of a message's prompt; nothing is charged",
-        who="tenant",
+    _tenants(
+        f"POST {ANTHROPIC_PATH}/count_tokens",
+        "count_message_tokens",
+        "Count the tokens of a message's prompt; nothing is charged",
+        anthropic.TokenCount,
+        *_PROMPT,
         body=PromptBody,
-        neutral=NEUTRAL_PROMPT,
-        answers={JSON: anthropic_schemas.TokenCount},
-        codes=_COUNTING,
     ),
-    Documented(
-        method="POST",
-        path="/v1/responses",
-        name="create_response",
-        summary="Answer a conversation of items, whole or as a stream of events",
-        who="tenant",
+    _tenants(
+        "POST /v1/responses",
+        "create_response",
+        "Answer a conversation of items, whole or as a stream of events",
+        {JSON: responses.ResponseObject, STREAM: str},
+        *_GENERATION,
+        "not_found",
         body=ResponseBody,
-        neutral=NEUTRAL_RESPONSE,
-        answers={JSON: response_schemas.ResponseObject, STREAM: str},
-        codes=(*_GENERATION, "not_found"),
     ),
-    Documented(
-        method="POST",
-        path="/v1/responses/compact",
-        name="compact_response",
-        summary="Compact a conversation: the model summarizes it",
-        who="tenant",
+    _tenants(
+        "POST /v1/responses/compact",
+        "compact_response",
+        "Compact a conversation: the model summarizes it",
+        responses.Compaction,
+        *_GENERATION,
+        "not_found",
         body=CompactBody,
-        neutral=NEUTRAL_COMPACTION,
-        answers={JSON: response_schemas.Compaction},
-        codes=(*_GENERATION, "not_found"),
     ),
-    Documented(
-        method="GET",
-        path="/v1/responses/{response_id}",
-        name="get_response",
-        summary="Return a stored response",
-        who="tenant",
+    _tenants(
+        "GET /v1/responses/{response_id}",
+        "get_response",
+        "Return a stored response",
+        responses.ResponseObject,
+        "not_found",
         query=ResponseQuery,
-        answers={JSON: response_schemas.ResponseObject},
-        codes=_FOUND_AND_CHECKED,
     ),
-    Documented(
-        method="DELETE",
-        path="/v1/responses/{response_id}",
-        name="delete_response",
-        summary="Delete a stored response",
-        who="tenant",
-        answers={JSON: response_schemas.DeletedResponse},
-        codes=_FOUND,
+    _tenants(
+        "DELETE /v1/responses/{response_id}",
+        "delete_response",
+        "Delete a stored response",
+        responses.DeletedResponse,
+        "not_found",
     ),
-    Documented(
-        method="GET",
-        path="/v1/responses/{response_id}/input_items",
-        name="list_response_input_items",
-        summary="List the input items of a stored response",
-        who="tenant",
+    _tenants(
+        "GET /v1/responses/{response_id}/input_items",
+        "list_response_input_items",
+        "List the input items of a stored response",
+        responses.InputItemList,
+        "not_found",
         query=ItemsQuery,
-        answers={JSON: response_schemas.InputItemList},
-        codes=_FOUND_AND_CHECKED,
     ),
-    Documented(
-        method="GET",
-        path="/v1/models",
-        name="list_models",
-        summary="List the models that the key may use; with `anthropic-version`, in Anthropic's format",
-        who="tenant",
-        answers={JSON: openapi_schemas.ModelList},
-        codes=_ANY_TENANT,
+    _tenants(
+        "GET /v1/models",
+        "list_models",
+        "List the models that the key may use; with `anthropic-version`, in Anthropic's format",
+        schemas.ModelList,
     ),
-    Documented(
-        method="GET",
-        path="/v1/models/{model}",
-        name="get_model",
-        summary="Return a model",
-        who="tenant",
-        answers={JSON: openapi_schemas.ModelObject},
-        codes=(*_ANY_TENANT, "model_not_found"),
-    ),
-    Documented(
-        method="POST",
-        path=tokenize.TOKENIZE_PATH,
-        name="tokenize",
-        summary="Count the tokens of a text or a conversation; nothing is charged",
-        who="tenant",
+    _tenants("GET /v1/models/{model}", "get_model", "Return a model", schemas.ModelObject, "model_not_found"),
+    _tenants(
+        f"POST {tokenize.TOKENIZE_PATH}",
+        "tokenize",
+        "Count the tokens of a text or a conversation; nothing is charged",
+        schemas.TokenCount,
+        *_PROMPT,
         body=TokenizeTextBody | TokenizeChatBody,
-        neutral=NEUTRAL_CHAT,
-        answers={JSON: openapi_schemas.TokenCount},
-        codes=_OF_A_CARD,
     ),
-    Documented(
-        method="POST",
-        path=tokenize.DETOKENIZE_PATH,
-        name="detokenize",
-        summary="Return the text of tokens; nothing is charged",
-        who="tenant",
+    _tenants(
+        f"POST {tokenize.DETOKENIZE_PATH}",
+        "detokenize",
+        "Return the text of tokens; nothing is charged",
+        schemas.DetokenizedText,
+        *_PROMPT,
         body=DetokenizeBody,
-        answers={JSON: openapi_schemas.DetokenizedText},
-        codes=_OF_A_CARD,
     ),
-    Documented(
-        method="POST",
-        path=embeddings.PATH,
-        name="create_embeddings",
-        summary="Return a vector for each input; 400 for a model that generates text",
-        who="tenant",
+    _tenants(
+        f"POST {embeddings.PATH}",
+        "create_embeddings",
+        "Return a vector for each input; 400 for a model that generates text",
+        schemas.Embeddings,
+        *_GENERATION,
         body=EmbeddingsBody,
-        neutral=NEUTRAL_EMBEDDINGS,
-        answers={JSON: openapi_schemas.Embeddings},
-        codes=_GENERATION,
     ),
-    Documented(
-        method="GET",
-        path="/v1/limits",
-        name="get_limits",
-        summary="Return the limits of the calling key and its tenant, with their current use",
-        who="tenant",
-        answers={JSON: QuotaView},
-        codes=_ANY_TENANT,
+    _tenants(
+        "GET /v1/limits",
+        "get_limits",
+        "Return the limits of the calling key and its tenant, with their current use",
+        QuotaView,
     ),
-    Documented(
-        method="GET",
-        path="/v1/requests/{request}",
-        name="get_own_request",
-        summary="Return the record of one of the tenant's requests, by its `x-request-id` or its answer's id",
-        who="tenant",
-        answers={JSON: RequestDetail},
-        codes=_FOUND,
+    _tenants(
+        "GET /v1/requests/{request}",
+        "get_own_request",
+        "Return the record of one of the tenant's requests, by its `x-request-id` or its answer's id",
+        RequestDetail,
+        "not_found",
     ),
-)
-BATCH_API: tuple[Documented, ...] = (
-    Documented(
-        method="POST",
-        path="/v1/files",
-        name="upload_file",
-        summary="Upload a file of requests for a batch",
-        who="tenant",
+    _tenants(
+        "POST /v1/files",
+        "upload_file",
+        "Upload a file of requests for a batch",
+        batches.FileObject,
+        *_UPLOAD,
         body=UploadForm,
-        answers={JSON: openai_batches.FileObject},
-        codes=(
-            *_ANY_TENANT,
-            *ANY_BODY,
-            "invalid_request_error",
-            "request_exceeds_limit",
-            "concurrency_limit_exceeded",
-            "unavailable",
-        ),
     ),
-    Documented(
-        method="GET",
-        path="/v1/files",
-        name="list_files",
-        summary="List the tenant's files",
-        who="tenant",
-        query=openai_batches.FilesQuery,
-        answers={JSON: openai_batches.FileList},
-        codes=_CHECKED,
+    _tenants("GET /v1/files", "list_files", "List the tenant's files", batches.FileList, query=batches.FilesQuery),
+    _tenants("GET /v1/files/{file}", "get_file", "Return a file's metadata", batches.FileObject, "not_found"),
+    _tenants(
+        "DELETE /v1/files/{file}",
+        "delete_file",
+        "Delete a file, unless an open batch reads it",
+        batches.FileDeleted,
+        "not_found",
+        "unavailable",
     ),
-    Documented(
-        method="GET",
-        path="/v1/files/{file}",
-        name="get_file",
-        summary="Return a file's metadata",
-        who="tenant",
-        answers={JSON: openai_batches.FileObject},
-        codes=_FOUND,
+    _tenants(
+        "GET /v1/files/{file}/content",
+        "get_file_content",
+        "Return a file's contents",
+        {BYTES: str},
+        "not_found",
+        "unavailable",
     ),
-    Documented(
-        method="DELETE",
-        path="/v1/files/{file}",
-        name="delete_file",
-        summary="Delete a file, unless an open batch reads it",
-        who="tenant",
-        answers={JSON: openai_batches.FileDeleted},
-        codes=(*_FOUND_AND_CHECKED, "unavailable"),
+    _tenants(
+        "POST /v1/batches",
+        "create_batch",
+        "Create a batch: answer every line of a file within a window, on the throughput lane",
+        batches.BatchObject,
+        *_BATCH,
+        body=batches.BatchBody,
     ),
-    Documented(
-        method="GET",
-        path="/v1/files/{file}/content",
-        name="get_file_content",
-        summary="Return a file's contents",
-        who="tenant",
-        answers={BYTES: str},
-        codes=(*_FOUND, "unavailable"),
+    _tenants(
+        "GET /v1/batches",
+        "list_batches",
+        "List the tenant's batches, newest first",
+        batches.BatchList,
+        query=batches.BatchesQuery,
     ),
-    Documented(
-        method="POST",
-        path="/v1/batches",
-        name="create_batch",
-        summary="Create a batch: answer every line of a file within a window, on the throughput lane",
-        who="tenant",
-        body=openai_batches.BatchBody,
-        answers={JSON: openai_batches.BatchObject},
-        codes=(
-            *_ANY_TENANT,
-            *ANY_BODY,
-            "invalid_request_error",
-            "request_exceeds_limit",
-            "lane_not_allowed",
-            "rate_limit_exceeded",
-            "concurrency_limit_exceeded",
-            "unavailable",
-            "idempotency_conflict",
-        ),
+    _tenants(
+        "GET /v1/batches/{batch}",
+        "get_batch",
+        "Return a batch and its progress",
+        batches.BatchObject,
+        "not_found",
     ),
-    Documented(
-        method="GET",
-        path="/v1/batches",
-        name="list_batches",
-        summary="List the tenant's batches, newest first",
-        who="tenant",
-        query=openai_batches.BatchesQuery,
-        answers={JSON: openai_batches.BatchList},
-        codes=_CHECKED,
-    ),
-    Documented(
-        method="GET",
-        path="/v1/batches/{batch}",
-        name="get_batch",
-        summary="Return a batch and its progress",
-        who="tenant",
-        answers={JSON: openai_batches.BatchObject},
-        codes=_FOUND,
-    ),
-    Documented(
-        method="POST",
-        path="/v1/batches/{batch}/cancel",
-        name="cancel_batch",
-        summary="Cancel a batch; its output file keeps the lines answered so far",
-        who="tenant",
-        answers={JSON: openai_batches.BatchObject},
-        codes=_FOUND_AND_CHECKED,
+    _tenants(
+        "POST /v1/batches/{batch}/cancel",
+        "cancel_batch",
+        "Cancel a batch; its output file keeps the lines answered so far",
+        batches.BatchObject,
+        "not_found",
     ),
 )
-OPENAPI = Documented(
-    method="GET",
-    path="/openapi.json",
-    name="get_openapi",
-    summary="This document",
-    who="anyone",
-    answers={JSON: Json},
-)
-VERSION = Documented(
-    method="GET",
-    path="/version",
-    name="get_version",
-    summary="Return the gateway's release",
-    who="anyone",
-    answers={JSON: openapi_schemas.VersionView},
-)
-_UNREADY: tuple[Code, ...] = ("no_worker", "quota_store_unavailable", "shutting_down")
-METRICS = Documented(
-    method="GET",
-    path="/metrics",
-    name="get_metrics",
-    summary="Return metrics in Prometheus' text format; the metrics port needs no key",
-    who="admin",
-    answers={TEXT: str},
-    codes=_OPERATOR,
-)
-OPEN_CALLS: tuple[Documented, ...] = tuple(
-    Documented(method="GET", path=path, name=name, summary=summary, who="anyone", answers={kind: str}, codes=codes)
-    for path, name, summary, kind, codes in (
-        ("/healthz", "is_alive", "Check that the process is alive", TEXT, ()),
-        ("/health", "is_healthy", "Check that the process is alive", TEXT, ()),
-        ("/ping", "ping", "Check that the process is alive", TEXT, ()),
-        ("/readyz", "is_ready", "Check that requests can be served; if not, return what is missing", TEXT, _UNREADY),
-        ("/docs", "open_docs", "This document as a page", HTML, ()),
-        ("/", "open_console", "The operators' console", HTML, ()),
+
+
+def _open(
+    path: str, name: str, summary: str, kind: str = TEXT, *codes: Code, answer: object = str, is_admin: bool = False
+) -> Documented:
+    return Documented(
+        method="GET",
+        path=path,
+        name=name,
+        summary=summary,
+        who="admin" if is_admin else "anyone",
+        answers={kind: answer},
+        codes=codes,
     )
+
+
+_UNREADY: tuple[Code, ...] = ("no_worker", "quota_store_unavailable", "shutting_down")
+_METRICS = "Return metrics in Prometheus' text format; the metrics port needs no key"
+OPEN_CALLS: tuple[Documented, ...] = (
+    _open("/metrics", "get_metrics", _METRICS, TEXT, *OPERATOR, is_admin=True),
+    _open("/openapi.json", "get_openapi", "This document", JSON, answer=dict[str, Any]),
+    _open("/version", "get_version", "Return the gateway's release", JSON, answer=schemas.VersionView),
+    _open("/healthz", "is_alive", "Check that the process is alive"),
+    _open("/health", "is_healthy", "Check that the process is alive"),
+    _open("/ping", "ping", "Check that the process is alive"),
+    _open("/readyz", "is_ready", "Check that requests can be served; if not, return what is missing", TEXT, *_UNREADY),
+    _open("/docs", "open_docs", "This document as a page", HTML),
+    _open("/", "open_console", "The operators' console", HTML),
 )

@@ -16,32 +16,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from fairlane.gateway.control.admin import routes as admin
-from fairlane.gateway.control.admin.inputs import Nothing
-from fairlane.gateway.control.admin.router import Operation
+from fairlane.gateway.control.admin.operation import JSON, Documented, Who
+from fairlane.gateway.control.admin.routes import OPERATIONS
 from fairlane.gateway.control.openapi import anthropic as anthropic_schemas
 from fairlane.gateway.control.openapi import schemas as openapi_schemas
-from fairlane.gateway.control.openapi.calls import (
-    ANY_ADMIN,
-    ANY_BODY,
-    ANY_REQUEST,
-    BATCH_API,
-    BY_SESSION,
-    FORM,
-    JSON,
-    METRICS,
-    OPEN_CALLS,
-    OPENAPI,
-    REF,
-    STREAM,
-    TENANT_API,
-    VERSION,
-    Documented,
-    Who,
-)
+from fairlane.gateway.control.openapi.calls import ANY_REQUEST, FORM, NEUTRAL, OPEN_CALLS, STREAM, TENANT_API
 from fairlane.gateway.control.openapi.examples import ANSWERS, BODIES, ERROR
 from fairlane.gateway.control.openapi.refine import query_schema, refined, with_neutral_fields
-from fairlane.gateway.dialects.openai.wire import GenerationBody
 from fairlane.gateway.errors import TABLE, Code, is_anthropic
 from fairlane.quotas.tenants import TENANT_ID
 
@@ -102,8 +83,7 @@ _NEEDS: dict[Who, list[Json]] = {
 
 def operations() -> list[Documented]:
     """Return every operation, including the admin API's."""
-    documented = [_documented(admin.PREFIX, operation) for operation in admin.OPERATIONS]
-    return [*TENANT_API, *BATCH_API, *documented, METRICS, OPENAPI, VERSION, *OPEN_CALLS]
+    return [*TENANT_API, *OPERATIONS, *OPEN_CALLS]
 
 
 def route() -> Route:
@@ -146,28 +126,6 @@ def document() -> Json:
     }
 
 
-def _documented(prefix: str, operation: Operation[Any]) -> Documented:
-    asked = operation.form or (None if operation.input is Nothing else operation.input)
-    has_body = operation.method != "GET"
-    by_path: tuple[Code, ...] = ("not_found",) if "{" in operation.path else ()
-    by_tag: tuple[Code, ...] = ("precondition_failed",) if operation.honours_tags else ()
-    return Documented(
-        method=operation.method,
-        path=prefix + operation.path,
-        name=operation.name,
-        summary=operation.summary,
-        who="admin",
-        query=None if has_body else asked,
-        body=asked if has_body else None,
-        status=operation.status,
-        answers=dict.fromkeys(operation.media, operation.answer),
-        codes=(*ANY_ADMIN, *by_path, *by_tag, *operation.codes, *((*ANY_BODY, *BY_SESSION) if has_body else ())),
-        tagged=operation.tagged and operation.method != "DELETE",
-        if_match=operation.honours_tags,
-        role=operation.needs.value,
-    )
-
-
 def _schemas(rows: Iterable[Documented]) -> tuple[Json, dict[Any, Json]]:
     """Return all components, and the reference to each type."""
     shapes = [shape for row in rows for shape in row.answers.values() if shape is not str]
@@ -176,17 +134,11 @@ def _schemas(rows: Iterable[Documented]) -> tuple[Json, dict[Any, Json]]:
         *((shape, "serialization", TypeAdapter(shape)) for shape in dict.fromkeys([*shapes, *_ERRORS])),
         *((body, "validation", TypeAdapter(body)) for body in dict.fromkeys(bodies)),
     ]
-    places, defined = TypeAdapter.json_schemas(wanted, ref_template=REF)
+    places, defined = TypeAdapter.json_schemas(wanted, ref_template="#/components/schemas/{model}")
     named = {shape: schema for (shape, _), schema in places.items()}
-    neutral = {body: row.neutral for row in rows for body in get_args(row.body) or (row.body,) if _generates(body)}
-    schemas = refined(with_neutral_fields(defined["$defs"], neutral))
+    schemas = refined(with_neutral_fields(defined["$defs"], NEUTRAL))
     schemas[openapi_schemas.Error.__name__]["examples"] = [ERROR]
     return schemas, named
-
-
-def _generates(body: object) -> bool:
-    """Return whether a body has fields that are accepted only at their neutral values."""
-    return isinstance(body, type) and issubclass(body, GenerationBody)
 
 
 def _operation(row: Documented, named: Mapping[Any, Json]) -> Json:

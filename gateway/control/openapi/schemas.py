@@ -7,7 +7,7 @@ from typing import Any, Literal, NotRequired
 
 from typing_extensions import TypedDict  # pydantic reads its own kind only, before Python 3.12
 
-from fairlane.gateway.control.admin.router import IF_MATCH, LONGEST_TAGS, TAGS
+from fairlane.gateway.control.admin.call import IF_MATCH, LONGEST_TAGS, TAGS
 from fairlane.gateway.control.admin.views import LimitBlockView
 from fairlane.gateway.dialects.openai.wire import MAX_DEADLINE_MS
 from fairlane.gateway.errors import TABLE, Code, Retry, is_anthropic

@@ -21,7 +21,7 @@ DECLARED = {"json_schema_input_schema", "serialization"}
 
 def kinds() -> Iterator[type[BaseModel]]:
     """Everything that a caller's JSON is checked against."""
-    shapes = [row.body for row in TENANT_API] + [operation.input for operation in admin.OPERATIONS]
+    shapes = [row.body for row in TENANT_API] + [operation.input for operation in admin.OPERATIONS if operation.input]
     for shape in (*shapes, GivenItem, AnyTool, ToolChoiceBody):
         for kind in get_args(shape) or (shape,):
             if isinstance(kind, type) and issubclass(kind, BaseModel):

@@ -21,10 +21,11 @@ from fairlane.gateway.batches.files import FileLimits, FileRecords
 from fairlane.gateway.batches.storage import FolderStorage
 from fairlane.gateway.control.admin import routes as admin
 from fairlane.gateway.control.admin.blocks import Blocks
+from fairlane.gateway.control.admin.call import AdminParts
 from fairlane.gateway.control.admin.history import History
 from fairlane.gateway.control.admin.live import LiveHub
 from fairlane.gateway.control.admin.overview import Overview
-from fairlane.gateway.control.admin.router import AdminParts, mount
+from fairlane.gateway.control.admin.router import mount
 from fairlane.gateway.control.console import routes as console_routes
 from fairlane.gateway.control.erasure.build import build_erasure
 from fairlane.gateway.control.openapi import document as openapi
@@ -260,7 +261,7 @@ def application(
     traces = traces or TraceFolder(Path("nowhere"), most_recorded=2)
     made = parts(redis, fleet, open_requests or AllOpenRequests(DEFAULT_LANES), traces)
     routes = [
-        mount(admin.PREFIX, admin.OPERATIONS, made),
+        mount(admin.OPERATIONS, made),
         openapi.route(),
         *console_routes.routes(),
         console_routes.session_route(made),
