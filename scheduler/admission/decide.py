@@ -53,7 +53,6 @@ class Admitted(msgspec.Struct, frozen=True):
 
     @property
     def pace_ms(self) -> float:
-        """Expected time per output token; 0.0 while no worker knows its costs."""
         return 0.0 if self.load is None else self.load.pace_ms
 
 
@@ -136,7 +135,6 @@ class _Assessment(msgspec.Struct, frozen=True):
         return self.known.load(self.request, self.costs, self.now_ms, guaranteed=guaranteed)
 
     def _wait_ms(self, load: LaneLoad, taken: float) -> float:
-        """Return the time until its first token, if others take the fraction `taken` of the time that becomes free."""
         return time_to_first_ms(self.known.ledger, load, self.known.fleet(self.costs)) / (1.0 - taken)
 
     def _lateness_ms(self, load: LaneLoad) -> float:
@@ -150,7 +148,6 @@ class _Assessment(msgspec.Struct, frozen=True):
         )
 
     def _refusal(self, load: LaneLoad, late_ms: float) -> Refusal:
-        """Return a refusal, with a retry time if the request would be in time on an idle worker."""
         alone_ms = self.costs.prefill_ms(self.request.prompt_tokens)
         had_ms = load.due_ms - self.now_ms
         stated_ms = min(ms for ms in (self.request.deadline_ms, self.request.ttft_ms) if ms is not None)

@@ -240,7 +240,6 @@ def _wait(before: Sum, load: LaneLoad, fleet: FleetCapacity) -> Callable[[float]
 
 
 def _decoding(before: Sum, fleet: FleetCapacity) -> float:
-    """Return the fraction of each step that goes to decodes, once all work ahead that fits is decoding."""
     if not before.loads:
         return 0.0
     share = before.share / fleet.workers
@@ -284,11 +283,9 @@ class RequestCosts:
     recent_step_ms: float
 
     def prefill_ms(self, prompt_tokens: int) -> float:
-        """Return the time of a prompt's prefill."""
         return prompt_tokens * (self.token_ms + self.pair_ms * prompt_tokens / 2.0)
 
     def share(self, kv_tokens: float) -> float:
-        """Return the fraction of a worker that a sequence with this much KV takes."""
         return max(kv_tokens / self.kv_tokens, 1.0 / self.slots)
 
     def exact_share(self, most_tokens: float) -> float:
@@ -300,15 +297,12 @@ class RequestCosts:
         return min(1.0, STAYING_PART * most_tokens / self.kv_tokens)
 
     def output_ms(self, kv_tokens: float) -> float:
-        """Return the time per output token of a sequence with this much KV."""
         return self.row_ms + self.context_ms * kv_tokens + self.base_ms * self.share(kv_tokens)
 
     def full_step_ms(self, kv_tokens: float) -> float:
-        """Return the step time of a worker full of such sequences that all decode."""
         return self.output_ms(kv_tokens) / self.share(kv_tokens)
 
     def differs(self, other: "RequestCosts") -> bool:
-        """Return whether a typical cost differs by more than REPRICE_ABOVE."""
         return any(
             abs(mine - others) > REPRICE_ABOVE * others
             for mine, others in zip(self._typical, other._typical, strict=True)

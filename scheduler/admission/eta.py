@@ -56,7 +56,6 @@ class _Pace:
 
     @property
     def rate(self) -> float | None:
-        """Positions per millisecond; None if too little is known."""
         moved = self._moved.at(self._at_ms)
         return moved / self._over_ms.at(self._at_ms) if self._begun >= FEWEST and moved > 0.0 else None
 

@@ -117,11 +117,9 @@ class Rate(FadingSum):
         super().add(work_ms / RATE_MS, now_ms)
 
     def add_late(self, work_ms: float, came_ms: float, now_ms: float) -> None:
-        """Add work that arrived earlier and is known only now."""
         self.add(work_ms * math.exp((came_ms - now_ms) / RATE_MS), now_ms)
 
     def take_back(self, work_ms: float, came_ms: float, now_ms: float) -> None:
-        """Subtract work that arrived earlier."""
         self.add_late(-work_ms, came_ms, now_ms)
 
 
@@ -157,7 +155,6 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def states_deadline(self) -> bool:
-        """Return whether the caller stated a hard deadline."""
         return self.deadline_ms is not None or self.ttft_ms is not None
 
 
@@ -231,7 +228,6 @@ class OpenRequests:
                     self._count_asked(found, self._asked_ms(found.request), now_ms)
 
     def needs_report(self, now_ms: float) -> bool:
-        """Return whether a report is due: requests are open, or were guaranteed or refused recently."""
         promised = any(rate.at(now_ms) > FORGOTTEN_PART for rate in self._promised.values())
         return promised or bool(self._open or self._refused_ms)
 
@@ -334,7 +330,6 @@ class OpenRequests:
             self._waits.seen(job_id, self._lanes[found.request.lane].rank, found.request.tenant, place, now_ms)
 
     def still_waits_ms(self, lane: LaneName, tenant: str, place: int) -> float | None:
-        """Return the expected wait of a tenant's `place`-th job, or None if no position has moved yet."""
         return self._waits.eta_ms(self._lanes[lane].rank, tenant, place)
 
     def lanes_above(self, lane: LaneName, now_ms: float) -> float:
@@ -355,7 +350,6 @@ class OpenRequests:
         return sum(max(self._asked[other].at(now_ms), self._asked_of_all.get(name, 0.0)) for other, name in above)
 
     def taken(self, rank: int, now_ms: float) -> float:
-        """Return the fraction of the time requested by the lanes above a rank."""
         lane = next((name for name, lane in self._lanes.items() if lane.rank == rank), None)
         return 0.0 if lane is None else self.lanes_above(lane, now_ms)
 
@@ -371,7 +365,6 @@ class OpenRequests:
         return FleetCapacity(costs.workers, costs.base_ms, self._pace_ms)
 
     def load(self, request: Request, costs: RequestCosts, now_ms: float, *, guaranteed: bool) -> LaneLoad:
-        """Return the demand of a request that arrives now."""
         return self._load(_Open(request, guaranteed, now_ms), costs)
 
     def output_tokens(self, request: Request, produced: int = 0) -> int:
@@ -389,7 +382,6 @@ class OpenRequests:
             found.counted = found.produced
 
     def _asked_ms(self, request: Request) -> float:
-        """Return its work, divided by the number of workers."""
         if self.costs is None:
             return 0.0
         return self.load(request, self.costs, 0.0, guaranteed=True).work_ms / self.costs.workers
@@ -400,7 +392,6 @@ class OpenRequests:
             rate.add_late(found.asked_ms, found.arrived_ms, now_ms)
 
     def _rates(self, found: _Open) -> list[Rate]:
-        """Return the rates that an admitted request counts in."""
         rank = self._lanes[found.request.lane].rank
         rates = [self._asked[rank], self._admitted[rank, found.request.tenant]]
         return [*rates, self._promised[rank]] if found.guaranteed else rates

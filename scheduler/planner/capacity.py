@@ -156,5 +156,4 @@ def _places(index: SequenceIndex, name: LaneName) -> tuple[int, int]:
 
 
 def _wanted(seq: Sequence, block_size: int) -> int:
-    """Return how many blocks it lacks for its tokens and one more; at least one, to grow by."""
     return max(1, 1 - (-seq.length // block_size) - len(seq.table))

@@ -95,7 +95,6 @@ class Coast:
         self._pauses.end(run_ms)
 
     def sync(self) -> None:
-        """Apply the completed steps to all sequences."""
         for seq in self.sequences:
             self._sync(seq)
 
@@ -162,6 +161,5 @@ def batch(decodes: dict[Kind, tuple[Sequence, ...]], index: SequenceIndex) -> li
 
 
 def _group(kind: Kind, index: SequenceIndex) -> tuple[int, bool]:
-    """Return lane rank and class of the order, for a lane where no tenant waits and so all are inside the window."""
     name, _, promised, promoted = kind
     return max(0, index.lanes[name].lane.rank - promoted), not promised

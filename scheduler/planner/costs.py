@@ -38,7 +38,6 @@ class SingleStream:
         self.step_ms = 0.0
 
     def start_from(self, steps: Iterable[tuple[StepFeatures, float]], context_ms: float) -> None:
-        """Take the median of the single-decode steps measured at startup."""
         found = [_typical(plan, run_ms, context_ms) for plan, run_ms in steps if is_single_decode(plan)]
         if found:
             self.step_ms = median(found)
@@ -120,7 +119,6 @@ class NonNegativeFit:
 
     @property
     def weights(self) -> tuple[float, ...]:
-        """Cost per unit of each feature."""
         return tuple(map(mul, self._weights, self._scale))
 
     @property
@@ -150,7 +148,6 @@ class NonNegativeFit:
             self._sweep()
 
     def know(self, weights: Sequence[float]) -> None:
-        """Use costs per unit of each feature, measured elsewhere, as the prior."""
         self._weights = [weight / scale for weight, scale in zip(weights, self._scale, strict=True)]
         self._prior, self.was_measured = tuple(self._weights), True
 
@@ -197,7 +194,6 @@ class Pauses:
         self._began_ms, self._took_ms = now_ms, None
 
     def end(self, took_ms: float | None) -> None:
-        """Record the duration of a step; None if no work is left."""
         self._took_ms = took_ms
 
 
@@ -223,7 +219,6 @@ class CostModel:
         self.between_ms = 0.0
 
     def expect_blocks_of(self, size_bytes: int) -> None:
-        """Set the prior of copies from the size of a block, unless it is 0 or copies were observed or measured."""
         if size_bytes > 0 and self._copy.observations == 0 and not self._copy.was_measured:
             self._copy = _copy_fit(size_bytes / COPY_BYTES_PER_MS)
 
@@ -238,24 +233,20 @@ class CostModel:
         self._single.start_from([(one.plan, one.run_ms) for one in seen if one.run_ms > 0.0], self._context_ms)
 
     def know(self, step: Sequence[float], copy: Sequence[float], single_stream_ms: float) -> None:
-        """Use another worker's measured weights and single-stream time as the priors."""
         self._step.know(step)
         self._copy.know(copy)
         self._single.step_ms = single_stream_ms
 
     @property
     def has_learnt(self) -> bool:
-        """Return whether enough steps were observed to size steps."""
         return self._step.has_learnt
 
     @property
     def knows_steps(self) -> bool:
-        """Return whether step times were measured or observed enough to size steps."""
         return self._step.was_measured or self._step.has_learnt
 
     @property
     def knows_copies(self) -> bool:
-        """Return whether copies were measured or observed enough to compare them with recomputation."""
         return self._copy.was_measured or self._copy.has_learnt
 
     def observe(self, plan: StepFeatures, run_ms: float, copied_blocks: int, copy_ms: float) -> None:
@@ -275,7 +266,6 @@ class CostModel:
 
     @property
     def single_stream_ms(self) -> float:
-        """Time per token of a stream that runs alone; 0.0 if it was not measured."""
         return self._single.step_ms + self.between_ms if self._single.step_ms else 0.0
 
     @property
@@ -288,11 +278,9 @@ class CostModel:
         return 1.0 + 2.0 * self._error
 
     def step_ms(self, plan: StepFeatures) -> float:
-        """Return the expected time of a step's rows."""
         return self._step.predict((1.0, *plan)) if plan.rows else 0.0
 
     def copy_ms(self, blocks: int) -> float:
-        """Return the expected time of copying this many blocks one way."""
         return self._copy.predict((1.0, blocks)) if blocks else 0.0
 
     def swap_ms(self, blocks: int, away: int = 0, unsaved: int | None = None) -> float:
@@ -304,7 +292,6 @@ class CostModel:
         return self.copy_ms(out) + self.copy_ms(away + blocks) - self.copy_ms(away)
 
     def recompute_ms(self, tokens: int, kept: int = 0) -> float:
-        """Return the time that prefilling `tokens` after `kept` tokens adds to a step that runs anyway."""
         _, _, per_token, _, per_pair = self._step.weights
         return tokens * (per_token + per_pair * (kept + tokens))
 

@@ -19,7 +19,6 @@ class FadingRatio:
         self._above = self._below = 0.0
 
     def add(self, above: float, below: float = 1.0) -> None:
-        """Add an observation; with `below` at 1.0, the value is a mean."""
         self._above = self._fading * self._above + above
         self._below = self._fading * self._below + below
 

@@ -35,7 +35,6 @@ class History:
         self._sorted: list[int] = []
 
     def add(self, length: int) -> None:
-        """Record the length of an ended output."""
         if len(self._recent) == REMEMBERED:
             del self._sorted[bisect_right(self._sorted, self._recent.popleft()) - 1]
         self._recent.append(length)
@@ -62,7 +61,6 @@ class Lengths:
         self._histories: dict[Key, History] = {}
 
     def learn(self, job: Job, length: int) -> None:
-        """Record an output of this job that ended by itself, or at its limit."""
         for key in _keys(job):
             if key in self._histories or len(key) == 1 or len(self._histories) < self._most:
                 self._histories.setdefault(key, History()).add(length)
@@ -78,7 +76,6 @@ class Lengths:
 
 
 def _keys(job: Job) -> tuple[Key, ...]:
-    """Return the keys of a job, the narrowest first."""
     return (job.lane, job.tenant, job.max_tokens.bit_length()), (job.lane, job.tenant), (job.lane,)
 
 
@@ -93,11 +90,9 @@ class MeanLengths:
         self._known: dict[tuple[LaneName, str | None], tuple[float, float]] = {}
 
     def produced(self, lane: LaneName, tenant: str, tokens: int) -> None:
-        """Record tokens produced by outputs that may continue."""
         self._add(lane, tenant, tokens, 0)
 
     def ended(self, lane: LaneName, tenant: str, outputs: int = 1) -> None:
-        """Record outputs that ended by themselves, or at their limit."""
         self._add(lane, tenant, 0, outputs)
 
     def mean(self, lane: LaneName, tenant: str) -> float | None:
@@ -171,7 +166,6 @@ class Forecast:
         return peak <= room
 
     def growing(self, ranked: Ranked) -> int:
-        """Return the number of running sequences of this level or above that will need another block."""
         self._running(ranked.rank.level)
         return self._growing[ranked.rank.level]
 

@@ -43,7 +43,6 @@ class LeastServed:
         self._listed: set[str] = set()
 
     def add(self, tenant: str) -> None:
-        """Add a tenant that became a member of the set."""
         if tenant not in self._listed:
             self._listed.add(tenant)
             heapq.heappush(self._heap, (self._counters.value(tenant), tenant))
@@ -154,7 +153,6 @@ class LaneIndex:
         return found
 
     def shortest_newcomer(self, little: int) -> int:
-        """Return the fewest prompt tokens of a least served newcomer's next request."""
         held, waiting = self.held, self._waiting
         return min(
             [len(waiting[one][0][-1].job.prompt) for one in self.least_served() if held(one) <= little], default=0
@@ -281,7 +279,6 @@ class LaneIndex:
         return self._least_served.keys()
 
     def guaranteed(self) -> list[Sequence]:
-        """Return the earliest due guaranteed waiting work of all tenants."""
         return [filed[-1] for filed in self._guaranteed[:TENANTS_PER_STEP]]
 
     @property

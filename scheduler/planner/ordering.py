@@ -85,7 +85,6 @@ class Counters:
         self._most = SPARE_COUNTERS
 
     def value(self, tenant: str) -> float:
-        """Return the weighted tokens of a tenant; 0 if it is unknown."""
         return self._values.get(tenant, 0.0)
 
     @property
@@ -94,7 +93,6 @@ class Counters:
         return self._values
 
     def floor(self, backlogged: Iterable[str]) -> float:
-        """Return the smallest backlogged counter or, without any, the largest of all: where a newcomer starts."""
         least = min(map(self.value, backlogged), default=None)
         return max(self._values.values(), default=self.level) if least is None else least
 
@@ -106,7 +104,6 @@ class Counters:
         return self._values[tenant]
 
     def lift_to(self, tenant: str, least: float) -> None:
-        """Lift a tenant, for a caller that knows the smallest backlogged counter."""
         self._values[tenant] = max(self.value(tenant), least)
 
     def charge(self, tenant: str, tokens: float, weight: float) -> float:

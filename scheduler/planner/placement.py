@@ -148,7 +148,6 @@ class Placement:
         return reasons
 
     def _fill_floors(self) -> None:
-        """Make lanes above give back what a floor lacks, as far as they all can; the walk does not touch it."""
         short = self._floors.short
         if short > 0:
             holders = filter(self._floors.gives, self._holders)
@@ -272,7 +271,6 @@ class Placement:
         return None
 
     def _who_has_its_row(self, reason: WaitReason) -> Cause | None:
-        """Return the cause of a decode's lost row: the last sequence placed, or else the last one that continues."""
         taker = self._placed or next(reversed(self._builder.running.values()), None)
         return None if taker is None else _for(taker, _SCARCE.get(reason, "slots"))
 
@@ -288,13 +286,11 @@ class Placement:
         return self._claims.count(seq, self._away_below(ranked), may_stay=may_stay, alone=self._last_resort)
 
     def _away_below(self, ranked: Ranked) -> Iterator[Sequence]:
-        """Yield sequences of lower rank that hold host slots, the least urgent first."""
         below = takewhile(lambda one: one.rank > ranked.rank, self._away)
         return (one.seq for one in below if one.seq.slots)
 
     @cached_property
     def _away(self) -> list[Ranked]:
-        """Sequences that held host slots at the first use, the least urgent first."""
         begun = chain(self._index.others.values(), self._index.paused.values())
         return sorted([self._ranking.stand(seq) for seq in begun if seq.slots], reverse=True)
 
@@ -314,7 +310,6 @@ class Placement:
         return None if self._floors.is_own(seq) else WaitReason.HEAD
 
     def _is_newcomer(self, seq: Sequence) -> bool:
-        """Return whether its tenant has no started work in its lane."""
         return seq.job.tenant not in self._index.lanes[seq.job.lane].begun
 
     def _lacks_more_than_was_shared(self, ranked: Ranked) -> bool:
@@ -366,18 +361,15 @@ class Placement:
         return not self._floors.keeps(holder.seq, ranked.seq)
 
     def _takes_row(self, ranked: Ranked) -> bool:
-        """Return whether it would start on a row of a tenant that yields to one request per step."""
         rank = ranked.rank
         if rank.phase is not Phase.WAITING or rank.outside_window or rank.service_class == 0:
             return False
         return self._builder.rows_left(ranked.seq.job.lane) <= self._yielding[rank.lane]
 
     def _takes_blocks(self, ranked: Ranked, victims: list[Victim]) -> bool:
-        """Return whether it starts or resumes on blocks of others of its lane."""
         return not ranked.seq.is_resident and any(victim.seq.job.lane is ranked.seq.job.lane for victim in victims)
 
     def _yields_once(self, holder: Ranked, ranked: Ranked) -> bool:
-        """Return whether this holder yields blocks to only one request per step of this kind."""
         if ranked.seq.is_resident or ranked.rank.service_class == 0 or ranked.rank.lane != holder.rank.lane:
             return False
         job = holder.seq.job
@@ -390,7 +382,6 @@ class Placement:
         return needed + kept - self._pool.free_blocks
 
     def _steps_until(self, needed: int) -> float:
-        """Return the steps until `needed` blocks are free, if all running work produces its maximum."""
         room, begun = self._pool.free_blocks, [seq for seq in self._index.begun.values() if seq.is_resident]
         for steps, held in sorted((self._builder.steps_left(seq), len(seq.table)) for seq in begun):
             room += held
@@ -400,18 +391,15 @@ class Placement:
 
     @cached_property
     def _holders(self) -> list[Ranked]:
-        """All sequences that hold blocks at the start of the step, and so may yield them."""
         begun = chain(self._index.begun.values(), self._index.paused.values())
         return [self._ranking.stand(seq) for seq in begun if seq.table]
 
     @cached_property
     def _leader(self) -> SeqId | None:
-        """The most urgent running sequence."""
         runs = [one for one in self._holders if one.rank.lane < IDLE]
         return min(runs).seq.id if runs else None
 
 
 def _for(seq: Sequence, resource: ScarceResource) -> Cause:
-    """Return the cause of yielding to this sequence."""
     job = seq.job
     return Cause(resource=resource, lane=job.lane, tenant=job.tenant, job_id=job.job_id)

@@ -172,7 +172,6 @@ class Planner:
             self._release(group)
 
     def forget_prompts(self, tenant: str, tenant_since: float, share_group: str) -> int:
-        """Evict a tenant's cached prompts, or those of its whole share group. Return the number of blocks."""
         self.land()
         return self._pool.forget(scopes_of(tenant, tenant_since, share_group))
 
@@ -303,7 +302,6 @@ class Planner:
 
     @property
     def blocks_free(self) -> int:
-        """Device blocks that no sequence holds, including cached prefixes."""
         return self._pool.free_blocks
 
     @property
@@ -322,7 +320,6 @@ class Planner:
         return self._census.counts()
 
     def capacity(self) -> Capacity:
-        """Return what each lane could start in the next step, including by preempting lower lanes."""
         if self._coast is not None:
             self._coast.sync()
         return capacity.measure(self._index, self._lanes, self._pool, self._max_sequences, self._costs)
@@ -333,7 +330,6 @@ class Planner:
         return block_map(self._pool, self._live())
 
     def held_by_tenant(self) -> dict[str, int]:
-        """Return the device blocks that choices hold, for the tenants with the most."""
         return held_by_tenant(self._live())
 
     def _live(self) -> Iterator[Sequence]:
@@ -374,7 +370,6 @@ class Planner:
         self._claims.release(seq)
 
     def _fail(self, rows: tuple[Row, ...], result: StepResult) -> None:
-        """End the jobs whose rows failed or have no token although they sample."""
         for row in rows:
             is_missing = row.samples and row.seq not in result.tokens and row.seq not in result.pending
             missing = "the runner returned no token" if is_missing else ""

@@ -75,7 +75,6 @@ def choose(
 
 
 def _yields(holder: Ranked, beneficiary: Ranked) -> bool:
-    """Return whether the holder yields to a beneficiary of its lane, whatever both have computed."""
     if beneficiary.rank.service_class == 0 and holder.rank.service_class > 0:
         return True
     return holder.rank.outside_window and not beneficiary.rank.outside_window
@@ -183,7 +182,6 @@ class _Offers:
         return victims
 
     def _most(self, seq: Sequence, room: int) -> int:
-        """Return the blocks that it may give with `room` free host slots: all, or the KV that the host can keep."""
         return len(seq.table) - (max(0, self._computed(seq) - room) if self._must_keep(seq) else 0)
 
     def _must_keep(self, seq: Sequence) -> bool:
@@ -212,5 +210,4 @@ class _Offers:
         return seq.table[len(seq.table) - blocks : self._computed(seq)]
 
     def _computed(self, seq: Sequence) -> int:
-        """Return the number of its blocks that hold KV."""
         return min(len(seq.table), self._pool.blocks_for(seq.num_computed))

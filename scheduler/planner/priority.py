@@ -82,7 +82,6 @@ class Rank(NamedTuple):
 
     @property
     def group(self) -> Group:
-        """The part of the key that is independent of its progress."""
         return self[:3]
 
     @property
@@ -307,7 +306,6 @@ class Ranking:
         return self._lane_ranks[promoted][name], outside, 0 if promised else 1
 
     def first_group(self, lane: LaneIndex) -> Group:
-        """Return the first group that a lane's waiting work could be in."""
         promotes = next(lane.promoted(self.now_ms), None) is not None
         return self._lane_ranks[promotes][lane.lane.name], False, int(not lane.guaranteed())
 

@@ -120,7 +120,6 @@ class Sequence:
 
     @property
     def is_resident(self) -> bool:
-        """Return whether all its computed KV is on the device."""
         return self.state in RESIDENT
 
     @property
@@ -130,17 +129,14 @@ class Sequence:
 
     @property
     def runs(self) -> bool:
-        """Return whether it is on the device and not stalled."""
         return self.is_resident and self.stalled_since_ms is None
 
     @property
     def is_new(self) -> bool:
-        """Return whether nothing of it has run, here or at an earlier holder."""
         return self.state is State.WAITING and not self.output
 
     @property
     def is_runnable(self) -> bool:
-        """Return whether it has not ended and its grant allows another token."""
         return self.state is not FINISHED and len(self.output) < self.granted_until
 
     def token_ids(self, first: int, count: int) -> tuple[int, ...]:
@@ -169,7 +165,6 @@ class Sequence:
         self._stall(now_ms)
 
     def set_aside(self, now_ms: float) -> None:
-        """Stall with all its KV on the device."""
         self.preemptions += 1
         self._stall(now_ms)
 

@@ -42,7 +42,6 @@ class SequenceGroup:
 
     @property
     def has_started(self) -> bool:
-        """Return whether anything of it has run, here or at an earlier holder."""
         return self.resumed or any(seq.state is not State.WAITING for seq in self.choices)
 
     def expired(self, now_ms: float) -> str:
@@ -108,7 +107,6 @@ class SequenceGroup:
                 raise IntegrityError("shared_block_written", f"{seq} of {len(self.choices)} choices")
 
     def note_prefill(self, row: Row) -> None:
-        """Record the computed row of a sequence that was not decoding."""
         self.prefill_steps += 1
         self.prefill_tokens += len(row.token_ids)
         self.known_tokens += row.samples
@@ -198,7 +196,6 @@ class Expiries:
             heapq.heapify(self._times)
 
     def any_by(self, now_ms: float) -> bool:
-        """Return whether a recorded time has passed; `passed` checks whether a job has really expired."""
         return bool(self._times) and self._times[0][0] < now_ms
 
     def passed(self, now_ms: float) -> Iterator[tuple[SequenceGroup, str]]:

@@ -42,7 +42,6 @@ class Decodes:
             self._take(seq, kind)
 
     def by_kind(self, now_ms: float) -> dict[Kind, tuple[Sequence, ...]]:
-        """Return a snapshot of all decodes, with promotions up to now."""
         for name, next_ms in self._next_ms.items():
             if next_ms <= now_ms:
                 self._promote(name, now_ms)
@@ -53,7 +52,6 @@ class Decodes:
         return any(next_ms <= now_ms for next_ms in self._next_ms.values())
 
     def alike(self) -> Iterator[tuple[LaneName, tuple[Sequence, ...]]]:
-        """Yield all decodes, grouped by kind, with the lane of each group."""
         return ((kind[0], alike) for kind, alike in self._by_kind.items())
 
     def _promote(self, name: LaneName, now_ms: float) -> None:
@@ -138,7 +136,6 @@ class SequenceIndex:
 
     @property
     def only_decode(self) -> bool:
-        """Return whether every sequence decodes."""
         return not (self.others or self.idle or self._waiting)
 
     def only_decodes(self) -> LaneName | None:
@@ -149,7 +146,6 @@ class SequenceIndex:
         return lanes[0] if len(lanes) == 1 else None
 
     def not_decoding(self) -> Iterator[Sequence]:
-        """Return all other sequences that have not ended."""
         waiting = [lane.all_waiting() for lane in self.lanes.values() if lane.waits]
         return chain(self.others.values(), self.paused.values(), self._asleep.values(), *waiting)
 

@@ -204,7 +204,6 @@ def _times(begun: Survey, first: Lane, costs: CostModel, price: Price) -> tuple[
 
 
 def _decodes_ms(begun: Survey, price: Price, *, below: LaneName | None = None) -> float:
-    """Return the time of all decodes, or of those outside the lane `below`."""
     decodes = [seq for kind, alike in begun.decodes.items() if kind[0] is not below for seq in alike]
     return len(decodes) * price.row + price.context * sum([seq.num_computed for seq in decodes])
 
@@ -217,7 +216,6 @@ def ample_budget(lanes: Mapping[LaneName, Lane], max_sequences: int, max_tokens:
 
 
 def _floor(rows: float, number: int) -> int:
-    """Return whole rows; a fraction is one row in some of the steps."""
     return int(rows) if rows >= 1.0 else int((number + 1) * rows) - int(number * rows)
 
 
@@ -235,5 +233,4 @@ def pace_time_ms(pace_ms: float, slack_ms: float, base_ms: float, costs: CostMod
 
 
 def _within(limit_ms: float, base_ms: float, costs: CostModel) -> float:
-    """Return the time for rows such that the step ends within the limit."""
     return (limit_ms - costs.between_ms) / costs.margin - base_ms

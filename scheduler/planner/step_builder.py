@@ -63,7 +63,6 @@ class StepBuilder:
         return len(self.running) >= self._budget.rows
 
     def rows_left(self, lane: LaneName) -> int:
-        """Return the rows left for a lane, without those reserved for other lanes' floors."""
         return self._budget.rows - len(self.running) - self._kept_from(lane)
 
     def tokens_left(self, seq: Sequence) -> int:
@@ -81,7 +80,6 @@ class StepBuilder:
         return min(pending, left, max(self._in_time(seq, 0.0), self._for_lanes_below(self._prefilled)))
 
     def _for_lanes_below(self, prefilled: float) -> int:
-        """Return the prefill tokens left for lower lanes if first-lane prompts get `prefilled`."""
         return max(0, max(self._budget.trickle, int(self._budget.share_below * prefilled)) - self._trickled)
 
     def _due_to_decodes(self, lane: LaneName) -> int:
@@ -101,7 +99,6 @@ class StepBuilder:
         return seq.pending == 1 and self._budget.price.of(1, seq.length) > self._left_ms
 
     def _in_time(self, seq: Sequence, spare_ms: float) -> int:
-        """Return the prefill tokens that this sequence has time for, including `spare_ms`."""
         if self._left_ms == math.inf:
             return self._budget.prefill - self._prefilled - self._trickled
         price = self._budget.price
@@ -110,7 +107,6 @@ class StepBuilder:
         return int(left_ms / per_token) if per_token > 0.0 else self._budget.tokens
 
     def steps_left(self, seq: Sequence) -> int:
-        """Return the number of steps that a sequence runs for if it produces its maximum."""
         return seq.remaining - 1 + -(-seq.pending // self._budget.tokens)
 
     def preempt(self, victim: Victim, cause: Cause | None = None) -> None:

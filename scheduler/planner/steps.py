@@ -51,7 +51,6 @@ class Row(NamedTuple):
 
     @property
     def context_length(self) -> int:
-        """KV tokens that the last token of the row attends to."""
         return self.first_position + len(self.token_ids)
 
     def __repr__(self) -> str:
@@ -145,7 +144,6 @@ class StepPlan:
 
     @property
     def copies(self) -> int:
-        """Blocks that swaps copy, in both directions."""
         return len(self.swap_out) + len(self.swap_in) - self.ahead
 
     @property
@@ -261,21 +259,17 @@ class Capacity:
 
     @property
     def most_sequences(self) -> int:
-        """Maximum number of choices of one job that can run here together."""
         return max(self.max_sequences, *self.sequences.values(), 0)
 
     @property
     def most_tokens(self) -> int:
-        """KV tokens of the longest sequence that fits here."""
         return max(self.pool_tokens, *self.kv_tokens.values(), 0)
 
     def holds(self, choices: int, tokens: int) -> bool:
-        """Return whether a job could ever finish here: all its choices in one step, and each alone at its longest."""
         return choices <= self.most_sequences and tokens <= self.most_tokens
 
     @property
     def is_full(self) -> bool:
-        """Return whether no lane could start anything without preempting its own work."""
         return not any(self.sequences.values())
 
     @property

@@ -122,7 +122,6 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def max_total_tokens(self) -> int:
-        """KV tokens that one choice can grow to."""
         return len(self.prompt) + self.max_tokens
 
     @property
@@ -344,12 +343,10 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def kv_tokens(self) -> int:
-        """Tokens that fit the whole KV pool."""
         return self.block_size * self.blocks_total
 
     @property
     def host_tokens(self) -> int:
-        """Tokens that fit the whole host pool."""
         return self.block_size * self.host_slots_total
 
 
@@ -388,7 +385,6 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_exact(self) -> bool:
-        """Return whether reported tokens are those that were sampled."""
         return self.exact is not False
 
     @property

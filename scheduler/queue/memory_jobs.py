@@ -49,7 +49,6 @@ class JobBook:
         self.has_returned = False
 
     def held(self, worker_id: str) -> list[QueuedJob]:
-        """Return the jobs that this worker holds: fewest losses first, ties by id."""
         held = [self.entries[job_id] for job_id in self._held.get(worker_id, ())]
         return sorted(held, key=lambda entry: (entry.losses, entry.job.job_id))
 
@@ -198,7 +197,6 @@ class JobBook:
                 break
 
     def withdraw(self, entry: QueuedJob) -> None:
-        """Remove a waiting job that has not started."""
         self._unseat(entry)
         self._release_claim(entry)
         self.job_ids[entry.job.gateway_id].discard(entry.job.job_id)
@@ -251,7 +249,6 @@ class JobBook:
                 places.floor.take_back(mark, tokens, is_own=name == entry.job.lane, is_computed=is_computed)
 
     def _release_claim(self, entry: QueuedJob) -> None:
-        """Release the booked time of a job that has started or ended."""
         if entry.claim_us:
             self.promises.release(self.levels[entry.job.lane], entry.bucket_ms, entry.claim_us)
             entry.claim_us = 0
@@ -263,7 +260,6 @@ class JobBook:
 
 
 def _fits(entry: QueuedJob, item: Publication) -> bool:
-    """Return whether each choice continues where its record ends."""
     return all(choice < entry.job.n and first == len(entry.generated[choice]) for choice, first, _ in item.tokens)
 
 

@@ -156,7 +156,6 @@ class LaneQueue:
         return True
 
     def credit(self, job_id: str) -> float:
-        """Return the weighted tokens charged when a job was taken that are not computed yet."""
         entry = self._book.entries.get(job_id)
         return 0.0 if entry is None else entry.credit
 
@@ -349,7 +348,6 @@ class LaneQueue:
         return not (self.queued or self._workers or self._gateways)
 
     def _may_be_preferred(self, now_ms: int, worker_id: str) -> bool:
-        """Return whether a worker lives and is not more loaded than its peers allow."""
         lives = self._workers.get(worker_id, now_ms) > now_ms
         return lives and is_light(worker_id, self._book.held_by, self._workers)
 

@@ -55,7 +55,6 @@ class Promises:
     """Sums of claims, by lane in rank order, and by due time."""
 
     def __init__(self, share_floors: Sequence[float]) -> None:
-        """`share_floors` of the lanes: the lanes above do not take this fraction."""
         self._floors = share_floors
         self._sums: list[dict[int, int]] = [{} for _ in share_floors]
         self.asked = [Asked() for _ in share_floors]
@@ -100,7 +99,6 @@ class Promises:
         return sums
 
     def _free(self, now_ms: int) -> list[int]:
-        """Return the fraction of the time that the lanes above leave to each lane, in millionths."""
         free, asked = [], 0
         for level, own in enumerate(self.asked):
             free.append(max(WHOLE - asked, self._least_free(level)))

@@ -372,7 +372,6 @@ def _unpacked(token_ids: bytes) -> tuple[int, ...]:
 
 
 def _yielded(own: Yielding | None) -> tuple[str | int, ...]:
-    """Return the fields of a lane's yielding work, as `take` reads them."""
     if own is None:
         return 0, 0, 0, 0, 0, 0
     figures = own.jobs, own.shorter_than, own.sequences, own.kv_tokens

@@ -135,7 +135,6 @@ class RedisRegistry:
         return {model: ModelEntry(queue_name(model, sha256), sha256) for model, sha256 in found}
 
     async def queues(self) -> dict[str, str]:
-        """Return every queue that may hold jobs, with or without workers, and the SHA-256 of its card."""
         found = await self._redis.execute_command("HGETALL", _QUEUES)
         return {queue.decode(): sha256.decode() for queue, sha256 in found.items()}
 
@@ -185,7 +184,6 @@ class RedisRegistry:
         await self._redis.execute_command("SET", _blocks(blocks.worker), encode(blocks), "PX", BLOCKS_TTL_MS)
 
     async def blocks(self, worker_ids: Sequence[str]) -> list[BlockMap]:
-        """Return the block maps of those of these workers that publish them."""
         if not worker_ids:
             return []
         blobs = await self._redis.execute_command("MGET", *map(_blocks, worker_ids))

@@ -56,7 +56,6 @@ class Room:
         return cls(sequences, kv_tokens, capacity.most_sequences, capacity.most_tokens)
 
     def is_open(self, level: int) -> bool:
-        """Return whether a job could start in this lane without preempting the lane's own work."""
         return self.sequences[level] > 0 and self.kv_tokens[level] > 0
 
     def could_hold(self, need: Need) -> bool:
@@ -64,11 +63,9 @@ class Room:
         return need.sequences <= self.most_sequences and need.whole_tokens <= self.most_tokens
 
     def tokens(self, need: Need) -> int:
-        """Return the KV tokens that a job needs to start."""
         return min(need.kv_tokens, self.most_tokens)
 
     def fits(self, level: int, need: Need) -> bool:
-        """Return whether the lane has room for all choices of a job now."""
         return need.sequences <= self.sequences[level] and self.tokens(need) <= self.kv_tokens[level]
 
     def occupy(self, level: int, need: Need) -> None:
@@ -101,7 +98,6 @@ class WorkerCalls:
         self.wakes: tuple[int, str] = 0, ""
 
     def wake(self, preferred: str = "") -> None:
-        """Wake every worker, the preferred one slightly before the others."""
         self.wakes = self.wakes[0] + 1, preferred
 
     def offer(self, worker_id: str, capacity: Capacity) -> None:

@@ -72,7 +72,6 @@ class ShareFloor:
             self._add(self.share * tokens if is_due else 0.0, tokens if is_own else 0.0)
 
     def serve(self, tokens: float, *, is_due: bool, is_own: bool) -> None:
-        """Record computed tokens that were not charged in advance."""
         if self.share:
             self._add(self.share * tokens if is_due else 0.0, tokens if is_own else 0.0)
 

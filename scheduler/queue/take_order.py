@@ -164,15 +164,12 @@ class Places:
         return len(self._waiting)
 
     def oldest_wait_ms(self, now_ms: int) -> int:
-        """Return how long the oldest job has waited; 0 in an empty lane."""
         return now_ms - int(self._waiting[0][0]) if self._waiting else 0
 
     def requests_of(self, tenant: str) -> int:
-        """Return the tenant's waiting requests, counted by their first jobs."""
         return len(self._queues.get(tenant, ())) - self._followers[tenant]
 
     def position(self, entry: QueuedJob) -> int:
-        """Return 1 + the tenant's own jobs ahead of this waiting one."""
         return 1 + bisect_left(self._queues[entry.job.tenant], _place(entry))
 
     def first_new(self, tenant: str, count: int) -> list[str]:
@@ -182,18 +179,15 @@ class Places:
         return [job_id for _, job_id in queue[first : first + count]]
 
     def least_served(self) -> list[str]:
-        """Return the TENANTS_PER_TAKE backlogged tenants with the lowest counters."""
         return heapq.nsmallest(TENANTS_PER_TAKE, self._queues, key=lambda tenant: (self.counters.value(tenant), tenant))
 
     def returned(self) -> Iterator[str]:
         return _first(self._returned)
 
     def all_returned(self) -> list[str]:
-        """Return all jobs that came back from a worker, by due time."""
         return [job_id for _, job_id in self._returned]
 
     def guaranteed(self) -> Iterator[str]:
-        """Return the guaranteed jobs of all tenants that never ran, by due time."""
         return _first(self._guaranteed)
 
     def promoted(self, now_ms: int) -> Iterator[str]:
@@ -231,7 +225,6 @@ def _place(entry: QueuedJob) -> Place:
 
 
 def _first(places: Iterable[Place]) -> Iterator[str]:
-    """Return the ids of the first LOOKS_PER_TAKE places."""
     return (job_id for _, job_id in islice(places, LOOKS_PER_TAKE))
 
 
@@ -240,7 +233,6 @@ def _remove(places: list[Place], place: Place) -> None:
 
 
 def _promised_cost(job: Job) -> int:
-    """Return the weighted tokens that its first lease is charged, whatever it continues from."""
     return len(job.prompt) + job.n * int(QUANTUM_COST)
 
 
@@ -299,7 +291,6 @@ class YieldOffer:
         self._kv_tokens -= tokens
 
     def _most_served(self) -> float:
-        """Return the largest counter of the running tenants, as of the first call."""
         if self._most is None:
             counters = {tenant: self._places.counter_or_level(tenant) for tenant in self._begun}
             self._most = most = max(counters.values())
@@ -411,7 +402,6 @@ class Order:
         return self._first(level, self._lanes[level].promoted(self._now_ms), OLDEST_PER_TAKE)
 
     def _first(self, level: int, job_ids: Iterable[str], count: int) -> list[QueuedJob]:
-        """Return the first `count` of these jobs that could run here."""
         entries = map(self._entries.__getitem__, job_ids)
         return list(islice((entry for entry in entries if self._could_run(level, entry)), count))
 
@@ -424,7 +414,6 @@ class Order:
         return is_in_time and self._room.could_hold(entry.need) and not is_suspect
 
     def _is_within_floor(self, share: float, entry: QueuedJob) -> bool:
-        """Return whether it has one choice and starts within this share of the worker."""
         return entry.job.n == 1 and self._room.tokens(entry.need) <= share * self._room.most_tokens
 
     def _occupy(self, level: int, entry: QueuedJob) -> None:

@@ -63,7 +63,6 @@ class Question:
     seed: int = 0
 
     def tier(self, lane: LaneName) -> Tier:
-        """Return the tier of a lane."""
         return next(tier for tier in self.tiers if tier.lane is lane)
 
 

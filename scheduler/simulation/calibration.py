@@ -70,7 +70,6 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return self.blocks * self.block_size
 
     def to_json(self) -> bytes:
-        """Return the document that `read_calibration` parses."""
         return msgspec.json.format(msgspec.json.encode(self), indent=2)
 
 
@@ -89,7 +88,6 @@ def of_costs(costs: CostModel, **sizes: int) -> Calibration:
 
 
 def _step_weights(costs: CostModel) -> Step:
-    """Return the weights of a linear model: what a large amount of each feature adds."""
     row = StepFeatures(1, 0, 0, 0)
     rows, prefill, context, attention = (
         (costs.step_ms(row._replace(**{name: _FAR})) - costs.step_ms(row._replace(**{name: 1}))) / (_FAR - 1)
@@ -127,7 +125,6 @@ class Shape:
 
     @property
     def kv_bytes(self) -> int:
-        """Size of the keys and values of one token."""
         return 2 * self.layers * self.kv_heads * self.head_size * BYTES
 
 
@@ -233,5 +230,4 @@ def _cpu(shape: Shape) -> Calibration:
 
 
 def _pair_ms(shape: Shape, flops: float) -> float:
-    """Return the time for a token to attend to another: its score, and its value's part of the sum."""
     return 1e3 * 4 * shape.layers * shape.width / flops

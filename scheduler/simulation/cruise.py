@@ -25,9 +25,7 @@ ALWAYS = -1
 class Coaster(Protocol):
     """A policy that can run without plans."""
 
-    def coast(self, now_ms: float) -> Coast | None:
-        """Return a batch that can continue without plans, or None if there is something to decide."""
-        ...
+    def coast(self, now_ms: float) -> Coast | None: ...
 
     def land(self) -> StepPlan:
         """Leave coasting mode. A running step still needs its result, as if it had been planned."""
@@ -49,13 +47,9 @@ class Coasted(NamedTuple):
 class CoastObserver(Protocol):
     """An observer that does not need the plan of a step that repeats the last one."""
 
-    def coasted(self, step: Coasted) -> None:
-        """A worker ran such a step; no request ended in it."""
-        ...
+    def coasted(self, step: Coasted) -> None: ...
 
-    def landed(self, gained: Mapping[str, int]) -> None:
-        """Jobs gained these numbers of tokens in the steps reported by `coasted`."""
-        ...
+    def landed(self, gained: Mapping[str, int]) -> None: ...
 
 
 class _Row(NamedTuple):
@@ -109,7 +103,6 @@ class Cruise:
 
     @property
     def is_worth_while(self) -> bool:
-        """Return whether no output ends for some steps."""
         return self._most >= MIN_STEPS
 
     def begin(self, now_ms: float) -> StepFeatures | None:

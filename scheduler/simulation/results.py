@@ -57,7 +57,6 @@ class ServiceMeter:
 
     @property
     def max_gap(self) -> float:
-        """Largest lead of one tenant over another, per unit of weight, while both had work waiting in the same lane."""
         return max((gaps.most for gaps in self._gaps.values()), default=0.0)
 
     @property
@@ -102,7 +101,6 @@ class ServiceMeter:
         self._look(step.ended_ms)
 
     def landed(self, gained: Mapping[str, int]) -> None:
-        """Record the tokens that jobs gained while coasting."""
         for job_id, tokens in gained.items():
             self._asked[job_id].reached += tokens
 
@@ -142,7 +140,6 @@ class ServiceMeter:
         self._rows[step.worker] = running
 
     def _compute(self, asked: _Metered, row: Row) -> float:
-        """Count a row's tokens, and return the service of the new ones."""
         end, prompt = row.context_length, asked.arrival.prompt_tokens
         start = min(end, max(asked.reached, row.first_position))
         self.computed_tokens += len(row.token_ids)

@@ -180,7 +180,6 @@ class Simulation:
             self._wake(3 * len(self._workers), self.fleet.every_ms)
 
     def _enable_coasting(self) -> None:
-        """Let workers run without plans if all observers support that."""
         watchers = [observer for observer in self.observers if isinstance(observer, CoastObserver)]
         if self.is_stepwise or len(watchers) < len(self.observers):
             return
@@ -253,7 +252,6 @@ class Simulation:
             self._asleep.remove(number)
 
     def _give_back(self, number: int) -> None:
-        """Return a dead worker's jobs to the queue and wake all sleeping workers."""
         held = self._workers[number].held
         if self.queue is not None:
             self.queue.release(int(self.now_ms), str(number), held)
@@ -280,7 +278,6 @@ class Simulation:
             self._wake(self._draw_sleeper(), self.now_ms)
 
     def _call_preferred(self, number: int) -> None:
-        """Let the preferred worker take waiting jobs before the others, even in the middle of a step."""
         if self._workers[number].is_dead:
             return
         self._take(number)

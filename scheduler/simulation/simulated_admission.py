@@ -149,7 +149,6 @@ class SimulatedAdmission:
 
 
 def _next(planned_ms: float, every_ms: float, now_ms: float) -> float:
-    """Return the first scheduled time after now."""
     return planned_ms + every_ms * (1 + (now_ms - planned_ms) // every_ms) if every_ms else now_ms
 
 

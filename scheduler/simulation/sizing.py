@@ -47,7 +47,6 @@ class LaneVerdict:
 
     @property
     def kept(self) -> float:
-        """The smaller of the two shares."""
         return min(self.ttft_kept, self.tpot_kept)
 
 
@@ -188,11 +187,9 @@ def smallest(
 
 
 def _around(guess: int, at_once: int) -> list[int]:
-    """Return the guess, and larger numbers at no extra cost."""
     return [math.ceil(guess * (1.0 + 0.5 * number)) for number in range(at_once)]
 
 
 def _between(lower: int, upper: int, at_once: int) -> list[int]:
-    """Return numbers that divide the interval evenly."""
     parts = min(at_once, upper - lower - 1) + 1
     return [lower + max(1, (upper - lower) * part // parts) for part in range(1, parts)]

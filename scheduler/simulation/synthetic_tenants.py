@@ -119,7 +119,6 @@ class SyntheticTenants:
 
 
 def _stated(arrival: Arrival, row: TraceRow) -> Arrival:
-    """Return an arrival with its caller's stated limits: the first token is due by the earlier of them."""
     stated = [ms for ms in (row.ttft_ms, row.deadline_ms) if ms is not None]
     return replace(arrival, ttft_ms=min(stated), hard_ttft_ms=row.ttft_ms, deadline_ms=row.deadline_ms)
 
@@ -201,5 +200,4 @@ class _WeightedDraw:
         self._upto = list(accumulate(shares))
 
     def at(self, draw: float) -> int:
-        """Return the index selected by `draw` from [0, 1)."""
         return min(bisect_right(self._upto, draw * self._upto[-1]), len(self._upto) - 1)

@@ -81,7 +81,6 @@ class TraceRow:
 
     @property
     def tokens(self) -> int:
-        """KV tokens that it needs."""
         return self.prompt_tokens + self.choices * self.output_tokens
 
 
@@ -239,7 +238,6 @@ class _Reader:
             rows[:] = [replace(row, at_ms=row.at_ms - first_ms) for row in rows]
 
     def _check(self, row: TraceRow, before: TraceRow | None) -> None:
-        """Check a row against the previous one and the pool."""
         if before is not None and row.at_ms < before.at_ms:
             raise _RowProblem(f"arrives before row {before.row}; a trace is sorted by arrival")
         if self.kv_tokens is not None and row.tokens > self.kv_tokens:

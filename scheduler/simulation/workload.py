@@ -143,7 +143,6 @@ class Hardware:
 
     @property
     def single_stream_ms(self) -> float:
-        """Time per token of a stream that runs alone, with a typical context."""
         return self.step_ms(StepFeatures(1, 0, TYPICAL_CONTEXT, 0)) + self.overhead_ms
 
     def step_ms(self, features: StepFeatures) -> float:

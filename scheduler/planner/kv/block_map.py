@@ -89,7 +89,6 @@ def _name(scope: Scope) -> str:
 
 
 def _cells(owners: Sequence[Owner]) -> list[tuple[Owner, int]]:
-    """Return (owner, number of blocks) of each cell; in a large pool the owner of most of its blocks."""
     size = -(-len(owners) // MAX_CELLS) or 1
     if size == 1:
         return [(owner, 1) for owner in owners]
@@ -98,7 +97,6 @@ def _cells(owners: Sequence[Owner]) -> list[tuple[Owner, int]]:
 
 
 def _busiest(found: Iterable[str | None]) -> tuple[str, ...]:
-    """Return the tenants to name, by number of blocks, and OTHERS if there are more."""
     counted = Counter(tenant for tenant in found if tenant is not None)
     named = [tenant for tenant, _ in counted.most_common(MAX_TENANTS)]
     return (*named, OTHERS) if len(counted) > MAX_TENANTS else tuple(named)

@@ -33,7 +33,6 @@ class HostSlots:
 
     @property
     def free(self) -> int:
-        """Slots that `fill` could take, including copies."""
         return len(self._unused) + len(self._copies)
 
     @property
@@ -48,11 +47,9 @@ class HostSlots:
 
     @property
     def unused(self) -> int:
-        """Free slots without a copy."""
         return len(self._unused)
 
     def unsaved(self, blocks: Sequence[int]) -> int:
-        """Return how many of these device blocks have no copy."""
         return len(blocks) - sum(map(self._copies.__contains__, blocks)) if self._copies else len(blocks)
 
     def fill(self, blocks: Sequence[int]) -> tuple[list[int], list[Copy]]:
@@ -91,7 +88,6 @@ class HostSlots:
         slots.clear()
 
     def forget(self, block: int) -> None:
-        """Drop the copy of a device block that no table holds any more."""
         if block in self._copies:
             self._unused.append(self._copies.pop(block))
         elif block in self._arriving:
@@ -155,7 +151,6 @@ class BlockPool:
         return -(-tokens // self.block_size)
 
     def references(self, block: int) -> int:
-        """Return how many tables hold this block."""
         return self._holders.count(block)
 
     def freed_by(self, tables: Collection[Sequence[int]]) -> int:
@@ -207,7 +202,6 @@ class BlockPool:
         return known
 
     def forget(self, is_gone: Callable[[Scope], bool]) -> int:
-        """Evict all cached idle blocks of some scopes. Return how many."""
         blocks = self.cache.forget(is_gone)
         self._free.extend(blocks)
         return len(blocks)

@@ -40,7 +40,6 @@ class BlockHolders:
         return [*map(len, self._holders)]
 
     def begin(self, table: Sequence[int], block: int) -> None:
-        """Record the only holder of a block that no table holds."""
         self._holders[block] = self._known(table).alone
 
     def add(self, table: Sequence[int], blocks: Sequence[int]) -> None:

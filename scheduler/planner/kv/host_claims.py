@@ -37,45 +37,36 @@ class HostClaims:
         self._staying: dict[SeqId, Sequence] = {}
 
     def came(self, job: Job) -> None:
-        """Count a job for its tenant's share."""
         self._groups[job.tenant] += 1
         self._weights[job.tenant] = job.weight
 
     def left(self, job: Job) -> None:
-        """Uncount a job that has ended or left."""
         self._groups[job.tenant] -= 1
         if not self._groups[job.tenant]:
             del self._groups[job.tenant], self._weights[job.tenant]
 
     def share(self, tenant: str) -> int:
-        """Return the host slots that a tenant's paused work may keep."""
         weight = self._weights.get(tenant, 1.0)
         return int(self._pool.host_slots * weight / sum(self._weights.values())) if self._weights else 0
 
     def may_begin(self, seq: Sequence) -> bool:
-        """Reserve host slots for a sequence if it needs them. Return False if that is not possible now."""
         return self.covers(seq) or self.count(seq) is not None
 
     def covers(self, seq: Sequence) -> bool:
-        """Return whether it is not exact, or has a reservation."""
         return not seq.job.exact or seq.id in self._leaving or seq.id in self._staying
 
     def may_leave(self, seq: Sequence) -> bool:
-        """Return whether it is exact and has reserved slots."""
         return seq.id in self._leaving
 
     def stays(self, seq: Sequence) -> bool:
-        """Return whether it is exact and stays on the device without reserved slots."""
         return seq.id in self._staying
 
     @property
     def unclaimed(self) -> int:
-        """Host slots that are neither held nor reserved."""
         return self._pool.host_slots - self._pool.slots.held - self.outstanding
 
     @property
     def outstanding(self) -> int:
-        """Slots reserved for exact work and not held by it."""
         return sum([self._most(seq) - len(seq.slots) for seq in self._leaving.values()])
 
     def count(
@@ -108,7 +99,6 @@ class HostClaims:
         return None
 
     def release(self, seq: Sequence) -> None:
-        """Drop the reservation of a sequence that has ended or did not start."""
         self._leaving.pop(seq.id, None)
         self._staying.pop(seq.id, None)
 
@@ -129,7 +119,6 @@ class HostClaims:
         return held
 
     def room(self) -> "HostRoom":
-        """Return the slots that sequences preempted now may fill."""
         return HostRoom(self, self._pool.slots.free)
 
     def _most(self, seq: Sequence) -> int:

@@ -56,7 +56,6 @@ class BlockFloors:
 
     @property
     def shortest(self) -> LaneName:
-        """The lane whose floor lacks most, if `short` is positive."""
         return max(self._lacking, key=lambda name: self._lacking[name])
 
     def gives(self, one: Ranked) -> bool:
@@ -67,7 +66,6 @@ class BlockFloors:
         return one.seq.job.lane not in self._own and all(self._binds(one.seq, name) for name in self._own)
 
     def keeps(self, seq: Sequence, beneficiary: Sequence) -> bool:
-        """Return whether a floor protects its blocks from the beneficiary."""
         name = seq.job.lane
         if name not in self._own or name is beneficiary.job.lane or not self._binds(beneficiary, name):
             return False
@@ -97,17 +95,14 @@ class BlockFloors:
         return sum(self._lacking.values())
 
     def ran(self, sequences: Iterable[Sequence]) -> None:
-        """Record that these sequences have their rows and blocks."""
         if self._kept:
             for seq in sequences:
                 self._lacking[seq.job.lane] = max(0, self._lacking.get(seq.job.lane, 0) - self._kept.get(seq.id, 0))
 
     def binds_all(self, seq: Sequence) -> bool:
-        """Return whether every floor binds this sequence."""
         return all(self._binds(seq, name) for name in self._own)
 
     def _binds(self, seq: Sequence, name: LaneName) -> bool:
-        """Return whether the floor of this lane binds this sequence."""
         return not seq.is_promised and self._pool.blocks_for(seq.length) <= self._pool.blocks - self._own.get(name, 0)
 
     def _look(self) -> dict[SeqId, int]:

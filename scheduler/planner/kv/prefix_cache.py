@@ -107,7 +107,6 @@ class PrefixCache:
 
     @property
     def blocks(self) -> int:
-        """Blocks in all trees, idle or held."""
         return len(self._nodes)
 
     def knows(self, block: int) -> bool:
@@ -115,7 +114,6 @@ class PrefixCache:
         return block in self._nodes
 
     def idle_blocks(self) -> Iterator[tuple[int, Scope]]:
-        """Yield the idle blocks with their scopes."""
         return ((block, node.branch.scope) for block, node in self._nodes.items() if node.idle_since)
 
     def find(self, scope: Scope, table: Sequence[int], first: int, chunks: Iterable[bytes]) -> list[int]:
@@ -167,7 +165,6 @@ class PrefixCache:
         return True
 
     def hold(self, block: int) -> None:
-        """Mark an idle block as held."""
         node = self._nodes[block]
         node.idle_since = 0
         self._count_idle(node.branch, -1)
@@ -228,7 +225,6 @@ class PrefixCache:
         return ""
 
     def _end(self, scope: Scope, table: Sequence[int], first: int) -> Node | Branch | None:
-        """Return the last node of a table's first blocks, or the root; None if they belong to another scope."""
         branch = self._branches.get(scope)
         if not first:
             return branch

@@ -80,14 +80,12 @@ class Prefixes:
             self.leave_full(seq)
 
     def leave_full(self, seq: Sequence) -> None:
-        """Add the blocks that the sequence has filled to the cache."""
         full = seq.num_computed // self._pool.block_size
         if full > seq.shared:
             chunks = self._chunks(seq, seq.shared, full)
             seq.shared = self._pool.publish(scope_of(seq.job), seq.table, seq.shared, chunks)
 
     def _chunks(self, seq: Sequence, first: int, last: int) -> Iterator[bytes]:
-        """Yield the token ids of the sequence's full blocks from `first` to before `last`."""
         size = self._pool.block_size
         for place in range(first, last):
             try:
