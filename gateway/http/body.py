@@ -7,8 +7,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
 from fairlane.gateway.errors import invalid, request_timeout, request_too_large
-from fairlane.gateway.http.body_budget import BodyHold
-from fairlane.gateway.http.intake import PART_BYTES
+from fairlane.gateway.http.body_budget import PART_BYTES, BodyHold
 
 # Longest declared length, in digits; a longer one is above any limit.
 _MAX_DIGITS = 18

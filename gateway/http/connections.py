@@ -15,6 +15,9 @@ from functools import lru_cache
 from itertools import islice
 from typing import Protocol
 
+from starlette.types import Scope
+
+from fairlane.gateway.errors import ApiError
 from fairlane.scheduler.protocol.settings import Networks
 
 # Network bits of an IPv6 address: the holder of one address has the whole /64 network.
@@ -209,10 +212,46 @@ class ConnectionLimiter:
         place.connection.give_way()
 
 
-class Sender(Protocol):
-    """A connection that is sending a request's head."""
+class Origin:
+    """The client of one connection: its place on the port, and the address that counts."""
 
-    def give_way(self) -> None: ...
+    __slots__ = ("_is_proxied", "_own", "_proxies", "peer", "place")
+
+    def __init__(self, connection: HttpConnection, address: str, limiter: ConnectionLimiter, proxies: Networks) -> None:
+        self._own, self._proxies = address, proxies
+        self._is_proxied = address in proxies
+        # None if there is none.
+        self.place = limiter.enter(connection, None if self._is_proxied else address)
+        # The connection's own address, if a trusted proxy named another client in this request.
+        self.peer: str | None = None
+
+    @property
+    def holder(self) -> str:
+        return "" if self.place is None else self.place.holder
+
+    @property
+    def is_too_much(self) -> bool:
+        return self.place is None or self.place.is_too_much
+
+    def leave(self) -> None:
+        if self.place is not None:
+            self.place.leave()
+            self.place = None
+
+    def forwarded(self, scope: Scope) -> ApiError | None:
+        """Take the client's address from a trusted proxy. Return an error if that address has too many connections."""
+        self.peer = None
+        headers = scope["headers"]
+        address = forwarded_for(headers, self._proxies) if self._is_proxied else None
+        if address is None:
+            return None
+        self.peer = self._own
+        scope["client"] = (address, 0)
+        if [value for name, value in headers if name == b"x-forwarded-proto"] == [b"https"]:
+            scope["scheme"] = "https"
+        if self.place is None or self.place.carries(address):
+            return None
+        return ApiError("Too many connections from this address are open.", "overloaded", retry_after_s=1.0)
 
 
 class Heads:
@@ -222,10 +261,10 @@ class Heads:
         """`most_bytes` counts bytes received; parsed heads take half as much again."""
         self._most_bytes = most_bytes
         # Oldest first.
-        self._held: dict[Sender, int] = {}
+        self._held: dict[HttpConnection, int] = {}
         self.bytes = 0
 
-    def hold(self, sender: Sender, count: int) -> None:
+    def hold(self, sender: HttpConnection, count: int) -> None:
         """Record the size of a head so far. Over the limit, the oldest senders are closed, maybe `sender` too."""
         self.bytes += count - self._held.get(sender, 0)
         self._held[sender] = count
@@ -234,5 +273,5 @@ class Heads:
             self.release(first)
             first.give_way()
 
-    def release(self, sender: Sender) -> None:
+    def release(self, sender: HttpConnection) -> None:
         self.bytes -= self._held.pop(sender, 0)

@@ -13,8 +13,7 @@ from starlette.types import Receive
 
 from fairlane.gateway.errors import ApiError, invalid, request_timeout
 from fairlane.gateway.http.body import declared_length
-from fairlane.gateway.http.body_budget import BodyHold
-from fairlane.gateway.http.intake import PART_BYTES
+from fairlane.gateway.http.body_budget import PART_BYTES, BodyHold
 
 # Name of the form's file part.
 FILE = "file"

@@ -7,8 +7,7 @@ import pytest
 from starlette.types import Message, Receive
 
 from fairlane.gateway.http.body import read_body
-from fairlane.gateway.http.body_budget import BodyBudget, BodyHold
-from fairlane.gateway.http.intake import PART_BYTES, Intake
+from fairlane.gateway.http.body_budget import PART_BYTES, BodyBudget, BodyHold, Intake
 
 pytestmark = pytest.mark.anyio
 

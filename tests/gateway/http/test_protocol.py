@@ -12,7 +12,7 @@ from starlette.types import Message, Receive
 
 from fairlane.gateway import errors
 from fairlane.gateway.errors import ApiError
-from fairlane.gateway.http import protocol as http_limits
+from fairlane.gateway.http import connection
 from fairlane.gateway.http.body import read_body
 from fairlane.gateway.http.refusals import TELL_EVERY_S, Malformed
 from tests.support.gateway.raw_http import (
@@ -333,7 +333,7 @@ async def test_after_a_refused_body_the_connection_serves_on() -> None:
 async def test_what_is_refused_comes_off_the_wire_a_piece_at_a_time(
     framing: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_limits, "DISCARD_REST_S", 3_600.0)
+    monkeypatch.setattr(connection, "DISCARD_REST_S", 3_600.0)
     async with serving() as server:
         client = await server.client()
         client.send(POST + framing + b"\r\n\r\n" + b"a" * 50_000_000)
