@@ -2,16 +2,15 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
 from functools import partial
-from typing import cast
 
 from starlette.requests import ClientDisconnect
 
 from fairlane.gateway.errors import ApiError
+from fairlane.gateway.http.request_id import random_id
 from fairlane.gateway.insight.request_records.live import LiveRecord
 from fairlane.gateway.insight.request_records.record import LONGEST_TEXT, RequestRecord
-from fairlane.gateway.insight.request_records.recorder import RefusedRequest, RequestRecorder
+from fairlane.gateway.insight.request_records.recorder import RequestRecorder
 from fairlane.gateway.insight.request_records.views import time_fields
 from fairlane.gateway.insight.telemetry.context import traceparent
 from fairlane.gateway.insight.telemetry.metrics import is_recording
@@ -76,13 +75,13 @@ def ended(recorder: RequestRecorder, context: RequestContext, error: BaseExcepti
         outcome = Outcome.FINISHED if error is None else _outcome(error)
         context.record.answered(code, outcome, message, limit, is_timed=is_recording())
         if context.record.time is not None:
-            fields = cast(Mapping[str, float], time_fields(context.record.time))
-            context.notes |= {f"fairlane.time.{name}": ms for name, ms in fields.items()}
+            context.notes |= {f"fairlane.time.{name}": ms for name, ms in time_fields(context.record.time).items()}
     elif isinstance(error, ApiError) and error.status in _RECORDED:
         model, prompt_tokens = error.asked
         lane = context.lane if context.lane in set(LaneName) else ""
         caller = context.caller
-        refused = RefusedRequest(
+        refused = RequestRecord(
+            id=random_id(),
             tenant=caller.tenant_id,
             incarnation=caller.identity.tenant.incarnation,
             key=caller.key_id,
@@ -95,6 +94,7 @@ def ended(recorder: RequestRecorder, context: RequestContext, error: BaseExcepti
             model=model,
             prompt_tokens=prompt_tokens,
             trace_id=_kept_trace(traceparent()),
+            arrived_s=0.0,
         )
         recorder.refused(refused, context.arrived_s)
 

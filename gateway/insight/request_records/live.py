@@ -5,7 +5,8 @@ built when it is read or written; most requests of a busy gateway end before tha
 """
 
 from collections.abc import Callable
-from typing import Protocol
+from dataclasses import InitVar, dataclass, field
+from typing import NamedTuple, Protocol
 
 from fairlane.gateway.insight.request_records.record import RecordedPreemption, RequestRecord, State
 from fairlane.gateway.insight.request_records.time_account import Stall, StallKind, Start, Timeline, TimeParts, account
@@ -34,100 +35,67 @@ class TokenTimes(Protocol):
     def last_token_s(self) -> float | None: ...
 
 
-class Answered:
+class Answered(NamedTuple):
     """The end of an answer, on the event loop's clock. `code` is None without an error."""
 
-    __slots__ = ("at_s", "code", "limit", "message", "outcome")
-
-    def __init__(self, at_s: float, code: str | None, outcome: Outcome, message: str, limit: str) -> None:
-        self.at_s = at_s
-        self.code = code
-        self.outcome = outcome
-        self.message = message
-        self.limit = limit
+    at_s: float
+    code: str | None
+    outcome: Outcome
+    message: str
+    limit: str
 
 
+@dataclass(slots=True, eq=False)
 class LiveRecord:
-    """One admitted request. It is over once its answer has ended and it is settled, or left to a reaper."""
+    """One admitted request. It is over once its answer has ended and it is settled, or left to a reaper.
 
-    __slots__ = (
-        "_answered",
-        "_arrived_s",
-        "_away",
-        "_begun_after_ms",
-        "_charge",
-        "_clock",
-        "_finished",
-        "_is_settled",
-        "_jobs",
-        "_make",
-        "_on_over",
-        "_pauses",
-        "_progress",
-        "_record",
-        "_stalls",
-        "_starts",
-        "_workers",
-        "account",
-        "due_ms",
-        "has_news",
-        "id",
-        "moved",
-        "names",
-        "paused",
-        "preempted",
-        "taken",
-        "time",
-        "written_s",
-    )
+    Instants are on the event loop's clock, and `at_ms` counts from the request's arrival."""
 
-    def __init__(
-        self,
-        make: Callable[["LiveRecord"], RequestRecord],
-        request: LiveRequest,
-        names: tuple[str, str],
-        arrived_s: float,
-        due_ms: float,
-        clock: Callable[[], float],
-        on_over: Callable[["LiveRecord"], None],
-    ) -> None:
-        """`make` builds the record's first fields. `names`: `x-request-id`, and the answer's id, or empty if that
-        contains the request's id. `due_ms`: when the first token is due. `arrived_s` and `clock` are of the event
-        loop. `on_over` is called once, when the request is over."""
-        self.id = request.id
-        self.account = request.ask.account
-        self.names = names
-        self.due_ms = due_ms
-        self.preempted = self.paused = self.moved = 0
-        # Something has happened since the last write.
-        self.has_news = True
-        # Time of the last write; 0.0: never.
-        self.written_s = 0.0
-        self.taken = False
-        self._make: Callable[[LiveRecord], RequestRecord] | None = make
-        self._jobs = request.jobs
-        self._arrived_s = arrived_s
-        self._clock = clock
-        self._on_over = on_over
-        self._record: RequestRecord | None = None
-        self._progress: TokenTimes | None = None
-        # Ends of jobs that are not in the record yet.
-        self._finished: list[Finished] | None = None
-        self._charge: Charge | None = None
-        self._answered: Answered | None = None
-        # Choices that are preempted now.
-        self._away: dict[tuple[str, int], RecordedPreemption] | None = None
-        # Choices that are paused now, with the time since when, in ms after arrival.
-        self._pauses: dict[tuple[str, int], float] | None = None
-        # Time in the queue until the prompt was begun, as reported at the end of a job without tokens.
-        self._begun_after_ms: float | None = None
-        self._starts: list[Start] = []
-        self._stalls: list[Stall] | None = None
-        # The account of its time; set at the answer's end if `answered` was called with `is_timed`.
-        self.time: TimeParts | None = None
-        self._is_settled = False
-        # Workers that sent tokens, in order.
-        self._workers: list[str] = []
+    # Builds the record's first fields.
+    _make: "Callable[[LiveRecord], RequestRecord] | None"
+    request: InitVar[LiveRequest]
+    # `x-request-id`, and the answer's id, or empty if that contains the request's id.
+    names: tuple[str, str]
+    _arrived_s: float
+    # When the first token is due.
+    due_ms: float
+    _clock: Callable[[], float]
+    # Called once, when the request is over.
+    _on_over: "Callable[[LiveRecord], None]"
+    id: str = field(init=False)
+    account: str = field(init=False)
+    jobs: list[LiveJob] = field(init=False)
+    preempted: int = 0
+    paused: int = 0
+    moved: int = 0
+    # Something has happened since the last write.
+    has_news: bool = True
+    # Time of the last write; 0.0: never.
+    written_s: float = 0.0
+    taken: bool = False
+    # The account of its time; set at the answer's end if `answered` was called with `is_timed`.
+    time: TimeParts | None = None
+    answer: Answered | None = None
+    # The charge it was settled with; None before that, or if a reaper settles it.
+    charge: Charge | None = None
+    _is_settled: bool = False
+    _record: RequestRecord | None = None
+    _progress: TokenTimes | None = None
+    # Ends of jobs that are not in the record yet.
+    _finished: list[Finished] | None = None
+    # Choices that are preempted now.
+    _away: dict[tuple[str, int], RecordedPreemption] | None = None
+    # Choices that are paused now, with the time since when, in ms after arrival.
+    _pauses: dict[tuple[str, int], float] | None = None
+    # Time in the queue until the prompt was begun, as reported at the end of a job without tokens.
+    _begun_after_ms: float | None = None
+    _starts: list[Start] = field(default_factory=list)
+    _stalls: list[Stall] | None = None
+    # Workers that sent tokens, in order.
+    _workers: list[str] = field(default_factory=list)
+
+    def __post_init__(self, request: LiveRequest) -> None:
+        self.id, self.account, self.jobs = request.id, request.ask.account, request.jobs
 
     @property
     def record(self) -> RequestRecord:
@@ -144,11 +112,7 @@ class LiveRecord:
     @property
     def job(self) -> LiveJob:
         """Return the job whose place in the queue is shown."""
-        return self._jobs[0]
-
-    @property
-    def jobs(self) -> list[LiveJob]:
-        return self._jobs
+        return self.jobs[0]
 
     @property
     def age_ms(self) -> float:
@@ -156,16 +120,7 @@ class LiveRecord:
 
     @property
     def waits(self) -> bool:
-        return not (self.taken or any(job.begun for job in self._jobs))
-
-    @property
-    def answer(self) -> Answered | None:
-        return self._answered
-
-    @property
-    def charge(self) -> Charge | None:
-        """Return the charge it was settled with, or None before that or if a reaper settles it."""
-        return self._charge
+        return not (self.taken or any(job.begun for job in self.jobs))
 
     @property
     def is_late(self) -> bool:
@@ -208,19 +163,19 @@ class LiveRecord:
             self._taken_up(job, event)
 
     def charged(self, charge: Charge) -> None:
-        self._charge = charge
+        self.charge = charge
         self.settled()
 
     def settled(self) -> None:
         """Record that its charge is final for this gateway: booked, or left to a reaper."""
         self._is_settled = True
-        if self._answered is not None:
+        if self.answer is not None:
             self._on_over(self)
 
     def answered(self, code: str | None, outcome: Outcome, message: str, limit: str, *, is_timed: bool = False) -> None:
         """Record the end of its answer, with an error if `code` names one. `is_timed`: also set `time`."""
-        if self._answered is None:
-            self._answered = Answered(self._clock(), code, outcome, message, limit)
+        if self.answer is None:
+            self.answer = Answered(self._clock(), code, outcome, message, limit)
             if is_timed:
                 self.time = self._account()
             if self._is_settled:
@@ -228,14 +183,14 @@ class LiveRecord:
 
     def let_go(self) -> None:
         """Drop the references to the request, which refers to this object. The record cannot be updated after that."""
-        self._make, self._progress, self._jobs = None, None, []
+        self._make, self._progress, self.jobs = None, None, []
 
     def refresh(self) -> None:
         if self._record is None or self._published() > self._record.output_tokens:
             self.has_news = True
 
     def _published(self) -> int:
-        return sum([choice.published for job in self._jobs for choice in job.choices])
+        return sum([choice.published for job in self.jobs for choice in job.choices])
 
     def _update(self, record: RequestRecord) -> None:
         record.workers += [one for one in self._workers if one not in record.workers]
@@ -244,21 +199,21 @@ class LiveRecord:
         for event in self._finished or ():
             _add_end(record, event, self._queued_ms)
         self._finished = None
-        if self._charge is not None:
-            charge = self._charge
+        if self.charge is not None:
+            charge = self.charge
             record.outcome, record.output_tokens = charge.outcome, max(record.output_tokens, charge.output_tokens)
             record.charges = tokens = charge.prompt_tokens, charge.cached_tokens, charge.output_tokens
             record.spend = self.job.request.ask.prices.spend(*tokens)
             record.gpu_us, record.kv_block_ms = charge.gpu_us, charge.kv_block_ms
         record.state = self._state()
-        if self._answered is not None and record.total_ms is None:
-            answered = self._answered
+        if self.answer is not None and record.total_ms is None:
+            answered = self.answer
             record.total_ms = self._at_ms(answered.at_s)
             record.code, record.message, record.limit = answered.code, answered.message, answered.limit
             record.outcome = record.outcome or answered.outcome.value
             record.add(record.total_ms, "ended")
         record.time = self.time or self._account()
-        if self._starts or self._answered is not None:
+        if self._starts or self.answer is not None:
             record.queue_ms = record.time.queue
 
     def _add_times(self, record: RequestRecord) -> None:
@@ -272,7 +227,7 @@ class LiveRecord:
             record.last_token_ms = self._at_ms(progress.last_token_s)
 
     def _account(self) -> TimeParts:
-        answered, progress = self._answered, self._progress
+        answered, progress = self.answer, self._progress
         last_s = None if progress is None else progress.last_token_s
         until_ms = self.age_ms if answered is None else (answered.at_s - self._arrived_s) * 1e3
         return account(
@@ -293,11 +248,11 @@ class LiveRecord:
 
     @property
     def _queued_ms(self) -> float:
-        put_s = min([job.queued_s for job in self._jobs if job.queued_s], default=self._arrived_s)
+        put_s = min([job.queued_s for job in self.jobs if job.queued_s], default=self._arrived_s)
         return (put_s - self._arrived_s) * 1e3
 
     def _state(self) -> State:
-        if self._answered is not None and self._is_settled:
+        if self.answer is not None and self._is_settled:
             return "ended"
         if self._away:
             return "preempted"

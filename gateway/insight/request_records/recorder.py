@@ -15,10 +15,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from fairlane.gateway.http.request_id import random_id
 from fairlane.gateway.insight.request_records import keys
 from fairlane.gateway.insight.request_records.live import LiveRecord
-from fairlane.gateway.insight.request_records.record import LONGEST_TEXT, RequestRecord
+from fairlane.gateway.insight.request_records.record import RequestRecord
 from fairlane.gateway.insight.request_records.storage import EndedRecord, RecordStore, packed_names
 from fairlane.gateway.insight.request_records.time_account import TimeParts
 from fairlane.gateway.request.live_request import LiveJob, LiveRequest
@@ -57,25 +56,6 @@ class Queues(Protocol):
         """Return its place, from 1, or None once a worker has it. Raise STORE_ERRORS."""
 
 
-@dataclass(frozen=True, slots=True)
-class RefusedRequest:
-    """A request that was not admitted."""
-
-    tenant: str
-    key: str
-    request_id: str
-    endpoint: str
-    code: str
-    message: str
-    limit: str
-    lane: str = ""
-    model: str = ""
-    prompt_tokens: int = 0
-    trace_id: str = ""
-    # The tenant's incarnation.
-    incarnation: str = ""
-
-
 @dataclass(slots=True)
 class _Lot:
     """A random sample of fixed size (reservoir sampling)."""
@@ -85,15 +65,12 @@ class _Lot:
     kept: list[EndedRecord] = field(default_factory=list)
 
     def draw(self) -> int | None:
-        """Return the place of the next record, or None if it is not kept. The record is built only if it is kept."""
+        """Return the place of the next record, or None if it is not kept."""
         self.came += 1
         if len(self.kept) < self.most:
             return len(self.kept)
         place = int(random.random() * self.came)
         return place if place < self.most else None
-
-    def put(self, place: int, one: EndedRecord) -> None:
-        self.kept[place : place + 1] = [one]
 
 
 class RequestRecorder:
@@ -146,39 +123,19 @@ class RequestRecorder:
             self._named.setdefault(name, {})[live.id] = live
         return live
 
-    def refused(self, refused: RefusedRequest, arrived_s: float) -> None:
-        refusals, tenant = self._refusals, refused.tenant
+    def refused(self, record: RequestRecord, arrived_s: float) -> None:
+        """Complete the record of a request that was not admitted. `arrived_s` is on the event loop's clock."""
+        refusals, tenant = self._refusals, record.tenant
         if not self.enabled or refusals[tenant] >= MOST_OF_A_TENANT or refusals.total() >= MOST_REFUSALS:
             self.dropped += self.enabled
             return
         refusals[tenant] += 1
         took_s = asyncio.get_running_loop().time() - arrived_s
-        record = RequestRecord(
-            id=random_id(),
-            request_id=refused.request_id,
-            tenant=tenant,
-            incarnation=refused.incarnation,
-            key=refused.key,
-            arrived_s=self._wall_clock() - took_s,
-            endpoint=refused.endpoint,
-            model=refused.model,
-            lane=refused.lane,
-            gateway=self._gateway_id,
-            state="ended",
-            outcome=Outcome.REJECTED.value,
-            code=refused.code,
-            message=refused.message[:LONGEST_TEXT],
-            limit=refused.limit,
-            trace_id=refused.trace_id,
-            prompt_tokens=refused.prompt_tokens,
-            total_ms=round(took_s * 1e3, 1),
-            time=TimeParts().until(round(took_s * 1e3, 1)),
-        )
-        is_special = refused.code not in _OWN_LIMITS
-        lot = self._special if is_special else self._plain
-        place = lot.draw()
-        if place is not None:
-            lot.put(place, EndedRecord(record, is_special))
+        record.arrived_s = self._wall_clock() - took_s
+        record.gateway, record.state, record.outcome = self._gateway_id, "ended", Outcome.REJECTED.value
+        record.total_ms = round(took_s * 1e3, 1)
+        record.time = TimeParts().until(record.total_ms)
+        self._keep(record.code not in _OWN_LIMITS, lambda: record)
 
     def local(self, name: str, account: str | None = None) -> RequestRecord | None:
         """Return a record that this gateway has and the store may not have yet.
@@ -294,12 +251,15 @@ class RequestRecorder:
                 self._named.pop(name, None)
         if live.written_s:
             self._gone[live.id] = packed_names(live.record)
-        is_special = _is_special(live)
+        self._keep(_is_special(live), lambda: self._up_to_date(live))
+        live.let_go()
+
+    def _keep(self, is_special: bool, record: Callable[[], RequestRecord]) -> None:
+        """Sample an ended request. Its record is built only if it is kept."""
         lot = self._special if is_special else self._plain
         place = lot.draw()
         if place is not None:
-            lot.put(place, EndedRecord(self._up_to_date(live), is_special))
-        live.let_go()
+            lot.kept[place : place + 1] = [EndedRecord(record(), is_special)]
 
     def _with_news(self, now_s: float) -> list[LiveRecord]:
         found = []

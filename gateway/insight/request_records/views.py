@@ -1,10 +1,11 @@
 """JSON shapes of request records, as published in OpenAPI, and functions that build them. Times are Unix seconds."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from typing_extensions import TypedDict  # pydantic reads its own kind only, before Python 3.12
 
+from fairlane.common.views import view_of
 from fairlane.gateway.insight.request_records.record import RecordedPreemption, RequestRecord, State
 from fairlane.gateway.insight.request_records.time_account import TimeParts
 from fairlane.gateway.insight.request_records.why import waits_of, why, words_of
@@ -145,51 +146,34 @@ class RequestDetail(RequestFields, OfClass):
 
 def request_view(record: RequestRecord) -> RequestView:
     """Return a record as shown in a list."""
-    return {**_fields(record), "class": _class_name(record), "preemptions": record.preempted}
+    return view_of(RequestView, record, **_computed(record), preemptions=record.preempted)
 
 
 def request_detail(record: RequestRecord, now_s: float) -> RequestDetail:
     """Return a record with all details. `now_s`: Unix seconds, for a running request."""
-    return {
-        **_fields(record),
-        "class": _class_name(record),
-        "endpoint": record.endpoint,
-        "message": record.message or None,
-        "limit": record.limit or None,
-        "deadline_ms": record.deadline_ms,
-        "ttft_deadline_ms": record.ttft_deadline_ms,
-        "ttft_target_ms": record.ttft_target_ms,
-        "expected_ttft_ms": record.expected_ttft_ms,
-        "tokens_per_s": _tokens_per_s(record),
-        "choices": record.choices,
-        "time": None if record.time is None else time_fields(record.time),
-        "workers": record.workers,
-        "takings": record.takings,
-        "stalled_ms": round(record.stalled_ms, 1),
-        "paused_ms": round(record.paused_ms, 1),
-        "waits": [{"reason": reason, "words": words_of(reason), "ms": ms} for reason, ms in waits_of(record)],
-        "events": _events(record),
-        "preemptions": [_preemption(each) for each in record.preemptions],
-        "preempted": record.preempted,
-        "left_out": record.left_out,
-        "steps": _steps(record),
-        "charges": _charges(record),
-        "gateway": record.gateway,
-        "why": why(record, (now_s - record.arrived_s) * 1e3),
-    }
+    has_run = record.prefill_steps or record.decode_steps
+    return view_of(
+        RequestDetail,
+        record,
+        **_computed(record),
+        message=record.message or None,
+        limit=record.limit or None,
+        tokens_per_s=_tokens_per_s(record),
+        time=None if record.time is None else time_fields(record.time),
+        stalled_ms=round(record.stalled_ms, 1),
+        paused_ms=round(record.paused_ms, 1),
+        waits=[{"reason": reason, "words": words_of(reason), "ms": ms} for reason, ms in waits_of(record)],
+        events=_events(record),
+        preemptions=[_preemption(each) for each in record.preemptions],
+        steps=view_of(RequestSteps, record) if has_run else None,
+        charges=_charges(record),
+        why=why(record, (now_s - record.arrived_s) * 1e3),
+    )
 
 
-def time_fields(parts: TimeParts) -> RequestTime:
+def time_fields(parts: TimeParts) -> dict[str, float]:
     """Return the account of a request's time as shown by API, console, command line and trace."""
-    return {
-        "total_ms": parts.total,
-        "queue_ms": parts.queue,
-        "prefill_ms": parts.prefill,
-        "decode_ms": parts.decode,
-        "preempted_ms": parts.preempted,
-        "paused_ms": parts.paused,
-        "network_ms": parts.network,
-    }
+    return {"total_ms": parts.total} | {f"{name}_ms": ms for name, ms in msgspec.structs.asdict(parts).items()}
 
 
 def for_tenant(record: RequestRecord) -> RequestRecord:
@@ -201,34 +185,16 @@ def for_tenant(record: RequestRecord) -> RequestRecord:
     return msgspec.structs.replace(record, preemptions=shown)
 
 
-def _fields(record: RequestRecord) -> RequestFields:
-    cached = record.charges[1] if record.charges is not None else 0
+def _computed(record: RequestRecord) -> dict[str, Any]:
+    """Return the common fields that are not stored in the form in which they are shown."""
+    classes = {None: None, True: "guaranteed", False: "best-effort"}
     return {
-        "id": record.id,
-        "request_id": record.request_id,
-        "tenant": record.tenant,
-        "key": record.key,
-        "model": record.model,
-        "lane": record.lane,
-        "state": record.state,
-        "outcome": record.outcome,
-        "code": record.code,
+        "class": classes[record.guaranteed],
         "arrived_at": round(record.arrived_s, 3),
-        "queue_ms": record.queue_ms,
-        "ttft_ms": record.ttft_ms,
-        "total_ms": record.total_ms,
-        "prompt_tokens": record.prompt_tokens,
-        "cached_tokens": cached,
-        "output_tokens": record.output_tokens,
+        "cached_tokens": record.charges[1] if record.charges is not None else 0,
         "worker": record.workers[-1] if record.workers else None,
         "trace_id": record.trace_id or None,
     }
-
-
-def _class_name(record: RequestRecord) -> ClassName | None:
-    if record.guaranteed is None:
-        return None
-    return "guaranteed" if record.guaranteed else "best-effort"
 
 
 def _tokens_per_s(record: RequestRecord) -> float | None:
@@ -251,34 +217,11 @@ def _events(record: RequestRecord) -> list[RequestEvent]:
 
 
 def _preemption(preemption: RecordedPreemption) -> RequestPreemption:
-    cause: PreemptionCause | None = None
+    cause = None
     if preemption.resource is not None:
-        cause = {
-            "resource": preemption.resource,
-            "lane": preemption.lane,
-            "tenant": preemption.tenant or None,
-            "request": preemption.request or None,
-        }
-    return {
-        "at_ms": preemption.at_ms,
-        "choice": preemption.choice,
-        "cause": cause,
-        "mode": preemption.mode,
-        "blocks": preemption.blocks,
-        "bytes": preemption.bytes,
-        "predicted_ms": preemption.predicted_ms,
-        "stall_ms": preemption.stall_ms,
-    }
-
-
-def _steps(record: RequestRecord) -> RequestSteps | None:
-    if not (record.prefill_steps or record.decode_steps):
-        return None
-    return {
-        "prefill_steps": record.prefill_steps,
-        "prefill_tokens": record.prefill_tokens,
-        "decode_steps": record.decode_steps,
-    }
+        names = {"tenant": preemption.tenant or None, "request": preemption.request or None}
+        cause = view_of(PreemptionCause, preemption, **names)
+    return view_of(RequestPreemption, preemption, cause=cause)
 
 
 def _charges(record: RequestRecord) -> RequestCharges | None:

@@ -10,7 +10,7 @@ import pytest
 from fairlane.gateway.insight.request_records import recorder as recorders
 from fairlane.gateway.insight.request_records.live import LiveRecord
 from fairlane.gateway.insight.request_records.record import RequestRecord
-from fairlane.gateway.insight.request_records.recorder import RefusedRequest, RequestRecorder
+from fairlane.gateway.insight.request_records.recorder import RequestRecorder
 from fairlane.gateway.insight.request_records.storage import EndedRecord, RecordStore
 from fairlane.gateway.request.live_request import LiveJob
 from fairlane.quotas.store import Charge
@@ -251,7 +251,10 @@ async def test_when_a_worker_took_it_is_what_the_worker_measured_and_not_when_th
 async def test_of_a_tenants_refusals_a_few_are_kept_each_time() -> None:
     desk = Desk()
     for number in range(300):
-        refused = RefusedRequest(f"t{number % 30}", "k", f"r{number}", "/v1", "rate_limit_exceeded", "No.", "x")
+        code = "rate_limit_exceeded"
+        refused = RequestRecord(
+            id=f"{number}", request_id=f"r{number}", tenant=f"t{number % 30}", key="k", arrived_s=0.0, code=code
+        )
         desk.recorder.refused(refused, asyncio.get_running_loop().time())
 
     await desk.recorder.flush()
