@@ -49,11 +49,13 @@ class AuditFilter(msgspec.Struct, frozen=True):
 def audit(
     tenant: Annotated[str | None, typer.Option(help="Changes of this tenant, its keys and limits.")] = None,
     actor: Annotated[str | None, typer.Option(help="Changes by this operator.")] = None,
-    action: Annotated[str | None, typer.Option(help="As key.revoke, or key for all that is done to keys.")] = None,
-    since: Annotated[str | None, typer.Option(metavar="TIME", help="Date, RFC 3339, or a while such as 2h.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=100_000, help="So many at most.")] = 50,
+    action: Annotated[str | None, typer.Option(help="Action such as key.revoke, or a prefix such as key.")] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Date, RFC 3339, or a duration before now such as 2h.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=100_000, help="Maximum number of rows.")] = 50,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on with each as it happens, oldest first.")
+        bool, typer.Option("--follow", "-f", help="Print the latest, oldest first, and then each new one.")
     ] = False,
     url: Url = None,
     output: Output = OutputForm.TABLE,

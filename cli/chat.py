@@ -135,7 +135,7 @@ class ChatSession:
         except httpx.HTTPError as error:
             raise no_gateway(str(self._http.base_url), error) from None
         except msgspec.DecodeError:
-            raise CommandError("the answer is not in the words of Fairlane: is FAIRLANE_URL right?") from None
+            raise CommandError("the response is not Fairlane's: is FAIRLANE_URL right?") from None
 
     def _body(self) -> dict[str, object]:
         system = [{"role": "system", "content": self.system}] if self.system else []
@@ -177,13 +177,15 @@ def _take(event: _ChatEvent, answer: ChatAnswer, sent_s: float, say: Callable[[s
 
 @app.command()
 def chat(
-    question: Annotated[list[str] | None, typer.Argument(help="Ask this and leave; a pipe's text follows it.")] = None,
-    lane: Annotated[Lane | None, typer.Option(help="The lane; else the tenant's own.")] = None,
+    question: Annotated[
+        list[str] | None, typer.Argument(help="Ask this and exit; text from a pipe is appended.")
+    ] = None,
+    lane: Annotated[Lane | None, typer.Option(help="The lane; defaults to the tenant's.")] = None,
     system: Annotated[str | None, typer.Option(help="System prompt.")] = None,
-    model: Annotated[str | None, typer.Option(help="Its name; the gateway's first.")] = None,
-    max_tokens: Annotated[int | None, typer.Option(min=1, help="Of an answer, at most.")] = None,
+    model: Annotated[str | None, typer.Option(help="Name of the model; defaults to the gateway's first.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Maximum tokens of a response.")] = None,
     temperature: Annotated[
-        float | None, typer.Option(min=0, max=2, help="0: always the likeliest token; unstated: the model's.")
+        float | None, typer.Option(min=0, max=2, help="0 always picks the likeliest token; defaults to the model's.")
     ] = None,
     key: Annotated[str | None, typer.Option(envvar=KEY_VARIABLE, help="The tenant's key.", show_envvar=True)] = None,
     url: Url = None,
@@ -203,7 +205,7 @@ def chat(
             elif sys.stdin.isatty():
                 _interactive(talk)
             else:
-                raise CommandError("nothing was asked: the pipe is empty")
+                raise CommandError("there is no question: the pipe is empty")
 
 
 def _first_model(http: httpx.Client) -> str:
@@ -234,7 +236,7 @@ def _interactive(talk: ChatSession) -> None:
     """Read lines and commands until Ctrl-D."""
     with suppress(ImportError):
         import readline  # noqa: F401 - lines can be edited, and come back with the arrows
-    typer.echo(f"{DIM}{talk.model}; /help lists commands, Ctrl-D leaves{PLAIN}")
+    typer.echo(f"{DIM}{talk.model}; /help lists commands, Ctrl-D quits{PLAIN}")
     while True:
         try:
             line = input("> ").strip()

@@ -25,7 +25,7 @@ TenantId = Annotated[str, typer.Argument(metavar="TENANT", help="The tenant's id
 Url = Annotated[
     str | None,
     typer.Option(
-        "--url", envvar=URL_VARIABLE, help="The gateway; else by the settings of its host and port.", metavar="URL"
+        "--url", envvar=URL_VARIABLE, help="URL of the gateway; defaults to the settings' host and port.", metavar="URL"
     ),
 ]
 LimitOptions = Annotated[list[str] | None, typer.Option("--limit", metavar="NAME=NUMBER", help="May be repeated.")]
@@ -94,7 +94,7 @@ class AdminClient:
 
 def no_gateway(address: str, error: Exception) -> CommandError:
     """Return the error for a gateway that is unreachable or closed the connection."""
-    named = f"set {URL_VARIABLE} (or --url) to where one is, or start one with `fairlane serve`"
+    named = f"set {URL_VARIABLE} (or --url) to a gateway's address, or start one with `fairlane serve`"
     return CommandError(f"no gateway answers at {address.rstrip('/')} ({type(error).__name__}): {named}")
 
 
@@ -109,7 +109,7 @@ def refused(answer: httpx.Response) -> CommandError:
         error = answer.json()["error"]
         return RefusedCall(printable(f"{error['message']} ({error['code']})"), str(error["code"]))
     except (ValueError, LookupError, TypeError):
-        told = f"the gateway answered {answer.status_code}, and not in the words of Fairlane"
+        told = f"the gateway answered {answer.status_code}, which is not a response of Fairlane"
         return CommandError(f"{told}: is {URL_VARIABLE} ({answer.url.scheme}://{answer.url.netloc.decode()}) right?")
 
 
@@ -178,7 +178,7 @@ def limits_of(pairs: Sequence[str]) -> dict[str, int | None]:
     for pair in pairs:
         name, equals, figure = pair.partition("=")
         if not equals or not (figure == "none" or (figure.isascii() and figure.isdecimal() and len(figure) <= 20)):
-            raise CommandError(f"{pair}: write NAME=NUMBER, or NAME=none to take the limit away")
+            raise CommandError(f"{pair}: write NAME=NUMBER, or NAME=none to remove the limit")
         limits[name] = None if figure == "none" else int(figure)
     return limits
 
@@ -195,7 +195,7 @@ def _limits_by(group: str) -> Document:
     named = dict(pair.split("=", 1) for pair in pairs if pair.startswith(("model=", "lane=")))
     figures = [pair for pair in pairs if not pair.startswith(("model=", "lane="))]
     if not named or not figures:
-        raise CommandError(f"{group}: write model=NAME or lane=LANE, then LIMIT=NUMBER, with commas between")
+        raise CommandError(f"{group}: write model=NAME or lane=LANE, then LIMIT=NUMBER, separated by commas")
     return {**named, "limits": limits_of(figures)}
 
 
@@ -216,7 +216,7 @@ def check_directory(directory: Path) -> None:
     """Check, as far as possible beforehand, that a directory exists or can be created. Raises CommandError."""
     nearest = next(place for place in (directory, *directory.absolute().parents) if place.exists())
     if not nearest.is_dir():
-        raise CommandError(f"{nearest}: is no directory")
+        raise CommandError(f"{nearest}: is not a directory")
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise CommandError(f"{directory}: cannot be written")
 
@@ -226,7 +226,7 @@ def make_directory(directory: Path) -> None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise CommandError(f"{directory}: cannot be made ({error.strerror or type(error).__name__})") from None
+        raise CommandError(f"{directory}: cannot be created ({error.strerror or type(error).__name__})") from None
 
 
 def write_whole(file: Path, content: Iterable[bytes]) -> None:

@@ -38,14 +38,16 @@ _LOGIN = re.compile(r"://[^@/\s]*@")
 _QUERIED = re.compile(r"([?&][\w-]*(?:password|secret|key|token)=)[^&\s]*", re.IGNORECASE)
 
 Role = Literal["serve", "gateway", "worker"]
-ConfigFile = Annotated[str | None, typer.Option("--config", help="Settings file; fairlane.yaml where there is one.")]
-For = Annotated[Role, typer.Option("--for", help="Whose start: serve, gateway or worker.")]
+ConfigFile = Annotated[
+    str | None, typer.Option("--config", help="Settings file; defaults to fairlane.yaml if it exists.")
+]
+For = Annotated[Role, typer.Option("--for", help="What to check for: serve, gateway or worker.")]
 
 
 @app.command(cls=Shows)
 def show(
     config: ConfigFile = None,
-    changed: Annotated[bool, typer.Option("--changed", help="Leave out what is at its default.")] = False,
+    changed: Annotated[bool, typer.Option("--changed", help="Hide settings at their defaults.")] = False,
     output: Output = OutputForm.TABLE,
 ) -> None:
     """Show every setting as a start from this shell would have it, with its source; secrets are masked.
@@ -66,7 +68,7 @@ def check(config: ConfigFile = None, role: For = "serve") -> None:
         _fail(complaints)
     named = [name for name in os.environ if _is_setting(name)]
     file = _file(config, os.environ)
-    typer.echo(f"the settings are fine: {file or 'no file'}, {len(named)} variables")
+    typer.echo(f"the settings are valid: {file or 'no file'}, {len(named)} variables")
 
 
 def _fail(complaints: list[str]) -> NoReturn:

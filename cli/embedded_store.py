@@ -137,9 +137,9 @@ def make_private(directory: Path) -> None:
         if not directory.exists():
             directory.mkdir(mode=stat.S_IRWXU, parents=True, exist_ok=True)
         if directory.stat().st_mode & stat.S_ISVTX:
-            raise NotPrivate(f"{directory} is everybody's: name a directory of Fairlane's own")
+            raise NotPrivate(f"{directory} is shared by all users: name a directory of its own")
     except OSError as error:
-        raise NotPrivate(f"{directory}: cannot be made or read ({error.strerror})") from None
+        raise NotPrivate(f"{directory}: cannot be created or read ({error.strerror})") from None
     _close(directory)
 
 
@@ -165,9 +165,9 @@ def _close(path: Path) -> None:
             return
         path.chmod(stat.S_IMODE(mode) & ~_OF_OTHERS)
         if path.lstat().st_mode & _OF_OTHERS:
-            raise NotPrivate(f"{path} is open to others, and its file system keeps it so")
+            raise NotPrivate(f"{path} is accessible to others, and its file system does not allow a change")
     except FileNotFoundError:  # a store that runs has just removed it
         return
     except OSError as error:
-        raise NotPrivate(f"{path} is open to others, and cannot be closed ({error.strerror})") from None
-    log.warning("%s was open to others: closed", path)
+        raise NotPrivate(f"{path} is accessible to others, and that cannot be changed ({error.strerror})") from None
+    log.warning("%s was accessible to others: made private", path)

@@ -40,18 +40,20 @@ def litellm(
         str,
         typer.Argument(
             envvar=SOURCE_VARIABLE,
-            help="Its database's URL (postgresql://…), a JSON file of its tables, or a folder of CSVs.",
+            help="URL of LiteLLM's database (postgresql://…), a JSON file of its tables, or a folder of CSV files.",
         ),
     ],
-    apply: Annotated[bool, typer.Option("--apply", help="Make it so; without this it is only shown.")] = False,
-    tenant: Annotated[str | None, typer.Option(help="Tenant, which is there, for keys without a team.")] = None,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Create the tenants and keys; without this, only show them.")
+    ] = False,
+    tenant: Annotated[str | None, typer.Option(help="Existing tenant for keys without a team.")] = None,
     tokens_per_unit: Annotated[
         float | None,
-        typer.Option(min=0, help="Make budgets of money ones of so many tokens for each unit; else they are of money."),
+        typer.Option(
+            min=0, help="Convert money budgets to this many tokens per unit of currency; by default they stay money."
+        ),
     ] = None,
-    without_money: Annotated[
-        bool, typer.Option("--without-money", help="Carry over what has a budget of money, without that budget.")
-    ] = False,
+    without_money: Annotated[bool, typer.Option("--without-money", help="Drop money budgets.")] = False,
     url: Url = None,
 ) -> None:
     """Import organisations as tenants and teams as tenants below them; keys keep working unchanged."""
@@ -65,13 +67,13 @@ def litellm(
         if apply:
             _carry_out(admin, found, here)
         else:
-            typer.echo("nothing is changed: --apply makes it so", err=True)
+            typer.echo("nothing was changed: use --apply to import", err=True)
 
 
 def _show(found: ImportPlan, here: Collection[str]) -> None:
     rows: list[tuple[object, ...]] = []
     for each in found.tenants:
-        notes = ["is here already: left as it is"] if each["id"] in here else []
+        notes = ["exists: left unchanged"] if each["id"] in here else []
         notes += ["suspended"] if each["id"] in found.suspended else []
         rows.append(("tenant", each["name"], each["id"], _models(each), _limits(each), None, ", ".join(notes)))
     for owner, each in found.keys:
@@ -80,12 +82,12 @@ def _show(found: ImportPlan, here: Collection[str]) -> None:
         rows.append(("key", each["name"], owner, _models(each.get("scopes", {})), _limits(each), shown, ""))
     show_table(COLUMNS, rows)
     if found.left:
-        typer.echo("\ncarried over without:")
+        typer.echo("\nimported without:")
         show_table(("name", "what"), found.left)
     if any("spend_per_" in name for each in _all(found) for name in each.get("limits", {})):
-        typer.echo("\nbudgets of money count what the price list says: `fairlane prices show`")
+        typer.echo("\nmoney budgets use the price list: `fairlane prices show`")
     if found.refused:
-        typer.echo("\nnot carried over:")
+        typer.echo("\nnot imported:")
         show_table(("name", "why"), found.refused)
 
 
@@ -102,8 +104,7 @@ def _carry_out(admin: AdminClient, found: ImportPlan, here: Collection[str]) -> 
     made = sum(_make_key(admin, owner, each) for owner, each in found.keys)
     there = len(found.keys) - made
     typer.echo(
-        f"made {len(tenants)} tenants and {made} keys; {there} keys were here already; "
-        f"{len(found.refused)} not carried over",
+        f"made {len(tenants)} tenants and {made} keys; {there} keys existed; {len(found.refused)} not imported",
         err=True,
     )
 

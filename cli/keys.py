@@ -41,11 +41,11 @@ def create(
     name: Annotated[str, typer.Argument(help="What the key is for.")],
     expires_at: Annotated[str | None, typer.Option(metavar="TIME", help="RFC 3339, such as 2027-01-01T00:00Z.")] = None,
     limit: LimitOptions = None,
-    model: Annotated[Many, typer.Option(help="Allow this model only; may be repeated.")] = None,
-    lane: Annotated[Many, typer.Option(help="Allow this lane only; may be repeated.")] = None,
-    endpoint: Annotated[Many, typer.Option(help="Allow this endpoint only; may be repeated.")] = None,
-    cidr: Annotated[Many, typer.Option(help="Allow callers from this network only; may be repeated.")] = None,
-    act_as: Annotated[Many, typer.Option(help="Let it name this tenant in a header; may be repeated.")] = None,
+    model: Annotated[Many, typer.Option(help="Restrict the key to this model; may be repeated.")] = None,
+    lane: Annotated[Many, typer.Option(help="Restrict the key to this lane; may be repeated.")] = None,
+    endpoint: Annotated[Many, typer.Option(help="Restrict the key to this endpoint; may be repeated.")] = None,
+    cidr: Annotated[Many, typer.Option(help="Restrict the key to callers from this network; may be repeated.")] = None,
+    act_as: Annotated[Many, typer.Option(help="Allow the key to act as this tenant; may be repeated.")] = None,
     url: Url = None,
     output: Output = OutputForm.TABLE,
 ) -> None:
@@ -86,7 +86,7 @@ def update(
         if expires_at is not None:
             body["expires_at"] = None if expires_at == "none" else expires_at
         admin.call("PATCH", _path(tenant, key), body)
-        typer.echo(f"{key} is changed" if body else f"nothing was named to change of {key}")
+        typer.echo(f"{key} is changed" if body else f"nothing to change for {key}")
 
 
 @app.command()
@@ -101,7 +101,7 @@ def revoke(tenant: TenantId, key: Key, url: Url = None) -> None:
 def rotate(
     tenant: TenantId,
     key: Key,
-    overlap_s: Annotated[int, typer.Option(min=0, help="How long the old key goes on working, in seconds.")] = 3600,
+    overlap_s: Annotated[int, typer.Option(min=0, help="How long the old key keeps working, in seconds.")] = 3600,
     url: Url = None,
     output: Output = OutputForm.TABLE,
 ) -> None:
@@ -120,7 +120,7 @@ def _show_new(key: Document, output: OutputForm) -> None:
 
 
 def _show_secret(key: Document) -> None:
-    typer.echo(f"{printable(key['id'])} ({printable(key['name'])}); the key is shown this once:", err=True)
+    typer.echo(f"{printable(key['id'])} ({printable(key['name'])}); the key is shown only this once:", err=True)
     typer.echo(key["key"])
 
 
@@ -143,8 +143,8 @@ def show_limits(tenant: TenantId, url: Url = None, output: Output = OutputForm.T
 @quotas.command("set", cls=Shows)
 def set_limits(
     tenant: TenantId,
-    limits: Annotated[list[str], typer.Argument(metavar="NAME=NUMBER...", help="NAME=none takes a limit away.")],
-    replace: Annotated[bool, typer.Option("--replace", help="Take every other limit away.")] = False,
+    limits: Annotated[list[str], typer.Argument(metavar="NAME=NUMBER...", help="NAME=none removes a limit.")],
+    replace: Annotated[bool, typer.Option("--replace", help="Remove all other limits.")] = False,
     url: Url = None,
     output: Output = OutputForm.TABLE,
 ) -> None:

@@ -102,10 +102,10 @@ class _Maker:
         name = f"{'organisation' if parents is None else 'team'} {alias or tenant_id}"
         try:
             if not TENANT_ID.fullmatch(tenant_id):
-                raise Refused("its id can be no tenant's here")
+                raise Refused("its id is not a valid tenant id")
             parent = row.get("organization_id") if parents is not None else None
             if parent and parent not in (parents or ()):
-                raise Refused("its organisation is not carried over")
+                raise Refused("its organisation is not imported")
             aliases = _texts(self._aliases.get(row.get("model_id"))) if row.get("model_id") else {}
             limits, by = self._limits(name, row)
             document: Document = {
@@ -133,7 +133,7 @@ class _Maker:
             self._check(row)
             limits, by = self._limits(name, row)
             if by:
-                raise Refused("it has limits of its own for single models")
+                raise Refused("it has limits for single models")
             scopes = {"models": self._models(row, self._of_tenants.get(tenant, {})), "endpoints": _endpoints(row)}
             expires = row.get("expires")
             document: Document = {
@@ -154,42 +154,42 @@ class _Maker:
             raise Refused("it is a session of LiteLLM's console")
         if not team:
             if without_team is None:
-                raise Refused("it has no team: --tenant names one for such keys")
+                raise Refused("it has no team: name a tenant for such keys with --tenant")
             return without_team
         if team not in self._of_tenants:
-            raise Refused("its team is not carried over")
+            raise Refused("its team is not imported")
         return str(team)
 
     def _check(self, row: Row) -> None:
         """Raise Refused for a key with restrictions that cannot be represented."""
         expires = row.get("expires")
         if not isinstance(row.get("token"), str) or not SHA256.fullmatch(row["token"]):
-            raise Refused("what is stored of it is no SHA-256")
+            raise Refused("its stored hash is not a SHA-256")
         if row.get("blocked"):
             raise Refused("it is blocked")
         if expires is not None and not isinstance(expires, datetime):
-            raise Refused("its end cannot be read")
+            raise Refused("its expiry cannot be read")
         if isinstance(expires, datetime) and expires.astimezone(UTC) <= self._now:
             raise Refused("it has expired")
         if _object(row.get("aliases")):
-            raise Refused("it has model aliases of its own: give them to its team")
+            raise Refused("it has model aliases: move them to its team")
         if row.get("key_type") not in (None, "", "default", "llm_api"):
-            raise Refused("it is no key for models")
+            raise Refused("it is not a key for models")
 
     def _models(self, row: Row, aliases: Mapping[str, str]) -> list[str] | None:
         """Return the models that may be used, None for all. Raises Refused."""
         listed = row.get("models") or []
         if row.get("access_group_ids"):
-            raise Refused("its models are those of access groups")
+            raise Refused("its models come from access groups")
         if not listed or TEAM_MODELS in listed or any(name in listed for name in ALL_MODELS):
             return None
         named = [str(name) for name in listed if name != NO_MODELS]
         if any("*" in name for name in named):
-            raise Refused("its models are named by a pattern")
+            raise Refused("its models are a pattern")
         if not self._groups.isdisjoint(named):
-            raise Refused("its models are those of access groups")
+            raise Refused("its models come from access groups")
         if any(len(name) > LONGEST_TEXT or not name.isprintable() for name in named):
-            raise Refused("the name of a model cannot be one here")
+            raise Refused("the name of a model is invalid here")
         return list(dict.fromkeys(aliases.get(name, name) for name in named))
 
     def _limits(self, name: str, row: Row) -> tuple[dict[str, int], list[Document]]:
@@ -203,13 +203,13 @@ class _Maker:
         worth = stated["max_budget"]
         is_by_model = bool(_object(stated["model_max_budget"]) or row.get("budget_limits"))
         if (worth is not None or is_by_model) and self._money.ignored:
-            self._found.left.append((name, "its budget of money"))
+            self._found.left.append((name, "its money budget"))
         elif is_by_model:
-            raise Refused("it has budgets of money for single models (--without-money leaves them behind)")
+            raise Refused("it has money budgets for single models (--without-money drops them)")
         elif worth is not None:
             period = PERIODS.get(str(stated["budget_duration"]))
             if period is None:
-                raise Refused("its budget of money is of no day or month (--without-money leaves it behind)")
+                raise Refused("its money budget is neither daily nor monthly (--without-money drops it)")
             rate = self._money.tokens_per_unit
             limit = f"spend_per_{period}" if rate is None else f"tokens_per_{period}"
             exchanged = _figure(_exchanged(worth, NANO if rate is None else rate))
@@ -231,7 +231,7 @@ def _exchanged(worth: object, rate: float) -> float:
     try:
         exact = Decimal(str(worth)) * Decimal(str(rate))
     except InvalidOperation:
-        raise Refused("its budget of money is no figure") from None
+        raise Refused("its money budget is not a number") from None
     if not exact.is_finite() or exact != exact.to_integral_value():
         return float(exact)
     return int(exact)
@@ -239,7 +239,7 @@ def _exchanged(worth: object, rate: float) -> float:
 
 def _figure(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= LARGEST:
-        raise Refused("a limit of it is no figure that a limit can have")
+        raise Refused("one of its limits is out of range")
     return int(value)
 
 
@@ -250,7 +250,7 @@ def _endpoints(row: Row) -> list[str] | None:
         return None
     paths = [route if route.startswith("/v1") else f"/v1{route}" for route in routes if _ROUTE.fullmatch(route)]
     if len(paths) < len(routes) or not all(map(ENDPOINT.fullmatch, paths)):
-        raise Refused("it is for routes that are not ours")
+        raise Refused("it allows routes that do not exist here")
     return list(dict.fromkeys(paths))
 
 
@@ -262,7 +262,7 @@ def _texts(value: object) -> dict[str, str]:
     """Return model aliases. Raises Refused."""
     found = _object(value)
     if not all(isinstance(name, str) and name and isinstance(to, str) and to for name, to in found.items()):
-        raise Refused("its model aliases are no names")
+        raise Refused("its model aliases are invalid")
     return dict(found)
 
 

@@ -43,7 +43,7 @@ def read_tables(source: str) -> Tables:
         tables = _from_folder(path) if path.is_dir() else _from_json(path)
     missing = [name for name in NEEDED if name not in tables]
     if missing:
-        raise CommandError(f"there is no {missing[0]} in what was named: is it LiteLLM's?")
+        raise CommandError(f"there is no {missing[0]} in the source: is it LiteLLM's?")
     return {name: [_read(name, row) for row in tables.get(name, [])] for name in TABLES}
 
 

@@ -16,30 +16,30 @@ COMPLETE = "_FAIRLANE_COMPLETE"
 MODULES = {
     "gateway": (
         "processes.gateway:app",
-        "One gateway, of FAIRLANE_GATEWAY__PROCESSES processes, against FAIRLANE_REDIS_URL.",
+        "Run one gateway of FAIRLANE_GATEWAY__PROCESSES processes, against FAIRLANE_REDIS_URL.",
     ),
-    "worker": ("processes.worker:app", "One worker process, against FAIRLANE_REDIS_URL."),
+    "worker": ("processes.worker:app", "Run one worker process, against FAIRLANE_REDIS_URL."),
     "tenants": ("tenants:app", "Create, show, change, suspend and delete tenants; apply a file of them."),
     "keys": ("keys:app", "Create, list, rotate and revoke a tenant's API keys."),
     "quotas": ("keys:quotas", "Show and change a tenant's limits."),
-    "tokens": ("tokens:app", "Create, list and revoke operators' tokens, each with a role."),
-    "config": ("config:app", "This shell's settings and where each comes from; whether a start would take them."),
-    "doctor": ("doctor.command:app", "Look whether this machine is ready to serve, and say what to do."),
-    "import": ("imports:app", "Take over teams and keys from another gateway."),
-    "prices": ("prices:app", "What tokens cost, by model and lane."),
-    "usage": ("reports:usage", "Tokens, requests and cost from the ledger."),
+    "tokens": ("tokens:app", "Create, list and revoke operators' tokens with roles."),
+    "config": ("config:app", "Show this shell's settings with their sources; check them."),
+    "doctor": ("doctor.command:app", "Check that this machine is ready to serve, and say what to do."),
+    "import": ("imports:app", "Import teams and keys from another gateway."),
+    "prices": ("prices:app", "Show and set token prices by model and lane."),
+    "usage": ("reports:usage", "Report tokens, requests and cost from the ledger."),
     "workers": ("reports:workers", "List and drain workers."),
-    "lanes": ("reports:lanes", "Each lane's queue, running work, rate and targets."),
-    "requests": ("requests:app", "Requests that run and that ended of late, and why they went as they did."),
-    "audit": ("audit:app", "Who changed what, when."),
+    "lanes": ("reports:lanes", "Show each lane's queue, running work, rate and targets."),
+    "requests": ("requests:app", "Show running and recent requests, and why they were slow or failed."),
+    "audit": ("audit:app", "Show who changed what, and when."),
     "chat": ("chat:app", "Talk to a model through the gateway."),
-    "top": ("top.command:app", "Lanes, tenants, workers and KV blocks as they change, in the terminal."),
-    "bench": ("bench.command:app", "Load on a running gateway, and what it showed; two runs compared."),
-    "simulate": ("simulation.simulate:app", "The real scheduler in virtual time over a request trace."),
-    "record": ("simulation.record:app", "Follow what gateways record of their requests, into one trace."),
+    "top": ("top.command:app", "Watch lanes, tenants, workers and KV blocks in the terminal."),
+    "bench": ("bench.command:app", "Load a running gateway and report latency and goodput; compare two runs."),
+    "simulate": ("simulation.simulate:app", "Run the real scheduler in virtual time over a request trace."),
+    "record": ("simulation.record:app", "Collect what gateways record of their requests into one trace."),
     "advise": (
         "simulation.advise:app",
-        "How many workers a trace needs, and what could be set otherwise.",
+        "Advise how many workers a trace needs, and what settings could change.",
     ),
 }
 # The extra that these commands need.
@@ -49,7 +49,7 @@ BAD_USAGE = 2
 FORWARD = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 Option = typer.Option
-ConfigFile = Annotated[str | None, Option("--config", help="Settings file; fairlane.yaml where there is one.")]
+ConfigFile = Annotated[str | None, Option("--config", help="Settings file; defaults to fairlane.yaml if it exists.")]
 
 
 class Commands(TyperGroup):
@@ -132,10 +132,12 @@ def serve(
     host: Annotated[str | None, Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, Option(help="Port to listen on.")] = None,
     model: Annotated[str | None, Option(help="Directory, hub id or GGUF file.")] = None,
-    data_dir: Annotated[str | None, Option(help="Where the store and the models live.")] = None,
-    engine: Annotated[str | None, Option(help="own, or the server at --engine-url: vllm, sglang, openai.")] = None,
-    engine_url: Annotated[str | None, Option(help="Where the engine runs, if elsewhere.")] = None,
-    engine_model: Annotated[str | None, Option(help="Which of the engine's models; its first.")] = None,
+    data_dir: Annotated[str | None, Option(help="Directory of the store and the models.")] = None,
+    engine: Annotated[
+        str | None, Option(help="own, or the kind of server at --engine-url: vllm, sglang, openai.")
+    ] = None,
+    engine_url: Annotated[str | None, Option(help="URL of an external engine.")] = None,
+    engine_model: Annotated[str | None, Option(help="Which of the engine's models; defaults to its first.")] = None,
     config: ConfigFile = None,
 ) -> None:
     """Serve on one machine: embedded Valkey, one gateway, one worker."""

@@ -22,7 +22,9 @@ PRICES = ("input", "cached_input", "output")
 # Nano-units per token in one unit of the currency per million tokens.
 PER_MILLION = 1_000
 
-Price = Annotated[str | None, typer.Option(metavar="AMOUNT", help="Of the currency for a million tokens, as 0.15.")]
+Price = Annotated[
+    str | None, typer.Option(metavar="AMOUNT", help="Price per million tokens in the currency, such as 0.15.")
+]
 
 
 @app.command("show", cls=Shows)
@@ -34,16 +36,16 @@ def show_prices(url: Url = None, output: Output = OutputForm.TABLE) -> None:
 
 @app.command("set", cls=Shows)
 def set_row(
-    model: Annotated[str, typer.Option(help="Name of a model; any where none is named.")] = ANY,
-    lane: Annotated[str, typer.Option(help="latency, throughput; any where none is named.")] = ANY,
+    model: Annotated[str, typer.Option(help="Name of a model; defaults to any.")] = ANY,
+    lane: Annotated[str, typer.Option(help="latency or throughput; defaults to any.")] = ANY,
     input: Price = None,  # noqa: A002 - the option's name
     cached_input: Annotated[
-        str | None, typer.Option(metavar="AMOUNT", help="The same where a cache held them; else as --input.")
+        str | None, typer.Option(metavar="AMOUNT", help="Price of cached input tokens; defaults to --input.")
     ] = None,
     output_price: Annotated[
-        str | None, typer.Option("--output-tokens", metavar="AMOUNT", help="The same of output tokens.")
+        str | None, typer.Option("--output-tokens", metavar="AMOUNT", help="Price of output tokens.")
     ] = None,
-    remove: Annotated[bool, typer.Option("--remove", help="Take the row away.")] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the row.")] = False,
     url: Url = None,
     output: Output = OutputForm.TABLE,
 ) -> None:
@@ -66,8 +68,10 @@ def set_row(
 
 @app.command()
 def apply(
-    file: Annotated[Path, typer.Option("-f", "--file", help="YAML with `prices:` and a list of rows, as the API's.")],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would change, and change nothing.")] = False,
+    file: Annotated[
+        Path, typer.Option("-f", "--file", help="YAML with `prices:` and a list of rows in the API's form.")
+    ],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, without changing it.")] = False,
     url: Url = None,
 ) -> None:
     """Make the stored list match a file with the API's figures: nano-units per token."""
@@ -85,9 +89,9 @@ def nano(amount: str) -> int:
     try:
         exact = Decimal(amount) * PER_MILLION
         if not exact.is_finite() or exact != exact.to_integral_value():
-            raise CommandError(f"{amount}: a price is a multiple of 0.001 of the currency for a million tokens")
+            raise CommandError(f"{amount}: a price must be a multiple of 0.001 of the currency per million tokens")
     except InvalidOperation:
-        raise CommandError(f"{amount}: write an amount of the currency for a million tokens, as 0.15") from None
+        raise CommandError(f"{amount}: write an amount of the currency per million tokens, such as 0.15") from None
     return int(exact)
 
 
@@ -103,7 +107,7 @@ def read_file(path: Path) -> PriceList:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise CommandError(f"{path}: cannot be read as YAML ({type(error).__name__})") from None
     if not isinstance(document, dict) or document.keys() != {"prices"}:
-        raise CommandError(f"{path}: must hold `prices:` and a list under it, and nothing else")
+        raise CommandError(f"{path}: must hold `prices:` with a list, and nothing else")
     try:
         return PriceList.parse(document["prices"])
     except FieldError as error:

@@ -31,7 +31,7 @@ class OutputForm(StrEnum):
     YAML = "yaml"
 
 
-Output = Annotated[OutputForm, typer.Option("--output", "-o", help="How to show it; --json is -o json.")]
+Output = Annotated[OutputForm, typer.Option("--output", "-o", help="Output format; --json is -o json.")]
 
 
 class Shows(TyperCommand):

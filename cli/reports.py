@@ -25,13 +25,15 @@ FIGURES = ("requests", "prompt_tokens", "cached_tokens", "output_tokens", "cost"
 # The API's units of money per unit of currency.
 NANO = 10**9
 LANE_COLUMNS = ("lane", "queued", "oldest wait", "running", "preempted", "tokens/s", "ttft target", "tpot target")
-Worker = Annotated[str, typer.Argument(help="Its id, as the list shows it.")]
+Worker = Annotated[str, typer.Argument(help="Id of the worker, as in `list`.")]
 Since = Annotated[str | None, typer.Option("--from", metavar="TIME", help="Date, RFC 3339 or Unix time.")]
 Incarnation = Annotated[
     str | None,
-    typer.Option(help="Of a deleted tenant of this id, as `earlier` in `-o json` lists them; '' is the first."),
+    typer.Option(help="Select a deleted tenant with this id, from `earlier` in `-o json`; '' is the first."),
 ]
-Until = Annotated[str | None, typer.Option("--to", metavar="TIME", help="The same; its day is included.")]
+Until = Annotated[
+    str | None, typer.Option("--to", metavar="TIME", help="Date, RFC 3339 or Unix time; its day is included.")
+]
 
 
 class OrShow(TyperGroup):
@@ -52,7 +54,7 @@ def show_usage(
     tenant: TenantId,
     since: Since = None,
     until: Until = None,
-    group_by: Annotated[str | None, typer.Option(help="Of lane, model, key and day, with commas between.")] = None,
+    group_by: Annotated[str | None, typer.Option(help="Comma-separated: lane, model, key, day.")] = None,
     incarnation: Incarnation = None,
     url: Url = None,
     output: Output = OutputForm.TABLE,
@@ -76,10 +78,10 @@ def _figures(line: Document) -> tuple[object, ...]:
 
 @usage.command()
 def chargeback(
-    month: Annotated[str | None, typer.Option(help="As 2026-11; the last whole one where none is named.")] = None,
-    group_by: Annotated[str | None, typer.Option(help="Of lane, model and key, with commas between.")] = None,
-    kind: Annotated[Literal["csv", "json"], typer.Option("--format", help="csv, or json.")] = "csv",
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="A file; else stdout.")] = None,
+    month: Annotated[str | None, typer.Option(help="Month such as 2026-11; defaults to the last complete one.")] = None,
+    group_by: Annotated[str | None, typer.Option(help="Comma-separated: lane, model, key.")] = None,
+    kind: Annotated[Literal["csv", "json"], typer.Option("--format", help="csv or json.")] = "csv",
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Output file; defaults to stdout.")] = None,
     url: Url = None,
 ) -> None:
     """Export the charges of a month, by tenant and organisation; each tenant's month is in its own zone."""
@@ -92,8 +94,8 @@ def export(
     tenant: TenantId,
     since: Since = None,
     until: Until = None,
-    kind: Annotated[str, typer.Option("--format", help="csv, or jsonl.")] = "jsonl",
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="A file; else stdout.")] = None,
+    kind: Annotated[str, typer.Option("--format", help="csv or jsonl.")] = "jsonl",
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Output file; defaults to stdout.")] = None,
     incarnation: Incarnation = None,
     url: Url = None,
 ) -> None:
@@ -126,7 +128,7 @@ def drain(worker: Worker, url: Url = None) -> None:
     """Stop giving jobs to a worker; it finishes or hands back its running ones."""
     with connect(url) as admin:
         admin.call("POST", f"/workers/{segment(worker)}/drain")
-        typer.echo(f"{worker} drains")
+        typer.echo(f"{worker} is draining")
 
 
 @workers.command()

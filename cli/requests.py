@@ -25,7 +25,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False)
 COLUMNS = ("came", "request", "tenant", "lane", "state", "outcome", "queue", "ttft", "total", "output", "preempted")
 EVENT_COLUMNS = ("at", "what", "position", "stall")
 PREEMPTION_COLUMNS = ("at", "choice", "by", "for", "mode", "blocks", "bytes", "copies foreseen", "away")
-Name = Annotated[str, typer.Argument(metavar="ID", help="x-request-id, the answer's id, or the record's.")]
+Name = Annotated[str, typer.Argument(metavar="ID", help="x-request-id, or the id of the response or record.")]
 TIME_COLUMNS = ("time went to", "time")
 # The fields of a record that `why` shows.
 WHY = ("id", "request_id", "outcome", "code", "time", "why")
@@ -73,11 +73,11 @@ class SlowBy(StrEnum):
 @app.command("ls", cls=Shows)
 def list_requests(
     tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
-    lane: Annotated[LaneChoice | None, typer.Option(help="Only of this lane.")] = None,
-    state: Annotated[RequestState | None, typer.Option(help="Only those in this state.")] = None,
-    outcome: Annotated[RequestOutcome | None, typer.Option(help="Only those that ended so.")] = None,
-    slowest: Annotated[SlowBy | None, typer.Option(help="Those first that took longest so.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1_000, help="So many at most.")] = 20,
+    lane: Annotated[LaneChoice | None, typer.Option(help="Only this lane's.")] = None,
+    state: Annotated[RequestState | None, typer.Option(help="Only requests in this state.")] = None,
+    outcome: Annotated[RequestOutcome | None, typer.Option(help="Only requests with this outcome.")] = None,
+    slowest: Annotated[SlowBy | None, typer.Option(help="Sort by this duration, longest first.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1_000, help="Maximum number of rows.")] = 20,
     url: Url = None,
     output: Output = OutputForm.TABLE,
 ) -> None:

@@ -201,7 +201,7 @@ async def _keep_store_alive(store: EmbeddedStore, stop: asyncio.Event) -> None:
     while not stop.is_set():
         status = await asyncio.to_thread(store.process.wait)
         if not stop.is_set():
-            log.warning("the store ended with status %d; starting it again", status)
+            log.warning("the store exited with status %d; restarting it", status)
             try:
                 store.start()
             except StoreError as error:

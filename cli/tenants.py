@@ -35,24 +35,22 @@ from fairlane.quotas.tenants import DEEPEST, Tenant
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 
-Name = Annotated[str | None, typer.Option(help="For people; the id where there is none.")]
-Timezone = Annotated[str | None, typer.Option(help="IANA zone of its days and months; UTC where none is named.")]
-Weight = Annotated[float | None, typer.Option(help="Share against other tenants of a lane.")]
-Lane = Annotated[list[str] | None, typer.Option(help="Lane that it may use; may be repeated.")]
-DefaultLane = Annotated[str | None, typer.Option(help="Lane of requests that name none.")]
-Model = Annotated[
-    list[str] | None, typer.Option(help="Model that it may use; may be repeated. All where none is named.")
-]
-Preemption = Annotated[str | None, typer.Option(help="exact, or fast.")]
-Reserve = Annotated[str | None, typer.Option(help="progressive, or full.")]
-Shadow = Annotated[list[str] | None, typer.Option(help="Limit that is counted and never refuses; may be repeated.")]
-ShareGroup = Annotated[str | None, typer.Option(help="Tenants of one group reuse each other's cached prompts.")]
+Name = Annotated[str | None, typer.Option(help="Display name; defaults to the id.")]
+Timezone = Annotated[str | None, typer.Option(help="IANA zone of its days and months; defaults to UTC.")]
+Weight = Annotated[float | None, typer.Option(help="Share relative to other tenants of a lane.")]
+Lane = Annotated[list[str] | None, typer.Option(help="Lane it may use; may be repeated.")]
+DefaultLane = Annotated[str | None, typer.Option(help="Lane of requests that do not name one.")]
+Model = Annotated[list[str] | None, typer.Option(help="Model it may use; may be repeated. Defaults to all.")]
+Preemption = Annotated[str | None, typer.Option(help="exact or fast.")]
+Reserve = Annotated[str | None, typer.Option(help="progressive or full.")]
+Shadow = Annotated[list[str] | None, typer.Option(help="Limit that is only counted and reported; may be repeated.")]
+ShareGroup = Annotated[str | None, typer.Option(help="Tenants of one group share cached prompts.")]
 LimitBy = Annotated[
     list[str] | None,
     typer.Option(
         "--limit-by",
         metavar="model=NAME,lane=LANE,LIMIT=NUMBER,…",
-        help="Limits of a model, a lane or both; may be repeated. All of them are replaced; `none` takes them away.",
+        help="Limits for a model, a lane or both; may be repeated. Replaces all of them; `none` removes them.",
     ),
 ]
 Action = Literal["create", "update", "delete"]
@@ -78,7 +76,9 @@ def show(tenant: TenantId, url: Url = None, output: Output = OutputForm.JSON) ->
 @app.command()
 def create(
     tenant: TenantId,
-    parent: Annotated[str | None, typer.Option(help="The tenant above, whose limits hold too; never changes.")] = None,
+    parent: Annotated[
+        str | None, typer.Option(help="Parent tenant, whose limits apply too; cannot be changed.")
+    ] = None,
     name: Name = None,
     timezone: Timezone = None,
     weight: Weight = None,
@@ -149,13 +149,13 @@ def update(
             shadow=shadow,
         )
         admin.call("PATCH", f"/tenants/{segment(tenant)}", fields)
-        typer.echo(f"{tenant} is changed" if fields else f"nothing was named to change of {tenant}")
+        typer.echo(f"{tenant} is changed" if fields else f"nothing to change for {tenant}")
 
 
 @app.command()
 def delete(
     tenant: TenantId,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Skip the confirmation.")] = False,
     url: Url = None,
 ) -> None:
     """Delete a tenant: its keys stop at once, its requests are cancelled, its data is erased; its ledger stays."""
@@ -169,7 +169,7 @@ def delete(
 @app.command(cls=Shows)
 def erase(
     tenant: TenantId,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Skip the confirmation.")] = False,
     url: Url = None,
     output: Output = OutputForm.TABLE,
 ) -> None:
@@ -181,7 +181,7 @@ def erase(
         rows = [(name.replace("_", " "), count) for name, count in told["erased"].items()]
         printer.show(told, output, lambda: show_table(("erased", "count"), rows))
         if not told["complete"]:
-            typer.echo("the rest follows by itself within 20 minutes of the deletion", err=True)
+            typer.echo("the rest is erased automatically within 20 minutes of the deletion", err=True)
 
 
 @app.command()
@@ -205,9 +205,9 @@ def explain(
     tenant: TenantId,
     prompt_tokens: Annotated[int, typer.Option(min=0)],
     max_output_tokens: Annotated[int, typer.Option(min=1)],
-    lane: Annotated[str, typer.Option(help="latency, or throughput.")] = "latency",
-    model: Annotated[str | None, typer.Option(help="Any that the tenant may use where none is named.")] = None,
-    deadline_ms: Annotated[float | None, typer.Option(help="From arrival to the last token.")] = None,
+    lane: Annotated[str, typer.Option(help="latency or throughput.")] = "latency",
+    model: Annotated[str | None, typer.Option(help="Defaults to any model that the tenant may use.")] = None,
+    deadline_ms: Annotated[float | None, typer.Option(help="Milliseconds from arrival to the last token.")] = None,
     url: Url = None,
     output: Output = OutputForm.JSON,
 ) -> None:
@@ -222,12 +222,10 @@ def explain(
 def apply(
     file: Annotated[
         Path,
-        typer.Option(
-            "-f", "--file", help="YAML with `tenants:` and a list of them, or what `tenants list -o yaml` prints."
-        ),
+        typer.Option("-f", "--file", help="YAML with `tenants:` and a list, or the output of `tenants list -o yaml`."),
     ],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would change, and change nothing.")] = False,
-    prune: Annotated[bool, typer.Option("--prune", help="Delete the tenants that the file does not name.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, without changing it.")] = False,
+    prune: Annotated[bool, typer.Option("--prune", help="Delete tenants that are not in the file.")] = False,
     url: Url = None,
 ) -> None:
     """Make the stored tenants match a file. Omitted fields get their defaults."""
@@ -291,12 +289,12 @@ def read_file(path: Path) -> list[Document]:
         raise CommandError(f"{path}: cannot be read as YAML ({type(error).__name__})") from None
     listed = document["tenants"] if isinstance(document, dict) and document.keys() == {"tenants"} else document
     if not isinstance(listed, list) or (listed is document and not listed):  # with --prune it would delete every tenant
-        raise CommandError(f"{path}: must hold `tenants:` and a list under it, and nothing else")
+        raise CommandError(f"{path}: must hold `tenants:` with a list, and nothing else")
     tenants = [_whole(entry, f"{path}: tenants[{place}]") for place, entry in enumerate(listed)]
     ids = [tenant["id"] for tenant in tenants]
     for name in ids:
         if ids.count(name) > 1:
-            raise CommandError(f"{path}: tenant {name} stands in it twice")
+            raise CommandError(f"{path}: tenant {name} is listed twice")
     return tenants
 
 
@@ -332,9 +330,9 @@ def _depths(tenants: Iterable[Document]) -> dict[str, int]:
         while parent is not None:
             above += 1
             if parent not in parents:
-                raise CommandError(f"tenant {name}: there would be no tenant {parent}, its parent or one above")
+                raise CommandError(f"tenant {name}: its parent or ancestor {parent} would not exist")
             if above >= DEEPEST:
-                raise CommandError(f"tenant {name}: at most {DEEPEST - 1} tenants may be above another, in no circle")
+                raise CommandError(f"tenant {name}: a tenant has at most {DEEPEST - 1} ancestors, without a cycle")
             parent = parents[parent]
         depths[name] = above
     return depths
@@ -363,7 +361,7 @@ def _patch(change: PlannedChange) -> Document:
 def _whole(entry: object, place: str) -> Document:
     """Complete an entry with defaults, without the fields that only the gateway sets."""
     if not isinstance(entry, dict) or not all(isinstance(name, str) for name in entry):
-        raise CommandError(f"{place}: must be a tenant's fields")
+        raise CommandError(f"{place}: must be an object of a tenant's fields")
     try:
         settable = {name: value for name, value in entry.items() if name not in READ_ONLY}
         stated = checked_fields(TenantBody, {}, settable).model_dump(exclude_none=True)

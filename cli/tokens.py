@@ -24,10 +24,10 @@ class RoleName(StrEnum):
 
 @app.command(cls=Shows)
 def create(
-    name: Annotated[str, typer.Argument(help="Who or what it is for; the audit log tells it.")],
+    name: Annotated[str, typer.Argument(help="Who or what it is for; shown in the audit log.")],
     role: Annotated[
         RoleName,
-        typer.Option(help="viewer reads; operator also changes limits and keys, drains, suspends; owner: everything."),
+        typer.Option(help="viewer: read only; operator: also limits, keys, drain, suspend; owner: everything."),
     ] = RoleName.VIEWER,
     expires_at: Annotated[str | None, typer.Option(metavar="TIME", help="RFC 3339, such as 2027-01-01T00:00Z.")] = None,
     url: Url = None,
@@ -61,7 +61,7 @@ def revoke(
 def _show_secret(token: Document) -> None:
     """Print only the token to stdout, so that `FAIRLANE_ADMIN_KEY=$(fairlane tokens create …)` works."""
     said = f"{printable(token['id'])} ({printable(token['name'])}, {printable(token['role'])})"
-    typer.echo(f"{said}; the token is shown this once:", err=True)
+    typer.echo(f"{said}; the token is shown only this once:", err=True)
     typer.echo(token["token"])
 
 

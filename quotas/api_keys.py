@@ -206,7 +206,7 @@ class KeyStore:
         Only a keyed hash of the digest is stored, which cannot confirm a guess. Raises FieldError, KeyNotFound (no such
         tenant), KeyExists (even if the key was revoked since), and VersionConflict if a concurrent import won."""
         if not SHA256.fullmatch(sha256):
-            raise FieldError("sha256", "must be 64 hexadecimal digits, in small letters")
+            raise FieldError("sha256", "must be 64 lowercase hexadecimal digits")
         now_ms = await self._database.now_ms()
         key = ApiKey(id=_random_id(), tenant=tenant.id, created_at=now_ms / 1e3).changed(document)
         if _is_over(key, now_ms):
@@ -352,7 +352,7 @@ class KeyStore:
         if old is None or old.state != "active" or _is_over(old, now_ms):
             raise KeyNotFound(key_id)
         if old.via:
-            raise FieldError("overlap_s", "this key is nobody's secret: there is nothing to rotate")
+            raise FieldError("overlap_s", "this key has no secret to rotate")
         if version is not None and old.version != version:
             raise VersionConflict(key_id)
         fresh = dataclasses.replace(old, id=_random_id(), created_at=now_ms / 1e3, last_used_at=None, version=0)

@@ -105,7 +105,7 @@ class AuditRedaction:
             args = holder, tenant, until_ms, last, REDACTED_AT_ONCE
             last = await self._database.run("audit_redact", keyspace.AUDIT, *args)
             if last is None:
-                raise StoreUnavailable("audit_redact: another gateway rewrites the log")
+                raise StoreUnavailable("audit_redact: another gateway is rewriting the log")
             if not last:
                 return count
 

@@ -62,7 +62,7 @@ def names(value: object, name: str) -> dict[str, str]:
         raise FieldError(name, f"must be an object of at most {LONGEST_LIST} texts")
     found = {text(each, name): text(to, name) for each, to in value.items()}
     if "" in found or "" in found.values():
-        raise FieldError(name, "must hold no empty name")
+        raise FieldError(name, "must not hold an empty name")
     return found
 
 

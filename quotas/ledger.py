@@ -110,9 +110,9 @@ class Ledger:
         order, more than LONGEST_SPAN_DAYS of them, or a range that splits a month that was rolled up."""
         for name in group_by:
             if name not in GROUPS:
-                raise FieldError("group_by", f"must be made of {', '.join(GROUPS)}")
+                raise FieldError("group_by", f"must consist of {', '.join(GROUPS)}")
         if not 0 <= (last - first).days < LONGEST_SPAN_DAYS:
-            raise FieldError("to", f"must not be before `from`, and at most {LONGEST_SPAN_DAYS} days in all")
+            raise FieldError("to", f"must not be before `from`, and span at most {LONGEST_SPAN_DAYS} days")
         while True:
             rolled = await _rolled(self._database, root, account)
             report = await self._report(root, account, first, last, group_by, rolled.last)
@@ -166,7 +166,7 @@ class Ledger:
         spans = [*parted, *((first + timedelta(days=n)).isoformat() for n in range((last - first).days + 1))]
         async for span, sums in self._sums(root, account, spans):
             if sums and (end := parted.get(span)):
-                raise FieldError(end, f"must not part {span}, whose days were rolled up into one sum")
+                raise FieldError(end, f"must not split {span}, whose days were rolled up into one sum")
             for text, figures in sums.items():
                 names = dict(zip(_GROUP, text.split("\t"), strict=True), day=span)
                 group = tuple(names[name] for name in group_by)

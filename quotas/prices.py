@@ -51,7 +51,7 @@ class PriceList(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         seen: set[tuple[str, str]] = set()
         for number, row in enumerate(found):
             if (row.model, row.lane) in seen:
-                raise FieldError(f"prices.{number}", "names a model and lane that stand above already")
+                raise FieldError(f"prices.{number}", "repeats the model and lane of an earlier row")
             seen.add((row.model, row.lane))
         return cls(rows=tuple(found))
 
@@ -104,7 +104,7 @@ def _row(row: object, name: str) -> PriceRow:
     figures = {column: _price(stated, column, name) for column in ("input", "output")}
     cached = figures["input"] if stated.get("cached_input") is None else _price(stated, "cached_input", name)
     if cached > figures["input"]:
-        raise FieldError(f"{name}.cached_input", "must not be above `input`")
+        raise FieldError(f"{name}.cached_input", "must not exceed `input`")
     model = field_checks.text(model, f"{name}.model")
     if not model:
         raise FieldError(f"{name}.model", "must be the name of a model, or * for any")

@@ -41,7 +41,7 @@ class Resumption(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         running = self.published - self.ended
         if min(self.ended, self.going, self.longest, running, self.lag) < 0 or (self.longest and not self.going):
-            raise ValueError("the figures of a resumption must fit each other")
+            raise ValueError("the figures of a resumption are inconsistent")
 
     @property
     def lag(self) -> int:
@@ -137,13 +137,13 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if not self.prompts or min(self.prompts) < 0 or self.prompt_tokens > LARGEST_ASK:
-            raise ValueError(f"prompts must be of 0 to {LARGEST_ASK} tokens, together too")
+            raise ValueError(f"prompts must have 0 to {LARGEST_ASK} tokens, alone and together")
         if not 1 <= self.max_output_tokens <= LARGEST_ASK or not (self.n >= 1 and self.choices <= 10_000):
-            raise ValueError("max_output_tokens and choices must be at least 1 and not absurd")
+            raise ValueError("max_output_tokens and choices are out of range")
         if self.quantum is not None and not 1 <= self.quantum <= LARGEST_ASK:
-            raise ValueError("a quantum must be at least 1 and not absurd")
+            raise ValueError("quantum is out of range")
         if self.start.going > self.choices:
-            raise ValueError("no more choices can go on than there are")
+            raise ValueError("more choices resume than there are")
         named = (self.reservation_id, self.root, self.tenant, self.model, self.lane)
         once = "" if self.once is None else self.once.name
         if not (all(named) and "".join((*named, self.key_id, once)).isprintable()):
@@ -203,7 +203,7 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         figures = (self.published, self.prompt_tokens, self.known, self.most, self.ended)
         if min(figures) < 0 or max(figures) > LARGEST_ASK * 10_000 or self.unit < 1 or self.quantum < 1:
-            raise ValueError("the figures of a need must not be negative nor absurd")
+            raise ValueError("the figures of a need are out of range")
 
 
 class Extension(msgspec.Struct, frozen=True, kw_only=True):

@@ -244,7 +244,9 @@ class TenantStore:
         stated = field_checks.document(document, "", PARSERS.keys() | {"id", "parent"})
         tenant_id = stated.pop("id", None)
         if not isinstance(tenant_id, str) or not TENANT_ID.fullmatch(tenant_id):
-            raise FieldError("id", "must be 1 to 63 letters, digits, dots, dashes or underscores, not led by a sign")
+            raise FieldError(
+                "id", "must be 1 to 63 letters, digits, dots, dashes or underscores, starting with a letter or digit"
+            )
         now_ms = await self._database.now_ms()
         parent = await self._parent(stated.pop("parent", None))
         root, parents = (tenant_id, ()) if parent is None else (parent.root, (parent.account, *parent.parents))
@@ -256,7 +258,7 @@ class TenantStore:
         if claim == "taken":
             raise TenantExists(tenant.id)
         if claim == "kept":
-            raise FieldError("id", "was a tenant's of another organisation, whose ledger stays")
+            raise FieldError("id", "belonged to a tenant of another organisation, whose ledger is kept")
         try:
             return await self._put(tenant, 0, note and note(tenant), claim)
         except _IdUsed:

@@ -57,34 +57,48 @@ class OrRun(TyperGroup):
 app = typer.Typer(cls=OrRun, add_completion=False)
 
 Trace = Annotated[Path | None, Option(metavar="FILE", help="Replay its arrivals, sizes, lanes and tenants.")]
-Rate = Annotated[float | None, Option(min=1e-6, help="Open loop: requests a second, as a Poisson process has them.")]
-Concurrency = Annotated[int | None, Option(min=1, max=20_000, help="Closed loop: so many clients. [default: 8]")]
-Requests = Annotated[int | None, Option("--requests", "-n", min=1, max=load.MOST_REQUESTS, help="At most.")]
-DurationS = Annotated[float | None, Option("--duration", metavar="SECONDS", min=0.1, help="Send for so long at most.")]
-Speed = Annotated[float, Option(min=1e-6, help="How many times as fast as the trace recorded.")]
-Part = Annotated[str | None, Option("--slice", metavar="START:DURATION", help="Seconds of the trace; else all.")]
+Rate = Annotated[float | None, Option(min=1e-6, help="Open loop: requests per second, as a Poisson process.")]
+Concurrency = Annotated[int | None, Option(min=1, max=20_000, help="Closed loop: number of clients. [default: 8]")]
+Requests = Annotated[
+    int | None, Option("--requests", "-n", min=1, max=load.MOST_REQUESTS, help="Maximum number of requests.")
+]
+DurationS = Annotated[
+    float | None, Option("--duration", metavar="SECONDS", min=0.1, help="Maximum time to send requests.")
+]
+Speed = Annotated[float, Option(min=1e-6, help="Speed relative to the trace.")]
+Part = Annotated[
+    str | None, Option("--slice", metavar="START:DURATION", help="Part of the trace in seconds; defaults to all.")
+]
 BadRowsPolicy = Annotated[
-    Literal["fail", "skip"], Option("--bad-rows", help="Refuse a trace with bad rows, or leave them out.")
+    Literal["fail", "skip"], Option("--bad-rows", help="Unusable rows of the trace: fail or skip them.")
 ]
-PromptTokens = Annotated[str, Option(metavar="N or LEAST:MOST", help="Of each prompt, where no trace says.")]
-OutputTokens = Annotated[str, Option(metavar="N or LEAST:MOST", help="Of each answer, where no trace says.")]
-Keys = Annotated[list[str] | None, Option("--key", help="A tenant's key; may be repeated. Else OPENAI_API_KEY.")]
-KeysFile = Annotated[Path | None, Option("--keys", metavar="FILE", help="A line each: KEY, or NAME KEY [WEIGHT].")]
-Zipf = Annotated[float, Option(min=0.0, max=10.0, help="Exponent of the keys' shares; 0: all ask alike.")]
-LatencyShare = Annotated[float, Option(min=0.0, max=1.0, help="Part in the latency lane, where no trace says.")]
+PromptTokens = Annotated[str, Option(metavar="N or LEAST:MOST", help="Tokens per prompt, without a trace.")]
+OutputTokens = Annotated[str, Option(metavar="N or LEAST:MOST", help="Tokens per response, without a trace.")]
+Keys = Annotated[list[str] | None, Option("--key", help="A tenant's key; may be repeated. Defaults to OPENAI_API_KEY.")]
+KeysFile = Annotated[Path | None, Option("--keys", metavar="FILE", help="File with lines KEY or NAME KEY [WEIGHT].")]
+Zipf = Annotated[float, Option(min=0.0, max=10.0, help="Zipf exponent of the keys' shares; 0 for equal shares.")]
+LatencyShare = Annotated[
+    float, Option(min=0.0, max=1.0, help="Fraction in the latency lane, unless the trace names lanes.")
+]
 Targets = Annotated[
-    list[str] | None, Option("--target", metavar="LANE:TTFT_MS:TPOT_MS", help="For goodput; else the lane's own.")
+    list[str] | None,
+    Option("--target", metavar="LANE:TTFT_MS:TPOT_MS", help="Targets for goodput; default to the lane's."),
 ]
-Model = Annotated[str | None, Option(help="Its name; the gateway's first.")]
-Api = Annotated[Literal["completions", "chat"], Option(help="Prompts as exact token ids, or as messages of text.")]
-Eos = Annotated[bool, Option("--ignore-eos/--stop-at-eos", help="Whether each answer has its whole length.")]
-MostOpen = Annotated[int, Option(min=1, max=20_000, help="Open loop: requests that run at once at most.")]
-TimeoutS = Annotated[float, Option("--timeout", metavar="SECONDS", min=0.1, help="Of one request.")]
-Seed = Annotated[int, Option(help="Of arrivals, sizes, lanes and keys.")]
+Model = Annotated[str | None, Option(help="Name of the model; defaults to the gateway's first.")]
+Api = Annotated[Literal["completions", "chat"], Option(help="Send exact token ids, or text messages.")]
+Eos = Annotated[
+    bool, Option("--ignore-eos/--stop-at-eos", help="Generate each response to its full length, or stop at EOS.")
+]
+MostOpen = Annotated[int, Option(min=1, max=20_000, help="Open loop: maximum concurrent requests.")]
+TimeoutS = Annotated[float, Option("--timeout", metavar="SECONDS", min=0.1, help="Timeout of one request.")]
+Seed = Annotated[int, Option(help="Seed of arrivals, sizes, lanes and keys.")]
 SamePrompts = Annotated[
-    bool, Option("--same-prompts", help="Prompts from the seed too: a second run finds them in the prefix cache.")
+    bool,
+    Option(
+        "--same-prompts", help="Derive prompts from the seed too, so that a second run finds them in the prefix cache."
+    ),
 ]
-JsonFile = Annotated[Path | None, Option("--json", metavar="FILE", help="Write every figure and request there.")]
+JsonFile = Annotated[Path | None, Option("--json", metavar="FILE", help="Write all figures and requests to this file.")]
 
 
 class BenchPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,7 +159,7 @@ def run(
     """
     with told_in_one_line():
         if rate is not None and (trace is not None or concurrency is not None):
-            raise CommandError("--rate is an open loop of drawn requests: leave out --trace and --concurrency")
+            raise CommandError("--rate cannot be combined with --trace or --concurrency")
         rows = [] if trace is None else cut(trace, read_file(trace, None, bad_rows), part)
         is_open = rate is not None or (trace is not None and concurrency is None)
         most = requests or (len(rows) if rows else load.MOST_REQUESTS if duration else DEFAULT_REQUESTS)
@@ -182,8 +196,8 @@ def run(
 
 @app.command(cls=Shows)
 def compare(
-    first: Annotated[Path, typer.Argument(metavar="A.json", help="What `bench --json` wrote.")],
-    second: Annotated[Path, typer.Argument(metavar="B.json", help="The same of another run.")],
+    first: Annotated[Path, typer.Argument(metavar="A.json", help="Output of `bench --json`.")],
+    second: Annotated[Path, typer.Argument(metavar="B.json", help="Output of another run.")],
     output: Output = OutputForm.TABLE,
 ) -> None:
     """Compare two runs side by side; changes are relative to the first."""
@@ -192,7 +206,7 @@ def compare(
         rows = report.compared(a, b)
         show(rows, output, lambda: report.show_compared(rows))
         for each in report.differences(a, b):
-            typer.echo(f"not alike: {each}", err=True)
+            typer.echo(f"different: {each}", err=True)
 
 
 def _own_key(keys_file: Path | None) -> list[str]:
@@ -309,7 +323,7 @@ async def _look(url: str, key: str, model: str | None, api: str) -> tuple[str, l
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise no_gateway(url, error) from None
     except (ValueError, LookupError, TypeError):
-        raise CommandError(f"{url} does not answer in the words of Fairlane: is FAIRLANE_URL right?") from None
+        raise CommandError(f"{url} does not answer like Fairlane: is FAIRLANE_URL right?") from None
 
 
 def _report(

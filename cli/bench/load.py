@@ -158,7 +158,7 @@ def _key(words: Sequence[str], place: int, zipf: float) -> TenantKey:
         except ValueError:
             weight = 0.0
     if not 0.0 < weight < 1e9:
-        raise CommandError(f"key {place}: its weight must be a number above 0")
+        raise CommandError(f"key {place}: the weight must be a number above 0")
     return TenantKey(public_name(key, place) if len(words) == 1 else words[0], key, weight)
 
 

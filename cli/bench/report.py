@@ -121,11 +121,11 @@ def _notes(report: BenchReport) -> list[str]:
             f"goodput of {lane}: TTFT within {duration(target.ttft_ms)}, TPOT within {duration(target.tpot_ms)}"
         )
     if report.unsent:
-        notes.append(f"{report.unsent:,} requests were not sent, as too many were running: --most-open")
+        notes.append(f"{report.unsent:,} requests were not sent, since too many were running: raise --most-open")
     if report.lag_p99_ms > LATE_MS:
-        notes.append(f"requests were sent late (p99 {duration(report.lag_p99_ms)}): this machine does not keep up")
+        notes.append(f"requests were sent late (p99 {duration(report.lag_p99_ms)}): this machine is too slow")
     if report.interrupted:
-        notes.append("interrupted: what had not ended counts as cancelled")
+        notes.append("interrupted: unfinished requests count as cancelled")
     return notes
 
 
@@ -136,7 +136,7 @@ def read_report(file: Path) -> BenchReport:
     except OSError as error:
         raise CommandError(f"{file}: cannot be read ({error.strerror or type(error).__name__})") from None
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise CommandError(f"{file}: is no result of `fairlane bench --json`") from None
+        raise CommandError(f"{file}: is not a result of `fairlane bench --json`") from None
 
 
 def compared(first: BenchReport, second: BenchReport) -> list[Document]:

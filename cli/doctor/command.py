@@ -38,12 +38,12 @@ async def examine(config: str | None, url: str | None) -> list[Finding]:
     """Return all findings; with invalid settings, only those that need no settings."""
     complaints = complaints_of(config, os.environ, "serve")
     if complaints:
-        advice = "correct it; `fairlane config show` says where each setting comes from"
+        advice = "correct it; `fairlane config show` shows where each setting comes from"
         return [*(fail("settings", each, advice) for each in complaints), *check_software(None)]
     document = read_document(config, os.environ)
     gateway = load(GatewaySettings, document=document, environ=os.environ)
     worker = load(WorkerSettings, document=document, environ=os.environ)
-    findings = [ok("settings", "a start takes them"), *check_software(worker), *check_machine(gateway, worker)]
+    findings = [ok("settings", "valid"), *check_software(worker), *check_machine(gateway, worker)]
     findings += [finding async for finding in check_network(gateway, worker, url)]
     findings += [finding async for finding in check_store(gateway)]
     return findings

@@ -46,10 +46,10 @@ def _memory(settings: WorkerSettings) -> Finding:
     if settings.worker.engine != "own":
         return ok("memory", found)
     if asked > free:
-        advice = "lower FAIRLANE_WORKER__KV_MEMORY or FAIRLANE_WORKER__HOST_KV_MEMORY, or leave them out"
-        return fail("memory", f"{found}, and the KV pools are to have {asked / MIB:,.0f} MiB", advice)
+        advice = "lower FAIRLANE_WORKER__KV_MEMORY or FAIRLANE_WORKER__HOST_KV_MEMORY, or unset them"
+        return fail("memory", f"{found}, but the KV pools are set to {asked / MIB:,.0f} MiB", advice)
     if free - asked < LITTLE_MEMORY:
-        return warn("memory", found, "weights and KV pools have to fit into it: stop others, or take a smaller model")
+        return warn("memory", found, "weights and KV pools must fit: stop other programs, or use a smaller model")
     return ok("memory", found)
 
 
@@ -73,13 +73,15 @@ def _free_bytes() -> int:
 def _disk(directory: Path) -> Finding:
     nearest = next(place for place in (directory.absolute(), *directory.absolute().parents) if place.exists())
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-        return fail("data directory", f"{directory} cannot be written", "set FAIRLANE_DATA_DIR to one that can")
+        return fail("data directory", f"{directory} cannot be written", "set FAIRLANE_DATA_DIR to a writable directory")
     free = shutil.disk_usage(nearest).free
     found = f"{directory}, {free / MIB:,.0f} MiB free"
     if free < LITTLE_DISK:
-        return warn("data directory", found, "the store's file and converted models stand there: make room")
+        return warn("data directory", found, "the store's file and converted models need space: free some")
     if directory.exists() and stat.S_IMODE(directory.stat().st_mode) & (stat.S_IRWXG | stat.S_IRWXO):
-        return warn("data directory", f"{directory} is open to others", "`fairlane serve` closes it; or chmod 700 it")
+        return warn(
+            "data directory", f"{directory} is open to others", "`fairlane serve` makes it private; or chmod 700 it"
+        )
     return ok("data directory", found)
 
 
@@ -101,14 +103,16 @@ async def _ports(settings: GatewaySettings) -> Finding:
         running = await _version_at(settings.url)
         if running is not None:
             return ok("ports", f"a gateway ({running}) listens at {settings.url}")
-        return fail("ports", str(error), "another program has it: set FAIRLANE_PORT to a free one, or stop that")
+        return fail(
+            "ports", str(error), "another program uses it: set FAIRLANE_PORT to a free port, or stop the program"
+        )
     return ok("ports", f"{settings.host}:{settings.port} is free")
 
 
 async def _gateway(url: str) -> Finding:
     running, ours = await _version_at(url), version("fairlane")
     if running is None:
-        return fail("gateway", f"no gateway answers at {url}", "set FAIRLANE_URL to where one is, or start one")
+        return fail("gateway", f"no gateway answers at {url}", "set FAIRLANE_URL to a gateway's address, or start one")
     if running != ours:
         return warn("gateway", f"{url} runs {running}", f"this command is {ours}: use the same version")
     return ok("gateway", f"{url} runs {running}")
@@ -123,7 +127,7 @@ async def _engine(kind: str, url: str, key: str | None) -> Finding:
             answer = await http.get(f"{url.rstrip('/')}/v1/models")
             models = [str(each["id"]) for each in answer.raise_for_status().json()["data"]]
     except httpx.HTTPStatusError as error:
-        advice = "set FAIRLANE_WORKER__ENGINE_KEY" if error.response.status_code in (401, 403) else "look at its log"
+        advice = "set FAIRLANE_WORKER__ENGINE_KEY" if error.response.status_code in (401, 403) else "check its log"
         return fail("engine", f"{place} answers {error.response.status_code}", advice)
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, LookupError, TypeError) as error:
         advice = "start it, or correct FAIRLANE_WORKER__ENGINE_URL"

@@ -49,8 +49,8 @@ def _extra(extra: str) -> Finding:
     lacking = [name for name in packages_of(extra) if version(name) is None]
     name = f"fairlane[{extra}]"
     if lacking:
-        return warn(name, f"without {', '.join(lacking)}", f"to run a {extra} here: pip install '{name}'")
-    return ok(name, "all packages are there")
+        return warn(name, f"missing: {', '.join(lacking)}", f"to run a {extra} here: pip install '{name}'")
+    return ok(name, "all packages are installed")
 
 
 def _torch() -> Finding:
@@ -58,21 +58,21 @@ def _torch() -> Finding:
         import torch
     except (ImportError, OSError) as error:
         reason = " ".join(str(error).split())[:120]
-        return warn("torch", reason, "a worker of our own engine needs it: pip install 'fairlane[worker]'")
+        return warn("torch", reason, "a worker with the own engine needs it: pip install 'fairlane[worker]'")
     build = f"{torch.__version__}, {torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads"
     if torch.cuda.is_available():
         return ok("torch", f"{build}, {torch.cuda.get_device_name(0)}")
     if torch.version.cuda is not None:
-        return warn("torch", f"{build}, built for CUDA {torch.version.cuda} and sees no GPU", CPU_TORCH)
+        return warn("torch", f"{build}, built for CUDA {torch.version.cuda}, no GPU found", CPU_TORCH)
     if NVIDIA.exists():
-        return warn("torch", f"{build}, without CUDA", "there is a GPU: install torch's build for CUDA to use it")
+        return warn("torch", f"{build}, without CUDA", "there is a GPU: install torch with CUDA to use it")
     return ok("torch", build)
 
 
 def _compiler() -> Finding:
     """Check for a compiler that can build `worker.native`."""
     path = shutil.which("g++") or shutil.which("c++")
-    advice = "install g++ 10 or newer with OpenMP: on a CPU the compiled kernels are several times as fast"
+    advice = "install g++ 10 or newer with OpenMP: compiled CPU kernels are several times as fast"
     if path is None:
         return warn("compiler", "no g++ or c++ on PATH", advice)
     command = [path, "-std=c++20", "-fopenmp", "-x", "c++", "-", "-o", os.devnull]
@@ -106,9 +106,11 @@ def _model(settings: WorkerSettings) -> Finding:
 
 def _files(path: Path) -> Finding:
     if path.is_file() and path.suffix != ".gguf":
-        return fail("model", f"{path} is a file, and no GGUF", "name a directory, a GGUF file or a hub id")
+        return fail("model", f"{path} is a file, but not GGUF", "name a directory, a GGUF file or a hub id")
     if path.is_dir() and not (path / "config.json").is_file() and len(list(path.glob("*.gguf"))) != 1:
-        return fail("model", f"{path}: no config.json and no one GGUF file in it", "name the directory of a model")
+        return fail(
+            "model", f"{path}: neither config.json nor exactly one GGUF file in it", "name the directory of a model"
+        )
     return ok("model", str(path))
 
 
@@ -117,9 +119,11 @@ def _cached(model: str) -> Finding:
     try:
         from huggingface_hub import try_to_load_from_cache
     except ImportError:
-        return warn("model", f"{model}, of a hub", "huggingface_hub is not installed here: it cannot be looked for")
+        return warn("model", f"{model}, from a hub", "huggingface_hub is not installed, so its cache cannot be checked")
     repository = "/".join(model.split("/")[:2])
     wanted = "/".join(model.split("/")[2:]) or "config.json"
     if isinstance(try_to_load_from_cache(repository, wanted), str):
         return ok("model", f"{model}, in the hub's cache")
-    return warn("model", f"{model} is not downloaded yet", "the first start downloads it: it needs the hub, and room")
+    return warn(
+        "model", f"{model} is not downloaded yet", "the first start downloads it: it needs the hub and disk space"
+    )

@@ -74,7 +74,7 @@ def _advice(error: Exception) -> str:
         return "user or password in FAIRLANE_REDIS_URL is wrong"
     if isinstance(error, redis.exceptions.NoPermissionError):
         return "its user needs every command on Fairlane's keys, and scripts"
-    return "start it, or correct FAIRLANE_REDIS_URL; look for firewalls between"
+    return "start it, or correct FAIRLANE_REDIS_URL; check firewalls"
 
 
 async def _skew(client: redis.asyncio.Redis) -> tuple[float, float]:
@@ -111,15 +111,15 @@ def _standing(info: Mapping[str, Any], faults: Sequence[Fault]) -> Iterator[Find
         elif fault is not None:
             yield fail(check, fault.found, fault.advice)
         elif check == "memory" and most and used > FULL * most:
-            yield warn(check, found, "raise its maxmemory: when it is full, requests are refused")
+            yield warn(check, found, "raise its maxmemory: once it is full, requests are refused")
         else:
             yield ok(check, found)
 
 
 def _clock(check: str, skew_s: float, trip_s: float, lease_s: float) -> Finding:
-    found = f"{skew_s * 1e3:+,.1f} ms beside ours, answers in {trip_s * 1e3:,.2f} ms"
+    found = f"{skew_s * 1e3:+,.1f} ms from ours, answers in {trip_s * 1e3:,.2f} ms"
     if abs(skew_s) > lease_s:
-        return fail(check, found, "set the clocks of both machines (NTP): they are further apart than a lease is long")
+        return fail(check, found, "synchronise the clocks of both machines (NTP): they differ by more than a lease")
     if abs(skew_s) > SKEW_WARN_S + trip_s:
-        return warn(check, found, "set the clocks of both machines (NTP)")
+        return warn(check, found, "synchronise the clocks of both machines (NTP)")
     return ok(check, found)

@@ -33,22 +33,23 @@ MOST_MS = 1e9
 app = typer.Typer(add_completion=False)
 Option = typer.Option
 
-TraceFile = Annotated[Path, Option("--trace", metavar="FILE", help="A recorded trace, or what `simulate` reads.")]
+TraceFile = Annotated[
+    Path, Option("--trace", metavar="FILE", help="A recorded trace, or another file that `simulate` reads.")
+]
 WorkersCosts = Annotated[
-    str | None, Option("--workers-costs", metavar="URL", help="What a worker is: from a running one's metrics port.")
+    str | None, Option("--workers-costs", metavar="URL", help="Calibrate from a running worker's metrics port.")
 ]
-Load = Annotated[float, Option(help="How many times as fast as recorded.")]
+Load = Annotated[float, Option(help="Speed relative to the recording.")]
 Requests = Annotated[
-    int, Option(min=0, help="Play so many in a row, those that ask for the most work in their time; 0: all.")
+    int, Option(min=0, help="Number of consecutive requests to simulate, from the busiest stretch; 0 for all.")
 ]
-TtftS = Annotated[float | None, Option("--ttft-s", help="The latency lane's target for the first token; else 1.")]
+TtftS = Annotated[float | None, Option("--ttft-s", help="TTFT target of the latency lane; defaults to 1.")]
 TpotMs = Annotated[
-    float | None, Option("--tpot-ms", help="The same for each later one; else 3 times a single stream's, 100 at most.")
+    float | None,
+    Option("--tpot-ms", help="TPOT target of the latency lane; defaults to 3 times a single stream's, at most 100."),
 ]
-Processes = Annotated[
-    int | None, Option(min=1, max=64, help="Simulations side by side. [default: as many as there are processors]")
-]
-Knobs = Annotated[bool, Option("--knobs/--no-knobs", help="Try tighter targets and other settings too.")]
+Processes = Annotated[int | None, Option(min=1, max=64, help="Parallel simulations. [default: number of processors]")]
+Knobs = Annotated[bool, Option("--knobs/--no-knobs", help="Also try tighter targets and other settings.")]
 
 
 @app.command(cls=Shows)
@@ -125,8 +126,8 @@ def _check_attainable(rows: Sequence[TraceRow], question: Question) -> None:
     share = alone_kept(asked, question.calibration, ttft_ms) if asked else 1.0
     if share < ATTAINMENT:
         raise CommandError(
-            f"on such a worker, alone, {100.0 * share:.1f} % of the latency lane's requests have their first token "
-            f"within {ttft_ms / 1e3:g} s: no number of workers keeps that (a longer --ttft-s, or other hardware)"
+            f"on one idle worker of this kind, {100.0 * share:.1f} % of the latency lane's requests have their first "
+            f"token within {ttft_ms / 1e3:g} s: more workers do not help (use a longer --ttft-s, or other hardware)"
         )
 
 
@@ -143,7 +144,7 @@ def players(question: Question, processes: int) -> Iterator[PlayAll]:
         try:
             yield lambda cases: _play_all(pool, progress, task, cases)
         except BrokenProcessPool:
-            raise CommandError("a simulation was killed, perhaps for its memory: play fewer --requests") from None
+            raise CommandError("a simulation was killed, possibly for its memory: use fewer --requests") from None
 
 
 def _play_all(pool: ProcessPoolExecutor, progress: Progress, task: TaskID, cases: Sequence[Case]) -> list[Verdict]:

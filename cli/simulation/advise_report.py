@@ -127,8 +127,8 @@ def _tables(trace: str, rows: Sequence[TraceRow], stretch: Stretch, advice: Advi
     typer.echo(_answer(advice))
     if len(stretch.rows) < len(rows):
         typer.echo(
-            f"Played: {len(stretch.rows):,} of the {len(rows):,} requests of {printable(trace)}, those in a row that "
-            f"ask for the most work in their time (from {stretch.from_s:,.0f} s to {stretch.to_s:,.0f} s)."
+            f"Played: {len(stretch.rows):,} of the {len(rows):,} requests of {printable(trace)}, its busiest "
+            f"stretch (from {stretch.from_s:,.0f} s to {stretch.to_s:,.0f} s)."
         )
     _table(
         "Counts that were simulated", COUNT_COLUMNS, [_count_row(v) for _, v in sorted(advice.sizing.verdicts.items())]

@@ -40,9 +40,9 @@ def fetch_calibration(url: str) -> Calibration:
     try:
         calibration = read_calibration(answer.content)
     except CalibrationError as error:
-        raise CommandError(f"{address} does not show a worker's costs: {error}") from None
+        raise CommandError(f"{address} does not return a worker's costs: {error}") from None
     if not calibration.learnt:
-        raise CommandError("the worker has run too few steps to know its costs: give it some requests first")
+        raise CommandError("the worker has run too few steps to know its costs: send it some requests first")
     return calibration
 
 
@@ -71,7 +71,7 @@ def read_workers(file: Path | None, url: str | None, hardware: str | None) -> Ca
     the default."""
     if hardware is not None:
         if file is not None or url is not None:
-            raise CommandError("--hardware names the worker: --costs and --calibrate would name another")
+            raise CommandError("--hardware cannot be combined with --costs or --calibrate")
         with refusals():
             return preset(hardware)
     if url is not None:
@@ -111,7 +111,7 @@ def read_file(file: Path, kv_tokens: int | None, bad_rows: Literal["fail", "skip
         raise CommandError(f"{file}: {_reason(error)}") from None
     if bad.count:
         _name(file, bad)
-        typer.echo(f"{file}: {bad.count} rows are left out", err=True)
+        typer.echo(f"{file}: {bad.count} rows are skipped", err=True)
     return read
 
 
@@ -135,7 +135,7 @@ def tell_left_out(trace: Trace, rows: Sequence[TraceRow], part: str | None) -> N
     left_out = len(recorded) - len(rows)
     if left_out:
         noun, verb = ("request", "is") if left_out == 1 else ("requests", "are")
-        typer.echo(f"{left_out:,} {noun} that a limit refused {verb} left out", err=True)
+        typer.echo(f"{left_out:,} {noun} refused by a limit {verb} left out", err=True)
 
 
 def _stretch(part: str) -> tuple[float, float]:

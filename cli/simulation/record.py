@@ -19,19 +19,19 @@ RECORDED = "recorded"
 app = typer.Typer(add_completion=False)
 Option = typer.Option
 
-Target = Annotated[Path, typer.Argument(metavar="FILE", help="Where the trace goes; it must not be there yet.")]
+Target = Annotated[Path, typer.Argument(metavar="FILE", help="File for the trace; it must not exist.")]
 Urls = Annotated[
     list[str] | None,
     Option(
         "--url",
         envvar=URL_VARIABLE,
         metavar="URL",
-        help="A gateway of each machine that records; else as other commands.",
+        help="A gateway on each recording machine; may be repeated. Defaults as for other commands.",
     ),
 ]
-Seconds = Annotated[float | None, Option("--for", min=0.0, help="Seconds after which to end. [default: at Ctrl-C]")]
-All = Annotated[bool, Option("--all", help="What was recorded so far, too.")]
-MaxMiB = Annotated[int, Option("--max-mib", min=1, help="End where the trace is this large.")]
+Seconds = Annotated[float | None, Option("--for", min=0.0, help="Stop after this many seconds. [default: at Ctrl-C]")]
+All = Annotated[bool, Option("--all", help="Include what was recorded before.")]
+MaxMiB = Annotated[int, Option("--max-mib", min=1, help="Stop when the trace has this size.")]
 
 
 @app.command()
@@ -63,7 +63,7 @@ def _created(file: Path) -> Iterator[IO[bytes]]:
         with file.open("xb") as target:
             yield target
     except FileExistsError:
-        typer.echo(f"fairlane: {file} is there already", err=True)
+        typer.echo(f"fairlane: {file} exists", err=True)
         raise typer.Exit(2) from None
     except OSError as error:
         typer.echo(f"fairlane: {file}: cannot be written ({error.strerror})", err=True)
@@ -120,11 +120,11 @@ class Follower:
                 self._is_away = False
             except CommandError as error:
                 if not self._is_away:
-                    typer.echo(f"fairlane: {error}; trying again", err=True)
+                    typer.echo(f"fairlane: {error}; retrying", err=True)
                 self._is_away = True
         if not self._files and not self._is_idle:
             self._is_idle = True
-            typer.echo("nothing is recorded there yet: is FAIRLANE_GATEWAY__RECORD__ENABLED=true set?", err=True)
+            typer.echo("nothing is recorded yet: is FAIRLANE_GATEWAY__RECORD__ENABLED=true set?", err=True)
         self.target.flush()
 
     def _look_at(self, number: int, gateway: AdminClient) -> None:

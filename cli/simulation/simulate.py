@@ -30,43 +30,42 @@ Option = typer.Option
 TraceFile = Annotated[
     Path | None,
     Option(
-        metavar="FILE", help="What `fairlane record` wrote; CSV: arrival_s,prompt_tokens,output_tokens; or Mooncake's."
+        metavar="FILE",
+        help="Output of `fairlane record`; CSV: arrival_s,prompt_tokens,output_tokens; or Mooncake's format.",
     ),
 ]
 BadRowPolicy = Annotated[
     Literal["fail", "skip"],
-    Option("--bad-rows", help="Rows that cannot be used: refuse the trace, or name them and read the rest."),
+    Option("--bad-rows", help="Unusable rows: fail, or name and skip them."),
 ]
-Workers = Annotated[int, Option(help="1 to 1000; from 2 on they are behind the global queue.")]
-Tenants = Annotated[int, Option(help="How many tenants ask.")]
-Zipf = Annotated[float, Option(help="Exponent of the tenants' shares; 0: all ask alike.")]
-LatencyShare = Annotated[float, Option(help="Part of the requests in the latency lane, 0 to 1.")]
+Workers = Annotated[int, Option(help="Number of workers, 1 to 1000; more than one share the global queue.")]
+Tenants = Annotated[int, Option(help="Number of tenants.")]
+Zipf = Annotated[float, Option(help="Zipf exponent of the tenants' shares; 0 for equal shares.")]
+LatencyShare = Annotated[float, Option(help="Fraction of requests in the latency lane, 0 to 1.")]
 TtftLimit = Annotated[
     float | None,
-    Option(help="Seconds by which latency requests state that their first token must come; else they are refused."),
+    Option(help="TTFT deadline in seconds that latency requests state; they are refused if it cannot be met."),
 ]
-Loads = Annotated[
-    list[float] | None, Option(help="How many times as fast as recorded; repeat to compare. [default: 1]")
+Loads = Annotated[list[float] | None, Option(help="Speed relative to the recording; repeat to compare. [default: 1]")]
+Slice = Annotated[
+    str | None, Option("--slice", metavar="START:DURATION", help="Part of the trace in seconds; defaults to all.")
 ]
-Slice = Annotated[str | None, Option("--slice", metavar="START:DURATION", help="Seconds of the trace; else all.")]
-Seed = Annotated[int, Option(help="Of tenants, lanes and noise.")]
+Seed = Annotated[int, Option(help="Seed of tenants, lanes and noise.")]
 HardwareName = Annotated[
-    str | None, Option("--hardware", help="A worker by name, such as h100-8b, l4-1b, cpu-135m: docs/simulation.md.")
+    str | None, Option("--hardware", help="Worker preset such as h100-8b, l4-1b, cpu-135m; see docs/simulation.md.")
 ]
-Costs = Annotated[Path | None, Option(metavar="FILE", help="What a worker is, in JSON; --calibrate writes it.")]
-Calibrate = Annotated[str | None, Option(metavar="URL", help="Take it from a running worker's metrics port.")]
-Blocks = Annotated[int | None, Option(help="KV blocks of a worker.")]
-HostSlots = Annotated[int | None, Option(help="Blocks that a worker can swap out.")]
-MaxSequences = Annotated[int | None, Option(help="Sequences in one step of a worker.")]
+Costs = Annotated[Path | None, Option(metavar="FILE", help="Calibration of a worker, in JSON; --calibrate writes it.")]
+Calibrate = Annotated[str | None, Option(metavar="URL", help="Calibrate from a running worker's metrics port.")]
+Blocks = Annotated[int | None, Option(help="KV blocks per worker.")]
+HostSlots = Annotated[int | None, Option(help="Blocks that each worker can swap out.")]
+MaxSequences = Annotated[int | None, Option(help="Maximum sequences per step of a worker.")]
 PrefixCache = Annotated[
     bool | None,
-    Option(
-        "--prefix-cache/--no-prefix-cache", help="Workers keep prompts' KV. [default: where the trace names blocks]"
-    ),
+    Option("--prefix-cache/--no-prefix-cache", help="Cache prompts' KV. [default: if the trace names blocks]"),
 ]
-JsonFile = Annotated[Path | None, Option("--json", metavar="FILE", help="Write every figure there.")]
-Plots = Annotated[Path | None, Option(metavar="DIR", help="Draw latencies, goodput and service there.")]
-PlotsAs = Annotated[Literal["png", "svg"], Option("--plots-as", help="Form of the pictures.")]
+JsonFile = Annotated[Path | None, Option("--json", metavar="FILE", help="Write all figures to this file.")]
+Plots = Annotated[Path | None, Option(metavar="DIR", help="Draw latencies, goodput and service into this directory.")]
+PlotsAs = Annotated[Literal["png", "svg"], Option("--plots-as", help="Format of the plots.")]
 
 
 @app.command()
@@ -101,7 +100,9 @@ def simulate(
         calibration = read_workers(costs, calibrate, hardware)
         if trace is None:
             if calibrate is None or costs is None:
-                raise CommandError("name a trace to run (--trace FILE), or where to keep costs (--calibrate, --costs)")
+                raise CommandError(
+                    "name a trace to run (--trace FILE), or a file for the calibration (--calibrate, --costs)"
+                )
             return
         sizes = {"blocks": blocks, "host_slots": host_slots, "max_sequences": max_sequences}
         calibration = resized(calibration, sizes)

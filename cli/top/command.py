@@ -13,7 +13,7 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 def top(
-    every: Annotated[float, typer.Option(min=0.2, max=3_600, help="Seconds between two looks.")] = 1.0,
+    every: Annotated[float, typer.Option(min=0.2, max=3_600, help="Seconds between updates.")] = 1.0,
     url: Url = None,
 ) -> None:
     """Watch lanes, tenants, workers and KV blocks. q quits, p pauses, s sorts, / filters, 1-4 zooms."""
@@ -26,5 +26,5 @@ def top(
             raise CommandError(f"{error.name} is not installed: `fairlane top` needs fairlane[top]") from None
         address, key = address_and_key(url)
         if not (sys.stdin.isatty() and sys.stderr.isatty()):  # where textual reads and draws
-            raise CommandError("top needs a terminal: `fairlane lanes -o json` tells figures to programs")
+            raise CommandError("top needs a terminal; programs can use `fairlane lanes -o json`")
         TopApp(address, lambda tell: Feed(address, key, tell, every).run()).run()

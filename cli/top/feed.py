@@ -79,7 +79,7 @@ class Feed:
                     reason = type(error).__name__
                     self._told(trouble=f"no gateway answers at {self._url} ({reason}): is {URL_VARIABLE} right?")
                 except (msgspec.DecodeError, UnicodeDecodeError):
-                    self._told(trouble=f"{self._url} does not answer in the words of Fairlane")
+                    self._told(trouble=f"{self._url} does not answer like Fairlane")
                 await asyncio.sleep(pause_s)
 
     async def _ways(self, http: httpx.AsyncClient) -> None:

@@ -55,7 +55,7 @@ def header(picture: Picture, url: str, *, paused: bool, filtered: str) -> Text:
 def lanes_panel(lanes: Sequence[TopLane], width: int) -> RenderableType:
     """Render each lane's queue, work and latencies, with targets."""
     if not lanes:
-        return _nothing("no lane was told of yet")
+        return _nothing("no lane was reported yet")
     wide = width >= NARROW
     table = _table(
         "lane", "queued", "oldest", "run", "preempted" if wide else "pre", "tok/s", "TTFT p95", "TPOT p95", "good"
@@ -89,10 +89,10 @@ def tenants_panel(
 ) -> RenderableType:
     """Render tenants with their share of KV blocks, sorted and filtered."""
     if tenants is None:
-        return _nothing("this gateway does not tell of tenants")
+        return _nothing("this gateway does not report tenants")
     found = [each for each in tenants if filtered.lower() in each.tenant.lower()]
     if not found:
-        return _nothing("no tenant of that name has work" if filtered else "no tenant has work")
+        return _nothing("no tenant with that name has work" if filtered else "no tenant has work")
     table = _table(
         "tenant", *(f"{name}▾" if name == sort else name for name in ("running", "queued", "tokens/s", "kv")), ""
     )

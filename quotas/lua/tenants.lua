@@ -130,8 +130,8 @@ local last = incarnation == '' and ARGV[1] or ARGV[1] .. '~' .. incarnation
 return {last, unpack(redis.call('ZREVRANGE', KEYS[1] .. 'past:' .. ARGV[1], 0, 999))} -- at most 1,000
 
 -- name: tenant_forget
--- Deletes a deleted tenant's account, and the id's record unless a tenant or another account has the id. Repeatable. Called
--- by LedgerErasure.
+-- Deletes a deleted tenant's account, and the id's record unless a tenant or another account has the id. Repeatable.
+-- Called by LedgerErasure.
 -- KEYS[1]  prefix of all keys of the root, with its hash tag
 -- ARGV     1 account, 2 number of the claim to its id
 -- Returns  1 if the record is deleted: no put under this claim can create a tenant any more, so the index may drop the id

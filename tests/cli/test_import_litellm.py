@@ -170,7 +170,7 @@ def planned(changed: dict[str, Any], table: str = "LiteLLM_VerificationToken", *
     [
         ({"token": "sk-in-the-clear"}, "no SHA-256"),
         ({"token": None}, "no SHA-256"),
-        ({"expires": "soon"}, "its end cannot be read"),
+        ({"expires": "soon"}, "its expiry cannot be read"),
         ({"access_group_ids": ["g"]}, "access groups"),
         ({"allowed_routes": ["/key/*"]}, "routes that are not ours"),
         ({"key_type": "management"}, "no key for models"),
@@ -178,7 +178,7 @@ def planned(changed: dict[str, Any], table: str = "LiteLLM_VerificationToken", *
         ({"tpm_limit": True}, "no figure"),
         ({"metadata": {"model_rpm_limit": {"tiny": 5}}}, "single models"),
         ({"model_max_budget": {"tiny": {"max_budget": 1}}}, "money for single models"),
-        ({"team_id": "nobody"}, "its team is not carried over"),
+        ({"team_id": "nobody"}, "its team is not imported"),
     ],
 )
 def test_what_a_key_cannot_keep_keeps_it_out_by_name(changed: dict[str, Any], reason: str) -> None:
@@ -213,7 +213,7 @@ def test_money_stays_money_is_exchanged_or_left_behind_as_the_operator_says() ->
     assert planned(worth).keys[0][1]["limits"]["tokens_per_day"] == 2_500
     left = planned(worth, money=Money(ignored=True))
     assert "limits" not in left.keys[0][1]
-    assert ("key search-prod", "its budget of money") in left.left
+    assert ("key search-prod", "its money budget") in left.left
 
 
 def test_a_team_that_is_refused_takes_its_keys_along() -> None:
