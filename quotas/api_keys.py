@@ -286,7 +286,7 @@ class KeyStore:
             return False
         return found.key.scopes.may_act_as(key.tenant)
 
-    async def is_kept(self, root: str, key_id: str) -> bool:
+    async def has_key(self, root: str, key_id: str) -> bool:
         """Return whether an existing tenant has this key, revoked or not. Keys of a deleted tenant keep their records
         until they are erased."""
         prefix = keyspace.of_root(root)

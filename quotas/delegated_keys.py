@@ -61,7 +61,7 @@ class DelegatedKeys:
         key_id = named or delegation.key_id
         found = None if root is None else await self._keys.identity(root, tenant_id, key_id)
         if found is None:
-            if root is not None and await self._keys.is_kept(root, key_id):
+            if root is not None and await self._keys.has_key(root, key_id):
                 return None  # revoked
             return await self._make(delegation)
         if self._applied.get(key_id) != delegation:

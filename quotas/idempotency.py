@@ -113,7 +113,7 @@ class EndedRun(msgspec.Struct, frozen=True, kw_only=True):
         return f"Ended({self.status})"
 
 
-class Mine(msgspec.Struct, frozen=True):
+class OwnedRun(msgspec.Struct, frozen=True):
     """The caller owns the request and must run it."""
 
     once: Once
@@ -122,7 +122,7 @@ class Mine(msgspec.Struct, frozen=True):
 
 
 # `running`: another owner runs it. `conflict`: the key was used for a different request.
-Begun = Mine | Literal["running", "conflict"] | EndedRun
+Begun = OwnedRun | Literal["running", "conflict"] | EndedRun
 
 
 class IdempotencyRecords:
@@ -149,7 +149,7 @@ class IdempotencyRecords:
         how, *end = await self._run("idem_begin", name, owner, fingerprint, self._lease_ms, self._most_records)
         if how == "acquired":
             once, until_ms, runs = end
-            return Mine(Once(once, until_ms), tuple(runs))
+            return OwnedRun(Once(once, until_ms), tuple(runs))
         if how != "ended":
             known: Begun = how
             return known
@@ -163,7 +163,7 @@ class IdempotencyRecords:
         """Return the reservation ids of earlier runs, newest first, for a `Once` by name."""
         return tuple(await self._database.call("ZREVRANGE", f"{keyspace.of_root(root)}runs:{once}", 0, -1))
 
-    async def over(self, root: str, onces: Sequence[str]) -> None:
+    async def expire_runs(self, root: str, onces: Sequence[str]) -> None:
         """Expire what the runs of these requests share: none of them will be sent again."""
         for chunk in chunks(onces):
             await self._database.run("idem_over", keyspace.of_root(root), *chunk)

@@ -147,7 +147,7 @@ class Ledger:
 
     def accounts(self) -> AsyncIterator[tuple[str, str]]:
         """Yield the account of every tenant whose ledger is kept, deleted ones included, by id; each with its root."""
-        return everyone(self._database)
+        return all_accounts(self._database)
 
     async def reaches_back(self, root: str, account: str) -> float | None:
         """Return the time of the oldest entry, in epoch seconds; None if there is no entry."""
@@ -211,7 +211,7 @@ async def _rolled(database: Database, root: str, account: str) -> _Rolled:
     return _Rolled(date.fromisoformat(last) if last else None, marker, moving)
 
 
-async def everyone(database: Database, roots: Container[str] | None = None) -> AsyncIterator[tuple[str, str]]:
+async def all_accounts(database: Database, roots: Container[str] | None = None) -> AsyncIterator[tuple[str, str]]:
     """Yield the account of every tenant whose ledger is kept, deleted ones included, by id; each with its root.
     `roots`:
     only tenants of these."""
@@ -300,7 +300,7 @@ class LedgerExports:
     async def accounts(self, *, lately: bool) -> AsyncIterator[tuple[str, str]]:
         """Yield every account with its root; `lately`: only of roots with a request within a day."""
         roots = set(await self._database.call("ZRANGE", keyspace.ROOTS, 0, -1)) if lately else None
-        async for account, root in everyone(self._database, roots):
+        async for account, root in all_accounts(self._database, roots):
             yield account, root
 
     async def unexported(self, root: str, account: str, limit: int) -> Unexported:
@@ -355,7 +355,7 @@ class RollUp:
 
     async def all(self, today: date) -> None:
         """Roll up every tenant's days that are too old on this day."""
-        async for account, root in everyone(self._database):
+        async for account, root in all_accounts(self._database):
             await self.tenant(root, account, today)
 
     async def tenant(self, root: str, account: str, today: date) -> None:

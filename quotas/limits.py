@@ -234,7 +234,7 @@ class Demand:
     # Output tokens that the longest choice resumes from; `choice` is added to them.
     start: int = 0
     # Output tokens to hold in addition: those that other choices lag behind, and published ones that were not paid.
-    owed: int = 0
+    extra: int = 0
     # Whether output may be cut to what is left, at least one token per choice; otherwise it fits as a whole or not at
     # all.
     is_cut: bool = False
@@ -246,7 +246,7 @@ class Demand:
 
     @property
     def output(self) -> int:
-        return self.choice * self.choices + self.owed
+        return self.choice * self.choices + self.extra
 
     @property
     def spend(self) -> int:

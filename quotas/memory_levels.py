@@ -212,7 +212,7 @@ class MemoryOrganisation:
     def hold(self, reservation: HeldReservation, now_ms: int) -> None:
         for level in reservation.levels:
             figures = self.figures(level)
-            figures.minute.turn(now_ms)
+            figures.minute.slide(now_ms)
             if not reservation.ask.is_batch:
                 reservation.slice = figures.minute.add(now_ms, Totals(requests=1))
             demand = reservation.demand
@@ -237,7 +237,7 @@ class MemoryOrganisation:
     def levels(self, ids: Sequence[LevelId], now_ms: int) -> list[Level]:
         return [self._level(level, now_ms) for level in ids]
 
-    def levels_met(self, ask: Ask, ids: Sequence[LevelId], now_ms: int) -> list[Level]:
+    def applicable_levels(self, ask: Ask, ids: Sequence[LevelId], now_ms: int) -> list[Level]:
         """Return the levels that a request must fit."""
         levels = self.levels_with_paused(ids, now_ms)
         return [level.for_batch() for level in levels] if ask.is_batch else levels

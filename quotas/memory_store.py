@@ -78,7 +78,7 @@ class MemoryQuotaStore:
             return _reservation(org, known, now_ms)
         ids = org.level_ids(ask.tenant, ask.key_id, ask.model, ask.lane)
         org.check_access(ask, ids, now_ms)
-        levels = org.levels_met(ask, ids, now_ms)
+        levels = org.applicable_levels(ask, ids, now_ms)
         most = ask.max_output_tokens
         paid, start, prices = org.paid_ahead(ask, now_ms), ask.start, org.prices_for(ask, now_ms)
         demand = Demand(
@@ -89,12 +89,12 @@ class MemoryQuotaStore:
             longest=max(ask.prompts),
             stated=ask.explicit_max,
             start=start.longest,
-            owed=start.lag + start.published - paid.output,
+            extra=start.lag + start.published - paid.output,
             prices=prices,
         )
         demand = sizing.sized(levels, demand, ask.quantum)
         found = sizing.refusals(levels, demand, now_ms)
-        refusal = sizing.heaviest(found)
+        refusal = sizing.most_severe(found)
         if refusal is not None:
             raise Denied(refusal.status, refusal.requested, refusal.retry_after_s, refusal.kind)
         shadowed = tuple(refused.status.name for refused in found)
@@ -119,7 +119,7 @@ class MemoryQuotaStore:
             output,
             now_ms,
         )
-        levels = org.levels_met(reservation.ask, reservation.levels, now_ms)
+        levels = org.applicable_levels(reservation.ask, reservation.levels, now_ms)
         whole = sizing.portion(levels, need.quantum, need.unit) * need.unit
         most = sizing.largest(levels, need.most, choices=need.unit, ended=need.ended)
         is_barred = org.barred_tenant(reservation.levels) is not None
@@ -127,11 +127,11 @@ class MemoryQuotaStore:
         wanted = 0 if is_barred or is_repeat else min(need.known + whole, most) - reservation.output
         is_at_ceiling = not is_repeat and most < need.most and most - reservation.output < need.unit
         limited_by = "max_output_tokens" if is_at_ceiling else ""
-        found = sizing.More(0, limited_by, spent=is_at_ceiling, retry_after_ms=BARRED_MS if is_barred else 0)
+        found = sizing.Grant(0, limited_by, spent=is_at_ceiling, retry_after_ms=BARRED_MS if is_barred else 0)
         if wanted >= need.unit:
             asked = wanted - wanted % need.unit
             own, prices, place = reservation.held, reservation.prices, reservation.place
-            found = sizing.more(levels, asked, need.unit, own, prices, place, now_ms)
+            found = sizing.grant(levels, asked, need.unit, own, prices, place, now_ms)
         reservation.output += found.tokens
         reservation.served += found.tokens
         is_stuck = need.stuck and not found.tokens and not found.spent and bool(found.binding)
@@ -177,7 +177,7 @@ class MemoryQuotaStore:
             figures = org.figures(level)
             figures.held_by(reservation.ask).add(Totals(-1, -held.input, -held.output, -held.spend))
             figures.paused.pop(reservation_id, None)
-            figures.minute.turn(now_ms)
+            figures.minute.slide(now_ms)
             if is_refund and not reservation.ask.is_batch:
                 figures.minute.uncount(now_ms, reservation.slice)
         if not is_refund:
@@ -192,9 +192,9 @@ class MemoryQuotaStore:
                 prices.input - prices.cached
             )
             _book(org, reservation, due, now_ms)
-            owed = msgspec.structs.replace(charge, prompt_tokens=prompt, cached_tokens=cached, output_tokens=output)
+            final = msgspec.structs.replace(charge, prompt_tokens=prompt, cached_tokens=cached, output_tokens=output)
             asked = msgspec.structs.replace(reservation.ask, prices=prices)
-            self.ledger.append((asked, owed))
+            self.ledger.append((asked, final))
         return Settled(first=True, statuses=limits.statuses(org.levels(reservation.levels, now_ms), now_ms))
 
     async def book(self, ask: Ask) -> bool:
@@ -274,7 +274,7 @@ def _charge(
 def _book(org: MemoryOrganisation, reservation: HeldReservation, tokens: Totals, now_ms: int) -> None:
     for level in reservation.levels:
         figures, calendar = org.figures(level), org.calendar(level.tenant, now_ms)
-        figures.minute.turn(now_ms)
+        figures.minute.slide(now_ms)
         if not reservation.ask.is_batch:
             figures.minute.add(now_ms, tokens)
         for name in (calendar.today.isoformat(), calendar.month):

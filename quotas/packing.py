@@ -110,7 +110,7 @@ def _status(limit: _Limit, scope: Scope, figures: tuple[float, ...], now_ms: int
     reserved = sum([figures[place] for place in places.reserved])
     ends_ms: int | None = None
     if rule.window == "minute":
-        full_ms = slicing.left_ms(int(figures[AT])) if used else now_ms
+        full_ms = slicing.expires_ms(int(figures[AT])) if used else now_ms
         ends_ms = now_ms + slicing.length_ms if reserved else full_ms
     elif places.ends is not None:
         ends_ms = int(figures[places.ends])

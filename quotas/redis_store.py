@@ -58,7 +58,7 @@ class RedisQuotaStore:
     async def reserve(self, ask: Ask) -> Reservation:
         if not self._roots.is_enlisted(ask.root):
             await self._roots.enlist(ask.root)
-        kind, *rest = await self._database.ask(
+        kind, *rest = await self._database.call_function(
             "reserve",
             keyspace.of_root(ask.root),
             ask.reservation_id,
@@ -97,7 +97,7 @@ class RedisQuotaStore:
         )
 
     async def extend(self, root: str, reservation_id: str, need: Need) -> Extension:
-        reply = await self._database.ask(
+        reply = await self._database.call_function(
             "extend",
             keyspace.of_root(root),
             reservation_id,
@@ -122,7 +122,7 @@ class RedisQuotaStore:
         )
 
     async def settle(self, root: str, reservation_id: str, charge: Charge) -> Settled:
-        first, *rest = await self._database.ask(
+        first, *rest = await self._database.call_function(
             "settle",
             keyspace.of_root(root),
             reservation_id,
@@ -143,7 +143,7 @@ class RedisQuotaStore:
 
     async def book(self, ask: Ask) -> bool:
         await self._roots.enlist(ask.root)
-        noted = await self._database.ask(
+        noted = await self._database.call_function(
             "book",
             keyspace.of_root(ask.root),
             ask.reservation_id,
@@ -172,8 +172,8 @@ class RedisQuotaStore:
         if limit < 1 or not await self._database.run("watch", keyspace.REAPER, self._lease_ms):
             return []
         found: list[Lapsed] = []
-        quiet = await self._roots.quiet()
-        for root in await self._roots.some():
+        quiet = await self._roots.idle()
+        for root in await self._roots.next_batch():
             try:
                 open_count, lapsed, waiting = await self._database.run(
                     "expired", keyspace.of_root(root), min(PER_CALL, limit - len(found)), self._lease_ms, MAX_LEASE_MS
@@ -194,7 +194,7 @@ class RedisQuotaStore:
         self, root: str, account: str, key_id: str | None = None, *, model: str = "", lane: str = ""
     ) -> list[LimitStatus]:
         prefix = keyspace.of_root(root)
-        now_ms, *levels = await self._database.ask("statuses", prefix, account, key_id or "", model, lane)
+        now_ms, *levels = await self._database.call_function("statuses", prefix, account, key_id or "", model, lane)
         return list(packing.statuses(levels, now_ms, self._slicing))
 
     def _denied(self, rule: int, requested: int, retry_ms: int, never: int, now_ms: int, *level: Reply) -> Denied:

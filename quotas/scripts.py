@@ -91,7 +91,7 @@ class Database:
         except (redis.exceptions.RedisError, OSError) as error:
             raise StoreUnavailable(f"{script}: {type(error).__name__}: {error}") from error
 
-    async def ask(self, function: str, key: str, *args: str | int | bytes) -> Reply:
+    async def call_function(self, function: str, key: str, *args: str | int | bytes) -> Reply:
         """Call a library function on the slot of `key`. Text is returned as bytes."""
         try:
             if self._may_load:

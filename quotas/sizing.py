@@ -35,7 +35,7 @@ class LimitRefusal:
 
 
 @dataclass(frozen=True, slots=True)
-class More:
+class Grant:
     """The additional output granted to a running request."""
 
     tokens: int
@@ -65,7 +65,7 @@ def sized(levels: Sequence[Level], demand: Demand, quantum: int | None) -> Deman
         choice = min(choice, portion(levels, quantum, demand.choices))
     if left and is_cut:
         metering = _outputs(levels, demand.prices)
-        rooms = [_room(*each, demand.input, demand.prices) - demand.owed for each in metering]
+        rooms = [_room(*each, demand.input, demand.prices) - demand.extra for each in metering]
         choice = max(1, min([choice, *(room // demand.choices for room in rooms)]))
     ceiling = demand.start + choice if quantum is None else demand.ceiling
     return dataclasses.replace(demand, choice=choice, ceiling=ceiling, is_cut=is_cut)
@@ -101,15 +101,15 @@ def refusals(levels: Iterable[Level], demand: Demand, now_ms: int) -> list[Limit
     return found
 
 
-def heaviest(found: Sequence[LimitRefusal]) -> LimitRefusal | None:
+def most_severe(found: Sequence[LimitRefusal]) -> LimitRefusal | None:
     """Return the refusal to report: the first with the highest weight that is not in shadow."""
     binding = [refusal for refusal in found if not refusal.status.shadow]
     return max(binding, key=lambda refusal: refusal.weight, default=None)
 
 
-def more(
+def grant(
     levels: Iterable[Level], wanted: int, unit: int, own: Totals, prices: Prices, place: Place | None, now_ms: int
-) -> More:
+) -> Grant:
     """Return the output that a running request gets of `wanted` tokens, in multiples of `unit`.
 
     `own`: tokens and money that it holds and has not used. `place`: its place among the paused reservations; None if
@@ -134,7 +134,7 @@ def more(
             spent = spent or rule.name
         else:
             retry_ms = max(retry_ms, blocked_ms)
-    return More(got - got % unit, spent or full, bool(spent), retry_ms, tuple(binding))
+    return Grant(got - got % unit, spent or full, bool(spent), retry_ms, tuple(binding))
 
 
 def _metering(levels: Iterable[Level]) -> Iterator[tuple[Level, LimitRule, int]]:

@@ -70,7 +70,7 @@ class TenantIds:
                 return "kept" if state == "deleted" else "taken"
             barred = number
 
-    async def some(self, after: str | None, limit: int) -> list[tuple[str, str]]:
+    async def page(self, after: str | None, limit: int) -> list[tuple[str, str]]:
         """Return at most `limit` ids with their roots, after the id `after`; some may have no tenant."""
         start = "-" if after is None else f"({after} \x7f"
         entries = await self._database.call("ZRANGEBYLEX", keyspace.TENANTS, start, "+", "LIMIT", 0, limit)
@@ -274,7 +274,7 @@ class TenantStore:
         """Return at most `limit` tenants by id, after the tenant `after`."""
         found: list[Tenant] = []
         while len(found) < limit:
-            entries = await self._ids.some(after, limit - len(found))
+            entries = await self._ids.page(after, limit - len(found))
             for start in range(0, len(entries), READ_AT_ONCE):
                 some = entries[start : start + READ_AT_ONCE]
                 read = await asyncio.gather(*[self._read_with_others(tenant_id, root) for tenant_id, root in some])

@@ -32,14 +32,14 @@ class ActiveRoots:
         """Return whether this process enlisted the root recently enough that no gateway will drop it soon."""
         return time.monotonic() - self._enlisted.get(root, -ENLIST_EVERY_S) < ENLIST_EVERY_S
 
-    async def some(self) -> list[str]:
+    async def next_batch(self) -> list[str]:
         """Return the next roots of a round over all of them."""
         last = self._next + ROOTS_PER_LOOK - 1
         roots: list[str] = await self._database.call("ZRANGE", keyspace.ROOTS, self._next, last)
         self._next = last + 1 if len(roots) == ROOTS_PER_LOOK else 0
         return roots
 
-    async def quiet(self) -> set[str]:
+    async def idle(self) -> set[str]:
         """Return some roots enlisted so long ago that no process relies on them."""
         some = ("LIMIT", 0, ROOTS_PER_LOOK)
         return set(await self._database.call("ZRANGEBYSCORE", keyspace.ROOTS, "-inf", await self._quiet_ms(), *some))

@@ -90,7 +90,7 @@ class Slicing:
         """Slices per length; windows look at one more, so that they are never shorter."""
         return -(-self.length_ms // self.slice_ms)
 
-    def left_ms(self, number: int) -> int:
+    def expires_ms(self, number: int) -> int:
         """Return when a slice expires."""
         return (number + self.slices + 1) * self.slice_ms
 
@@ -115,7 +115,7 @@ class MinuteView:
 
     @property
     def ends_ms(self) -> int:
-        return self.slicing.left_ms(max(self.slices)) if self.slices else self.now_ms
+        return self.slicing.expires_ms(max(self.slices)) if self.slices else self.now_ms
 
     @property
     def length_ms(self) -> int:
@@ -126,7 +126,7 @@ class MinuteView:
         for number in sorted(self.slices):
             amount -= self.slices[number].count(fields)
             if amount <= 0:
-                return self.slicing.left_ms(number)
+                return self.slicing.expires_ms(number)
         return self.now_ms + self.slicing.length_ms
 
 
@@ -146,20 +146,20 @@ class Minute:
                 seen.setdefault(min(number, current), Totals()).add(part)
         return MinuteView(seen, now_ms, self.slicing)
 
-    def turn(self, now_ms: int) -> None:
+    def slide(self, now_ms: int) -> None:
         """Drop expired slices, and date slices now that a stepped-back clock left in the future."""
         self.slices = self.at(now_ms).slices
 
     def add(self, now_ms: int, usage: Totals) -> int:
         """Count usage now; return its slice, for `uncount`."""
-        self.turn(now_ms)
+        self.slide(now_ms)
         current = now_ms // self.slicing.slice_ms
         self.slices.setdefault(current, Totals()).add(usage)
         return current
 
     def uncount(self, now_ms: int, number: int) -> None:
         """Take back the request counted in this slice, unless the slice has expired."""
-        self.turn(now_ms)
+        self.slide(now_ms)
         held = self.slices.get(min(number, now_ms // self.slicing.slice_ms))
         if held is not None and held.requests > 0:
             held.requests -= 1

@@ -7,7 +7,7 @@ from fairlane.gateway.batches.batch import OPEN
 from fairlane.gateway.batches.batch_records import BatchRecords
 from fairlane.gateway.batches.files import FileRecords
 from fairlane.gateway.batches.storage import Storage
-from fairlane.quotas.erasure.listed import AT_ONCE, GoneTenant
+from fairlane.quotas.erasure.listed import AT_ONCE, DeletedTenant
 
 
 class BatchErasure:
@@ -19,7 +19,7 @@ class BatchErasure:
         self._files = file_records
         self._storage = storage
 
-    async def batches(self, gone: GoneTenant, *, is_settled: bool) -> tuple[int, int]:
+    async def batches(self, gone: DeletedTenant, *, is_settled: bool) -> tuple[int, int]:
         """Erase ended batches and cancel open ones, which a later pass erases; with `is_settled`, erase those too.
 
         Return the number of erased batches and of those still open."""
@@ -39,7 +39,7 @@ class BatchErasure:
                 erased += 1
         return erased, still_open
 
-    async def files(self, gone: GoneTenant) -> int:
+    async def files(self, gone: DeletedTenant) -> int:
         """Erase all files, including unfinished uploads; return their number. No batch of the tenant may be open."""
         erased, prefix = 0, keys.of_root(gone.root)
         listed = f"{prefix}files:{gone.account}"

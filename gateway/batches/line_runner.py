@@ -59,7 +59,7 @@ class BatchParts:
     # (root, line name) → reservations of a line's earlier runs, newest first.
     earlier_runs: Callable[[str, str], Awaitable[tuple[str, ...]]]
     # (root, line names): these lines will not run again.
-    over: Callable[[str, Sequence[str]], Awaitable[None]]
+    expire_runs: Callable[[str, Sequence[str]], Awaitable[None]]
     # The gateway is shutting down and starts nothing new.
     is_stopping: Callable[[], bool]
     # All places for batches of this gateway are taken.

@@ -286,7 +286,7 @@ class OpenBatch:
             output_tokens=batch.output_tokens + sum(end.usage.output_tokens for end in ends),
         )
         with suppress(*STORE_ERRORS):  # a failure is harmless: the store forgets them with the batch
-            await self._parts.over(self._taken.root, [batch.line_name(end.place) for end in ends])
+            await self._parts.expire_runs(self._taken.root, [batch.line_name(end.place) for end in ends])
 
     # Ending the batch.
 

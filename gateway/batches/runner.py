@@ -261,7 +261,7 @@ class BatchRunner:
             room=self._room,
             identity=self._identity,
             earlier_runs=self._earlier.runs_of,
-            over=self._earlier.over,
+            expire_runs=self._earlier.expire_runs,
             is_stopping=self._is_stopping,
             is_crowded=lambda: self._places().total() >= settings.most_batches,
             share=lambda: max(1, min(settings.most_batch_lines, settings.most_lines // max(1, len(self._open)))),

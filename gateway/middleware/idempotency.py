@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Message, Send
 
 from fairlane.gateway.answers.builder import Json
-from fairlane.gateway.answers.chunks import Rhythm
+from fairlane.gateway.answers.chunks import KeepAliveSchedule
 from fairlane.gateway.errors import ApiError, error_body, internal_error, invalid
 from fairlane.gateway.http import sse
 from fairlane.gateway.http.disconnect import Disconnect
@@ -26,7 +26,7 @@ from fairlane.gateway.middleware.idempotent_run import HEADER, Lost, RecordedCha
 from fairlane.gateway.pipeline.bounds import Bounds
 from fairlane.gateway.pipeline.context import Endpoint, RequestContext
 from fairlane.gateway.request.service_level import DEADLINE_HEADER, LANE_HEADER, TTFT_HEADERS, asks_progress
-from fairlane.quotas.idempotency import Mine, Name, Seal
+from fairlane.quotas.idempotency import OwnedRun, Name, Seal
 
 # Set on every response except that of the request that ran.
 REPLAYED_HEADER = "idempotent-replayed"
@@ -49,12 +49,12 @@ class Listener:
         *,
         wants_stream: bool,
         is_first: bool,
-        rhythm: Rhythm,
+        schedule: KeepAliveSchedule,
         tells_progress: bool,
         write_timeout_s: float,
         fault: Callable[[ApiError], bytes],
     ) -> None:
-        """`wants_stream`: the body asks for a stream. `is_first`: this request started the run. `rhythm`: for a waiting
+        """`wants_stream`: the body asks for a stream. `is_first`: this request started the run. `schedule`: for a waiting
         stream. `tells_progress`: this client asked for comments, independent of the request that started the run.
         `fault` makes the last frame of a stream that cannot continue."""
         self._fault = fault
@@ -63,7 +63,7 @@ class Listener:
         self._send = send
         self._wants_stream = wants_stream
         self._is_first = is_first
-        self._rhythm = rhythm
+        self._rhythm = schedule
         self._tells_progress = tells_progress
         self._write_timeout_s = write_timeout_s
         self._started = False
@@ -108,7 +108,7 @@ class Listener:
                 patience_s = self._rhythm.every_s
             else:
                 await self._write(pulse, is_last=False)
-                pulse, patience_s = sse.PULSE, self._rhythm.pulse_s
+                pulse, patience_s = sse.PULSE, self._rhythm.keep_alive_s
 
     async def _repeat(self) -> None:
         recording, position, is_last = self._recording, 0, False
@@ -188,8 +188,8 @@ class Idempotent:
         whole = [body]
         del body  # `perform` takes it from `whole`, so that it is freed before the response ends
 
-        async def perform(mine: Mine, to: Recording, disconnect: Disconnect) -> None:
-            caller.once, caller.runs = mine.once, mine.runs
+        async def perform(owned: OwnedRun, to: Recording, disconnect: Disconnect) -> None:
+            caller.once, caller.runs = owned.once, owned.runs
             context.exchange = replace(exchange, disconnect=disconnect, channel=RecordedChannel(whole.pop(), to))
             context.receive, context.send = _nothing_more, to.send
             await self._endpoint(context)
@@ -207,7 +207,7 @@ class Idempotent:
             context.send,
             wants_stream=wants_stream,
             is_first=is_first,
-            rhythm=bounds.stream_rhythm,
+            schedule=bounds.stream_schedule,
             tells_progress=tells_progress,
             write_timeout_s=bounds.write_timeout_s,
             fault=lambda error: self._error_frame(error_body(error, self._path, context.request_id)),

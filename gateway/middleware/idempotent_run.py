@@ -1,6 +1,6 @@
 """Runs of requests with an idempotency key: one `Run` for each on this gateway, in a task of its own.
 
-    begin ────Mine────> the endpoint writes to the recording ──┬─ a completed run ──> kept in the store
+    begin ────OwnedRun────> the endpoint writes to the recording ──┬─ a completed run ──> kept in the store
       │ │ └─"ended"──> the recording is what the store has     └─ a rejection ──────> released: a retry runs
       └─┴─"running" elsewhere: asked again, until it has ended or its owner's lease has expired
 
@@ -26,7 +26,7 @@ from fairlane.gateway.http.disconnect import Disconnect
 from fairlane.gateway.insight.telemetry.context import traceparent
 from fairlane.gateway.insight.telemetry.metrics import is_recording
 from fairlane.gateway.middleware.request_id import log_fault
-from fairlane.quotas.idempotency import Begun, EndedRun, IdempotencyRecords, Mine, Name, Seal
+from fairlane.quotas.idempotency import Begun, EndedRun, IdempotencyRecords, OwnedRun, Name, Seal
 from fairlane.store.errors import STORE_ERRORS
 
 Headers = list[tuple[bytes, bytes]]
@@ -137,7 +137,7 @@ class Recording:
 
 
 # Runs the endpoint into the recording, until it ends or the disconnect is reported.
-Perform = Callable[[Mine, Recording, Disconnect], Awaitable[None]]
+Perform = Callable[[OwnedRun, Recording, Disconnect], Awaitable[None]]
 
 # Runs without listeners of one API key. Above it, a run ends as soon as its client leaves.
 MOST_UNHEARD = 100
@@ -208,7 +208,7 @@ class Run:
     async def live(self) -> None:
         try:
             begun = await self._begin()
-            if isinstance(begun, Mine):
+            if isinstance(begun, OwnedRun):
                 await self._run(begun)
             else:
                 self._replay(begun)
@@ -222,7 +222,7 @@ class Run:
             self.recording.end(ClientDisconnect())
             self._stop_grace()
 
-    async def _begin(self) -> Mine | EndedRun:
+    async def _begin(self) -> OwnedRun | EndedRun:
         """Claim the key. Return its end elsewhere, or that it is to run here."""
         pause_s = _FIRST_PAUSE_S
         while (found := await self._ask()) == "running":
@@ -251,12 +251,12 @@ class Run:
         self.recording.say(ended.body, is_last=True)
         self.recording.end()
 
-    async def _run(self, mine: Mine) -> None:
+    async def _run(self, owned: OwnedRun) -> None:
         self.is_mine, self.is_elsewhere = True, False
         failure: Exception | None = None
         renewing = asyncio.create_task(self._renew())
         try:
-            await self._perform(mine, self.recording, self._disconnect)
+            await self._perform(owned, self.recording, self._disconnect)
         except Exception as error:  # noqa: BLE001 - each remaining listener raises it
             failure = error
             self._report(error)

@@ -1,7 +1,7 @@
 """Erases a deleted tenant's keys and responses, but not its ledger."""
 
 from fairlane.quotas import keyspace
-from fairlane.quotas.erasure.listed import AT_ONCE, GoneTenant
+from fairlane.quotas.erasure.listed import AT_ONCE, DeletedTenant
 from fairlane.quotas.idempotency import forget_all
 from fairlane.quotas.responses import forget_responses
 from fairlane.quotas.scripts import Database, Redis
@@ -14,7 +14,7 @@ class BudgetErasure:
     def __init__(self, client: Redis) -> None:
         self._database = Database(client)
 
-    async def keys(self, gone: GoneTenant) -> int:
+    async def erase_keys(self, gone: DeletedTenant) -> int:
         """Erase its API keys and their idempotency records; return the number of keys."""
         index, count = f"{keyspace.of_root(gone.root)}keys:{gone.account}", 0
         while ids := await self._database.call("ZRANGE", index, 0, AT_ONCE - 1):
@@ -24,7 +24,7 @@ class BudgetErasure:
             count += len(ids)
         return count
 
-    async def responses(self, gone: GoneTenant) -> int:
+    async def erase_responses(self, gone: DeletedTenant) -> int:
         """Erase its stored responses and its seal; return the number of responses."""
         await forget_seal(self._database, gone.root, gone.account)
         return await forget_responses(self._database, gone.root, gone.account)

@@ -5,7 +5,7 @@ from datetime import UTC, date, datetime, timedelta
 
 from fairlane.quotas import keyspace
 from fairlane.quotas.audit import AuditRedaction
-from fairlane.quotas.erasure.listed import AT_ONCE, GoneTenant
+from fairlane.quotas.erasure.listed import AT_ONCE, DeletedTenant
 from fairlane.quotas.ledger import FIRST_LOOK_DAYS
 from fairlane.quotas.scripts import Database, Redis
 from fairlane.quotas.tenants import TenantIds
@@ -22,7 +22,7 @@ class LedgerErasure:
         self._audit = AuditRedaction(self._database)
         self._ids = TenantIds(self._database)
 
-    async def entries(self, gone: GoneTenant) -> int:
+    async def erase_entries(self, gone: DeletedTenant) -> int:
         """Erase the ledger's entries and sums; return the number of entries."""
         prefix, account = keyspace.of_root(gone.root), gone.account
         stream = f"{prefix}ledger:{account}"
@@ -31,7 +31,7 @@ class LedgerErasure:
         await self._remove([f"{prefix}usage:{account}:{span}" for span in await self._spans(gone)])
         return count
 
-    async def figures(self, gone: GoneTenant) -> int:
+    async def erase_figures(self, gone: DeletedTenant) -> int:
         """Erase its limit figures, once no request can settle any more; return the number of levels."""
         prefix = keyspace.of_root(gone.root)
         levels = [keyspace.tenant_level(gone.account)]
@@ -42,11 +42,11 @@ class LedgerErasure:
             await self._remove([*named, *(f"{prefix}spent:{level}:{month}" for month in months)])
         return len(levels)
 
-    async def audit(self, gone: GoneTenant) -> int:
+    async def redact_audit(self, gone: DeletedTenant) -> int:
         """Redact its audit entries, keeping actor, action and time; return the number of entries."""
         return await self._audit.redact(gone.id, gone.deleted_ms)
 
-    async def forget(self, gone: GoneTenant) -> bool:
+    async def forget(self, gone: DeletedTenant) -> bool:
         """Forget the account, and its id unless another tenant has it; return whether the id was forgotten."""
         root, tenant_id = gone.root, gone.id
         claim = await self._ids.claim_of(tenant_id)
@@ -55,7 +55,7 @@ class LedgerErasure:
         await self._database.run("tenant_unclaim", keyspace.TENANTS, tenant_id, root, claim)
         return True
 
-    async def _spans(self, gone: GoneTenant) -> list[str]:
+    async def _spans(self, gone: DeletedTenant) -> list[str]:
         """Return the days and months for which its ledger may have sums."""
         today = datetime.fromtimestamp(await self._database.now_ms() / 1e3, UTC).date() + timedelta(days=1)
         first = today - timedelta(days=31 * _MONTHS)

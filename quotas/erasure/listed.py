@@ -17,7 +17,7 @@ LEASE_MS = 120_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GoneTenant:
+class DeletedTenant:
     """A deleted tenant whose data must be erased."""
 
     root: str
@@ -64,17 +64,17 @@ class ErasureList:
         found: list[str] = await self._database.call("ZRANGE", keyspace.ERASING, 0, -1)
         return found
 
-    async def due(self, root: str, now_ms: int) -> list[GoneTenant]:
+    async def due(self, root: str, now_ms: int) -> list[DeletedTenant]:
         """Return at most AT_ONCE tenants of a root whose next pass is due."""
         some = ("LIMIT", 0, AT_ONCE)
         accounts = await self._database.call("ZRANGEBYSCORE", _list(root), "-inf", now_ms, *some)
         return [await self.get(root, account) for account in accounts]
 
-    async def get(self, root: str, account: str) -> GoneTenant:
+    async def get(self, root: str, account: str) -> DeletedTenant:
         fields = ("deleted_ms", "created_s", "share_group", "by", "with_ledger")
         known = await self._database.call("HMGET", _details(root, account), *fields)
         deleted_ms, created_s, share_group, by, with_ledger = known
-        return GoneTenant(
+        return DeletedTenant(
             root=root,
             account=account,
             deleted_ms=int(deleted_ms or 0),
@@ -94,11 +94,11 @@ class ErasureList:
         await self._database.call("HSET", details, "with_ledger", 1)
         await self._database.call("ZADD", _list(root), now_ms, account)
 
-    async def postpone(self, gone: GoneTenant, until_ms: int) -> None:
+    async def postpone(self, gone: DeletedTenant, until_ms: int) -> None:
         """Schedule the next pass."""
         await self._database.call("ZADD", _list(gone.root), "XX", until_ms, gone.account)
 
-    async def remove(self, gone: GoneTenant) -> None:
+    async def remove(self, gone: DeletedTenant) -> None:
         """Remove a fully erased tenant from the list."""
         await self._database.call("DEL", _details(gone.root, gone.account))
         await self._database.call("ZREM", _list(gone.root), gone.account)

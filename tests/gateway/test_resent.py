@@ -28,7 +28,7 @@ from fairlane.gateway.insight.request_records import storage as record_storage
 from fairlane.gateway.insight.request_records.record import RequestRecord
 from fairlane.gateway.insight.request_records.storage import EndedRecord, RecordStore
 from fairlane.quotas import keyspace
-from fairlane.quotas.erasure.listed import GoneTenant
+from fairlane.quotas.erasure.listed import DeletedTenant
 from fairlane.quotas.ledger import RollUp
 from fairlane.quotas.tenants import TenantStore
 from tests.support.gateway.batch_files import a_batch
@@ -125,7 +125,7 @@ async def batch_drop(two: Two) -> None:
 async def batch_erase(two: Two) -> None:
     taken = await two.batch()
     erasure = BatchErasure(two.twice, two.batches, two.files(two.twice), FolderStorage(Path("nowhere")))
-    gone = GoneTenant(root="acme", account="acme")
+    gone = DeletedTenant(root="acme", account="acme")
     assert await erasure.batches(gone, is_settled=True) == (2, 0)
     assert await two.batches.get("acme", "acme", taken.batch.id) is None
     assert not await two.plain.exists("fl:batches:{acme}:open", "fl:batches:{acme}:enqueued:tenant:acme")

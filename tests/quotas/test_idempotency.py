@@ -6,7 +6,7 @@ import pytest
 import redis.asyncio
 
 from fairlane.quotas import keyspace
-from fairlane.quotas.idempotency import Begun, EndedRun, IdempotencyRecords, Mine, Name, Seal
+from fairlane.quotas.idempotency import Begun, EndedRun, IdempotencyRecords, Name, OwnedRun, Seal
 from fairlane.quotas.limits import Limits
 from fairlane.quotas.scripts import Database
 from fairlane.quotas.store import Charge
@@ -54,7 +54,7 @@ def records(client: "redis.asyncio.Redis") -> Records:
 
 async def ended(records: Records, name: Name, body: bytes = SAID) -> None:
     """Begin a request and end it."""
-    assert isinstance(await records.begin(name, "owner", "print"), Mine)
+    assert isinstance(await records.begin(name, "owner", "print"), OwnedRun)
     assert await records.finish(name, "owner", EndedRun(status=200, headers=(), body=body))
 
 
@@ -66,8 +66,8 @@ async def answer_of(records: Records, name: Name) -> bytes | None:
 
 
 async def test_the_first_owns_it_and_the_second_learns_that_it_runs(records: Records) -> None:
-    assert isinstance(await records.begin(NAME, "a", "print"), Mine)
-    assert isinstance(await records.begin(NAME, "a", "print"), Mine)  # the same call, sent twice
+    assert isinstance(await records.begin(NAME, "a", "print"), OwnedRun)
+    assert isinstance(await records.begin(NAME, "a", "print"), OwnedRun)  # the same call, sent twice
 
     assert await records.begin(NAME, "b", "print") == "running"
 
@@ -131,8 +131,8 @@ async def test_another_request_conflicts_while_it_runs_and_after(records: Record
 async def test_a_name_is_the_api_keys_own(records: Records) -> None:
     await records.begin(NAME, "a", "print")
 
-    assert isinstance(await records.begin(Name("acme", "k2", "d1"), "b", "another"), Mine)
-    assert isinstance(await records.begin(Name("other", "k1", "d1"), "b", "another"), Mine)
+    assert isinstance(await records.begin(Name("acme", "k2", "d1"), "b", "another"), OwnedRun)
+    assert isinstance(await records.begin(Name("other", "k1", "d1"), "b", "another"), OwnedRun)
 
 
 async def test_what_was_released_begins_anew_as_any_request(records: Records) -> None:
@@ -141,7 +141,7 @@ async def test_what_was_released_begins_anew_as_any_request(records: Records) ->
     assert await records.release(NAME, "a")
 
     assert await records.release(NAME, "a")  # its reply was lost
-    assert isinstance(await records.begin(NAME, "b", "another"), Mine)
+    assert isinstance(await records.begin(NAME, "b", "another"), OwnedRun)
 
 
 async def test_an_end_is_not_released(records: Records) -> None:
@@ -162,7 +162,7 @@ async def test_a_renewed_lease_holds_and_a_lapsed_one_goes_to_the_next(
 
     await set_clock(client, START_MS + 2 * LEASE_MS)
     assert await records.begin(NAME, "b", "another") == "conflict"
-    assert isinstance(await records.begin(NAME, "b", "print"), Mine)
+    assert isinstance(await records.begin(NAME, "b", "print"), OwnedRun)
 
     assert not await records.renew(NAME, "a")
     assert not await records.finish(NAME, "a", ENDED)
@@ -190,7 +190,7 @@ async def test_a_record_is_gone_24_hours_after_it_began(client: "redis.asyncio.R
 
     await set_clock(client, START_MS + 24 * HOUR_MS)
 
-    assert isinstance(await records.begin(NAME, "b", "another"), Mine)
+    assert isinstance(await records.begin(NAME, "b", "another"), OwnedRun)
 
 
 async def test_what_is_gone_counts_no_more(client: "redis.asyncio.Redis", records: Records) -> None:
@@ -240,7 +240,7 @@ async def test_beyond_the_most_records_the_oldest_is_forgotten(client: "redis.as
 
     assert await client.zcard(f"{keyspace.of_root('acme')}idems:k1") == 3
     assert await answer_of(records, Name("acme", "k1", "d4")) == SAID
-    assert isinstance(await records.begin(Name("acme", "k1", "d0"), "b", "another"), Mine)
+    assert isinstance(await records.begin(Name("acme", "k1", "d0"), "b", "another"), OwnedRun)
 
 
 async def test_who_runs_it_again_learns_of_the_runs_that_came_to_something(
@@ -249,7 +249,7 @@ async def test_who_runs_it_again_learns_of_the_runs_that_came_to_something(
     house = RedisHouse(client)
     await house.tenant(Limits())
     first = await records.begin(NAME, "a", "print")
-    assert isinstance(first, Mine)
+    assert isinstance(first, OwnedRun)
     assert (first.once.until_ms, first.runs) == (START_MS + 24 * HOUR_MS, ())
 
     for number in range(MOST_RUNS + 3):
@@ -259,10 +259,10 @@ async def test_who_runs_it_again_learns_of_the_runs_that_came_to_something(
     await records.release(NAME, "a")
     again, other = await records.begin(NAME, "b", "print"), await records.begin(Name("acme", "k2", "d1"), "b", "print")
 
-    assert isinstance(again, Mine)
+    assert isinstance(again, OwnedRun)
     assert again.once.name == first.once.name
     assert again.runs == tuple(f"f{number:02}" for number in range(9, 2, -1))
-    assert isinstance(other, Mine)
+    assert isinstance(other, OwnedRun)
     assert not other.runs
 
 
@@ -272,7 +272,7 @@ async def test_runs_are_known_no_longer_than_their_answer_is_missing(
     house = RedisHouse(client)
     await house.tenant(Limits())
     mine = await records.begin(NAME, "a", "print")
-    assert isinstance(mine, Mine)
+    assert isinstance(mine, OwnedRun)
     await house.store.reserve(ask("f1", once=mine.once))
     (runs,) = [key async for key in client.scan_iter("*:runs:*")]
     assert 0 < await client.pttl(runs) <= 24 * HOUR_MS

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlane.quotas.limits import LARGEST, LIMIT_NAMES, RULES, Demand, Level, Limits, LimitsError, Prices, statuses
-from fairlane.quotas.sizing import heaviest, refusals, sized
+from fairlane.quotas.sizing import most_severe, refusals, sized
 from fairlane.quotas.windows import FixedWindow, Minute, Totals
 
 NOW_MS = 1_000_000
@@ -110,7 +110,7 @@ def test_a_request_that_fits_exactly_is_let_in() -> None:
 def test_of_several_refusals_the_one_that_can_never_fit_is_told() -> None:
     found = refusals([level(Limits(tokens_per_day=40, tokens_per_month=29), used=20)], Demand(10, 20, 20, 1), NOW_MS)
 
-    refusal = heaviest(found)
+    refusal = most_severe(found)
 
     assert refusal is not None
     assert (refusal.status.name, refusal.kind, refusal.retry_after_s) == ("tokens_per_month", "exceeds", None)
@@ -119,7 +119,7 @@ def test_of_several_refusals_the_one_that_can_never_fit_is_told() -> None:
 def test_of_several_refusals_the_longest_wait_is_told() -> None:
     both = Limits(tokens_per_day=40, tokens_per_month=40, concurrent_requests=1)
 
-    refusal = heaviest(refusals([level(both, used=20, live=1)], Demand(10, 20, 20, 1), NOW_MS))
+    refusal = most_severe(refusals([level(both, used=20, live=1)], Demand(10, 20, 20, 1), NOW_MS))
 
     assert refusal is not None
     assert (refusal.status.name, refusal.retry_after_s) == ("tokens_per_month", 9)
@@ -131,7 +131,7 @@ def test_a_refusal_in_shadow_is_found_but_not_told() -> None:
     )
 
     assert [refusal.status.shadow for refusal in found] == [True]
-    assert heaviest(found) is None
+    assert most_severe(found) is None
 
 
 def test_a_request_is_not_refused_by_a_limit_that_counts_nothing_of_it() -> None:

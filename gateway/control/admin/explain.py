@@ -20,7 +20,7 @@ from fairlane.gateway.errors import ApiError, LimitBlock, context_length, limit_
 from fairlane.gateway.fleet import ModelQueueView
 from fairlane.gateway.pipeline.admission import AllOpenRequests, queue_refused, queued_limit, refused
 from fairlane.quotas.limits import FREE, RULES, Demand, LimitStatus, Prices
-from fairlane.quotas.sizing import LimitRefusal, heaviest
+from fairlane.quotas.sizing import LimitRefusal, most_severe
 from fairlane.quotas.store import LARGEST_ASK
 from fairlane.quotas.tenants import Tenant
 from fairlane.scheduler.admission.decide import Admitted, assess
@@ -114,7 +114,7 @@ def limit_refusal(statuses: Iterable[LimitStatus], demand: Demand, *, in_part: b
     """Return the refusal of the limit that binds, if any: limits that can never fit come first, then the longest wait.
 
     `in_part`: see `limit_denied`."""
-    refusal = heaviest([found for status in statuses if (found := _refused(status, demand)) is not None])
+    refusal = most_severe([found for status in statuses if (found := _refused(status, demand)) is not None])
     if refusal is None:
         return None
     block = LimitBlock.of(refusal.status, refusal.requested)

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from fairlane.gateway.control.erasure.steps import ErasureSteps, PassResult
-from fairlane.quotas.erasure.listed import SETTLED_S, ErasureList, GoneTenant
+from fairlane.quotas.erasure.listed import SETTLED_S, ErasureList, DeletedTenant
 from fairlane.store.errors import STORE_ERRORS
 
 log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ class Erased:
 
 @dataclass(frozen=True, slots=True)
 class _Passed:
-    gone: GoneTenant
+    gone: DeletedTenant
     result: PassResult
     # By the store's clock.
     began_ms: int
@@ -89,11 +89,11 @@ class Erasure:
             await self._listed.add(root, account, now_ms)
         return await self.erase([await self._listed.get(root, account) for account in accounts])
 
-    async def erase(self, due: Sequence[GoneTenant]) -> Erased:
+    async def erase(self, due: Sequence[DeletedTenant]) -> Erased:
         """Make a pass over these tenants and schedule the next ones. Raise STORE_ERRORS."""
         return await self._list_next(await self._pass_over(due))
 
-    async def _pass_over(self, due: Sequence[GoneTenant]) -> list[_Passed]:
+    async def _pass_over(self, due: Sequence[DeletedTenant]) -> list[_Passed]:
         now_ms = await self._listed.now_ms()
         return [_Passed(gone, await self._steps.run(gone, now_ms), now_ms) for gone in due]
 
@@ -117,7 +117,7 @@ class Erasure:
         return Erased(counts, is_complete)
 
 
-def _log(gone: GoneTenant, result: PassResult) -> None:
+def _log(gone: DeletedTenant, result: PassResult) -> None:
     counted = " ".join(f"{name}={count}" for name, count in result.erased.items() if count)
     counts = result.open_batches, result.failures, counted or "nothing"
     log.info("erased tenant=%s open_batches=%d failures=%d %s", gone.id, *counts)

@@ -10,7 +10,7 @@ from fairlane.gateway.batches.erasure import BatchErasure
 from fairlane.gateway.insight.request_records.storage import RecordStore
 from fairlane.quotas.erasure.budgets import BudgetErasure
 from fairlane.quotas.erasure.ledger import LedgerErasure
-from fairlane.quotas.erasure.listed import GoneTenant
+from fairlane.quotas.erasure.listed import DeletedTenant
 from fairlane.store.errors import STORE_ERRORS
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class ErasureSteps:
         records: RecordStore,
         queues: Callable[[], Iterable[ErasableQueue]],
         cached_prompts: CachedPrompts,
-        fleet_metrics: Callable[[GoneTenant], Awaitable[int]],
+        fleet_metrics: Callable[[DeletedTenant], Awaitable[int]],
     ) -> None:
         """`fleet_metrics` erases a tenant's name from the history of metrics."""
         self._budgets = budgets
@@ -72,29 +72,29 @@ class ErasureSteps:
         self._cached_prompts = cached_prompts
         self._fleet_metrics = fleet_metrics
 
-    async def run(self, gone: GoneTenant, now_ms: int) -> PassResult:
+    async def run(self, gone: DeletedTenant, now_ms: int) -> PassResult:
         is_settled, done = gone.is_settled(now_ms), _Pass()
         open_batches = await done.make("batches", self._batches.batches(gone, is_settled=is_settled))
         if open_batches == 0:  # open batches still read and write files
             await done.make("files", self._batches.files(gone))
-        await done.make("keys", self._budgets.keys(gone))
-        await done.make("responses", self._budgets.responses(gone))
+        await done.make("keys", self._budgets.erase_keys(gone))
+        await done.make("responses", self._budgets.erase_responses(gone))
         await done.make("workers_told", self._forget_prompts(gone))
         await done.make("jobs", self._jobs(gone, now_ms if is_settled else 0))
         await done.make("request_records", self._records.erase(gone.account))
         await done.make("figures", self._fleet_metrics(gone))
         if gone.with_ledger:
-            await done.make("ledger_entries", self._ledger.entries(gone))
-            await done.make("audit_entries", self._ledger.audit(gone))
+            await done.make("ledger_entries", self._ledger.erase_entries(gone))
+            await done.make("audit_entries", self._ledger.redact_audit(gone))
             if is_settled and not (open_batches or done.failures):
-                await done.make("limits", self._ledger.figures(gone))
+                await done.make("limits", self._ledger.erase_figures(gone))
                 await done.make("ids", self._ledger.forget(gone))
         return PassResult(erased=done.erased, open_batches=open_batches or 0, failures=done.failures)
 
-    async def _forget_prompts(self, gone: GoneTenant) -> int:
+    async def _forget_prompts(self, gone: DeletedTenant) -> int:
         return await self._cached_prompts.forget_prompts(gone.id, gone.created_s, gone.share_group)
 
-    async def _jobs(self, gone: GoneTenant, settled_ms: int) -> int:
+    async def _jobs(self, gone: DeletedTenant, settled_ms: int) -> int:
         events_until_ms = settled_ms and settled_ms - EVENTS_KEPT_MS
         queues = list(self._queues())
         return sum([await queue.erase(gone.id, gone.deleted_ms, events_until_ms=events_until_ms) for queue in queues])

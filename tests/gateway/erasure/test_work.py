@@ -16,7 +16,7 @@ from fairlane.gateway.control.erasure.build import build_erasure
 from fairlane.gateway.insight.fleet_metrics.metrics_store import FleetMetricsStore
 from fairlane.gateway.insight.request_records.record import RequestRecord
 from fairlane.gateway.insight.request_records.storage import EndedRecord, RecordStore
-from fairlane.quotas.erasure.listed import GoneTenant
+from fairlane.quotas.erasure.listed import DeletedTenant
 from fairlane.scheduler.protocol.lanes import DEFAULT_LANES
 from fairlane.scheduler.queue.redis_queue import RedisQueue
 from fairlane.scheduler.queue.registry import RedisRegistry
@@ -57,7 +57,9 @@ class Bench:
 
     async def erase(self, tenant: str) -> tuple[dict[str, int], dict[str, int]]:
         """What was erased, and the store's commands for it, those inside scripts included."""
-        gone = GoneTenant(root=tenant, account=tenant, deleted_ms=round(time.time() * 1e3), created_s=time.time() - 60)
+        gone = DeletedTenant(
+            root=tenant, account=tenant, deleted_ms=round(time.time() * 1e3), created_s=time.time() - 60
+        )
         await self.client.config_resetstat()
         erased = await self._erasure.erase([gone])
         stats: Any = await self.client.info("commandstats")

@@ -15,7 +15,7 @@ from fairlane.quotas.api_keys import ApiKey, KeyExists, KeyNotFound, KeyStore, N
 from fairlane.quotas.audit import REDACTED_AT_ONCE, Audit, AuditRedaction, Note
 from fairlane.quotas.erasure.budgets import BudgetErasure
 from fairlane.quotas.erasure.ledger import LedgerErasure
-from fairlane.quotas.erasure.listed import GoneTenant
+from fairlane.quotas.erasure.listed import DeletedTenant
 from fairlane.quotas.idempotency import EndedRun, IdempotencyRecords, Name
 from fairlane.quotas.ledger import Ledger, LedgerExports, RollUp
 from fairlane.quotas.limits import Limits, Prices
@@ -160,7 +160,7 @@ async def tenant_forget(two: Two) -> None:
     """The id is anybody's then."""
     await two.tenant()
     await TenantStore(two.plain).delete("acme")
-    await LedgerErasure(two.twice).forget(GoneTenant(root="acme", account="acme"))
+    await LedgerErasure(two.twice).forget(DeletedTenant(root="acme", account="acme"))
     assert await TenantStore(two.plain).root("acme") is None
     assert (await TenantStore(two.plain).create({"id": "acme"})).incarnation == ""
 
@@ -221,7 +221,7 @@ async def keys_drop(two: Two) -> None:
     child = await TenantStore(two.plain).create({"id": "child", "parent": "acme"})
     gone = await KeyStore(two.plain).create(child, {})
     await TenantStore(two.plain).delete("child")
-    assert await BudgetErasure(two.twice).keys(GoneTenant(root="acme", account="child")) == 1
+    assert await BudgetErasure(two.twice).erase_keys(DeletedTenant(root="acme", account="child")) == 1
     assert await two.works(key)
     assert not await two.plain.keys(f"*{gone.key.id}*")
 
@@ -316,7 +316,7 @@ async def idem_release(two: Two) -> None:
 
 async def idem_over(two: Two) -> None:
     await two.plain.hset(f"{keyspace.of_root('acme')}paid:k1:d1:print", "input", "1")
-    await two.records(two.twice).over("acme", ["k1:d1:print"])
+    await two.records(two.twice).expire_runs("acme", ["k1:d1:print"])
 
 
 async def response_keep(two: Two) -> None:

@@ -8,7 +8,7 @@ import redis.asyncio
 from fairlane.quotas.api_keys import KeyNotFound, KeyStore
 from fairlane.quotas.erasure.budgets import BudgetErasure
 from fairlane.quotas.erasure.listed import AT_ONCE, ErasureList
-from fairlane.quotas.idempotency import EndedRun, IdempotencyRecords, Mine, Name, Seal
+from fairlane.quotas.idempotency import EndedRun, IdempotencyRecords, Name, OwnedRun, Seal
 from fairlane.quotas.ledger import Ledger
 from fairlane.quotas.redis_store import RedisQuotaStore
 from fairlane.quotas.store import AccessDenied, Denied
@@ -133,12 +133,12 @@ async def test_answers_that_were_kept_go_with_their_tenant_and_nobody_elses(
         made = await keys.create(await tenants.create({"id": name}), {"name": "k"})
         for number in range(120):
             record = Name(name, made.key.id, f"d{number}")
-            assert isinstance(await kept.begin(record, "owner", "print", seal), Mine)
+            assert isinstance(await kept.begin(record, "owner", "print", seal), OwnedRun)
             assert number > 110 or await kept.finish(record, "owner", said, seal)
 
     await tenants.delete("acme")
     (gone,) = await ErasureList(store).due("acme", 10**15)
-    assert await BudgetErasure(store).keys(gone) == 1
+    assert await BudgetErasure(store).erase_keys(gone) == 1
 
     left = {str(key) for key in await store.keys("*")}
     assert not [key for key in left if "{acme}" in key and any(word in key for word in ("idem", "answers", "kept"))]
@@ -167,7 +167,7 @@ async def test_a_tenant_of_many_keys_is_deleted_in_one_step_and_its_keys_in_boun
 
     key = made[0].key
     assert await keys.lookup(made[0].secret) is None
-    assert not await keys.is_kept("acme", key.id)
+    assert not await keys.has_key("acme", key.id)
     with pytest.raises(KeyNotFound):
         await keys.revoke(tenant, key.id)
     with pytest.raises(KeyNotFound):
@@ -175,10 +175,10 @@ async def test_a_tenant_of_many_keys_is_deleted_in_one_step_and_its_keys_in_boun
     (gone,) = await ErasureList(store).due("acme", 10**15)
     async with WatchedRedis(store, Killer(3)) as dying:
         with pytest.raises(Killed):
-            await BudgetErasure(dying).keys(gone)
+            await BudgetErasure(dying).erase_keys(gone)
     assert len(await store.keys("*{acme}:key:*")) == many - 3 * AT_ONCE
 
-    assert await BudgetErasure(store).keys(gone) == many - 3 * AT_ONCE
+    assert await BudgetErasure(store).erase_keys(gone) == many - 3 * AT_ONCE
 
     for pattern in ("*{acme}:key:*", "*{acme}:keys:*", "*{acme}:card:key:*"):
         assert await store.keys(pattern) == []
