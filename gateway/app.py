@@ -18,7 +18,7 @@ from starlette.routing import BaseRoute, Match, Mount, Route
 from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
 
 from fairlane.gateway import errors
-from fairlane.gateway.answers.chunks import Rhythm
+from fairlane.gateway.answers.chunks import KeepAliveSchedule
 from fairlane.gateway.api import batches, completions, embeddings, files, messages, requests, responses, tokenize
 from fairlane.gateway.api.files import FileParts
 from fairlane.gateway.api.generate import Generate, Parts
@@ -256,8 +256,8 @@ def _generation(resources: Resources) -> Parts:
             room=resources.requests.body_room,
             body_timeout_s=section.body_timeout_s,
             write_timeout_s=section.write_timeout_s,
-            stream_rhythm=Rhythm(
-                first_s=section.header_hold_s, every_s=section.comment_every_s, pulse_s=section.pulse_every_s
+            stream_schedule=KeepAliveSchedule(
+                first_s=section.header_hold_s, every_s=section.comment_every_s, keep_alive_s=section.pulse_every_s
             ),
         ),
         preparer=resources.requests.preparer,

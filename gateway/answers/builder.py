@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from fairlane.gateway.answers.chunks import AnswerChunk, Notice, TextChunk
+from fairlane.gateway.answers.chunks import AnswerChunk, Progress, TextChunk
 from fairlane.gateway.dialects.openai.requests import GenerationRequest
 from fairlane.gateway.dialects.tools.deltas import OutputReader
 from fairlane.gateway.fleet import ServedModel
@@ -157,7 +157,7 @@ class AnswerBuilder(ABC):
                     frames += self._begin(chunk.index, choice)
                 frames += self._emit(chunk, choice)
             else:
-                frames.append(sse.comment(chunk.text) if isinstance(chunk, Notice) else sse.PULSE)
+                frames.append(sse.comment(chunk.text) if isinstance(chunk, Progress) else sse.PULSE)
         return b"".join(frames)
 
     def _keep(self, chunks: Iterable[AnswerChunk]) -> None:

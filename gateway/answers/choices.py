@@ -9,7 +9,7 @@ import msgspec
 
 from fairlane.gateway.answers.builder import AnswerBuilder, AnswerChoice, Json
 from fairlane.gateway.answers.chunks import TextChunk
-from fairlane.gateway.answers.message import SpokenCall, read_chunk, read_whole
+from fairlane.gateway.answers.message import ParsedCall, read_chunk, read_whole
 from fairlane.gateway.dialects.openai.requests import CompletionRequest
 from fairlane.gateway.dialects.tools.deltas import OutputDelta, ToolCallDelta
 from fairlane.gateway.http import sse
@@ -86,8 +86,8 @@ class ChoicesAnswer(AnswerBuilder):
         if logprobs is None and chunk.finish_reason is None and not self._request.continuous_usage:
             before, after = choice.frame
             return [before, _encode(chunk.text), after] if chunk.text else []
-        told = _choice(chunk.index, self._new(chunk.text), logprobs, chunk.finish_reason)
-        return [sse.data(self._chunk([told]) | _limited(self._limited_by(chunk.index, chunk.finish_reason)))]
+        update = _choice(chunk.index, self._new(chunk.text), logprobs, chunk.finish_reason)
+        return [sse.data(self._chunk([update]) | _limited(self._limited_by(chunk.index, chunk.finish_reason)))]
 
     def _logprobs_of(self, chunk: TextChunk, choice: AnswerChoice) -> Json | None:
         """Return the log-probabilities of a chunk's tokens, if the request asked for them."""
@@ -115,8 +115,8 @@ class ChoicesAnswer(AnswerBuilder):
         }
 
 
-def _choice(index: int, said: Json, logprobs: Json | None, finish_reason: str | None) -> Json:
-    return {"index": index, **said, "logprobs": logprobs, "finish_reason": finish_reason}
+def _choice(index: int, content: Json, logprobs: Json | None, finish_reason: str | None) -> Json:
+    return {"index": index, **content, "logprobs": logprobs, "finish_reason": finish_reason}
 
 
 def _limited(limited_by: str | None) -> Json:
@@ -146,8 +146,8 @@ class ChatAnswer(ChoicesAnswer):
             deltas.append({})
         for number, delta in enumerate(deltas, 1 - len(deltas)):
             finish = _finish(chunk.finish_reason, reader.calls) if number == 0 else None
-            told = _choice(chunk.index, {"delta": delta}, logprobs, finish)
-            frames.append(sse.data(self._chunk([told]) | _limited(self._limited_by(chunk.index, finish))))
+            update = _choice(chunk.index, {"delta": delta}, logprobs, finish)
+            frames.append(sse.data(self._chunk([update]) | _limited(self._limited_by(chunk.index, finish))))
             logprobs = None
         return frames
 
@@ -174,14 +174,14 @@ def _finish(reason: FinishReason | None, calls: int) -> str | None:
 
 
 def _delta(delta: OutputDelta) -> Json:
-    told: Json = {}
+    fields: Json = {}
     if delta.reasoning:
-        told["reasoning_content"] = delta.reasoning
+        fields["reasoning_content"] = delta.reasoning
     if delta.content:
-        told["content"] = delta.content
+        fields["content"] = delta.content
     if delta.calls:
-        told["tool_calls"] = [_call_delta(call) for call in delta.calls]
-    return told
+        fields["tool_calls"] = [_call_delta(call) for call in delta.calls]
+    return fields
 
 
 def _call_delta(call: ToolCallDelta) -> Json:
@@ -191,7 +191,7 @@ def _call_delta(call: ToolCallDelta) -> Json:
     return {"index": call.index, "id": call.id, "type": "function", "function": function}
 
 
-def _call(call: SpokenCall) -> Json:
+def _call(call: ParsedCall) -> Json:
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 

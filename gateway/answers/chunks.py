@@ -29,20 +29,20 @@ class TextChunk(msgspec.Struct, frozen=True):
         return f"TextChunk({self.index}, {len(self.token_ids)} tokens, {self.finish_reason})"
 
 
-class Notice(msgspec.Struct, frozen=True):
+class Progress(msgspec.Struct, frozen=True):
     """Progress that a waiting client has asked for."""
 
     text: str
 
 
-class Pulse(msgspec.Struct, frozen=True):
+class KeepAlive(msgspec.Struct, frozen=True):
     """A keep-alive."""
 
 
-AnswerChunk = TextChunk | Notice | Pulse
+AnswerChunk = TextChunk | Progress | KeepAlive
 
 
-class Listener(Protocol):
+class ChunkConsumer(Protocol):
     """A consumer of a generation's output."""
 
     def feed(self, chunks: Sequence[AnswerChunk]) -> bool:
@@ -54,7 +54,7 @@ class Listener(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rhythm:
+class KeepAliveSchedule:
     """When to send keep-alives or progress to a waiting client; whole responses get neither."""
 
     # Since arrival: when the response headers are sent at the latest.
@@ -62,4 +62,4 @@ class Rhythm:
     # Interval for clients that asked for progress.
     every_s: float = math.inf
     # Interval for other clients.
-    pulse_s: float = math.inf
+    keep_alive_s: float = math.inf

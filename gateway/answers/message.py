@@ -9,7 +9,7 @@ from fairlane.gateway.http.json_reader import read_text
 
 
 @dataclass(slots=True)
-class SpokenCall:
+class ParsedCall:
     """One tool call."""
 
     id: str
@@ -24,14 +24,14 @@ class AssistantMessage:
 
     content: str = ""
     reasoning: str = ""
-    calls: list[SpokenCall] = field(default_factory=list)
+    calls: list[ParsedCall] = field(default_factory=list)
 
     def add(self, delta: OutputDelta) -> None:
         self.content += delta.content
         self.reasoning += delta.reasoning
         for call in delta.calls:
             if call.index == len(self.calls):
-                self.calls.append(SpokenCall(call.id or "", call.name or ""))
+                self.calls.append(ParsedCall(call.id or "", call.name or ""))
             self.calls[call.index].arguments += call.arguments
 
 
@@ -53,7 +53,7 @@ def read_whole(reader: OutputReader | None, text: str) -> AssistantMessage:
     return message
 
 
-def arguments_of(call: SpokenCall) -> dict[str, object]:
+def arguments_of(call: ParsedCall) -> dict[str, object]:
     """Return the arguments as an object; an empty one if they are not a JSON object."""
     try:
         found = read_text(call.arguments)

@@ -66,11 +66,11 @@ class TextItem(OpenItem):
         yield self._event("content_part.added", content_index=0, part=self._part())
 
     def closing(self, status: Status) -> Iterator[Json]:
-        yield self._event(f"{self.EVENT}.done", content_index=0, text=self.text, **self._beside())
+        yield self._event(f"{self.EVENT}.done", content_index=0, text=self.text, **self._text_fields())
         yield self._event("content_part.done", content_index=0, part=self._part())
         yield from super().closing(status)
 
-    def _beside(self) -> Json:
+    def _text_fields(self) -> Json:
         """Return additional fields of the text's last event."""
         return {}
 
@@ -78,7 +78,7 @@ class TextItem(OpenItem):
         return [self._part()] if self._said or status != "in_progress" else []
 
 
-class Thought(TextItem):
+class ReasoningOutput(TextItem):
     """A reasoning item."""
 
     PREFIX, EVENT = "rs", "reasoning_text"
@@ -96,7 +96,7 @@ class Thought(TextItem):
         return {"type": "reasoning_text", "text": self.text}
 
 
-class Speech(TextItem):
+class MessageOutput(TextItem):
     """A message item."""
 
     PREFIX, EVENT = "msg", "output_text"
@@ -118,7 +118,7 @@ class Speech(TextItem):
     def _part(self) -> Json:
         return {"type": "output_text", "text": self.text, "annotations": [], "logprobs": self.logprobs}
 
-    def _beside(self) -> Json:
+    def _text_fields(self) -> Json:
         return {"logprobs": self.logprobs}
 
 
@@ -133,8 +133,8 @@ class FunctionCall(OpenItem):
         self._namespace = {} if called_as.namespace is None else {"namespace": called_as.namespace}
 
     def as_json(self, status: Status) -> Json:
-        told = {"type": "function_call", "id": self._id, "call_id": self._call_id, "name": self._name}
-        return {**told, **self._namespace, "arguments": self.text, "status": status}
+        item = {"type": "function_call", "id": self._id, "call_id": self._call_id, "name": self._name}
+        return {**item, **self._namespace, "arguments": self.text, "status": status}
 
     def more(self, arguments: str) -> Iterator[Json]:
         """Append arguments and yield their events."""
@@ -153,8 +153,8 @@ class CustomCall(FunctionCall):
     PREFIX = "ctc"
 
     def as_json(self, status: Status) -> Json:
-        told = {"type": "custom_tool_call", "id": self._id, "call_id": self._call_id, "name": self._name}
-        return {**told, **self._namespace, "input": "" if status == "in_progress" else self._input(), "status": status}
+        item = {"type": "custom_tool_call", "id": self._id, "call_id": self._call_id, "name": self._name}
+        return {**item, **self._namespace, "input": "" if status == "in_progress" else self._input(), "status": status}
 
     def more(self, arguments: str) -> Iterator[Json]:
         self._said.append(arguments)
@@ -195,15 +195,15 @@ class OutputItems:
         self._logprobs += logprobs
         for delta in deltas:
             yield from self._read(delta)
-        if isinstance(self._open, Thought):
+        if isinstance(self._open, ReasoningOutput):
             self.reasoning_tokens += tokens
 
     def close(self, status: Status) -> Iterator[Json]:
         """Yield the events of the end; an empty output becomes an empty message."""
         if self._open is None and not self.items:
-            yield from self._begin(Speech(0))
-            yield from self._speak(self._blank)
-        if isinstance(self._open, Speech):
+            yield from self._begin(MessageOutput(0))
+            yield from self._append_text(self._blank)
+        if isinstance(self._open, MessageOutput):
             self._open.logprobs += self._logprobs
         yield from self._end(status)
 
@@ -213,7 +213,7 @@ class OutputItems:
             self._logprobs = []
             yield from self._open.more(continued.arguments)
         if delta.reasoning:
-            yield from self._think(delta.reasoning)
+            yield from self._append_reasoning(delta.reasoning)
         if delta.content:
             yield from self._content(delta.content)
         for call in delta.begun:
@@ -223,24 +223,24 @@ class OutputItems:
             yield from self._begin(opened)
             yield from opened.more(call.arguments)
 
-    def _think(self, text: str) -> Iterator[Json]:
+    def _append_reasoning(self, text: str) -> Iterator[Json]:
         self._logprobs = []
-        if not isinstance(self._open, Thought):
-            yield from self._begin(Thought(self._next()))
-        if isinstance(self._open, Thought):
+        if not isinstance(self._open, ReasoningOutput):
+            yield from self._begin(ReasoningOutput(self._next()))
+        if isinstance(self._open, ReasoningOutput):
             yield from self._open.more(text)
 
     def _content(self, text: str) -> Iterator[Json]:
-        if not isinstance(self._open, Speech):
+        if not isinstance(self._open, MessageOutput):
             text, self._blank = self._blank + text, ""
             if text.isspace():
                 self._blank = text
                 return
-            yield from self._begin(Speech(self._next()))
-        yield from self._speak(text)
+            yield from self._begin(MessageOutput(self._next()))
+        yield from self._append_text(text)
 
-    def _speak(self, text: str) -> Iterator[Json]:
-        if text and isinstance(self._open, Speech):
+    def _append_text(self, text: str) -> Iterator[Json]:
+        if text and isinstance(self._open, MessageOutput):
             logprobs, self._logprobs = self._logprobs, []
             yield from self._open.more(text, logprobs)
 
@@ -249,7 +249,7 @@ class OutputItems:
 
     def _begin(self, item: OpenItem) -> Iterator[Json]:
         yield from self._end("completed")
-        if not isinstance(item, Speech):
+        if not isinstance(item, MessageOutput):
             self._logprobs, self._blank = [], ""
         self._open = item
         yield from item.opening()

@@ -55,7 +55,7 @@ class ResponseAnswer(AnswerBuilder):
             self._ended = self._object("incomplete" if is_cut else "completed")
         return self._ended
 
-    def not_kept(self) -> None:
+    def mark_unstored(self) -> None:
         """Mark the response as not stored, after storing it failed."""
         self._stored = False
         self.ended()["store"] = False
@@ -72,12 +72,12 @@ class ResponseAnswer(AnswerBuilder):
     def fault(self, body: Json) -> bytes:
         """Return an error event and the failed response: clients look for one or the other."""
         error = body["error"]
-        told = {"code": error["code"], "message": error["message"], "param": error["param"]}
+        details = {"code": error["code"], "message": error["message"], "param": error["param"]}
         code = "rate_limit_exceeded" if error["type"] in _OF_LIMITS else "server_error"
         failed = self._object("failed") | {"error": {"code": code, "message": error["message"]}}
         frames = [
             *self._opening(),
-            self._event({"type": "error", **told}),
+            self._event({"type": "error", **details}),
             self._event({"type": "response.failed", "response": failed}),
         ]
         return b"".join(frames)
@@ -121,7 +121,7 @@ class ResponseAnswer(AnswerBuilder):
 
     def _object(self, status: str) -> Json:
         is_over = status in ("completed", "incomplete")
-        told: Json = {
+        response: Json = {
             "id": self.id,
             "object": "response",
             "created_at": self._created_s,
@@ -139,7 +139,7 @@ class ResponseAnswer(AnswerBuilder):
             "store": self._stored,
         }
         limited_by = self._limited_by(0, self._finish)
-        return told if limited_by is None else {**told, "fairlane": {"limited_by": limited_by}}
+        return response if limited_by is None else {**response, "fairlane": {"limited_by": limited_by}}
 
     def _usage(self, usage: Usage) -> Json:
         return {
@@ -160,7 +160,7 @@ class CompactionAnswer(ResponseAnswer):
         said = [item for item in self.request.items if isinstance(item, MessageItem) and item.role == "user"]
         parts = [part for item in response["output"] if item["type"] == "message" for part in item["content"]]
         summary = "".join([part["text"] for part in parts]).strip()
-        told = {
+        compaction = {
             "id": self.id,
             "object": "response.compaction",
             "created_at": self._created_s,
@@ -174,4 +174,4 @@ class CompactionAnswer(ResponseAnswer):
             ],
             "usage": response["usage"],
         }
-        return {**told, "fairlane": response["fairlane"]} if "fairlane" in response else told
+        return {**compaction, "fairlane": response["fairlane"]} if "fairlane" in response else compaction

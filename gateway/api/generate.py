@@ -8,7 +8,7 @@ from typing import Generic
 import msgspec
 
 from fairlane.gateway.answers.builder import AnswerBuilder, Usage
-from fairlane.gateway.answers.chunks import Rhythm
+from fairlane.gateway.answers.chunks import KeepAliveSchedule
 from fairlane.gateway.api import recording
 from fairlane.gateway.errors import ApiError, error_body, internal_error
 from fairlane.gateway.http.sse import ClientConnection, EventStream, Headers, send_json
@@ -27,7 +27,7 @@ from fairlane.gateway.pipeline.submit import Submitter
 from fairlane.gateway.request.live_request import LiveRequest
 
 # A whole response sends nothing before its end.
-_WHOLE = Rhythm()
+_WHOLE = KeepAliveSchedule()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +140,7 @@ class Generate(Generic[Generation]):
                 await self._finished(answer, caller)
             else:
                 out.lead_with(plan.headers(request.jobs))
-                await self._follow(context, plan, request, answer, self._parts.bounds.stream_rhythm)
+                await self._follow(context, plan, request, answer, self._parts.bounds.stream_schedule)
                 await self._finished(answer, caller)
                 await out.write(answer.ending())
                 out.complete()
@@ -157,7 +157,7 @@ class Generate(Generic[Generation]):
         """Called when all output has arrived, before the response is ended."""
 
     async def _follow(
-        self, context: RequestContext, plan: Plan, request: LiveRequest, answer: AnswerBuilder, rhythm: Rhythm
+        self, context: RequestContext, plan: Plan, request: LiveRequest, answer: AnswerBuilder, schedule: KeepAliveSchedule
     ) -> None:
         if is_recording():
             context.notes["fairlane.class"] = plan.class_name(request.jobs)
@@ -177,7 +177,7 @@ class Generate(Generic[Generation]):
         if context.record is not None:
             context.record.follow(events)
         try:
-            await events.run(answer, rhythm)
+            await events.run(answer, schedule)
         finally:
             self._conclude(context, events, answer)
 

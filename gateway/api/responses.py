@@ -113,7 +113,7 @@ class Respond(Generate[ResponseRequest]):
         """Store the response, if wanted, before its client receives the end."""
         assert isinstance(answer, ResponseAnswer)  # noqa: S101 - as the kind says
         if answer.request.store and not await self._keep(answer, caller):
-            answer.not_kept()
+            answer.mark_unstored()
 
     async def _keep(self, answer: ResponseAnswer, caller: Caller) -> bool:
         try:

@@ -54,9 +54,9 @@ class Listener:
         write_timeout_s: float,
         fault: Callable[[ApiError], bytes],
     ) -> None:
-        """`wants_stream`: the body asks for a stream. `is_first`: this request started the run. `schedule`: for a waiting
-        stream. `tells_progress`: this client asked for comments, independent of the request that started the run.
-        `fault` makes the last frame of a stream that cannot continue."""
+        """`wants_stream`: the body asks for a stream. `is_first`: this request started the run. `schedule`: for a
+        waiting stream. `tells_progress`: this client asked for comments, independent of the request that started the
+        run. `fault` makes the last frame of a stream that cannot continue."""
         self._fault = fault
         self._run = run
         self._recording = run.recording

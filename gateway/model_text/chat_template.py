@@ -82,14 +82,14 @@ class ChatTemplate:
         except _Raised as raised:
             reason = self._shown(str(raised))
         except Exception:  # noqa: BLE001 - the template is foreign code: it can fail in any way, with content in the message
-            reason = "The model's chat template does not take these messages."
+            reason = "The model's chat template does not support these messages."
         raise TemplateRefusal(reason)
 
     def _shown(self, message: str) -> str:
         """Quote a template's error only if it is a literal of its source: others may quote the messages."""
         if message in self._literals:
-            return f"The model's chat template refuses the messages: {message[:200]}"
-        return "The model's chat template refuses these messages."
+            return f"The model's chat template rejects the messages: {message[:200]}"
+        return "The model's chat template rejects these messages."
 
 
 def _literals(parsed: nodes.Template) -> frozenset[str]:

@@ -31,12 +31,12 @@ class _Form(NamedTuple):
 
     arguments_as_text: bool
     # The content of a turn that holds only calls.
-    silence: str | None
+    empty_content: str | None
 
 
-_FORMS = [_Form(arguments_as_text=as_text, silence=silence) for as_text in (False, True) for silence in (None, "")]
+_FORMS = [_Form(arguments_as_text=text, empty_content=empty) for text in (False, True) for empty in (None, "")]
 _FUNCTION, _KEY, _VALUE = "tried_function", "tried_key", "tried value"
-_TRIED = (
+_PROBE = (
     Turn(role="user", content="a"),
     Turn(
         role="assistant",
@@ -62,10 +62,12 @@ class Conversation:
         self._form = _FORMS[0]
         if self._spell is None:
             self._form = self._best_form(render)
-        self.takes_system = _VALUE in _tried(
+        self.takes_system = _VALUE in _probe(
             render, [{"role": "system", "content": _VALUE}, {"role": "user", "content": "a"}]
         )
-        self._takes_late_system = late_system.SAID in _tried(render, self._messages(late_system.TRIED, self._form))
+        self._takes_late_system = late_system.PROBE_TEXT in _probe(
+            render, self._messages(late_system.PROBE, self._form)
+        )
 
     def messages(self, turns: Sequence[Turn]) -> list[dict[str, Any]]:
         if not self._takes_late_system and late_system.has_late_system(turns):
@@ -74,9 +76,9 @@ class Conversation:
 
     def _best_form(self, render: Callable[[list[dict[str, Any]]], str]) -> _Form:
         """Return the first variant in which the template shows calls, as JSON and not as Python."""
-        told = {form: _tried(render, self._messages(_TRIED, form)) for form in _FORMS}
-        takes = [form for form, text in told.items() if _FUNCTION in text and _VALUE in text]
-        clean = [form for form in takes if f"{{'{_KEY}'" not in told[form] and "None" not in told[form]]
+        rendered = {form: _probe(render, self._messages(_PROBE, form)) for form in _FORMS}
+        takes = [form for form, text in rendered.items() if _FUNCTION in text and _VALUE in text]
+        clean = [form for form in takes if f"{{'{_KEY}'" not in rendered[form] and "None" not in rendered[form]]
         return [*clean, *takes, *_FORMS][0]
 
     def _messages(self, turns: Sequence[Turn], form: _Form) -> list[dict[str, Any]]:
@@ -88,7 +90,7 @@ class Conversation:
         return [self._message(turn, called, form) for turn in turns]
 
     def _message(self, turn: Turn, called: dict[str, str], form: _Form) -> dict[str, Any]:
-        content = form.silence if turn.content is None else turn.content
+        content = form.empty_content if turn.content is None else turn.content
         message: dict[str, Any] = {"role": _ROLES.get(turn.role, turn.role), "content": content}
         name = turn.name
         if name is None and turn.role == "tool":
@@ -122,7 +124,7 @@ class Conversation:
         return "".join([_ID_LETTERS[byte % len(_ID_LETTERS)] for byte in digest[:9]])
 
 
-def _tried(render: Callable[[list[dict[str, Any]]], str], messages: list[dict[str, Any]]) -> str:
+def _probe(render: Callable[[list[dict[str, Any]]], str], messages: list[dict[str, Any]]) -> str:
     try:
         return render(messages)
     except TemplateRefusal:

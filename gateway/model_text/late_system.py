@@ -10,11 +10,11 @@ from msgspec.structs import replace
 from fairlane.gateway.dialects.openai.requests import Turn
 
 _ROLES = frozenset({"system", "developer"})
-SAID = "tried instruction"
-# A template that shows SAID in this conversation supports late system messages.
-TRIED = (
+PROBE_TEXT = "tried instruction"
+# A template that shows PROBE_TEXT in this conversation supports late system messages.
+PROBE = (
     Turn(role="user", content="a"),
-    Turn(role="system", content=SAID),
+    Turn(role="system", content=PROBE_TEXT),
     Turn(role="assistant", content="a"),
     Turn(role="user", content="a"),
 )

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from fairlane.gateway.dialects.openai.requests import Effort, Prompt, Turn
 from fairlane.gateway.dialects.openai.tools import Tool
 from fairlane.gateway.dialects.tools.deltas import OutputReader
-from fairlane.gateway.dialects.tools.description import spelled, with_tools
+from fairlane.gateway.dialects.tools.description import call_text, with_tools
 from fairlane.gateway.dialects.tools.output_format import OutputFormat
 from fairlane.gateway.errors import invalid
 from fairlane.gateway.model_text.chat_template import ChatTemplate, TemplateRefusal
@@ -127,7 +127,7 @@ class TextModel:
         self.output_format = OutputFormat(card.chat_template or "", names, special, response_template, ends)
         self.vocabulary_with_marks = self.vocabulary.showing(self.output_format.markers - ends)
         self._conversation = Conversation(
-            card.chat_template or "", self._render, lambda call: spelled(call, self.output_format.syntax)
+            card.chat_template or "", self._render, lambda call: call_text(call, self.output_format.syntax)
         )
 
     def chat_prompt(
@@ -138,10 +138,10 @@ class TextModel:
         The caller's text never produces control tokens. Raises ApiError naming `messages` if the model's template
         rejects them or the model has no template, or naming the effort if the model has none; PromptTooLong."""
         if self._template is None:
-            raise invalid("messages", "This model has no chat template that can be used; /v1/completions works.")
+            raise invalid("messages", "This model has no usable chat template; use /v1/completions.")
         if effort is not None and not self._template.reads_effort:
             if effort.param is not None and effort.word not in _USUAL_EFFORTS:
-                raise invalid(effort.param, f"`{effort.param}`: this model does not know of efforts.")
+                raise invalid(effort.param, f"`{effort.param}`: this model has no reasoning efforts.")
             effort = None
         if tools and not self._template.reads_tools:
             takes_system = self._conversation.takes_system

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from fairlane.gateway.answers.chunks import Rhythm
+from fairlane.gateway.answers.chunks import KeepAliveSchedule
 from fairlane.gateway.http.body_budget import BodyRoom
 
 
@@ -13,4 +13,4 @@ class Bounds:
     room: BodyRoom
     body_timeout_s: float
     write_timeout_s: float
-    stream_rhythm: Rhythm
+    stream_schedule: KeepAliveSchedule

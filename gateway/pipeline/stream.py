@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from fairlane.gateway.answers.chunks import AnswerChunk, Listener, Notice, Pulse, Rhythm, TextChunk
+from fairlane.gateway.answers.chunks import AnswerChunk, ChunkConsumer, Progress, KeepAlive, KeepAliveSchedule, TextChunk
 from fairlane.gateway.errors import ApiError, internal_error, invalid, unavailable
 from fairlane.gateway.insight.telemetry.tracing import Span
 from fairlane.gateway.model_text.tokenizer import TokenStream
@@ -55,13 +55,13 @@ class TokenEvents:
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     _max_wait_over: bool = False
     _begun: bool = False
-    # Time of the last output to the listener.
+    # Time of the last output to the consumer.
     _spoke_s: float = 0.0
-    # The listener has received the start of the response.
+    # The consumer has received the start of the response.
     _answers: bool = False
-    # The listener has not sent its last output yet.
+    # The consumer has not sent its last output yet.
     _is_behind: bool = False
-    # Output for the listener once it catches up, before it receives a fault.
+    # Output for the consumer once it catches up, before it receives a fault.
     _unsaid: list[AnswerChunk] = field(default_factory=list)
     # The error that ends the request.
     _fault: Exception | None = None
@@ -87,19 +87,19 @@ class TokenEvents:
             return math.nan
         return (self.last_token_s - self.first_token_s) / steps
 
-    async def run(self, listener: Listener, rhythm: Rhythm) -> None:
-        """Pass all events to the listener, until every job is settled.
+    async def run(self, consumer: ChunkConsumer, schedule: KeepAliveSchedule) -> None:
+        """Pass all events to the consumer, until every job is settled.
 
         Raises ApiError if a job cannot finish: deadline, failure of a worker, internal error."""
-        notice_at, every_s = self.arrived_s + rhythm.first_s, self._every_s(rhythm)
-        self.request.read_by(partial(self._listen, listener))
+        notice_at, every_s = self.arrived_s + schedule.first_s, self._every_s(schedule)
+        self.request.read_by(partial(self._listen, consumer))
         try:
-            self._listen(listener)
+            self._listen(consumer)
             while True:
                 while self._is_behind:
-                    await listener.catch_up()
+                    await consumer.catch_up()
                     self._is_behind = False
-                    self._listen(listener)
+                    self._listen(consumer)
                 if self._fault is not None:
                     raise self._fault
                 while self._told:
@@ -116,7 +116,7 @@ class TokenEvents:
                     pieces = await self._while_silent()
                     if self._spoke_s < now_s:
                         self._answers = True
-                        self._is_behind = not listener.feed(pieces)
+                        self._is_behind = not consumer.feed(pieces)
         finally:
             self.request.read_by(None)
             self._count_unheard()
@@ -141,11 +141,11 @@ class TokenEvents:
     def _needs_care(self) -> bool:
         return self._is_behind or bool(self._told) or self._fault is not None
 
-    def _listen(self, listener: Listener) -> None:
-        """Pass waiting events to the listener, and leave what has to wait to the task.
+    def _listen(self, consumer: ChunkConsumer) -> None:
+        """Pass waiting events to the consumer, and leave what has to wait to the task.
 
-        While the listener is behind, events stay at the request, which drops notices if there are too many. A fault
-        does not wait for the listener."""
+        While the consumer is behind, events stay at the request, which drops notices if there are too many. A fault
+        does not wait for the consumer."""
         if self._fault is not None and not self._unsaid:
             return
         unsaid, now_s = self._unsaid, self._loop.time()
@@ -159,7 +159,7 @@ class TokenEvents:
             finally:  # tokens before a fault are sent
                 if unsaid and not self._is_behind:
                     self._unsaid, self._spoke_s = [], now_s
-                    self._is_behind = not listener.feed(unsaid)
+                    self._is_behind = not consumer.feed(unsaid)
         except Exception as fault:  # noqa: BLE001 - kept for the request's task: the caller must not fail
             self._fault = fault
             if self._is_behind:  # a slow client must not delay the settlement
@@ -191,7 +191,7 @@ class TokenEvents:
                 if isinstance(news, Paused) and grants is not None:
                     grants.paused(job, job.choices[news.choice])
                 self._state = type(news).__name__.lower()
-                return Notice(self._state) if self.service_level.tells_progress else None
+                return Progress(self._state) if self.service_level.tells_progress else None
         return None
 
     def _began(self, delta: TokenDelta, now_s: float) -> None:
@@ -283,29 +283,29 @@ class TokenEvents:
             return False
         return any(record is not None and record.state is JobState.QUEUED for record in records)
 
-    def _every_s(self, rhythm: Rhythm) -> float:
-        return rhythm.every_s if self.service_level.tells_progress else rhythm.pulse_s
+    def _every_s(self, schedule: KeepAliveSchedule) -> float:
+        return schedule.every_s if self.service_level.tells_progress else schedule.keep_alive_s
 
     async def _while_silent(self) -> Sequence[AnswerChunk]:
         """Return the output for a silent period; nothing before the response has started."""
         if self.service_level.tells_progress:
             return (await self._waiting(),)
-        return (Pulse(),) if self._answers or self._spoke_s else ()
+        return (KeepAlive(),) if self._answers or self._spoke_s else ()
 
-    async def _waiting(self) -> Notice:
+    async def _waiting(self) -> Progress:
         waiting = min((job for job in self.jobs if not job.is_complete), key=lambda f: f.begun, default=None)
         if waiting is None:
-            return Notice(self._state)
+            return Progress(self._state)
         try:
             position = await self.queue(waiting.queue).position(waiting.id)
         except STORE_ERRORS:
             position = None
         if position is None:
-            return Notice(self._state if waiting.begun else "prefilling")
+            return Progress(self._state if waiting.begun else "prefilling")
         eta_ms = self.still_waits_ms(waiting, position)
         if eta_ms is None:
             eta_ms = _still_to_wait_ms(self.eta_ms, (self._loop.time() - self.arrived_s) * 1e3)
-        return Notice(f"queued position={position} eta_ms={math.ceil(eta_ms)}")
+        return Progress(f"queued position={position} eta_ms={math.ceil(eta_ms)}")
 
 
 def _still_to_wait_ms(expected_ms: float, waited_ms: float) -> float:

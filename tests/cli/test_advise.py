@@ -104,11 +104,11 @@ def test_of_one_worker_there_are_no_fewer() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--ttft-s", "0.001"), "no number of workers keeps that"),
+        (("--ttft-s", "0.001"), "more workers do not help"),
         (("--ttft-s", "-1"), "ttft_s must be above 0"),
         (("--tpot-ms", "nan"), "tpot_ms must be above 0"),
         (("--load", "0"), "load must be above 0"),
-        (("--hardware", "l4-8b"), "--hardware names the worker"),
+        (("--hardware", "l4-8b"), "--hardware cannot be combined"),
         (("--slice", "900:5"), "no request arrives"),
     ],
 )

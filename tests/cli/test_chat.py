@@ -62,7 +62,7 @@ async def test_words_and_a_pipe_are_one_question(served: Served) -> None:
     [
         ((), "Hi", "wrong", "invalid_api_key"),
         ((), "Hi", "", "OPENAI_API_KEY"),
-        ((), " \n", None, "nothing was asked"),
+        ((), " \n", None, "there is no question"),
         (("--model", "none"), "Hi", None, "model_not_found"),
         (("--url", "http://127.0.0.1:9"), "Hi", None, "FAIRLANE_URL"),
     ],

@@ -179,8 +179,8 @@ def test_mooncakes_form_is_read(directory: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "played", "words"),
     [
-        ((), 6, "3 requests that a limit refused are left out\n"),
-        (("--slice", "0:4.5"), 5, "1 request that a limit refused is left out\n"),
+        ((), 6, "3 requests refused by a limit are left out\n"),
+        (("--slice", "0:4.5"), 5, "1 request refused by a limit is left out\n"),
         (("--slice", "0:1.5"), 2, ""),
     ],
 )
@@ -238,7 +238,7 @@ def test_plots_without_matplotlib_are_refused_before_anything_runs(
         (("--trace", "trace.csv", "--costs", "trace.csv"), "trace.csv: JSON is malformed"),
         (("--trace", "trace.csv", "--costs", "nowhere.json"), "nowhere.json: cannot be read"),
         (("--trace", "trace.csv", "--hardware", "abacus-8b"), "hardware must be one of cpu-135m, cpu-1b, cpu-8b"),
-        (("--trace", "trace.csv", "--hardware", "l4-1b", "--costs", "costs.json"), "--hardware names the worker"),
+        (("--trace", "trace.csv", "--hardware", "l4-1b", "--costs", "costs.json"), "--hardware cannot be combined"),
         (("--trace", "trace.csv", "--blocks", "0"), "blocks: Expected `int` >= 1, not 0"),
         (("--trace", "trace.csv", "--max-sequences", "-1"), "max_sequences: Expected `int` >= 1, not -1"),
         (("--trace", "trace.csv", "--workers", "0"), "workers must be between 1 and 1000, not 0"),
@@ -253,8 +253,8 @@ def test_plots_without_matplotlib_are_refused_before_anything_runs(
         (("--trace", "trace.csv", "--slice", "500:5"), "trace.csv: no request arrives in the 5 s from 500 s on"),
         (("--trace", "trace.csv", "--json", "no/where.json"), "no/where.json: cannot be written"),
         (("--trace", "trace.csv", "--json", "."), "is a directory"),
-        (("--trace", "trace.csv", "--plots", "trace.csv"), "trace.csv: is no directory"),
-        (("--trace", "trace.csv", "--json", "out.json", "--plots", "trace.csv/of/it"), "trace.csv: is no directory"),
+        (("--trace", "trace.csv", "--plots", "trace.csv"), "trace.csv: is not a directory"),
+        (("--trace", "trace.csv", "--json", "out.json", "--plots", "trace.csv/of/it"), "trace.csv: is not a directory"),
         (("--calibrate", "http://127.0.0.1:9"), "no worker answers at http://127.0.0.1:9/costs"),
         (("--calibrate", "worker"), "no worker answers at worker/costs"),
     ],
@@ -302,7 +302,7 @@ def test_bad_rows_are_named_and_left_out_where_that_is_wanted(directory: Path) -
     done = simulate("--trace", "trace.csv", "--costs", "costs.json", "--bad-rows", "skip", "--json", "out.json")
 
     assert done.exit_code == 0, done.output
-    assert [line.split(":")[1] for line in done.stderr.splitlines()] == [" row 42", " row 43", " 2 rows are left out"]
+    assert [line.split(":")[1] for line in done.stderr.splitlines()] == [" row 42", " row 43", " 2 rows are skipped"]
     assert json.loads((directory / "out.json").read_text())["requests"] == 41
 
 
@@ -319,7 +319,7 @@ def test_a_directory_that_cannot_be_made_after_all_leaves_nothing_written(
 
     line = refused("--trace", "trace.csv", "--costs", "costs.json", "--json", "out.json", "--plots", "pictures")
 
-    assert line == "pictures: cannot be made (No space left on device)"
+    assert line == "pictures: cannot be created (No space left on device)"
     assert sorted(directory.iterdir()) == before
 
 
@@ -341,7 +341,7 @@ def test_costs_come_from_a_running_worker(directory: Path, metrics_port: dict[st
     ("status", "body", "words"),
     [
         (500, b"", "answers 500: not a worker's metrics port"),
-        (200, b"<html>", "does not show a worker's costs"),
+        (200, b"<html>", "does not return a worker's costs"),
         (200, b'{"learnt": false}', "too few steps to know its costs"),
     ],
 )

@@ -60,7 +60,7 @@ def parse_messages(body: bytes, token_ids: int = 0) -> MessagesRequest:
     field."""
     asked = checked(MessagesBody, NEUTRAL_MESSAGES, body, token_ids=token_ids)
     if asked.messages[-1].role == "assistant":
-        raise invalid("messages", "The last of `messages` is the assistant's: going on with it is not supported.")
+        raise invalid("messages", "The last of `messages` is the assistant's: continuing it is not supported.")
     tier = asked.service_tier
     return MessagesRequest(
         max_tokens=asked.max_tokens,
@@ -107,7 +107,7 @@ def _choice(asked: ToolChoiceBody | None) -> ToolChoice:
     if asked is None:
         return ToolChoice()
     if (asked.name is not None) != (asked.type == "tool"):
-        raise invalid("tool_choice.name", "`name` belongs to the type 'tool', and to no other.")
+        raise invalid("tool_choice.name", "`name` is only allowed with the type 'tool'.")
     return ToolChoice(_MODES[asked.type], None if asked.name is None else (asked.name,))
 
 

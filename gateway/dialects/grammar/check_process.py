@@ -31,9 +31,7 @@ MOST_MEMORY_BYTES = 1 << 30
 # Half of a worker's, so that a grammar that recurses too deeply fails here.
 STACK_BYTES = 4 << 20
 WALKS, WALK_TOKENS = 4, 64
-TOO_SLOW = (
-    f"it takes more than {BUDGET_PER_TOKEN_S * 1e3:g} ms to find what may follow a token; try fewer ways to read it"
-)
+TOO_SLOW = f"it takes more than {BUDGET_PER_TOKEN_S * 1e3:g} ms to find what may follow a token; make it less ambiguous"
 # Whitespace between the parts of JSON, bounded so that a model cannot indent forever. Responses may be indented for
 # people; arguments of calls (`JSON_OPTIONS` in `gateway/dialects/tools/grammar.py`) are written as in training data.
 WHITESPACE = r"[ \t]?|\r?\n[ \t]{0,64}"
@@ -107,9 +105,7 @@ class Check:
         fault = self._walk(start)
         compiled_bytes = max(0, self._allocated() - before)
         if not fault and compiled_bytes > MAX_COMPILED_BYTES:
-            fault = (
-                f"compiled it takes {compiled_bytes >> 20} MiB of memory, and {MAX_COMPILED_BYTES >> 20} MiB at most"
-            )
+            fault = f"compiled it takes {compiled_bytes >> 20} MiB of memory, more than {MAX_COMPILED_BYTES >> 20} MiB"
         return CheckResult(fault=fault) if fault else CheckResult(grammar=grammar, compiled_bytes=compiled_bytes)
 
     def _walk(self, start: LLMatcher) -> str:
@@ -125,7 +121,7 @@ class Check:
                 if budget.is_spent:
                     return TOO_SLOW
                 if not bits:
-                    return "nothing can begin like this"
+                    return "it allows no text"
                 token = _pick(bits, chooser)
                 if token == SampleVocabulary.eos_token_id or not matcher.consume_token(token):
                     break
@@ -151,7 +147,7 @@ def _grammar(request: CheckRequest) -> str:
     if schema is True:
         schema = {}
     if schema is False:
-        raise ValueError("nothing keeps to the schema `false`")
+        raise ValueError("no value matches the schema `false`")
     schema.pop("x-guidance", None)  # llguidance's own options: how lenient it is, is not for a schema to say
     return LLMatcher.grammar_from_json_schema(
         with_any_of(schema), overrides={"whitespace_pattern": WHITESPACE, "whitespace_flexible": True, "lenient": False}

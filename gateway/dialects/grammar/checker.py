@@ -44,7 +44,7 @@ class GrammarChecker:
     """Checks structures. Call `aclose` at the end."""
 
     def __init__(self, *, kept_s: float = KEPT_S) -> None:
-        self._kept = _KeptResults(kept_s)
+        self._kept = _ResultCache(kept_s)
         self._children = [_Child() for _ in range(CHILDREN)]
         self._lending = _Lending(self._children)
         self._slow_tenants: OrderedDict[str, None] = OrderedDict()
@@ -67,7 +67,7 @@ class GrammarChecker:
 
     async def _found(self, structure: Structure, tenant_id: str) -> CheckResult:
         if self._waiting[tenant_id] >= MOST_WAITING:
-            message = "Too many schemas and grammars of this tenant wait to be checked."
+            message = "Too many schemas and grammars of this tenant are waiting to be checked."
             raise ApiError(message, "overloaded", structure.param, retry_after_s=1.0)
         self._waiting[tenant_id] += 1
         request, found = CheckRequest(structure.kind, structure.text), None
@@ -109,7 +109,7 @@ class GrammarChecker:
         return self._kept.bytes
 
 
-class _KeptResults:
+class _ResultCache:
     """An LRU cache of results by digest, bounded in bytes and time."""
 
     def __init__(self, kept_s: float) -> None:
@@ -264,12 +264,12 @@ class _Child:
                 fault = f"it takes more than {TIMEOUT_S:g} s to compile"
                 break
             except (OSError, msgspec.DecodeError, ValueError):  # it died, or ran out of memory
-                fault = "compiling it takes more memory than it may"
+                fault = "compiling it takes too much memory"
                 await self.kill()
             except BaseException:
                 await self.kill()
                 raise
-        log.warning("a grammar was refused, and the process that checked it ended")
+        log.warning("a grammar was rejected, and the process that checked it was killed")
         await self.kill()
         return CheckResult(fault=fault, spent_s=TIMEOUT_S)
 

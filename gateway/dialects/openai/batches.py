@@ -103,7 +103,7 @@ UploadForm = TypedDict(
         "purpose": Literal["batch"],
         "expires_after[anchor]": NotRequired[Literal["created_at"]],
         "expires_after[seconds]": NotRequired[
-            Annotated[int, Field(ge=SHORTEST_EXPIRY_S, le=LONGEST_EXPIRY_S, description="Absent: thirty days")]
+            Annotated[int, Field(ge=SHORTEST_EXPIRY_S, le=LONGEST_EXPIRY_S, description="Absent for thirty days")]
         ],
     },
 )

@@ -60,7 +60,7 @@ def parse_compaction(
     items = conversation(asked.input or [], asked.previous_response_id, previous, opens)
     turns = turns_of(items, asked.instructions)
     if not turns:
-        raise invalid("input", "`input` holds nothing that could be summarized.")
+        raise invalid("input", "`input` holds nothing to summarize.")
     return CompactRequest(
         model=asked.model,
         messages=(*turns, Turn(role="user", content=_ASKED)),

@@ -35,13 +35,13 @@ def headers(statuses: Sequence[LimitStatus]) -> list[tuple[bytes, bytes]]:
     dimension.
 
     A dimension without a limit has no headers."""
-    told: list[tuple[bytes, bytes]] = []
+    result: list[tuple[bytes, bytes]] = []
     for (limit, remaining, reset), found in zip(_NAMES, tightest(statuses), strict=True):
         if found is not None:
-            told.append((limit, b"%d" % found.limit))
-            told.append((remaining, b"%d" % found.remaining))
-            told.append((reset, duration(found.reset_after_s).encode()))
-    return told
+            result.append((limit, b"%d" % found.limit))
+            result.append((remaining, b"%d" % found.remaining))
+            result.append((reset, duration(found.reset_after_s).encode()))
+    return result
 
 
 def tightest(statuses: Sequence[LimitStatus]) -> list[LimitStatus | None]:

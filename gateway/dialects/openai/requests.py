@@ -188,7 +188,7 @@ def _turn(message: Message, index: int) -> Turn:
         calls += (ToolCall(name=message.function_call.name, arguments=message.function_call.arguments),)
     if calls and message.role != "assistant":
         field = "tool_calls" if message.tool_calls else "function_call"
-        raise invalid(f"messages.[{index}].{field}", "Only a message of the role 'assistant' holds calls.")
+        raise invalid(f"messages.[{index}].{field}", "Only a message of the role 'assistant' can hold calls.")
     content = message.refusal if message.content is None else message.content
     if content is None and not calls:
         raise invalid(f"messages.[{index}].content", "`content` is required in a message without calls.")
@@ -230,7 +230,9 @@ def _common(body: GenerationBody) -> dict[str, Any]:
         raise invalid("stream_options", "`stream_options` needs `stream: true`.")
     structure = read_structure(body)
     if structure is not None and body.ignore_eos:
-        raise invalid("ignore_eos", f"`ignore_eos` contradicts `{structure.param}`, which says where an answer ends.")
+        raise invalid(
+            "ignore_eos", f"`ignore_eos` contradicts `{structure.param}`, which defines where the output ends."
+        )
     options = body.stream_options
     return {
         "model": body.model,
@@ -257,7 +259,7 @@ def _max_tokens(body: GenerationBody) -> int | None:
     if body.max_completion_tokens is None or body.max_tokens is None:
         return body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     if body.max_tokens != body.max_completion_tokens:
-        raise invalid("max_tokens", "`max_tokens` and `max_completion_tokens` are both given and differ.")
+        raise invalid("max_tokens", "`max_tokens` and `max_completion_tokens` are both given, but differ.")
     return body.max_tokens
 
 

@@ -175,16 +175,16 @@ def parse_response(
     Raises ApiError naming the field."""
     asked = checked(ResponseBody, NEUTRAL_RESPONSE, body, token_ids=token_ids)
     if asked.store and not may_store:
-        raise invalid("store", "`store` must be false: a batch's answers stand in its output file, and nowhere else.")
+        raise invalid("store", "`store` must be false: a batch's responses are only written to its output file.")
     store = may_store and asked.store is not False
     if asked.stream_options is not None and not asked.stream:
         raise invalid("stream_options", "`stream_options` needs `stream: true`.")
     items = conversation(asked.input, asked.previous_response_id, previous, opens)
     turns = turns_of(items, asked.instructions)
     if not turns:
-        raise invalid("input", "`input` holds nothing that the model could answer.")
-    told = list(offered_tools_of(asked.tools or []))
-    tools = tuple(tool for tool, _ in told)
+        raise invalid("input", "`input` holds nothing to respond to.")
+    offered = list(offered_tools_of(asked.tools or []))
+    tools = tuple(tool for tool, _ in offered)
     has_namespaces = any(isinstance(tool, ToolNamespace) for tool in asked.tools or ())
     has_logprobs = bool(asked.top_logprobs) or "message.output_text.logprobs" in (asked.include or ())
     return ResponseRequest(
@@ -196,7 +196,7 @@ def parse_response(
         parallel_tool_calls=asked.parallel_tool_calls is not False,
         effort=_effort(asked.reasoning),
         parameters_param="tools" if has_namespaces else "tools.[{index}].parameters",
-        called_as={tool.name: called_as for tool, called_as in told if called_as is not None},
+        called_as={tool.name: called_as for tool, called_as in offered if called_as is not None},
         max_tokens=asked.max_output_tokens,
         max_tokens_param="max_output_tokens",
         stream=bool(asked.stream),
@@ -222,7 +222,7 @@ def conversation(
     `opens`:
     opens the tenant's summaries. Raises ApiError."""
     if (previous_id is None) != (previous is None):
-        raise invalid("previous_response_id", "`previous_response_id` must be spelled plainly.")
+        raise invalid("previous_response_id", "`previous_response_id` must be written without escapes.")
     items = [_opened(item, opens) for item in (*_earlier(previous), *given)]
     _check_outputs(items)
     return items
@@ -233,7 +233,7 @@ def _opened(item: GivenItem, opens: Open | None) -> Item:
         return item
     text = None if opens is None else unsealed(item.encrypted_content, opens)
     if text is None:
-        raise invalid("input", "`input` holds a compaction that was not made for this tenant, or was changed.")
+        raise invalid("input", "`input` holds a compaction of another tenant, or one that was changed.")
     return Summary(item, text)
 
 
@@ -244,7 +244,9 @@ def _earlier(previous: bytes | None) -> list[GivenItem]:
     try:
         return read_items([*kept.items, *kept.response["output"]])
     except ValidationError:  # as a call without a name, where nothing but the model decided on it
-        refused = invalid("previous_response_id", "The kept response holds what cannot be sent to a model again.")
+        refused = invalid(
+            "previous_response_id", "The stored response holds items that cannot be sent to a model again."
+        )
     raise refused
 
 
@@ -281,7 +283,7 @@ def _structure(text: TextBody | None) -> Structure | None:
                 raise invalid(f"text.format.{field}", f"`text.format.{field}` is required.")
         return Structure("json_schema", asked.schema_ or ANY_OBJECT, "text.format.schema")
     if asked.schema_ is not None:
-        raise invalid("text.format.schema", "`schema` belongs to the type 'json_schema', and to no other.")
+        raise invalid("text.format.schema", "`schema` is only allowed with the type 'json_schema'.")
     return Structure("json_schema", ANY_OBJECT, "text.format") if asked.type == "json_object" else None
 
 
@@ -317,5 +319,5 @@ def _echoed_format(text: TextBody | None) -> Json:
     if asked is None or asked.type != "json_schema":
         return {"type": "text" if asked is None else asked.type}
     schema = json.loads(asked.schema_ or ANY_OBJECT)
-    told = {"type": asked.type, "name": asked.name, "description": asked.description}
-    return {**told, "schema": schema, "strict": bool(asked.strict)}
+    document = {"type": asked.type, "name": asked.name, "description": asked.description}
+    return {**document, "schema": schema, "strict": bool(asked.strict)}

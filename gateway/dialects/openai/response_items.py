@@ -93,8 +93,8 @@ class MessageItem(Fields):
         part: Json = {"type": "input_text", "text": self.content}
         if self.role == "assistant":
             part = {"type": "output_text", "text": self.content, "annotations": []}
-        told = {"type": "message", "id": self.id or new_id("msg"), "status": self.status or "completed"}
-        return {**told, "role": self.role, "content": [part]}
+        item = {"type": "message", "id": self.id or new_id("msg"), "status": self.status or "completed"}
+        return {**item, "role": self.role, "content": [part]}
 
 
 class ReasoningItem(Fields):
@@ -112,10 +112,10 @@ class ReasoningItem(Fields):
         return Turn(role="assistant", content=None, reasoning=self.content or self.summary)
 
     def as_json(self) -> Json:
-        told: Json = {"type": "reasoning", "id": self.id or new_id("rs")}
-        told["summary"] = [{"type": "summary_text", "text": self.summary}] if self.summary else []
-        told["content"] = [{"type": "reasoning_text", "text": self.content}] if self.content else []
-        return told
+        item: Json = {"type": "reasoning", "id": self.id or new_id("rs")}
+        item["summary"] = [{"type": "summary_text", "text": self.summary}] if self.summary else []
+        item["content"] = [{"type": "reasoning_text", "text": self.content}] if self.content else []
+        return item
 
 
 class CallItem(Fields):
@@ -136,9 +136,9 @@ class CallItem(Fields):
         return Turn(role="assistant", content=None, tool_calls=(call,))
 
     def as_json(self) -> Json:
-        told = {"type": self.type, "id": self.id or new_id("fc"), "status": self.status or "completed"}
-        told |= {} if self.namespace is None else {"namespace": self.namespace}
-        return {**told, "call_id": self.call_id, "name": self.name, "arguments": self.arguments}
+        item = {"type": self.type, "id": self.id or new_id("fc"), "status": self.status or "completed"}
+        item |= {} if self.namespace is None else {"namespace": self.namespace}
+        return {**item, "call_id": self.call_id, "name": self.name, "arguments": self.arguments}
 
 
 class CustomCallItem(Fields):
@@ -160,9 +160,9 @@ class CustomCallItem(Fields):
         return Turn(role="assistant", content=None, tool_calls=(call,))
 
     def as_json(self) -> Json:
-        told = {"type": self.type, "id": self.id or new_id("ctc"), "call_id": self.call_id}
-        told |= {} if self.namespace is None else {"namespace": self.namespace}
-        return {**told, "name": self.name, "input": self.input}
+        item = {"type": self.type, "id": self.id or new_id("ctc"), "call_id": self.call_id}
+        item |= {} if self.namespace is None else {"namespace": self.namespace}
+        return {**item, "name": self.name, "input": self.input}
 
 
 class OutputItem(Fields):
@@ -183,9 +183,9 @@ class OutputItem(Fields):
 
     def as_json(self) -> Json:
         prefix = "fco" if self.type == "function_call_output" else "ctco"
-        told = {"type": self.type, "id": self.id or new_id(prefix), "status": self.status or "completed"}
+        item = {"type": self.type, "id": self.id or new_id(prefix), "status": self.status or "completed"}
         named = {field: value for field in ("name", "namespace") if (value := getattr(self, field)) is not None}
-        return {**told, "call_id": self.call_id, **named, "output": self.output}
+        return {**item, "call_id": self.call_id, **named, "output": self.output}
 
 
 class CompactionItem(Fields):
@@ -240,7 +240,7 @@ def _item(item: object) -> GivenItem:
     known = _KINDS.get(kind) if isinstance(kind, str) else None
     if known is None:
         hint = ": send the item itself, or `previous_response_id`" if kind == "item_reference" else ""
-        raise PydanticCustomError("item", f"is an item of a type that is not supported{hint}")
+        raise PydanticCustomError("item", f"has an unsupported type{hint}")
     return known.model_validate(item)
 
 
@@ -273,7 +273,7 @@ def turns_of(items: Sequence[Item], instructions: str | None) -> tuple[Turn, ...
         new = item.turn()
         roles = (groups[-1][0].role, new.role) if groups else ()
         if (len(groups) == 1 and _INSTRUCTING.issuperset(roles)) or (
-            roles == ("assistant", "assistant") and _goes_on(stage, new)
+            roles == ("assistant", "assistant") and _continues(stage, new)
         ):
             groups[-1].append(new)
             stage = max(stage, _stage(new))
@@ -289,7 +289,7 @@ def _stage(turn: Turn) -> int:
     return 2 if turn.tool_calls else int(turn.content is not None)
 
 
-def _goes_on(stage: int, new: Turn) -> bool:
+def _continues(stage: int, new: Turn) -> bool:
     return stage == 0 or _stage(new) == 2
 
 

@@ -63,8 +63,8 @@ class ResponseFunction(Fields):
 
     def as_json(self) -> Json:
         """Return the tool as a response repeats it."""
-        told = {"type": self.type, "name": self.name, "description": self.description}
-        return {**told, "parameters": self.parameters, "strict": bool(self.strict)}
+        document = {"type": self.type, "name": self.name, "description": self.description}
+        return {**document, "parameters": self.parameters, "strict": bool(self.strict)}
 
 
 class TextInput(Fields):
@@ -93,14 +93,14 @@ class ResponseCustomTool(Fields):
     is_async: Annotated[Off | None, Field(alias="async")] = None
 
     def tool(self) -> Tool:
-        told = [self.description] if self.description else []
+        parts = [self.description] if self.description else []
         if isinstance(self.format, GrammarInput):
-            told.append(f"`{INPUT}` keeps to this grammar ({self.format.syntax}):\n{self.format.definition}")
-        return Tool(name=self.name, description="\n\n".join(told), parameters=_ONE_TEXT, strict=True)
+            parts.append(f"`{INPUT}` keeps to this grammar ({self.format.syntax}):\n{self.format.definition}")
+        return Tool(name=self.name, description="\n\n".join(parts), parameters=_ONE_TEXT, strict=True)
 
     def as_json(self) -> Json:
-        told = {"type": self.type, "name": self.name, "description": self.description or ""}
-        return {**told, "format": {"type": "text"} if self.format is None else self.format.model_dump()}
+        document = {"type": self.type, "name": self.name, "description": self.description or ""}
+        return {**document, "format": {"type": "text"} if self.format is None else self.format.model_dump()}
 
 
 CalledTool = ResponseFunction | ResponseCustomTool
@@ -110,7 +110,7 @@ def _called_tool(tool: object) -> CalledTool:
     kinds: dict[object, type[CalledTool]] = {"function": ResponseFunction, "custom": ResponseCustomTool}
     kind = tool.get("type") if isinstance(tool, dict) else None
     if not isinstance(kind, str) or kind not in kinds:
-        raise PydanticCustomError("tool", "is of a type that is not supported: 'function' and 'custom' are")
+        raise PydanticCustomError("tool", "has an unsupported type; use 'function' or 'custom'")
     return kinds[kind].model_validate(tool)
 
 
@@ -126,8 +126,8 @@ class ToolNamespace(Fields):
     tools: Annotated[list[ListedTool], Field(min_length=1, max_length=MAX_TOOLS, fail_fast=True)]
 
     def as_json(self) -> Json:
-        told = {"type": self.type, "name": self.name, "description": self.description or ""}
-        return {**told, "tools": [tool.as_json() for tool in self.tools]}
+        document = {"type": self.type, "name": self.name, "description": self.description or ""}
+        return {**document, "tools": [tool.as_json() for tool in self.tools]}
 
 
 AnyTool = CalledTool | ToolNamespace

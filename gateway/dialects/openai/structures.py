@@ -102,9 +102,7 @@ def _of_format(asked: ResponseFormat | None) -> list[Structure]:
     if asked is None:
         return []
     if (asked.json_schema is not None) != (asked.type == "json_schema"):
-        raise invalid(
-            "response_format.json_schema", "`json_schema` belongs to the type 'json_schema', and to no other."
-        )
+        raise invalid("response_format.json_schema", "`json_schema` is only allowed with the type 'json_schema'.")
     if asked.json_schema is not None:
         schema = asked.json_schema.schema_ or ANY_OBJECT
         return [Structure("json_schema", schema, "response_format.json_schema.schema")]

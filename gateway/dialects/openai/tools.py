@@ -225,10 +225,10 @@ def checked_choice(tools: Sequence[Tool], choice: ToolChoice | None, name_field:
         doubled = next(index for index, tool in enumerate(tools) if first[tool.name] < index)
         raise invalid(f"tools.[{doubled}].{name_field}", "Two of `tools` have the same name.")
     if sum(len(json.dumps(tool.as_json(), ensure_ascii=False)) for tool in tools) > MAX_TOOLS_CHARS:
-        raise invalid("tools", f"`tools` must have at most {MAX_TOOLS_CHARS} characters in all.")
+        raise invalid("tools", f"`tools` must have at most {MAX_TOOLS_CHARS} characters in total.")
     choice = choice or ToolChoice()
     if choice.mode == "required" and not tools:
         raise invalid("tool_choice", "`tool_choice` needs `tools`.")
     if not names.issuperset(choice.names or ()):
-        raise invalid("tool_choice", "`tool_choice` names a function that is not among `tools`.")
+        raise invalid("tool_choice", "`tool_choice` names a function that is not in `tools`.")
     return choice

@@ -95,9 +95,9 @@ def _biases(biases: object) -> tuple[tuple[int, float], ...]:
 
 def _bias(token_id: str, bias: object) -> tuple[int, float]:
     if not (token_id.isascii() and token_id.isdecimal() and len(token_id) <= _MOST_DIGITS):
-        raise PydanticCustomError("biases", "holds a name that is not a token id")
+        raise PydanticCustomError("biases", "holds a key that is not a token id")
     if isinstance(bias, bool) or not isinstance(bias, int | float) or not -MOST_BIAS <= bias <= MOST_BIAS:
-        raise PydanticCustomError("biases", f"holds a value that is not a number of -{MOST_BIAS:g} to {MOST_BIAS:g}")
+        raise PydanticCustomError("biases", f"holds a value that is not a number from -{MOST_BIAS:g} to {MOST_BIAS:g}")
     return int(token_id), float(bias)
 
 
@@ -208,7 +208,7 @@ class CompletionBody(GenerationBody):
 # Messages for pydantic's error types.
 _RULES = {
     "dict_type": "must be an object",
-    "extra_forbidden": "is not a field that this API knows",
+    "extra_forbidden": "is not a field of this API",
     "list_type": "must be a list",
     "missing": "is required",
     "none_required": "is not supported yet",

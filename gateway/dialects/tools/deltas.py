@@ -75,7 +75,7 @@ class DeltaBuilder:
         # There was a call or reasoning.
         self._has_more = False
 
-    def say(self, text: str) -> None:
+    def add_content(self, text: str) -> None:
         """Add content."""
         if not text:
             return
@@ -92,7 +92,7 @@ class DeltaBuilder:
         self._has_content = True
         self._content.append(text)
 
-    def reason(self, text: str) -> None:
+    def add_reasoning(self, text: str) -> None:
         """Add reasoning."""
         self._has_more = True
         text = text if self._has_thought else text.lstrip()
@@ -100,7 +100,7 @@ class DeltaBuilder:
             self._has_thought = True
             self._reasoning.append(text)
 
-    def begin(self, index: int, name: str) -> None:
+    def begin_call(self, index: int, name: str) -> None:
         """Begin a call of this function."""
         self._has_more = True
         self._calls[index] = (new_call_id(), name, [])
@@ -114,7 +114,7 @@ class DeltaBuilder:
         if self._blanks and not self._has_more:
             self._content.append(self._blanks)
 
-    def arguments(self, index: int, text: str) -> None:
+    def add_arguments(self, index: int, text: str) -> None:
         """Add to a call's arguments."""
         if text:
             self._calls.setdefault(index, (None, None, []))[2].append(text)

@@ -27,9 +27,9 @@ def with_tools(
 ) -> list[Turn]:
     """Return the turns with the tools at the end of the system turn or, if the template takes none, at the beginning of
     the user's turn."""
-    told = "\n".join(json.dumps(tool.as_json(), ensure_ascii=False) for tool in tools)
+    definitions = "\n".join(json.dumps(tool.as_json(), ensure_ascii=False) for tool in tools)
     call = syntax.before + syntax.spell("<function-name>", "<arguments-as-JSON>") + syntax.after
-    text = _TEXT.format(tools=told, call=call)
+    text = _TEXT.format(tools=definitions, call=call)
     first = turns[0] if turns else None
     if first is not None and first.role in ("system", "developer"):
         return [replace(first, content=f"{first.content or ''}\n\n{text}"), *turns[1:]]
@@ -38,6 +38,6 @@ def with_tools(
     return [Turn(role="system", content=text), *turns]
 
 
-def spelled(call: ToolCall, syntax: CallSyntax) -> str:
+def call_text(call: ToolCall, syntax: CallSyntax) -> str:
     """Return a call of an earlier turn in the model's syntax."""
     return syntax.spell(call.name, call.arguments or "{}")

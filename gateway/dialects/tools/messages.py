@@ -86,14 +86,14 @@ class MessageReader:
         """Handle text between marks."""
         match self._place:
             case _Place.REASONING:
-                self._delta.reason(text)
+                self._delta.add_reasoning(text)
             case _Place.CALL:
                 text = text if self._has_arguments else text.lstrip()
                 self._has_arguments = self._has_arguments or bool(text)
-                self._delta.arguments(self.calls - 1, text)
+                self._delta.add_arguments(self.calls - 1, text)
             case _Place.CONTENT:
                 self._has_said = self._has_said or bool(text)
-                self._delta.say(text)
+                self._delta.add_content(text)
             case _Place.HEADER:
                 self._header += text
                 if len(self._header) > MAX_HEADER_CHARS:
@@ -122,7 +122,7 @@ class MessageReader:
         to = _TO.search(header)
         if to is not None and self._reads_calls and to[1] not in _PEOPLE:
             self._place, self._has_arguments = _Place.CALL, False
-            self._delta.begin(self.calls, to[1])
+            self._delta.begin_call(self.calls, to[1])
             self.calls += 1
         elif to is None and _ANALYSIS.search(header):
             self._place = _Place.REASONING
@@ -130,7 +130,7 @@ class MessageReader:
             self._place = _Place.CONTENT
             if self._has_said:  # another message is another paragraph
                 self._delta.end_call()
-                self._delta.say("\n\n")
+                self._delta.add_content("\n\n")
 
     def _leave(self) -> None:
         """End what was begun."""
@@ -138,7 +138,7 @@ class MessageReader:
             self._header = ""
         elif self._place is _Place.CALL:
             if not self._has_arguments:
-                self._delta.arguments(self.calls - 1, "{}")
+                self._delta.add_arguments(self.calls - 1, "{}")
             self._delta.end_call()
         elif self._place is _Place.OUTSIDE and self._header:
             self._give_up_header()
@@ -149,4 +149,4 @@ class MessageReader:
         said, self._header = _ANY_MARK.sub("", self._header), ""
         self._has_said = self._has_said or bool(said)
         self._place = _Place.CONTENT
-        self._delta.say(said)
+        self._delta.add_content(said)

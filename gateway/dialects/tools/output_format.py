@@ -94,7 +94,7 @@ def _readable(response_template: str) -> ResponseTemplate | None:
     try:
         return ResponseTemplate(response_template)
     except Exception as error:  # noqa: BLE001 - it is foreign, as its patterns are
-        log.warning("a model's response template cannot be used (%s)", type(error).__name__)
+        log.warning("a model's response template is unusable (%s)", type(error).__name__)
         return None
 
 

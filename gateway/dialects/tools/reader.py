@@ -70,13 +70,13 @@ class SyntaxReader:
         self._at -= keep_from
         if self._kept_from is not None:
             self._kept_from = 0
-        return self._go_on()
+        return self._resume()
 
     def end(self) -> OutputDelta:
         self._ended = True
-        return self._go_on()
+        return self._resume()
 
-    def _go_on(self) -> OutputDelta:
+    def _resume(self) -> OutputDelta:
         next(self._reading, None)
         return self._delta.take()
 
@@ -85,7 +85,7 @@ class SyntaxReader:
             yield from self._read_reasoning(self._reasoning, is_open=is_reasoning)
         if self._tools and self._syntax.bare:
             yield from self._read_bare_calls(_BLANKS)
-        while (mark := (yield from self._say_until_mark())) is not None:
+        while (mark := (yield from self._emit_until_mark())) is not None:
             if mark in self._syntax.open:
                 self._kept_from = self._at - len(mark)
                 if (yield from self._read_call(self._body)) and self._syntax.bare:
@@ -98,20 +98,20 @@ class SyntaxReader:
         close = Marks(marks[1:])
         while True:
             start, end, mark = close.find(self._text, self._at, ended=self._ended)
-            self._delta.reason(self._text[self._at : start])
+            self._delta.add_reasoning(self._text[self._at : start])
             self._at = end
             if mark is not None or self._ended:
                 return
             yield
 
-    def _say_until_mark(self) -> Generator[None, None, str | None]:
+    def _emit_until_mark(self) -> Generator[None, None, str | None]:
         """Emit content up to the next mark, and take that; None at the end.
 
         After a call, the beginning of a mark at the end of the text is a truncated mark, not content."""
         while True:
             marks = self._later_marks if self.calls else self._marks
             start, end, mark = marks.find(self._text, self._at, ended=self._ended and not self.calls)
-            self._delta.say(self._text[self._at : start])
+            self._delta.add_content(self._text[self._at : start])
             self._at = end
             if mark is not None:
                 return mark
@@ -179,7 +179,7 @@ class SyntaxReader:
         """Parse one call, or a list of them, after its mark; anything else becomes content."""
         is_call = yield from body()
         if self._kept_from is not None:
-            self._delta.say(self._text[self._kept_from : self._at])
+            self._delta.add_content(self._text[self._kept_from : self._at])
             self._kept_from = None
         if is_call:
             while (yield from self._next_mark(self._syntax.close)):
@@ -252,7 +252,7 @@ class SyntaxReader:
                     return False
                 name = found
                 self._begin(name)
-                self._delta.arguments(self.calls - 1, _as_arguments(early))
+                self._delta.add_arguments(self.calls - 1, _as_arguments(early))
             elif key in _ARGUMENTS and name and not has_arguments:
                 has_arguments = True
                 if not (yield from self._emit_arguments()):
@@ -266,7 +266,7 @@ class SyntaxReader:
         if character == "}":
             self._at += 1
             if name and not has_arguments:
-                self._delta.arguments(self.calls - 1, "{}")
+                self._delta.add_arguments(self.calls - 1, "{}")
         return bool(name)
 
     def _key(self) -> Generator[None, None, str | None]:
@@ -301,17 +301,17 @@ class SyntaxReader:
                 tool = self._tools.get(name)
                 self._begin(name)
                 written = tagged.arguments("".join(parts), NO_PARAMETERS if tool is None else tool.parameters)
-                self._delta.arguments(self.calls - 1, written)
+                self._delta.add_arguments(self.calls - 1, written)
                 return True
             if self._ended:
                 break
             yield
-        self._delta.say("".join([head, *parts]))
+        self._delta.add_content("".join([head, *parts]))
         return False
 
     def _begin(self, name: str) -> None:
         self._kept_from = None
-        self._delta.begin(self.calls, name)
+        self._delta.begin_call(self.calls, name)
         self.calls += 1
 
     def _emit_arguments(self) -> Asking:
@@ -319,11 +319,11 @@ class SyntaxReader:
         index, scanner = self.calls - 1, JsonScanner()
         if (yield from self._next()) != "{":
             value, is_whole = yield from self._value()
-            self._delta.arguments(index, _as_arguments(value) if is_whole else value)
+            self._delta.add_arguments(index, _as_arguments(value) if is_whole else value)
             return is_whole
         while True:
             end, found = scanner.scan(self._text, self._at, len(self._text))
-            self._delta.arguments(index, self._text[self._at : end])
+            self._delta.add_arguments(index, self._text[self._at : end])
             self._at = end
             if found is not Found.MORE or self._ended:
                 return found is Found.DONE

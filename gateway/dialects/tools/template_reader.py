@@ -45,8 +45,8 @@ class ResponseTemplate:
 
     def reader(self, prompt_tail: str, tools: Sequence[Tool]) -> "TemplateReader":
         has_anchor = self._spec.start_anchor_re.search(prompt_tail) is not None
-        told = [tool.as_json() for tool in tools]
-        return TemplateReader(self._parser(self._spec, prompt_tail if has_anchor else "", tools=told), tools)
+        definitions = [tool.as_json() for tool in tools]
+        return TemplateReader(self._parser(self._spec, prompt_tail if has_anchor else "", tools=definitions), tools)
 
 
 def _parser_class() -> type["ResponseParser"]:
@@ -96,40 +96,40 @@ class TemplateReader:
         self._region_chars = 0
         # The parser was abandoned: all that follows is content.
         self._is_plain = False
-        self._take(parser.initial_events, is_told=False)
+        self._take(parser.initial_events, is_response=False)
 
     def push(self, text: str) -> OutputDelta:
         if self._is_plain:
-            self._delta.say(text)
+            self._delta.add_content(text)
             return self._delta.take()
         self._take(self._parser.feed(text))
         if self._region_chars > MAX_REGION_CHARS or len(self._parser.held) > MAX_HELD_CHARS:
             self._is_plain = True
             self._give_up_region()
-            self._delta.say(self._parser.held)
+            self._delta.add_content(self._parser.held)
         return self._delta.take()
 
     def end(self) -> OutputDelta:
         if not self._is_plain:
             try:
                 _, events = self._parser.finalize()
-            except ValueError:  # a field that the template requires is missing: the events were told before
+            except ValueError:  # a field that the template requires is missing: the events were returned before
                 events = []
             self._take(events)
             self._give_up_region()
         self._delta.end()
         return self._delta.take()
 
-    def _take(self, events: Sequence[Mapping[str, Any]], *, is_told: bool = True) -> None:
-        """`is_told`: the events belong to the response, not to its beginning in the prompt."""
+    def _take(self, events: Sequence[Mapping[str, Any]], *, is_response: bool = True) -> None:
+        """`is_response`: the events belong to the response, not to its beginning in the prompt."""
         for event in events:
             field, text = event["field"], event.get("text", "")
             if field == "tool_calls":
                 self._call(event)
-            elif is_told and event["type"] == "region_chunk" and field == "content":
-                self._delta.say(text)
-            elif is_told and event["type"] == "region_chunk" and field in _REASONING:
-                self._delta.reason(text)
+            elif is_response and event["type"] == "region_chunk" and field == "content":
+                self._delta.add_content(text)
+            elif is_response and event["type"] == "region_chunk" and field in _REASONING:
+                self._delta.add_reasoning(text)
 
     def _call(self, event: Mapping[str, Any]) -> None:
         match event["type"]:
@@ -142,8 +142,8 @@ class TemplateReader:
                 if self._reads_calls and all(named):
                     self._region = []
                     for name, arguments in filter(None, named):
-                        self._delta.begin(self.calls, name)
-                        self._delta.arguments(self.calls, arguments)
+                        self._delta.begin_call(self.calls, name)
+                        self._delta.add_arguments(self.calls, arguments)
                         self._delta.end_call()
                         self.calls += 1
                 self._give_up_region()
@@ -151,7 +151,7 @@ class TemplateReader:
                 self._give_up_region()
 
     def _give_up_region(self) -> None:
-        self._delta.say("".join(self._region))
+        self._delta.add_content("".join(self._region))
         self._region, self._region_chars = [], 0
 
 

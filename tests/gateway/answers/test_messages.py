@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from fairlane.gateway.answers.chunks import Pulse, TextChunk
+from fairlane.gateway.answers.chunks import KeepAlive, TextChunk
 from fairlane.gateway.answers.messages import SIGNATURE, MessagesAnswer
 from fairlane.gateway.dialects.anthropic.requests import Display, MessagesRequest
 from fairlane.gateway.dialects.openai.tools import Tool
@@ -249,6 +249,6 @@ def test_an_error_is_an_event_of_its_own() -> None:
 
 def test_a_pulse_is_a_line_break() -> None:
     out = Out()
-    assert built(PLAIN, generated(), out, "hidden").feed([Pulse()])
+    assert built(PLAIN, generated(), out, "hidden").feed([KeepAlive()])
 
     assert out.frames == b"\n"

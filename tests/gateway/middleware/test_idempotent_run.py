@@ -9,7 +9,7 @@ import pytest
 from starlette.requests import ClientDisconnect
 from starlette.types import Message
 
-from fairlane.gateway.answers.chunks import Rhythm
+from fairlane.gateway.answers.chunks import KeepAliveSchedule
 from fairlane.gateway.errors import ApiError, error_body
 from fairlane.gateway.http import sse
 from fairlane.gateway.middleware.idempotency import Listener, asks_for_stream
@@ -69,7 +69,7 @@ def listening(
         client.send,
         wants_stream=wants_stream,
         is_first=False,
-        rhythm=Rhythm(first_s=hold_s, every_s=hold_s, pulse_s=hold_s),
+        schedule=KeepAliveSchedule(first_s=hold_s, every_s=hold_s, keep_alive_s=hold_s),
         tells_progress=tells_progress,
         write_timeout_s=write_timeout_s,
         fault=lambda error: sse.data(error_body(error)),

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from fairlane.gateway.answers.chunks import AnswerChunk, Notice, Rhythm, TextChunk
+from fairlane.gateway.answers.chunks import AnswerChunk, KeepAliveSchedule, Progress, TextChunk
 from fairlane.gateway.errors import ApiError
 from fairlane.gateway.insight.telemetry.tracing import Span
 from fairlane.gateway.model_text.tokenizer import TextModel, TokenStream
@@ -80,7 +80,7 @@ async def test_a_stop_string_that_a_slow_client_left_unheard_is_charged_up_to_it
     said = text.encode("one two three")
     events = generation_of(airborne, text, stop=("two",))
     slow = Slow()
-    running = asyncio.create_task(events.run(slow, Rhythm()))
+    running = asyncio.create_task(events.run(slow, KeepAliveSchedule()))
     for index, token in enumerate(said):
         airborne.accept(TokenDelta(job_id="f", epoch=1, choice=0, first_index=index, token_ids=(token,)))
         airborne.request.ring()
@@ -96,7 +96,7 @@ async def test_a_stop_string_that_a_slow_client_left_unheard_is_charged_up_to_it
 
 async def test_what_has_to_end_does_so_before_a_client_that_does_not_read() -> None:
     text, airborne, ends, slow = TextModel(byte_level_card()), job(max_output_tokens=99), Ends(), Slow()
-    running = asyncio.create_task(generation_of(airborne, text, settlements=ends).run(slow, Rhythm()))
+    running = asyncio.create_task(generation_of(airborne, text, settlements=ends).run(slow, KeepAliveSchedule()))
     for index, token in enumerate(text.encode("one two")):
         airborne.accept(TokenDelta(job_id="f", epoch=1, choice=0, first_index=index, token_ids=(token,)))
         airborne.request.ring()
@@ -125,10 +125,10 @@ async def test_a_comment_tells_the_wait_that_the_place_comes_to() -> None:
     events = generation_of(airborne, TextModel(byte_level_card()))
     events.queue, events.eta_ms = lambda _: cast(JobQueue, Third()), 60_000.0
     events.still_waits_ms = lambda _, place: 700.5 * place
-    running = asyncio.create_task(events.run(slow, Rhythm(first_s=0.0, every_s=1.0)))
+    running = asyncio.create_task(events.run(slow, KeepAliveSchedule(first_s=0.0, every_s=1.0)))
     await slow.behind.wait()
 
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
 
-    assert slow.heard == [Notice("queued position=3 eta_ms=2102")]
+    assert slow.heard == [Progress("queued position=3 eta_ms=2102")]

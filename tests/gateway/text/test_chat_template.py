@@ -110,7 +110,7 @@ def test_a_template_comes_to_what_transformers_makes_of_it(source: str) -> None:
 
 @pytest.mark.parametrize("case", HUGE)
 def test_no_step_makes_something_huge(case: str) -> None:
-    with pytest.raises(TemplateRefusal, match="does not take these messages"):
+    with pytest.raises(TemplateRefusal, match="does not support these messages"):
         render(HUGE[case])
 
 
@@ -120,7 +120,7 @@ def test_a_step_may_make_as_much_as_the_largest_conversation() -> None:
 
 @pytest.mark.parametrize("case", FORBIDDEN)
 def test_what_leads_out_of_the_template_is_refused(case: str) -> None:
-    with pytest.raises(TemplateRefusal, match="does not take these messages"):
+    with pytest.raises(TemplateRefusal, match="does not support these messages"):
         render(FORBIDDEN[case])
 
 
@@ -149,7 +149,7 @@ def test_large_conversations_are_rendered() -> None:
 
 
 def test_a_templates_own_words_are_told_only_where_they_quote_nothing() -> None:
-    with pytest.raises(TemplateRefusal, match="refuses the messages: Only pairs, please"):
+    with pytest.raises(TemplateRefusal, match="rejects the messages: Only pairs, please"):
         render("{{ raise_exception('Only pairs, please') }}")
     with pytest.raises(TemplateRefusal, match="refuses these messages") as refused:
         render("{{ raise_exception('Not ' + messages[0].content) }}")

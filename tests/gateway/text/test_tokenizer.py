@@ -201,7 +201,7 @@ def test_a_broken_template_costs_only_chat() -> None:
 def test_what_the_template_refuses_is_told_without_content() -> None:
     model = TextModel(byte_level_card(CHATML + "{{ raise_exception('Roles must alternate') }}"))
 
-    with pytest.raises(ApiError, match="refuses the messages: Roles must alternate") as refused:
+    with pytest.raises(ApiError, match="rejects the messages: Roles must alternate") as refused:
         model.chat_prompt([Turn(role="user", content="secret")])
 
     assert refused.value.__context__ is None  # a logged traceback would show the template's frame and values

@@ -142,4 +142,4 @@ async def test_a_model_without_a_chat_template_takes_no_chat_and_says_why(served
             CHAT, {"model": name, "messages": [{"role": "user", "content": "w5"}]}, tenant="chats"
         )
         assert answer.status_code == 400
-        assert "has no chat template that can be used" in answer.json()["error"]["message"]
+        assert "has no usable chat template" in answer.json()["error"]["message"]
