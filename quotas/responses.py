@@ -6,16 +6,14 @@ evicted."""
 
 import asyncio
 import hashlib
-import zlib
 
 from fairlane.quotas import keyspace
-from fairlane.quotas.idempotency import Seal
+from fairlane.quotas.idempotency import Seal, close_compressed, open_compressed
 from fairlane.quotas.scripts import Database, Redis
 
 # Per tenant.
 MOST_RESPONSES = 10_000
 _AT_ONCE = 100
-_FAST = 1
 
 
 class KeptResponses:
@@ -44,7 +42,8 @@ class KeptResponses:
         if not self._ttl_ms or len(content) > self._most_response_bytes:
             return False
         name = _name(response_id)
-        closed = await asyncio.to_thread(_closed, content, response_id, keyspace.response(root, tenant, name))
+        place = keyspace.response(root, tenant, name)
+        closed = await asyncio.to_thread(close_compressed, content, Seal(response_id), place)
         bounds = (self._ttl_ms, self._most_bytes, self._most_responses)
         return bool(
             await self._database.run("response_keep", keyspace.of_root(root), tenant, name, closed, *bounds),
@@ -54,7 +53,7 @@ class KeptResponses:
         """Return a stored response; None if this tenant has none with this id."""
         place = keyspace.response(root, tenant, _name(response_id))
         kept = await self._database.read_bytes(place, "body")
-        return None if kept is None else await asyncio.to_thread(_opened, kept, response_id, place)
+        return None if kept is None else await asyncio.to_thread(open_compressed, kept, Seal(response_id), place)
 
     async def forget(self, root: str, tenant: str, response_id: str) -> bool:
         """Delete a stored response; False if this tenant has none with this id."""
@@ -66,18 +65,10 @@ def _name(response_id: str) -> str:
     return hashlib.sha256(response_id.encode()).hexdigest()
 
 
-def _closed(content: bytes, response_id: str, place: str) -> bytes:
-    return Seal(response_id).close(zlib.compress(content, _FAST), place)
-
-
-def _opened(kept: bytes, response_id: str, place: str) -> bytes | None:
-    packed = Seal(response_id).open(kept, place)
-    return None if packed is None else zlib.decompress(packed)
-
-
 async def forget_responses(database: Database, root: str, account: str) -> int:
     """Delete all responses of a deleted tenant; return how many. Raises StoreUnavailable."""
-    count = 0
-    while dropped := await database.run("responses_drop", keyspace.of_root(root), account, _AT_ONCE):
-        count += dropped
+    prefix = keyspace.of_root(root)
+    count: int = await database.call("ZCARD", f"{prefix}responses:{account}")
+    while await database.run("responses_drop", prefix, account, _AT_ONCE):
+        pass
     return count

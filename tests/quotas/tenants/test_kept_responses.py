@@ -130,7 +130,9 @@ async def test_all_of_a_tenant_are_forgotten_together(shelf: Shelf) -> None:
     await shelf.put(*(f"resp_{number}" for number in range(5)))
     await shelf.put("resp_1", tenant="other")
 
-    await forget_responses(Database(shelf.client), "root", "acme")
+    count = await forget_responses(Database(shelf.client), "root", "acme")
+
+    assert count == 5
 
     assert not [key async for key in shelf.client.scan_iter("*acme*")]
     assert await shelf.found("resp_1", tenant="other") == ["resp_1"]
