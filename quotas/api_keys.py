@@ -186,12 +186,9 @@ class KeyStore:
     async def create(
         self, tenant: Tenant, document: Mapping[str, object], note: Callable[[ApiKey], Note] | None = None
     ) -> NewKey:
-        """Create a key from `name`, `expires_at`, `limits`, `scopes`. Raises FieldError, KeyNotFound (no such tenant).
-        Create a key from `name`, `expires_at`, `limits`, `scopes`. Raises FieldError, KeyNotFound (no such tenant)."""
-        now_ms = await self._database.now_ms()
-        key = ApiKey(id=_random_id(), tenant=tenant.id, created_at=now_ms / 1e3).changed(document)
-        if _is_over(key, now_ms):
-            raise FieldError("expires_at", "must be in the future")
+        """Create a key from `name`, `expires_at`, `limits`, `scopes`. Raises FieldError, KeyNotFound (no such
+        tenant)."""
+        key = await self._new_key(tenant, document)
         return await self._add(tenant, key, note and note(key))
 
     async def adopt(
@@ -207,10 +204,7 @@ class KeyStore:
         tenant), KeyExists (even if the key was revoked since), and VersionConflict if a concurrent import won."""
         if not SHA256.fullmatch(sha256):
             raise FieldError("sha256", "must be 64 lowercase hexadecimal digits")
-        now_ms = await self._database.now_ms()
-        key = ApiKey(id=_random_id(), tenant=tenant.id, created_at=now_ms / 1e3).changed(document)
-        if _is_over(key, now_ms):
-            raise FieldError("expires_at", "must be in the future")
+        key = await self._new_key(tenant, document)
         place = keyspace.imported_key(await self._hash(sha256))
         if not await self._claim(place, key, tenant.root):
             raise KeyExists("another key has this secret")
@@ -230,8 +224,8 @@ class KeyStore:
 
         Raises FieldError, KeyNotFound (also for a revoked key), VersionConflict."""
         after = seen.changed(changes)
-        if "expires_at" in changes and _is_over(after, await self._database.now_ms()):
-            raise FieldError("expires_at", "must be in the future")
+        if "expires_at" in changes:
+            _check_expiry(after, await self._database.now_ms())
         changed = await self._outbox.change(
             "key_change",
             tenant.root,
@@ -249,8 +243,8 @@ class KeyStore:
         return dataclasses.replace(after, version=seen.version + 1)
 
     async def lookup(self, full_key: str) -> Identity | None:
-        """Return the key's identity; None if it is malformed, unknown, revoked or expired, or its tenant was deleted.
-        Return the key's identity; None if it is malformed, unknown, revoked or expired, or its tenant was deleted."""
+        """Return the key's identity; None if it is malformed, unknown, revoked or expired, or its tenant was
+        deleted."""
         if is_imported(full_key):
             digest = await self._hash(hashlib.sha256(full_key.encode()).hexdigest())
             found = await self._database.call("HMGET", keyspace.imported_key(digest), "root", "tenant", "id")
@@ -358,6 +352,12 @@ class KeyStore:
         fresh = dataclasses.replace(old, id=_random_id(), created_at=now_ms / 1e3, last_used_at=None, version=0)
         return await self._add(tenant, fresh, note and note(fresh), (old.id, old.version, now_ms + overlap_ms))
 
+    async def _new_key(self, tenant: Tenant, document: Mapping[str, object]) -> ApiKey:
+        now_ms = await self._database.now_ms()
+        key = ApiKey(id=_random_id(), tenant=tenant.id, created_at=now_ms / 1e3).changed(document)
+        _check_expiry(key, now_ms)
+        return key
+
     async def _claim(self, place: str, key: ApiKey, root: str) -> bool:
         """Claim the imported secret at `place` for a key that is about to be written; False if another key has it.
 
@@ -409,14 +409,18 @@ class KeyStore:
     async def _hash(self, full_key: str) -> str:
         """Hash with the store's secret pepper, so that a copy of the hashes cannot confirm a guess."""
         if self._pepper is None:
-            await self._database.call("SET", keyspace.HASHING, secrets.token_hex(32), "NX")
-            self._pepper = bytes.fromhex(await self._database.call("GET", keyspace.HASHING))
+            self._pepper = bytes.fromhex(await self._database.secret(keyspace.HASHING))
         return hmac.digest(self._pepper, full_key.encode(), "sha256").hex()
 
 
 def checked_overlap_ms(overlap_s: object) -> int:
     """Parse how long a replaced key keeps working. Raises FieldError."""
     return int(field_checks.number(overlap_s, "overlap_s", 0, LONGEST_OVERLAP_S) * 1e3)
+
+
+def _check_expiry(key: ApiKey, now_ms: int) -> None:
+    if _is_over(key, now_ms):
+        raise FieldError("expires_at", "must be in the future")
 
 
 def _is_over(key: ApiKey, now_ms: int) -> bool:

@@ -176,7 +176,7 @@ class IdempotencyRecords:
         """Store the response; False if another owner has the request. `seal`: as in `begin`."""
         body = b""
         if ended.body is not None and seal is not None:
-            body = await asyncio.to_thread(_closed, ended.body, seal, _place(name))
+            body = await asyncio.to_thread(close_compressed, ended.body, seal, _place(name))
         headers = msgspec.json.encode(ended.headers).decode()
         return bool(await self._run("idem_finish", name, owner, ended.status, headers, body, self._most_bytes))
 
@@ -189,18 +189,20 @@ class IdempotencyRecords:
 
     async def _body(self, name: Name, seal: Seal) -> bytes | None:
         kept = await self._database.read_bytes(_place(name), "body")
-        return None if kept is None else await asyncio.to_thread(_opened, kept, seal, _place(name))
+        return None if kept is None else await asyncio.to_thread(open_compressed, kept, seal, _place(name))
 
 
 def _place(name: Name) -> str:
     return keyspace.idempotency(name.root, name.key_id, name.digest)
 
 
-def _closed(body: bytes, seal: Seal, place: str) -> bytes:
+def close_compressed(body: bytes, seal: Seal, place: str) -> bytes:
+    """Compress a body and close it with a seal."""
     return seal.close(zlib.compress(body, _FAST), place)
 
 
-def _opened(kept: bytes, seal: Seal, place: str) -> bytes | None:
+def open_compressed(kept: bytes, seal: Seal, place: str) -> bytes | None:
+    """Open and decompress a body; None if the seal does not open it."""
     packed = seal.open(kept, place)
     return None if packed is None else zlib.decompress(packed)
 

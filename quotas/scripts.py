@@ -138,6 +138,14 @@ class Database:
             raise StoreUnavailable(f"HGET: {type(error).__name__}: {error}") from error
         return found
 
+    async def secret(self, key: str) -> str:
+        """Return 32 random bytes in hex, drawn at the first call for this key."""
+        found: str | None = await self.call("GET", key)
+        if found is None:
+            await self.call("SET", key, secrets.token_hex(32), "NX")
+            found = await self.call("GET", key)
+        return str(found)
+
     def new_call(self) -> str:
         """Return a name for a call, by which the store recognises a repeat."""
         return f"{self._nonce}{next(self._calls):x}"

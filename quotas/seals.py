@@ -5,13 +5,9 @@ can neither read, change nor forge sealed state. A reader of the store has the k
 
 Also the secret that keys pseudonyms in request traces, one for all gateways of an installation."""
 
-import secrets
-
 from fairlane.quotas import keyspace
 from fairlane.quotas.idempotency import Seal
 from fairlane.quotas.scripts import Database, Redis
-
-KEY_BYTES = 32
 
 
 class TenantSeal:
@@ -39,12 +35,7 @@ class TenantSeals:
 
     async def of(self, root: str, tenant: str) -> TenantSeal:
         """Return a tenant's seal, creating its key if there is none."""
-        place = keyspace.seal(root, tenant)
-        key = await self._database.call("GET", place)
-        if key is None:
-            await self._database.call("SET", place, secrets.token_hex(KEY_BYTES), "NX")
-            key = await self._database.call("GET", place)
-        return TenantSeal(str(key), tenant)
+        return TenantSeal(await self._database.secret(keyspace.seal(root, tenant)), tenant)
 
 
 async def forget_seal(database: Database, root: str, tenant: str) -> None:
@@ -54,9 +45,4 @@ async def forget_seal(database: Database, root: str, tenant: str) -> None:
 
 async def pseudonym_key(client: Redis, *, database: Database | None = None) -> bytes:
     """Return the key, drawing it if there is none. May be repeated. Raises StoreUnavailable. `database`: for tests."""
-    calls = database or Database(client)
-    key = await calls.call("GET", keyspace.PSEUDONYMS)
-    if key is None:
-        await calls.call("SET", keyspace.PSEUDONYMS, secrets.token_hex(KEY_BYTES), "NX")
-        key = await calls.call("GET", keyspace.PSEUDONYMS)
-    return bytes.fromhex(str(key))
+    return bytes.fromhex(await (database or Database(client)).secret(keyspace.PSEUDONYMS))
