@@ -11,13 +11,13 @@ import typer
 
 from fairlane.cli import printer
 from fairlane.cli.client import PAGE, AdminClient, CommandError, Url, connect
-from fairlane.cli.printer import Document, Output, OutputForm, Shows, cell, readable, show_list, show_next
+from fairlane.cli.printer import Document, Output, OutputCommand, OutputForm, cell, readable, show_list, show_next
 
 app = typer.Typer(add_completion=False)
 
 COLUMNS = ("at", "actor", "from", "action", "target", "changes")
 # Fields of a created object that repeat its target or the time.
-UNSAID = frozenset({"id", "tenant", "state", "created_at", "version"})
+OMITTED = frozenset({"id", "tenant", "state", "created_at", "version"})
 # Polling interval of --follow.
 FOLLOW_S = 1.0
 
@@ -45,7 +45,7 @@ class AuditFilter(msgspec.Struct, frozen=True):
         return self.since is not None and entry["at"] < self.since
 
 
-@app.command(cls=Shows)
+@app.command(cls=OutputCommand)
 def audit(
     tenant: Annotated[str | None, typer.Option(help="Changes of this tenant, its keys and limits.")] = None,
     actor: Annotated[str | None, typer.Option(help="Changes by this operator.")] = None,
@@ -133,12 +133,13 @@ def _changes(changes: Document) -> str:
     names = [name for name in dict.fromkeys((*before, *after)) if before.get(name) != after.get(name)]
     if before and after:
         changed = [name for name in names if name in after]
-        return ", ".join(f"{name}: {_told(name, before)} → {_told(name, after)}" for name in changed)
-    said = {name: (after or before)[name] for name in names if name not in UNSAID}
-    return ", ".join(f"{name}={_told(name, said)}" for name, value in said.items() if value not in (None, "", {}, []))
+        return ", ".join(f"{name}: {_format_field(name, before)} → {_format_field(name, after)}" for name in changed)
+    fields = {name: value for name, value in (after or before).items() if name in names and name not in OMITTED}
+    shown = [name for name, value in fields.items() if value not in (None, "", {}, [])]
+    return ", ".join(f"{name}={_format_field(name, fields)}" for name in shown)
 
 
-def _told(name: str, fields: Mapping[str, object]) -> str:
+def _format_field(name: str, fields: Mapping[str, object]) -> str:
     """Format a field's value; for a key that replaced another, its id."""
     value = fields.get(name)
     return cell(value["id"] if name == "replaced_by" and isinstance(value, Mapping) else readable(name, value))

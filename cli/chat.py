@@ -13,7 +13,7 @@ import httpx
 import msgspec
 import typer
 
-from fairlane.cli.client import CommandError, Url, no_gateway, refused, tenants_url, told_in_one_line
+from fairlane.cli.client import CommandError, Url, no_gateway, refused, report_errors, tenants_url
 from fairlane.cli.printer import duration
 
 app = typer.Typer(add_completion=False)
@@ -72,7 +72,7 @@ class ChatAnswer(msgspec.Struct):
     finish: str | None = None
     is_cut: bool = False
 
-    def words(self) -> str:
+    def summary(self) -> str:
         """Format TTFT, tokens and their rate in one line."""
         if self.first_s is None:
             return "no token"
@@ -122,12 +122,12 @@ class ChatSession:
         headers = {"x-fairlane-progress": "1"} | ({} if self.lane is None else {"x-fairlane-lane": self.lane})
         sent_s = time.perf_counter()
         try:
-            with self._http.stream("POST", CHAT, json=self._body(), headers=headers) as told:
-                if not told.is_success:
-                    told.read()
-                    raise refused(told)
-                answer.lane = told.headers.get("x-fairlane-lane", "")
-                for line in told.iter_lines():
+            with self._http.stream("POST", CHAT, json=self._body(), headers=headers) as response:
+                if not response.is_success:
+                    response.read()
+                    raise refused(response)
+                answer.lane = response.headers.get("x-fairlane-lane", "")
+                for line in response.iter_lines():
                     if line.startswith(":"):
                         wait(line[1:].strip())
                     elif line.startswith("data: {"):
@@ -191,7 +191,7 @@ def chat(
     url: Url = None,
 ) -> None:
     """Talk to a model through the gateway. Ctrl-C ends a response, Ctrl-D quits; /help lists commands."""
-    with told_in_one_line():
+    with report_errors():
         if not key or not key.isascii() or not key.isprintable():
             raise CommandError(f"the tenant's key is missing or malformed: set {KEY_VARIABLE}, or --key")
         address = tenants_url(url)
@@ -222,12 +222,12 @@ def _first_model(http: httpx.Client) -> str:
 
 def _once(talk: ChatSession, asked: str) -> None:
     """Ask one question; only its answer goes to stdout."""
-    with _voice() as (say, wait):
+    with _output() as (say, wait):
         answer = talk.ask(asked, say, wait)
     if not answer.text.endswith("\n"):
         typer.echo("")
     if sys.stderr.isatty():
-        typer.echo(f"{DIM}{answer.words()}{PLAIN}", err=True)
+        typer.echo(f"{DIM}{answer.summary()}{PLAIN}", err=True)
     if answer.is_cut:
         raise typer.Exit(130)
 
@@ -257,9 +257,9 @@ def _interactive(talk: ChatSession) -> None:
 
 def _answer(talk: ChatSession, asked: str) -> None:
     try:
-        with _voice() as (say, wait):
+        with _output() as (say, wait):
             answer = talk.ask(asked, say, wait)
-        typer.echo(f"\n{DIM}{answer.words()}{PLAIN}")
+        typer.echo(f"\n{DIM}{answer.summary()}{PLAIN}")
     except CommandError as error:
         typer.echo(f"fairlane: {error}", err=True)
 
@@ -287,7 +287,7 @@ def _command(talk: ChatSession, line: str) -> str | None:
 
 
 @contextmanager
-def _voice() -> Iterator[tuple[Callable[[str, bool], None], Callable[[str], None]]]:
+def _output() -> Iterator[tuple[Callable[[str, bool], None], Callable[[str], None]]]:
     """Yield functions that print text on stdout, and progress on stderr if it is a terminal."""
     shows_wait, is_terminal = sys.stderr.isatty(), sys.stdout.isatty()
     state = {"waits": False, "thinks": False}
@@ -308,12 +308,12 @@ def _voice() -> Iterator[tuple[Callable[[str, bool], None], Callable[[str], None
             return
         quiet()
         think(is_thought)
-        sys.stdout.write(_harmless(text) if is_terminal else text)
+        sys.stdout.write(_printable(text) if is_terminal else text)
         sys.stdout.flush()
 
     def wait(why: str) -> None:
         if shows_wait:
-            sys.stderr.write(f"{CLEAR}{DIM}({_harmless(why)}){PLAIN}")
+            sys.stderr.write(f"{CLEAR}{DIM}({_printable(why)}){PLAIN}")
             sys.stderr.flush()
             state["waits"] = True
 
@@ -324,5 +324,5 @@ def _voice() -> Iterator[tuple[Callable[[str, bool], None], Callable[[str], None
         think(False)
 
 
-def _harmless(text: str) -> str:
+def _printable(text: str) -> str:
     return "".join(character if character.isprintable() or character in "\n\t" else "?" for character in text)

@@ -109,14 +109,15 @@ def refused(answer: httpx.Response) -> CommandError:
         error = answer.json()["error"]
         return RefusedCall(printable(f"{error['message']} ({error['code']})"), str(error["code"]))
     except (ValueError, LookupError, TypeError):
-        told = f"the gateway answered {answer.status_code}, which is not a response of Fairlane"
-        return CommandError(f"{told}: is {URL_VARIABLE} ({answer.url.scheme}://{answer.url.netloc.decode()}) right?")
+        url = f"{answer.url.scheme}://{answer.url.netloc.decode()}"
+        reply = f"the gateway answered {answer.status_code}, which is not a response of Fairlane"
+        return CommandError(f"{reply}: is {URL_VARIABLE} ({url}) right?")
 
 
 @contextmanager
 def connect(url: str | None) -> Iterator[AdminClient]:
     """Yield a client of the gateway at `url`, or of the settings' own; errors end the command."""
-    with told_in_one_line():
+    with report_errors():
         address, key = address_and_key(url)
         headers = {"authorization": f"Bearer {key}"}
         with httpx.Client(base_url=address, headers=headers, timeout=TIMEOUT_S) as http:
@@ -124,13 +125,13 @@ def connect(url: str | None) -> Iterator[AdminClient]:
 
 
 @contextmanager
-def told_in_one_line() -> Iterator[None]:
-    """Turn a CommandError into a line on stderr and exit code 1."""
+def report_errors(kinds: tuple[type[Exception], ...] = (CommandError,), exit_code: int = 1) -> Iterator[None]:
+    """Turn an error of these kinds into a line on stderr and an exit code."""
     try:
         yield
-    except CommandError as error:
+    except kinds as error:
         typer.echo(f"fairlane: {error}", err=True)
-        raise typer.Exit(1) from None
+        raise typer.Exit(exit_code) from None
 
 
 def tenants_url(url: str | None) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, NoReturn
 import msgspec
 import typer
 
-from fairlane.cli.printer import Document, Output, OutputForm, Shows, show_list
+from fairlane.cli.printer import Document, Output, OutputCommand, OutputForm, show_list
 from fairlane.common.settings_error import SettingsError
 from fairlane.gateway import config as gateway_config
 from fairlane.gateway.config import GatewaySettings
@@ -44,7 +44,7 @@ ConfigFile = Annotated[
 For = Annotated[Role, typer.Option("--for", help="What to check for: serve, gateway or worker.")]
 
 
-@app.command(cls=Shows)
+@app.command(cls=OutputCommand)
 def show(
     config: ConfigFile = None,
     changed: Annotated[bool, typer.Option("--changed", help="Hide settings at their defaults.")] = False,

@@ -19,7 +19,7 @@ from fairlane.cli.client import (
 )
 from fairlane.cli.litellm_plan import ImportPlan, Money, plan
 from fairlane.cli.litellm_tables import read_tables
-from fairlane.cli.printer import Document, show_table
+from fairlane.cli.printer import Document, minute, show_table
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 
@@ -77,22 +77,18 @@ def _show(found: ImportPlan, here: Collection[str]) -> None:
         notes += ["suspended"] if each["id"] in found.suspended else []
         rows.append(("tenant", each["name"], each["id"], _models(each), _limits(each), None, ", ".join(notes)))
     for owner, each in found.keys:
-        ends = each.get("expires_at")
-        shown = None if ends is None else datetime.fromtimestamp(ends, UTC).strftime("%Y-%m-%d %H:%MZ")
-        rows.append(("key", each["name"], owner, _models(each.get("scopes", {})), _limits(each), shown, ""))
+        ends = minute(each.get("expires_at"))
+        rows.append(("key", each["name"], owner, _models(each.get("scopes", {})), _limits(each), ends, ""))
     show_table(COLUMNS, rows)
     if found.left:
         typer.echo("\nimported without:")
         show_table(("name", "what"), found.left)
-    if any("spend_per_" in name for each in _all(found) for name in each.get("limits", {})):
+    limited = [*found.tenants, *(body for _, body in found.keys)]
+    if any("spend_per_" in name for each in limited for name in each.get("limits", {})):
         typer.echo("\nmoney budgets use the price list: `fairlane prices show`")
     if found.refused:
         typer.echo("\nnot imported:")
         show_table(("name", "why"), found.refused)
-
-
-def _all(found: ImportPlan) -> list[Document]:
-    return [*found.tenants, *(body for _, body in found.keys)]
 
 
 def _carry_out(admin: AdminClient, found: ImportPlan, here: Collection[str]) -> None:

@@ -1,6 +1,5 @@
 """`fairlane keys`: create, list, show, change, rotate and revoke a tenant's API keys. `fairlane quotas`: its limits."""
 
-from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
@@ -17,8 +16,9 @@ from fairlane.cli.client import (
 from fairlane.cli.printer import (
     Document,
     Output,
+    OutputCommand,
     OutputForm,
-    Shows,
+    minute,
     printable,
     show,
     show_document,
@@ -35,7 +35,7 @@ COLUMNS = ("id", "name", "state", "created", "expires", "last used")
 LIMIT_COLUMNS = ("limit", "used", "reserved", "remaining", "of")
 
 
-@app.command(cls=Shows)
+@app.command(cls=OutputCommand)
 def create(
     tenant: TenantId,
     name: Annotated[str, typer.Argument(help="What the key is for.")],
@@ -57,14 +57,14 @@ def create(
         _show_new(admin.call("POST", f"/tenants/{segment(tenant)}/keys", body), output)
 
 
-@app.command("list", cls=Shows)
+@app.command("list", cls=OutputCommand)
 def list_keys(tenant: TenantId, url: Url = None, output: Output = OutputForm.TABLE) -> None:
     """List the tenant's keys, without their secrets."""
     with connect(url) as admin:
         show_list(admin.all(f"/tenants/{segment(tenant)}/keys"), COLUMNS, _row, output)
 
 
-@app.command("show", cls=Shows)
+@app.command("show", cls=OutputCommand)
 def show_key(tenant: TenantId, key: Key, url: Url = None, output: Output = OutputForm.JSON) -> None:
     """Show one key, without its secret."""
     with connect(url) as admin:
@@ -97,7 +97,7 @@ def revoke(tenant: TenantId, key: Key, url: Url = None) -> None:
         typer.echo(f"{key} is revoked")
 
 
-@app.command(cls=Shows)
+@app.command(cls=OutputCommand)
 def rotate(
     tenant: TenantId,
     key: Key,
@@ -125,22 +125,18 @@ def _show_secret(key: Document) -> None:
 
 
 def _row(key: Document) -> tuple[object, ...]:
-    times = [_date(key[name]) for name in ("created_at", "expires_at", "last_used_at")]
+    times = [minute(key[name]) for name in ("created_at", "expires_at", "last_used_at")]
     return key["id"], key["name"], key["state"], *times
 
 
-def _date(seconds: float | None) -> str | None:
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%MZ")
-
-
-@quotas.command("show", cls=Shows)
+@quotas.command("show", cls=OutputCommand)
 def show_limits(tenant: TenantId, url: Url = None, output: Output = OutputForm.TABLE) -> None:
     """Show every limit that is set, with its used and reserved amounts."""
     with connect(url) as admin:
         _show_quota(admin.get(f"/tenants/{segment(tenant)}/quota"), output)
 
 
-@quotas.command("set", cls=Shows)
+@quotas.command("set", cls=OutputCommand)
 def set_limits(
     tenant: TenantId,
     limits: Annotated[list[str], typer.Argument(metavar="NAME=NUMBER...", help="NAME=none removes a limit.")],

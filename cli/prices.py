@@ -11,7 +11,7 @@ import typer
 import yaml
 
 from fairlane.cli.client import CommandError, Url, connect
-from fairlane.cli.printer import Document, Output, OutputForm, Shows, show, show_table
+from fairlane.cli.printer import Document, Output, OutputCommand, OutputForm, show, show_table
 from fairlane.quotas.field_checks import FieldError
 from fairlane.quotas.prices import ANY, PriceList
 
@@ -27,14 +27,14 @@ Price = Annotated[
 ]
 
 
-@app.command("show", cls=Shows)
+@app.command("show", cls=OutputCommand)
 def show_prices(url: Url = None, output: Output = OutputForm.TABLE) -> None:
     """Show the price list, per million tokens."""
     with connect(url) as admin:
         _show(admin.get("/prices"), output)
 
 
-@app.command("set", cls=Shows)
+@app.command("set", cls=OutputCommand)
 def set_row(
     model: Annotated[str, typer.Option(help="Name of a model; defaults to any.")] = ANY,
     lane: Annotated[str, typer.Option(help="latency or throughput; defaults to any.")] = ANY,

@@ -1,6 +1,6 @@
 """Output of every command: a table for people, JSON or YAML for programs.
 
-A command that lists or shows takes `output: Output` and uses the class `Shows`, which keeps `--json` as `-o json`."""
+A command that lists or shows takes `output: Output` and has the class `OutputCommand`."""
 
 import json
 import os
@@ -14,7 +14,7 @@ import typer
 import yaml
 from rich.console import Console
 from rich.table import Table
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 # Table width if stdout is not a terminal.
 WIDTH_OF_A_PIPE = 200
@@ -34,11 +34,22 @@ class OutputForm(StrEnum):
 Output = Annotated[OutputForm, typer.Option("--output", "-o", help="Output format; --json is -o json.")]
 
 
-class Shows(TyperCommand):
+class OutputCommand(TyperCommand):
     """A command with `--output`; the older `--json` is an alias of `--output json`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 - typer's own vendored click types are private
         return super().parse_args(ctx, ["--output=json" if word == "--json" else word for word in args])
+
+
+def default_command(name: str) -> type[TyperGroup]:
+    """Return a group that runs this subcommand if none is named."""
+
+    class DefaultGroup(TyperGroup):
+        def parse_args(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401
+            is_named = args[0] in (*self.commands, "--help") if args else self.no_args_is_help
+            return super().parse_args(ctx, args if is_named else [name, *args])
+
+    return DefaultGroup
 
 
 def show_list(
@@ -123,6 +134,11 @@ def readable(name: str, value: object) -> object:
     if not name.endswith("_at") or isinstance(value, bool) or not isinstance(value, int | float):
         return value
     return moment(value)
+
+
+def minute(seconds: float | None) -> str | None:
+    """Format Unix seconds in UTC, to the minute."""
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%MZ")
 
 
 def moment(seconds: float) -> str:

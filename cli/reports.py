@@ -5,10 +5,9 @@ import sys
 from collections.abc import Iterable
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
-from typer.core import TyperGroup
 
 from fairlane.cli.client import (
     TenantId,
@@ -18,7 +17,17 @@ from fairlane.cli.client import (
     segment,
     write_whole,
 )
-from fairlane.cli.printer import Document, Output, OutputForm, Shows, duration, show, show_list, show_table
+from fairlane.cli.printer import (
+    Document,
+    Output,
+    OutputCommand,
+    OutputForm,
+    default_command,
+    duration,
+    show,
+    show_list,
+    show_table,
+)
 
 WORKER_COLUMNS = ("worker", "model", "state", "kv blocks used", "of", "running", "waiting", "preempted", "tokens/s")
 FIGURES = ("requests", "prompt_tokens", "cached_tokens", "output_tokens", "cost", "gpu_seconds", "kv_block_seconds")
@@ -36,20 +45,12 @@ Until = Annotated[
 ]
 
 
-class OrShow(TyperGroup):
-    """Makes `fairlane usage TENANT` mean `fairlane usage show TENANT`."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 - typer's own vendored click types are private
-        is_named = not args or args[0] in (*self.commands, "--help")
-        return super().parse_args(ctx, args if is_named else ["show", *args])
-
-
-usage = typer.Typer(cls=OrShow, no_args_is_help=True, add_completion=False)
+usage = typer.Typer(cls=default_command("show"), no_args_is_help=True, add_completion=False)
 workers = typer.Typer(no_args_is_help=True, add_completion=False)
 lanes = typer.Typer(add_completion=False)
 
 
-@usage.command("show", cls=Shows)
+@usage.command("show", cls=OutputCommand)
 def show_usage(
     tenant: TenantId,
     since: Since = None,
@@ -116,7 +117,7 @@ def _write(chunks: Iterable[bytes], output: Path | None) -> None:
     write_whole(output, chunks)
 
 
-@workers.command("list", cls=Shows)
+@workers.command("list", cls=OutputCommand)
 def list_workers(url: Url = None, output: Output = OutputForm.TABLE) -> None:
     """List live workers and their load."""
     with connect(url) as admin:
@@ -139,7 +140,7 @@ def undrain(worker: Worker, url: Url = None) -> None:
         typer.echo(f"{worker} takes jobs again")
 
 
-@lanes.command(cls=Shows)
+@lanes.command(cls=OutputCommand)
 def list_lanes(url: Url = None, output: Output = OutputForm.TABLE) -> None:
     """Show each lane's queue, running and preempted work, and targets."""
     with connect(url) as admin:

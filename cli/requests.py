@@ -9,8 +9,8 @@ from fairlane.cli.client import Url, connect, segment
 from fairlane.cli.printer import (
     Document,
     Output,
+    OutputCommand,
     OutputForm,
-    Shows,
     duration,
     moment,
     printable,
@@ -70,7 +70,7 @@ class SlowBy(StrEnum):
     QUEUE = "queue"
 
 
-@app.command("ls", cls=Shows)
+@app.command("ls", cls=OutputCommand)
 def list_requests(
     tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
     lane: Annotated[LaneChoice | None, typer.Option(help="Only this lane's.")] = None,
@@ -88,7 +88,7 @@ def list_requests(
         show_list(admin.get("/requests", limit=limit, **stated)["data"], COLUMNS, _row, output)
 
 
-@app.command("show", cls=Shows)
+@app.command("show", cls=OutputCommand)
 def show_request(name: Name, url: Url = None, output: Output = OutputForm.TABLE) -> None:
     """Show all that is recorded of a request."""
     with connect(url) as admin:
@@ -96,12 +96,12 @@ def show_request(name: Name, url: Url = None, output: Output = OutputForm.TABLE)
         show(found, output, lambda: _show_tables(found))
 
 
-@app.command(cls=Shows)
+@app.command(cls=OutputCommand)
 def why(name: Name, url: Url = None, output: Output = OutputForm.TABLE) -> None:
     """Explain in a sentence or two why a request was slow, refused or ended."""
     with connect(url) as admin:
-        told = {field: value for field, value in admin.get(f"/requests/{segment(name)}").items() if field in WHY}
-        show(told, output, lambda: typer.echo(printable(told["why"])))
+        shown = {field: value for field, value in admin.get(f"/requests/{segment(name)}").items() if field in WHY}
+        show(shown, output, lambda: typer.echo(printable(shown["why"])))
 
 
 def _show_tables(request: Document) -> None:
@@ -120,14 +120,14 @@ def _show_tables(request: Document) -> None:
     if request["events"]:
         typer.echo()
         rows = [
-            (duration(event["at_ms"]), event["kind"], event["position"], _known(event["stall_ms"]))
+            (duration(event["at_ms"]), event["kind"], event["position"], duration(event["stall_ms"]))
             for event in request["events"]
         ]
         show_table(EVENT_COLUMNS, rows)
 
 
 def _row(request: Document) -> tuple[object, ...]:
-    times = [_known(request[name]) for name in ("queue_ms", "ttft_ms", "total_ms")]
+    times = [duration(request[name]) for name in ("queue_ms", "ttft_ms", "total_ms")]
     how = request["code"] or request["outcome"]
     who = request["request_id"], request["tenant"], request["lane"] or None, request["state"], how
     return moment(request["arrived_at"]), *who, *times, request["output_tokens"], request["preemptions"]
@@ -145,9 +145,5 @@ def _preemption_row(preemption: Document) -> tuple[object, ...]:
         preemption["blocks"],
         preemption["bytes"],
         duration(preemption["predicted_ms"]),
-        _known(preemption["stall_ms"]),
+        duration(preemption["stall_ms"]),
     )
-
-
-def _known(milliseconds: float | None) -> str | None:
-    return None if milliseconds is None else duration(milliseconds)

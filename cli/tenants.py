@@ -25,7 +25,7 @@ from fairlane.cli.client import (
     limits_of,
     segment,
 )
-from fairlane.cli.printer import Document, Output, OutputForm, Shows, show_document, show_list, show_table
+from fairlane.cli.printer import Document, Output, OutputCommand, OutputForm, show_document, show_list, show_table
 from fairlane.gateway.control.admin.inputs import TenantBody
 from fairlane.gateway.control.admin.views import TENANT_FIELDS, TenantView, tenant_view
 from fairlane.gateway.dialects.openai.wire import checked_fields
@@ -59,14 +59,14 @@ READ_ONLY = TenantView.__annotations__.keys() - {"id", *TENANT_FIELDS}
 COLUMNS = ("id", "name", "parent", "state", "lanes", "weight", "models", "limits")
 
 
-@app.command("list", cls=Shows)
+@app.command("list", cls=OutputCommand)
 def list_tenants(url: Url = None, output: Output = OutputForm.TABLE) -> None:
     """List all tenants."""
     with connect(url) as admin:
         show_list(admin.all("/tenants"), COLUMNS, _row, output)
 
 
-@app.command(cls=Shows)
+@app.command(cls=OutputCommand)
 def show(tenant: TenantId, url: Url = None, output: Output = OutputForm.JSON) -> None:
     """Show one tenant with all its fields."""
     with connect(url) as admin:
@@ -166,7 +166,7 @@ def delete(
         typer.echo(f"{tenant} is deleted")
 
 
-@app.command(cls=Shows)
+@app.command(cls=OutputCommand)
 def erase(
     tenant: TenantId,
     yes: Annotated[bool, typer.Option("--yes", help="Skip the confirmation.")] = False,
@@ -177,10 +177,10 @@ def erase(
     with connect(url) as admin:
         if not yes:
             typer.confirm(f"Erase the ledgers of all deleted tenants named {tenant}, for good?", abort=True, err=True)
-        told = admin.call("POST", f"/tenants/{segment(tenant)}/erase")
-        rows = [(name.replace("_", " "), count) for name, count in told["erased"].items()]
-        printer.show(told, output, lambda: show_table(("erased", "count"), rows))
-        if not told["complete"]:
+        reply = admin.call("POST", f"/tenants/{segment(tenant)}/erase")
+        rows = [(name.replace("_", " "), count) for name, count in reply["erased"].items()]
+        printer.show(reply, output, lambda: show_table(("erased", "count"), rows))
+        if not reply["complete"]:
             typer.echo("the rest is erased automatically within 20 minutes of the deletion", err=True)
 
 
@@ -200,7 +200,7 @@ def resume(tenant: TenantId, url: Url = None) -> None:
         typer.echo(f"{tenant} is resumed")
 
 
-@app.command(cls=Shows)
+@app.command(cls=OutputCommand)
 def explain(
     tenant: TenantId,
     prompt_tokens: Annotated[int, typer.Option(min=0)],
@@ -236,7 +236,7 @@ def apply(
         for change in changes:
             if not dry_run:
                 carry_out(admin, change)
-            typer.echo("\n".join(change.words()))
+            typer.echo("\n".join(change.describe()))
         others = len({tenant["id"] for tenant in stored} - {tenant["id"] for tenant in wanted})
         if others and not prune:
             typer.echo(f"left alone: {others} not in {file} (--prune would delete them)", err=True)
@@ -267,7 +267,7 @@ class PlannedChange:
     # The stored version; None when creating.
     version: int | None = None
 
-    def words(self) -> list[str]:
+    def describe(self) -> list[str]:
         """Describe the change: one line, and one for each field that changes."""
         changes = [
             f"    {name}: {_shown(self.before.get(name))} -> {_shown(value)}"

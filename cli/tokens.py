@@ -1,13 +1,12 @@
 """`fairlane tokens`: named tokens with a role, for people and programs that operate this installation."""
 
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 
 from fairlane.cli.client import Url, connect, given, segment
-from fairlane.cli.printer import Document, Output, OutputForm, Shows, printable, show, show_list
+from fairlane.cli.printer import Document, Output, OutputCommand, OutputForm, minute, printable, show, show_list
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
 
@@ -22,7 +21,7 @@ class RoleName(StrEnum):
     OWNER = "owner"
 
 
-@app.command(cls=Shows)
+@app.command(cls=OutputCommand)
 def create(
     name: Annotated[str, typer.Argument(help="Who or what it is for; shown in the audit log.")],
     role: Annotated[
@@ -40,7 +39,7 @@ def create(
         show(token, output, lambda: _show_secret(token))
 
 
-@app.command("list", cls=Shows)
+@app.command("list", cls=OutputCommand)
 def list_tokens(url: Url = None, output: Output = OutputForm.TABLE) -> None:
     """List all tokens, without their secrets."""
     with connect(url) as admin:
@@ -60,18 +59,11 @@ def revoke(
 
 def _show_secret(token: Document) -> None:
     """Print only the token to stdout, so that `FAIRLANE_ADMIN_KEY=$(fairlane tokens create …)` works."""
-    said = f"{printable(token['id'])} ({printable(token['name'])}, {printable(token['role'])})"
-    typer.echo(f"{said}; the token is shown only this once:", err=True)
+    label = f"{printable(token['id'])} ({printable(token['name'])}, {printable(token['role'])})"
+    typer.echo(f"{label}; the token is shown only this once:", err=True)
     typer.echo(token["token"])
 
 
 def _row(token: Document) -> tuple[object, ...]:
-    return token["id"], token["name"], token["role"], _date(token["created_at"]), token["created_by"], _until(token)
-
-
-def _until(token: Document) -> str | None:
-    return None if token["expires_at"] is None else _date(token["expires_at"])
-
-
-def _date(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%MZ")
+    created, expires = minute(token["created_at"]), minute(token["expires_at"])
+    return token["id"], token["name"], token["role"], created, token["created_by"], expires

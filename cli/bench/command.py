@@ -9,13 +9,12 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import httpx
 import msgspec
 import typer
 import uvloop
-from typer.core import TyperGroup
 
 from fairlane.cli.bench import load, report
 from fairlane.cli.bench.connection import Endpoint
@@ -28,11 +27,11 @@ from fairlane.cli.client import (
     check_writable,
     no_gateway,
     refused,
+    report_errors,
     target_url,
-    told_in_one_line,
     write_whole,
 )
-from fairlane.cli.printer import Output, OutputForm, Shows, show
+from fairlane.cli.printer import Output, OutputCommand, OutputForm, default_command, show
 from fairlane.cli.simulation.inputs import cut, read_file
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.simulation.trace import TraceRow
@@ -46,15 +45,7 @@ PATHS = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
 INTERRUPTED = 130
 
 
-class OrRun(TyperGroup):
-    """Makes `fairlane bench --rate 5` mean `fairlane bench run --rate 5`."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 - typer's own vendored click types are private
-        is_named = bool(args) and args[0] in (*self.commands, "--help")
-        return super().parse_args(ctx, args if is_named else ["run", *args])
-
-
-app = typer.Typer(cls=OrRun, add_completion=False)
+app = typer.Typer(cls=default_command("run"), add_completion=False)
 
 Trace = Annotated[Path | None, Option(metavar="FILE", help="Replay its arrivals, sizes, lanes and tenants.")]
 Rate = Annotated[float | None, Option(min=1e-6, help="Open loop: requests per second, as a Poisson process.")]
@@ -157,7 +148,7 @@ def run(
 
     Closed loop with --concurrency; open loop with --rate, or at the times of a trace. Ctrl-C reports what was measured.
     """
-    with told_in_one_line():
+    with report_errors():
         if rate is not None and (trace is not None or concurrency is not None):
             raise CommandError("--rate cannot be combined with --trace or --concurrency")
         rows = [] if trace is None else cut(trace, read_file(trace, None, bad_rows), part)
@@ -194,14 +185,14 @@ def run(
             raise typer.Exit(INTERRUPTED)
 
 
-@app.command(cls=Shows)
+@app.command(cls=OutputCommand)
 def compare(
     first: Annotated[Path, typer.Argument(metavar="A.json", help="Output of `bench --json`.")],
     second: Annotated[Path, typer.Argument(metavar="B.json", help="Output of another run.")],
     output: Output = OutputForm.TABLE,
 ) -> None:
     """Compare two runs side by side; changes are relative to the first."""
-    with told_in_one_line():
+    with report_errors():
         a, b = report.read_report(first), report.read_report(second)
         rows = report.compared(a, b)
         show(rows, output, lambda: report.show_compared(rows))
@@ -252,7 +243,7 @@ async def _run(plan: BenchPlan, url: str, model: str | None) -> BenchReport:
     bench = BenchRun(
         Endpoint(url, PATHS[plan.api]),
         plan.keys,
-        lambda request: _body(plan, served, request),
+        lambda request, prompt: _body(plan, served, request, prompt),
         PromptMaker(f"{plan.seed}/{'' if plan.same_prompts else secrets.token_hex(8)}", vocabulary),
         plan.timeout_s,
     )
@@ -288,7 +279,7 @@ async def _load(plan: BenchPlan, bench: BenchRun) -> None:
         await bench.closed(asked, plan.concurrency, plan.duration_s)
 
 
-def _body(plan: BenchPlan, model: str, request: load.BenchRequest) -> dict[str, object]:
+def _body(plan: BenchPlan, model: str, request: load.BenchRequest, prompt: Sequence[int] | str) -> dict[str, object]:
     body: dict[str, object] = {
         "model": model,
         "max_tokens": request.output_tokens,
@@ -299,8 +290,8 @@ def _body(plan: BenchPlan, model: str, request: load.BenchRequest) -> dict[str, 
     if plan.ignore_eos:
         body["ignore_eos"] = True
     if plan.api == "chat":
-        body["messages"] = ()
-    return body
+        return {**body, "messages": [{"role": "user", "content": prompt}]}
+    return {**body, "prompt": prompt}
 
 
 async def _look(url: str, key: str, model: str | None, api: str) -> tuple[str, list[int]]:

@@ -25,7 +25,7 @@ PAUSE_S = 0.5
 # First tokens that the progress line summarises.
 RECENT = 256
 
-BodyOf = Callable[[BenchRequest], dict[str, object]]
+BodyOf = Callable[[BenchRequest, Sequence[int] | str], dict[str, object]]
 
 
 @dataclass(slots=True)
@@ -107,8 +107,8 @@ class BenchRun:
 
     async def _ask(self, request: BenchRequest, due_s: float | None) -> Measured:
         tally, key = self.tally, self._keys[request.key]
-        body = {**self._body(request), "prompt": self._prompts.prompt(request)}
-        wire = self._endpoint.request(_of_endpoint(body), key.key, request.lane.value)
+        body = self._body(request, self._prompts.prompt(request))
+        wire = self._endpoint.request(body, key.key, request.lane.value)
         gaps = tally.gaps.setdefault(request.lane.value, Gaps())
         tally.running += 1
         tally.sent += 1
@@ -156,10 +156,3 @@ class BenchRun:
             if connection.is_open:
                 return connection
         return None
-
-
-def _of_endpoint(body: dict[str, object]) -> dict[str, object]:
-    if "messages" not in body:
-        return body
-    prompt = body.pop("prompt")
-    return {**body, "messages": [{"role": "user", "content": prompt}]}

@@ -12,7 +12,7 @@ from fairlane.cli.doctor.findings import Finding, FindingState, fail, ok
 from fairlane.cli.doctor.machine import check_machine, check_network
 from fairlane.cli.doctor.software import check_software
 from fairlane.cli.doctor.store import check_store
-from fairlane.cli.printer import Output, OutputForm, Shows, show_list
+from fairlane.cli.printer import Output, OutputCommand, OutputForm, show_list
 from fairlane.gateway.config import GatewaySettings
 from fairlane.scheduler.protocol.settings import load, read_document
 from fairlane.worker.config import WorkerSettings
@@ -22,7 +22,7 @@ app = typer.Typer(add_completion=False)
 COLUMNS = ("check", "state", "found", "what to do")
 
 
-@app.command(cls=Shows)
+@app.command(cls=OutputCommand)
 def doctor(config: ConfigFile = None, url: Url = None, output: Output = OutputForm.TABLE) -> None:
     """Check that this machine is ready to serve: settings, versions, model, memory, ports, store, clock.
 

@@ -17,7 +17,7 @@ from fairlane.worker.model.files import check_name
 
 OLDEST_PYTHON = (3, 11)
 # Packages whose versions are shown.
-TOLD = ("torch", "transformers", "tokenizers", "redis", "starlette", "uvicorn")
+SHOWN_PACKAGES = ("torch", "transformers", "tokenizers", "redis", "starlette", "uvicorn")
 EXTRAS = ("gateway", "worker")
 COMPILE_S = 60.0
 # Exists if an NVIDIA driver has found a GPU.
@@ -38,8 +38,8 @@ def check_software(settings: WorkerSettings | None) -> Iterator[Finding]:
 
 
 def _versions() -> Finding:
-    told = " ".join(f"{name} {found}" for name in ("fairlane", *TOLD) if (found := version(name)))
-    found = f"Python {platform.python_version()}, {told}"
+    packages = " ".join(f"{name} {found}" for name in ("fairlane", *SHOWN_PACKAGES) if (found := version(name)))
+    found = f"Python {platform.python_version()}, {packages}"
     if sys.version_info < OLDEST_PYTHON:
         return fail("versions", found, "Fairlane needs Python 3.11 or newer")
     return ok("versions", found)

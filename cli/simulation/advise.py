@@ -16,9 +16,9 @@ from rich.console import Console
 from rich.progress import Progress, TaskID
 
 from fairlane.cli.client import CommandError
-from fairlane.cli.printer import Output, OutputForm, Shows
+from fairlane.cli.printer import Output, OutputCommand, OutputForm
 from fairlane.cli.simulation import advise_report as report
-from fairlane.cli.simulation.inputs import cut, errors_in_one_line, read_file, read_workers, refusals, tell_left_out
+from fairlane.cli.simulation.inputs import cut, print_left_out, read_file, read_workers, refusals, usage_errors
 from fairlane.cli.simulation.simulate import BadRowPolicy, Costs, HardwareName, LatencyShare, Seed, Slice, Tenants, Zipf
 from fairlane.scheduler.protocol.lanes import LaneName
 from fairlane.scheduler.simulation.advice import Case, PlayAll, Question, advise, play
@@ -52,7 +52,7 @@ Processes = Annotated[int | None, Option(min=1, max=64, help="Parallel simulatio
 Knobs = Annotated[bool, Option("--knobs/--no-knobs", help="Also try tighter targets and other settings.")]
 
 
-@app.command(cls=Shows)
+@app.command(cls=OutputCommand)
 def advise_command(
     trace: TraceFile,
     hardware: HardwareName = None,
@@ -77,7 +77,7 @@ def advise_command(
     A number of workers is enough if 99 % of the latency lane's requests keep its TTFT target, 99 % its TPOT target, 99
     % of
     the throughput lane's requests keep their TTFT target, and that lane's backlog drains."""
-    with errors_in_one_line():
+    with usage_errors():
         calibration = read_workers(costs, workers_costs, hardware)
         read = read_file(trace, calibration.kv_tokens, bad_rows)
         rows = cut(trace, read, part)
@@ -97,7 +97,7 @@ def advise_command(
                 seed=seed,
             )
         _check_attainable(rows, question)
-        tell_left_out(read, rows, part)
+        print_left_out(read, rows, part)
         at_once = processes or min(MOST_PROCESSES, os.cpu_count() or 1)
         with players(question, at_once) as play_all:
             advice = advise(question, play_all, at_once=at_once, with_knobs=knobs)

@@ -3,7 +3,7 @@ worker."""
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -11,7 +11,7 @@ import httpx
 import msgspec
 import typer
 
-from fairlane.cli.client import CommandError, check_writable, write_whole
+from fairlane.cli.client import CommandError, check_writable, report_errors, write_whole
 from fairlane.scheduler.simulation.calibration import Calibration, CalibrationError, preset, read_calibration
 from fairlane.scheduler.simulation.simulate import StuckError
 from fairlane.scheduler.simulation.trace import (
@@ -46,14 +46,9 @@ def fetch_calibration(url: str) -> Calibration:
     return calibration
 
 
-@contextmanager
-def errors_in_one_line() -> Iterator[None]:
-    """Turn errors into one line on stderr and exit code 2."""
-    try:
-        yield
-    except (CommandError, TraceError, StuckError) as error:
-        typer.echo(f"fairlane: {error}", err=True)
-        raise typer.Exit(2) from None
+def usage_errors() -> AbstractContextManager[None]:
+    """Turn errors in arguments and traces into a line on stderr and exit code 2."""
+    return report_errors((CommandError, TraceError, StuckError), exit_code=2)
 
 
 @contextmanager
@@ -129,7 +124,7 @@ def cut(file: Path, trace: Trace, part: str | None) -> list[TraceRow]:
         raise CommandError(f"{file}: {error}") from None
 
 
-def tell_left_out(trace: Trace, rows: Sequence[TraceRow], part: str | None) -> None:
+def print_left_out(trace: Trace, rows: Sequence[TraceRow], part: str | None) -> None:
     """Print on stderr how many recorded requests `rows` lacks because a limit had refused them."""
     recorded = trace.rows if part is None else slice_trace(trace.rows, *_stretch(part))
     left_out = len(recorded) - len(rows)

@@ -14,12 +14,12 @@ from fairlane.cli.client import CommandError
 from fairlane.cli.simulation import simulate_report as report
 from fairlane.cli.simulation.inputs import (
     cut,
-    errors_in_one_line,
+    print_left_out,
     read_file,
     read_workers,
     refusals,
     resized,
-    tell_left_out,
+    usage_errors,
 )
 from fairlane.scheduler.simulation.scenario import Scenario, check_load
 from fairlane.scheduler.simulation.synthetic_tenants import SyntheticTenants, lane_tiers
@@ -96,7 +96,7 @@ def simulate(
     Tenants, lanes and stated limits are drawn from the seed; the same seed gives the same run. Admission, global queue
     and
     planner are the code that serves."""
-    with errors_in_one_line():
+    with usage_errors():
         calibration = read_workers(costs, calibrate, hardware)
         if trace is None:
             if calibrate is None or costs is None:
@@ -134,7 +134,7 @@ def simulate(
                 prefix_cache=prefix_cache,
             )
         report.check(json_file, plots)
-        tell_left_out(read, rows, part)
+        print_left_out(read, rows, part)
         runs = _run(scenario, loads)
         report.write(scenario, trace.name, runs, json_file, plots, plots_as)
         report.show(runs)

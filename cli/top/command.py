@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fairlane.cli.client import CommandError, Url, address_and_key, told_in_one_line
+from fairlane.cli.client import CommandError, Url, address_and_key, report_errors
 from fairlane.cli.top.feed import Feed
 
 app = typer.Typer(add_completion=False)
@@ -17,7 +17,7 @@ def top(
     url: Url = None,
 ) -> None:
     """Watch lanes, tenants, workers and KV blocks. q quits, p pauses, s sorts, / filters, 1-4 zooms."""
-    with told_in_one_line():
+    with report_errors():
         try:
             from fairlane.cli.top.app import TopApp
         except ModuleNotFoundError as error:
@@ -27,4 +27,4 @@ def top(
         address, key = address_and_key(url)
         if not (sys.stdin.isatty() and sys.stderr.isatty()):  # where textual reads and draws
             raise CommandError("top needs a terminal; programs can use `fairlane lanes -o json`")
-        TopApp(address, lambda tell: Feed(address, key, tell, every).run()).run()
+        TopApp(address, lambda on_picture: Feed(address, key, on_picture, every).run()).run()

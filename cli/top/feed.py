@@ -24,19 +24,19 @@ PAGE = 1000
 REFUSED_S = 10.0
 NOT_THERE, NOT_LET_IN = (404, 405), (401, 403)
 
-Tell = Callable[[Picture], None]
+OnPicture = Callable[[Picture], None]
 
 
 class _Page(msgspec.Struct):
     data: msgspec.Raw
 
 
-class _Told(msgspec.Struct):
+class _ErrorMessage(msgspec.Struct):
     message: str = ""
 
 
 class _ErrorDocument(msgspec.Struct):
-    error: _Told
+    error: _ErrorMessage
 
 
 class NotServed(Exception):
@@ -55,11 +55,16 @@ class Feed:
     """Reports each new picture until cancelled."""
 
     def __init__(
-        self, url: str, key: str, tell: Tell, every_s: float, transport: httpx.AsyncBaseTransport | None = None
+        self,
+        url: str,
+        key: str,
+        on_picture: OnPicture,
+        every_s: float,
+        transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._transport = transport
         self._url, self._headers = url, {"authorization": f"Bearer {key}"}
-        self._tell, self._every_s = tell, every_s
+        self._on_picture, self._every_s = on_picture, every_s
         self._picture = Picture()
 
     async def run(self) -> None:
@@ -73,13 +78,13 @@ class Feed:
                 try:
                     await self._ways(http)
                 except TroubleError as trouble:
-                    self._told(trouble=str(trouble))
+                    self._report(trouble=str(trouble))
                     pause_s = REFUSED_S if isinstance(trouble, KeyRefused) else pause_s
                 except httpx.HTTPError as error:
                     reason = type(error).__name__
-                    self._told(trouble=f"no gateway answers at {self._url} ({reason}): is {URL_VARIABLE} right?")
+                    self._report(trouble=f"no gateway answers at {self._url} ({reason}): is {URL_VARIABLE} right?")
                 except (msgspec.DecodeError, UnicodeDecodeError):
-                    self._told(trouble=f"{self._url} does not answer like Fairlane")
+                    self._report(trouble=f"{self._url} does not answer like Fairlane")
                 await asyncio.sleep(pause_s)
 
     async def _ways(self, http: httpx.AsyncClient) -> None:
@@ -90,9 +95,9 @@ class Feed:
                 continue
             return
 
-    def _told(self, *, trouble: str = "", **changes: object) -> None:
+    def _report(self, *, trouble: str = "", **changes: object) -> None:
         self._picture = msgspec.structs.replace(self._picture, trouble=trouble, **changes)
-        self._tell(self._picture)
+        self._on_picture(self._picture)
 
     async def _live(self, http: httpx.AsyncClient) -> None:
         async with http.stream("GET", f"{ADMIN}/live", headers={"accept": "text/event-stream"}) as answer:
@@ -101,16 +106,16 @@ class Feed:
             _check(answer)
             async for event, document in _events(answer):
                 if event == "overview":
-                    self._told(overview=read_overview(document))
+                    self._report(overview=read_overview(document))
                 elif event == "kv":
-                    self._told(maps=read_maps(document), trouble=self._picture.trouble)
+                    self._report(maps=read_maps(document), trouble=self._picture.trouble)
                 elif event == "unavailable":
-                    self._told(trouble=msgspec.json.decode(document, type=_Told).message)
+                    self._report(trouble=msgspec.json.decode(document, type=_ErrorMessage).message)
         raise TroubleError(f"{self._url} ended its stream")
 
     async def _overview(self, http: httpx.AsyncClient) -> None:
         while True:
-            self._told(overview=read_overview(await _get(http, "/overview")))
+            self._report(overview=read_overview(await _get(http, "/overview")))
             await asyncio.sleep(self._every_s)
 
     async def _parts(self, http: httpx.AsyncClient) -> None:
@@ -122,7 +127,7 @@ class Feed:
                 lanes=msgspec.json.decode(lanes, type=list[TopLane]),
                 workers=msgspec.json.decode(workers, type=list[TopWorker]),
             )
-            self._told(overview=overview)
+            self._report(overview=overview)
             await asyncio.sleep(self._every_s)
 
 
@@ -143,11 +148,11 @@ def _check(answer: httpx.Response) -> None:
     if answer.status_code in NOT_THERE or answer.status_code == httpx.codes.TOO_MANY_REQUESTS:
         raise NotServed
     try:
-        told = msgspec.json.decode(answer.content, type=_ErrorDocument).error.message
+        message = msgspec.json.decode(answer.content, type=_ErrorDocument).error.message
     except msgspec.DecodeError:
-        told = f"answers {answer.status_code}"
+        message = f"answers {answer.status_code}"
     kind = KeyRefused if answer.status_code in NOT_LET_IN else TroubleError
-    raise kind(f"{answer.url.host}: {told}")
+    raise kind(f"{answer.url.host}: {message}")
 
 
 async def _events(answer: httpx.Response) -> AsyncIterator[tuple[str, str]]:

@@ -74,7 +74,7 @@ def test_it_says_how_many_workers_and_shows_the_evidence() -> None:
     assert document["workers"] == min(keeping)
     assert all(each["misses"] for each in document["counts"] if not each["keeps"])
     assert len(document["knobs"]) == 6
-    assert done.stderr == "1 request that a limit refused is left out\n"
+    assert done.stderr == "1 request refused by a limit is left out\n"
     tightest, other = document["headroom"]
     assert (tightest["limit"], tightest["used"], tightest["refused"]) == ("requests_per_minute", 60, 1)
     assert (other["limit"], other["projected"]) == ("tokens_per_day", True)

@@ -272,7 +272,7 @@ async def test_two_runs_are_compared(served: Served, tmp_path: Path) -> None:
     assert "requests: 2 and 4" in table.stderr
     assert {row["change"] for row in json.loads(same.stdout)} <= {0.0, None}
     (tmp_path / "c").write_text("{}")
-    assert "is no result" in CliRunner().invoke(cli.app, ["bench", "compare", files[0], str(tmp_path / "c")]).stderr
+    assert "is not a result" in CliRunner().invoke(cli.app, ["bench", "compare", files[0], str(tmp_path / "c")]).stderr
 
 
 def test_prompts_agree_as_far_as_a_trace_says() -> None:

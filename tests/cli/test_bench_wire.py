@@ -74,7 +74,7 @@ async def server(pieces: Sequence[bytes], *, closes: bool = False) -> AsyncItera
 async def one(url: str, requests: int = 1, timeout_s: float = 20.0) -> list[Measured]:
     """What a run measured of requests that follow each other."""
     run = BenchRun(
-        Endpoint(url, "/v1/completions"), [TenantKey("a", "k")], lambda _: {}, PromptMaker("0", range(9)), timeout_s
+        Endpoint(url, "/v1/completions"), [TenantKey("a", "k")], lambda *_: {}, PromptMaker("0", range(9)), timeout_s
     )
     asked = (
         BenchRequest(number=number, at_s=0.0, lane=LaneName.LATENCY, key=0, prompt_tokens=3, output_tokens=3)
@@ -143,7 +143,7 @@ async def test_nobody_there_is_told() -> None:
 
 async def test_more_than_may_be_open_is_not_sent() -> None:
     async with server([HEAD + chunked(TOKEN, ends=False)]) as url:
-        run = BenchRun(Endpoint(url, "/"), [TenantKey("a", "k")], lambda _: {}, PromptMaker("0", range(9)), 0.3)
+        run = BenchRun(Endpoint(url, "/"), [TenantKey("a", "k")], lambda *_: {}, PromptMaker("0", range(9)), 0.3)
         asked = [
             BenchRequest(number=n, at_s=0.0, lane=LaneName.LATENCY, key=0, prompt_tokens=1, output_tokens=1)
             for n in range(5)

@@ -80,7 +80,7 @@ def check(command: Command, url: str, source: str) -> None:
         "it has expired",
         "it has no team",
         "are a pattern",
-        "of no day or month",
+        "neither daily nor monthly",
         "aliases of its own",
         "a session of LiteLLM's console",
     ):
